@@ -144,7 +144,7 @@ def test_a_profile_of_a_version_that_the_server_dropped_is_an_error():
     store = store_profiles(store, round_seen(3, 2, [0], [profile(rng)], profile(rng)))
     assert store["own"]["version"].tolist() == [2]
     late = round_seen(3, 3, [1], [profile(rng)], profile(rng), versions=[1])
-    with pytest.raises(DataError, match=r"client-1 sends in round 3 a profile made with the model of round 1, and the"):
+    with pytest.raises(DataError, match=r"client-1 sent a profile in round 3 made with the model of round 1, but the"):
         store_profiles(store, late)
     # Where the pacing says that somebody still has the model of round 1, nothing is dropped.
     store = empty_store(Roster(3).all())
@@ -157,7 +157,7 @@ def test_a_profile_of_a_version_that_the_server_dropped_is_an_error():
 def test_another_layer_in_between_is_an_error():
     rng = np.random.default_rng(0)
     store = store_profiles(empty_store(Roster(2).all()), round_seen(2, 1, [0], [profile(rng)], profile(rng)))
-    with pytest.raises(DataError, match="profiles of 4 elements after others of 3"):
+    with pytest.raises(DataError, match="profiles have 4 elements, but earlier ones have 3"):
         store_profiles(store, round_seen(2, 2, [1], [profile(rng, 4)], profile(rng, 4)))
 
 

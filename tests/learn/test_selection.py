@@ -120,7 +120,7 @@ def test_a_schedule_that_leaves_an_edge_without_clients_is_refused_beforehand():
         selection=Schedule([[0, 5], [0, 1]]),
         topology=Hierarchical(groups=2),
     )
-    with pytest.raises(CompositionError, match="round 2 of the schedule names nobody of group 1"):
+    with pytest.raises(CompositionError, match="round 2 of the schedule names no client of group 1"):
         job.learner(islands([6] * 6))
 
 
@@ -160,7 +160,7 @@ def test_without_replacement_nobody_is_drawn_twice_and_empty_clients_never():
 
 
 def test_sizes_that_are_missing():
-    with pytest.raises(ConfigError, match="the clients' sizes are not known"):
+    with pytest.raises(ConfigError, match="the clients' sizes are unknown"):
         SizeProportional(2).invite(candidates(3), 2, None)
     with pytest.raises(DataError, match="no client has an example"):
         SizeProportional(2).invite(candidates(3, 1, np.zeros(3)), 2, None)

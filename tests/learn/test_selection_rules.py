@@ -136,9 +136,9 @@ def test_fedcs_invites_fewer_and_a_round_without_anyone_fails():
 
 
 def test_fedcs_without_a_forecast():
-    with pytest.raises(ConfigError, match="how long clients take is not known"):
+    with pytest.raises(ConfigError, match="it is unknown how long clients take"):
         FedCS(3).invite(candidates(4), 3, None)
-    with pytest.raises(ConfigError, match="how long clients take is not known"):
+    with pytest.raises(ConfigError, match="it is unknown how long clients take"):
         atoll.simulate(
             Training(model=atoll.models.linear(4, 3), selection=FedCS(3), rounds=1), islands(SIZES), engine="inline"
         )
@@ -243,7 +243,7 @@ def test_a_mini_batch_of_everybody_is_everybody_and_a_smaller_one_is_cheaper():
 
 
 def test_power_of_choice_needs_sizes():
-    with pytest.raises(ConfigError, match="the clients' sizes are not known"):
+    with pytest.raises(ConfigError, match="the clients' sizes are unknown"):
         PowerOfChoice(2).survey(candidates(30), 2, None)
 
 

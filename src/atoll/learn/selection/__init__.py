@@ -1,4 +1,4 @@
-"""Selection: who is invited to a round, and whose replies are taken."""
+"""Selection: which clients a round invites, and whose replies it takes."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Active federated learning: clients on whose data the model does badly."""
+"""Active federated learning: prefer clients whose data the model fits badly."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ __all__ = ["AFL"]
 
 @dataclass(frozen=True)
 class AFL(Uniform):
-    """Draws clients by a softmax of how much there is to learn from them.
+    """Draws clients by a softmax of how much the model can learn from them.
 
-    A client's valuation is ``v_k = sqrt(n_k) * (mean loss on its rows)``, kept until it replies again. Each round: those of the
-    ``alpha1 * N`` smallest valuations are set aside, ``(1 - alpha3) * count`` of the others are drawn with probability proportional to
-    ``exp(alpha2 v_k)``, and the rest uniformly from everybody who was not drawn. J. Goetz et al., "Active Federated Learning", 2019,
-    Algorithm 1, with the losses that replies report (means over the local steps). Of equal valuations, those to set aside are chosen
-    at random; a client that never replied has the mean valuation of those that did, which the paper leaves open.
+    A client's valuation is ``v_k = sqrt(n_k) * (mean loss on its rows)``, kept until it replies again. Each round, the rule sets aside the
+    ``alpha1 * N`` smallest valuations, draws ``(1 - alpha3) * count`` of the others with probability proportional to
+    ``exp(alpha2 v_k)``, and draws the rest uniformly from all clients not drawn yet. J. Goetz et al., "Active Federated Learning", 2019,
+    Algorithm 1, with the losses that replies report (means over the local steps). Ties for the clients to set aside are broken
+    at random. A client that never replied has the mean valuation of those that did, which the paper leaves open.
 
     Attributes:
-        count: clients a round, as in ``Uniform``.
+        count: clients per round, as in ``Uniform``.
         alpha1: share of the candidates set aside.
-        alpha2: how sharply valuations count; 0 draws uniformly among those not set aside.
+        alpha2: sharpness of the softmax; 0 draws uniformly among the clients not set aside.
         alpha3: share of a round drawn uniformly.
-        first: whether everyone is asked for the loss of the first model before the first round.
+        first: whether the server asks every client for the loss of the initial model before the first round.
     """
 
     citation: ClassVar[str] = "Goetz et al. 2019, Active Federated Learning"
@@ -63,22 +63,22 @@ class AFL(Uniform):
         return {"loss": None}
 
     def init(self, parties: Parties) -> Tree:
-        """No valuations."""
+        """Start with no valuations."""
         return {"who": members(parties), "value": np.full(len(parties), np.nan)}
 
     def survey(self, candidates: Candidates, count: int, state: Tree) -> NDArray[Any] | None:
-        """Everyone, once, if that is wanted."""
+        """Return every client before the first round, if ``first`` is set."""
         del count
         if not self.first or not np.isnan(state["value"]).all():
             return None
         return np.arange(len(candidates.parties))
 
     def heard(self, seen: Seen, state: Tree) -> Tree:
-        """First valuations."""
+        """Store the first valuations."""
         return self.accept(seen, state)
 
     def invite(self, candidates: Candidates, count: int, state: Tree) -> NDArray[Any]:
-        """Set some aside, draw most by valuation and the rest uniformly."""
+        """Set some clients aside, draw most by valuation and the rest uniformly."""
         known = state["value"][places_of(state["who"], candidates.parties.positions)]
         heard = known[~np.isnan(known)]
         value = np.where(np.isnan(known), heard.mean() if len(heard) else 0.0, known)
@@ -91,7 +91,7 @@ class AFL(Uniform):
         return np.concatenate([chosen, draw(candidates.rng.child("rest"), rest, count - len(chosen))])
 
     def accept(self, seen: Seen, state: Tree) -> Tree:
-        """Valuations of those who replied."""
+        """Update the valuations of the clients that replied."""
         told = np.asarray(seen.reports.get("loss", []), dtype=np.float64)
         if not len(told):
             return state

@@ -1,4 +1,4 @@
-"""The clients that stand for everybody, chosen greedily among some that are drawn."""
+"""Representative clients, chosen greedily from a random pool."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def require_pool(where: str, pool: float) -> None:
     """Refuse a share outside (0, 1].
 
     Raises:
-        ConfigError: it is.
+        ConfigError: the share is outside.
     """
     if not 0 < pool <= 1:
         raise ConfigError(f"pool={pool}", where=where, remedy="use a share above 0 and up to 1")
@@ -36,15 +36,15 @@ def among_some(
     pool: float,
     rng: np.random.Generator,
 ) -> NDArray[np.int64]:
-    """Choose those that stand for everybody, greedily, among some that are drawn of those who are there.
+    """Choose clients that represent all clients, greedily, from a random pool of the available ones.
 
     Args:
-        alike: similarities of everybody, ``(clients, clients)``.
-        weights: of everybody, or alike.
-        there: who may be chosen, as rows of ``alike``, ascending.
-        count: how many are chosen, at most.
-        pool: share of ``there`` that is considered, at least ``count`` of them.
-        rng: draws them.
+        alike: similarities of all clients, ``(clients, clients)``.
+        weights: weights of all clients; ``None`` weights them equally.
+        there: available clients, as rows of ``alike``, ascending.
+        count: the largest number of clients to choose.
+        pool: share of ``there`` to consider, at least ``count`` clients.
+        rng: draws the pool.
 
     Returns:
         Indices into ``there``, in the order of choice.
@@ -57,7 +57,7 @@ def among_some(
 
 @dataclass(frozen=True, eq=False)
 class _Among(FacilityLocation):
-    """Facility location where everybody counts and only some may be chosen."""
+    """Facility location over all clients in which only some may be chosen."""
 
     among: NDArray[np.int64] = field(kw_only=True)
 

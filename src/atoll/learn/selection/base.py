@@ -46,7 +46,7 @@ _INQUIRING = (
 
 @dataclass(frozen=True)
 class Selection(Checked):
-    """Base of selection rules: pure, with its memory in ``state`` (a tree that checkpoints carry).
+    """Base class of selection rules: pure, with its memory in ``state`` (a tree that checkpoints carry).
 
     ``survey`` and ``invite`` run before the round, ``take`` while replies arrive, ``heard`` and ``accept`` when they are in.
     """
@@ -54,86 +54,86 @@ class Selection(Checked):
     picks: ClassVar[bool] = False
     """Whether ``take`` chooses among the replies of a round."""
     surveys_only: ClassVar[bool] = False
-    """Whether ``reports`` are wanted of surveys alone, and not of every reply."""
+    """Whether only surveys ask for ``reports``, not every reply."""
 
     @property
     def repeats(self) -> bool:
-        """Whether a client may be drawn twice in a round; its reply then counts twice."""
+        """Whether a round may draw a client twice; its reply then counts twice."""
         return False
 
     @property
     def tells_odds(self) -> bool:
-        """Whether a round's draws are independent, with the probabilities of ``odds``."""
+        """Whether a round's draws are independent, with probabilities ``odds``."""
         return False
 
     def odds(self, candidates: Candidates, state: Tree) -> NDArray[np.float64]:
-        """Probability with which each draw of this round is this candidate, ``(candidates,)``; where the rule ``tells_odds``."""
+        """Return the probability that a draw of this round picks each candidate, ``(candidates,)``, if the rule ``tells_odds``."""
         raise NotImplementedError
 
     @property
     def reports(self) -> Mapping[str, Any]:
-        """What surveys ask, and every reply carries besides, name -> options: ``{"loss": None}``, ``{"profile": {"layer": "auto"}}``; see ``Learner``."""
+        """Reports that surveys ask for and every reply adds, name -> options: ``{"loss": None}``, ``{"profile": {"layer": "auto"}}``; see ``Learner``."""
         return {}
 
     @property
     def inquiry(self) -> Inquiry | None:
-        """The conversation in which clients tell what the rule wants to know, where that takes more than ``reports``, which are then none."""
+        """The conversation in which clients report to the rule, if ``reports`` are not enough; ``reports`` are then empty."""
         return None
 
     @property
     def listens(self) -> bool:
-        """Whether it looks at what single clients tell."""
+        """Whether the rule looks at reports of single clients."""
         return bool(self.reports) or self.inquiry is not None
 
     @property
     def needs(self) -> tuple[Need, ...]:
-        """What the other parts of a training must offer, from the promises above; add rows of your own to ``super().needs``."""
+        """What the other parts of a training must offer, from the properties above; add your own rows to ``super().needs``."""
         made: list[Need] = []
         if self.listens:
             made += _LISTENING
         elif self.picks:
             made.append(Need(ROUNDS, "chooses among the replies of a round", "Uniform() or another rule that invites"))
         if self.reports:
-            made.append(Need(REPORTS, f"wants clients to report {', '.join(self.reports)}", "Uniform()"))
+            made.append(Need(REPORTS, f"needs clients to report {', '.join(self.reports)}", "Uniform()"))
         if "sketch" in self.reports:
-            made.append(Need(MEAN_UPDATE, "compares clients' updates", "a rule that looks at no updates"))
+            made.append(Need(MEAN_UPDATE, "compares clients' updates", "a rule that does not look at updates"))
         return (*made, *(_INQUIRING if self.inquiry is not None else ()))
 
     @property
     def offers(self) -> frozenset[Capability]:
-        """What it offers to the other parts of a training."""
+        """What the rule offers to the other parts of a training."""
         told = {DISTINCT_CLIENTS: not self.repeats, DRAW_ODDS: self.tells_odds, REPLIES_ONLY: not self.listens}
         return frozenset(capability for capability, there in told.items() if there)
 
     @property
     def lacks(self) -> Mapping[Capability, str]:
-        """Why it does not offer a capability, where the capability's own words would say too little."""
+        """Reasons for capabilities that the rule does not offer, if the capability's own text says too little."""
         told = ", ".join(self.reports) or "profiles, in part encrypted"
-        return {REPLIES_ONLY: f"wants reports ({told}), which would leave the clients without noise"}
+        return {REPLIES_ONLY: f"needs reports ({told}), which would leave the clients without noise"}
 
     def distinct(self, population: int) -> int | None:
-        """How many different clients every round asks, if all of them are there; ``None`` where that is not known beforehand."""
+        """Return how many different clients every round invites if all are available; ``None`` if unknown beforehand."""
         del population
         return None
 
     def init(self, parties: Parties) -> Tree:
-        """The rule's memory at the start."""
+        """Return the rule's initial memory."""
         del parties
         return None
 
     def check(self, groups: Sequence[NDArray[np.int64]]) -> None:
-        """Refuse settings that do not fit these clients, before anyone is contacted.
+        """Refuse settings that do not fit these clients, before any client is contacted.
 
         Args:
-            groups: positions of those among whom each server of the topology invites.
+            groups: for each server of the topology, the positions of the clients that it may invite.
         """
 
     def cohort_size(self, population: int) -> int:
-        """Replies wanted in a round."""
+        """Return the number of replies wanted in a round."""
         return population
 
     def survey(self, candidates: Candidates, count: int, state: Tree) -> NDArray[Any] | None:
-        """Indices of candidates who are asked for their ``reports`` before anyone is invited; ``None`` asks nobody."""
+        """Return indices of the candidates to ask for their ``reports`` before the invitations; ``None`` asks no client."""
         del candidates, count, state
         return None
 
@@ -143,26 +143,26 @@ class Selection(Checked):
         return state
 
     def invite(self, candidates: Candidates, count: int, state: Tree) -> NDArray[Any]:
-        """Indices into ``candidates.parties`` of ``count`` clients to ask, without repetition unless ``repeats``."""
+        """Return indices into ``candidates.parties`` of ``count`` clients to invite, without repetition unless ``repeats``."""
         raise NotImplementedError
 
     def take(self, arrived: NDArray[np.int64], count: int, state: Tree) -> tuple[NDArray[np.int64], int | None]:
-        """Which replies a round takes, where the rule ``picks``; see `atoll.core.requests.results.Taker`.
+        """Return which replies a round takes, if the rule ``picks``; see `atoll.core.requests.results.Taker`.
 
         Args:
-            arrived: positions of those whose reply comes in time, in order of arrival.
+            arrived: positions of clients with a reply in time, in order of arrival.
             count: replies wanted.
             state: the rule's memory.
 
         Returns:
-            Places in ``arrived``, and the place at which the round closes, ``None`` if it waits on. By default the first ``count``.
+            Indices into ``arrived``, and the index at which the round closes, ``None`` if it keeps waiting. By default the first ``count``.
         """
         del state
         full = len(arrived) >= count
         return np.arange(min(count, len(arrived)), dtype=np.int64), count - 1 if full else None
 
     def missing(self, arrived: NDArray[np.int64], count: int, state: Tree) -> int:
-        """At least so many more replies must come before a round can be full; see ``take``."""
+        """Return how many more replies at least must arrive before a round can be full; see ``take``."""
         del state
         return count - len(arrived)
 

@@ -1,4 +1,4 @@
-"""Selection after training: who comes first is merged first, and who was left out last time goes before the others."""
+"""Selection after training: replies merge in order of arrival, with priority for clients left out last time."""
 
 from __future__ import annotations
 
@@ -21,33 +21,33 @@ __all__ = ["CFCFM"]
 
 @dataclass(frozen=True)
 class CFCFM(Uniform):
-    """Compensatory first-come-first-merge: everyone trains, and a round takes ``count`` replies.
+    """Compensatory first-come-first-merge: every client trains, and a round takes ``count`` replies.
 
-    A reply is taken as it arrives if its client was not taken in the round before; the others wait. The round closes when ``count`` are taken. If it
-    ends before, those that wait fill it up in their order of arrival.
+    The round takes a reply as it arrives if its client was not taken in the round before; other replies wait. The round closes when ``count`` are
+    taken. If it ends before, waiting replies fill it up in order of arrival.
 
-    Wu 2021, "Towards Efficient Horizontal Federated Learning", Algorithm 1, with three repairs: the round starts with nobody taken (the printed text
-    starts with the bypass, which was merged before), only those who were taken before wait (an ``else`` is missing), and what fills up is added to
-    those taken.
+    Wu 2021, "Towards Efficient Horizontal Federated Learning", Algorithm 1, with three repairs: no client counts as taken at the start (the printed
+    text starts with the bypass, which was merged before), only clients taken before wait (an ``else`` is missing), and replies that fill up are added
+    to those taken.
 
     Attributes:
-        count: replies a round, as in ``Uniform``: a fraction means ``ceil(fraction * population)``.
+        count: replies per round, as in ``Uniform``: a fraction means ``ceil(fraction * population)``.
     """
 
     picks: ClassVar[bool] = True
 
     def init(self, parties: Parties) -> Tree:
-        """Nobody was taken."""
+        """Start with no client taken."""
         del parties
         return {"taken": np.zeros(0, dtype=np.int64)}
 
     def invite(self, candidates: Candidates, count: int, state: Tree) -> NDArray[Any]:
-        """Everyone who is there."""
+        """Return every available client."""
         del count, state
         return np.arange(len(candidates.parties))
 
     def take(self, arrived: NDArray[np.int64], count: int, state: Tree) -> tuple[NDArray[np.int64], int | None]:
-        """The first ``count`` of those who were not taken last time; if they are fewer, then the first of the others too."""
+        """Return the first ``count`` clients that were not taken last time; if they are fewer, also the first of the others."""
         first = np.flatnonzero(~among(arrived, state["taken"]))
         if len(first) >= count:
             return first[:count], int(first[count - 1])
@@ -55,10 +55,10 @@ class CFCFM(Uniform):
         return np.sort(np.concatenate([first, waiting[: count - len(first)]])).astype(np.int64), None
 
     def missing(self, arrived: NDArray[np.int64], count: int, state: Tree) -> int:
-        """Those who were taken last time do not fill a round before its end."""
+        """Return how many replies are missing; clients taken last time do not fill a round before its end."""
         return count - int((~among(arrived, state["taken"])).sum())
 
     def accept(self, seen: Seen, state: Tree) -> Tree:
-        """Remember who was taken."""
+        """Remember the clients that were taken."""
         del state
         return {"taken": np.sort(seen.replied.positions)}

@@ -1,4 +1,4 @@
-"""DivFL: few clients whose updates stand for everybody's."""
+"""DivFL: few clients with updates that represent all clients' updates."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ __all__ = ["DivFL"]
 
 @dataclass(frozen=True)
 class DivFL(Uniform):
-    """Invites the clients to whose last updates everybody's are close: ``max_{|S| = count} sum_i max_{j in S} (max d - d_ij)``, greedily.
+    """Invites clients with last updates close to those of all clients: ``max_{|S| = count} sum_i max_{j in S} (max d - d_ij)``, greedily.
 
-    ``d_ij`` is the distance between two clients' last updates, by sketches of ``size`` numbers in their replies (`atoll.learn.local.sketches`): no survey, and nobody
-    sends more than a few numbers besides. Clients that have not replied yet come first. Updates of different rounds are compared as they are, as in the
+    ``d_ij`` is the distance between two clients' last updates, from sketches of ``size`` numbers in their replies (`atoll.learn.local.sketches`): no survey,
+    and only a few numbers more per reply. Clients that have not replied yet come first. Updates of different rounds are compared directly, as in the
     variant of the paper that asks for no gradients beforehand.
 
-    R. Balakrishnan et al., "Diverse Client Selection for Federated Learning via Submodular Maximization", ICLR 2022, with sketches in place of gradients. The
-    greedy set has at least ``1 - 1/e`` of the best value among those considered. Similarities take memory and time in the square of the clients.
+    R. Balakrishnan et al., "Diverse Client Selection for Federated Learning via Submodular Maximization", ICLR 2022, with sketches instead of gradients. The
+    greedy set has at least ``1 - 1/e`` of the best value among the sets considered. Similarities take memory and time quadratic in the number of clients.
 
     Attributes:
-        count: clients a round, as in ``Uniform``.
-        size: numbers in a sketch; distances are right to a share of about ``sqrt(2 / size)``.
-        pool: share of the clients, drawn anew each round, among whom those invited are chosen; 1 considers everybody.
+        count: clients per round, as in ``Uniform``.
+        size: numbers in a sketch; distances have a relative error of about ``sqrt(2 / size)``.
+        pool: share of the clients, drawn anew each round, that the rule considers; 1 considers all clients.
     """
 
     citation: ClassVar[str] = "Balakrishnan et al. 2022, Diverse Client Selection for FL via Submodular Maximization"
@@ -56,12 +56,12 @@ class DivFL(Uniform):
         return {"sketch": {"size": self.size}}
 
     def init(self, parties: Parties) -> Tree:
-        """Nobody has replied."""
+        """Start with no replies."""
         n = len(parties)
         return {"who": members(parties), "known": np.zeros(n, dtype=bool), "sketch": np.zeros((n, self.size))}
 
     def invite(self, candidates: Candidates, count: int, state: Tree) -> NDArray[Any]:
-        """Those who have not replied yet; the rest greedily, among some of those who have."""
+        """Return clients that have not replied yet; then a greedy choice from a pool of those that have."""
         places = places_of(state["who"], candidates.parties.positions)
         known, rng = state["known"][places], candidates.rng.generator()
         fresh = rng.permutation(np.flatnonzero(~known))[:count]
@@ -74,7 +74,7 @@ class DivFL(Uniform):
         return np.concatenate([fresh, there[chosen]])
 
     def accept(self, seen: Seen, state: Tree) -> Tree:
-        """Remember what those who have rows sent."""
+        """Remember the sketches of clients with rows."""
         told, has = seen.reports.get("sketch", []), np.asarray(seen.examples) > 0
         if not len(told) or not has.any():
             return state

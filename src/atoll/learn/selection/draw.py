@@ -1,4 +1,4 @@
-"""Weighted draws that do not fail where weights are tiny."""
+"""Weighted draws that work with tiny weights."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ __all__ = ["draw", "top"]
 
 
 def draw(rng: Rng, logits: NDArray[np.float64], count: int, *, replace: bool = False) -> NDArray[np.int64]:
-    """Draw ``count`` indices, each with probability proportional to ``exp(logits)`` among those that are left.
+    """Draw ``count`` indices, each with probability proportional to ``exp(logits)`` among the remaining ones.
 
-    Without replacement it takes the ``count`` largest of ``logits + Gumbel noise``, which has the distribution of successive draws (Yellott 1977)
+    Without replacement, it takes the ``count`` largest of ``logits + Gumbel noise``, which has the distribution of successive draws (Yellott 1977)
     and needs no normalised probability, so that scores far below the smallest float still have an order.
 
     Args:
-        rng: of this draw.
+        rng: the random stream of this draw.
         logits: logarithms of the weights, ``(n,)``; ``-inf`` is never drawn.
-        count: how many; without replacement at most those that can be drawn.
-        replace: whether an index may come again.
+        count: number of draws; without replacement, limited to the indices that can be drawn.
+        replace: whether an index may be drawn again.
 
     Returns:
-        Indices in the order of the draw; none where nothing can be drawn.
+        Indices in the order of the draw; empty if nothing can be drawn.
     """
     able = int(np.isfinite(logits).sum())
     if able == 0 or count == 0:
@@ -41,7 +41,7 @@ def draw(rng: Rng, logits: NDArray[np.float64], count: int, *, replace: bool = F
 
 
 def top(rng: Rng, values: NDArray[np.float64], count: int) -> NDArray[np.int64]:
-    """Indices of the ``count`` largest values, the largest first; ties in random order; ``-inf`` never."""
+    """Return indices of the ``count`` largest values, the largest first; ties in random order; ``-inf`` never."""
     able = int((values > -np.inf).sum())
     order = np.lexsort((rng.generator().random(len(values)), -values))
     return order[: min(count, able)].astype(np.int64)

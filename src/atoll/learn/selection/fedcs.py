@@ -1,4 +1,4 @@
-"""FedCS: those who will be in time."""
+"""FedCS: clients that are expected to answer in time."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ __all__ = ["FedCS"]
 
 @dataclass(frozen=True)
 class FedCS(Uniform):
-    """Draws ``count`` clients at random and invites those of them who are expected to answer by a deadline.
+    """Draws ``count`` clients at random and invites those that are expected to answer by a deadline.
 
     Without ``upload`` a client stays if its forecast is at most the deadline (W. Wu, "Towards Efficient Horizontal Federated Learning", 2021,
     section 3.5.1). With it, uploads share a channel and clients are admitted greedily, as in T. Nishio and R. Yonetani, "Client Selection for
     Federated Learning with Heterogeneous Resources in Mobile Edge", ICC 2019, Algorithm 3: with ``Theta`` the time at which the channel is free,
-    the client that lengthens the round least comes next,
+    the next client is the one that lengthens the round least,
 
         ``Theta' = Theta + upload + max(0, forecast_k - upload - Theta) = max(Theta + upload, forecast_k)``,
 
-    and is admitted if ``Theta' + overhead <= deadline``. The paper's inequality is strict, and it adds up the distribution time apart; here it
+    and is admitted if ``Theta' + overhead <= deadline``. The paper's inequality is strict, and it adds the distribution time separately; here it
     is part of each forecast.
 
     Attributes:
-        count: candidates drawn a round, as in ``Uniform``; fewer are invited. A round in which nobody is fast enough has failed.
-        deadline: seconds.
-        upload: seconds of one upload that has the channel for itself; ``None`` lets everyone upload at once.
+        count: candidates drawn per round, as in ``Uniform``; fewer are invited. A round without a fast enough client fails.
+        deadline: the deadline in seconds.
+        upload: seconds of one upload that has the channel to itself; ``None`` lets all clients upload at once.
         slots: uploads at the same time, 1 in the paper.
         overhead: seconds that the server needs to select and aggregate.
     """
@@ -64,16 +64,16 @@ class FedCS(Uniform):
             )
 
     def invite(self, candidates: Candidates, count: int, state: Tree) -> NDArray[Any]:
-        """Draw, then keep or admit those who will be in time.
+        """Draw, then keep or admit clients that will be in time.
 
         Raises:
-            ConfigError: nobody knows how long clients take.
+            ConfigError: there are no forecasts of how long clients take.
         """
         drawn = super().invite(candidates, count, state)
         forecast = candidates.seconds()
         if forecast is None:
             raise ConfigError(
-                "how long clients take is not known",
+                "it is unknown how long clients take",
                 where="FedCS",
                 remedy="simulate with devices that can forecast (atoll.simulate(..., devices=...)), or use Uniform",
             )
@@ -83,7 +83,7 @@ class FedCS(Uniform):
         return np.asarray(drawn[self._admitted(seconds, self.upload)])
 
     def _admitted(self, seconds: NDArray[np.float64], upload: float) -> list[int]:
-        """The greedy choice: places of those admitted, in order of admission."""
+        """Return the greedy choice: indices of the admitted clients, in order of admission."""
         free, left, admitted = np.zeros(self.slots), list(range(len(seconds))), []
         while left:
             ends = np.maximum(free.min() + upload, seconds[left])

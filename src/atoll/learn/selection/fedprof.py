@@ -1,4 +1,4 @@
-"""FedProf: clients whose data look to the model like the server's own."""
+"""FedProf: clients with data that look like the server's own to the model."""
 
 from __future__ import annotations
 
@@ -34,29 +34,29 @@ class FedProf(Uniform):
     """Draws clients with probability ``lambda_k / sum lambda``, ``lambda_k = exp(-alpha_k div(RP_k(v_k), RP*(v_k)))``.
 
     A profile ``RP`` is the mean and variance of every element of a hidden layer over some rows; ``div`` is the mean of the elements' Gaussian
-    divergences from the server's (`atoll.learn.profiles`). Everyone is asked for a profile of the first model before the first round; later, those
-    that reply send a profile of the model that they received, and the server makes its own of the same model, so that both sides are of one
-    version, however old. Who was not there is asked when it comes; until then it has the median divergence. A client without rows is never drawn.
-    W. Wu, "Towards Efficient Horizontal Federated Learning", 2021, Algorithm 4 and Eqs. 5.21-5.25; ``alpha = 10`` in its experiments.
+    divergences from the server's (`atoll.learn.profiles`). The server asks every client for a profile of the initial model before the first round.
+    Later, clients that reply send a profile of the model that they received, and the server computes its own for the same model, so that both sides have
+    the same version, however old. A client that was away is asked when it returns; until then it has the median divergence. A client without rows is never
+    drawn. W. Wu, "Towards Efficient Horizontal Federated Learning", 2021, Algorithm 4 and Eqs. 5.21-5.25; ``alpha = 10`` in its experiments.
 
-    The server needs data of its own (``test`` of the federated data set). With replacement, as its convergence theorem wants, a client may be
-    drawn twice and counts twice; without, clients of small probability are drawn more often than it says. Any aggregation will do: the theorem's
-    is ``EqualWeights``, the thesis also uses ``KeepGlobal``. Their weights do not correct for the probability of a draw, so that rare data that the server
-    lacks count less, for good; ``InverseProbability`` does, and is unbiased. Scores are self-reported: a client that answers with the server's profile is believed.
+    The server needs data of its own (``test`` of the federated data set). With replacement, as the convergence theorem requires, a client may be
+    drawn twice and counts twice. Without, clients of small probability are drawn more often than it says. Any aggregation works: the theorem
+    uses ``EqualWeights``, the thesis also ``KeepGlobal``. Their weights do not correct for the probability of a draw, so rare data that the server
+    lacks always count less; ``InverseProbability`` corrects and is unbiased. Scores are self-reported: the server believes a client that sends its profile back.
 
     Attributes:
-        count: clients a round, as in ``Uniform``.
-        alpha: how much a divergence counts, at least 0: one number, or one a client; 0 draws uniformly. See `unbiased_alphas`.
-        layer: whose elements are profiled, as in ``named_modules()``; ``"auto"`` is the first fully connected one.
+        count: clients per round, as in ``Uniform``.
+        alpha: weight of a divergence, at least 0: one number, or one per client; 0 draws uniformly. See `unbiased_alphas`.
+        layer: the layer to profile, named as in ``named_modules()``; ``"auto"`` is the first fully connected one.
         replace: whether a client may be drawn again.
-        explore: share of the probability that is uniform, so that a client with a bad first profile comes again; 0 as in the thesis.
+        explore: share of the probability that is uniform, so that a client with a bad first profile is drawn again; 0 as in the thesis.
         ageing: a score grows by ``exp(ageing)`` for every round since the profile was made; 0 as in the thesis.
-        floor: least variance of an element.
-        lag: how many rounds late a profile may be at a pace of your own that does not say which rounds are pending, where an older one is an error;
-            ``SAFA`` says it, and needs none.
+        floor: the smallest variance of an element.
+        lag: how many rounds late a profile may be with a custom pacing that does not report pending rounds; an older profile is an error.
+            ``SAFA`` reports them and needs no lag.
         matching: ``"clear"``: clients send their profiles. ``"encrypted"``: their means stay encrypted, and a party that is neither server nor client,
-            ``"key-holder"``, holds the key (`atoll.learn.selection.sealed`; ``pip install "atoll[he]"``); the same divergences up to 1e-4 or so, in a
-            conversation after the round with those that replied, at about 0.5 MB down and 0.3 MB up a client.
+            ``"key-holder"``, holds the key (`atoll.learn.selection.sealed`; ``pip install "atoll[he]"``). Divergences are the same up to about 1e-4, from a
+            conversation after the round with the clients that replied, at about 0.5 MB down and 0.3 MB up per client.
     """
 
     citation: ClassVar[str] = "Wu 2021, Towards Efficient Horizontal Federated Learning, chapter 5 (FedProf)"
@@ -91,27 +91,27 @@ class FedProf(Uniform):
 
     @property
     def repeats(self) -> bool:
-        """With replacement."""
+        """Whether the draw is with replacement."""
         return self.replace
 
     @property
     def tells_odds(self) -> bool:
-        """With replacement."""
+        """Whether the draw is with replacement."""
         return self.replace
 
     def odds(self, candidates: Candidates, state: Tree) -> NDArray[np.float64]:
-        """``lambda_k / sum lambda``, with exploration mixed in."""
+        """Return ``lambda_k / sum lambda``, with exploration mixed in."""
         at = places_of(state["who"], candidates.parties.positions)
         return np.asarray(np.exp(self.log_odds(at, candidates.round, state)))
 
     @property
     def reports(self) -> Mapping[str, Any]:
-        """The profile; none where it is sent encrypted."""
+        """The profile; empty if it is sent encrypted."""
         return {} if self.matching == "encrypted" else {"profile": {"layer": self.layer}}
 
     @property
     def inquiry(self) -> Inquiry | None:
-        """Encrypted matching, where that is wanted."""
+        """Encrypted matching, if ``matching`` asks for it."""
         if self.matching == "clear":
             return None
         from .sealed import SealedProfiles
@@ -119,30 +119,30 @@ class FedProf(Uniform):
         return SealedProfiles(layer=self.layer, floor=self.floor)
 
     def init(self, parties: Parties) -> Tree:
-        """No profiles.
+        """Start with no profiles.
 
         Raises:
-            ConfigError: not one alpha a client.
+            ConfigError: the number of alphas differs from the number of clients.
         """
         if np.ndim(self.alpha) and np.size(self.alpha) != len(parties):
             raise ConfigError(
                 f"alpha has {np.size(self.alpha)} numbers for {len(parties)} clients",
                 where="FedProf",
-                remedy="give one a client, or one for all",
+                remedy="give one per client, or one for all",
             )
         return empty_store(parties) if self.matching == "clear" else empty_divergences(parties)
 
     def survey(self, candidates: Candidates, count: int, state: Tree) -> NDArray[Any] | None:
-        """Those without a profile: everyone before the first round."""
+        """Return clients without a profile: all clients before the first round."""
         del count
         return np.flatnonzero(state["version"][places_of(state["who"], candidates.parties.positions)] == 0)
 
     def heard(self, seen: Seen, state: Tree) -> Tree:
-        """First profiles."""
+        """Store the first profiles."""
         return self._stored(seen, state)
 
     def accept(self, seen: Seen, state: Tree) -> Tree:
-        """New profiles of those who replied, or what was found of encrypted ones."""
+        """Store the new profiles of clients that replied, or the divergences of encrypted ones."""
         return self._stored(seen, state)
 
     def _stored(self, seen: Seen, state: Tree) -> Tree:
@@ -154,22 +154,22 @@ class FedProf(Uniform):
         return draw(candidates.rng, logits, count, replace=self.replace)
 
     def log_odds(self, at: NDArray[np.int64], number: int, state: Tree) -> NDArray[np.float64]:
-        """Logarithms of the probabilities with which each of some clients is the next one drawn.
+        """Return the log probability that the next draw picks each of some clients.
 
         Args:
-            at: places of the clients in the memory, ``(n,)``; see `places_of`.
-            number: of the round.
+            at: rows of the clients in the memory, ``(n,)``; see `places_of`.
+            number: the round.
             state: the rule's memory.
 
         Raises:
-            DataError: none of them has a row.
+            DataError: no client has a row.
         """
         div = (divergences_of(state, self.floor) if self.matching == "clear" else state["divergence"])[at]
         known = np.isfinite(div)
         div = np.where(np.isnan(div), np.median(div[known]) if known.any() else 0.0, div)
         able = np.isfinite(div)
         if not able.any():
-            raise DataError("no client has an example", where="FedProf", remedy="look at the partition")
+            raise DataError("no client has an example", where="FedProf", remedy="check the partition")
         alpha = np.broadcast_to(np.asarray(self.alpha, dtype=np.float64), state["version"].shape)[at]
         age = np.where(state["version"][at] > 0, number - state["version"][at], 0)
         scores = np.where(able, self.ageing * age - alpha * np.where(able, div, 0.0), -np.inf)
@@ -182,24 +182,24 @@ class FedProf(Uniform):
 
 
 def unbiased_alphas(divergences: ArrayLike, shares: ArrayLike) -> NDArray[np.float64]:
-    """``alpha_k = -ln(Lambda rho_k) / div_k``, for which client k is drawn with probability ``rho_k``, as Theorem 5.1 assumes.
+    """Return ``alpha_k = -ln(Lambda rho_k) / div_k``, such that client k is drawn with probability ``rho_k``, as Theorem 5.1 assumes.
 
     With replacement and ``EqualWeights``, the average of a round is then unbiased for ``sum_k rho_k w_k``. The alphas cancel the divergences:
-    only while these stay what they were, and then ``SizeProportional`` draws the same without any profile. ``Lambda`` is free; it is ``1 / max rho``,
-    the largest that leaves no alpha negative.
+    only while these stay constant, and then ``SizeProportional`` draws the same without profiles. ``Lambda`` is free; it is ``1 / max rho``,
+    the largest value without a negative alpha.
 
     Args:
-        divergences: positive, one a client.
-        shares: ``rho_k > 0``, one a client; they are scaled to sum to 1.
+        divergences: positive, one per client.
+        shares: ``rho_k > 0``, one per client, scaled to sum to 1.
 
     Raises:
-        DataError: a divergence or share that is not positive.
+        DataError: a divergence or share is not positive.
     """
     div, rho = np.asarray(divergences, dtype=np.float64), np.asarray(shares, dtype=np.float64)
     if div.shape != rho.shape or not ((div > 0).all() and (rho > 0).all() and np.isfinite(div).all()):
         raise DataError(
-            "a divergence or share that is not positive, or not one a client",
+            "a divergence or share is not positive, or there is not one per client",
             where="unbiased_alphas",
-            remedy="a client whose profile is the server's has no alpha that makes it rare: use SizeProportional",
+            remedy="no alpha makes a client with the server's profile rare: use SizeProportional",
         )
     return np.asarray(np.log(rho.max() / rho) / div)

@@ -1,4 +1,4 @@
-"""The contract of a conversation by which a selection rule learns of clients, where that takes more than reports beside their replies."""
+"""The contract of a conversation between a selection rule and clients, if reports in replies are not enough."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ __all__ = ["Inquired", "Inquiry"]
 
 @dataclass(frozen=True)
 class Inquired:
-    """Who is asked, and about what.
+    """Parties to ask, and the model to ask about.
 
     Attributes:
-        parties: each once.
-        model: parameters, and buffers where they travel, by name.
-        known: whether they hold the model already, because the round sent it.
+        parties: the parties, each once.
+        model: parameters, and buffers if they travel, by name.
+        known: whether the parties have the model already, because the round sent it.
         round: 1-based number of the contact.
         deadline: seconds for each answer; ``None`` for no limit.
     """
@@ -38,31 +38,31 @@ class Inquired:
 
 
 class Inquiry(Protocol):
-    """A conversation that takes the place of a rule's ``reports``: with those whom its ``survey`` names, and with those who replied in a round."""
+    """A conversation that replaces a rule's ``reports``: with the clients of its ``survey``, and with those that replied in a round."""
 
     @property
     def others(self) -> Mapping[str, str]:
-        """Parties that it needs besides the clients, name -> role."""
+        """Parties that the conversation needs in addition to the clients, name -> role."""
         ...
 
     def check(self, learner: Learner) -> None:
-        """Refuse what makes no sense, before anyone is contacted."""
+        """Refuse a learner that cannot take part, before any client is contacted."""
         ...
 
     def tasks(self, learner: Learner) -> tuple[Task, ...]:
-        """What the world must know by name."""
+        """Return the tasks that the world must know by name."""
         ...
 
     async def hold(
         self, fed: Federation, learner: Learner, rows: Any, asked: Inquired, memory: Tree
     ) -> tuple[Seen, Tree]:
-        """Hold it: what it showed, for ``heard`` or ``accept``, and the rule's memory with what the conversation must keep.
+        """Hold the conversation. Return its result, for ``heard`` or ``accept``, and the rule's memory with what the conversation keeps.
 
         Args:
-            fed: where.
-            learner: the training's.
-            rows: the server's own.
-            asked: of whom.
-            memory: the rule's.
+            fed: the federation.
+            learner: the training's learner.
+            rows: the server's own rows.
+            asked: the parties and the model.
+            memory: the rule's memory.
         """
         ...

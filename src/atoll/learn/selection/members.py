@@ -1,4 +1,4 @@
-"""Where columns hold a client: they may be one edge's, whose members are some of the roster's positions, or a round's, in the order of its replies."""
+"""The rows of clients in columns: of one edge, whose members have some of the roster's positions, or of a round, in the order of replies."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ __all__ = ["members", "places_among", "places_of"]
 
 
 def members(parties: Parties) -> NDArray[np.int64]:
-    """The positions of those that a rule was begun with, in rising order: its columns have one entry for each, in this order."""
+    """Return the positions of the clients that a rule started with, ascending: its columns have one entry for each, in this order."""
     return np.sort(np.asarray(parties.positions, dtype=np.int64))
 
 
 def places_of(who: Any, positions: Any) -> NDArray[np.int64]:
-    """The places of some of them in the columns.
+    """Return the rows of some clients in the columns.
 
     Args:
         who: from `members`.
-        positions: in the roster.
+        positions: positions in the roster.
     """
     return np.searchsorted(who, np.asarray(positions, dtype=np.int64))
 
 
 def places_among(who: NDArray[np.int64], positions: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The places of some of those in columns that are in any order, each of them there once."""
+    """Return the rows of some clients in columns of any order; each client must occur once."""
     order = np.argsort(who, kind="stable")
     return np.asarray(order[np.searchsorted(who, positions, sorter=order)])

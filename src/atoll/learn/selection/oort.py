@@ -1,4 +1,4 @@
-"""Oort: clients that teach much and take little time."""
+"""Oort: clients with high utility that take little time."""
 
 from __future__ import annotations
 
@@ -31,35 +31,35 @@ class Oort(Uniform):
     """Exploits clients of high utility and explores new ones, fast ones first.
 
     F. Lai, X. Zhu, H. V. Madhyastha and M. Chowdhury, "Oort: Efficient Federated Learning via Guided Participant Selection", OSDI 2021,
-    Algorithm 1. The utility of a client that was tried before, in round ``R``:
+    Algorithm 1. The utility of a client that replied before, in round ``R``:
 
         ``Util_k = (S_k + sqrt(0.1 ln R / L_k)) * (T / t_k)^alpha if t_k > T else 1``
 
-    * ``S_k``: statistical utility ``|B_k| sqrt((1/|B_k|) sum loss^2)``. Clients report the mean of their losses, so that what is used is
-      ``|B_k| * mean loss``, a lower bound (equal where all losses are alike). Utilities above the ``clip`` quantile count as that much. As in the
-      authors' code, and not in the paper, they are then scaled to 0..1, or the next term would be lost beside them.
-    * ``L_k``: round of its last reply: what was learned long ago is less certain.
-    * ``t_k``: seconds of its last reply. ``T``, the preferred length of a round, is a quantile of these; the *pacer* raises the quantile by
-      ``pace`` when the utility gathered in the last ``window`` rounds is below that of the ``window`` before, at most once a window.
+    * ``S_k``: statistical utility ``|B_k| sqrt((1/|B_k|) sum loss^2)``. Clients report the mean of their losses, so the rule uses
+      ``|B_k| * mean loss``, a lower bound (equal if all losses are the same). Utilities above the ``clip`` quantile count as that quantile. As in the
+      authors' code, and not in the paper, they are then scaled to 0..1; otherwise they would dwarf the next term.
+    * ``L_k``: round of its last reply: older knowledge is less certain.
+    * ``t_k``: seconds of its last reply. ``T``, the preferred length of a round, is a quantile of these. The *pacer* raises the quantile by
+      ``pace`` when the utility gathered in the last ``window`` rounds is below that of the ``window`` before, at most once per window.
 
-    A round exploits ``(1 - epsilon)`` of its places: of those tried, all within ``cutoff`` of the utility of the last place are drawn with probability
-    proportional to utility. The other places explore: clients that never replied, with probability proportional to ``1 / forecast`` (uniformly where
-    nobody can tell). ``epsilon`` decays; a broken number of places is rounded at random. Places that one side cannot fill go to the other. Whoever replied more than ``most`` times is left out, at most
-    ``barred`` of the population, those who replied most first.
+    A round exploits ``(1 - epsilon)`` of its places: among clients tried before, it draws from all within ``cutoff`` of the utility of the last place,
+    with probability proportional to utility. The other places explore: clients that never replied, with probability proportional to ``1 / forecast``
+    (uniformly without forecasts). ``epsilon`` decays; a fractional number of places is rounded at random. Places that one side cannot fill go to the
+    other. A client that replied more than ``most`` times is left out, at most ``barred`` of the population, those with the most replies first.
 
     Attributes:
-        count: clients a round, as in ``Uniform``.
+        count: clients per round, as in ``Uniform``.
         alpha: penalty of slow clients; 0 ignores time.
         epsilon: share of new clients in the first round.
-        decay: factor of ``epsilon`` a round.
-        least: where ``epsilon`` stops.
-        preferred: quantile of the durations that ``T`` is at first; 1 is the slowest.
+        decay: factor of ``epsilon`` per round.
+        least: the smallest ``epsilon``.
+        preferred: initial quantile of the durations for ``T``; 1 is the slowest.
         pace: step of the pacer, as a quantile.
         window: rounds of the pacer's windows.
-        clip: quantile at which utilities are cut off; 1 cuts nothing off.
-        cutoff: share of the utility of the last place that admits to the draw.
-        most: replies after which a client is left out; ``None`` never leaves anyone out.
-        barred: largest share of the population that is left out.
+        clip: quantile at which utilities are clipped; 1 clips nothing.
+        cutoff: share of the utility of the last place that a client needs to enter the draw.
+        most: replies after which a client is left out; ``None`` leaves no client out.
+        barred: the largest share of the population to leave out.
     """
 
     citation: ClassVar[str] = "Lai et al. 2021, Oort: Efficient FL via Guided Participant Selection"
@@ -92,7 +92,7 @@ class Oort(Uniform):
         return {"loss": None}
 
     def init(self, parties: Parties) -> Tree:
-        """Nobody was tried."""
+        """Start with no client tried."""
         n = len(parties)
         return {
             "who": members(parties),
@@ -105,10 +105,10 @@ class Oort(Uniform):
         }
 
     def utilities(self, number: int, state: Tree) -> NDArray[np.float64]:
-        """``Util_k`` of every client in a round, ``-inf`` for those that never replied.
+        """Return ``Util_k`` of every client in a round, ``-inf`` for those that never replied.
 
         Args:
-            number: of the round, ``R``, from 1.
+            number: the round ``R``, from 1.
             state: the rule's memory.
         """
         tried = state["last"] > 0
@@ -161,7 +161,7 @@ class Oort(Uniform):
         return out
 
     def accept(self, seen: Seen, state: Tree) -> Tree:
-        """Utilities and durations of those who replied; the pacer."""
+        """Update the utilities and durations of the clients that replied, and the pacer."""
         who = places_of(state["who"], seen.replied.positions)
         told = np.asarray(seen.reports.get("loss", []), dtype=np.float64)
         new = {name: np.array(state[name]) for name in ("utility", "seconds", "last", "replies")}
@@ -174,7 +174,7 @@ class Oort(Uniform):
         return {**state, **new, **self._paced(gathered, state["quantile"])}
 
     def _paced(self, gathered: NDArray[np.float64], quantile: float) -> dict[str, Any]:
-        """The quantile of preferred durations, once a window is full; two windows are remembered."""
+        """Return the quantile of preferred durations, once a window is full; the rule remembers two windows."""
         w = self.window
         if len(gathered) < 2 * w:
             return {"gathered": gathered, "quantile": quantile}

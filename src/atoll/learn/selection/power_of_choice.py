@@ -1,4 +1,4 @@
-"""Power of choice: the worst of a few."""
+"""Power of choice: the clients with the highest loss among a few candidates."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = ["PowerOfChoice"]
 
 @dataclass(frozen=True)
 class PowerOfChoice(Uniform):
-    """Draws ``d`` candidates by size, and invites those ``count`` of them with the highest loss.
+    """Draws ``d`` candidates by size, and invites the ``count`` candidates with the highest loss.
 
     Candidates are drawn without replacement with probability ``p_k = n_k / n``. Y. J. Cho, J. Wang and G. Joshi, "Client Selection in Federated
     Learning: Convergence Analysis and Power-of-Choice Selection Strategies", 2020. The paper averages with equal weights (``EqualWeights``). The
@@ -41,13 +41,13 @@ class PowerOfChoice(Uniform):
     ``rpow``  mean training loss of the candidate's last reply; never replied: infinite   none
     ========  ==========================================================================  ================================
 
-    The estimate of ``cpow`` is unbiased; at clients with no more than ``rows`` rows it is the loss itself.
+    The estimate of ``cpow`` is unbiased; at clients with at most ``rows`` rows it is exact.
 
     Attributes:
-        count: clients a round, as in ``Uniform``.
-        d: candidates; at least as many as are invited.
-        variant: which losses count.
-        rows: in the mini-batch of ``cpow``.
+        count: clients per round, as in ``Uniform``.
+        d: number of candidates, at least ``count``.
+        variant: which losses the rule uses.
+        rows: number of rows in the mini-batch of ``cpow``.
     """
 
     citation: ClassVar[str] = "Cho, Wang and Joshi 2020, Power-of-Choice Selection Strategies"
@@ -70,23 +70,23 @@ class PowerOfChoice(Uniform):
         return {"loss": {"rows": self.rows} if self.variant == "cpow" else None}
 
     def init(self, parties: Parties) -> Tree:
-        """No losses."""
+        """Start with no losses."""
         return {"who": members(parties), "loss": np.full(len(parties), np.inf)}
 
     def survey(self, candidates: Candidates, count: int, state: Tree) -> NDArray[Any] | None:
-        """The candidates, where their losses are to be measured."""
+        """Return the candidates, if the variant measures their losses."""
         del state
         return None if self.variant == "rpow" else self._candidates(candidates, count)
 
     def heard(self, seen: Seen, state: Tree) -> Tree:
-        """Losses of the candidates; one who did not answer is not invited."""
+        """Store the losses of the candidates; a candidate that did not answer is not invited."""
         loss = np.full(len(state["loss"]), -np.inf)
         told = np.asarray(seen.reports.get("loss", []), dtype=np.float64)
         loss[places_of(state["who"], seen.replied.positions)] = np.where(seen.examples > 0, told, -np.inf)
         return {**state, "loss": loss}
 
     def invite(self, candidates: Candidates, count: int, state: Tree) -> NDArray[Any]:
-        """Those candidates with the highest loss; ties in random order."""
+        """Return the candidates with the highest loss; ties in random order."""
         loss = state["loss"][places_of(state["who"], candidates.parties.positions)]
         if self.variant == "rpow":
             apart = np.full(len(loss), -np.inf)
@@ -96,7 +96,7 @@ class PowerOfChoice(Uniform):
         return top(candidates.rng.child("ties"), loss, count)
 
     def accept(self, seen: Seen, state: Tree) -> Tree:
-        """Remember what was reported, where that is what counts."""
+        """Remember the reported losses, if the variant uses them."""
         told = np.asarray(seen.reports.get("loss", []), dtype=np.float64)
         if self.variant != "rpow" or not len(told):
             return state
@@ -105,11 +105,11 @@ class PowerOfChoice(Uniform):
         return {**state, "loss": loss}
 
     def _candidates(self, candidates: Candidates, count: int) -> NDArray[np.int64]:
-        """Indices of those drawn by size."""
+        """Return the indices of the candidates, drawn by size."""
         sizes = candidates.sizes()
         if sizes is None:
             raise ConfigError(
-                "the clients' sizes are not known", where="PowerOfChoice", remedy="use data with `sizes`, or AFL"
+                "the clients' sizes are unknown", where="PowerOfChoice", remedy="use data with `sizes`, or AFL"
             )
         with np.errstate(divide="ignore"):
             logits = np.log(np.asarray(sizes, dtype=np.float64))

@@ -1,7 +1,7 @@
-"""Profiles of clients and of the server, aligned by the version of the model that they were made with.
+"""Profiles of clients and of the server, aligned by the version of the model that made them.
 
-A profile says what a model's hidden layer makes of some rows, so that two profiles can be compared if the same model made them. The store keeps
-each client's newest profile ``RP_k(v_k)`` with its version ``v_k``, and the server's own ``RP*(v)`` for every version that is still referenced.
+A profile describes the output of a model's hidden layer on some rows, so two profiles are comparable if the same model made them. The store keeps
+each client's newest profile ``RP_k(v_k)`` with its version ``v_k``, and the server's own ``RP*(v)`` for every version still in use.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ UNKNOWN, NO_ROWS = 0, -1
 
 
 def empty_store(parties: Parties) -> Tree:
-    """A store without profiles.
+    """Return a store without profiles.
 
     Returns:
-        ``who``: see `members`; ``mean`` and ``var``, ``(clients, q)`` with ``q = 0`` until one is known; ``version``, ``(clients,)``: the round whose model made it, 0 without
-        a profile, -1 of a client without rows; ``own``: the server's, ``version`` ``(versions,)`` in rising order, ``mean`` and ``var``.
+        ``who``: see `members`; ``mean`` and ``var``, ``(clients, q)`` with ``q = 0`` until one is known; ``version``, ``(clients,)``: the round whose
+        model made it, 0 without a profile, -1 for a client without rows; ``own``: the server's, ``version`` ``(versions,)`` ascending, ``mean`` and ``var``.
     """
     own = {"version": np.zeros(0, dtype=np.int64), "mean": np.zeros((0, 0)), "var": np.zeros((0, 0))}
     clients = len(parties)
@@ -42,15 +42,15 @@ def empty_store(parties: Parties) -> Tree:
 
 
 def store_profiles(store: Tree, seen: Seen, lag: int = 0) -> Tree:
-    """The store after a round or a survey; what nobody refers to any more is dropped.
+    """Return the store after a round or a survey, without server profiles that are no longer used.
 
     Args:
-        store: from `empty_store`.
-        seen: with the report ``"profile"``; the server makes its own of the round's model.
-        lag: the server's profile is kept for the last ``lag`` rounds too, for replies that are as late; and for all rounds that are ``seen.pending``.
+        store: a store from `empty_store`.
+        seen: results with the report ``"profile"``; the server computes its own for the round's model.
+        lag: the store also keeps the server's profiles of the last ``lag`` rounds, for late replies, and of all rounds in ``seen.pending``.
 
     Raises:
-        DataError: profiles of another length than before, or made with a model that the server has no profile of its own for.
+        DataError: a profile has another length than before, or comes from a model for which the server has no profile.
     """
     told = seen.reports.get("profile", [])
     who = places_of(store["who"], seen.replied.positions[: len(told)])
@@ -63,9 +63,9 @@ def store_profiles(store: Tree, seen: Seen, lag: int = 0) -> Tree:
     if missing.any():
         late = int(np.flatnonzero(missing)[0])
         raise DataError(
-            f"client {seen.replied.names[late]} sends in round {seen.round} a profile made with the model of round {versions[late]}, and the server kept its own of rounds {own['version'].tolist()}",
+            f"client {seen.replied.names[late]} sent a profile in round {seen.round} made with the model of round {versions[late]}, but the server only keeps its own of rounds {own['version'].tolist()}",
             where="profiles",
-            remedy="set `lag` to how many rounds late a reply may be, or let the pacing tell which rounds are pending",
+            remedy="set `lag` to the number of rounds that a reply may be late, or let the pacing report pending rounds",
         )
     new = {**store, "version": store["version"].copy()}
     for name in ("mean", "var"):
@@ -77,11 +77,11 @@ def store_profiles(store: Tree, seen: Seen, lag: int = 0) -> Tree:
 
 
 def divergences_of(store: Tree, floor: float = FLOOR) -> NDArray[np.float64]:
-    """``div(RP_k(v_k), RP*(v_k))`` of each client, ``(clients,)``; ``nan`` without a profile, ``inf`` without rows.
+    """Return ``div(RP_k(v_k), RP*(v_k))`` of each client, ``(clients,)``; ``nan`` without a profile, ``inf`` without rows.
 
     Args:
-        store: from `store_profiles`.
-        floor: least variance, as in `atoll.learn.profiles.divergence`.
+        store: a store from `store_profiles`.
+        floor: the smallest variance, as in `atoll.learn.profiles.divergence`.
     """
     found = np.full(len(store["version"]), np.nan)
     found[store["version"] == NO_ROWS] = np.inf
@@ -97,10 +97,10 @@ def divergences_of(store: Tree, floor: float = FLOOR) -> NDArray[np.float64]:
 
 
 def empty_divergences(parties: Parties) -> Tree:
-    """What is known where profiles themselves stay encrypted: nothing.
+    """Return an empty store of divergences, for encrypted profiles.
 
     Returns:
-        ``who`` and ``version`` as in `empty_store`; ``divergence``, ``(clients,)``, as in `divergences_of`; ``key``: the public one, once there is one.
+        ``who`` and ``version`` as in `empty_store`; ``divergence``, ``(clients,)``, as in `divergences_of`; ``key``: the public key, once it exists.
     """
     clients = len(parties)
     version, unknown = np.full(clients, UNKNOWN, dtype=np.int64), np.full(clients, np.nan)
@@ -108,7 +108,7 @@ def empty_divergences(parties: Parties) -> Tree:
 
 
 def store_divergences(store: Tree, seen: Seen) -> Tree:
-    """What is known after a round or a survey, with the report ``"divergence"``."""
+    """Return the store after a round or a survey with the report ``"divergence"``."""
     told = seen.reports.get("divergence", [])
     who = places_of(store["who"], seen.replied.positions[: len(told)])
     version, divergence = store["version"].copy(), store["divergence"].copy()
@@ -118,7 +118,7 @@ def store_divergences(store: Tree, seen: Seen) -> Tree:
 
 
 def _with_own(own: Tree, seen: Seen) -> Tree:
-    """The server's profile of this round's model besides those it has."""
+    """Return the server's profiles with the one of this round's model."""
     if seen.round in own["version"]:
         return own
     made = seen.own("profile")
@@ -131,7 +131,7 @@ def _with_own(own: Tree, seen: Seen) -> Tree:
 
 
 def _placed(column: Any, who: NDArray[np.int64], rows: NDArray[np.float64]) -> NDArray[np.float64]:
-    """A column with some rows replaced."""
+    """Return a column with some rows replaced."""
     if not len(who):
         return np.asarray(column)
     new = np.array(_fit(column, rows.shape[1]))
@@ -140,12 +140,12 @@ def _placed(column: Any, who: NDArray[np.int64], rows: NDArray[np.float64]) -> N
 
 
 def _fit(column: Any, width: int) -> NDArray[np.float64]:
-    """A column of this width; one without elements yet grows."""
+    """Return a column of this width; an empty column grows."""
     if column.shape[1] == width:
         return np.asarray(column)
     if column.shape[1]:
         raise DataError(
-            f"profiles of {width} elements after others of {column.shape[1]}",
+            f"profiles have {width} elements, but earlier ones have {column.shape[1]}",
             where="profiles",
             remedy="profile the same layer of the same model in every round",
         )

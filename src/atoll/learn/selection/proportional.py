@@ -23,12 +23,12 @@ __all__ = ["SizeProportional"]
 class SizeProportional(Uniform):
     """Draws client k with probability ``n_k / n``, its share of the examples.
 
-    With replacement a client may be drawn several times: it replies the same each time, and counts as often. With
-    ``EqualWeights`` the mean over the draws is then unbiased for ``sum_k (n_k/n) w_k`` (Li et al. 2020, "On the Convergence of FedAvg on
-    Non-IID Data", scheme I). Without replacement, each draw is proportional among the clients that are left, which is slightly biased.
+    With replacement, a client may be drawn several times: it replies the same each time, and counts each time. With
+    ``EqualWeights``, the mean over the draws is then unbiased for ``sum_k (n_k/n) w_k`` (Li et al. 2020, "On the Convergence of FedAvg on
+    Non-IID Data", scheme I). Without replacement, each draw is proportional among the remaining clients, which is slightly biased.
 
     Attributes:
-        count: draws a round, as in ``Uniform``.
+        count: draws per round, as in ``Uniform``.
         replace: whether a client may be drawn again.
     """
 
@@ -36,16 +36,16 @@ class SizeProportional(Uniform):
 
     @property
     def repeats(self) -> bool:
-        """With replacement."""
+        """Whether the draw is with replacement."""
         return self.replace
 
     @property
     def tells_odds(self) -> bool:
-        """With replacement."""
+        """Whether the draw is with replacement."""
         return self.replace
 
     def odds(self, candidates: Candidates, state: Tree) -> NDArray[np.float64]:
-        """``n_k / n``."""
+        """Return ``n_k / n``."""
         del state
         sizes = self._sizes(candidates)
         return np.asarray(sizes / sizes.sum())
@@ -54,8 +54,8 @@ class SizeProportional(Uniform):
         """Draw ``count`` indices.
 
         Raises:
-            ConfigError: the sizes are not known.
-            DataError: nobody has an example.
+            ConfigError: the sizes are unknown.
+            DataError: no client has an example.
         """
         del state
         sizes = self._sizes(candidates)
@@ -66,9 +66,9 @@ class SizeProportional(Uniform):
         found = candidates.sizes()
         if found is None:
             raise ConfigError(
-                "the clients' sizes are not known", where="SizeProportional", remedy="use data with `sizes`, or Uniform"
+                "the clients' sizes are unknown", where="SizeProportional", remedy="use data with `sizes`, or Uniform"
             )
         sizes = np.asarray(found, dtype=np.float64)
         if not (sizes > 0).any():
-            raise DataError("no client has an example", where="SizeProportional", remedy="look at the partition")
+            raise DataError("no client has an example", where="SizeProportional", remedy="check the partition")
         return sizes

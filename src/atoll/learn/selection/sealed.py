@@ -1,16 +1,16 @@
-"""Encrypted matching: divergences of profiles whose means nobody but their owners sees; `atoll.secure.ckks` says who holds and sees what.
+"""Encrypted matching: divergences of profiles with encrypted means, which only their owners see; `atoll.secure.ckks` says what each party has and sees.
 
 W. Wu, "Towards Efficient Horizontal Federated Learning", 2021, appendix B, variant 2: variances travel in the clear, means encrypted. With the client's
 ``mu, v`` and the server's ``mu*, v*``,
 
     ``div = (1/q) sum_i [ln(v*_i / v_i) + v_i / v*_i - 1] / 2  +  (1/q) sum_i (mu_i - mu*_i)^2 / (2 v*_i)``   (Eqs. B.2, B.3).
 
-The first sum is plain; the second is worked out on ciphertexts. The source does not say who holds the key: here a party that is neither server nor client.
+The first sum is plain; the second is computed on ciphertexts. The source does not say who holds the key: here, a party that is neither server nor client.
 
 ============  ===========================================  ==================================================
 step          from, to                                     what is sent
 ============  ===========================================  ==================================================
-``keys``      key holder to server, once                   the public key; the secret one stays at the holder
+``keys``      key holder to server, once                   the public key; the secret key stays at the holder
 ``profiles``  server to clients, and back                  public key, model; means encrypted, variances, rows
 ``sums``      server to key holder, and back               masked terms of every client; their rounded sums
 ============  ===========================================  ==================================================
@@ -59,13 +59,13 @@ _CIPHERTEXT = 332_000
 
 @dataclass(frozen=True)
 class Divergences:
-    """What the server learns.
+    """What the server learns from the conversation.
 
     Attributes:
-        parties: those who answered.
-        values: of each, ``(parties,)``; ``inf`` of one without rows.
-        rows: of each.
-        error: bound on what rounding adds to each; the scheme's own noise is smaller.
+        parties: parties that answered.
+        values: divergence of each party, ``(parties,)``; ``inf`` without rows.
+        rows: number of rows of each party.
+        error: bound on the rounding error of each value; the scheme's own noise is smaller.
     """
 
     parties: Parties
@@ -76,7 +76,7 @@ class Divergences:
 
 @task
 def hold_keys(island: Island, message: Tree) -> Any:
-    """At the key holder: make the keys, keep the secret one, tell the public one."""
+    """At the key holder: make the keys, keep the secret key, return the public key."""
     del message
     secret, public = make_keys()
     island.secret.drawn = True  # the library draws from the system's entropy: this reply cannot be made again
@@ -86,7 +86,7 @@ def hold_keys(island: Island, message: Tree) -> Any:
 
 @task
 def open_sums(island: Island, message: Tree) -> Any:
-    """At the key holder: the sums of masked terms."""
+    """At the key holder: return the sums of masked terms."""
     key = island.state["secret"]
     return np.array([open_sum(key, sealed, message["digits"]) for sealed in message["sealed"]])
 
@@ -95,14 +95,14 @@ def open_sums(island: Island, message: Tree) -> Any:
 class SealedProfiles:
     """An `Inquiry`: every client's divergence from the server's profile of the same model, with the means encrypted.
 
-    Its memory is the public key, ``"key"`` (bytes; none before the first conversation).
+    Its memory is the public key, ``"key"`` (bytes; empty before the first conversation).
 
     Attributes:
-        layer: whose elements are profiled; see ``FedProf``.
+        layer: the layer to profile; see ``FedProf``.
         holder: name of the party that holds the secret key: neither the server nor a client.
         mask_bits: size of the masks that hide single terms from the key holder.
-        digits: decimals of a sum that the key holder tells.
-        floor: least variance.
+        digits: decimals of a sum that the key holder reveals.
+        floor: the smallest variance.
     """
 
     layer: str = "auto"
@@ -119,17 +119,17 @@ class SealedProfiles:
         return {self.holder: "key-holder"}
 
     def check(self, learner: Learner) -> None:
-        """Refuse what cannot be: no library, or a model without profiles.
+        """Refuse a missing library, or a model without profiles.
 
         Raises:
             MissingExtraError: TenSEAL is not installed.
-            CompositionError: a model without profiles.
+            CompositionError: the model has no profiles.
         """
         require_library()
         learner.check_reports({"profile": {"layer": self.layer}})
 
     def tasks(self, learner: Learner) -> tuple[Task, ...]:
-        """The clients'."""
+        """Return the clients' task."""
         return (self.profiles(learner),)
 
     async def hold(
@@ -148,10 +148,10 @@ class SealedProfiles:
     # ------------------------------------------------------------------ its steps
 
     def require_holder(self, fed: Federation) -> None:
-        """Refuse a world in which nobody else could hold the key.
+        """Refuse a world without another party to hold the key.
 
         Raises:
-            PolicyError: it is so.
+            PolicyError: no such party exists.
         """
         if self.holder not in fed.world.roster.others:
             raise PolicyError(
@@ -161,15 +161,15 @@ class SealedProfiles:
             )
 
     def own(self, learner: Learner, model: Tree, rows: Any) -> Tree:
-        """The server's profile of a model, from its own rows.
+        """Return the server's profile of a model, from its own rows.
 
         Raises:
-            DataError: it has none.
+            DataError: the server has no rows.
         """
         return learner.report_of(model, rows, {"profile": {"layer": self.layer}})["profile"]
 
     def profiles(self, learner: Learner) -> Task:
-        """What a client does: variances in the clear, means encrypted; one pass over its rows."""
+        """Return the clients' task: send variances in the clear and means encrypted, after one pass over the rows."""
 
         def profile(island: Island, message: Tree) -> Tree:
             told = learner.report_of(message["params"], island.data, {"profile": {"layer": self.layer}})["profile"]
@@ -183,7 +183,7 @@ class SealedProfiles:
         return Task("atoll.learn.selection.sealed:profile", profile, load=load, reply_bytes=_CIPHERTEXT)
 
     async def keys(self, fed: Federation, at: int) -> Any:
-        """The public key of a new pair, in some round."""
+        """Return the public key of a new pair, made in a round."""
         key = await fed.ask(self.holder, hold_keys, at=(at, "keys"))
         require_public(key, "the server")
         return key
@@ -192,11 +192,11 @@ class SealedProfiles:
         """Ask clients for their profiles, and the key holder for the sums.
 
         Args:
-            fed: where.
+            fed: the federation.
             profiles: the clients' task.
-            asked: whom, about which model.
+            asked: the parties to ask, and the model.
             key: the public key.
-            own: the server's profile of that model.
+            own: the server's own profile of the model.
         """
         message = {"params": asked.model, "key": encryption_key(key)}
         new = {name: value for name, value in message.items() if name != "params" or not asked.known}

@@ -1,4 +1,4 @@
-"""What a selection rule is told: whom it may invite, and what a round showed."""
+"""The input of a selection rule: candidates to invite, and the results of a round."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ __all__ = ["Candidates", "Seen"]
 
 @dataclass(frozen=True)
 class Candidates:
-    """Whom a rule may invite.
+    """Clients that a rule may invite.
 
     Attributes:
-        parties: those who can be asked now.
+        parties: clients that are available now.
         round: 1-based number of the round.
         rng: the stream of this round's selection.
-        sizes: called for the number of examples of each candidate, shape ``(candidates,)``, when the rule wants it; ``None`` when unknown.
-        seconds: called for how long each is expected to take if nothing goes wrong, shape ``(candidates,)``; ``None`` when nobody knows.
+        sizes: returns the number of examples of each candidate, shape ``(candidates,)``, or ``None`` if unknown.
+        seconds: returns the expected duration of each candidate if nothing goes wrong, shape ``(candidates,)``, or ``None`` if unknown.
     """
 
     parties: Parties
@@ -43,21 +43,21 @@ def _nothing(name: str) -> Tree:
 
 @dataclass(frozen=True)
 class Seen:
-    """What a round, or a survey before it, showed.
+    """The results of a round, or of a survey before it.
 
     Attributes:
         round: 1-based number of the round.
-        asked: who was invited.
-        replied: whose replies were taken, in cohort order.
-        seconds: from sending to arrival, of each in ``replied``; zeros in a world without devices.
-        reports: name -> one value a client of ``replied``; see ``Selection.reports``.
-        examples: rows behind the reports of each in ``replied``; empty without reports. A client with none told nothing: its values are zeros.
-        versions: of which round each in ``replied`` had the model that it reports on, 1-based; ``None`` is this round, as everywhere but at an
-            asynchronous pace.
-        pending: rounds whose models somebody still has, and may report on later; ``None`` where reports are of their round.
+        asked: the invited clients.
+        replied: clients whose replies were taken, in cohort order.
+        seconds: time from sending to arrival for each client in ``replied``; zeros in a world without devices.
+        reports: name -> one value per client in ``replied``; see ``Selection.reports``.
+        examples: rows behind the reports of each in ``replied``; empty without reports. A client with 0 rows reported nothing: its values are zeros.
+        versions: for each client in ``replied``, the 1-based round of the model that it reports on; ``None`` means this round, as in every
+            synchronous pacing.
+        pending: rounds with models that some client still has, and may report on later; ``None`` if reports are about their own round.
         row: the round's record so far.
-        model: what those in ``replied`` were sent last; ``None`` where nobody was, and at asynchronous paces.
-        own: called with a report's name: the same report by the server, about its own data and the model that it sent.
+        model: the model last sent to the clients in ``replied``; ``None`` if none was sent, and with asynchronous pacings.
+        own: called with a report's name; returns the server's own report, about its own data and the model that it sent.
     """
 
     round: int

@@ -1,4 +1,4 @@
-"""Submodular selection: few clients that stand for all, by their profiles."""
+"""Submodular selection: few clients that represent all, by their profiles."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ __all__ = ["Submodular"]
 
 @dataclass(frozen=True)
 class Submodular(Uniform):
-    """Invites the clients to whose profiles everybody's are close: ``max_{|S| = count} sum_i v_i max_{j in S} s_ij``, greedily.
+    """Invites clients with profiles close to those of all clients: ``max_{|S| = count} sum_i v_i max_{j in S} s_ij``, greedily.
 
-    ``s_ij`` is the largest divergence between two profiles less that of i and j, and ``v_i`` the client's examples. The greedy set has at least
-    ``1 - 1/e`` of the best value of all sets among those that are considered (Nemhauser, Wolsey and Fisher 1978); see `lazy_greedy`. Submodular
+    ``s_ij`` is the largest divergence between two profiles minus that of i and j, and ``v_i`` the client's examples. The greedy set has at least
+    ``1 - 1/e`` of the best value of all sets of clients considered (Nemhauser, Wolsey and Fisher 1978); see `lazy_greedy`. Submodular
     selection of clients follows R. Balakrishnan et al., "Diverse Client Selection for Federated Learning via Submodular Maximization", ICLR 2022,
-    with profiles in place of gradients: ``2 q`` numbers a client, and no client is asked for what it would not otherwise send.
+    with profiles instead of gradients: ``2 q`` numbers per client and no gradients.
 
-    Profiles can be compared if one model made them, so that all who are there are asked anew every ``every`` rounds, before the round. Similarities
-    take memory and time in the square of the clients.
+    Profiles are comparable only if one model made them. So the rule asks all available clients again every ``every`` rounds, before the round.
+    Similarities take memory and time quadratic in the number of clients.
 
     Attributes:
-        count: clients a round, as in ``Uniform``.
-        layer: whose elements are profiled; see ``FedProf``.
+        count: clients per round, as in ``Uniform``.
+        layer: the layer to profile; see ``FedProf``.
         every: rounds between surveys.
-        pool: share of the clients, drawn anew each round, among whom those invited are chosen; 1 chooses the same ones until the next survey.
-        weighted: whether clients count by their examples, or alike.
+        pool: share of the clients, drawn anew each round, that the rule considers; 1 chooses the same clients until the next survey.
+        weighted: whether clients count by their examples, or equally.
     """
 
     surveys_only: ClassVar[bool] = True
@@ -63,28 +63,28 @@ class Submodular(Uniform):
         return {"profile": {"layer": self.layer}}
 
     def init(self, parties: Parties) -> Tree:
-        """No profiles."""
+        """Start with no profiles."""
         del parties
         return {"round": 0, "who": np.zeros(0, dtype=np.int64)}
 
     def survey(self, candidates: Candidates, count: int, state: Tree) -> NDArray[Any] | None:
-        """Everyone, every so many rounds."""
+        """Return all available clients, every ``every`` rounds."""
         del count
         due = state["round"] == 0 or candidates.round - state["round"] >= self.every
         return np.arange(len(candidates.parties)) if due else None
 
     def heard(self, seen: Seen, state: Tree) -> Tree:
-        """Similarities of those who have rows.
+        """Store the similarities of clients with rows.
 
         Raises:
-            DataError: nobody has.
+            DataError: no client has rows.
         """
         told = [(p, n) for p, n in zip(seen.reports.get("profile", []), seen.examples, strict=True) if n > 0]
         if not told:
             raise DataError(
                 "no client sent a profile",
                 where=f"Submodular, round {seen.round}",
-                remedy="look at the partition and the deadline",
+                remedy="check the partition and the deadline",
             )
         means, variances = (np.array([p[name] for p, _ in told], dtype=np.float64) for name in ("mean", "var"))
         who = seen.replied.positions[seen.examples > 0]
@@ -92,7 +92,7 @@ class Submodular(Uniform):
         return {"round": seen.round, "who": who, "examples": np.array([n for _, n in told]), "alike": alike}
 
     def invite(self, candidates: Candidates, count: int, state: Tree) -> NDArray[Any]:
-        """The greedy choice among some of those who are there."""
+        """Return the greedy choice from a pool of available clients."""
         where = candidates.parties.positions
         there = np.flatnonzero(np.isin(state["who"], where))
         weights = state["examples"] if self.weighted else None

@@ -1,4 +1,4 @@
-"""TiFL: cohorts of clients of like speed, with credits that keep every tier in the training."""
+"""TiFL: cohorts of equally fast clients, with credits that keep every tier in the training."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ __all__ = ["TiFL"]
 
 @dataclass(frozen=True)
 class TiFL(Uniform):
-    """Invites a round's cohort from one tier of equally fast clients, so that nobody waits for a much slower one.
+    """Invites a round's cohort from one tier of equally fast clients, so that no client waits for a much slower one.
 
-    First everyone is profiled: rounds go to clients that have not replied yet, until each has, or has been asked ``tries`` times in vain; those are drop-outs and
-    are not asked again (``Synchronous(on_failure="skip")`` lets a round pass in which nobody replies). Then the clients are cut into tiers by the seconds that their replies took. Each round draws a tier among those that have credits
-    left and clients there, takes one of its credits, and invites ``count`` of its clients uniformly. All tiers are equally likely at first. Every ``every`` rounds, if
-    the tier of the last one does not do better than it did then, probabilities become proportional to ranks: 1 for the tier that the model does best on,
-    ``tiers`` for the one that it does worst on.
+    First the rule profiles all clients: rounds invite clients that have not replied yet, until each has replied or was asked ``tries`` times. Clients that
+    never replied are drop-outs and not asked again (``Synchronous(on_failure="skip")`` lets a round without replies pass). Then the rule cuts the clients
+    into tiers by the seconds that their replies took. Each round draws a tier among those with credits left and available clients, takes one of its credits,
+    and invites ``count`` of its clients uniformly. All tiers are equally likely at first. Every ``every`` rounds, if the last round's tier does not do better
+    than at the check before, probabilities become proportional to ranks: 1 for the tier with the best model fit, ``tiers`` for the worst.
 
     Z. Chai et al., "TiFL: A Tier-based Federated Learning System", HPDC 2020, Algorithm 2, which takes each tier's accuracy on test data and leaves open how
-    accuracies become probabilities. Here a tier does as well as the mean training loss says that its clients last reported; one that has not been heard of does worst.
+    accuracies become probabilities. Here the measure of a tier is the mean training loss last reported by its clients; a tier without reports ranks worst.
 
     Attributes:
-        count: clients a round, as in ``Uniform``.
+        count: clients per round, as in ``Uniform``.
         tiers: ``T``, at least 1.
-        credits: rounds that each tier may have after profiling: one number for all, or one each, fastest first; ``None`` is no limit. Together they must last.
-        every: rounds between looks at the tiers' losses, ``I``.
-        tries: how often a client that does not reply is profiled.
+        credits: rounds that each tier may have after profiling: one number for all, or one per tier, fastest first; ``None`` is no limit. Together they must last for all rounds.
+        every: rounds between checks of the tiers' losses, ``I``.
+        tries: how often the rule tries to profile a client that does not reply.
     """
 
     citation: ClassVar[str] = "Chai et al. 2020, TiFL: A Tier-based Federated Learning System"
@@ -69,10 +69,10 @@ class TiFL(Uniform):
         return {"loss": None}
 
     def init(self, parties: Parties) -> Tree:
-        """Nobody is profiled.
+        """Start with no client profiled.
 
         Raises:
-            ConfigError: more tiers than clients.
+            ConfigError: there are more tiers than clients.
         """
         n = len(parties)
         if self.tiers > n:
@@ -91,7 +91,7 @@ class TiFL(Uniform):
         }
 
     def invite(self, candidates: Candidates, count: int, state: Tree) -> NDArray[Any]:
-        """Clients that are not profiled yet, or some of a tier.
+        """Return clients that are not profiled yet, or some clients of a tier.
 
         Raises:
             ConfigError: no tier has a credit left.
@@ -99,7 +99,7 @@ class TiFL(Uniform):
         at = places_of(state["who"], candidates.parties.positions)
         if self._profiling(state):
             fresh = np.flatnonzero(self._unknown(state)[at])
-            # Everyone who is left to be profiled may be away: then the round goes to those who are there.
+            # All clients still to be profiled may be away: then the round invites the available ones.
             return self._some(candidates, fresh if len(fresh) else np.arange(len(at)), count)
         tier = state["tier"][at]
         chance = np.where(state["credits"] > 0, state["chance"], 0.0)
@@ -107,16 +107,16 @@ class TiFL(Uniform):
             raise ConfigError(
                 f"no tier has a credit left in round {candidates.round}",
                 where="TiFL",
-                remedy="give credits that together last for all rounds, or None",
+                remedy="give credits that last for all rounds together, or None",
             )
         chance = np.where(np.isin(np.arange(self.tiers), tier), chance, 0.0)
-        if not chance.any():  # of those with credits nobody is there
+        if not chance.any():  # no client of a tier with credits is available
             return np.zeros(0, dtype=np.int64)
         drawn = int(candidates.rng.child("tier").generator().choice(self.tiers, p=chance / chance.sum()))
         return self._some(candidates, np.flatnonzero(tier == drawn), count)
 
     def accept(self, seen: Seen, state: Tree) -> Tree:
-        """Seconds while profiling; then losses, a credit less, and probabilities when it is time."""
+        """Store seconds while profiling; then losses, one credit less, and new probabilities when due."""
         if self._profiling(state):
             return self._profiled(seen, state)
         if not len(seen.asked):
@@ -151,7 +151,7 @@ class TiFL(Uniform):
         known = np.flatnonzero(~np.isnan(seconds))
         if self._unknown(state).any() or not len(known):
             return state
-        tier = np.full(len(seconds), self.tiers, dtype=np.int64)  # drop-outs are in none
+        tier = np.full(len(seconds), self.tiers, dtype=np.int64)  # drop-outs are in no tier
         tier[known] = tiers_of(seconds[known], self.tiers)
         return {**state, "tier": tier}
 

@@ -1,4 +1,4 @@
-"""Uniform selection, everyone, and a fixed schedule."""
+"""Uniform selection, all clients, and a fixed schedule."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Uniform(Selection):
     """``count`` clients uniformly at random, without replacement (McMahan et al. 2017, Algorithm 1).
 
     Attributes:
-        count: clients a round; a fraction in (0, 1) means ``ceil(fraction * population)``, and 0.0 means exactly one.
+        count: clients per round; a fraction in (0, 1) means ``ceil(fraction * population)``, and 0.0 means exactly one.
 
     The cost of a draw does not grow with the population.
     """
@@ -40,13 +40,15 @@ class Uniform(Selection):
 
     def __post_init__(self) -> None:
         if isinstance(self.count, float) and not 0.0 <= self.count <= 1.0:
-            raise ConfigError(f"count={self.count} is no fraction", remedy="use a fraction in [0, 1] or a whole number")
+            raise ConfigError(
+                f"count={self.count} is not a fraction", remedy="use a fraction in [0, 1] or a whole number"
+            )
         if not isinstance(self.count, float) and self.count < 1:
             raise ConfigError(f"count={self.count} clients", remedy="use at least 1")
 
     @property
     def offers(self) -> frozenset[Capability]:
-        """A uniform sample too, where the class draws as this one does."""
+        """The base's capabilities, plus a uniform sample if the class draws as this one does."""
         return super().offers | {SAMPLE} if self._draws else super().offers
 
     @property
@@ -54,11 +56,11 @@ class Uniform(Selection):
         return type(self).invite is Uniform.invite and not self.picks
 
     def distinct(self, population: int) -> int | None:
-        """The cohort's size, where the class draws as this one does."""
+        """Return the cohort's size, if the class draws as this one does."""
         return self.cohort_size(population) if self._draws else None
 
     def cohort_size(self, population: int) -> int:
-        """``count``, or the fraction of the population rounded up; never more than everyone."""
+        """Return ``count``, or the fraction of the population rounded up; at most the population."""
         if isinstance(self.count, float):
             return min(population, max(1, math.ceil(self.count * population - 1e-9)))
         return min(population, self.count)
@@ -72,25 +74,25 @@ class Uniform(Selection):
 
 @dataclass(frozen=True)
 class Everyone(Selection):
-    """All clients, every round, in order: cross-silo federations."""
+    """Invites all clients in every round, in order, as in cross-silo federations."""
 
     def distinct(self, population: int) -> int | None:
-        """All, where the class asks as this one does."""
+        """Return the population, if the class invites as this one does."""
         return population if type(self).invite is Everyone.invite else None
 
     def invite(self, candidates: Candidates, count: int, state: Tree) -> NDArray[Any]:
-        """Everyone, whatever the count."""
+        """Return all candidates, whatever the count."""
         del count, state
         return np.arange(len(candidates.parties))
 
 
 @dataclass(frozen=True)
 class Schedule(Selection):
-    """A schedule given beforehand, one list of clients a round; it begins again when it ends.
+    """A fixed schedule, one list of clients per round; it starts again when it ends.
 
     Attributes:
-        rounds: positions of each round's clients among all clients of the federation; of those, who is not there when a round begins is left out,
-            and an edge asks its own.
+        rounds: positions of each round's clients among all clients of the federation. A client that is not available when a round starts is left
+            out, and an edge invites only its own clients.
     """
 
     rounds: Sequence[Sequence[int]]
@@ -107,7 +109,7 @@ class Schedule(Selection):
                 )
 
     def cohort_size(self, population: int) -> int:
-        """The largest round, or all that there are."""
+        """Return the size of the largest round, at most the population."""
         return min(population, self._largest)
 
     @cached_property
@@ -115,7 +117,7 @@ class Schedule(Selection):
         return max(len(row) for row in self.rounds)
 
     def check(self, groups: Sequence[NDArray[np.int64]]) -> None:
-        """Refuse clients that do not exist, and rounds that leave a server without any."""
+        """Refuse clients that do not exist, and rounds that leave a server without clients."""
         population = sum(map(len, groups))
         group_of = np.empty(population, dtype=np.int64)
         for number, group in enumerate(groups):
@@ -131,16 +133,16 @@ class Schedule(Selection):
             left = np.setdiff1d(np.arange(len(groups)), group_of[np.asarray(row)])
             if len(left):
                 raise CompositionError(
-                    f"round {number} of the schedule names nobody of group {left[0]}, whose server has a round then too",
+                    f"round {number} of the schedule names no client of group {left[0]}, although its server has this round too",
                     where="Training.selection",
                     remedy="name at least one client of every group in every round, or use topology=Star()",
                 )
 
     def invite(self, candidates: Candidates, count: int, state: Tree) -> NDArray[Any]:
-        """The clients of this round that are there, in the schedule's order.
+        """Return the available clients of this round, in the schedule's order.
 
         Raises:
-            QuorumError: none of them is.
+            QuorumError: none of them is available.
         """
         del count, state
         there = candidates.parties.positions
@@ -150,6 +152,6 @@ class Schedule(Selection):
             raise QuorumError(
                 f"none of the {len(row)} clients that the schedule names is available",
                 where=f"round {candidates.round}",
-                remedy="name more clients a round, or use devices that are there more often",
+                remedy="name more clients per round, or use devices that are available more often",
             )
         return found
