@@ -105,7 +105,7 @@ def test_a_crash_holds_the_server_up_until_it_is_noticed_when_it_would_be_too_ol
 
 
 def test_fewer_clients_than_replies_end_the_training():
-    with pytest.raises(QuorumError, match="nobody is at work, and nobody can be asked"):
+    with pytest.raises(QuorumError, match="no client works, and no client can be invited"):
         train(PartialBarrier(replies=5), seconds=Fixed([1.0, 1.0, 1.0, 1.0, math.inf], notice=math.inf))
 
 

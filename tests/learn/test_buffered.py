@@ -237,7 +237,7 @@ def test_full_aggregation_scales_the_step():
         (
             FedBuff(buffer=3),
             {"reducer": Hidden()},
-            "group=1: it would add up single replies, and reveal them, and Hidden reveals sums only",
+            "group=1: it would sum single replies, and so reveal them, and Hidden reveals sums only",
         ),
     ],
 )

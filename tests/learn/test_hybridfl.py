@@ -338,7 +338,7 @@ class Deaf(Plain):
 
 
 def test_a_reducer_that_does_not_hear_of_the_quota_is_refused():
-    with pytest.raises(CompositionError, match="Deaf waits for its own replies, and not for the quota"):
+    with pytest.raises(CompositionError, match="Deaf waits for its own replies, not for the quota"):
         atoll.simulate(training(1.0, reducer=Deaf()), islands(SIZES))
 
 

@@ -130,7 +130,7 @@ def test_too_few_replies_may_skip_the_round():
 
 
 def test_a_quorum_above_the_cohort_is_refused_before_anyone_is_contacted():
-    with pytest.raises(CompositionError, match=r"quorum=5 replies, and .* has a round of 4 clients"):
+    with pytest.raises(CompositionError, match=r"quorum=5 replies, but .* has rounds of 4 clients"):
         train([1.0] * 4, quorum=5)
 
 
@@ -162,7 +162,7 @@ def test_terms():
     ("settings", "text"),
     [
         ({"over_select": 0.9}, "over_select=0.9"),
-        ({"quorum": 1.5}, "quorum=1.5 is no fraction"),
+        ({"quorum": 1.5}, "quorum=1.5 is not a fraction"),
         ({"quorum": -1}, "quorum=-1"),
         ({"deadline": 0.0}, "deadline=0.0 seconds"),
         ({"late": "arrive"}, "late='arrive': a synchronous round takes no reply after it has closed"),

@@ -65,7 +65,7 @@ def test_a_round_draws_the_same_clients_whatever_ran_before():
 
 
 @pytest.mark.parametrize(
-    ("count", "text"), [(0, "count=0 clients"), (-3, "count=-3 clients"), (1.5, "count=1.5 is no fraction")]
+    ("count", "text"), [(0, "count=0 clients"), (-3, "count=-3 clients"), (1.5, "count=1.5 is not a fraction")]
 )
 def test_a_count_that_cannot_be(count, text):
     with pytest.raises(ConfigError, match=text):

@@ -173,7 +173,7 @@ def test_the_cohort_is_divided_among_the_tiers():
 
 
 def test_a_forecast_must_be_known():
-    with pytest.raises(ConfigError, match="nobody knows how long the devices will take"):
+    with pytest.raises(ConfigError, match="there is no forecast of how long the devices will take"):
         train(Tiered())
 
 

@@ -120,7 +120,7 @@ def test_asynchronous_pacings_ask_another_when_a_real_party_is_lost(pacing):
     [
         (SAFA(bounded=True), "bounded=True between real parties"),
         (SAFA(published=True, deadline=1.0), "published=True between real parties"),
-        (Tiered(tiers=1, by="observed"), "nobody knows when real parties will answer"),
+        (Tiered(tiers=1, by="observed"), "it is unknown when real parties will answer"),
         (HybridFL(), "LateCount between real parties"),
         (HybridFL(slack=ChanceConstrained()), "ChanceConstrained between real parties"),
     ],

@@ -27,22 +27,22 @@ __all__ = ["PartialBarrier"]
 
 @dataclass(frozen=True, kw_only=True)
 class PartialBarrier(Asynchronous):
-    """The server goes on with ``replies`` replies, provided that nobody still works on a model that would then be ``max_delay`` updates old.
+    """The server updates once it has ``replies`` replies, unless a client still works on a model that would then be ``max_delay`` updates old.
 
-    So no reply is folded more than ``max_delay - 1`` updates after its base; with ``max_delay=1``, or everyone's reply, it is synchronous. Whoever has
-    replied is sent the new model. Replies count in full, however stale: that is sound where they are changes of what a client told before (the
-    consensus ADMM methods ``CEADMM`` and ``FedADMM``, whose server then always holds ``z = (1/N) sum_k u_k`` of everybody's newest), and otherwise
-    asynchronous SGD with a bounded delay.
+    So every reply is folded at most ``max_delay - 1`` updates after its base. With ``max_delay=1``, or ``replies`` set to all clients, it is synchronous.
+    A client that has replied receives the new model. Replies count in full, however stale. That is sound if they are changes of what a client sent
+    before (the consensus ADMM methods ``CEADMM`` and ``FedADMM``, whose server then always has ``z = (1/N) sum_k u_k`` of the newest ``u_k``). For other
+    algorithms, it is asynchronous SGD with a bounded delay.
 
-    ``atoll.learn.admm.AsyncADMM`` is the same pace as a program of its own, for losses whose subproblem has an exact solution; with
-    ``CEADMM(solver="exact")`` on quadratics and ``Everyone()`` both give the same iterates.
+    ``atoll.learn.admm.AsyncADMM`` is the same pacing as a program, for losses whose subproblem has an exact solution. On quadratics with
+    ``CEADMM(solver="exact")`` and ``Everyone()``, both give the same iterates.
 
-    A crash that no link has noticed holds the server up, as a slow client does: it cannot know.
+    A crash that no link has noticed delays the server like a slow client, because the server cannot tell them apart.
 
     Zhang, Kwok 2014, "Asynchronous Distributed ADMM for Consensus Optimization", ICML.
 
     Attributes:
-        replies: ``A`` (there ``S_min``), at least 1.
+        replies: ``A`` (``S_min`` in the paper), at least 1.
         max_delay: ``tau``, at least 1.
     """
 
@@ -55,8 +55,8 @@ class PartialBarrier(Asynchronous):
 
     @property
     def needs(self) -> tuple[Need, ...]:
-        """A fold that goes on from its last state, and replies that may be seen alone."""
-        alone = "may have one reply of a version in a round, which a sum would reveal"
+        """The base's needs, a fold that continues from its last state, and single replies."""
+        alone = "may have one reply of a version in a round, which the sum would reveal"
         return (
             *super().needs,
             Need(STEPS, "folds the replies of some clients at a time", "Synchronous()"),
@@ -64,12 +64,12 @@ class PartialBarrier(Asynchronous):
         )
 
     def check(self, context: Context) -> None:
-        """Refuse more replies than clients at work."""
+        """Refuse more replies than working clients."""
         super().check(context)
         require_at_work(self, f"replies={self.replies}", self.replies, context.cohort)
 
     def course(self, context: Context) -> Course:
-        """Rounds of one update."""
+        """Return rounds of one update."""
         return _Bounded(self, context)
 
 
@@ -81,7 +81,7 @@ class _Bounded(Buffered):
         self.pacing = pacing
 
     async def gather(self, fed: Federation, state: Tree, log: RoundLog) -> tuple[list[Handle], Tree]:
-        """All that are there once enough are, and nobody is overdue."""
+        """Return all held replies once there are enough and no client is overdue."""
         while True:
             await self.arrived(fed)
             if len(self.held) >= self.pacing.replies and not self._waits(fed, state):

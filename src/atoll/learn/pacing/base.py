@@ -25,20 +25,20 @@ __all__ = ["Pacing", "refuse", "weighs_examples"]
 
 @dataclass(frozen=True, kw_only=True)
 class Pacing(Checked):
-    """Base of pacings: frozen dataclasses of settings. ``course`` says what happens in the rounds; everything else is checked before."""
+    """Base class of pacings: frozen dataclasses of settings. ``course`` defines the rounds; everything else is checked before them."""
 
     layered: ClassVar[bool] = False
-    """Its rounds are those of edge servers under a cloud (``topology=Hierarchical``), not of a star."""
+    """Whether edge servers under a cloud (``topology=Hierarchical``) run the rounds, instead of a star."""
 
     @property
     def needs(self) -> tuple[Need, ...]:
-        """What the other parts of a training must offer: servers whose rounds it may hold; add rows of your own to ``super().needs``."""
+        """What the other parts of a training must offer: servers for its rounds; add your own rows to ``super().needs``."""
         wanted = Need(EDGE_ROUNDS, "paces the rounds of edges under a cloud", "Synchronous()")
         return (wanted if self.layered else Need(CENTRAL_SERVER, "paces the rounds of a server", "Synchronous()"),)
 
     @property
     def offers(self) -> frozenset[Capability]:
-        """What it offers to the other parts of a training; take out what its rounds are not."""
+        """What the pacing offers to the other parts of a training; remove what does not apply to its rounds."""
         return frozenset({FIXED_COHORT, ROUNDS, ONE_MODEL, WHOLE_POPULATION})
 
     @property
@@ -48,39 +48,39 @@ class Pacing(Checked):
 
     @property
     def on_failure(self) -> str:
-        """What becomes of a round with too few replies: ``"stop"`` or ``"skip"``."""
+        """What happens to a round with too few replies: ``"stop"`` or ``"skip"``."""
         return "stop"
 
     def terms(self, cohort: int) -> dict[str, Any]:
-        """Arguments for ``Federation.sum`` in a round that wants so many replies."""
+        """Return arguments for ``Federation.sum`` in a round that wants ``cohort`` replies."""
         del cohort
         return {"deadline": self.deadline}
 
     def invited(self, cohort: int) -> int:
-        """Clients to invite so that ``cohort`` answer."""
+        """Return how many clients to invite so that ``cohort`` answer."""
         return cohort
 
     def algorithm(self, base: Algorithm) -> Algorithm:
-        """What clients run: the base, or the base with other replies."""
+        """Return what clients run: the base, or the base with other replies."""
         return base
 
     def check(self, context: Context) -> None:
-        """Refuse what makes no sense at this pace, before anyone is contacted.
+        """Refuse parts that do not work with this pacing, before any client is contacted.
 
         Raises:
             CompositionError: with the reason and the remedy.
         """
 
     def course(self, context: Context) -> Course:
-        """What happens in the rounds of a star; in those of edges and cloud, if it is ``layered``."""
+        """Return what happens in the rounds of a star, or of edges and cloud if the pacing is ``layered``."""
         raise NotImplementedError
 
 
 def weighs_examples(pacing: Pacing, algorithm: Algorithm, params: Tree) -> bool:
-    """Whether a reply's update of the model is a mean by examples; otherwise clients count alike.
+    """Return whether a reply's update of the model is a mean by examples; otherwise clients count equally.
 
     Raises:
-        CompositionError: it is neither, and single models cannot be rebuilt and weighed.
+        CompositionError: it is neither, so that single models cannot be rebuilt and weighted.
     """
     update = dry_reply(algorithm, params, examples=3.0).get("update")
     weight = float(update.examples) if isinstance(update, Mean | Parts) else 0.0
@@ -88,7 +88,7 @@ def weighs_examples(pacing: Pacing, algorithm: Algorithm, params: Tree) -> bool:
         name = type(algorithm).__name__
         refuse(
             pacing,
-            f"{name} does not reply with an update of the model whose mean is taken, by examples or by clients",
+            f"{name} does not reply with a mean update of the model, by examples or by clients",
             "algorithm",
             "use an algorithm such as FedAvg or Scaffold",
         )
@@ -96,5 +96,5 @@ def weighs_examples(pacing: Pacing, algorithm: Algorithm, params: Tree) -> bool:
 
 
 def refuse(pacing: Pacing, what: str, where: str, remedy: str) -> None:
-    """Raise the error of a composition that makes no sense."""
+    """Raise the error of parts that do not go together."""
     raise CompositionError(f"{type(pacing).__name__}: {what}", where=f"Training.{where}", remedy=remedy)

@@ -1,4 +1,4 @@
-"""FedAsync: every arrival is mixed into the model at once (Xie, Koyejo, Gupta 2019)."""
+"""FedAsync: the server mixes every arrival into the model at once (Xie, Koyejo, Gupta 2019)."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ __all__ = ["FedAsync"]
 class FedAsync(Asynchronous):
     """``w <- (1 - alpha_d) w + alpha_d w_k`` at every arrival, with ``alpha_d = alpha s(d)`` and ``d`` the server updates since client k's base.
 
-    ``w_k`` is the model that the client was sent plus its update, and ``alpha_d (w_k - w)`` is what the algorithm folds, as the reply of one client. A round
-    is ``arrivals`` of them. When it begins, the selection rule asks so many idle clients that as many as its cohort's size are at work; so with
-    ``arrivals=1`` everyone who has answered is followed by somebody at once, which is the instant operator of Wu 2021 (section 2.3, Eq. 2.48), and
-    with more a server triggers a subset now and then. What a flight's clients do is computed in one block, so more arrivals a round are also faster.
+    ``w_k`` is the model that the client received plus its update. The algorithm folds ``alpha_d (w_k - w)`` as the reply of one client. A round
+    is ``arrivals`` arrivals. When it starts, the selection rule invites idle clients until as many as the cohort's size are working. So with
+    ``arrivals=1``, another client starts as soon as one has answered: this is the instant operator of Wu 2021 (section 2.3, Eq. 2.48). With
+    more, the server invites several clients from time to time. One block computes the work of one request, so more arrivals per round are also faster.
 
-    FedAsync's proximal term at the clients is the algorithm's affair: compose with ``FedProx``. Where the algorithm plans a round of the server alone,
-    nobody is asked and no arrival is taken.
+    FedAsync's proximal term at the clients is part of the algorithm: combine with ``FedProx``. If the algorithm plans a round of the server only,
+    the server invites no client and takes no arrival.
 
     Xie, Koyejo, Gupta 2019, "Asynchronous Federated Optimization", arXiv:1903.03934.
 
     Attributes:
         alpha: mixing weight of a fresh reply, in [0, 1]; 1 replaces the model, 0 leaves it.
-        staleness: how it falls with ``d``.
-        arrivals: replies a round.
-        max_staleness: replies with a larger ``d`` are dropped; ``None`` takes all. Not for algorithms whose clients keep state, as the server's would miss it.
+        staleness: how the weight falls with ``d``.
+        arrivals: replies per round.
+        max_staleness: replies with a larger ``d`` are dropped; ``None`` takes all. Not for algorithms with client state, because the server's state would miss the reply.
     """
 
     alpha: float = 0.6
@@ -66,17 +66,17 @@ class FedAsync(Asynchronous):
 
     @property
     def needs(self) -> tuple[Need, ...]:
-        """Single replies that may be weighed, and dropped where there is a limit."""
+        """The base's needs, single replies that can be weighted and, with a limit, dropped."""
         drops = Need(DROPPABLE, "drops replies that are too stale", "max_staleness=None")
         return (
             *super().needs,
             Need(SINGLE_REPLIES, "rebuilds single models", "Synchronous() or FedBuff()"),
-            Need(DELTA, "weighs each reply by its staleness"),
+            Need(DELTA, "weights each reply by its staleness"),
             *(() if self.max_staleness is None else (drops,)),
         )
 
     def course(self, context: Context) -> Course:
-        """Rounds of a number of arrivals."""
+        """Return rounds of a number of arrivals."""
         return _Mixing(self, context)
 
 
@@ -88,7 +88,7 @@ class _Mixing(InFlight):
         self.pacing = pacing
 
     async def updates(self, fed: Federation, state: Tree, log: RoundLog) -> Tree:
-        """Trigger, then mix ``arrivals`` replies."""
+        """Invite clients, then mix ``arrivals`` replies."""
         state = await self.fill(fed, state, log)
         taken = 0
         while taken < self.pacing.arrivals:
@@ -109,7 +109,7 @@ class _Mixing(InFlight):
         return state
 
     def _mixed(self, state: Tree, handle: Handle, combined: Combined) -> Combined:
-        """The reply as what the model moves by: ``alpha_d (base + update - w)``, and running statistics likewise."""
+        """Return the reply as the change of the model, ``alpha_d (base + update - w)``; running statistics likewise."""
         if combined.n == 0:
             return combined
         alpha = self.pacing.alpha * self.pacing.staleness.weight(state["version"] - handle.version)

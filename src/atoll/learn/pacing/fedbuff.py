@@ -29,24 +29,24 @@ __all__ = ["FedBuff"]
 
 @dataclass(frozen=True, kw_only=True)
 class FedBuff(Asynchronous):
-    """Clients work at their own pace; when ``buffer`` replies are there, ``w <- w + server_lr sum_k n_k s(d_k) u_k / sum_k n_k``.
+    """Clients work at their own pace; once ``buffer`` replies arrive, ``w <- w + server_lr sum_k n_k s(d_k) u_k / sum_k n_k``.
 
-    ``u_k`` is the update from the model that client k was sent and ``d_k`` the server steps since. The weights ``n_k`` are the algorithm's own (examples in
-    FedAvg); with ``aggregation=EqualWeights()`` the step is the paper's, ``(1/K) sum_k s(d_k) u_k``. With a buffer as large as the number of clients at
-    work, and devices that are equally fast, it is synchronous.
+    ``u_k`` is the update from the model that client k received, and ``d_k`` the server steps since. The weights ``n_k`` are the algorithm's own (examples in
+    FedAvg). With ``aggregation=EqualWeights()``, the step is the paper's, ``(1/K) sum_k s(d_k) u_k``. If the buffer is as large as the number of working
+    clients, and devices are equally fast, it is synchronous.
 
-    Replies are added up by request, so that a secure reducer can hide them: a request's replies have one weight. Then ``group`` is the least number that
-    is added up; what can never come together with so many of its request is dropped. (The paper's own secure aggregation weighs at the client.)
+    The server adds up replies by request, so that a secure reducer can hide them: all replies of a request have one weight. ``group`` is then the smallest
+    number of replies to add up; replies of a request that can never reach it are dropped. (The paper's own secure aggregation weights at the client.)
 
     Nguyen, Malik, Zhan, Yousefpour, Rabbat, Malek, Huba 2022, "Federated Learning with Buffered Asynchronous Aggregation", AISTATS.
 
     Attributes:
-        buffer: ``K``, replies a step; a round is one step.
-        concurrency: clients at work at the same time; ``None`` is the cohort's size of the selection rule.
+        buffer: ``K``, replies per step; a round is one step.
+        concurrency: clients that work at the same time; ``None`` is the selection rule's cohort size.
         staleness: ``s``.
-        server_lr: of the step, positive.
-        group: least replies that are added up, of one request; at least 2 with a secure reducer.
-        refill: whether idle clients are asked at every ``"step"``, or also at every ``"arrival"``, as in the paper: more are at work, in smaller blocks.
+        server_lr: learning rate of the step, positive.
+        group: smallest number of replies of one request to add up; at least 2 with a secure reducer.
+        refill: invite idle clients at every ``"step"``, or also at every ``"arrival"`` as in the paper, which keeps more clients working, in smaller blocks.
     """
 
     buffer: int = 10
@@ -66,14 +66,14 @@ class FedBuff(Asynchronous):
 
     @property
     def needs(self) -> tuple[Need, ...]:
-        """Replies that may be weighed; single ones without groups, and with groups such as may be dropped."""
+        """The base's needs, replies that can be weighted; without groups single ones, with groups ones that can be dropped."""
         alone = Need(
             SINGLE_REPLIES,
-            f"has group={self.group}: it would add up single replies, and reveal them",
+            f"has group={self.group}: it would sum single replies, and so reveal them",
             "group=2 or more",
         )
         drops = Need(DROPPABLE, f"has group={self.group}: it drops replies that never make a group", "group=1")
-        return (*super().needs, Need(DELTA, "weighs replies by their staleness"), alone if self.group < 2 else drops)
+        return (*super().needs, Need(DELTA, "weights replies by their staleness"), alone if self.group < 2 else drops)
 
     def check(self, context: Context) -> None:
         """Refuse a buffer that can never be full."""
@@ -83,7 +83,7 @@ class FedBuff(Asynchronous):
         require_at_work(self, setting, max(self.buffer, self.group), most)
 
     def course(self, context: Context) -> Course:
-        """Rounds of one step."""
+        """Return rounds of one step."""
         return _Steps(self, context)
 
 
@@ -95,15 +95,15 @@ class _Steps(Buffered):
         self.pacing, self.factor = pacing, pacing.server_lr
 
     def at_work(self, fed: Federation) -> int:
-        """The concurrency."""
+        """Return the concurrency."""
         return self.pacing.concurrency or super().at_work(fed)
 
     def weight(self, staleness: int) -> float:
-        """``s(d)``."""
+        """Return ``s(d)``."""
         return self.pacing.staleness.weight(staleness)
 
     async def gather(self, fed: Federation, state: Tree, log: RoundLog) -> tuple[list[Handle], Tree]:
-        """The first replies in whole groups."""
+        """Return the first replies in whole groups."""
         while True:
             await self.arrived(fed)
             state = await self._given_up(fed, state, log)
@@ -111,14 +111,14 @@ class _Steps(Buffered):
             if len(ready) >= self.pacing.buffer:
                 chosen = set(map(id, ready))
                 first = [h for h in self.held if id(h) in chosen]
-                # A group that is cut could leave fewer than may be added up.
+                # Cutting a group could leave too few replies to add up.
                 return (first[: self.pacing.buffer] if self.pacing.group == 1 else first), state
             if self.pacing.refill == "arrival":
                 state = await self.fill(fed, state, log)
             state = await self.await_more(fed, state, log)
 
     async def _given_up(self, fed: Federation, state: Tree, log: RoundLog) -> Tree:
-        """Let go of replies whose request can never give a whole group, as far as is known: a crash is when its link has noticed it."""
+        """Drop replies of requests that can no longer make a whole group; a crash counts once its link has noticed it."""
         now = fed.clock.now()
         for flight, group in groups_of(self.held):
             hoped = flight.open | (np.isfinite(flight.lost) & (flight.lost > now))

@@ -1,4 +1,4 @@
-"""When clients come back: times at which they check in, so that about as many do in every period as are wanted."""
+"""When clients come back: check-in times, so that about the wanted number check in during every period."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DAY = 86_400.0
 
 
 def activity(times: NDArray[np.float64], day: Sequence[float]) -> NDArray[np.float64]:
-    """The share of the clients that is there at these times: ``day`` cuts a day into equal parts; nothing is everyone, always."""
+    """Return the share of the clients that is available at these times. ``day`` cuts a day into equal parts; empty means all clients, always."""
     if not len(day):
         return np.ones(np.shape(times))
     slots = (np.asarray(times, dtype=np.float64) % DAY / DAY * len(day)).astype(np.int64)
@@ -33,25 +33,25 @@ def return_times(
     small: float = 10.0,
     day: Sequence[float] = (),
 ) -> NDArray[np.float64]:
-    """When ``count`` clients are told to check in again, so that about ``goal`` of the population do in every ``period``.
+    """Return when ``count`` clients should check in again, so that about ``goal`` of the population do in every ``period``.
 
-    With ``a(t)`` the share of the ``N`` clients that is there at ``t`` (`activity`), each is told
+    With ``a(t)`` the share of the ``N`` clients available at ``t`` (`activity`), each client gets
 
     * in a small population, ``N <= small * goal``, one of the next multiples of the period: the next with probability ``p = (goal + 2 sqrt(goal)) / (N a)``,
-      else the one after with its own ``p``, and so on. So at each of them ``N a p`` are expected at the same moment, enough but for bad luck.
-    * in a large one ``t`` with ``integral_now^t ds / a(s)`` exponential with mean ``N period / goal``: check-ins are a Poisson process of rate
-      ``goal / period`` at every hour of the day, and no two come together.
+      else the one after with its own ``p``, and so on. So ``N a p`` clients are expected at each multiple, enough except for random variation.
+    * in a large one, a time ``t`` with ``integral_now^t ds / a(s)`` exponential with mean ``N period / goal``: check-ins are a Poisson process of rate
+      ``goal / period`` at every hour of the day, and no two coincide.
 
-    Both are memoryless: it keeps nothing of any client, and the rate holds from the first time told.
+    Both are memoryless: the rule stores nothing about any client, and the rate is right from the first times given.
 
     Args:
         now: seconds on the clock.
-        count: how many are told.
-        rng: draws.
+        count: number of clients.
+        rng: the random stream.
         population: ``N``.
-        goal: check-ins wanted in a period.
-        period: seconds.
-        small: see above.
+        goal: check-ins wanted per period.
+        period: length of a period in seconds.
+        small: see the first case.
         day: see `activity`.
 
     Returns:
@@ -66,7 +66,7 @@ def return_times(
 def _rendezvous(
     now: float, luck: NDArray[np.float64], cycle: float, period: float, day: Sequence[float]
 ) -> NDArray[np.float64]:
-    """Multiples of the period: the first at which the accumulated hazard ``-log(1 - p)`` has reached each one's luck."""
+    """Return multiples of the period: the first at which the accumulated hazard ``-log(1 - p)`` reaches each client's random draw."""
     first = math.floor(now / period + 1e-9) + 1
     least = min(1.0, 1.0 / (cycle * max(day, default=1.0)))
     most = 2 if least == 1.0 else math.ceil(float(luck.max(initial=0.0)) / -math.log1p(-least)) + 2
@@ -77,7 +77,7 @@ def _rendezvous(
 
 
 def _spread(now: float, wanted: NDArray[np.float64], day: Sequence[float]) -> NDArray[np.float64]:
-    """Delays over which ``1 / a`` integrates to what is wanted: whole days, and a part of one."""
+    """Return the delays over which ``1 / a`` integrates to ``wanted``: whole days, plus part of a day."""
     if not len(day):
         return wanted
     slot = DAY / len(day)

@@ -34,39 +34,39 @@ __all__ = ["SAFA"]
 
 @dataclass(frozen=True, kw_only=True)
 class SAFA(Pacing):
-    """Clients with a moderately stale model go on with it; a round takes the first replies, and surplus replies count one round later.
+    """Clients with a moderately stale model keep working on it; a round takes the first replies, and surplus replies count one round later.
 
-    A round ``t`` with current version ``t-1``; client k trains from version ``v_k``, its lag is ``(t-1) - v_k``:
+    In round ``t``, the current version is ``t-1``; client k trains from version ``v_k``, with lag ``(t-1) - v_k``:
 
-    1. Lag-tolerant distribution: up-to-date clients (``v_k = t-1``) and deprecated ones (lag above the tolerance) are sent the model. Others keep theirs,
+    1. Lag-tolerant distribution: up-to-date clients (``v_k = t-1``) and deprecated ones (lag above the tolerance) receive the model. Others keep theirs,
        and what they had trained before they crashed.
-       Where the selection rule invites some only, whoever works beyond the tolerance is called off all the same, and whoever has submitted since it was sent a
-       model gets the new one when it is invited.
-    2. Everyone invited trains; the round closes when the selection rule is content (``CFCFM``: ``count`` replies, first those who were not taken
-       last time), or at the deadline.
-    3. Discriminative aggregation over a cache with one model a client: the replies taken and, for deprecated clients, ``w(t-1)`` go in;
-       ``w(t) = sum_k (n_k/n) c_k``, or the plain mean where the algorithm counts clients alike; then the other replies go in (the bypass), and count in the next round.
+       If the selection rule invites only some clients, the server still stops every client that works beyond the tolerance. A client that has submitted
+       since it received a model gets the new one at its next invitation.
+    2. Every invited client trains. The round closes when the selection rule has enough replies (``CFCFM``: ``count`` replies, first from clients not
+       taken last time), or at the deadline.
+    3. Discriminative aggregation over a cache with one model per client: the taken replies and, for deprecated clients, ``w(t-1)`` enter the cache;
+       ``w(t) = sum_k (n_k/n) c_k``, or the plain mean if the algorithm counts clients equally; then the other replies enter (the bypass) and count next round.
 
-    A client's model is rebuilt as the base that it was sent plus its update, so a secure reducer, which hides updates, is refused. Uplink stages act
-    on the updates. Everything else that replies carry (control variates, running statistics) is folded when it arrives.
+    The server rebuilds a client's model as the base it received plus its update, so it refuses a secure reducer, which hides updates. Uplink stages act
+    on the updates. Everything else in replies (control variates, running statistics) is folded on arrival.
 
     Wu, He, Lin, Mao, Maple, Jarvis 2021, "SAFA: a Semi-Asynchronous Protocol for Fast Federated Learning with Low Overhead"; Wu 2021, "Towards
-    Efficient Horizontal Federated Learning", Eqs. 3.7-3.11, Algorithms 1 and 2. Where they differ: the tables follow ``lag > tau``, Eq. 3.7 prints
-    ``lag >= tau`` (``literal``); the tables let every client begin afresh in every round and count all who end before the deadline, though
-    the round closed earlier, which a server cannot know (``published``). By default a slow client works on, and its reply counts when it comes; one that
-    will crash works on until it does, and goes on from what it had done only then.
+    Efficient Horizontal Federated Learning", Eqs. 3.7-3.11, Algorithms 1 and 2. The sources differ: the tables follow ``lag > tau``, Eq. 3.7 prints
+    ``lag >= tau`` (``literal``); the tables restart every client in every round and count all that finish before the deadline, although
+    the round closed earlier, which a server cannot know (``published``). By default, a slow client works on, and its reply counts when it arrives. A client
+    that will crash works on until then, and only then continues from what it had done.
 
     Attributes:
-        lag_tolerance: ``tau``, rounds that a client's model may lag behind; or a rule that gives each client its own.
-        lag_seconds: a model that lags is also too old once so many seconds have passed since it was made, for rounds of uneven length; ``None``, as
-            published, counts rounds alone.
-        deadline: ``T_lim``, seconds of a round; ``None`` waits until the round is full or nobody can answer any more.
+        lag_tolerance: ``tau``, rounds that a client's model may lag behind; or a rule that sets each client's own.
+        lag_seconds: a lagging model is also too old this many seconds after it was made, for rounds of uneven length; ``None``, as
+            published, counts only rounds.
+        deadline: ``T_lim``, seconds of a round; ``None`` waits until the round is full or no client can answer any more.
         literal: deprecate at ``lag >= tau``, as Eq. 3.7 is printed.
-        resume: a client that crashed goes on from the last whole epoch it had done; otherwise it begins again from its base.
-        published: what the tables assume; virtual time only, and with a deadline.
-        bounded: when a round is full, whoever still works is told so, keeps what it has and does what is left in the next rounds. So a round uploads little more
-            than it takes, where the published method uploads every reply.
-        staleness: weighs an entry of the cache by its age in rounds; ``None`` weighs them alike, as published.
+        resume: a client that crashed continues from its last whole epoch; otherwise it restarts from its base.
+        published: use the assumptions of the tables; virtual time only, and with a deadline.
+        bounded: when a round is full, the server tells clients that still work. They keep what they have and finish in the next rounds. So a round uploads
+            little more than it takes, while the published method uploads every reply.
+        staleness: weights an entry of the cache by its age in rounds; ``None`` weights all entries equally, as published.
     """
 
     lag_tolerance: int | AdaptiveLag = 5
@@ -97,7 +97,7 @@ class SAFA(Pacing):
             raise ConfigError(
                 f"bounded=True with published={self.published}, resume={self.resume}",
                 where="SAFA",
-                remedy="use resume=True and published=False: who is called off goes on from what it has",
+                remedy="use resume=True and published=False: a stopped client continues from what it has",
             )
         if self.published and self.deadline is None:
             raise ConfigError(
@@ -109,12 +109,12 @@ class SAFA(Pacing):
     def deprecated(
         self, lag: NDArray[np.int64], failed: NDArray[np.int64], tried: NDArray[np.int64], age: NDArray[np.float64]
     ) -> NDArray[np.bool_]:
-        """Whose lag is beyond the tolerance.
+        """Return the clients with a lag beyond the tolerance.
 
         Args:
-            lag: rounds, ``(clients,)``, as all of them.
-            failed: how often each client did, for adaptive tolerances.
-            tried: of how many times.
+            lag: lag of each client in rounds, ``(clients,)`` like all arguments.
+            failed: number of failures of each client, for adaptive tolerances.
+            tried: number of tries of each client.
             age: seconds since each client's model was made.
         """
         tolerance: Any = self.lag_tolerance
@@ -129,24 +129,24 @@ class SAFA(Pacing):
 
     @property
     def needs(self) -> tuple[Need, ...]:
-        """One server that sees each reply, and replies that are rebuilt as base plus update."""
-        partly = Need(PARTIAL_WORK, "has clients go on from the last epoch that they had done", "resume=False")
+        """The base's needs, one server that sees each reply, and replies that rebuild as base plus update."""
+        partly = Need(PARTIAL_WORK, "lets clients continue from their last finished epoch", "resume=False")
         return (
             *super().needs,
-            Need(ONE_PHASE, "has clients of several versions, which would mix the phases", "Synchronous()"),
+            Need(ONE_PHASE, "has clients with models of several versions, which would mix the phases", "Synchronous()"),
             Need(PLAIN_MEAN, "aggregates over its own cache", "Synchronous()"),
-            Need(DISTINCT_CLIENTS, "keeps one model of each client", "Synchronous()"),
+            Need(DISTINCT_CLIENTS, "keeps one model per client", "Synchronous()"),
             Need(SINGLE_REPLIES, "rebuilds single models", "Synchronous() or FedBuff()"),
             *((partly,) if self.resume else ()),
         )
 
     @property
     def offers(self) -> frozenset[Capability]:
-        """Rounds, of clients whose models are of several versions and some of which crash."""
+        """Rounds of clients that have models of several versions and may crash."""
         return super().offers - {FIXED_COHORT, ONE_MODEL}
 
     def check(self, context: Context) -> None:
-        """Refuse updates that no weight of a client fits, and work that cannot go on where it was cut off."""
+        """Refuse updates without a client weight, and work that cannot continue where it was cut off."""
         weighs_examples(self, context.algorithm, context.learner.init(Rng(0)))
         whole = own_epochs(context.algorithm) == 1 or LOCAL_STEPS in offered_by(context.learner)
         if self.resume and not whole:
@@ -154,7 +154,7 @@ class SAFA(Pacing):
             refuse(self, why, "pacing", "use resume=False")
 
     def course(self, context: Context) -> Course:
-        """Rounds over clients of several versions."""
+        """Return rounds over clients with models of several versions."""
         from .cached.course import LagTolerantRounds
 
         return LagTolerantRounds(self, context)

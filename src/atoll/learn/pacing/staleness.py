@@ -1,4 +1,4 @@
-"""Staleness functions: how much less a reply weighs, the more the model has moved on since its base was sent."""
+"""Staleness functions: a reply's weight falls with the number of server updates since its base."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ __all__ = ["ConstantStaleness", "HingeStaleness", "PolynomialStaleness", "Stalen
 
 @dataclass(frozen=True, kw_only=True)
 class Staleness(Checked):
-    """Base of staleness functions ``s(d)`` of the server updates ``d`` since the base: not increasing, ``s(0) = 1``."""
+    """Base class of staleness functions ``s(d)`` of the server updates ``d`` since the base: non-increasing, ``s(0) = 1``."""
 
     def weight(self, staleness: int) -> float:
-        """``s(d)``, in (0, 1]."""
+        """Return ``s(d)``, in (0, 1]."""
         raise NotImplementedError
 
 
@@ -47,7 +47,7 @@ class PolynomialStaleness(Staleness):
             raise ConfigError(f"a={self.a}", where=type(self).__name__, remedy="use an exponent of 0 or more")
 
     def weight(self, staleness: int) -> float:
-        """``(1 + d)^-a``."""
+        """Return ``(1 + d)^-a``."""
         return float((1.0 + staleness) ** -self.a)
 
 
@@ -57,7 +57,7 @@ class HingeStaleness(Staleness):
 
     Attributes:
         a: slope of the denominator, positive.
-        b: updates that cost nothing, 0 or more.
+        b: updates that reduce nothing, 0 or more.
     """
 
     a: float = 10.0
@@ -69,5 +69,5 @@ class HingeStaleness(Staleness):
             raise ConfigError(f"b={self.b}", where=type(self).__name__, remedy="use a number of updates of 0 or more")
 
     def weight(self, staleness: int) -> float:
-        """1, then a hyperbola."""
+        """Return 1 up to ``b``, then the hyperbola."""
         return 1.0 if staleness <= self.b else 1.0 / (self.a * (staleness - self.b) + 1.0)

@@ -1,4 +1,4 @@
-"""Pace steering: clients check in, and are told when to come back (Bonawitz et al. 2019, section 2.3)."""
+"""Pace steering: clients check in, and the server tells them when to come back (Bonawitz et al. 2019, section 2.3)."""
 
 from __future__ import annotations
 
@@ -36,23 +36,23 @@ __all__ = ["PaceSteering"]
 
 @dataclass(frozen=True, kw_only=True)
 class PaceSteering(Synchronous):
-    """Synchronous rounds among clients that check in by themselves; whoever is not needed, or is done, is told when to come back.
+    """Synchronous rounds among clients that check in by themselves. The server tells clients that it does not need, or that are done, when to come back.
 
-    A round begins with a selection phase: clients that check in wait, until ``goal`` of them are there or a period is over; the selection rule chooses among
-    them, and the round goes on as ``Synchronous`` has it (deadline, over-selection, quorum). Whoever comes while a round is held, or was not chosen,
-    is told another time by `return_times`: small populations rendezvous, large ones spread, and the part of the day counts. A client that
-    should check in and is not there (``devices`` with availability) tries again when the same rule says.
+    A round starts with a selection phase: clients that check in wait until there are ``goal`` of them or a period is over. The selection rule chooses among
+    them, and the round continues as in ``Synchronous`` (deadline, over-selection, quorum). A client that checks in during a round, or was not chosen,
+    gets another time from `return_times`: small populations rendezvous, large ones spread, and the time of day counts. A client that
+    misses its check-in (``devices`` with availability) tries again at the next time from the same rule.
 
-    Rows have ``checked_in`` (check-ins since the last round ended), ``turned_away`` (of them not chosen), ``missed`` (clients that were not there) and
+    Rows have ``checked_in`` (check-ins since the last round ended), ``turned_away`` (check-ins not chosen), ``missed`` (clients that were away) and
     ``gathering`` (seconds of the selection phase). Evaluation's observer does not check in.
 
-    Bonawitz et al. 2019, "Towards Federated Learning at Scale: System Design", MLSys, sections 2.2 and 2.3, which print no formula: the rule is Atoll's.
+    Bonawitz et al. 2019, "Towards Federated Learning at Scale: System Design", MLSys, sections 2.2 and 2.3, which print no formula; the rule is Atoll's.
 
     Attributes:
-        goal: check-ins wanted in a period, and for a round; ``None`` is what ``Synchronous`` would invite.
-        period: seconds.
+        goal: check-ins wanted per period, and for a round; ``None`` is what ``Synchronous`` would invite.
+        period: length of a period in seconds.
         small: a population of at most ``small * goal`` rendezvouses.
-        day: shares of the clients that are there in equal parts of a day from time 0; empty for all, always.
+        day: shares of the clients available in equal parts of a day from time 0; empty means all clients, always.
     """
 
     goal: int | None = None
@@ -70,16 +70,16 @@ class PaceSteering(Synchronous):
         day = numbers("PaceSteering", "day", self.day)
         if day.ndim != 1 or not ((day > 0) & (day <= 1)).all():
             raise ConfigError(
-                f"day={self.day!r}", where="PaceSteering", remedy="use shares of clients in (0, 1], or none"
+                f"day={self.day!r}", where="PaceSteering", remedy="use shares of clients in (0, 1], or an empty tuple"
             )
 
     def wanted(self, cohort: int) -> int:
-        """Check-ins that a round waits for."""
+        """Return how many check-ins a round waits for."""
         return self.invited(cohort) if self.goal is None else self.goal
 
     @property
     def offers(self) -> frozenset[Capability]:
-        """Not who is in a round: that is known when they check in."""
+        """The base's capabilities except a fixed cohort: a round's clients are known only when they check in."""
         return super().offers - {FIXED_COHORT}
 
     def check(self, context: Context) -> None:
@@ -95,19 +95,19 @@ class PaceSteering(Synchronous):
             )
 
     def course(self, context: Context) -> Course:
-        """Rounds among those who check in."""
+        """Return rounds among the clients that check in."""
         return _Steered(self, context)
 
 
 class _Steered(ServerRounds):
-    """The rounds of ``PaceSteering``; their state holds besides when each client checks in next, ``"due"``, and how often times were told, ``"told"``."""
+    """The rounds of ``PaceSteering``. Their state also has each client's next check-in, ``"due"``, and how often times were given, ``"told"``."""
 
     def __init__(self, pacing: PaceSteering, context: Context) -> None:
         super().__init__(context)
         self.pacing = pacing
 
     def initial(self, fed: Federation) -> Tree:
-        """Clients are told their first time."""
+        """Start with a first check-in time for each client."""
         state = {**super().initial(fed), "due": np.zeros(len(fed.parties)), "told": 0}
         return self._told(fed, state, np.arange(len(fed.parties)), 0.0)
 
@@ -115,7 +115,7 @@ class _Steered(ServerRounds):
         return self.pacing.wanted(self.context.selection.cohort_size(len(fed.parties)))
 
     def _told(self, fed: Federation, state: Tree, who: NDArray[np.int64], now: float) -> Tree:
-        """These clients come back when the rule says."""
+        """Give these clients their next check-in times."""
         pacing, due = self.pacing, state["due"].copy()
         due[who] = return_times(
             now,
@@ -130,7 +130,7 @@ class _Steered(ServerRounds):
         return {**state, "due": due, "told": state["told"] + 1}
 
     async def round(self, fed: Federation, state: Tree, number: int) -> tuple[Tree, dict[str, Any]]:
-        """Gather, hold the round, tell everyone who was there when to come back."""
+        """Gather clients, run the round, and tell all clients that checked in when to come back."""
         if not self.context.algorithm.plan(state["server"]):
             return await server_round(fed, self.context, state, number)
         begun = fed.clock.now()
@@ -152,10 +152,10 @@ class _Steered(ServerRounds):
         return state, {**row, **steering}
 
     async def _gathered(self, fed: Federation, state: Tree, begun: float) -> tuple[Tree, NDArray[np.int64], int]:
-        """The state, the places of those who wait, and how many should have come and did not.
+        """Return the state, the positions of the waiting clients, and how many missed their check-in.
 
         Raises:
-            QuorumError: nobody ever comes.
+            QuorumError: no client ever comes.
         """
         goal, waiting, missed = self._goal(fed), np.zeros(0, dtype=np.int64), 0
         limit, seen = begun + self.pacing.period, begun
@@ -179,7 +179,7 @@ class _Steered(ServerRounds):
         raise QuorumError(
             f"{len(waiting)} of {goal} clients checked in",
             where=f"contact {state['contacts'] + 1}",
-            remedy="use devices that are there more often, or a longer period",
+            remedy="use devices that are available more often, or a longer period",
         )
 
     @staticmethod

@@ -22,16 +22,16 @@ __all__ = ["Synchronous"]
 
 @dataclass(frozen=True, kw_only=True)
 class Synchronous(Pacing):
-    """Ask a cohort, wait, aggregate.
+    """Invite a cohort, wait, aggregate.
 
     Attributes:
-        deadline: seconds a round may take; ``None`` waits for everyone whose link is up.
-        over_select: invite ``ceil(over_select * cohort)`` clients and close when the cohort's size has answered.
-        quorum: replies without which a round fails, a number or a fraction of the cohort.
-        late: what becomes of the others: ``"cancel"`` their work or do it and ``"drop"`` the reply.
-        on_failure: a round below the quorum stops the training (``"stop"``), or is ``"skip"``-ped. A skipped round ends before the
-            phase that failed: its replies are not folded, ``advance`` is not called, and what the phases before it folded stays, as it does at
-            the clients. So with algorithms of one phase the model is unchanged.
+        deadline: seconds that a round may take; ``None`` waits for all clients with a live link.
+        over_select: invite ``ceil(over_select * cohort)`` clients and close when as many as the cohort's size have answered.
+        quorum: replies that a round needs to succeed, a number or a fraction of the cohort.
+        late: what to do with the others: ``"cancel"`` their work, or do it and ``"drop"`` the reply.
+        on_failure: a round below the quorum stops the training (``"stop"``) or is skipped (``"skip"``). A skipped round ends before the
+            phase that failed: its replies are not folded and ``advance`` is not called. What earlier phases folded stays, as it does at
+            the clients. So with algorithms of one phase, the model is unchanged.
     """
 
     deadline: float | None = None
@@ -56,43 +56,43 @@ class Synchronous(Pacing):
             )
         if isinstance(self.quorum, float) and not 0.0 < self.quorum <= 1.0:
             raise ConfigError(
-                f"quorum={self.quorum} is no fraction", remedy="use a fraction in (0, 1] or a whole number"
+                f"quorum={self.quorum} is not a fraction", remedy="use a fraction in (0, 1] or a whole number"
             )
         if self.on_failure not in ("stop", "skip"):
             raise ConfigError(f"on_failure={self.on_failure!r}", remedy="use 'stop' or 'skip'")
 
     @property
     def needs(self) -> tuple[Need, ...]:
-        """Nothing: its settings are terms that every topology keeps. A class with a ``course`` of its own needs a server that runs it."""
+        """Nothing: every topology supports these settings. A class with its own ``course`` needs a server that runs it."""
         return () if type(self).course is Synchronous.course else super().needs
 
     def invited(self, cohort: int) -> int:
-        """Clients to invite so that ``cohort`` answer."""
+        """Return how many clients to invite so that ``cohort`` answer."""
         return math.ceil(self.over_select * cohort - 1e-9)
 
     def terms(self, cohort: int) -> dict[str, Any]:
-        """Arguments for ``Federation.sum``."""
+        """Return arguments for ``Federation.sum``."""
         quorum = math.ceil(self.quorum * cohort) if isinstance(self.quorum, float) else self.quorum
         accept = cohort if self.over_select > 1.0 else None
         return {"deadline": self.deadline, "quorum": min(quorum, cohort), "accept": accept, "late": self.late}
 
     def check(self, context: Context) -> None:
-        """Refuse a quorum that no cohort has.
+        """Refuse a quorum that no cohort can reach.
 
         Raises:
-            CompositionError: it is larger than the cohort.
+            CompositionError: the quorum is larger than the cohort.
         """
         super().check(context)
         cohort = context.cohort
         if not isinstance(self.quorum, float) and self.quorum > cohort:
             raise CompositionError(
-                f"quorum={self.quorum} replies, and {type(context.selection).__name__} has a round of {cohort} clients",
+                f"quorum={self.quorum} replies, but {type(context.selection).__name__} has rounds of {cohort} clients",
                 where="Training.pacing",
                 remedy=f"use a quorum of at most {cohort}, or a share of the cohort such as quorum=0.8",
             )
 
     def course(self, context: Context) -> Course:
-        """Rounds of select, broadcast, train, sum, fold."""
+        """Return rounds of select, broadcast, train, sum, fold."""
         from ..server.rounds import ServerRounds
 
         return ServerRounds(context)

@@ -1,4 +1,4 @@
-"""The rounds of ``Tiered``: each is one tier's."""
+"""The rounds of ``Tiered``: each belongs to one tier."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ __all__ = ["TierRounds"]
 class TierRounds(InFlight):
     """The rounds of ``Tiered``.
 
-    Its state holds besides: by client ``"took"``, mean seconds of its ``"heard"`` replies, or what is expected; ``"models"`` and ``"updates"`` of the
-    tiers; and ``"open"``: turn -> tier, places and end of each round under way.
+    The state also has, by client, ``"took"``, mean seconds of its ``"heard"`` replies, or the expected seconds; ``"models"`` and ``"updates"`` of the
+    tiers; and ``"open"``: turn -> tier, places and end of each running round.
     """
 
     def __init__(self, pacing: Tiered, context: Context) -> None:
@@ -45,11 +45,11 @@ class TierRounds(InFlight):
 
     @property
     def ahead(self) -> bool:
-        """A tier's replies are used together."""
+        """Whether clients run ahead of use, in one block: no, because a tier's replies are used together anyway."""
         return False
 
     def initial(self, fed: Federation) -> Tree:
-        """Every tier has the initial model."""
+        """Start with the initial model in every tier."""
         state, pacing = super().initial(fed), self.pacing
         return {
             **state,
@@ -61,7 +61,7 @@ class TierRounds(InFlight):
         }
 
     async def updates(self, fed: Federation, state: Tree, log: RoundLog) -> Tree:
-        """Begin rounds of idle tiers, and fold the one that ends first."""
+        """Start rounds of idle tiers, and fold the round that ends first."""
         if not state["contacts"]:
             require_in_time(Inviter(fed, self.context, state))
         if state["took"] is None:
@@ -84,14 +84,14 @@ class TierRounds(InFlight):
         seconds = Inviter(fed, self.context, state).seconds(fed.parties)
         if seconds is None:
             raise ConfigError(
-                "nobody knows how long the devices will take",
+                "there is no forecast of how long the devices will take",
                 where="Tiered.by='forecast'",
-                remedy="use devices that can be forecast (atoll.devices.Fleet), or by='observed'",
+                remedy="use devices that can forecast (atoll.devices.Fleet), or by='observed'",
             )
         return seconds
 
     async def _begun(self, fed: Federation, state: Tree, log: RoundLog) -> Tree:
-        """Every tier whose clients are there holds a round."""
+        """Start a round in every idle tier with available clients."""
         size = math.ceil(self.at_work(fed) / self.pacing.tiers)
         for _ in range(MOST_LOOKS):
             tier, free = tiers_of(state["took"], self.pacing.tiers), self.free(fed, state)
@@ -105,20 +105,20 @@ class TierRounds(InFlight):
                 return state
             await fed.clock.sleep_until(fed.clock.now() + self.look_again)
         raise QuorumError(
-            "no tier has a client that can be asked",
+            "no tier has a client to invite",
             where=f"contact {state['contacts']}",
-            remedy="use devices that are there more often",
+            remedy="use devices that are available more often",
         )
 
     def _noted(self, fed: Federation, state: Tree, tier: int) -> Tree:
-        """When the round that was just begun will end: with the last reply, or the last loss that is noticed; at the deadline if that is sooner."""
+        """Note when the new round will end: at the last reply or the last noticed loss, or at the deadline if that is sooner."""
         flight = self.last
         ends = float(np.where(np.isfinite(flight.arrives), flight.arrives, flight.lost).max())
         if self.pacing.deadline is not None:
             ends = min(ends, flight.sent + self.pacing.deadline)
         if not math.isfinite(ends) and not flight.foretold:
             raise ConfigError(
-                "nobody knows when real parties will answer, and a tier's round has to end",
+                "it is unknown when real parties will answer, but a tier's round has to end",
                 where="Tiered.deadline",
                 remedy="give Tiered a deadline",
             )
@@ -135,9 +135,9 @@ class TierRounds(InFlight):
         }
 
     async def _folded(self, fed: Federation, state: Tree, tier: int, replies: list[Handle], log: RoundLog) -> Tree:
-        """The tier's model is its clients' mean, and the server's a mixture of the tiers'."""
+        """Fold: the tier's model is its clients' mean, and the server's model is a mixture of the tiers' models."""
         if not replies:
-            log.failed = f"nobody of tier {tier + 1} answered in time"
+            log.failed = f"no client of tier {tier + 1} answered in time"
             return state
         combined = await fed.combine(replies, uplink=self.context.uplink(self.phase), reducer=self.reducer)
         log.used(replies, combined, state["version"])

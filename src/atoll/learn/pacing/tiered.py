@@ -26,14 +26,14 @@ __all__ = ["Tiered"]
 
 @dataclass(frozen=True, kw_only=True)
 class Tiered(Asynchronous):
-    """Clients of like speed form tiers; each tier holds synchronous rounds at its own pace, and the model is a weighted mean of the tiers' models.
+    """Equally fast clients form tiers. Each tier runs synchronous rounds at its own pace, and the model is a weighted mean of the tiers' models.
 
-    A tier's round: as many of its clients as the selection rule chooses (the cohort's size, divided by the number of tiers) train from the current model
-    ``w``, and their mean becomes the tier's model ``w_m``, running statistics with it. Then ``w = sum_m c_m w_m``. With ``weights="fedat"``, ``c_m = T_{M+1-m} / T`` (`cross_tier`), so that
-    slow tiers, which update seldom, are not drowned; until each has updated, the initial model stands for those that have not. With ``"equal"``,
-    ``c_m = 1/M``. A round of the history is one tier's.
+    In a tier's round, as many of its clients as the selection rule chooses (the cohort's size, divided by the number of tiers) train from the current model
+    ``w``. Their mean becomes the tier's model ``w_m``, including running statistics. Then ``w = sum_m c_m w_m``. With ``weights="fedat"``,
+    ``c_m = T_{M+1-m} / T`` (`cross_tier`), so that slow tiers with few updates keep their influence. Until all tiers have updated, the initial model
+    replaces the missing ones. With ``"equal"``, ``c_m = 1/M``. A round of the history is one tier's round.
 
-    A tier's replies are one sum, so that a secure reducer is sound. FedAT's proximal term is ``FedProx``'s, its compression an uplink stage's. One
+    A tier's replies are one sum, so a secure reducer works. For FedAT's proximal term use ``FedProx``, for its compression an uplink stage. One
     tier is ``Synchronous``.
 
     Chai, Chen, Anwar, Zhao, Cheng, Rangwala 2021, "FedAT: A High-Performance and Communication-Efficient Federated Learning System with Asynchronous
@@ -41,10 +41,10 @@ class Tiered(Asynchronous):
 
     Attributes:
         tiers: ``M``, at least 1.
-        by: ``"forecast"`` ranks clients once, by what their devices are expected to take; ``"observed"`` by the mean seconds of their replies so far, those
-            unknown first, whenever a tier begins.
+        by: ``"forecast"`` ranks clients once, by what their devices are expected to take; ``"observed"`` by the mean seconds of their replies so far,
+            clients without replies first, whenever a tier starts.
         weights: ``"fedat"`` or ``"equal"``.
-        deadline: seconds of a tier's round; ``None`` waits for everyone whose link is up.
+        deadline: seconds of a tier's round; ``None`` waits for all clients with a live link.
     """
 
     tiers: int = 3
@@ -62,25 +62,25 @@ class Tiered(Asynchronous):
 
     @property
     def needs(self) -> tuple[Need, ...]:
-        """Replies that may be weighed."""
+        """The base's needs, and replies that can be weighted."""
         return (*super().needs, Need(DELTA, "mixes the models of tiers"))
 
     @property
     def offers(self) -> frozenset[Capability]:
-        """Nothing: its rounds are those of a tier."""
+        """Nothing: each round belongs to one tier."""
         return super().offers - {WHOLE_POPULATION}
 
     def check(self, context: Context) -> None:
-        """Refuse more tiers than clients at work."""
+        """Refuse more tiers than working clients."""
         super().check(context)
         require_at_work(self, f"tiers={self.tiers}", self.tiers, context.cohort)
 
     def mixture(self, updates: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Weights of the tiers' models."""
+        """Return the weights of the tiers' models."""
         return cross_tier(updates) if self.weights == "fedat" else np.full(self.tiers, 1.0 / self.tiers)
 
     def course(self, context: Context) -> Course:
-        """Rounds of one tier each."""
+        """Return rounds of one tier each."""
         from .tier_rounds import TierRounds
 
         return TierRounds(self, context)

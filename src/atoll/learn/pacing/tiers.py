@@ -1,4 +1,4 @@
-"""Tiers of equally fast clients, and what each counts for."""
+"""Tiers of equally fast clients, and their weights."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["cross_tier", "tiers_of"]
 
 
 def tiers_of(seconds: ArrayLike, tiers: int) -> NDArray[np.int64]:
-    """The tier of each client, 0 the fastest: ranks by seconds, ties by position, cut into ``tiers`` parts that differ by one client at most."""
+    """Return the tier of each client, 0 the fastest: ranks by seconds, ties by position, cut into ``tiers`` parts that differ by one client at most."""
     took = np.asarray(seconds, dtype=np.float64)
     tier = np.zeros(len(took), dtype=np.int64)
     for m, members in enumerate(np.array_split(np.argsort(took, kind="stable"), tiers)):
@@ -22,10 +22,10 @@ def tiers_of(seconds: ArrayLike, tiers: int) -> NDArray[np.int64]:
 
 
 def cross_tier(updates: ArrayLike) -> NDArray[np.float64]:
-    """FedAT's weights of the tiers' models, ``T_{M+1-m} / T`` for tier ``m = 1..M``: the slowest weighs as the fastest has updated.
+    """Return FedAT's weights of the tiers' models, ``T_{M+1-m} / T`` for tier ``m = 1..M``: the slowest tier's weight is the fastest tier's number of updates.
 
     Args:
-        updates: ``T_m``, how often each tier has updated, fastest first; at least one has.
+        updates: ``T_m``, number of updates of each tier, fastest first; at least one is positive.
     """
     counts = np.asarray(updates, dtype=np.float64)
     return np.asarray(counts[::-1] / counts.sum())

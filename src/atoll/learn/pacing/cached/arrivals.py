@@ -1,4 +1,4 @@
-"""What came in a round of SAFA, and what of it is taken."""
+"""The replies of a SAFA round, and which of them are taken."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class SafaArrivals:
     """The replies of a round.
 
     Attributes:
-        arrived: all of them.
-        taken: places in ``arrived`` of those that count in this round; the others count in the next.
+        arrived: all replies.
+        taken: indices into ``arrived`` of the replies that count in this round; the others count in the next.
     """
 
     arrived: Arrivals
@@ -44,29 +44,29 @@ class SafaArrivals:
 
     @property
     def seconds(self) -> NDArray[np.float64]:
-        """From sending to arrival, one a reply."""
+        """Seconds from sending to arrival, one per reply."""
         began = np.array([flight.sent for flight in self.arrived.flights])
         return self.arrived.time - began[self.arrived.flight_of] if len(self.arrived) else np.zeros(0)
 
     @property
     def slowest(self) -> float:
-        """Seconds of the slowest that is taken; 0 without any."""
+        """Seconds of the slowest taken reply; 0 if there is none."""
         return float(self.seconds[self.taken].max(initial=0.0))
 
     def picked(self, positions: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Whether the replies of these clients are taken."""
+        """Return whether the replies of these clients are taken."""
         return among(positions, self.arrived.positions[self.taken])
 
     def places(self, senders: Parties) -> NDArray[np.int64]:
-        """Where the replies of these clients are in ``arrived``."""
+        """Return the indices into ``arrived`` of these clients' replies."""
         return places_among(self.arrived.positions, senders.positions)
 
     def row(self, picked: NDArray[np.bool_], bases: NDArray[np.int64]) -> dict[str, Any]:
-        """What the round's row says of the replies that can be used; see ``History``.
+        """Return the entries of the round's row about usable replies; see ``History``.
 
         Args:
-            picked: which are taken.
-            bases: version of the model that each sender began with.
+            picked: which replies are taken.
+            bases: version of the model from which each sender started.
         """
         return {
             "picked": int(picked.sum()),
@@ -76,12 +76,12 @@ class SafaArrivals:
         }
 
     def seen(self, combined: Combined, own: Callable[[str], Tree], based: NDArray[np.int64]) -> Seen:
-        """What the selection rule learns: of the replies that were taken.
+        """Return what the selection rule learns from the taken replies.
 
         Args:
             combined: all replies.
-            own: what the server reports of its own data.
-            based: the round whose model each sender began with.
+            own: the server's report on its own data.
+            based: the round of the model from which each sender started.
         """
         chosen = np.flatnonzero(self.picked(combined.senders.positions))
         told = {name: [values[i] for i in chosen.tolist()] for name, values in reports_of(combined).items()}
@@ -94,31 +94,31 @@ class SafaArrivals:
 async def gathered(
     fed: Federation, rule: Selection, known: Tree, sent: Dispatch, pacing: SAFA, start: float
 ) -> SafaArrivals:
-    """Wait until the selection rule is content.
+    """Wait until the selection rule has enough replies.
 
     Args:
         fed: the federation.
-        rule: takes replies.
-        known: its memory.
-        sent: who works.
-        pacing: the training's.
+        rule: the selection rule, which takes replies.
+        known: the rule's memory.
+        sent: the clients that work.
+        pacing: the training's pacing.
         start: when the round began.
     """
     limit = None if pacing.deadline is None else start + pacing.deadline
     working = sent.working
     count = min(rule.cohort_size(len(fed.parties)), working)
-    found = await fed.arrivals(until=start)  # nobody yet, unless a late reply came while the server was at work
+    found = await fed.arrivals(until=start)  # no reply yet, unless a late one arrived while the server was busy
     taken, closing = rule.take(found.positions, count, known) if count else (np.zeros(0, np.int64), None)
     while closing is None and len(found) < working:
         more = await fed.arrivals(max(1, rule.missing(found.positions, count, known)), until=limit)
         if limit is not None and len(more) and more.time[-1] > limit:
-            more = more.until(limit)  # likewise: what came too late is the next round's
+            more = more.until(limit)  # likewise: replies that are too late belong to the next round
         if len(more) == 0:
             break
         found = found.then(more)
         taken, closing = rule.take(found.positions, count, known)
     if closing is not None:
-        found = found.until(found.time[closing])  # a clock that runs on may have brought more
+        found = found.until(found.time[closing])  # more may have arrived meanwhile on a running clock
     elif len(found) < working and limit is None:
         falls = sent.falls[np.isfinite(sent.falls)]
         await fed.clock.sleep_until(float(falls.max(initial=fed.clock.now())))

@@ -1,10 +1,10 @@
-"""Who SAFA favours: the chances of its fastest and its slowest client to contribute to a round, and their ratio.
+"""Bias of SAFA: the chances of its fastest and slowest client to contribute to a round, and their ratio.
 
 The model of W. Wu, "Towards Efficient Horizontal Federated Learning", PhD thesis, Warwick 2021, section 3.6 (Eqs. 3.14 to 3.31). A client contributes to
-round r directly, being picked (``P_D``), or through the update that it finished in round r - 1 without being picked (``P_S``). With fraction C and share
+round r directly, if it is picked (``P_D``), or through the update that it finished in round r - 1 without being picked (``P_S``). With fraction C and share
 of crashed clients R there are three cases:
 
-* 1, ``C >= 1 - R``: everyone who finishes is picked;
+* 1, ``C >= 1 - R``: every client that finishes is picked;
 * 2, ``(1 - C)(1 - R) <= C < 1 - R``: the fastest is always picked, the slowest whenever it was not picked last round;
 * 3, ``C < (1 - C)(1 - R)``: the fastest is picked whenever it was not picked last round, the slowest never.
 
@@ -12,8 +12,8 @@ of crashed clients R there are three cases:
 
     x_r = ((cr - 1)^(r+1) + 1 - cr) / (2 - cr)  ->  (1 - cr) / (2 - cr).
 
-The thesis prints it over ``cr - 2`` (Eqs. 3.24, 3.25, 3.30), a sign lost: its ``x_r`` is negative and its ``1 - x_r`` above 1. With the right sign its
-conclusions about cases 2 and 3 turn round: the fastest client is favoured in case 2, the slowest in case 3.
+The thesis prints the denominator as ``cr - 2`` (Eqs. 3.24, 3.25, 3.30), with the sign lost: its ``x_r`` is negative and its ``1 - x_r`` above 1. With the
+right sign, its conclusions about cases 2 and 3 reverse: the fastest client is favoured in case 2, the slowest in case 3.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["Chances", "alternating", "bias", "bias_fedavg", "bias_limit", "case_
 
 @dataclass(frozen=True)
 class Chances:
-    """A client's chances to contribute to a round; the two ways exclude each other.
+    """A client's chances to contribute to a round, in two mutually exclusive ways.
 
     Attributes:
         direct: picked in this round, ``P_D``.
@@ -57,7 +57,7 @@ def _share(name: str, value: float, where: str) -> None:
 
 
 def case_of(fraction: float, crashed: float) -> int:
-    """Which of the three cases holds; 2 and 3 meet at ``C = (1 - R) / (2 - R)``.
+    """Return which of the three cases holds; 2 and 3 meet at ``C = (1 - R) / (2 - R)``.
 
     Args:
         fraction: ``C``.
@@ -71,27 +71,27 @@ def case_of(fraction: float, crashed: float) -> int:
 
 
 def alternating(crash: float, number: int, *, printed: bool = False) -> float:
-    """``x_r``: the chance to be picked in round r of a client that is picked whenever it finishes and was not picked last round.
+    """Return ``x_r``: the chance that a client is picked in round r if it is picked whenever it finishes and was not picked last round.
 
     Args:
-        crash: its probability to crash in a round, ``cr``.
+        crash: the client's probability to crash in a round, ``cr``.
         number: the round, ``r >= 0``.
-        printed: with the denominator of Eq. 3.24, whose sign is wrong; to show what follows from it.
+        printed: use the denominator of Eq. 3.24 with its wrong sign, to show what follows from it.
     """
     _share("crash", crash, "alternating")
     if number < 0:
-        raise ConfigError(f"number={number}", where="alternating", remedy="use a round from 0 on")
+        raise ConfigError(f"number={number}", where="alternating", remedy="use a round of 0 or later")
     made = ((crash - 1.0) ** (number + 1) + 1.0 - crash) / (2.0 - crash)
     return -made if printed else made
 
 
 def _stored(crash: float, before: float) -> float:
-    """Finished but not picked in the round before (``1 - cr - x_{r-1}``), and crashed in this one."""
+    """Return the chance of finishing unpicked in the round before (``1 - cr - x_{r-1}``) and crashing in this one."""
     return crash * (1.0 - before - crash)
 
 
 def _pair(case: int, fastest: float, slowest: float, xs: tuple[float, float], before: tuple[float, float]) -> SpeedPair:
-    """Eqs. 3.20 to 3.23, given ``x_r`` and ``x_{r-1}`` of both clients."""
+    """Return Eqs. 3.20 to 3.23, given ``x_r`` and ``x_{r-1}`` of both clients."""
     if case not in (1, 2, 3):
         raise ConfigError(f"case={case}", where="bias", remedy="use 1, 2 or 3, or case_of(fraction, crashed)")
     a = Chances(1.0 - fastest, 0.0) if case < 3 else Chances(xs[0], _stored(fastest, before[0]))
@@ -102,16 +102,16 @@ def _pair(case: int, fastest: float, slowest: float, xs: tuple[float, float], be
 
 
 def chances(case: int, fastest: float, slowest: float, number: int) -> SpeedPair:
-    """Both clients' chances in round r, by the recurrence.
+    """Return both clients' chances in round r, by the recurrence.
 
     Args:
         case: 1, 2 or 3.
         fastest: probability that the fastest client crashes in a round, ``cr_A``.
-        slowest: the same of the slowest, ``cr_B``.
+        slowest: the same for the slowest client, ``cr_B``.
         number: the round, ``r >= 2``.
 
     Raises:
-        ConfigError: no such case, probability or round.
+        ConfigError: the case, a probability or the round is out of range.
     """
     _check(fastest, slowest, number)
     x, before = (0.0, 0.0), (0.0, 0.0)
@@ -121,14 +121,14 @@ def chances(case: int, fastest: float, slowest: float, number: int) -> SpeedPair
 
 
 def chances_by_formula(case: int, fastest: float, slowest: float, number: int, *, printed: bool = False) -> SpeedPair:
-    """As `chances`, by the closed form; ``printed``: with the sign of Eqs. 3.24 to 3.30, which gives numbers that are no probabilities.
+    """Return the same as `chances`, by the closed form; ``printed`` uses the sign of Eqs. 3.24 to 3.30, which gives numbers outside [0, 1].
 
     Args:
         case: 1, 2 or 3.
         fastest: ``cr_A``.
         slowest: ``cr_B``.
         number: the round, ``r >= 2``.
-        printed: as the thesis prints it: ``P_D = (1 - cr) sigma_{r-1}`` and ``P_S = cr (sigma_{r-1} - cr)`` with ``sigma`` above 1.
+        printed: use the thesis's formula: ``P_D = (1 - cr) sigma_{r-1}`` and ``P_S = cr (sigma_{r-1} - cr)`` with ``sigma`` above 1.
     """
     _check(fastest, slowest, number)
     before = tuple(alternating(cr, number - 1, printed=printed) for cr in (fastest, slowest))
@@ -140,18 +140,18 @@ def _check(fastest: float, slowest: float, number: int) -> None:
     _share("fastest", fastest, "bias")
     _share("slowest", slowest, "bias")
     if number < 2:
-        raise ConfigError(f"number={number}", where="bias", remedy="the model speaks of rounds from 2 on")
+        raise ConfigError(f"number={number}", where="bias", remedy="the model covers rounds from 2 on")
 
 
 def bias(case: int, fastest: float, slowest: float, number: int, *, printed: bool = False) -> float:
-    """``bias(r) = P_A / P_B`` (Eqs. 3.14, 3.31): how many times likelier the fastest client contributes than the slowest.
+    """Return ``bias(r) = P_A / P_B`` (Eqs. 3.14, 3.31): how many times more likely the fastest client contributes than the slowest.
 
     Args:
         case: 1, 2 or 3.
         fastest: ``cr_A``.
         slowest: ``cr_B``, below 1.
         number: the round, ``r >= 2``.
-        printed: with the thesis' sign error.
+        printed: use the thesis's sign error.
     """
     made = chances_by_formula(case, fastest, slowest, number, printed=True) if printed else chances(case, fastest, slowest, number)  # fmt: skip
     if not made.slowest.total > 0.0:
@@ -160,7 +160,7 @@ def bias(case: int, fastest: float, slowest: float, number: int, *, printed: boo
 
 
 def bias_limit(case: int, fastest: float, slowest: float) -> float:
-    """What `bias` tends to; its error decays as ``(1 - cr)^r``: ``P -> 1/(2 - cr) - cr^2`` for the client that alternates, else ``1 - cr``."""
+    """Return the limit of `bias`, with an error that decays as ``(1 - cr)^r``: ``P -> 1/(2 - cr) - cr^2`` for the client that alternates, else ``1 - cr``."""
     alternates = [1.0 / (2.0 - cr) - cr**2 for cr in (fastest, slowest)]
     a = alternates[0] if case == 3 else 1.0 - fastest
     b = alternates[1] if case == 2 else 1.0 - slowest
@@ -168,5 +168,5 @@ def bias_limit(case: int, fastest: float, slowest: float) -> float:
 
 
 def bias_fedavg(fastest: float, slowest: float) -> float:
-    """``(1 - cr_A) / (1 - cr_B)`` (Eq. 3.15)."""
+    """Return ``(1 - cr_A) / (1 - cr_B)`` (Eq. 3.15)."""
     return (1.0 - fastest) / (1.0 - slowest)

@@ -1,4 +1,4 @@
-"""The rounds of SAFA: clients of several versions, a cache with one model each, and replies that count a round later."""
+"""The rounds of SAFA: clients with models of several versions, a cache with one model each, and replies that count a round later."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ __all__ = ["LagTolerantRounds"]
 class LagTolerantRounds(ServerRounds):
     """One server's rounds with ``SAFA``.
 
-    Its state holds the server's, and by client: ``version`` (base of its model), ``holds`` (it was sent that, and has not submitted since), ``progress`` (whole epochs that it has done on it without a reply),
-    ``tried`` and ``failed`` (rounds), ``made`` (seconds on the clock at which its model was). And ``newest``: the same of the newest model; ``bases``: version -> the message that brought it; ``cache``:
-    see ``model_cache``; ``shares``: ``n_k / n``; ``falling``: who works on towards a crash that is still to come, which only the devices know;
-    ``doing``: how far everyone is, see ``at_work``, for the row alone.
+    The state has the server's entries and, by client: ``version`` (base of its model), ``holds`` (it received that and has not submitted since), ``progress``
+    (whole epochs done on it without a reply), ``tried`` and ``failed`` (rounds), ``made`` (clock seconds at which its model was made). It also has ``newest``:
+    the same for the newest model; ``bases``: version -> the message that sent it; ``cache``: see ``model_cache``; ``shares``: ``n_k / n``; ``falling``: clients
+    that work towards a crash still to come, which only the devices know; ``doing``: progress of each client (see ``at_work``), only for the row.
     """
 
     def __init__(self, pacing: SAFA, context: Context) -> None:
@@ -61,15 +61,15 @@ class LagTolerantRounds(ServerRounds):
         self.epochs = own_epochs(context.algorithm)
 
     def initial(self, fed: Federation) -> Tree:
-        """Everyone is as far as the initial model, and the cache holds it.
+        """Start with the initial model at every client and in the cache.
 
         Raises:
-            ConfigError: the pace needs to know how far clients are, or who will answer, and real parties do not tell.
+            ConfigError: the pacing needs to know clients' progress, or which will answer, and real parties do not report that.
         """
         unknown = [name for name in ("published", "bounded") if getattr(self.pacing, name)]
         if unknown and fed.live:
             raise ConfigError(
-                f"{unknown[0]}=True between real parties: nobody knows how far their work is, or will be",
+                f"{unknown[0]}=True between real parties: their progress is unknown",
                 where="SAFA",
                 remedy="leave it out, or simulate",
             )
@@ -134,7 +134,7 @@ class LagTolerantRounds(ServerRounds):
         sent = self._dispatch(fed, state, invited)
         doing, before = state["doing"], state["progress"][sent.deprecated].sum() / self.epochs
         row["wasted"] = float(before + done_by(doing, fed.clock.now())[sent.stopped].sum())
-        # Nobody works on a model too old: whoever is invited gets the new one.
+        # No client works on a model that is too old: invited clients get the new one.
         fed.cancel(everyone.positions[sent.deprecated])
         version = np.where(sent.fresh, turn - 1, state["version"])
         progress = np.where(sent.fresh | sent.deprecated, 0, state["progress"])
@@ -146,10 +146,10 @@ class LagTolerantRounds(ServerRounds):
         flights: list[tuple[Flight, int]] = []
         up = functools.cache(lambda: reply_bytes(self.context, state["server"]["params"], self.phase))
         for base, done, who in sent.groups(version, progress):
-            # Called off, it does what is left; after a crash, all of its work again from where it was.
+            # A stopped client does the rest; after a crash, a client does all of its work again from where it was.
             work = self.epochs - done if self.pacing.bounded else self.epochs
             whole = {} if done == 0 else {"epochs": done + work, "done": done}
-            # Who goes on is told to, and keeps its model.
+            # Clients that continue are told so and keep their models.
             note = None if base == turn - 1 else np.full(len(who), M.nbytes({"version": base, "phase": self.phase}))
             flight = await fed.send(
                 everyone[who],
@@ -167,14 +167,14 @@ class LagTolerantRounds(ServerRounds):
         return {**state, "doing": doing}, sent, flights
 
     def _over(self, fed: Federation, sent: Dispatch, came: SafaArrivals, share: NDArray[np.float64]) -> Dispatch:
-        """The round's end: whose crash has been noticed by now."""
+        """End the round: note the crashes noticed by now."""
         if not fed.live:
             return sent.ended(np.inf if self.pacing.published else fed.clock.now())
         everyone = fed.parties.positions
         return sent.missed(among(everyone, came.arrived.positions), among(everyone, fed.busy), share)
 
     def _called_off(self, fed: Federation, sent: Dispatch, flights: list[tuple[Flight, int]]) -> Dispatch:
-        """Tell those who still work that the round is full: they keep what they have. All of them began in this round."""
+        """Tell clients that still work that the round is full: they keep what they have. All of them started in this round."""
         for flight, work in flights:
             places = places_of(fed.parties.positions, flight.parties.positions)
             sent = sent.called_off(places, flight, fed.clock.now(), work, self.epochs)
@@ -195,7 +195,7 @@ class LagTolerantRounds(ServerRounds):
         places, picked = places_of(fed.parties.positions, senders), came.picked(senders)
         models = rebuilt(parts, state["version"][places], state["bases"], params)
         cache, shares = state["cache"], state["shares"]
-        # (1) before: replies taken go in, and the model for deprecated clients without one
+        # (1) before: taken replies enter the cache, and the model for deprecated clients without one
         cache = replaced(cache, places[picked], T.map(lambda leaf: leaf[picked], models), shares, turn)
         stale = np.flatnonzero(sent.deprecated & ~among(np.arange(len(shares)), places[picked]))
         cache = replaced(cache, stale, T.map(lambda leaf: np.asarray(leaf)[None], params), shares, turn)
@@ -204,10 +204,10 @@ class LagTolerantRounds(ServerRounds):
         mean = T.map(lambda value, leaf: value.astype(np.asarray(leaf).dtype), mean, params)
         info = round_info(fed, state, (number, True), row["selected"], combined.n)
         state = self._folded(state, combined, T.sub(mean, params), info)
-        # (3) after: the other replies go in, and count in the next round
+        # (3) after: the other replies enter, and count in the next round
         cache = replaced(cache, places[~picked], T.map(lambda leaf: leaf[~picked], models), shares, turn)
         row.update(sent.row(), **came.row(picked, state["version"][places]))
-        row["silent"] += row["crashed"]  # whoever works on is not
+        row["silent"] += row["crashed"]  # clients that work on are not
         row["late"] = sent.working - len(places) - row["crashed"]
         row["wasted"] += sent.lost(self.epochs, kept=self.pacing.resume)
         state = self._moved_on({**state, "cache": cache, "newest": fed.clock.now()}, sent, places)
@@ -224,7 +224,7 @@ class LagTolerantRounds(ServerRounds):
         return {**state, "selection": context.selection.accept(seen, state["selection"])}, row
 
     def _folded(self, state: Tree, combined: Combined, update: Tree, info: Any) -> Tree:
-        if combined.n == 0:  # nobody answered: the cache may have moved all the same
+        if combined.n == 0:  # no reply, but the cache may still have changed
             moved = T.add(state["server"]["params"], update)
             return {**state, "server": {**state["server"], "params": moved}}
         kinds = {**combined.kinds, "update": "mean"}
@@ -232,7 +232,7 @@ class LagTolerantRounds(ServerRounds):
         return folded(self.context, state, whole, info, self.phase)
 
     def _moved_on(self, state: Tree, sent: Dispatch, places: NDArray[np.int64]) -> Tree:
-        """Who submitted has this round's version; who crashed keeps whole epochs, if it may go on from them."""
+        """Update clients: those that submitted have this round's version; crashed ones keep whole epochs if they can resume."""
         turn = state["contacts"]
         version, progress = state["version"].copy(), state["progress"].copy()
         made, holds = state["made"].copy(), state["holds"].copy()
@@ -240,7 +240,7 @@ class LagTolerantRounds(ServerRounds):
         if self.pacing.resume:
             progress += sent.saved
             if self.pacing.bounded:
-                progress = np.minimum(progress, self.epochs - 1)  # what is left is at least one epoch
+                progress = np.minimum(progress, self.epochs - 1)  # at least one epoch is left
         state = {**state, "tried": state["tried"] + sent.begin, "failed": state["failed"] + sent.crashed}
         bases = {str(v): state["bases"][str(v)] for v in np.unique(version[holds]).tolist()}
         return {**state, "version": version, "holds": holds, "progress": progress, "made": made, "bases": bases}

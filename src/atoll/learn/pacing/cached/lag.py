@@ -1,4 +1,4 @@
-"""How far a client's model may lag behind: the same for all, or by how often each of them fails."""
+"""The lag that a client's model may have: the same for all clients, or by how often each fails."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ __all__ = ["AdaptiveLag", "deprecation_rate"]
 
 
 def deprecation_rate(crash: NDArray[np.float64] | float, tolerance: NDArray[np.int64] | int) -> NDArray[np.float64]:
-    """How many of its rounds a client that crashes with a constant probability loses to deprecation, in the long run.
+    """Return the share of rounds that a client with a constant crash probability loses to deprecation in the long run.
 
-    A client is deprecated after ``tau + 1`` crashes in a row: ``(1 - cr) cr^(tau+1) / (1 - cr^(tau+1))`` a round, for ``lag > tau``. It is also
-    what SAFA throws away (futility).
+    A client is deprecated after ``tau + 1`` crashes in a row: ``(1 - cr) cr^(tau+1) / (1 - cr^(tau+1))`` per round, for ``lag > tau``. This is
+    also what SAFA throws away (futility).
 
     Args:
         crash: probability ``cr``, of any shape.
-        tolerance: ``tau``, of a shape that goes with it.
+        tolerance: ``tau``, of a compatible shape.
     """
     run = np.asarray(crash, dtype=np.float64) ** (np.asarray(tolerance) + 1.0)
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -30,16 +30,16 @@ def deprecation_rate(crash: NDArray[np.float64] | float, tolerance: NDArray[np.i
 
 @dataclass(frozen=True, kw_only=True)
 class AdaptiveLag:
-    """Each client's tolerance is the smallest with which it is expected to lose at most ``loss`` of its rounds to deprecation.
+    """Gives each client the smallest tolerance at which it loses an expected share of at most ``loss`` of its rounds to deprecation.
 
-    A small tolerance keeps models fresh and costs downloads and thrown-away work; how much depends on how often a client crashes (see
-    `deprecation_rate`). Its crash probability is estimated by ``(failed + prior) / (tried + 2 prior)``. So reliable clients are kept close to the
-    model, and only those that fail often may lag.
+    A small tolerance keeps models fresh but costs downloads and discarded work; how much depends on how often a client crashes (see
+    `deprecation_rate`). The crash probability is estimated as ``(failed + prior) / (tried + 2 prior)``. So reliable clients stay close to the
+    model, and only clients that fail often may lag.
 
     Attributes:
         loss: share of its rounds that a client may lose, in (0, 1).
-        most: largest tolerance.
-        prior: failures, and successes, that are assumed before anything is known.
+        most: the largest tolerance.
+        prior: failures, and successes, assumed before any observation.
     """
 
     loss: float = 0.01
@@ -57,7 +57,7 @@ class AdaptiveLag:
             raise ConfigError(f"prior={self.prior}", where="AdaptiveLag", remedy="use a positive number")
 
     def tolerance(self, failed: NDArray[np.int64], tried: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Of each client, ``(clients,)``, from how often it failed of how many tries."""
+        """Return the tolerance of each client, ``(clients,)``, from its failures and tries."""
         crash = (failed + self.prior) / (tried + 2.0 * self.prior)
         rates = deprecation_rate(crash[:, None], np.arange(self.most + 1)[None, :])
         fits = rates <= self.loss

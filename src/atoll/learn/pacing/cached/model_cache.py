@@ -20,23 +20,23 @@ __all__ = ["aged", "begun", "rebuilt", "replaced", "resummed", "weighed"]
 
 
 def begun(params: Tree, clients: int) -> Tree:
-    """Every client's entry is the initial model: ``{"rows": leaves (clients, ...), "mean": float64 leaves, "entered": round of each entry}``."""
+    """Start with the initial model as every client's entry: ``{"rows": leaves (clients, ...), "mean": float64 leaves, "entered": round of each entry}``."""
     rows = T.map(lambda leaf: np.repeat(np.asarray(leaf)[None], clients, axis=0), params)
     mean = T.map(lambda leaf: np.asarray(leaf, dtype=np.float64), params)
     return {"rows": rows, "mean": mean, "entered": np.zeros(clients, dtype=np.int64)}
 
 
 def replaced(cache: Tree, places: NDArray[np.int64], models: Tree, shares: NDArray[np.float64], turn: int) -> Tree:
-    """The cache with other entries; the mean moves by what changed, so that the cost is that of the changes.
+    """Return the cache with new entries. The mean moves by the changes, so that the cost grows with the changes only.
 
-    ``mean <- mean + sum_k share_k (model_k - entry_k)``. The rows are changed in place.
+    ``mean <- mean + sum_k share_k (model_k - entry_k)``. The rows change in place.
 
     Args:
-        cache: before.
+        cache: the cache before.
         places: rows, each at most once.
-        models: leaves ``(len(places), ...)``, or ``(1, ...)`` for one model at all of them.
-        shares: of every client in the mean, ``(clients,)``; they add up to 1.
-        turn: number of the round.
+        models: leaves ``(len(places), ...)``, or ``(1, ...)`` for one model in all rows.
+        shares: share of every client in the mean, ``(clients,)``; they sum to 1.
+        turn: the round.
     """
     if not len(places):
         return cache
@@ -53,18 +53,18 @@ def replaced(cache: Tree, places: NDArray[np.int64], models: Tree, shares: NDArr
 
 
 def resummed(cache: Tree, shares: NDArray[np.float64]) -> Tree:
-    """The mean of all rows, from scratch: what ``mean`` must equal up to rounding."""
+    """Return the mean of all rows, computed from scratch: ``mean`` must equal it up to rounding."""
     return T.map(lambda rows: np.tensordot(shares, rows.astype(np.float64), axes=1), cache["rows"])
 
 
 def aged(cache: Tree, shares: NDArray[np.float64], weights: NDArray[np.float64]) -> Tree:
-    """The mean of all rows with shares times weights, made to add up to 1; float64 leaves."""
+    """Return the mean of all rows with shares times weights, normalised to sum to 1; float64 leaves."""
     mixed = shares * weights
     return resummed(cache, mixed / mixed.sum())
 
 
 def weighed(cache: Tree, shares: NDArray[np.float64], turn: int, staleness: Staleness | None) -> Tree:
-    """The mean of the cache, its entries weighed by their age where that is wanted."""
+    """Return the mean of the cache, with entries weighted by age if ``staleness`` is set."""
     if staleness is None:
         return cache["mean"]
     kinds, which = np.unique(turn - cache["entered"], return_inverse=True)
@@ -72,7 +72,7 @@ def weighed(cache: Tree, shares: NDArray[np.float64], turn: int, staleness: Stal
 
 
 def rebuilt(parts: list[Part], versions: NDArray[np.int64], bases: Tree, params: Tree) -> Tree:
-    """The clients' models, ``(replies, ...)``: what each was sent plus its update."""
+    """Return the clients' models, ``(replies, ...)``: the base that each received plus its update."""
     if not parts:
         return T.map(lambda leaf: np.asarray(leaf)[None][:0], params)
     updates = T.map(lambda *leaves: np.stack([np.asarray(leaf) for leaf in leaves]), *[part.value for part in parts])

@@ -1,1 +1,1 @@
-"""Rounds of regions under a cloud: quotas, slack factors, and what an edge knows of its clients."""
+"""Rounds of regions under a cloud: quotas, slack factors, and what an edge knows about its clients."""

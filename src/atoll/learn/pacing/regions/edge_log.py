@@ -1,4 +1,4 @@
-"""What an edge knows of its region's reliability: an estimate, and rounds whose late completions it is still counting. Pure functions."""
+"""An edge's knowledge of its region's reliability: an estimate, and rounds with late completions still to count. Pure functions."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ __all__ = ["Seats", "fresh", "learned", "noted"]
 
 
 def fresh(estimator: SlackEstimator) -> Tree:
-    """The log of an edge that has seen nothing: the estimator's state, and the rounds that it has not learned from yet."""
+    """Return an empty log: the estimator's state, and the rounds that it has not learned from yet."""
     return {"state": estimator.init(), "pending": []}
 
 
 def noted(log: Tree, counts: dict[str, Any], ready: float) -> Tree:
-    """The log with a round's counts, arguments of ``SlackEstimator.update``, to be learned from at a moment."""
+    """Return the log with a round's counts, arguments of ``SlackEstimator.update``, to learn from at time ``ready``."""
     return {**log, "pending": [*log["pending"], {"ready": float(ready), "counts": counts}]}
 
 
 def learned(estimator: SlackEstimator, log: Tree, now: float) -> Tree:
-    """The log after learning from the rounds whose counts are complete by now, in the order in which they were held."""
+    """Return the log after learning from rounds with complete counts, in the order of the rounds."""
     state = log["state"]
     for entry in log["pending"]:
         if entry["ready"] <= now:
@@ -39,11 +39,11 @@ def learned(estimator: SlackEstimator, log: Tree, now: float) -> Tree:
 
 @dataclass(frozen=True)
 class Seats:
-    """How many clients regions invite, and how many submissions they may fill.
+    """Numbers of clients that regions invite, and of submissions that they may fill.
 
     Attributes:
-        estimator: of the slack factors.
-        share: ``C``, submissions wanted over clients.
+        estimator: estimates the slack factors.
+        share: ``C``, submissions wanted divided by clients.
         clients: ``N_r``, ``(regions,)``.
     """
 
@@ -57,15 +57,15 @@ class Seats:
         return np.asarray(self.share * self.clients, dtype=np.float64)
 
     def thetas(self, logs: list[Tree]) -> NDArray[np.float64]:
-        """The factor of each region."""
+        """Return the factor of each region."""
         return np.array([float(self.estimator.theta(log["state"])) for log in logs])
 
     def invited(self, logs: list[Tree], joint: bool) -> NDArray[np.int64]:
-        """Clients to invite in each region.
+        """Return how many clients each region invites.
 
         Args:
-            logs: of the edges.
-            joint: sized by the cloud for all regions, or by every edge for itself.
+            logs: the edges' logs.
+            joint: whether the cloud sizes all regions, or every edge its own.
         """
         if joint:
             states = [log["state"] for log in logs]
@@ -75,5 +75,5 @@ class Seats:
         return np.array([int(self.estimator.counts(log["state"], self.share, n)) for log, n in pairs], dtype=np.int64)
 
     def most(self, factor: float | None) -> list[int | None]:
-        """Submissions that each region may fill."""
+        """Return how many submissions each region may fill."""
         return [None if factor is None else math.ceil(factor * n - 1e-9) for n in self.wanted.tolist()]

@@ -1,4 +1,4 @@
-"""What an edge server does in a round of regions: invite, wait for the cloud's signal, make the region's model, and take note."""
+"""An edge server's round of regions: invite, wait for the cloud's signal, compute the region's model, and note the counts."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["EdgeVisit"]
 
 _BIT = M.nbytes(None)
-"""Bytes of a message that says nothing but that it is there: stop, and done."""
+"""Bytes of a message without content: stop, and done."""
 
 
 @dataclass
@@ -41,17 +41,17 @@ class EdgeVisit:
     """One edge in one round.
 
     Attributes:
-        context: the training's.
+        context: the training's context.
         pace: the pacing.
-        seats: how many each region invites.
-        r: number of the region.
-        edge: the edge's state: before, and then after the round.
-        at: contact and phase.
-        wanted: clients to invite.
-        share: its part in the quota.
-        selected: clients invited.
+        seats: numbers of clients that regions invite.
+        r: the region's number.
+        edge: the edge's state before, and later after the round.
+        at: the contact and phase.
+        wanted: number of clients to invite.
+        share: the edge's part of the quota.
+        selected: number of clients invited.
         edc: examples behind the submissions, ``EDC_r``.
-        seconds: from the invitations to the signal.
+        seconds: time from the invitations to the signal.
     """
 
     context: Context
@@ -71,7 +71,7 @@ class EdgeVisit:
         self.row: dict[str, Any] = {"selected": 0, "replied": 0, "bytes_up": 0, "bytes_down": 0}
 
     async def program(self, scope: Federation, sent: Tree) -> Tree:
-        """What the edge is sent, the model to train; and what it answers, the region's model and the data behind it."""
+        """Receive the model to train, and return the region's model and the number of examples behind it."""
         invited = self._invited(scope)
         self.selected = self.row["selected"] = len(invited)
         begin = scope.clock.now()
@@ -80,7 +80,7 @@ class EdgeVisit:
             if self.selected:
                 combined = await self._ask(scope, invited, sent)
                 self._require_counted()
-        except QuorumError:  # a reducer that opens no sum of so few
+        except QuorumError:  # the reducer opens no sum of so few
             combined = None
         finally:
             await self.share.give_up()
@@ -94,7 +94,7 @@ class EdgeVisit:
         return {"model": self.edge["model"], "edc": self.edc}
 
     def _invited(self, scope: Federation) -> Parties:
-        """So many of those who are there, at random: an invitation needs no identity."""
+        """Return ``wanted`` random available clients: an invitation needs no identity."""
         there = scope.available(scope.parties)
         count = min(self.wanted, len(there))
         draw = scope.rng.child("selection", self.at[0]).generator()
@@ -122,17 +122,17 @@ class EdgeVisit:
         )
 
     def _require_counted(self) -> None:
-        """Refuse a reducer whose protocol does not end at the quota: nobody would have counted its replies."""
+        """Refuse a reducer with a protocol that does not end at the quota: its replies would not be counted."""
         if not self.share.over:
             name = type(self.context.reducer).__name__
             raise CompositionError(
-                f"{name} waits for its own replies, and not for the quota of all regions",
+                f"{name} waits for its own replies, not for the quota of all regions",
                 where="Training.reducer",
-                remedy="give the superstep in which clients train `accept=terms.accept`, or use a reducer that does",
+                remedy="pass `accept=terms.accept` to the superstep in which clients train, or use a reducer that does",
             )
 
     def _combine(self, scope: Federation, combined: Combined, sent: Tree) -> None:
-        """(4.19) in the form that knows no client: the region's last model stands for all who are not in the sums."""
+        """Apply (4.19) in the form without client identities: the region's last model replaces all clients not in the sums."""
         account(self.row, combined)
         state = {"server": sent["broadcast"], "buffers": sent["buffers"]}
         declare(self.row, self.context.declared(state, self.at[1]), combined.n)
@@ -146,16 +146,16 @@ class EdgeVisit:
             self.edge = {**self.edge, "model": moved}
 
     def _tell(self, scope: Federation, invited: Parties, combined: Combined | None) -> None:
-        """Meter what is no model: everyone who has not submitted is told that the round is over; who finishes all the same says so."""
+        """Meter messages other than models: the stop signal to clients that have not submitted, and the notes of those that finish anyway."""
         rest = invited if combined is None else invited.without(combined.senders)
         scope.meter.control(scope.hub, "down", rest.positions, _BIT)
         if self.seats.estimator.counts_late:
             scope.meter.control(scope.hub, "up", self.share.late, _BIT)
 
     def _note(self, begin: float, combined: Combined | None) -> None:
-        """Write the round's counts into the log, to be learned from when they are complete."""
+        """Write the round's counts into the log, to learn from when they are complete."""
         pace, share, late = self.pace, self.share, self.seats.estimator.counts_late
-        hit = share.moment is not None or share.taken < share.completed  # the region's own limit closes its door too
+        hit = share.moment is not None or share.taken < share.completed  # the region's own limit also closes the round
         counts = {
             "selected": self.selected,
             "submitted": share.taken,
@@ -169,7 +169,7 @@ class EdgeVisit:
 
 
 def _longest(combined: Combined | None) -> float:
-    """Seconds until it is known of everyone asked whether they finish, where no deadline says so."""
+    """Return the seconds until it is known for every invited client whether it finishes, without a deadline."""
     if combined is None or combined.outcomes is None:
         return 0.0
     known = combined.outcomes.seconds

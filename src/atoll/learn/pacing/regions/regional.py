@@ -1,4 +1,4 @@
-"""Rounds of regions under a cloud that end at a common quota: what HybridFL does in a round."""
+"""Rounds of regions under a cloud that end at a common quota: the rounds of HybridFL."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ if TYPE_CHECKING:
 __all__ = ["RegionalRounds"]
 
 _NUMBER = M.nbytes(0)
-"""Bytes of a count that an edge sends, or of the cloud's signal with the number of the round."""
+"""Bytes of a count from an edge, or of the cloud's signal with the round number."""
 
 
 class RegionalRounds(Course):
-    """See `HybridFL`. State: the cloud's as that of any server, and ``edges``: each one's log, model, and what its clients hold.
+    """The rounds of `HybridFL`. State: the cloud's, as for any server, and ``edges``: log, model and client holdings of each edge.
 
     Args:
         pace: the pacing.
-        context: the training's.
+        context: the training's context.
     """
 
     def __init__(self, pace: HybridFL, context: Context) -> None:
@@ -53,10 +53,10 @@ class RegionalRounds(Course):
         self.seats = Seats(pace.estimator(), share, np.array([len(group) for group in self.groups]))
 
     def initial(self, fed: Federation) -> Tree:
-        """Every region's model is the global one, and no edge has seen anything.
+        """Start with the global model in every region, and empty logs.
 
         Raises:
-            ConfigError: edges are to learn from late completions, and real parties are told to stop when the quota is full.
+            ConfigError: edges learn from late completions, but real parties stop when the quota is full.
         """
         self._require_foresight(fed)
         state = initial(fed, self.context)
@@ -67,17 +67,17 @@ class RegionalRounds(Course):
         slack = self.pace.slack
         if fed.live and slack.counts_late:
             raise ConfigError(
-                f"{type(slack).__name__} between real parties: it counts clients that finish after the quota is full, and those are told to stop",
+                f"{type(slack).__name__} between real parties: it counts clients that finish after the quota is full, but those are told to stop",
                 where="HybridFL.slack",
                 remedy="use slack=UncensoredOnly(), or ChanceConstrained(base=UncensoredOnly()); or simulate",
             )
 
     def turns(self, rounds: int) -> int | None:
-        """A turn is a round with clients."""
+        """Return the number of rounds with clients: a turn is such a round."""
         return self.context.algorithm.contacts(rounds)
 
     async def round(self, fed: Federation, state: Tree, number: int) -> tuple[Tree, dict[str, Any]]:
-        """One round of the cloud."""
+        """Run one round of the cloud."""
         state = await self._weighed(fed, state)
         algorithm = self.context.algorithm
         phases = [p for p in algorithm.plan(state["server"]) if algorithm.wanted(state["server"], p)]
@@ -94,12 +94,12 @@ class RegionalRounds(Course):
         return state, row
 
     async def model(self, watch: Federation, state: Tree, number: int) -> tuple[Tree, dict[str, Any]]:
-        """The cloud's."""
+        """Return the cloud's model."""
         del watch, number
         return global_model(state), {}
 
     async def _weighed(self, fed: Federation, state: Tree) -> Tree:
-        """The state with the examples of every region; edges ask their clients once where nobody knows."""
+        """Return the state with the examples of every region; if unknown, edges ask their clients once."""
         if state["weight"] is not None:
             return state
         found = await asyncio.gather(*(self._examples(fed, r) for r in range(len(self.groups))))
@@ -107,7 +107,7 @@ class RegionalRounds(Course):
         return {**state, "edges": edges, "weight": float(sum(found))}
 
     async def _examples(self, fed: Federation, r: int) -> float:
-        """Examples of a region."""
+        """Return the examples of a region."""
         members = self.groups[r]
         known = self.context.clients.part(members)
         if known.sizes is not None:
@@ -120,7 +120,7 @@ class RegionalRounds(Course):
         return float(await fed.nest(f"edge-{r}", program, fed.parties[members]))
 
     async def _contact(self, fed: Federation, state: Tree, number: int, phase: str) -> tuple[Tree, dict[str, Any]]:
-        """Steps 1 to 4: distribute, wait for the quota, regional models, the global one."""
+        """Run steps 1 to 4: distribute, wait for the quota, compute regional models, then the global one."""
         context, begin = self.context, fed.clock.now()
         logs = [learned(self.seats.estimator, edge["log"], begin) for edge in state["edges"]]
         invited, quota = self.seats.invited(logs, self.pace.joint), Quota(self.quota)
@@ -150,7 +150,7 @@ class RegionalRounds(Course):
     def _folded(
         self, fed: Federation, state: Tree, visits: list[EdgeVisit], row: dict[str, Any], at: tuple[int, str]
     ) -> tuple[Tree, dict[str, Any]]:
-        """The cloud's aggregation, (4.22): regional models weighted by the data that came in this round."""
+        """Return the cloud's aggregation, (4.22): regional models weighted by the data of this round's submissions."""
         total = sum(visit.edc for visit in visits)
         number, phase = at
         if not total > 0:
@@ -170,18 +170,18 @@ class RegionalRounds(Course):
         return {**state, "server": server, "buffers": buffers}, row
 
     def _signals(self, fed: Federation, visits: list[EdgeVisit]) -> None:
-        """The messages between cloud and edges that are no models: a count for each submission, then the signal."""
+        """Meter the messages between cloud and edges other than models: a count for each submission, then the signal."""
         roster = fed.world.roster
         for visit in visits:
             place = np.array([roster.position(visit.name)], dtype=np.int64)
             fed.meter.control(fed.hub, "up", place, _NUMBER, visit.share.taken)
             fed.meter.control(fed.hub, "down", place, _NUMBER)
-            if self.pace.joint:  # what the edge estimates from, and how many it shall invite
+            if self.pace.joint:  # the edge's counts, and how many clients it shall invite
                 fed.meter.control(fed.hub, "up", place, M.nbytes(visit.edge["log"]["state"]))
                 fed.meter.control(fed.hub, "down", place, _NUMBER)
 
     def _row(self, visits: list[EdgeVisit], thetas: Any) -> dict[str, Any]:
-        """The round's row, region by region."""
+        """Return the round's row, region by region."""
         row = summed([visit.row for visit in visits])
         late = self.seats.estimator.counts_late
         for v, theta, wanted in zip(visits, thetas.tolist(), self.seats.wanted.tolist(), strict=True):

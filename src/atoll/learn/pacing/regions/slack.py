@@ -1,11 +1,11 @@
-"""Slack factors: how many clients a region selects so that enough of them come back.
+"""Slack factors: how many clients a region selects so that enough of them return.
 
 HybridFL (W. Wu 2021, section 4.4.2) selects ``C_r = C / theta_r`` of region r's clients, where ``theta_r`` is the region's share of clients that do not drop
-out. Nobody may be identified or probed, so theta is estimated from counts: of a round's clients selected, submitted before the round closed, and, if the
-edge counts on until the time limit, completed.
+out. No client may be identified or probed, so theta is estimated from a round's counts: clients selected, submitted before the round closed, and, if the
+edge keeps counting until the time limit, completed.
 
-The published estimator (`PaperLiteral`) cannot learn: with its own definition of q, every observation has the slope ``C / C_r``, the factor that was in
-force, whatever came back. The others differ in what they do about censoring: a round that closes at its quota hides who would still have come.
+The published estimator (`PaperLiteral`) cannot learn: with its own definition of q, every observation has the slope ``C / C_r``, the factor in
+force, whatever is submitted. The others differ in how they treat censoring: a round that closes at its quota hides which clients would still have finished.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ class PaperLiteral(SlackEstimator):
     """The published rule, (4.14) and (4.17): ``x = C_r q_r`` with ``q_r = |Psi_r| / (C N_r)``, and ``y = |Psi_r| / N_r``.
 
     ``y / x = C / C_r`` in every round: the estimate is a mean of earlier factors and never learns. With ``symbol="selected"``, ``y = |S_r| / N_r`` as the
-    equation is printed; then it grows without bound.
+    equation is printed; the estimate then grows without bound.
 
     Attributes:
-        symbol: whose count is y: ``"submitted"`` (the equation that the printed one is derived from) or ``"selected"``.
-        rounded: take ``C_r`` as it was carried out, ``|S_r| / N_r``; else as it was meant, ``C / theta_r``.
+        symbol: the count behind y: ``"submitted"`` (the equation from which the printed one is derived) or ``"selected"``.
+        rounded: use the actual ``C_r``, ``|S_r| / N_r``; otherwise the intended one, ``C / theta_r``.
     """
 
     symbol: str = "submitted"
@@ -59,7 +59,9 @@ class PaperLiteral(SlackEstimator):
     def _observe(self, state: State, asked: Floats, came: Floats, hit: bool, done: Any, aim: Any) -> tuple[Any, Any]:
         if self.rounded and (aim is None or not (aim > 0).all()):
             raise ConfigError(
-                f"wanted={aim}", where="PaperLiteral", remedy="give the submissions aimed at, C * N_r, or rounded=False"
+                f"wanted={aim}",
+                where="PaperLiteral",
+                remedy="give the target number of submissions, C * N_r, or rounded=False",
             )
         excess = asked / aim if self.rounded else 1.0 / self.theta(state)
         return excess * came, came if self.symbol == "submitted" else np.where(came > 0, asked, 0.0)
@@ -67,10 +69,10 @@ class PaperLiteral(SlackEstimator):
 
 @dataclass(frozen=True, kw_only=True)
 class LateCount(SlackEstimator):
-    """The edge counts completions until the time limit, also after the round has closed: ``x = |S_r|``, ``y = |X_r|``.
+    """Counts completions until the time limit, also after the round has closed: ``x = |S_r|``, ``y = |X_r|``.
 
-    It needs one anonymous bit from late clients, no model, and is consistent: theta tends to the mean survival probability of those selected. A round that
-    did not close early needs no late count.
+    It needs one anonymous bit from late clients, no model, and is consistent: theta tends to the mean survival probability of the selected clients. A
+    round that did not close early needs no late count.
     """
 
     @property
@@ -90,10 +92,10 @@ class LateCount(SlackEstimator):
 
 @dataclass(frozen=True, kw_only=True)
 class Forgetting(LateCount):
-    """`LateCount` whose rounds fade, for survival that changes: a round's weight falls by ``memory`` with every later one.
+    """`LateCount` with fading rounds, for survival that changes: every later round multiplies a round's weight by ``memory``.
 
     Attributes:
-        memory: in (0, 1]; about ``1 / (1 - memory)`` rounds count.
+        memory: a factor in (0, 1]; about ``1 / (1 - memory)`` rounds count.
     """
 
     memory: float = 0.9
@@ -110,9 +112,9 @@ class Forgetting(LateCount):
 
 @dataclass(frozen=True, kw_only=True)
 class UncensoredOnly(SlackEstimator):
-    """Only rounds that ended at the time limit, where submitted and completed are the same; needs no late count.
+    """Uses only rounds that ended at the time limit, in which submitted and completed are equal; needs no late count.
 
-    It begins at 1, so that the first round selects too few and is uncensored. Which rounds are uncensored depends on what came, so the estimate is low.
+    It starts at 1, so that the first round selects too few and is uncensored. Which rounds are uncensored depends on the submissions, so the estimate is low.
     """
 
     initial: float = 1.0
@@ -123,7 +125,7 @@ class UncensoredOnly(SlackEstimator):
 
 @dataclass(frozen=True, kw_only=True)
 class Ratio(SlackEstimator):
-    """``x = |S_r|``, ``y = |Psi_r|``: takes the closed door for drop-out, selects more, and closes sooner. For comparison only."""
+    """``x = |S_r|``, ``y = |Psi_r|``: counts clients cut off by the close as drop-outs, selects more, and closes sooner. For comparison only."""
 
     def _observe(self, state: State, asked: Floats, came: Floats, hit: bool, done: Any, aim: Any) -> tuple[Any, Any]:
         return asked, came
@@ -131,15 +133,15 @@ class Ratio(SlackEstimator):
 
 @dataclass(frozen=True, kw_only=True)
 class ChanceConstrained(SlackEstimator):
-    """Selects as few as make the quota with probability ``1 - delta``, ``P(sum_r Binomial(n_r, theta_r) >= C N) >= 1 - delta``.
+    """Selects the fewest clients that reach the quota with probability ``1 - delta``, ``P(sum_r Binomial(n_r, theta_r) >= C N) >= 1 - delta``.
 
     Matching the mean, as ``C / theta`` does, misses the quota in about half of the rounds, and each of those lasts until the time limit. ``n_r`` is
-    ``C N_r / theta_r`` times the smallest common factor, rounded up: for one region the smallest number there is. Clients of a region are taken as alike, and
-    theta as known. Where even everybody is too few, everybody is selected. (`fraction` stays ``C / theta``; `counts` is what to select by.)
+    ``C N_r / theta_r`` times the smallest common factor, rounded up; for one region, this is the smallest possible number. The rule treats a region's clients
+    as equal and theta as known. If even all clients are too few, it selects all. (`fraction` stays ``C / theta``; select by `counts`.)
 
     Attributes:
         delta: accepted probability of missing the quota.
-        base: estimates theta.
+        base: the estimator of theta.
     """
 
     delta: float = 0.1
@@ -152,15 +154,15 @@ class ChanceConstrained(SlackEstimator):
 
     @property
     def counts_late(self) -> bool:
-        """The base's."""
+        """Whether the base needs late counts."""
         return self.base.counts_late
 
     def begun(self, theta: float) -> SlackEstimator:
-        """With the base's other theta."""
+        """Return the same estimator with another initial theta of the base."""
         return replace(self, base=self.base.begun(theta))
 
     def init(self, regions: int | None = None) -> State:
-        """The base's."""
+        """Start with the base's state."""
         return self.base.init(regions)
 
     def update(
@@ -173,15 +175,15 @@ class ChanceConstrained(SlackEstimator):
         *,
         wanted: ArrayLike | None = None,
     ) -> State:
-        """The base's."""
+        """Learn from a round as the base does."""
         return self.base.update(state, selected, submitted, quota_hit, completed, wanted=wanted)
 
     def theta(self, state: State) -> Floats:
-        """The base's."""
+        """Return the base's estimate."""
         return self.base.theta(state)
 
     def counts(self, state: State, share: float, clients: ArrayLike) -> NDArray[np.int64]:
-        """The smallest selection on the ray ``s C N_r / theta_r``."""
+        """Return the smallest selection on the ray ``s C N_r / theta_r``."""
         sizes = np.asarray(clients, dtype=np.int64)
         theta = np.minimum(np.broadcast_to(self.theta(state), sizes.shape), 1.0)
         quota = int(np.ceil(share * sizes.sum() - 1e-9))

@@ -1,4 +1,4 @@
-"""The contract of slack estimators: what an edge remembers of its rounds, and the factor that follows; see `slack`."""
+"""The contract of slack estimators: an edge's memory of its rounds, and the factor that follows; see `slack`."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ State = dict[str, Floats]
 
 @dataclass(frozen=True, kw_only=True)
 class SlackEstimator(Checked):
-    """Least squares through the origin, ``y ~ theta x``, over the rounds so far; the subclasses say what x and y are.
+    """Least squares through the origin, ``y ~ theta x``, over the rounds so far; subclasses define x and y.
 
-    All counts may be numbers (an edge that estimates alone) or arrays ``(regions,)``; the state is a tree of two arrays of that shape.
+    All counts can be numbers (one edge) or arrays ``(regions,)``; the state is a tree of two arrays of that shape.
 
     Attributes:
-        initial: theta before anything was observed.
-        floor: the least theta, so that ``C / theta`` stays finite.
+        initial: theta before any observation.
+        floor: the smallest theta, so that ``C / theta`` stays finite.
     """
 
     initial: float = 0.5
@@ -38,15 +38,15 @@ class SlackEstimator(Checked):
 
     @property
     def counts_late(self) -> bool:
-        """Whether it wants to hear of clients that finish after the round has closed."""
+        """Whether it needs the count of clients that finish after the round has closed."""
         return False
 
     def begun(self, theta: float) -> SlackEstimator:
-        """The same estimator with another theta before anything was observed."""
+        """Return the same estimator with another initial theta."""
         return replace(self, initial=theta)
 
     def init(self, regions: int | None = None) -> State:
-        """Nothing observed yet; ``None`` for a single region whose counts are plain numbers."""
+        """Start without observations; ``regions=None`` is a single region with plain numbers as counts."""
         shape = () if regions is None else (regions,)
         return {"xx": np.zeros(shape), "xy": np.zeros(shape)}
 
@@ -63,15 +63,15 @@ class SlackEstimator(Checked):
         """Learn from a round.
 
         Args:
-            state: as given by `init` or the last update.
-            selected: clients asked, ``|S_r|``.
-            submitted: clients whose models arrived before the round closed, ``|Psi_r|``.
+            state: the state from `init` or the last update.
+            selected: clients invited, ``|S_r|``.
+            submitted: models that arrived before the round closed, ``|Psi_r|``.
             quota_hit: whether the round closed because its quota was full, so that later arrivals are not in ``submitted``.
             completed: clients that finished by the time limit, in the round or after it, ``|X_r|``.
-            wanted: submissions aimed at, ``C N_r``.
+            wanted: target number of submissions, ``C N_r``.
 
         Raises:
-            ConfigError: counts out of order, or a count that this estimator needs is missing.
+            ConfigError: the counts are out of order, or a count that this estimator needs is missing.
         """
         asked, came = np.asarray(selected, dtype=np.float64), np.asarray(submitted, dtype=np.float64)
         done = None if completed is None else np.asarray(completed, dtype=np.float64)
@@ -88,25 +88,25 @@ class SlackEstimator(Checked):
         return {"xx": kept * state["xx"] + x * x, "xy": kept * state["xy"] + x * y}
 
     def theta(self, state: State) -> Floats:
-        """The estimate; `initial` where nothing was observed."""
+        """Return the estimate; `initial` without observations."""
         seen = state["xx"] > 0
         fit = np.where(seen, state["xy"], self.initial) / np.where(seen, state["xx"], 1.0)
         return np.clip(fit, self.floor, self._ceiling)
 
     def fraction(self, state: State, share: float) -> Floats:
-        """``C_r = min(1, C / theta_r)``.
+        """Return ``C_r = min(1, C / theta_r)``.
 
         Args:
-            state: the estimator's.
-            share: ``C``, submissions wanted over clients.
+            state: the estimator's state.
+            share: ``C``, submissions wanted divided by clients.
         """
         return np.minimum(1.0, share / self.theta(state))
 
     def counts(self, state: State, share: float, clients: ArrayLike) -> NDArray[np.int64]:
-        """How many to select in each region: ``ceil(C_r N_r)``, as the thesis's algorithm has it.
+        """Return how many to select in each region: ``ceil(C_r N_r)``, as in the thesis's algorithm.
 
         Args:
-            state: the estimator's.
+            state: the estimator's state.
             share: ``C``.
             clients: ``N_r``, a number or ``(regions,)``.
         """

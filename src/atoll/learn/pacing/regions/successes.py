@@ -1,4 +1,4 @@
-"""The law of a number of successes: independent trials with unequal probabilities (Poisson-binomial)."""
+"""The distribution of a number of successes in independent trials with unequal probabilities (Poisson-binomial)."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ __all__ = ["at_least", "success_law"]
 
 
 def success_law(probabilities: ArrayLike, trials: ArrayLike = 1) -> NDArray[np.float64]:
-    """``P(S = k)`` for ``k = 0..n``, where ``S = sum_j Binomial(trials_j, p_j)`` and ``n = sum_j trials_j``.
+    """Return ``P(S = k)`` for ``k = 0..n``, where ``S = sum_j Binomial(trials_j, p_j)`` and ``n = sum_j trials_j``.
 
     The characteristic function ``prod_j (1 - p_j + p_j e^{iw})^{trials_j}`` at ``n + 1`` angles, transformed back (Hong 2013, "On computing
-    the distribution function for the Poisson binomial distribution"). Exact up to rounding, about 1e-15 an entry.
+    the distribution function for the Poisson binomial distribution"). Exact up to rounding, about 1e-15 per entry.
 
     Args:
-        probabilities: of success, each in [0, 1], shape ``(groups,)``.
+        probabilities: probabilities of success, each in [0, 1], shape ``(groups,)``.
         trials: how many trials have each probability; one number for all or ``(groups,)``.
 
     Raises:
-        ConfigError: a probability outside [0, 1] or a negative number of trials.
+        ConfigError: a probability is outside [0, 1] or a number of trials is negative.
     """
     p = np.atleast_1d(np.asarray(probabilities, dtype=np.float64))
     n = np.broadcast_to(np.asarray(trials), p.shape)
@@ -41,5 +41,5 @@ def success_law(probabilities: ArrayLike, trials: ArrayLike = 1) -> NDArray[np.f
 
 
 def at_least(quota: int, probabilities: ArrayLike, trials: ArrayLike = 1) -> float:
-    """``P(S >= quota)``; see `success_law`."""
+    """Return ``P(S >= quota)``; see `success_law`."""
     return float(min(1.0, success_law(probabilities, trials)[max(quota, 0) :].sum()))

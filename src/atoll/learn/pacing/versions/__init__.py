@@ -1,1 +1,1 @@
-"""Rounds whose clients work on models of several versions: who is at work, what arrives, and the row of such a round."""
+"""Rounds in which clients work on models of several versions: the working clients, arrivals, and the round's row."""

@@ -1,4 +1,4 @@
-"""Paces at which clients work on models of several versions."""
+"""Pacings with clients that work on models of several versions."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ __all__ = ["Asynchronous", "require_at_work"]
 
 @dataclass(frozen=True, kw_only=True)
 class Asynchronous(Pacing):
-    """Base of the asynchronous pacings.
+    """Base class of the asynchronous pacings.
 
     Attributes:
-        look_again: seconds after which a server that has nobody at work looks again for clients that are there.
+        look_again: seconds after which a server without working clients looks again for available ones.
     """
 
     look_again: float = 60.0
@@ -28,31 +28,31 @@ class Asynchronous(Pacing):
 
     @property
     def needs(self) -> tuple[Need, ...]:
-        """A server, clients that are asked once at a time, and one contact a round."""
+        """The base's needs, a server, distinct clients, and one contact per round."""
         return (
             *super().needs,
-            Need(ONE_PHASE, "has clients at work in different rounds", "Synchronous()"),
-            Need(DISTINCT_CLIENTS, "has a client work once at a time", "Synchronous()"),
+            Need(ONE_PHASE, "lets clients work in different rounds", "Synchronous()"),
+            Need(DISTINCT_CLIENTS, "gives a client one request at a time", "Synchronous()"),
         )
 
     @property
     def offers(self) -> frozenset[Capability]:
-        """Only that everybody is in its rounds sometime: clients work on models of several versions."""
+        """Only the whole population, over several rounds: clients work on models of several versions."""
         return frozenset({WHOLE_POPULATION})
 
 
 def require_at_work(pacing: Pacing, setting: str, wanted: int, most: int) -> None:
-    """Refuse a setting that wants more clients than can be at work.
+    """Refuse a setting that needs more clients than can work at once.
 
     Args:
-        pacing: whose it is.
-        setting: its name and value.
-        wanted: clients.
-        most: that are at work.
+        pacing: the pacing with the setting.
+        setting: name and value of the setting.
+        wanted: number of clients needed.
+        most: number of clients that work.
 
     Raises:
-        CompositionError: it does.
+        CompositionError: the setting needs more.
     """
     if wanted > most:
-        why = f"{setting}, and {most} clients are at work"
+        why = f"{setting}, but only {most} clients work at once"
         refuse(pacing, why, "pacing", f"use at most {most}, or select more clients")

@@ -1,4 +1,4 @@
-"""How far clients are with what they work on: columns over the population."""
+"""Progress of clients on their work: columns over the population."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ __all__ = ["done_by", "nobody", "noted"]
 
 
 def nobody(clients: int) -> Tree:
-    """Nobody works: ``since`` and ``until`` (seconds on the clock: asked, and answering or crashing), ``share`` (of a local update that is done by then)."""
+    """Return columns without work: ``since`` and ``until`` (clock seconds of request, and of reply or crash), ``share`` (of a local update done by ``until``)."""
     return {name: np.zeros(clients) for name in ("since", "until", "share")}
 
 
 def noted(columns: Tree, places: NDArray[np.int64], flight: Flight, share: float) -> Tree:
-    """The columns with a request.
+    """Return the columns with a request.
 
     Args:
-        columns: from `nobody`.
-        places: of its parties.
+        columns: columns from `nobody`.
+        places: positions of the request's parties.
         flight: the request.
-        share: of a local update that it asks for.
+        share: share of a local update that the request asks for.
 
-    How far real parties are is not known: all of it counts as done from the beginning, as with whoever is lost there.
+    The progress of real parties is unknown: all of it counts as done from the start, also for lost parties.
     """
     lost = ~np.isfinite(flight.arrives)
-    # A crash that no link ever notices is there from the beginning.
+    # A crash that no link ever notices counts from the start.
     noticed = np.where(np.isfinite(flight.lost), flight.lost, flight.sent)
     told = {
         "since": flight.sent,
@@ -46,7 +46,7 @@ def noted(columns: Tree, places: NDArray[np.int64], flight: Flight, share: float
 
 
 def done_by(columns: Tree, now: float) -> NDArray[np.float64]:
-    """Share of a local update that each has done by a moment, ``(clients,)``, spread evenly over the seconds from asking to the reply or the crash."""
+    """Return the share of a local update that each client has done by ``now``, ``(clients,)``, spread evenly from request to reply or crash."""
     took = columns["until"] - columns["since"]
     passed = np.clip((now - columns["since"]) / np.where(took > 0, took, 1.0), 0.0, 1.0)
     return np.asarray(columns["share"] * np.where(took > 0, passed, 1.0), dtype=np.float64)

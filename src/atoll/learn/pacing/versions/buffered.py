@@ -26,17 +26,17 @@ __all__ = ["Buffered", "groups_of", "together"]
 
 
 class Buffered(InFlight):
-    """One server update a round, from the replies that ``gather`` collects: one sum for each flight, so that a secure reducer can hide single replies."""
+    """One server update per round, from the replies that ``gather`` collects: one sum per request, so that a secure reducer can hide single replies."""
 
     factor: float = 1.0
-    """Of the whole update: the server's learning rate."""
+    """Factor of the whole update: the server's learning rate."""
 
     async def gather(self, fed: Federation, state: Tree, log: RoundLog) -> tuple[list[Handle], Tree]:
-        """Wait until a round has its replies; return those, which stay held, and the state."""
+        """Wait until a round has its replies; return them, still held, and the state."""
         raise NotImplementedError
 
     def weight(self, staleness: int) -> float:
-        """Of an update with this staleness."""
+        """Return the weight of an update with this staleness."""
         del staleness
         return 1.0
 
@@ -59,26 +59,26 @@ class Buffered(InFlight):
         except QuorumError:
             if self.reducer is None:
                 raise
-            log.late += len(handles)  # the protocol lost too many of them
+            log.late += len(handles)  # the protocol lost too many replies
             log.wasted += len(handles)
             return None
 
 
 def groups_of(handles: Sequence[Handle]) -> list[tuple[Flight, list[Handle]]]:
-    """Arrivals by the request that they answer, earlier requests first."""
+    """Return arrivals by the request that they answer, earlier requests first."""
     flights = sorted(dict.fromkeys(h.flight for h in handles), key=lambda flight: flight.request.turn)
     return [(flight, [h for h in handles if h.flight is flight]) for flight in flights]
 
 
 def together(parts: Sequence[tuple[Combined, float]], fed: Federation) -> Combined:
-    """Sums of several groups as one: ``update = sum_g c_g W_g u_g / sum_g W_g``; other means by weight, sums added, single replies in a row.
+    """Return sums of several groups as one: ``update = sum_g c_g W_g u_g / sum_g W_g``; other means by weight, sums added, single replies concatenated.
 
     Args:
         parts: the groups' sums, each with the factor ``c_g`` of its updates.
-        fed: for the names of parties.
+        fed: the federation, for the names of parties.
 
     Raises:
-        CompositionError: votes, whose results cannot be added up.
+        CompositionError: a reply is a vote; its results cannot be added up.
     """
     first, value, weight = parts[0][0], dict[str, Any](), dict[str, float]()
     for name in first.value:
@@ -91,7 +91,7 @@ def together(parts: Sequence[tuple[Combined, float]], fed: Federation) -> Combin
             found = [T.scale(v, share * c) for v, share, c in zip(found, shares, factors, strict=True)]
         elif kind == "vote" and len(parts) > 1:
             raise CompositionError(
-                f"{name!r} is a majority vote, and those of several versions of the model cannot be added up",
+                f"{name!r} is a majority vote, and votes about several versions of the model cannot be added up",
                 where="Training.pacing",
                 remedy="use an algorithm whose replies are means or sums, or Synchronous()",
             )

@@ -1,4 +1,4 @@
-"""How a round of clients of several versions begins: who is sent the model, who goes on, who still works."""
+"""The start of a round for clients of several versions: which ones receive the model, continue, or still work."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ __all__ = ["Dispatch", "dispatched"]
 
 @dataclass(frozen=True)
 class Dispatch:
-    """The beginning of a round, and what it came to: columns over the population.
+    """The start of a round, and its outcome: columns over the population.
 
     Attributes:
-        asked: invited.
-        fresh: they are sent the model, being up to date, deprecated or without one.
-        deprecated: they have lagged too far, and were invited or still worked.
-        stopped: those of them who still worked on what they had, whether or not they would have answered. Uninvited, they have nothing to do now.
-        going: they go on with the model they have.
-        busy: they still work on an earlier round's, whether or not they will answer.
-        falls: when the crash of each who will not answer is noticed, seconds on the clock; ``inf`` for everyone else.
-        fraction: share of a local update that each of them will have done by then.
-        saved: whole epochs that they will have done by then; once the round is over, those to be credited.
-        crashed: whose crash was noticed by the end of the round.
-        begun: local updates that were begun; of one that is called off, what had been done.
-        cut: local updates thrown away by calling off: the epochs that were not whole.
+        asked: the client is invited.
+        fresh: it receives the model, because it is up to date, deprecated or without one.
+        deprecated: it has lagged too far, and was invited or still worked.
+        stopped: deprecated clients that still worked, whether or not they would have answered. If not invited, they now have nothing to do.
+        going: it continues with the model it has.
+        busy: it still works on an earlier round's request, whether or not it will answer.
+        falls: clock seconds at which the crash of a client that will not answer is noticed; ``inf`` for all others.
+        fraction: share of a local update that each of these will have done by then.
+        saved: whole epochs that they will have done by then; after the round, epochs to credit.
+        crashed: its crash was noticed by the end of the round.
+        begun: number of local updates started; for a stopped update, the part done.
+        cut: local updates discarded by stopping clients: the unfinished epochs.
     """
 
     asked: NDArray[np.bool_]
@@ -50,18 +50,18 @@ class Dispatch:
 
     @property
     def begin(self) -> NDArray[np.bool_]:
-        """Who begins to train."""
+        """Clients that start to train."""
         return self.fresh | self.going
 
     @property
     def working(self) -> int:
-        """Clients that may answer in this round."""
+        """Number of clients that may answer in this round."""
         return int((self.begin | self.busy).sum())
 
     def groups(
         self, version: NDArray[np.int64], progress: NDArray[np.int64]
     ) -> list[tuple[int, int, NDArray[np.int64]]]:
-        """Who is asked alike: ``(base version, whole epochs done before, places)``."""
+        """Return groups of clients with equal requests: ``(base version, whole epochs done before, places)``."""
         begins = np.flatnonzero(self.begin)
         base, done = version[begins], progress[begins]
         radix = int(done.max(initial=0)) + 1
@@ -69,20 +69,20 @@ class Dispatch:
         return [(*divmod(int(kind), radix), begins[which == i]) for i, kind in enumerate(kinds)]
 
     def learning(self, places: NDArray[np.int64], flight: Flight, work: int, epochs: int) -> Dispatch:
-        """The same, knowing who of a request will not answer. Between real parties nobody knows; see `missed`.
+        """Return the same with the request's clients that will not answer. Between real parties this is unknown; see `missed`.
 
         Args:
-            places: of its parties.
+            places: positions of the request's parties.
             flight: the request.
-            work: epochs that it asks for.
-            epochs: of a whole local update.
+            work: epochs that the request asks for.
+            epochs: epochs of a whole local update.
         """
         begun = self.begun + len(places) * work / epochs
         if not flight.foretold:
             return replace(self, begun=begun)
         lost = ~np.isfinite(flight.arrives)
         falls, fraction, saved = self.falls.copy(), self.fraction.copy(), self.saved.copy()
-        # A crash that no link ever notices is silence, which the round ends with.
+        # A crash that no link ever notices ends with the round.
         noticed = np.where(np.isfinite(flight.lost), flight.lost, flight.sent)
         falls[places] = np.where(lost, noticed, np.inf)
         fraction[places] = np.where(lost, flight.fraction * work / epochs, 0.0)
@@ -90,30 +90,30 @@ class Dispatch:
         return replace(self, falls=falls, fraction=fraction, saved=saved, begun=begun)
 
     def ended(self, now: float) -> Dispatch:
-        """The same at the end of the round: whoever crashes later still works, and nothing of it is saved yet."""
+        """Return the same at the end of the round: clients that crash later still work, and nothing of their work is saved yet."""
         crashed = np.isfinite(self.falls) & (self.falls <= now)
         return replace(self, crashed=crashed, saved=np.where(crashed, self.saved, 0))
 
     def missed(self, answered: NDArray[np.bool_], awaited: NDArray[np.bool_], share: NDArray[np.float64]) -> Dispatch:
-        """The same at the end of a round between real parties: whoever worked, has not answered and is not waited for any more was lost, with all of its work.
+        """Return the same at the end of a round between real parties: a client that worked, has not answered and is no longer awaited is lost with all its work.
 
         Args:
-            answered: whose reply is here.
-            awaited: whose reply may still come.
-            share: of a local update that each was asked for.
+            answered: clients with a reply.
+            awaited: clients that may still reply.
+            share: share of a local update requested from each client.
         """
         crashed = (self.begin | self.busy) & ~answered & ~awaited
         return replace(self, crashed=crashed, fraction=np.where(crashed, share, 0.0), saved=np.zeros_like(self.saved))
 
     def called_off(self, places: NDArray[np.int64], flight: Flight, now: float, work: int, epochs: int) -> Dispatch:
-        """The same, with those of an ended round's request who still work told to stop: they keep the whole epochs that they have done.
+        """Return the same, with clients of a request that still work told to stop: they keep their whole epochs.
 
         Args:
-            places: of its parties.
+            places: positions of the request's parties.
             flight: the request.
-            now: when they hear of it.
-            work: epochs that it asks for.
-            epochs: of a whole local update.
+            now: clock seconds at which they stop.
+            work: epochs that the request asks for.
+            epochs: epochs of a whole local update.
         """
         falling = np.isfinite(self.falls[places]) & ~self.crashed[places]
         still = flight.open | falling
@@ -129,25 +129,25 @@ class Dispatch:
         return replace(self, saved=saved, falls=falls, cut=cut, begun=begun)
 
     def lost(self, epochs: int, *, kept: bool) -> float:
-        """Local updates that were thrown away in crashes and by calling off.
+        """Return the local updates discarded by crashes and stops.
 
         Args:
-            epochs: of a whole local update.
-            kept: whether whole epochs are not.
+            epochs: epochs of a whole local update.
+            kept: whether whole epochs are kept.
         """
         saved = self.saved[self.crashed] / epochs if kept else 0.0
         return float((self.fraction[self.crashed] - saved).sum()) + self.cut
 
     def row(self) -> dict[str, float]:
-        """What an ended round's row says of it; see ``History``."""
+        """Return the entries of an ended round's row; see ``History``."""
         told = {"crashed": self.crashed, "synchronised": self.fresh, "deprecated": self.deprecated}
         return {**{name: int(column.sum()) for name, column in told.items()}, "begun": self.begun}
 
     def falling(self, before: Dispatch) -> Tree | None:
-        """Of an ended round, those who work on towards a crash: arguments of `dispatched`; ``None`` where there are none.
+        """Return an ended round's clients that work towards a crash, as an argument of `dispatched`; ``None`` if there are none.
 
         Args:
-            before: the round before it had ended.
+            before: the dispatch before the round had ended.
         """
         left = np.isfinite(self.falls) & ~self.crashed
         if not left.any():
@@ -164,17 +164,17 @@ def dispatched(
     holds: NDArray[np.bool_],
     falling: Tree | None = None,
 ) -> Dispatch:
-    """Lag-tolerant distribution (Eq. 3.7): who is up to date or too old gets the model, unless it was not invited; nobody works on what is too old.
+    """Return the lag-tolerant distribution (Eq. 3.7): invited clients that are up to date or too old get the model; no client works on one that is too old.
 
-    Eq. 3.7 is about rounds that invite everyone. Where a rule invites some, one that has submitted may miss the next model: it has none to go on with, and gets this one.
+    Eq. 3.7 covers rounds that invite all clients. If a rule invites some, a client that has submitted may miss the next model; it then has no base and gets this one.
 
     Args:
-        asked: who is invited.
-        busy: who still works and will answer.
-        lag: of each client's model.
-        old: whose lag is beyond the tolerance.
-        holds: who was sent a model and has not submitted since.
-        falling: who still works and will not; see `Dispatch.falling`.
+        asked: invited clients.
+        busy: clients that still work and will answer.
+        lag: lag of each client's model.
+        old: clients with a lag beyond the tolerance.
+        holds: clients that received a model and have not submitted since.
+        falling: clients that still work and will not answer; see `Dispatch.falling`.
     """
     if falling is not None:
         busy = busy | np.isfinite(falling["falls"])

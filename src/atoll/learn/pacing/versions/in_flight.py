@@ -1,4 +1,4 @@
-"""Rounds whose clients work on models of several versions: who is at work, and what arrives."""
+"""Rounds in which clients work on models of several versions: working clients and arrivals."""
 
 from __future__ import annotations
 
@@ -39,20 +39,20 @@ if TYPE_CHECKING:
 __all__ = ["InFlight"]
 
 MOST_LOOKS = 100_000
-"""How often a server that has nobody at work looks again for clients that are there."""
+"""How often a server without working clients looks again for available ones."""
 MOST_ASKS = 1_000
-"""Requests of a round, one after the other, that may go by without a reply."""
+"""How many requests of a round in a row may stay without a reply."""
 
 
 class InFlight(ServerRounds):
-    """Base of the courses of asynchronous pacings.
+    """Base class of the courses of asynchronous pacings.
 
-    Beside the server's, their state holds ``"version"``, the server's updates so far, and by client ``"until"``, the clock time from which it can be asked
-    again (``inf`` while its reply is awaited or not yet used), and ``"base"``, the version that it was sent last.
+    In addition to the server's entries, the state has ``"version"``, the server's updates so far, and by client ``"until"``, the clock time from which it
+    can be invited again (``inf`` while its reply is awaited or not yet used), and ``"base"``, the version that it received last.
 
     Args:
-        pacing: the training's.
-        context: the training's.
+        pacing: the training's pacing.
+        context: the training's context.
     """
 
     def __init__(self, pacing: Asynchronous, context: Context) -> None:
@@ -64,7 +64,7 @@ class InFlight(ServerRounds):
 
     @property
     def ahead(self) -> bool:
-        """Whether a flight runs in one block; not where clients' private states are looked at between rounds, or a protocol combines replies."""
+        """Whether a request runs ahead in one block; not if evaluation reads clients' private states between rounds, or a protocol combines replies."""
         return not self.context.evaluation.personal and self.reducer is None
 
     @property
@@ -73,22 +73,22 @@ class InFlight(ServerRounds):
         return None if self.context.reducer.plain else self.context.reducer
 
     def at_work(self, fed: Federation) -> int:
-        """Clients that shall work at the same time."""
+        """Return how many clients should work at the same time."""
         return self.context.selection.cohort_size(len(fed.parties))
 
     def turns(self, rounds: int) -> int | None:
-        """A turn is a request, and how many a round takes depends on who answers."""
+        """Return ``None``: a turn is a request, and their number per round depends on the answers."""
         del rounds
         return None
 
     def initial(self, fed: Federation) -> Tree:
-        """Nobody is at work."""
+        """Start with no client working."""
         clients = len(fed.parties)
         own = {"version": 0, "until": np.full(clients, -np.inf), "base": np.zeros(clients, dtype=np.int64)}
         return {**initial(fed, self.context), **own}
 
     async def round(self, fed: Federation, state: Tree, number: int) -> tuple[Tree, dict[str, Any]]:
-        """One round; where the algorithm's plan contacts nobody, the server's alone."""
+        """Run one round; if the algorithm's plan contacts no client, only the server's part."""
         context = self.context
         state = await weighed(fed, context, state)
         if not context.algorithm.plan(state["server"]):
@@ -107,7 +107,7 @@ class InFlight(ServerRounds):
         return self._learned(fed, state, log, {"round": number, **row}), row
 
     async def updates(self, fed: Federation, state: Tree, log: RoundLog) -> Tree:
-        """The server's updates of one round."""
+        """Run the server's updates of one round."""
         raise NotImplementedError
 
     def _learned(self, fed: Federation, state: Tree, log: RoundLog, row: dict[str, Any]) -> Tree:
@@ -118,12 +118,12 @@ class InFlight(ServerRounds):
     # ------------------------------------------------------------------ asking
 
     def free(self, fed: Federation, state: Tree) -> Parties:
-        """Clients that are there and not at work."""
+        """Return clients that are available and not working."""
         idle = np.flatnonzero(state["until"] <= fed.clock.now())
         return fed.available(fed.parties[idle])
 
     async def fill(self, fed: Federation, state: Tree, log: RoundLog) -> Tree:
-        """Ask so many more that ``at_work`` clients are."""
+        """Invite clients until ``at_work`` clients work."""
         state = self._without_lost(fed, state, log)
         working = int((state["until"] > fed.clock.now()).sum()) - len(self.held)
         return await self.ask(fed, state, log, self.free(fed, state), self.at_work(fed) - working)
@@ -131,7 +131,7 @@ class InFlight(ServerRounds):
     async def ask(
         self, fed: Federation, state: Tree, log: RoundLog, among: Parties, count: int, version: int | None = None
     ) -> Tree:
-        """Send the current model to ``count`` of these clients, as the selection rule has it."""
+        """Send the current model to ``count`` of these clients, chosen by the selection rule."""
         count = min(count, len(among))
         if count < 1:
             return state
@@ -161,10 +161,10 @@ class InFlight(ServerRounds):
     # ------------------------------------------------------------------ waiting
 
     async def await_more(self, fed: Federation, state: Tree, log: RoundLog) -> Tree:
-        """Hold at least one more arrival, or find that a crash has been noticed; when nobody is at work, ask again.
+        """Wait for one more arrival or a noticed crash; if no client works, invite again.
 
         Raises:
-            QuorumError: nobody is at work, and nobody comes who could be asked.
+            QuorumError: no client works, and none becomes available.
         """
         for _ in range(MOST_LOOKS):
             now = fed.clock.now()
@@ -187,13 +187,13 @@ class InFlight(ServerRounds):
                 break
             await fed.clock.sleep_until(now + self.look_again)
         raise QuorumError(
-            "nobody is at work, and nobody can be asked",
+            "no client works, and no client can be invited",
             where=f"contact {state['contacts']}",
-            remedy="use devices that answer and are there more often, or invite more clients",
+            remedy="use devices that answer and are available more often, or invite more clients",
         )
 
     def _without_lost(self, fed: Federation, state: Tree, log: RoundLog) -> Tree:
-        """Real parties whose reply is neither under way nor held were lost: from now on they can be asked again. A simulation foretells them."""
+        """Free real parties with a reply neither under way nor held: they were lost and can be invited again. A simulation knows them beforehand."""
         if not fed.live:
             return state
         everyone = fed.parties.positions
@@ -203,20 +203,20 @@ class InFlight(ServerRounds):
         return {**state, "until": np.where(lost, fed.clock.now(), state["until"])}
 
     async def arrived(self, fed: Federation) -> None:
-        """Hold what has arrived by now, without waiting."""
+        """Hold all arrivals so far, without waiting."""
         self.held.add((await fed.arrivals(1, until=fed.clock.now())).handles())
 
     # ------------------------------------------------------------------ using
 
     def released(self, fed: Federation, state: Tree, handles: Sequence[Handle]) -> Tree:
-        """These clients can be asked again."""
+        """Make these clients available for invitations again."""
         until = state["until"].copy()
         until[places_of(fed.parties.positions, positions_of(handles))] = fed.clock.now()
         self.held.let_go(handles)
         return {**state, "until": until}
 
     async def dropped(self, fed: Federation, handles: Sequence[Handle], log: RoundLog) -> None:
-        """Replies that are not used: if the work was not done in a block with others', it never is."""
+        """Drop replies that are not used; their work is then never done, unless it ran in a block with others."""
         log.late += len(handles)
         log.wasted += len(handles)
         for handle in handles:
@@ -226,13 +226,13 @@ class InFlight(ServerRounds):
                 await fed.combine([handle], uplink=self.context.uplink(self.phase))
 
     def info(self, fed: Federation, state: Tree, replied: int) -> RoundInfo:
-        """What the fold of a server update may know: its number counts updates."""
+        """Return what the fold of a server update can use; ``round`` counts updates."""
         version = state["version"] + 1
         stream = fed.rng.child("server", "update", version)
         return RoundInfo(version, replied, replied, len(fed.parties), state["weight"], stream)
 
     def applied(self, fed: Federation, state: Tree, combined: Combined) -> Tree:
-        """The next version: replies folded into the server's state; the same where none can be used."""
+        """Return the next version: replies folded into the server's state; unchanged if none can be used."""
         if combined.n == 0:
             return state
         state = folded(self.context, state, combined, self.info(fed, state, combined.n), self.phase)
@@ -242,7 +242,7 @@ class InFlight(ServerRounds):
 def _require_answers(log: RoundLog, state: Tree) -> None:
     if log.unanswered > MOST_ASKS:
         raise QuorumError(
-            f"{log.unanswered} requests one after the other went by without a reply: everyone who was asked crashed",
+            f"{log.unanswered} requests in a row had no reply: every invited client crashed",
             where=f"contact {state['contacts']}",
-            remedy="use devices that crash less often, or give them less to do",
+            remedy="use devices that crash less often, or give them less work",
         )

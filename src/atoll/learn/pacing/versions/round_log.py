@@ -1,4 +1,4 @@
-"""What happens in a round whose clients work on models of several versions, for its row."""
+"""Events of a round in which clients work on models of several versions, for its row."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ __all__ = ["RoundLog"]
 
 @dataclass
 class RoundLog:
-    """What happens in a round, for its row and for the selection rule.
+    """Events of a round, for its row and for the selection rule.
 
     Attributes:
-        asked: positions of who was asked, in order.
-        senders: positions of whose replies were used, in order.
-        seconds: from asking to arrival, of each of them.
-        staleness: versions by which the base of each was behind.
-        bases: version of each base.
-        crashed: how many of those asked will never answer.
-        late: replies that came and were not used.
-        wasted: local updates thrown away.
-        rejected: name -> why a reply was kept out.
-        errors: name -> what a task raised.
-        metrics: name -> sum of weighted values, and of weights.
-        unanswered: requests since a reply came.
-        failed: why nobody's reply could be used, where that is so.
+        asked: positions of the invited clients, in order.
+        senders: positions of the clients with used replies, in order.
+        seconds: time from invitation to arrival for each sender.
+        staleness: versions by which each sender's base was behind.
+        bases: version of each sender's base.
+        crashed: number of invited clients that will never answer.
+        late: replies that arrived and were not used.
+        wasted: local updates discarded.
+        rejected: name -> why a reply was rejected.
+        errors: name -> the error that a task raised.
+        metrics: name -> sum of weighted values, and sum of weights.
+        unanswered: requests since the last reply.
+        failed: why no reply could be used; empty otherwise.
     """
 
     asked: list[int] = field(default_factory=list)
@@ -52,7 +52,7 @@ class RoundLog:
     failed: str = ""
 
     def sent(self, flight: Flight) -> None:
-        """Write down a request."""
+        """Record a request."""
         self.unanswered += 1
         self.asked += flight.parties.positions.tolist()
         if flight.foretold:
@@ -61,17 +61,17 @@ class RoundLog:
             self.wasted += float(flight.fraction[lost].sum())
 
     def missed(self, clients: int) -> None:
-        """Write down that real parties were lost; nobody knows how far they were, so that each has thrown away a whole update."""
+        """Record lost real parties; their progress is unknown, so each counts as a whole discarded update."""
         self.crashed += clients
         self.wasted += clients
 
     def parties(self, fed: Federation) -> tuple[Parties, Parties]:
-        """Who was asked, and whose replies were used."""
+        """Return the invited clients, and those with used replies."""
         everyone = fed.world.roster.all()
         return everyone[np.array(self.asked, dtype=np.int64)], everyone[np.array(self.senders, dtype=np.int64)]
 
     def used(self, handles: Sequence[Handle], combined: Combined, version: int) -> None:
-        """Write down replies that were used in a server update."""
+        """Record replies used in a server update."""
         there = set(combined.senders.positions.tolist())
         for handle in handles:
             if handle.party.position in there:
@@ -87,7 +87,7 @@ class RoundLog:
             total[1] += combined.weight[name]
 
     def row(self) -> dict[str, Any]:
-        """The round's row, without bytes and times."""
+        """Return the round's row, without bytes and times."""
         late = np.asarray(self.staleness, dtype=np.float64)
         row: dict[str, Any] = {
             "selected": len(self.asked),

@@ -1,4 +1,4 @@
-"""Arrivals that a program holds until it uses them."""
+"""Arrivals that a program keeps until it uses them."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ __all__ = ["WaitingReplies", "positions_of"]
 
 
 class WaitingReplies(Sequence["Handle"]):
-    """Arrivals in order of time; those of one moment in the order in which they were asked.
+    """Arrivals in order of time; simultaneous ones in the order of their requests.
 
-    They are no part of the state: whatever has arrived and was not used arrives again in a resumed run.
+    They are not part of the state: unused arrivals arrive again in a resumed run.
     """
 
     def __init__(self) -> None:
@@ -32,21 +32,21 @@ class WaitingReplies(Sequence["Handle"]):
 
     @property
     def positions(self) -> NDArray[np.int64]:
-        """Of their senders."""
+        """Positions of the senders."""
         return positions_of(self._handles)
 
     def add(self, arrived: Iterable[Handle]) -> None:
-        """Hold more."""
+        """Add arrivals."""
         self._handles = sorted([*self._handles, *arrived], key=_order)
 
     def let_go(self, handles: Iterable[Handle]) -> None:
-        """Hold these no more."""
+        """Remove arrivals."""
         gone = set(map(id, handles))
         self._handles = [handle for handle in self._handles if id(handle) not in gone]
 
 
 def positions_of(handles: Iterable[Handle]) -> NDArray[np.int64]:
-    """Positions of the senders of arrivals."""
+    """Return the positions of the senders of arrivals."""
     return np.array([handle.party.position for handle in handles], dtype=np.int64)
 
 
