@@ -133,8 +133,8 @@ def test_engines_agree(engine):
 @pytest.mark.parametrize(
     ("pacing", "more", "text"),
     [
-        (PartialBarrier(replies=9), {}, "replies=9, and 5 clients are at work"),
-        (PartialBarrier(replies=3), {"selection": Uniform(2)}, "replies=3, and 2 clients are at work"),
+        (PartialBarrier(replies=9), {}, "replies=9, but only 5 clients work at once"),
+        (PartialBarrier(replies=3), {"selection": Uniform(2)}, "replies=3, but only 2 clients work at once"),
         (PartialBarrier(), {"algorithm": SufficientStatistics()}, "forgets what it had"),
         (PartialBarrier(), {"algorithm": FedSSO(batch_size=None)}, "pairs models and gradients of one round"),
     ],

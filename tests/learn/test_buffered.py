@@ -232,8 +232,8 @@ def test_full_aggregation_scales_the_step():
 @pytest.mark.parametrize(
     ("pacing", "more", "text"),
     [
-        (FedBuff(buffer=9), {}, "buffer=9 with group=1, and 5 clients are at work"),
-        (FedBuff(buffer=3, concurrency=2), {}, "buffer=3 with group=1, and 2 clients are at work"),
+        (FedBuff(buffer=9), {}, "buffer=9 with group=1, but only 5 clients work at once"),
+        (FedBuff(buffer=3, concurrency=2), {}, "buffer=3 with group=1, but only 2 clients work at once"),
         (
             FedBuff(buffer=3),
             {"reducer": Hidden()},

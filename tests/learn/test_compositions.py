@@ -86,7 +86,7 @@ REFUSED = {
     **{(name, "error feedback"): _OWN.format("ErrorFeedback") for name in _COMPRESSED},
     **{(name, "gossip"): _SERVER for name in _COMPRESSED if name != "FLECS"},
     **{
-        (name, "gossip"): "in every round, and Gossip knows that of one node alone"
+        (name, "gossip"): "in every round, and Gossip knows only that of one node"
         for name in ("AndersonADMM", "DANE", "DINGO", "FastADMM", "FLECS", "GIANT", "Mime", "MimeSVRG")
     },
     ("FedDualAvg", "server optimised"): "what FedDualAvg sends does not follow params",

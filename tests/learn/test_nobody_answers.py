@@ -47,6 +47,6 @@ def test_a_tiers_round_without_replies_has_failed():
     rows = train(Tiered(tiers=2, deadline=2.0), seconds=FINE, rounds=6).metrics
     failed = [row.get("failed") for row in rows]
     assert [bool(words) for words in failed] == [row["replied"] == 0 for row in rows]
-    assert {words for words in failed if words} <= {f"nobody of tier {m} answered in time" for m in (1, 2)}
+    assert {words for words in failed if words} <= {f"no client of tier {m} answered in time" for m in (1, 2)}
     assert any(failed)
     assert np.isfinite([row["t_end"] for row in rows]).all()

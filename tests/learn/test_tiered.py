@@ -180,7 +180,7 @@ def test_a_forecast_must_be_known():
 @pytest.mark.parametrize(
     ("pacing", "more", "text"),
     [
-        (Tiered(tiers=CLIENTS + 1), {}, "tiers=6, and 5 clients are at work"),
+        (Tiered(tiers=CLIENTS + 1), {}, "tiers=6, but only 5 clients work at once"),
         (Tiered(), {"aggregation": KeepGlobal()}, "KeepGlobal weights the whole population"),
         (Tiered(), {"algorithm": Mime()}, "Mime has phases anchor, train"),
         (

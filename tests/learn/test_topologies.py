@@ -239,7 +239,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 POOLED = ("AndersonADMM", "DANE", "DINGO", "FastADMM", "GIANT", "Mime", "MimeSVRG")
 REFUSED = {
     **dict.fromkeys(
-        POOLED, "rests on the mean of all (gradients|solutions) in every round, and Gossip knows that of one node alone"
+        POOLED, "rests on the mean of all (gradients|solutions) in every round, and Gossip knows only that of one node"
     ),
     "SufficientStatistics": "adds up what all clients sent",
     "FullGradient": "cannot be a server to itself",
@@ -292,7 +292,7 @@ def test_edges_that_would_run_apart_what_rests_on_everybody_are_refused(name: st
     data = islands((20, 30, 25, 15))
     for topology in (Hierarchical(groups=2), ClusteredGossip(groups=2)):
         with pytest.raises(
-            CompositionError, match=rf"{type(topology).__name__} knows that of an edge's clients alone.*Remedy.*Star"
+            CompositionError, match=rf"{type(topology).__name__} knows only that of an edge's clients.*Remedy.*Star"
         ):
             atoll.simulate(job.replace(topology=topology), data, engine="inline")
     star, one_edge = (
@@ -516,7 +516,7 @@ class _Secure(atoll.Reducer):
         ({"algorithm": FedPAQ(lr=0.1)}, "QSGD of FedPAQ acts between clients and a server"),
         (
             {"aggregation": atoll.learn.EqualWeights()},
-            "Gossip weighs what neighbours say by its graph, and EqualWeights uses another rule",
+            "Gossip weights neighbours' states by its graph, and EqualWeights uses another rule",
         ),
         ({"algorithm": SufficientStatistics()}, "SufficientStatistics adds up what all clients sent"),
         (
@@ -528,8 +528,11 @@ class _Secure(atoll.Reducer):
             {"topology": RandomWalk(), "algorithm": algorithms.VRLSGD(steps=2)},
             "VRLSGD needs every client in every round",
         ),
-        ({"topology": RandomWalk(tokens=2), "algorithm": Walkman()}, r"made for 1 token\(s\), and 2 walk"),
-        ({"topology": RandomWalk(), "selection": atoll.Uniform(2)}, "RandomWalk says itself who is visited"),
+        ({"topology": RandomWalk(tokens=2), "algorithm": Walkman()}, r"made for 1 token\(s\), but tokens=2"),
+        (
+            {"topology": RandomWalk(), "selection": atoll.Uniform(2)},
+            "RandomWalk determines itself which nodes are visited",
+        ),
         (
             {"topology": CFL(), "aggregation": atoll.learn.EqualWeights()},
             "averages the members of a cluster by examples",

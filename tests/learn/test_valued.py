@@ -73,7 +73,7 @@ class Hidden(Plain):
         ({"pacing": FedBuff(buffer=2)}, "Valued keeps single models"),
         ({"pacing": SAFA()}, "Valued keeps single models of one round's base, and SAFA lets clients work"),
         ({"pacing": Tiered(tiers=2, by="observed")}, "Valued "),
-        ({"topology": Gossip()}, "Gossip weighs what neighbours say by its graph"),
+        ({"topology": Gossip()}, "Gossip weights neighbours' states by its graph"),
         ({"algorithm": atoll.FedSGD()}, "does not reply with the mean update"),
     ],
 )

@@ -27,65 +27,65 @@ __all__ = ["Star", "Topology", "refuse"]
 
 @dataclass(frozen=True)
 class Topology(Checked):
-    """Base of topologies: frozen dataclasses of settings. ``course`` says what happens in the rounds; everything else is checked before."""
+    """Base class of topologies: frozen dataclasses of settings. ``course`` defines the rounds; everything else is checked before them."""
 
     @property
     def needs(self) -> tuple[Need, ...]:
-        """What the other parts of a training must offer; add rows of your own to ``super().needs``."""
+        """What the other parts of a training must offer; add your own rows to ``super().needs``."""
         return ()
 
     @property
     def offers(self) -> frozenset[Capability]:
-        """What it offers to the other parts of a training: that one server hears all clients and adds up their replies.
+        """What the topology offers to the other parts of a training: one server that adds up the replies of all clients.
 
-        A topology whose messages all follow from released replies adds ``RELEASED_ONLY``: else private algorithms are refused on it.
+        A topology adds ``RELEASED_ONLY`` if all its messages follow from released replies. Otherwise it refuses private algorithms.
         """
         return frozenset({SERVER, FIXED_COHORT, ONE_SUM})
 
     def check(self, context: Context) -> None:
-        """Refuse what makes no sense here, before anyone is contacted.
+        """Refuse parts that do not work with this topology, before any client is contacted.
 
         Raises:
             CompositionError: with the reason and the remedy.
         """
 
     def algorithm(self, base: Algorithm) -> Algorithm:
-        """What clients run: the base, or the base with other replies."""
+        """Return what clients run: the base, or the base with other replies."""
         return base
 
     def groups_of(self, n: int) -> list[NDArray[np.int64]]:
-        """Positions of those of ``n`` clients among whom each server invites; by default one among all."""
+        """Return, for each server, the positions of the clients that it may invite, out of ``n``; by default one server with all."""
         return [np.arange(n)]
 
     def servers(self, n: int) -> dict[str, str]:
-        """Parties that it needs beside ``n`` clients: name -> role."""
+        """Return the parties that the topology needs in addition to ``n`` clients: name -> role."""
         del n
         return {}
 
     def tasks(self, context: Context) -> tuple[Task, ...]:
-        """Tasks of its own, which the world must know beforehand."""
+        """Return the topology's own tasks, which the world must know beforehand."""
         del context
         return ()
 
     def course(self, context: Context) -> Course:
-        """What happens in the rounds."""
+        """Return the course: what happens in the rounds."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class Star(Topology):
-    """One server, and every client linked to it: federated learning as it is usually meant."""
+    """One server, linked to every client: standard federated learning."""
 
     @property
     def offers(self) -> frozenset[Capability]:
-        """Its one server's rounds, and that clients send it nothing but their replies."""
+        """The base's capabilities and those of one server's rounds; clients send it only their replies."""
         return super().offers | {CENTRAL_SERVER, RELEASED_ONLY}
 
     def course(self, context: Context) -> Course:
-        """The rounds of the training's pacing."""
+        """Return the rounds of the training's pacing."""
         return context.pacing.course(context)
 
 
 def refuse(topology: Topology, what: str, where: str, remedy: str) -> None:
-    """Raise the error of a composition that makes no sense."""
+    """Raise the error of parts that do not go together."""
     raise CompositionError(f"{type(topology).__name__}: {what}", where=f"Training.{where}", remedy=remedy)

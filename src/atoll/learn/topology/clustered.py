@@ -1,4 +1,4 @@
-"""Clustered federated learning (Sattler, Müller, Samek 2020): the server splits its clients where they pull apart."""
+"""Clustered federated learning (Sattler, Müller, Samek 2020): the server splits clients that pull in different directions."""
 
 from __future__ import annotations
 
@@ -39,19 +39,19 @@ __all__ = ["CFL", "bipartition"]
 
 @dataclass(frozen=True, kw_only=True)
 class CFL(Topology):
-    """One server with a model for every cluster of clients; it begins with one cluster and splits where a training has settled and still pulls.
+    """One server with a model for every cluster of clients. It starts with one cluster and splits a cluster that has settled but whose members still pull.
 
-    A cluster is split when ``||mean update|| < settled`` and ``max_k ||update_k|| > pulling``: its members agree on the mean and want to go
-    different ways. The two parts are those whose updates have the smallest largest cosine similarity across, and each goes on from the
-    cluster's state. The server sees single updates, so that a secure reducer is refused. The global model is the mean of the clusters' by
+    A cluster splits when ``||mean update|| < settled`` and ``max_k ||update_k|| > pulling``: its members agree on the mean but pull in
+    different directions. The two parts are those with the smallest largest cosine similarity between their updates. Each continues from the
+    cluster's state. The server sees single updates, so a secure reducer is refused. The global model is the mean of the clusters' models by
     members; ``own/loss`` and so on (with ``Evaluation(clients=-1)``) measure every client on its cluster's model.
 
     Sattler, Müller, Samek 2020, "Clustered Federated Learning: Model-Agnostic Distributed Multitask Optimization under Privacy Constraints".
 
     Attributes:
         settled: ``eps_1``, in norms of updates.
-        pulling: ``eps_2``, larger than that.
-        smallest: members that a part must have.
+        pulling: ``eps_2``, larger than ``settled``.
+        smallest: the smallest number of members of a part.
     """
 
     settled: float = 0.1
@@ -67,12 +67,12 @@ class CFL(Topology):
             raise ConfigError(f"smallest={self.smallest}", where="CFL", remedy="use at least 1")
 
     def algorithm(self, base: Algorithm) -> Algorithm:
-        """The base with its update as a single reply."""
+        """Return the base with its update as a single reply."""
         return SingleReplies(base=base)
 
     @property
     def needs(self) -> tuple[Need, ...]:
-        """The updates of all members of a cluster, one by one, as means by examples."""
+        """The base's needs, and single updates of all members of a cluster, as means by examples."""
         return (
             *super().needs,
             Need(SINGLE_REPLIES, "compares single updates", "IFCA()"),
@@ -84,24 +84,24 @@ class CFL(Topology):
 
     @property
     def offers(self) -> frozenset[Capability]:
-        """Also that clients send their released replies, by which the server splits them."""
+        """The base's capabilities, and only released replies: the server splits clients by these."""
         return super().offers | {RELEASED_ONLY}
 
     def course(self, context: Context) -> Course:
-        """Rounds in every cluster, and splits."""
+        """Return rounds in every cluster, and splits."""
         return _Clusters(self, context)
 
 
 @dataclass(frozen=True)
 class _Watching(Aggregation):
-    """The mean by examples; its memory is where the members should part, if they should."""
+    """The mean by examples; its memory is how the members should split, if at all."""
 
     settled: float = 0.1
     pulling: float = 0.5
     smallest: int = 1
 
     def combine(self, combined: Combined, params: Tree, memory: Tree, info: RoundInfo) -> tuple[dict[str, Any], Tree]:
-        """The mean update, and the split."""
+        """Return the mean update, and the split."""
         del params, info
         if combined.kinds.get("update") != "parts":
             return combined.value, memory
@@ -117,9 +117,9 @@ class _Watching(Aggregation):
 
 
 def bipartition(updates: NDArray[Any]) -> tuple[list[int], list[int]]:
-    """The two parts of some vectors, shape ``(n, d)``, whose largest cosine similarity across is as small as it can be.
+    """Return the two parts of vectors of shape ``(n, d)`` with the smallest possible largest cosine similarity between them.
 
-    Joining the most similar pair again and again until two parts are left (single linkage) finds them; the first holds index 0.
+    Single linkage finds them: join the most similar pair until two parts are left. The first part has index 0.
     """
     norms = np.linalg.norm(updates, axis=1, keepdims=True)
     unit = updates / np.where(norms > 0, norms, 1.0)
@@ -143,18 +143,18 @@ class _Clusters(Course):
         self.context = replace(context, aggregation=watching)
 
     def initial(self, fed: Federation) -> Tree:
-        """One cluster of everyone."""
+        """Start with one cluster of all clients."""
         first = {**initial(fed, self.context), "aggregation": None}
         return {"clusters": [{"name": "0", "members": np.arange(len(fed.parties)), "state": first}]}
 
     def _scope(self, fed: Federation, cluster: Tree) -> Federation:
-        """A view on a cluster; clients keep their private state when it splits."""
+        """Return a cluster's scope; clients keep their private state when it splits."""
         scope = fed.scope(f"cluster-{cluster['name']}", fed.parties[np.asarray(cluster["members"])])
         scope.settle_at(scope.parties, fed.hub, fed.home)
         return scope
 
     async def round(self, fed: Federation, state: Tree, number: int) -> tuple[Tree, dict[str, Any]]:
-        """A round in every cluster, side by side; then the splits."""
+        """Run a round in every cluster concurrently; then split."""
 
         async def one(cluster: Tree) -> tuple[list[Tree], dict[str, Any]]:
             known = replace(self.context, clients=self.context.clients.part(np.asarray(cluster["members"])))
@@ -173,7 +173,7 @@ class _Clusters(Course):
         return {"clusters": clusters}, {**summed([row for _, row in done]), "clusters": len(clusters)}
 
     async def model(self, watch: Federation, state: Tree, number: int) -> tuple[Tree, dict[str, Any]]:
-        """The mean of the clusters', and every client on its own."""
+        """Return the mean of the clusters' models, and measures of every client on its cluster's model."""
         clusters = state["clusters"]
         models = [global_model(c["state"]) for c in clusters]
         mean = mean_states(models, [float(len(c["members"])) for c in clusters])

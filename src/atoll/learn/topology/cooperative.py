@@ -1,4 +1,4 @@
-"""Decentralised inside, centralised between: devices of a cluster mix among themselves, and a server hears one of each."""
+"""Decentralised inside clusters, centralised between them: devices of a cluster mix, and a server samples one of each."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ __all__ = ["Cooperative"]
 
 @dataclass(frozen=True, kw_only=True)
 class Cooperative(Decentralised):
-    """Device to device inside a cluster; every ``every`` rounds the server samples one device a cluster and sends everyone the mean.
+    """Device to device inside a cluster; every ``every`` rounds, the server samples one device per cluster and sends the mean to all.
 
-    A round is local steps and ``mixing`` steps of gossip inside each cluster. At the server's turn it asks one device of each cluster, drawn
-    anew, averages their states by the clusters' examples, and broadcasts. It receives ``clusters`` models, where a star would receive one a
-    client, and no device's model as it was before the others' were mixed in.
+    A round is local steps and ``mixing`` steps of gossip inside each cluster. In the server's turn, it asks one device of each cluster, drawn
+    anew, averages their states by the clusters' examples, and broadcasts the mean. It receives ``clusters`` models, instead of one per client in
+    a star, and never a device's model before mixing.
 
     Lin, Hosseinalipour, Azam, Brinton, Michelusi 2021, "Semi-Decentralized Federated Learning with Cooperative D2D Local Model Aggregations"
     (two-timescale hybrid federated learning), with a fixed number of mixing steps.
 
     Attributes:
-        groups: how many clusters, or the positions of each one's members.
-        graph: of each cluster.
-        mixing: steps of mixing a round.
+        groups: number of clusters, or the positions of each cluster's members.
+        graph: the graph of each cluster.
+        mixing: mixing steps per round.
         every: rounds between the server's turns.
     """
 
@@ -62,27 +62,27 @@ class Cooperative(Decentralised):
 
     @property
     def needs(self) -> tuple[Need, ...]:
-        """All members of every cluster."""
-        return (*super().needs, Need(EVERYONE, "has clusters mix with all their members"))
+        """The base's needs, and all members of every cluster."""
+        return (*super().needs, Need(EVERYONE, "lets clusters mix with all their members"))
 
     @property
     def offers(self) -> frozenset[Capability]:
-        """Also that devices send what lies in their server's state, folded from released replies."""
+        """The base's capabilities, and only released content: devices send their server's state, folded from released replies."""
         return super().offers | {RELEASED_ONLY}
 
     def check(self, context: Context) -> None:
-        """Refuse groups that are not those of these clients."""
+        """Refuse groups that do not match these clients."""
         members_of(self.groups, len(context.clients), "Cooperative")
 
     def course(self, context: Context) -> _Clusters:
-        """Rounds of gossip inside, and the server's turns."""
+        """Return rounds of gossip inside clusters, and the server's turns."""
         groups = members_of(self.groups, len(context.clients), "Cooperative")
         graph = Grouped(self.graph, tuple(tuple(g.tolist()) for g in groups), len(context.clients))
         return _Clusters(self, context, Mixer(graph, context.clients.names, self.mixing))
 
 
 class _Clusters(Nodes):
-    """Nodes in clusters, and a server that comes by."""
+    """Nodes in clusters, and a server with turns."""
 
     def __init__(self, topology: Cooperative, context: Context, mixer: Mixer) -> None:
         super().__init__(context, mixer)
@@ -92,17 +92,17 @@ class _Clusters(Nodes):
 
     @property
     def tasks(self) -> tuple[Task, ...]:
-        """The server's are ``say`` and ``hear``."""
+        """The nodes' tasks, and the server's ``say`` and ``hear``."""
         return (*super().tasks, self.say, self.hear)
 
     @property
     def say(self) -> Task:
-        """A sampled device's state."""
+        """Send the state of a sampled device."""
         return Task("atoll.learn.topology:say", self._say)
 
     @property
     def hear(self) -> Task:
-        """The server's mean, from now on the device's own."""
+        """Take over the server's mean as the device's own state."""
         return Task("atoll.learn.topology:hear", self._hear)
 
     def _say(self, island: Island, message: Tree) -> Tree:
@@ -114,7 +114,7 @@ class _Clusters(Nodes):
         return {}
 
     def check(self, fed: Federation) -> None:
-        """Refuse clusters whose graph is in parts."""
+        """Refuse clusters with a disconnected graph."""
         for number, group in enumerate(self.groups):
             key = self.graph_key(fed, 1)
             names = [str(self.context.clients.names[int(i)]) for i in group]
@@ -122,7 +122,7 @@ class _Clusters(Nodes):
                 require_connected(self.base, len(group), key, names, child=("group", number))
 
     async def round(self, fed: Federation, state: Tree, number: int) -> tuple[Tree, dict[str, Any]]:
-        """Local steps, gossip inside, and now and then the server."""
+        """Run local steps, gossip inside clusters and, every ``every`` rounds, the server's turn."""
         state, row = await super().round(fed, state, number)
         row |= {"server_bytes_up": 0, "server_bytes_down": 0}
         if number % self.every or "failed" in row:
@@ -130,7 +130,7 @@ class _Clusters(Nodes):
         draw = fed.rng.child("sample", number).generator()
         sampled = fed.parties[np.array([int(draw.choice(group)) for group in self.groups], dtype=np.int64)]
         said = await fed.ask_all(sampled, self.say, {"init": state["init"]}, at=(number, "say"), quorum=0)
-        if not len(said.senders):  # all of them crashed: no news from the server
+        if not len(said.senders):  # all of them crashed: the server sends nothing
             return state, row
         weights = dict(zip(sampled.names, self.weights, strict=True))
         mean = mean_states(said.values, [weights[name] for name in said.senders.names])

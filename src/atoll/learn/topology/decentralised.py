@@ -1,4 +1,4 @@
-"""The base of topologies without a server: every node runs the algorithm by itself, and the round loop is the shared one."""
+"""The base of topologies without a server: every node runs the algorithm itself, and the round loop is the shared one."""
 
 from __future__ import annotations
 
@@ -22,52 +22,52 @@ __all__ = ["Decentralised", "NodeCourse"]
 
 
 class NodeCourse(Course):
-    """A course over nodes: what it asks of them, and what it wants of their graph.
+    """A course over nodes: its tasks, and what it needs from their graph.
 
-    Every request of a round has the round's number first in its label: who crashes in a round is down for all of it.
+    Every request's label starts with the round number: a node that crashes in a round is down for the whole round.
     """
 
     def turns(self, rounds: int) -> int | None:
-        """A turn is a round."""
+        """Return ``rounds``: a turn is a round."""
         return rounds
 
     @property
     def tasks(self) -> tuple[Task, ...]:
-        """Tasks that the world must know beforehand."""
+        """The tasks that the world must know beforehand."""
         raise NotImplementedError
 
     def check(self, fed: Federation) -> None:
-        """Refuse a graph in parts; asked where the state begins."""
+        """Refuse a disconnected graph; called when the state starts."""
 
 
 @dataclass(frozen=True)
 class Decentralised(Topology):
-    """A topology whose ``course`` says everything."""
+    """A topology that ``course`` defines completely."""
 
     def course(self, context: Context) -> NodeCourse:
-        """What happens in a round."""
+        """Return the course: what happens in a round."""
         raise NotImplementedError
 
     @property
     def needs(self) -> tuple[Need, ...]:
-        """An algorithm that can be a server to itself, and no other weights than the graph's."""
+        """The base's needs, an algorithm that each node can fold alone, and only the graph's weights."""
         return (
             *super().needs,
-            Need(PLAIN_MEAN, "weighs what neighbours say by its graph", "Star()"),
-            Need(STEPS, "has every node go on from what its neighbours said", "Star()"),
-            Need(SELF_FOLDING, "makes every node a server of its own", "Star()"),
+            Need(PLAIN_MEAN, "weights neighbours' states by its graph", "Star()"),
+            Need(STEPS, "lets every node continue from its neighbours' states", "Star()"),
+            Need(SELF_FOLDING, "makes every node its own server", "Star()"),
         )
 
     @property
     def offers(self) -> frozenset[Capability]:
-        """Everybody in every round: a node is the only client of its own server, and always there."""
+        """All clients in every round: a node is the only client of its own server, and always available."""
         return frozenset({FIXED_COHORT, EVERYONE})
 
     @property
     def lacks(self) -> Mapping[Capability, str]:
-        """Why it does not offer a capability."""
-        return {ONE_SUM: "knows that of one node alone"}
+        """Reasons for capabilities that the topology does not offer."""
+        return {ONE_SUM: "knows only that of one node"}
 
     def tasks(self, context: Context) -> tuple[Task, ...]:
-        """The course's."""
+        """Return the course's tasks."""
         return self.course(context).tasks

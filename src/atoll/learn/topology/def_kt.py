@@ -1,4 +1,4 @@
-"""Def-KT (Li, Li, Varshney 2021): clients learn from each other's models, and nobody averages any."""
+"""Def-KT (Li, Li, Varshney 2021): clients learn from each other's models, and no party averages them."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ __all__ = ["DefKT", "mutual_slopes"]
 
 @dataclass(frozen=True, kw_only=True)
 class DefKT(Decentralised):
-    """In each round ``pairs`` senders train and send their models to as many receivers, who distil.
+    """In each round, ``pairs`` senders train and send their models to as many receivers, which distil.
 
-    A receiver teaches the received model and its own to each other on its own rows, ``L_1 = CE(p_1, y) + KL(p_2 || p_1)`` and
-    ``L_2 = CE(p_2, y) + KL(p_1 || p_2)``, both with the algorithm's learning rate, batches and epochs, and keeps the received one. Models are fused
-    by what they say, not by their weights, which suits clients whose data differ. For classification; senders train with the algorithm.
+    A receiver lets the received model and its own teach each other on its own rows, ``L_1 = CE(p_1, y) + KL(p_2 || p_1)`` and
+    ``L_2 = CE(p_2, y) + KL(p_1 || p_2)``, both with the algorithm's learning rate, batches and epochs, and keeps the received one. This fuses models
+    by their outputs, not their weights, which suits clients with different data. For classification; senders train with the algorithm.
 
-    The global model in the history is the mean of all nodes', which are not made to agree: ``consensus`` says how little they do.
+    The global model in the history is the mean of all nodes' models. Nothing makes them agree; ``consensus`` measures how far they differ.
 
     Attributes:
         graph: a receiver is a neighbour of its sender.
-        pairs: senders a round; fewer where no more disjoint pairs are linked.
+        pairs: senders per round; fewer if no more disjoint pairs are linked.
     """
 
     graph: Graph = field(default_factory=Complete)
@@ -59,25 +59,25 @@ class DefKT(Decentralised):
 
     @property
     def needs(self) -> tuple[Need, ...]:
-        """Everyone, and a model with scores of classes."""
+        """The base's needs, all clients, and a model with class scores."""
         scores = "distils class probabilities"
         return (
             *super().needs,
-            Need(EVERYONE, "draws pairs from everyone"),
+            Need(EVERYONE, "draws pairs from all clients"),
             Need(CLASS_SCORES, scores, "Gossip()"),
             Need(NO_BUFFERS, scores, "Gossip()"),
         )
 
     @property
     def lacks(self) -> Mapping[Capability, str]:
-        """Why it does not offer a capability."""
-        noise = "has a receiver distil on its own rows without noise, and its model goes on to others"
+        """Reasons for capabilities that the topology does not offer."""
+        noise = "lets a receiver distil on its own rows without noise and pass its model to others"
         return {**super().lacks, RELEASED_ONLY: noise}
 
     def check(self, context: Context) -> None:
         """Refuse data without classes."""
         if context.clients.task != "classification":
-            why = "distils class probabilities, and these data have no classes"
+            why = "distils class probabilities, but these data have no classes"
             refuse(self, why, "model", "use a classifier: a PyTorch module or atoll.models.linear")
 
     def course(self, context: Context) -> _Pairs:
@@ -86,7 +86,7 @@ class DefKT(Decentralised):
 
 
 class _Pairs(Nodes):
-    """Nodes that teach each other by twos."""
+    """Nodes that teach each other in pairs."""
 
     def __init__(self, pairs: int, context: Context, mixer: Mixer) -> None:
         super().__init__(context, mixer)
@@ -94,7 +94,7 @@ class _Pairs(Nodes):
 
     @property
     def tasks(self) -> tuple[Task, ...]:
-        """Sending and distilling besides."""
+        """The nodes' tasks, and sending and distilling."""
         return (*super().tasks, self.send, self.distil)
 
     @property
@@ -104,11 +104,11 @@ class _Pairs(Nodes):
 
     @property
     def distil(self) -> Task:
-        """Teach the received model and one's own to each other."""
+        """Let the received model and the node's own teach each other."""
         return Task("atoll.learn.topology:distil", self._distil, work=self._distilling)
 
     def _distilling(self, data: Any, args: Any, message: Tree) -> Work:
-        """The steps of the algorithm's last phase, one update."""
+        """Return the work of the algorithm's last phase, one update."""
         del args, message
         return self.context.learner.train.declared(data, {"phase": self.context.algorithm.phases[-1]})
 
@@ -139,7 +139,7 @@ class _Pairs(Nodes):
         return {name: made[name] for name in params}
 
     def matched(self, fed: Federation, number: int) -> list[tuple[int, int]]:
-        """Disjoint linked pairs, at random: who sends, who receives."""
+        """Return random disjoint linked pairs: sender, receiver."""
         draw = fed.rng.child("pairs", number).generator()
         n = len(fed.parties)
         links = np.argwhere(np.triu(mixing_matrix(self.mixer.graph, np.arange(n), self.graph_key(fed, number)), 1))
@@ -152,7 +152,7 @@ class _Pairs(Nodes):
         return found
 
     async def round(self, fed: Federation, state: Tree, number: int) -> tuple[Tree, dict[str, Any]]:
-        """Train, send, distil; a pair of which either crashes has no part in the round."""
+        """Train, send, distil; a pair takes no part in the round if either node crashes."""
         pairs = sorted(self.matched(fed, number))
         senders = fed.parties[np.array([a for a, _ in pairs], dtype=np.int64)]
         message = {"init": state["init"], "round": number}
@@ -167,7 +167,7 @@ class _Pairs(Nodes):
 
 
 def mutual_slopes(first: NDArray[Any], second: NDArray[Any], y: NDArray[np.int64]) -> tuple[Any, Any]:
-    """Derivatives of ``L_1`` and ``L_2`` by the two models' scores, ``(n, classes)`` each; the other model's probabilities are constants.
+    """Return derivatives of ``L_1`` and ``L_2`` by the two models' scores, ``(n, classes)`` each; the other model's probabilities are constants.
 
     ``dL_1/dz_1 = ((p_1 - y) + (p_1 - p_2)) / n``.
     """

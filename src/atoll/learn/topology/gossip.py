@@ -1,4 +1,4 @@
-"""Decentralised training: no server. Every node runs the algorithm on its own, and neighbours mix what they have."""
+"""Decentralised training without a server: every node runs the algorithm itself, and neighbours mix their states."""
 
 from __future__ import annotations
 
@@ -26,26 +26,27 @@ __all__ = ["Gossip"]
 
 @dataclass(frozen=True, kw_only=True)
 class Gossip(Decentralised):
-    """In each round every node takes its local steps, then ``mixing`` times ``X <- W X`` with its neighbours.
+    """In each round, every node takes its local steps, then mixes ``mixing`` times with its neighbours, ``X <- W X``.
 
-    Works for every algorithm whose server part can run at a single client: a node starts from its own broadcast and folds its own reply, then
-    the floating-point leaves of the server's state are mixed (parameters, momentum, control variates: with SCAFFOLD that is gradient
-    tracking). Refused is what rests on everybody in each round (``Algorithm.pooled``), such as GIANT, Mime or accelerated ADMM. Weights are Metropolis', so that the mean over the nodes is kept exactly, and every node counts alike: the objective is
-    ``(1/N) sum_k F_k``, whatever the clients' sizes. On the complete graph it is federated averaging with equal weights.
+    It works for every algorithm with a server part that can run at a single client. A node starts from its own broadcast and folds its own reply. Then
+    the floating-point leaves of the server's state are mixed (parameters, momentum, control variates: with SCAFFOLD, this is gradient
+    tracking). Gossip refuses algorithms that need all clients in each round (``Algorithm.pooled``), such as GIANT, Mime or accelerated ADMM. Metropolis
+    weights keep the mean over the nodes exactly, and every node counts equally: the objective is ``(1/N) sum_k F_k``, whatever the clients' sizes. On the
+    complete graph, it is federated averaging with equal weights.
 
-    The global model is the mean of the nodes; ``consensus`` in the history is ``max_i ||x_i - mean||``. With a selection rule the nodes that it
-    invites are awake in a round, and mix on a graph among themselves.
+    The global model is the mean of the nodes; ``consensus`` in the history is ``max_i ||x_i - mean||``. With a selection rule, the invited nodes
+    are awake in a round and mix on a graph among themselves.
 
     Liu et al. 2022 (local steps and several rounds of mixing); with ``compress``, CHOCO gossip (Koloskova, Stich, Jaggi 2019); with an
-    algorithm of one step and ``mixing=Q`` besides, DeLi-CoCo (Hashemi et al. 2022).
+    algorithm of one step and ``mixing=Q`` in addition, DeLi-CoCo (Hashemi et al. 2022).
 
     Attributes:
-        graph: who is whose neighbour.
-        mixing: steps of mixing a round.
-        compress: a compressor; it wants a ``gamma`` that is small enough for it.
-        gamma: how far a compressed step goes, in (0, 1].
-        share: mix the server's whole state, or the parameters only. Of what must stay positive (second moments) a compressed mix is not safe.
-        members: who is there when; by default everyone, always.
+        graph: the neighbours of each node.
+        mixing: mixing steps per round.
+        compress: a compressor; it needs a small enough ``gamma``.
+        gamma: length of a compressed step, in (0, 1].
+        share: mix the server's whole state, or only the parameters. A compressed mix is not safe for values that must stay positive (second moments).
+        members: which nodes take part when; by default all, always.
     """
 
     graph: Graph = field(default_factory=Ring)
@@ -69,36 +70,36 @@ class Gossip(Decentralised):
 
     @property
     def needs(self) -> tuple[Need, ...]:
-        """The same neighbours in every round, where messages are compressed."""
+        """The base's needs; if messages are compressed, also the same neighbours in every round."""
         same = Need(
             EVERYONE,
-            "keeps copies of neighbours, who must be the same in every round if messages are compressed",
+            "keeps copies of neighbours, which must be the same in every round if messages are compressed",
             "compress=None",
         )
         return super().needs if self.compress is None else (*super().needs, same)
 
     @property
     def offers(self) -> frozenset[Capability]:
-        """Also that nodes send what lies in their server's state, folded from released replies."""
+        """The base's capabilities, and only released content: nodes send their server's state, folded from released replies."""
         return super().offers | {RELEASED_ONLY}
 
     def check(self, context: Context) -> None:
-        """Refuse compression where public copies would go stale."""
+        """Refuse compression if public copies would become stale."""
         if self.compress is None:
             return
         if self.compress.remembers:
-            why = "remembers what it left out, and the public copies of CHOCO already do"
+            why = "remembers what it left out, which the public copies of CHOCO already do"
             refuse(self, f"{type(self.compress).__name__} {why}", "topology", "use the stage inside it")
         if self.graph.changes or self.members is not None:
-            why = "every node keeps copies of its neighbours, who must be the same in every round"
+            why = "every node keeps copies of its neighbours, which must be the same in every round"
             refuse(
                 self,
                 f"compressed gossip on a changing set of neighbours; {why}",
                 "topology",
-                "use a fixed graph and everyone",
+                "use a fixed graph and all clients",
             )
 
     def course(self, context: Context) -> Nodes:
-        """Rounds of local steps and mixing."""
+        """Return rounds of local steps and mixing."""
         mixer = Mixer(self.graph, context.clients.names, self.mixing, self.share, self.compress, self.gamma)
         return Nodes(context, mixer, self.members)

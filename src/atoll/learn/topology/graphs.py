@@ -1,4 +1,4 @@
-"""Graphs of nodes: who is whose neighbour."""
+"""Graphs of nodes: the neighbours of each node."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Graph(Checked):
-    """Base of undirected graphs on nodes ``0 .. n-1``.
+    """Base class of undirected graphs on nodes ``0 .. n-1``.
 
-    A graph is drawn once a run, from the run's seed; ``TimeVarying`` draws one for every round.
+    A graph is drawn once per run, from the run's seed; ``TimeVarying`` draws one for every round.
     """
 
     def edges(self, n: int, rng: Rng) -> NDArray[np.int64]:
-        """The edges, shape ``(edges, 2)``, each once; ``rng`` is the stream of a random graph."""
+        """Return the edges, shape ``(edges, 2)``, each once; ``rng`` is the stream of a random graph."""
         raise NotImplementedError
 
     def among(self, members: NDArray[np.int64], rng: Rng) -> NDArray[np.int64]:
-        """The edges of a graph of these nodes (positions, sorted), as pairs of indices into ``members``."""
+        """Return the edges of a graph of these nodes (positions, sorted), as pairs of indices into ``members``."""
         return self.edges(len(members), rng)
 
     @property
     def changes(self) -> bool:
-        """Whether every round has a graph of its own."""
+        """Whether every round has its own graph."""
         return False
 
 
@@ -56,7 +56,7 @@ class Ring(Graph):
     """A circle: each node is linked to the next ``neighbours`` on either side.
 
     Attributes:
-        neighbours: on each side.
+        neighbours: number of neighbours on each side.
     """
 
     neighbours: int = 1
@@ -66,23 +66,23 @@ class Ring(Graph):
             raise ConfigError(f"neighbours={self.neighbours}", where="Ring", remedy="use at least 1")
 
     def edges(self, n: int, rng: Rng) -> NDArray[np.int64]:
-        """``i - (i + k) mod n``."""
+        """Return ``i - (i + k) mod n``."""
         del rng
         return _unique([(i, (i + k) % n) for k in range(1, self.neighbours + 1) for i in range(n)])
 
 
 @dataclass(frozen=True)
 class Torus(Graph):
-    """A grid whose opposite borders meet: every node has four neighbours.
+    """A grid with joined opposite borders: every node has four neighbours.
 
     Attributes:
-        rows: of the grid, a divisor of the number of nodes; by default the largest one up to its root.
+        rows: rows of the grid, a divisor of the number of nodes; by default the largest one up to its square root.
     """
 
     rows: int | None = None
 
     def edges(self, n: int, rng: Rng) -> NDArray[np.int64]:
-        """Right and down, round the borders."""
+        """Return the links right and down, across the borders."""
         del rng
         rows = max(r for r in range(1, int(n**0.5) + 1) if n % r == 0) if self.rows is None else self.rows
         if rows < 1 or n % rows:
@@ -96,10 +96,10 @@ class Torus(Graph):
 
 @dataclass(frozen=True)
 class Complete(Graph):
-    """Everyone is linked to everyone: one step of mixing is the mean."""
+    """Links all pairs of nodes: one mixing step gives the mean."""
 
     def edges(self, n: int, rng: Rng) -> NDArray[np.int64]:
-        """All pairs."""
+        """Return all pairs."""
         del rng
         return np.argwhere(np.triu(np.ones((n, n), dtype=bool), 1)).astype(np.int64)
 
@@ -109,13 +109,13 @@ class StarGraph(Graph):
     """One node in the middle, linked to all others: a server that also trains.
 
     Attributes:
-        centre: its index.
+        centre: index of this node.
     """
 
     centre: int = 0
 
     def edges(self, n: int, rng: Rng) -> NDArray[np.int64]:
-        """Centre to everyone."""
+        """Return the links from the centre to all other nodes."""
         del rng
         if not 0 <= self.centre < n:
             raise ConfigError(f"centre={self.centre} of {n} nodes", where="StarGraph", remedy=f"use 0 to {n - 1}")
@@ -124,10 +124,10 @@ class StarGraph(Graph):
 
 @dataclass(frozen=True)
 class Expander(Graph):
-    """A random graph in which every node has ``degree`` neighbours: few links, and yet few steps from anyone to anyone.
+    """A random graph in which every node has ``degree`` neighbours: few links, but short paths between all nodes.
 
-    The union of ``degree // 2`` random circles (with an odd degree also a random pairing), so that it is connected. Nodes of a circle swap
-    places until no link is double; where nodes are very few one may stay double, and its ends then have a neighbour less.
+    It is the union of ``degree // 2`` random circles (plus a random pairing if the degree is odd), so it is connected. Nodes of a circle swap
+    places until no link is double. With very few nodes, one link may stay double, and its ends then have one neighbour less.
 
     Attributes:
         degree: at least 2; odd only with an even number of nodes.
@@ -140,7 +140,7 @@ class Expander(Graph):
             raise ConfigError(f"degree={self.degree}", where="Expander", remedy="use at least 2")
 
     def edges(self, n: int, rng: Rng) -> NDArray[np.int64]:
-        """The circles and the pairing."""
+        """Return the circles and the pairing."""
         if self.degree >= n or (self.degree % 2 and n % 2):
             raise ConfigError(
                 f"degree={self.degree} with {n} nodes",
@@ -157,7 +157,7 @@ class Expander(Graph):
 
 
 def _add(links: NDArray[np.bool_], draw: np.random.Generator, ends: Callable[[Any], tuple[Any, Any]]) -> None:
-    """Add a random circle or pairing to the links; nodes swap places as long as that leaves fewer links that are there already."""
+    """Add a random circle or pairing to the links; nodes swap places while that reduces the number of duplicate links."""
     n = len(links)
     order = draw.permutation(n)
     double = int(links[ends(order)].sum())
@@ -179,7 +179,7 @@ class ErdosRenyi(Graph):
     """Every pair is linked with the same probability. Above ``log(n)/n`` such a graph is almost surely connected.
 
     Attributes:
-        probability: of a link, in (0, 1].
+        probability: probability of a link, in (0, 1].
     """
 
     probability: float = 0.5
@@ -189,14 +189,14 @@ class ErdosRenyi(Graph):
             raise ConfigError(f"probability={self.probability}", where="ErdosRenyi", remedy="use a number in (0, 1]")
 
     def edges(self, n: int, rng: Rng) -> NDArray[np.int64]:
-        """A coin a pair."""
+        """Return each pair with the given probability."""
         coins = rng.generator().random((n, n)) < self.probability
         return np.argwhere(np.triu(coins, 1)).astype(np.int64)
 
 
 @dataclass(frozen=True)
 class Geometric(Graph):
-    """Nodes at random places of the unit square, linked where they are near: radios.
+    """Nodes at random places of the unit square, linked if they are close, like radios.
 
     Attributes:
         radius: reach of a link.
@@ -209,7 +209,7 @@ class Geometric(Graph):
             raise ConfigError(f"radius={self.radius}", where="Geometric", remedy="use a positive number")
 
     def edges(self, n: int, rng: Rng) -> NDArray[np.int64]:
-        """Pairs within reach."""
+        """Return the pairs within reach."""
         places = rng.generator().random((n, 2))
         far = ((places[:, None] - places[None]) ** 2).sum(axis=2)
         return np.argwhere(np.triu(far <= self.radius**2, 1)).astype(np.int64)
@@ -217,7 +217,7 @@ class Geometric(Graph):
 
 @dataclass(frozen=True)
 class EdgeList(Graph):
-    """A graph link by link.
+    """A graph given as a list of links.
 
     Attributes:
         links: pairs of node indices, in the order of the federation's clients.
@@ -229,7 +229,7 @@ class EdgeList(Graph):
         object.__setattr__(self, "links", pairs("EdgeList", "links", self.links))
 
     def edges(self, n: int, rng: Rng) -> NDArray[np.int64]:
-        """As given."""
+        """Return the links as given."""
         del rng
         for a, b in self.links:
             if not (0 <= a < n and 0 <= b < n) or a == b:
@@ -243,10 +243,10 @@ class EdgeList(Graph):
 class TimeVarying(Graph):
     """A new graph in every round: the base drawn again, its nodes at other places, and some links down.
 
-    A round's graph may be disconnected; over the rounds everyone is reached.
+    A round's graph may be disconnected; over the rounds, every node is reached.
 
     Attributes:
-        base: what is drawn.
+        base: the graph to draw.
         up: share of the links that work in a round, in (0, 1].
     """
 
@@ -263,13 +263,13 @@ class TimeVarying(Graph):
         return True
 
     def edges(self, n: int, rng: Rng) -> NDArray[np.int64]:
-        """This round's."""
+        """Return the edges of this round."""
         draw = rng.child("places").generator()
         found = draw.permutation(n)[self.base.edges(n, rng.child("base"))]
         return _unique(found[draw.random(len(found)) < self.up].tolist())
 
 
 def _unique(pairs: list[Any]) -> NDArray[np.int64]:
-    """Each pair once, smaller index first, without loops."""
+    """Return each pair once, smaller index first, without loops."""
     found = np.sort(np.array(pairs, dtype=np.int64).reshape(-1, 2), axis=1)
     return np.unique(found[found[:, 0] != found[:, 1]], axis=0)

@@ -1,4 +1,4 @@
-"""Groups of clients: those of an edge server, or of a cluster."""
+"""Groups of clients: of an edge server, or of a cluster."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 __all__ = ["Grouped", "Groups", "check_groups", "members_of"]
 
 Groups = int | tuple[tuple[int, ...], ...]
-"""How many groups of (nearly) equal size, in the order of the clients; or the positions of each group's members."""
+"""Number of groups of (nearly) equal size, in the order of the clients; or the positions of each group's members."""
 
 
 def check_groups(groups: Groups, where: str) -> Groups:
-    """Refuse groups that cannot be; return them as plain tuples.
+    """Refuse impossible groups; return valid ones as plain tuples.
 
     Raises:
-        ConfigError: neither a number nor groups of positions; no group, an empty one, or a client in two.
+        ConfigError: ``groups`` is neither a number nor groups of positions, has no group, an empty one, or a client in two groups.
     """
     if isinstance(groups, int | np.integer):
         if groups < 1:
@@ -40,19 +40,19 @@ def check_groups(groups: Groups, where: str) -> Groups:
 
 
 def members_of(groups: Groups, n: int, where: str) -> list[NDArray[np.int64]]:
-    """The positions of each group's members, sorted.
+    """Return the positions of each group's members, sorted.
 
     Raises:
-        ConfigError: the groups are not those of ``n`` clients.
+        ConfigError: the groups do not match ``n`` clients.
     """
     if isinstance(groups, int):
         if groups > n:
-            raise ConfigError(f"groups={groups} of {n} clients", where=where, remedy="use at most one group a client")
+            raise ConfigError(f"groups={groups} of {n} clients", where=where, remedy="use at most one group per client")
         return [np.sort(part) for part in np.array_split(np.arange(n), groups)]
     found = [np.array(sorted(group), dtype=np.int64) for group in groups]
     if sorted(int(i) for part in found for i in part) != list(range(n)):
         raise ConfigError(
-            f"groups of {sum(map(len, found))} clients, and there are {n}",
+            f"the groups have {sum(map(len, found))} clients, but the federation has {n}",
             where=where,
             remedy="put each of the federation's clients into one group",
         )
@@ -64,9 +64,9 @@ class Grouped(Graph):
     """A graph inside each group, and no links between groups.
 
     Attributes:
-        base: of each group.
-        groups: who is with whom.
-        n: nodes in all.
+        base: the graph of each group.
+        groups: the groups.
+        n: total number of nodes.
     """
 
     base: Graph
@@ -75,15 +75,15 @@ class Grouped(Graph):
 
     @property
     def changes(self) -> bool:
-        """As the base."""
+        """Whether the base changes."""
         return self.base.changes
 
     def edges(self, n: int, rng: Rng) -> NDArray[np.int64]:
-        """Of everyone."""
+        """Return the edges among all nodes."""
         return self.among(np.arange(n), rng)
 
     def among(self, members: NDArray[np.int64], rng: Rng) -> NDArray[np.int64]:
-        """Each group's members by themselves."""
+        """Return the edges inside each group."""
         found = [np.zeros((0, 2), dtype=np.int64)]
         for number, group in enumerate(members_of(self.groups, self.n, "topology.groups")):
             there = np.flatnonzero(np.isin(members, group))

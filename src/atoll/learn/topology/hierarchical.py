@@ -1,4 +1,4 @@
-"""Client, edge, cloud: edge servers run rounds of their own, and a cloud averages them."""
+"""Client, edge, cloud: edge servers run their own rounds, and a cloud averages them."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ class _Edges(Topology):
     """Clients in groups, each with an edge server.
 
     Attributes:
-        groups: how many groups, or the positions of each one's members.
-        every: rounds that an edge runs with its own members before edges hear of each other.
+        groups: number of groups, or the positions of each group's members.
+        every: rounds that an edge runs with its own members before edges exchange models.
     """
 
     groups: Groups = 2
@@ -65,46 +65,46 @@ class _Edges(Topology):
             raise ConfigError(f"every={self.every}", where=type(self).__name__, remedy="use at least 1 round")
 
     def groups_of(self, n: int) -> list[NDArray[np.int64]]:
-        """The members of each edge."""
+        """Return the members of each edge."""
         return members_of(self.groups, n, type(self).__name__)
 
     def servers(self, n: int) -> dict[str, str]:
-        """``edge-0``, ``edge-1``, ..."""
+        """Return ``edge-0``, ``edge-1``, ..."""
         return {f"edge-{e}": "edge" for e in range(len(self.groups_of(n)))}
 
     @property
     def offers(self) -> frozenset[Capability]:
-        """Servers to which clients send their released replies and nothing else; one sum, if one edge has all clients."""
+        """Servers that receive only released replies from clients; one sum, if one edge has all clients."""
         one = self.groups == 1 if isinstance(self.groups, int) else len(self.groups) == 1
         return frozenset({SERVER, FIXED_COHORT, RELEASED_ONLY, *((ONE_SUM,) if one else ())})
 
     @property
     def lacks(self) -> Mapping[Capability, str]:
-        """Why it does not offer a capability."""
-        return {ONE_SUM: "knows that of an edge's clients alone"}
+        """Reasons for capabilities that the topology does not offer."""
+        return {ONE_SUM: "knows only that of an edge's clients"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Hierarchical(_Edges):
     """Client-edge-cloud: an edge runs ``every`` rounds with its members, then the cloud averages the edges, by examples.
 
-    A round of the history is one of the cloud's, ``every`` rounds at each edge. Selection, uplink, reducer, aggregation and pacing act
-    between edges and clients; the edges' servers are averaged leaf by leaf (parameters, momentum, control variates). With ``every=1`` and
-    everyone it is the flat training wherever the server's fold is linear (FedAvg, FedAvgM, FedProx, FedDyn). The cloud's traffic is
-    ``2 * edges`` models for ``every`` rounds, instead of ``2 * clients`` a round.
+    A round of the history is one of the cloud's rounds: ``every`` rounds at each edge. Selection, uplink, reducer, aggregation and pacing act
+    between edges and clients. The edges' servers are averaged leaf by leaf (parameters, momentum, control variates). With ``every=1`` and
+    all clients, it is flat training if the server's fold is linear (FedAvg, FedAvgM, FedProx, FedDyn). The cloud's traffic is
+    ``2 * edges`` models for ``every`` rounds, instead of ``2 * clients`` per round.
 
     Liu, Zhang, Song, Letaief 2020, "Client-Edge-Cloud Hierarchical Federated Learning" (HierFAVG): ``kappa_1`` is the algorithm's local steps,
     ``kappa_2`` is ``every``.
 
-    With ``lockstep=True`` a round of the history is one round of the clients: edges wait for each other in every round, and the cloud is heard of once in
-    ``every`` rounds. That is how W. Wu's thesis (2021, section 4.5.2) times HierFAVG beside methods whose rounds are of one kind. Between the cloud's
-    rounds the global model, which nobody holds then, is the mean of the edges' by examples.
+    With ``lockstep=True``, a round of the history is one round of the clients: edges wait for each other in every round, and the cloud acts once in
+    ``every`` rounds. W. Wu's thesis (2021, section 4.5.2) times HierFAVG this way, to compare it with methods with rounds of one kind. Between the cloud's
+    rounds, the global model is the mean of the edges' models by examples, which no party holds.
 
     Attributes:
-        groups: how many edges, or the positions of each one's members.
+        groups: number of edges, or the positions of each edge's members.
         every: ``kappa_2``.
-        lockstep: rows are rounds of the clients.
-        together: the cohort of a round is drawn among all clients, as that thesis's tables have it, and not ``ceil(C N_r)`` in every region; with
+        lockstep: whether rows are rounds of the clients.
+        together: whether the cohort of a round is drawn among all clients, as in that thesis's tables, instead of ``ceil(C N_r)`` in every region; needs
             ``lockstep`` and ``Uniform`` selection.
     """
 
@@ -113,17 +113,17 @@ class Hierarchical(_Edges):
 
     @property
     def needs(self) -> tuple[Need, ...]:
-        """A rule without memory, where one draws for all edges."""
+        """The base's needs; with ``together``, also a rule without memory."""
         drawn = Need(SAMPLE, "draws a cohort among all clients", "together=False")
         return (*super().needs, *((drawn,) if self.together else ()))
 
     @property
     def offers(self) -> frozenset[Capability]:
-        """Also rounds of edges that a pacing may hold, where the cloud averages after each."""
+        """The base's capabilities; if the cloud averages after each round, also edge rounds for a pacing."""
         return super().offers | {EDGE_ROUNDS} if self.every == 1 and not self.lockstep else super().offers
 
     def check(self, context: Context) -> None:
-        """Refuse cohorts that cannot be drawn."""
+        """Refuse impossible cohorts."""
         super().check(context)
         if self.together and not self.lockstep:
             refuse(
@@ -134,7 +134,7 @@ class Hierarchical(_Edges):
             )
 
     def course(self, context: Context) -> Course:
-        """Rounds of the cloud."""
+        """Return rounds of the cloud."""
         from .lockstep import Lockstep
 
         if context.pacing.layered:
@@ -144,16 +144,16 @@ class Hierarchical(_Edges):
 
 @dataclass(frozen=True, kw_only=True)
 class ClusteredGossip(_Edges):
-    """Centralised inside, decentralised between: an edge runs ``every`` rounds with its members, then edges mix with their neighbours.
+    """Centralised inside groups, decentralised between them: an edge runs ``every`` rounds with its members, then edges mix with their neighbours.
 
-    Nobody coordinates the edges; each has a model of its own, and the global model is their mean. ``consensus`` in the history is the distance
-    of the farthest edge from it. On a complete graph with clusters of equal size and data it is the flat training.
+    No party coordinates the edges. Each has its own model, and the global model is their mean. ``consensus`` in the history is the distance
+    of the farthest edge from it. On a complete graph with clusters of equal size and data, it is flat training.
 
     Attributes:
-        groups: how many edges, or the positions of each one's members.
+        groups: number of edges, or the positions of each edge's members.
         every: rounds at the edges before they mix.
-        graph: of the edges.
-        mixing: steps of mixing.
+        graph: the graph of the edges.
+        mixing: number of mixing steps.
     """
 
     graph: Graph = field(default_factory=Complete)
@@ -165,7 +165,7 @@ class ClusteredGossip(_Edges):
             raise ConfigError(f"mixing={self.mixing}", where="ClusteredGossip", remedy="use at least 1 step")
 
     def course(self, context: Context) -> Course:
-        """Rounds of the edges, and mixing."""
+        """Return rounds of the edges, and mixing."""
         return _Peers(self, context)
 
 
@@ -179,7 +179,7 @@ class EdgeRounds(Course):
         self.contexts = [replace(context, clients=context.clients.part(members)) for members in self.groups]
 
     def initial(self, fed: Federation) -> Tree:
-        """The state of every edge: that of a server of its own."""
+        """Start with a server's state for every edge."""
         sizes = [None if self.context.clients.sizes is None else w for w in self.weights]
         first = initial(fed, self.context)
         rules = [self.context.selection.init(fed.parties[m]) for m in self.groups]
@@ -190,7 +190,7 @@ class EdgeRounds(Course):
         }
 
     async def visit(self, fed: Federation, e: int, state: Tree, down: Tree = None) -> tuple[Tree, dict[str, Any]]:
-        """Let an edge run its rounds; ``down`` is what it is sent first, and answered in kind."""
+        """Let an edge run its rounds; it receives ``down`` first, and answers in the same form."""
         rows: list[dict[str, Any]] = []
         kept = state
 
@@ -208,12 +208,12 @@ class EdgeRounds(Course):
         return kept, summed(rows)
 
     async def visits(self, fed: Federation, state: Tree, down: Tree = None) -> tuple[list[Tree], dict[str, Any]]:
-        """All edges side by side."""
+        """Let all edges run their rounds concurrently."""
         made = await asyncio.gather(*(self.visit(fed, e, edge, down) for e, edge in enumerate(state["edges"])))
         return [edge for edge, _ in made], summed([row for _, row in made])
 
     def finished(self, edges: list[Tree]) -> Tree:
-        """The global model: the mean of the edges'."""
+        """Return the global model: the mean of the edges' models."""
         models = [global_model(edge) for edge in edges]
         return mean_states(models, [1.0] * len(models))
 
@@ -233,7 +233,7 @@ class _Cloud(EdgeRounds):
         return {"edges": [{**edge, **mean} for edge in edges]}, {**row, **traffic}
 
     async def model(self, watch: Federation, state: Tree, number: int) -> tuple[Tree, dict[str, Any]]:
-        """The cloud's."""
+        """Return the cloud's model."""
         del watch, number
         return global_model(state["edges"][0]), {}
 
@@ -246,13 +246,13 @@ class _Peers(EdgeRounds):
         self.graph, self.mixing = topology.graph, topology.mixing
 
     def initial(self, fed: Federation) -> Tree:
-        """The state of every edge, where the edges' graph is in one piece."""
+        """Start with a state for every edge, if the edges' graph is connected."""
         names = [f"edge-{e}" for e in range(len(self.groups))]
         require_connected(self.graph, len(names), self.graph_key(fed, 1), names)
         return super().initial(fed)
 
     def graph_key(self, fed: Federation, number: int) -> int:
-        """From what the graph of a round is drawn."""
+        """Return the key from which the graph of a round is drawn."""
         return seed_of(fed.rng, "graph", number if self.graph.changes else 0)
 
     async def round(self, fed: Federation, state: Tree, number: int) -> tuple[Tree, dict[str, Any]]:
@@ -264,7 +264,7 @@ class _Peers(EdgeRounds):
         return {"edges": edges}, row
 
     async def _mixed(self, fed: Federation, edges: list[Tree], matrix: Any) -> list[Tree]:
-        """One step: every edge sends its state to each neighbour, over a link of their own."""
+        """Run one mixing step: every edge sends its state to each neighbour over their own link."""
         sent = [shared(edge, "state") for edge in edges]
         place = [fed.world.roster.position(f"edge-{e}") for e in range(len(edges))]
         clock, transfer = fed.clock, fed.world.cost.transfer
@@ -282,7 +282,7 @@ class _Peers(EdgeRounds):
         return made
 
     async def model(self, watch: Federation, state: Tree, number: int) -> tuple[Tree, dict[str, Any]]:
-        """The mean, and how far the farthest edge is from it."""
+        """Return the mean model, and the distance of the farthest edge from it."""
         del watch, number
         mean = self.finished(state["edges"])
         away = [
@@ -293,7 +293,7 @@ class _Peers(EdgeRounds):
 
 
 def summed(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Rows as one: counts add up, measures are means over the replies."""
+    """Return several rows as one: counts add up, measures are means over the replies."""
     made: dict[str, Any] = {}
     weights = [max(float(row.get("replied", 0)), 0.0) for row in rows]
     for name in dict.fromkeys(key for row in rows for key in row if not key.startswith("bytes_")):

@@ -1,4 +1,4 @@
-"""Edges in lockstep: every round of the clients is a round of the history, and the cloud averages once in ``every`` of them."""
+"""Edges in lockstep: every round of the clients is a round of the history, and the cloud averages after every ``every`` rounds."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ __all__ = ["Lockstep"]
 
 @dataclass(frozen=True)
 class _Drawn(Selection):
-    """Clients that were drawn before.
+    """Selection of clients drawn before.
 
     Attributes:
-        positions: theirs, in the roster.
+        positions: positions of these clients in the roster.
     """
 
     positions: tuple[int, ...]
 
     def cohort_size(self, population: int) -> int:
-        """All of them."""
+        """Return the number of drawn clients."""
         del population
         return len(self.positions)
 
     def invite(self, candidates: Candidates, count: int, state: Tree) -> NDArray[Any]:
-        """Those that are there."""
+        """Return those that are available."""
         del count, state
         return np.flatnonzero(np.isin(candidates.parties.positions, self.positions))
 
@@ -53,8 +53,8 @@ class Lockstep(EdgeRounds):
     """Rounds of the clients under edges that wait for each other.
 
     Args:
-        topology: with ``every`` and ``together``.
-        context: the training's.
+        topology: the topology, with ``every`` and ``together``.
+        context: the training's context.
     """
 
     def __init__(self, topology: Hierarchical, context: Context) -> None:
@@ -62,7 +62,7 @@ class Lockstep(EdgeRounds):
         self.together = topology.together
 
     async def round(self, fed: Federation, state: Tree, number: int) -> tuple[Tree, dict[str, Any]]:
-        """One round at every edge; the cloud's model comes before the first of ``every`` and is made after the last."""
+        """Run one round at every edge; the cloud sends its model before the first of ``every`` rounds and computes it after the last."""
         edges, row = state["edges"], dict[str, Any]()
         sent = {name: edges[0][name] for name in ("server", "buffers")}
         if (number - 1) % self.every == 0:
@@ -79,13 +79,13 @@ class Lockstep(EdgeRounds):
         return {"edges": edges}, row
 
     async def model(self, watch: Federation, state: Tree, number: int) -> tuple[Tree, dict[str, Any]]:
-        """The mean of the edges' by examples, which is the cloud's when it has just made one."""
+        """Return the mean of the edges' models by examples, which is the cloud's model if it was just computed."""
         del watch, number
         models = [global_model(edge) for edge in state["edges"]]
         return mean_states(models, self.weights), {}
 
     def _contexts(self, fed: Federation, edge: Tree) -> list[Context | None]:
-        """What each edge is to do; nothing where nobody of its region was drawn."""
+        """Return each edge's context; ``None`` if no client of its region was drawn."""
         if not self.together:
             return list(self.contexts)
         inviter = Inviter(fed, self.context, {**edge, "contacts": edge["contacts"] + 1})
@@ -100,7 +100,7 @@ class Lockstep(EdgeRounds):
     async def _cycle(
         self, fed: Federation, e: int, state: Tree, context: Context | None
     ) -> tuple[Tree, dict[str, Any]]:
-        """A round of one edge, which is a hub with a scope of its own from the beginning to the end of the training."""
+        """Run a round of one edge, which is a hub with its own scope for the whole training."""
         number = state["rounds"] + 1
         state = {**state, "rounds": number}
         if context is None and self.context.algorithm.plan(state["server"]):
@@ -110,7 +110,7 @@ class Lockstep(EdgeRounds):
         return await server_round(scope, context or self.contexts[e], state, number)
 
     async def _carry(self, fed: Federation, messages: list[Tree], way: str) -> int:
-        """Send each edge a message, or hear one from it, side by side; return all bytes."""
+        """Send each edge a message, or receive one from it, concurrently; return all bytes."""
         clock, transfer, roster = fed.clock, fed.world.cost.transfer, fed.world.roster
         sizes, slowest = [M.nbytes(message) for message in messages], 0.0
         for e, size in enumerate(sizes):

@@ -1,4 +1,4 @@
-"""Nodes that come and go."""
+"""Nodes that join and leave."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ __all__ = ["Membership"]
 
 @dataclass(frozen=True)
 class Membership:
-    """Who is in the federation when. The graph of a round is that of its members, in the order of their positions.
+    """A schedule of members. The graph of a round has its members, in the order of their positions.
 
-    A node that joins starts from the state of a neighbour, which sends it; it keeps nothing of an earlier stay.
+    A node that joins starts from the state that a neighbour sends; it keeps nothing from earlier.
 
     Attributes:
-        joins: ``(node, round)``: it is not there before this round.
-        leaves: ``(node, round)``: it is not there from this round on.
+        joins: ``(node, round)``: the node is absent before this round.
+        leaves: ``(node, round)``: the node is absent from this round on.
     """
 
     joins: tuple[tuple[int, int], ...] = ()
@@ -43,33 +43,33 @@ class Membership:
             moves = self._moves(node)
             if any(a[0] == b[0] or a[1] == b[1] for a, b in pairwise(moves)):
                 raise ConfigError(
-                    f"node {node} moves at {moves}", where="Membership", remedy="let it join and leave by turns"
+                    f"node {node} moves at {moves}", where="Membership", remedy="let it join and leave alternately"
                 )
 
     def _moves(self, node: int) -> list[tuple[int, bool]]:
-        """``(round, whether it is there from then on)``, in order."""
+        """Return ``(round, whether the node is present from then on)``, in order."""
         came = [(number, True) for i, number in self.joins if i == node]
         return sorted(came + [(number, False) for i, number in self.leaves if i == node])
 
     def at(self, number: int, n: int) -> NDArray[np.int64]:
-        """Positions of the members of a round, sorted."""
+        """Return the positions of the members of a round, sorted."""
         return np.array([i for i in range(n) if self._there(i, number)], dtype=np.int64)
 
     def joined(self, number: int, n: int) -> NDArray[np.int64]:
-        """Positions of those who are there for the first round after an absence; nobody in round 1."""
+        """Return the positions of nodes in their first round after an absence; empty in round 1."""
         if number == 1:
             return np.zeros(0, dtype=np.int64)
         return np.setdiff1d(self.at(number, n), self.at(number - 1, n))
 
     def changes(self) -> list[int]:
-        """The rounds in which somebody comes or goes, and the first."""
+        """Return the rounds in which a node joins or leaves, and round 1."""
         return sorted({1, *(r for _, r in (*self.joins, *self.leaves))})
 
     def check(self, n: int) -> None:
-        """Refuse a schedule of nodes that are not there, or under which everyone is gone, or nobody stays to welcome who joins.
+        """Refuse a schedule of unknown nodes, or one with a round in which no member of the round before stays to welcome others.
 
         Raises:
-            ConfigError: it does not work out.
+            ConfigError: the schedule is impossible.
         """
         strange = [node for node, _ in (*self.joins, *self.leaves) if node >= n]
         if strange:
@@ -78,7 +78,7 @@ class Membership:
             staying = np.setdiff1d(self.at(number, n), self.joined(number, n))
             if not len(staying):
                 raise ConfigError(
-                    f"in round {number} nobody is there who was there before",
+                    f"in round {number}, no node from the round before is present",
                     where="Membership",
                     remedy="let some node stay",
                 )

@@ -1,12 +1,12 @@
-"""Mixing ``X <- W X`` by sealed mail: every node hears its neighbours, and nobody hears everyone.
+"""Mixing ``X <- W X`` by sealed letters: every node receives from its neighbours only.
 
-A step costs one superstep: each node posts one envelope a neighbour, and the relay hands them over with the next superstep. Each envelope is
-metered where it leaves (up) and where it arrives (down). Mail has one content a recipient, so that nodes mix one by one; the local
-update before it is a request of its own, which may run in blocks.
+A step costs one superstep: each node posts one envelope per neighbour, and the relay delivers them with the next superstep. Each envelope is
+metered where it leaves (up) and where it arrives (down). A letter has one content per recipient, so nodes mix one by one. The local
+update before it is a separate request, which may run in blocks.
 
 With a compressor it is CHOCO gossip (Koloskova, Stich, Jaggi 2019, "Decentralized Stochastic Optimization and Gossip Algorithms with Compressed
-Communication", Algorithm 1): node i has a public copy ``c_i`` that all its neighbours know, sends ``q_i = C(x_i - c_i)``, everyone adds it to its
-copy, and ``x_i <- x_i + gamma sum_j W_ij (c_j - c_i)``. An unbiased compressor with variance ``omega`` is damped by ``1 / (1 + omega)``, which makes it
+Communication", Algorithm 1): node i has a public copy ``c_i`` that all its neighbours know and sends ``q_i = C(x_i - c_i)``. All add it to their
+copies, and ``x_i <- x_i + gamma sum_j W_ij (c_j - c_i)``. An unbiased compressor with variance ``omega`` is damped by ``1 / (1 + omega)``, which makes it
 the contraction that this needs. A node keeps ``c_i`` and ``s_i = sum_j W_ij c_j``, two models whatever its degree.
 """
 
@@ -42,15 +42,15 @@ __all__ = ["Mixer"]
 
 @dataclass(frozen=True, eq=False)
 class Mixer:
-    """Mixes what lies in ``island.state`` of the nodes of a graph.
+    """Mixes ``island.state`` of the nodes of a graph.
 
     Attributes:
-        graph: of the nodes that take part, in the order of their positions.
-        names: of the whole population, by position.
-        steps: of mixing.
-        share: what is mixed.
+        graph: the graph of the nodes that take part, in the order of their positions.
+        names: names of the whole population, by position.
+        steps: number of mixing steps.
+        share: which part of the state to mix.
         compress: the compressor of CHOCO, ``None`` for plain mixing.
-        gamma: its step.
+        gamma: step size of CHOCO.
     """
 
     graph: Graph
@@ -62,13 +62,13 @@ class Mixer:
 
     @property
     def task(self) -> Task:
-        """A superstep; its message is ``{"key", "round", "step", "members"}``."""
+        """The task of a superstep, with the message ``{"key", "round", "step", "members"}``."""
         return Task("atoll.learn.topology:mix", self._task)
 
     async def mix(self, fed: Federation, nodes: Parties, number: int, key: int) -> tuple[Parties, int]:
-        """Run the steps among these nodes; return those that went all the way, and how many messages were heard.
+        """Run the steps among these nodes; return the nodes that finished, and how many messages arrived.
 
-        A node that is lost before it posts is not in the round. One that is lost after it posted has given and not taken: the mean then moves.
+        A node lost before it posts is not in the round. A node lost after it posted has given but not taken, so the mean moves.
         """
         everyone = len(nodes) == len(self.names)
         message = {"key": key, "round": number, "members": None if everyone else np.sort(nodes.positions)}
@@ -81,11 +81,11 @@ class Mixer:
         return last.senders, heard
 
     def declared(self, node: Tree) -> int | None:
-        """Bits that the compressor declares of one message of a node in such a state; ``None`` without one, or where it cannot tell."""
+        """Return the bits that the compressor declares for one message of a node in this state; ``None`` without a compressor, or if it cannot tell."""
         return None if self.compress is None else bits_of(Chain((self.compress,)), shared(node, self.share))
 
     def weights(self, position: int, key: int, members: Any) -> tuple[dict[str, float], float]:
-        """``W_ij`` of a node's neighbours by name, and ``W_ii``."""
+        """Return ``W_ij`` of a node's neighbours by name, and ``W_ii``."""
         known = np.arange(len(self.names)) if members is None else np.asarray(members)
         row = mixing_matrix(self.graph, known, int(key))[int(np.searchsorted(known, position))]
         places = [int(j) for j in np.flatnonzero(row) if int(known[j]) != position]
@@ -93,7 +93,7 @@ class Mixer:
         return {str(self.names[int(known[j])]): float(row[j]) for j in places}, own
 
     def begun(self, node: Tree) -> Tree:
-        """A node's first state; with a compressor also the public copies, which all begin at the common model."""
+        """Return a node's first state; with a compressor also the public copies, which all start at the common model."""
         if self.compress is None:
             return node
         values = shared(node, self.share)
@@ -113,7 +113,7 @@ class Mixer:
         return {}
 
     def _sent(self, node: Tree, own: float, message: Tree, rng: Rng) -> tuple[Tree, Tree]:
-        """What goes to the neighbours, and the node afterwards."""
+        """Return the message to the neighbours, and the node afterwards."""
         values = shared(node, self.share)
         if self.compress is None:
             return node, values
@@ -126,7 +126,7 @@ class Mixer:
         return {**node, "copy": copy, "around": around}, wire
 
     def _received(self, node: Tree, inbox: dict[str, Tree], weights: dict[str, float], message: Tree) -> Tree:
-        """The node after what its neighbours sent."""
+        """Return the node after its neighbours' messages."""
         values = shared(node, self.share)
         if self.compress is None:
             return with_shared(node, pulled(values, inbox, weights), self.share)
@@ -139,7 +139,7 @@ class Mixer:
         return {**with_shared(node, moved, self.share), "around": around}
 
     def _read(self, wire: Tree, known: Tree, like: Tree) -> Tree:
-        """What a sent difference says, damped where the compressor is unbiased; ``like`` has its form."""
+        """Return a decoded difference, damped if the compressor is unbiased; ``like`` has its form."""
         stage = self.compress or Stage()
         omega = stage.omega(like) if stage.unbiased else None
         factor = 1.0 / (1.0 + omega) if omega else 1.0

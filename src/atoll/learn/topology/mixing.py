@@ -19,9 +19,9 @@ __all__ = ["check_matrix", "components", "contraction", "metropolis", "mixing_ma
 
 
 def metropolis(n: int, edges: NDArray[np.int64]) -> NDArray[np.float64]:
-    """``W_ij = 1 / (1 + max(deg_i, deg_j))`` on the links, the rest on the diagonal: symmetric and doubly stochastic, shape ``(n, n)``.
+    """Return ``W_ij = 1 / (1 + max(deg_i, deg_j))`` on the links, the rest on the diagonal: symmetric and doubly stochastic, shape ``(n, n)``.
 
-    Each node needs to know its own degree and its neighbours' only.
+    Each node needs to know only its own degree and its neighbours' degrees.
     """
     matrix = np.zeros((n, n))
     degree = np.bincount(edges.ravel(), minlength=n)
@@ -32,14 +32,14 @@ def metropolis(n: int, edges: NDArray[np.int64]) -> NDArray[np.float64]:
 
 
 def mixing_matrix(graph: Graph, members: NDArray[np.int64], key: int) -> NDArray[np.float64]:
-    """The Metropolis matrix of a graph of some nodes (positions, sorted) that is drawn from a key, ``(n, n)``; not to be changed.
+    """Return the read-only Metropolis matrix, ``(n, n)``, of a graph of nodes (positions, sorted) drawn from a key.
 
-    The last two are kept, at most ``16 n^2`` bytes.
+    The last two matrices are cached, at most ``16 n^2`` bytes.
     """
     return _made(graph, np.asarray(members, dtype=np.int64).tobytes(), int(key))
 
 
-@functools.lru_cache(maxsize=2)  # all nodes of a round ask for the same one, and each is n x n
+@functools.lru_cache(maxsize=2)  # all nodes of a round ask for the same n x n matrix
 def _made(graph: Graph, members: bytes, key: int) -> NDArray[np.float64]:
     known = np.frombuffer(members, dtype=np.int64)
     matrix = metropolis(len(known), graph.among(known, Rng(key)))
@@ -51,7 +51,7 @@ def check_matrix(matrix: NDArray[np.float64]) -> None:
     """Refuse a matrix that does not keep the mean: it must be symmetric, non-negative, and every row must add up to 1.
 
     Raises:
-        ConfigError: it is not.
+        ConfigError: the matrix is not.
     """
     faults = {
         "not square": matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1],
@@ -70,13 +70,13 @@ def check_matrix(matrix: NDArray[np.float64]) -> None:
 
 
 def contraction(matrix: NDArray[np.float64]) -> float:
-    """The second largest eigenvalue by size: a step of mixing shrinks the distance to the mean at least by this factor."""
+    """Return the second largest eigenvalue by magnitude: a mixing step shrinks the distance to the mean at least by this factor."""
     values = np.sort(np.abs(np.linalg.eigvalsh(matrix)))
     return float(values[-2]) if len(values) > 1 else 0.0
 
 
 def components(n: int, edges: NDArray[np.int64]) -> list[list[int]]:
-    """The connected parts, each sorted, by their first node."""
+    """Return the connected parts, each sorted, by their first node."""
     root = list(range(n))
 
     def top(i: int) -> int:
@@ -95,10 +95,10 @@ def components(n: int, edges: NDArray[np.int64]) -> list[list[int]]:
 def require_connected(
     graph: Graph, n: int, key: int, names: list[str] | None = None, child: tuple[str | int, ...] = ()
 ) -> None:
-    """Refuse a graph in which some nodes can never hear of some others; one that changes is judged over its rounds by its base.
+    """Refuse a graph in which some nodes can never reach others; a changing graph is judged by its base.
 
     Raises:
-        CompositionError: it falls into parts, which are named.
+        CompositionError: the graph is disconnected; names its parts.
     """
     stream = Rng(key).child(*child) if child else Rng(key)
     base = getattr(graph, "base", graph)

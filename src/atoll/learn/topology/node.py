@@ -1,4 +1,4 @@
-"""A node that is a server to itself: one round of any algorithm, on its own data and by itself.
+"""A node that is its own server: one round of any algorithm, on its own data, alone.
 
 Its private state is ``{"server", "client", "buffers"}``: the algorithm's state at the server, at the client, and the running statistics of
 normalisation layers. A round sends itself its own broadcast, updates, and folds its own reply, ``n = 1``.
@@ -28,12 +28,12 @@ __all__ = ["Node", "Round", "Turn", "folded"]
 
 
 class Turn:
-    """An island as a learner's task sees it in one phase: the same island, with the algorithm's own state and a key of the phase.
+    """An island as a learner's task sees it in one phase: the same island, with the algorithm's state and the phase's key.
 
     Args:
-        island: the real one.
+        island: the real island.
         state: the algorithm's private state.
-        rng: the phase's stream.
+        rng: the phase's random stream.
     """
 
     def __init__(self, island: Island, state: Tree, rng: Rng) -> None:
@@ -50,9 +50,9 @@ class Node:
     """Rounds of an algorithm at single nodes.
 
     Attributes:
-        algorithm: which one.
+        algorithm: the algorithm.
         learner: trains the model.
-        population: what ``RoundInfo`` says: a node alone is a population of one.
+        population: ``RoundInfo.population``: a single node is a population of one.
     """
 
     algorithm: Algorithm
@@ -60,20 +60,20 @@ class Node:
     population: int = 1
 
     def work(self, data: Any, args: Any, message: Tree) -> Work:
-        """That of the learner's training in every phase."""
+        """Return the work of the learner's training in every phase."""
         del args, message
         each = [self.learner.train.declared(data, {"phase": phase}) for phase in self.algorithm.phases]
         return Work(sum(w.examples for w in each), sum(w.batches for w in each), sum(w.epochs for w in each))
 
     def begin(self, key: int) -> Tree:
-        """The state before the first round: every node draws the same model from the same key, so that nobody has to send it."""
+        """Return the state before the first round: every node draws the same model from the same key, so it need not be sent."""
         params = self.learner.init(Rng(int(key)))
         return {"server": self.algorithm.init(params), "client": None, "buffers": self.learner.buffers()}
 
     async def round(
         self, island: Island, node: Tree, number: int, label: str | int = "phase"
     ) -> tuple[Tree, dict[str, Aggregate]]:
-        """One round: the node's next state, and the metrics of its last reply."""
+        """Run one round; return the node's next state, and the metrics of its last reply."""
         turn = Round(self, node, number, float(len(island.data)), island.rng)
         for at in range(len(turn.plan)):
             phase = turn.phase(at)
@@ -86,14 +86,14 @@ class Node:
 
 
 class Round:
-    """One node's round, phase by phase: all but the local updates.
+    """One node's round, phase by phase, except the local updates.
 
     Args:
-        node: whose functions.
-        state: of the node.
-        number: of the round.
-        examples: of the node.
-        rng: the node's stream of this request.
+        node: the node's functions.
+        state: the node's state.
+        number: the round.
+        examples: the node's number of examples.
+        rng: the node's random stream of this request.
     """
 
     def __init__(self, node: Node, state: Tree, number: int, examples: float, rng: Rng) -> None:
@@ -104,28 +104,28 @@ class Round:
         self.metrics: dict[str, Aggregate] = {}
 
     def phase(self, at: int) -> str | None:
-        """The phase that is next, if there is one at this place and the server needs it."""
+        """Return the phase at this index, if there is one and the server needs it."""
         wanted = at < len(self.plan) and self.node.algorithm.wanted(self.server, self.plan[at])
         return self.plan[at] if wanted else None
 
     def sent(self, phase: str) -> Tree:
-        """What the node sends itself."""
+        """Return the broadcast that the node sends itself."""
         return {
             **self.node.algorithm.broadcast(self.server, phase),
             **beside(self.state, self.node.learner, self.number),
         }
 
     def take(self, phase: str, reply: dict[str, Aggregate], client: Tree) -> None:
-        """Fold the node's own reply, and keep what its client keeps."""
+        """Fold the node's own reply, and keep its client state."""
         sums, self.metrics = folded(reply)
         self.state = {**self.state, "client": client, "buffers": sums.pop("buffers", self.state["buffers"])}
         self.server = self.node.algorithm.fold(self.server, sums, self.info, phase)
 
     def end(self, name: str) -> Tree:
-        """The node's next state.
+        """Return the node's next state.
 
         Raises:
-            DataError: its model has left the finite numbers.
+            DataError: the model has NaN or infinity.
         """
         server = self.node.algorithm.advance(self.server, self.info)
         require_finite(server["params"], self.number, whose=name, rate="the learning rate")
@@ -133,6 +133,6 @@ class Round:
 
 
 def folded(reply: dict[str, Aggregate]) -> tuple[dict[str, Any], dict[str, Aggregate]]:
-    """One reply as sums of one, and its metrics."""
+    """Return one reply as sums of one, and its metrics."""
     metrics = {name: aggregate for name, aggregate in reply.items() if aggregate.role == "metric"}
     return {name: a.total().result() for name, a in reply.items() if name not in metrics}, metrics

@@ -1,7 +1,7 @@
-"""Nodes in blocks: the local updates of all nodes of a round at once, each node's own server around them.
+"""Nodes in blocks: the local updates of all nodes of a round at once, with each node's own server around them.
 
-Nodes differ in everything, model included, so a learner takes them through ``apart()``, where every client has a broadcast of its own. The server's
-functions run node by node, as they do in `Node.round`: they are cheap, and counters keep their types.
+Nodes differ in everything, including the model, so a learner trains them through ``apart()``, with a separate broadcast for each client. The server's
+functions run node by node, as in `Node.round`: they are cheap, and counters keep their types.
 """
 
 from __future__ import annotations
@@ -32,25 +32,25 @@ Begun = Callable[[Tree, Tree], Tree]
 
 
 def blocks_of(node: Node, begun: Begun) -> NodeBlock | None:
-    """Rounds of a node in blocks, where its learner can; ``begun(state, message)`` gives a node's state, or the first one."""
+    """Return a node's rounds in blocks, if its learner supports them; ``begun(state, message)`` returns a node's state, or the initial one."""
     made = node.learner.apart() if isinstance(node.learner, SupportsApart) else None
     return None if made is None else NodeBlock(node, made, begun)
 
 
 class NodeBlock:
-    """A round of an algorithm at many nodes: a task's ``many`` and how it is tuned.
+    """A round of an algorithm at many nodes: a task's ``many`` and its tuning.
 
     Args:
-        node: a round at one.
-        apart: the learner's, see `atoll.learn.offered.SupportsApart`.
-        begun: a node's state, or the first one.
+        node: a round at one node.
+        apart: the learner's trainer, see `atoll.learn.offered.SupportsApart`.
+        begun: returns a node's state, or the initial one.
     """
 
     def __init__(self, node: Node, apart: Any, begun: Begun) -> None:
         self.node, self.apart, self.begun = node, apart, begun
 
     def many(self, cohort: Cohort, message: Tree) -> Iterator[Batch]:
-        """One round at every node of a cohort: metrics of the last reply, and the nodes' next states."""
+        """Run one round at every node of a cohort; return metrics of the last reply, and the nodes' next states."""
         turns = [self._begin(cohort, i, message) for i in range(len(cohort))]
         made = _Made()
         for at in range(max((len(turn.plan) for turn in turns), default=0)):
@@ -73,7 +73,7 @@ class NodeBlock:
     def _phase(
         self, cohort: Cohort, turns: list[Round], what: tuple[str, int], places: NDArray[np.int64], made: _Made
     ) -> None:
-        """The updates of some nodes, and each one's fold."""
+        """Run the updates of some nodes, and fold each."""
         phase, at = what
         keys = np.array([turns[i].rng.child("phase", at).key for i in places], dtype=np.uint64)
         some = Cohort(cohort.parties[places], keys, cohort.population)
@@ -88,12 +88,12 @@ class NodeBlock:
 
     @property
     def choices(self) -> dict[str, Any]:
-        """How blocks are run."""
+        """How blocks run."""
         return dict(self.apart.choices)
 
     @property
     def seconds(self) -> dict[str, float]:
-        """Spent on tracing and compiling so far."""
+        """Seconds spent on tracing and compiling so far."""
         return dict(self.apart.seconds)
 
     def recall(self, choices: dict[str, Any]) -> None:
@@ -101,7 +101,7 @@ class NodeBlock:
         self.apart.recall(choices)
 
     def prepare(self, cohort: Cohort, message: Tree, cores: int = 1) -> float:
-        """Decide and compile on these nodes; return the expected seconds of their round on one core, however many there are."""
+        """Decide and compile on these nodes; return the expected seconds of their round on one core, whatever their number."""
         del cores
         for _ in self.many(cohort, message):
             pass
@@ -109,7 +109,7 @@ class NodeBlock:
 
 
 class _Made:
-    """What came of the nodes of a cohort."""
+    """Results of the nodes of a cohort."""
 
     def __init__(self) -> None:
         self.errors: dict[int, Exception] = {}
@@ -117,7 +117,7 @@ class _Made:
         self.replies: dict[int, dict[str, Aggregate]] = {}
 
     def attempt(self, place: int, work: Callable[[], None]) -> None:
-        """Do something for one node, unless something failed for it before; an error is that node's alone."""
+        """Run ``work`` for one node, unless it failed before; an error affects only that node."""
         if place not in self.errors:
             try:
                 work()
@@ -125,12 +125,12 @@ class _Made:
                 self.errors[place] = error
 
     def end(self, place: int, turn: Round, name: str) -> None:
-        """A node's round is over."""
+        """End a node's round."""
         self.states[place] = turn.end(name)
         self.replies[place] = {**turn.metrics, "updated": Mean(np.float64(1.0), role="side")}
 
     def batches(self) -> Iterator[Batch]:
-        """Stacked replies, a batch for each set of names: nodes that were idle have fewer metrics."""
+        """Return stacked replies, one batch per set of names: idle nodes have fewer metrics."""
         alike: dict[tuple[str, ...], list[int]] = {}
         for place, reply in self.replies.items():
             alike.setdefault(tuple(reply), []).append(place)

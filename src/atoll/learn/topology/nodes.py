@@ -1,4 +1,4 @@
-"""The rounds of nodes that mix: local steps, mixing, newcomers, and what an observer may see."""
+"""The rounds of nodes that mix: local steps, mixing, newcomers, and what an observer sees."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ __all__ = ["Nodes", "seed_of"]
 
 
 def seed_of(rng: Rng, *path: str | int) -> int:
-    """A public key of 63 bits, which fits a message."""
+    """Return a public key of 63 bits, which fits a message."""
     return rng.child(*path).key >> 1
 
 
 class Nodes(NodeCourse):
-    """A course of nodes that are servers to themselves.
+    """A course of nodes that are their own servers.
 
     Args:
-        context: the training's.
-        mixer: how neighbours mix.
-        members: who is there when.
+        context: the training's context.
+        mixer: mixes neighbours' states.
+        members: which nodes take part when.
     """
 
     def __init__(self, context: Context, mixer: Mixer, members: Membership | None = None) -> None:
@@ -60,23 +60,23 @@ class Nodes(NodeCourse):
 
     @property
     def tasks(self) -> tuple[Task, ...]:
-        """All that nodes are asked."""
+        """All tasks of the nodes."""
         return (self.local, self.mixer.task, self.peek, self.distance, self.give, self.take)
 
     @property
     def local(self) -> Task:
-        """One round of the algorithm at the node itself."""
+        """Run one round of the algorithm at the node."""
         blocks: dict[str, Any] = {} if self.blocks is None else {"many": self.blocks.many, "tuning": self.blocks}
         return Task("atoll.learn.topology:local", self._local, work=self.node.work, **blocks)
 
     @property
     def peek(self) -> Task:
-        """The node's model, as one of equals."""
+        """Report the node's model, with equal weight."""
         return Task("atoll.learn.topology:peek", self._peek)
 
     @property
     def distance(self) -> Task:
-        """How far the node's model is from a given one."""
+        """Report the distance of the node's model from a given one."""
         return Task("atoll.learn.topology:distance", self._distance)
 
     @property
@@ -86,11 +86,11 @@ class Nodes(NodeCourse):
 
     @property
     def take(self) -> Task:
-        """Begin with the state that a neighbour sent."""
+        """Start with the state that a neighbour sent."""
         return Task("atoll.learn.topology:take", self._take)
 
     def at_node(self, island: Island, message: Tree) -> Tree:
-        """The node's state, or the first one."""
+        """Return the node's state, or the initial one."""
         return self._begun(island.state, message)
 
     def _begun(self, node: Tree, message: Tree) -> Tree:
@@ -118,18 +118,18 @@ class Nodes(NodeCourse):
 
     def _take(self, island: Island, message: Tree) -> Tree:
         del message
-        for came in island.inbox.values():  # from one sponsor, if it was heard
+        for came in island.inbox.values():  # from one sponsor, if its letter arrived
             island.state = {"client": None, **came}
         return {}
 
     # ------------------------------------------------------------------ the course
 
     def graph_key(self, fed: Federation, number: int) -> int:
-        """From what the graph of a round is drawn."""
+        """Return the key from which the graph of a round is drawn."""
         return seed_of(fed.rng, "graph", number if self.mixer.graph.changes else 0)
 
     def check(self, fed: Federation) -> None:
-        """Refuse a graph in parts, for every set of members that there will be."""
+        """Refuse a disconnected graph, for every set of members in the schedule."""
         names = [str(name) for name in self.context.clients.names]
         if self.members is None:
             require_connected(self.mixer.graph, len(names), self.graph_key(fed, 1), names)
@@ -140,12 +140,12 @@ class Nodes(NodeCourse):
             require_connected(self.mixer.graph, len(there), self.graph_key(fed, number), [names[i] for i in there])
 
     def initial(self, fed: Federation) -> Tree:
-        """The selection rule's memory, and the key of the first model; the models are the nodes' own."""
+        """Start with the selection rule's memory and the key of the initial model; the nodes keep the models."""
         self.check(fed)
         return {"selection": self.context.selection.init(fed.parties), "init": seed_of(fed.rng, "init")}
 
     def there(self, fed: Federation, number: int) -> Parties:
-        """The members of a round."""
+        """Return the members of a round."""
         return fed.parties if self.members is None else fed.parties[self.members.at(number, len(fed.parties))]
 
     async def round(self, fed: Federation, state: Tree, number: int) -> tuple[Tree, dict[str, Any]]:
@@ -166,7 +166,7 @@ class Nodes(NodeCourse):
             )
             row |= {name: float(value) for name, value in done.of("metric").items()}
             row |= {"silent": len(done.silent), "rejected": len(done.rejected)}
-            spoilt = fates(fed, done)  # mixing may lose others: who crashed in all of the round, the meter tells
+            spoilt = fates(fed, done)  # mixing may lose other nodes: the meter knows all crashes of the round
             row |= {name: spoilt[name] for name in ("late", "wasted") if name in spoilt}
             if done.errors:
                 row["errors"] = {name: str(error) for name, error in done.errors.items()}
@@ -183,13 +183,13 @@ class Nodes(NodeCourse):
         return {**state, "selection": selection}, row
 
     def _bits(self, key: int) -> int | None:
-        """What the compressor declares of a message, found once: the copies that neighbours keep have the form of the first model for ever."""
+        """Return the bits that the compressor declares for a message, found once: neighbours' copies always have the initial model's form."""
         if self.mixer.compress is not None and not self.declared:
             self.declared.append(self.mixer.declared(self.node.begin(key)))
         return self.declared[0] if self.declared else None
 
     def _invite(self, fed: Federation, there: Parties, state: Tree, number: int) -> tuple[Parties, int]:
-        """The nodes that are awake."""
+        """Return the nodes that are awake."""
         selection, sizes = self.context.selection, self.context.clients.sizes
         count = selection.cohort_size(len(there))
         known = None if sizes is None else np.asarray(sizes)[there.positions]
@@ -198,9 +198,9 @@ class Nodes(NodeCourse):
         return invited, min(count, len(invited))
 
     async def _welcome(self, fed: Federation, state: Tree, number: int) -> int:
-        """Newcomers get the state of a neighbour that was there before; of several, the one with the lowest position.
+        """Give newcomers the state of a neighbour that was present before; of several, the one with the lowest position.
 
-        One that hears nobody, because either crashed, begins as everyone did.
+        If either crashes, the newcomer starts from the initial state.
         """
         if self.members is None:
             return 0
@@ -223,7 +223,7 @@ class Nodes(NodeCourse):
         return len(fresh)
 
     async def model(self, watch: Federation, state: Tree, number: int) -> tuple[Tree, dict[str, Any]]:
-        """The mean of the nodes' models, and how far the farthest of them is from it."""
+        """Return the mean of the nodes' models, and the distance of the farthest node from it."""
         there, message = self.there(watch, number), {"init": state["init"]}
         mean = (await watch.sum(there, self.peek, message, at=(number, "peek")))["params"]
         away = await watch.sum(there, self.distance, {**message, "mean": mean}, at=(number, "distance"))

@@ -1,4 +1,4 @@
-"""Models that walk: tokens go from neighbour to neighbour, and each node they visit takes them a step further."""
+"""Random walks: tokens move from neighbour to neighbour, and each visited node trains them one step further."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ __all__ = ["RandomWalk"]
 
 @dataclass(frozen=True, kw_only=True)
 class RandomWalk(Decentralised):
-    """The server's state is a token that walks on the graph. Each visit is a round of the algorithm with one client: the node it is at.
+    """The server's state is a token that walks on the graph. Each visit is a round of the algorithm with one client, the visited node.
 
-    The next node follows the Metropolis weights (a token may stay), so that in the long run every node is visited alike. Each hop is one
-    message of one model a token, whatever the graph's degree. Several tokens walk at the same time, and the global model is their mean;
-    ``spread`` in the history is how far the farthest is from it. With ``FedAvg`` this is incremental SGD by a random walk, which circles; with
-    ``Walkman`` it is the parallel random-walk ADMM, which reaches the optimum.
+    The next node follows the Metropolis weights (a token may stay), so in the long run, all nodes are visited equally often. Each hop is one
+    message of one model per token, whatever the graph's degree. Several tokens walk at the same time, and the global model is their mean;
+    ``spread`` in the history is the distance of the farthest token from it. With ``FedAvg``, this is incremental SGD by a random walk, which circles
+    around the optimum; with ``Walkman``, it is the parallel random-walk ADMM, which reaches the optimum.
 
     Mao, Yuan, Hu, Gu, Sayed, Yin 2020, "Walkman: A Communication-Efficient Random-Walk Algorithm for Decentralized Optimization"; with
-    several tokens Xiao et al. 2021. A token whose node is silent waits and is sent again.
+    several tokens Xiao et al. 2021. If a token's node does not answer, the token waits and is sent again.
 
     Attributes:
-        graph: who is whose neighbour; with ``TimeVarying`` the links of each round.
-        tokens: how many walk.
+        graph: the neighbours of each node; with ``TimeVarying``, the links of each round.
+        tokens: number of tokens.
         hops: visits of each token in a round of the history.
     """
 
@@ -62,21 +62,21 @@ class RandomWalk(Decentralised):
 
     @property
     def needs(self) -> tuple[Need, ...]:
-        """No selection: the walk says who is visited."""
-        return (*super().needs, Need(EVERYONE, "says itself who is visited"))
+        """The base's needs, and no selection: the walk determines the visited nodes."""
+        return (*super().needs, Need(EVERYONE, "determines itself which nodes are visited"))
 
     @property
     def offers(self) -> frozenset[Capability]:
-        """Also that a token is a server's state, folded from released replies; not that a round is everybody's."""
+        """The base's capabilities without rounds of all clients; only released content: a token is folded from released replies."""
         return (super().offers - {FIXED_COHORT}) | {RELEASED_ONLY}
 
     @property
     def lacks(self) -> Mapping[Capability, str]:
-        """Why it does not offer a capability."""
+        """Reasons for capabilities that the topology does not offer."""
         return {**super().lacks, FIXED_COHORT: "has a token that meets one client at a time"}
 
     def check(self, context: Context) -> None:
-        """Refuse tokens that are not those of these clients, or of the algorithm."""
+        """Refuse a number of tokens that does not fit the clients or the algorithm."""
         if self.tokens > len(context.clients):
             raise ConfigError(
                 f"tokens={self.tokens} on {len(context.clients)} nodes", where="RandomWalk", remedy="use fewer"
@@ -84,7 +84,7 @@ class RandomWalk(Decentralised):
         mark = _marked(context.algorithm.init(context.learner.init(Rng(0))), 0)[1]
         if mark is not None and len(mark) != self.tokens:
             raise CompositionError(
-                f"{type(context.algorithm).__name__} is made for {len(mark)} token(s), and {self.tokens} walk",
+                f"{type(context.algorithm).__name__} is made for {len(mark)} token(s), but tokens={self.tokens}",
                 where="Training.topology",
                 remedy=f"use {type(context.algorithm).__name__}(tokens={self.tokens})",
             )
@@ -95,7 +95,7 @@ class RandomWalk(Decentralised):
 
 
 class _Walk(NodeCourse):
-    """Tokens on their way."""
+    """The rounds of walking tokens."""
 
     def __init__(self, topology: RandomWalk, context: Context) -> None:
         self.topology, self.graph, self.context = topology, topology.graph, context
@@ -103,11 +103,11 @@ class _Walk(NodeCourse):
 
     @property
     def tasks(self) -> tuple[Task, ...]:
-        """A visit, and what the observer asks."""
+        """The task of a visit, and the observer's task."""
         return (self.visit, self.show)
 
     def check(self, fed: Federation) -> None:
-        """Refuse a graph in parts: a token would never see the others."""
+        """Refuse a disconnected graph: a token would never reach the other parts."""
         require_connected(
             self.graph,
             len(self.context.clients),
@@ -117,20 +117,20 @@ class _Walk(NodeCourse):
 
     @property
     def visit(self) -> Task:
-        """Take the tokens that came a step further, and pass them on."""
+        """Train the received tokens one step further, and pass them on."""
         return Task("atoll.learn.topology:visit", self._visit, work=self.node.work)
 
     @property
     def show(self) -> Task:
-        """The models of the tokens that were here last."""
+        """Report the models of the tokens last seen here."""
         return Task("atoll.learn.topology:show", self._show)
 
     def graph_key(self, fed: Federation, number: int) -> int:
-        """From what the graph of a round is drawn."""
+        """Return the key from which the graph of a round is drawn."""
         return seed_of(fed.rng, "graph", number if self.graph.changes else 0)
 
     def _begun(self, key: int, token: int) -> Tree:
-        """A token before its first visit."""
+        """Return a token before its first visit."""
         node = self.node.begin(key)
         return {"server": _marked(node["server"], token)[0], "buffers": node["buffers"]}
 
@@ -163,14 +163,14 @@ class _Walk(NodeCourse):
         return str(self.context.clients.names[int(chosen)])
 
     def _show(self, island: Island, message: Tree) -> Tree:
-        """The tokens asked for."""
+        """Return the requested tokens."""
         sent = island.state["sent"]
         return {t: global_model(sent[t]) for t in message["of"] if t in sent}
 
     # ------------------------------------------------------------------ the course
 
     def initial(self, fed: Federation) -> Tree:
-        """Each token at a node of its own; nothing under way."""
+        """Start with each token at its own node, and no message under way."""
         self.check(fed)
         draw = fed.rng.child("start").generator()
         places = draw.choice(len(fed.parties), self.topology.tokens, replace=False)
@@ -178,7 +178,7 @@ class _Walk(NodeCourse):
         return {"at": at, "was": {}, "mail": {}, "hops": 0, "init": seed_of(fed.rng, "init")}
 
     async def round(self, fed: Federation, state: Tree, number: int) -> tuple[Tree, dict[str, Any]]:
-        """``hops`` visits of every token."""
+        """Run ``hops`` visits of every token."""
         losses: list[float] = []
         visits = 0
         for _ in range(self.topology.hops):
@@ -193,7 +193,7 @@ class _Walk(NodeCourse):
         names = sorted(set(at.values()), key=fed.world.roster.position)
         start: dict[str, list[int]] = {}
         for token, name in at.items():
-            if token not in state["was"]:  # it has not been anywhere yet
+            if token not in state["was"]:  # the token has not visited any node yet
                 start.setdefault(name, []).append(int(token))
         message = {"init": state["init"], "round": number, "key": self.graph_key(fed, number), "start": start}
         nodes = fed.parties[np.array([fed.world.roster.position(name) for name in names], dtype=np.int64)]
@@ -211,8 +211,8 @@ class _Walk(NodeCourse):
         return {**state, "hops": hop + 1, "at": at, "was": was, "mail": mail}, list(replies.values())
 
     async def model(self, watch: Federation, state: Tree, number: int) -> tuple[Tree, dict[str, Any]]:
-        """The mean of the tokens, as the nodes that had them last remember them."""
-        if not state["was"]:  # no token has met a node that is up
+        """Return the mean of the tokens, from the nodes that saw them last."""
+        if not state["was"]:  # no token has met an available node
             return global_model(self._begun(state["init"], 0)), {"spread": 0.0}
         nodes = watch.parties[
             np.array(sorted({watch.world.roster.position(name) for name in state["was"].values()}), dtype=np.int64)
@@ -231,7 +231,7 @@ class _Walk(NodeCourse):
 
 
 def _marked(server: Tree, token: int) -> tuple[Tree, Any]:
-    """A server's state that says which token it is, and the mark, where the algorithm (or the one in a wrapper) has one."""
+    """Return a server's state with its token's mark, and the mark, if the algorithm (or the one in a wrapper) has one."""
     if "token" in server:
         hot = np.zeros_like(server["token"])
         hot[token] = 1

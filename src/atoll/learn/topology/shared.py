@@ -1,4 +1,4 @@
-"""What nodes share with each other: the floating-point leaves of a server's state."""
+"""The part of a node's state that nodes share: the floating-point leaves of a server's state."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from atoll.core.algebra.tree import Tree
 __all__ = ["Share", "mean_states", "pulled", "shared", "with_shared"]
 
 Share = Literal["state", "params"]
-"""Everything that a server's state holds (momentum, control variates), or the parameters alone."""
+"""The whole server's state (momentum, control variates), or only the parameters."""
 
 
 def shared(node: Tree, share: Share) -> dict[str, Any]:
-    """The leaves that are mixed, by path. Counters and flags are no averages, and stay with their node."""
+    """Return the leaves to mix, by path. Counters and flags cannot be averaged and stay with their node."""
     scope = _scope(node, share)
     return {path: np.asarray(leaf) for path, leaf in T.items(scope) if _floating(leaf)}
 
 
 def with_shared(node: Tree, values: Mapping[str, Any], share: Share) -> Tree:
-    """The node with other values for these leaves, of the same types."""
+    """Return the node with other values for these leaves, of the same types."""
     scope = _scope(node, share)
     fresh = [_like(leaf, values[path]) if path in values else leaf for path, leaf in T.items(scope)]
     made = T.rebuild(scope, fresh)
@@ -52,7 +52,7 @@ def _like(leaf: Any, value: Any) -> Any:
 def pulled(
     mine: Mapping[str, Any], others: Mapping[str, Mapping[str, Any]], weights: Mapping[str, float]
 ) -> dict[str, Any]:
-    """``x_i + sum_j W_ij (x_j - x_i)``: a row of ``W X``, written so that equal neighbours change nothing to the bit."""
+    """Return ``x_i + sum_j W_ij (x_j - x_i)``: a row of ``W X``, computed so that equal neighbours change nothing, bit for bit."""
     return {
         path: value + sum(weights[name] * (np.asarray(other[path]) - value) for name, other in others.items())
         for path, value in mine.items()
@@ -60,7 +60,7 @@ def pulled(
 
 
 def mean_states(states: list[Tree], weights: list[float]) -> Tree:
-    """The weighted mean of the floating-point leaves of some states; everything else as the first one has it."""
+    """Return the weighted mean of the floating-point leaves of some states; everything else from the first state."""
     total = float(sum(weights))
     rows = [dict(T.items(state)) for state in states]
 
