@@ -1,17 +1,17 @@
-"""Sums of weighted squares over encrypted numbers: a client encrypts, a server computes, and a key holder opens the sum alone.
+"""Sums of weighted squares over encrypted numbers: a client encrypts, a server computes, and a key holder opens only the sum.
 
 ==============  ======================================  =====================================================================
 party           holds                                   sees
 ==============  ======================================  =====================================================================
 client          the public key                          nothing
-server          the public key, a centre and weights    ciphertexts of the clients' numbers, and in the end each sum
+server          the public key, a centre and weights    ciphertexts of the clients' numbers, and at the end each sum
 key holder      the secret key                          the terms of a sum, each behind a mask, and their sum
 ==============  ======================================  =====================================================================
 
-The masks of a client's terms are uniform in ``+-2^mask_bits`` and add up to 0, so that the sum is untouched. They hide a term ``t`` up to a statistical distance of
-about ``|t| / 2^(mask_bits + 1)``. The key holder rounds the sum before it tells the server: the noise of CKKS decryptions could give the key away
-(Li and Micciancio 2021). All of this is against parties that follow the protocol and do not collude: a server with the key holder's
-help sees everything, and one that lies about its centre can ask for other weighted sums.
+The masks of a client's terms are uniform in ``+-2^mask_bits`` and add up to 0, so that the sum is unchanged. They hide a term ``t`` up to a statistical distance of
+about ``|t| / 2^(mask_bits + 1)``. The key holder rounds the sum before it answers the server: the noise of CKKS decryptions could reveal the key
+(Li and Micciancio 2021). All of this protects against parties that follow the protocol and do not collude. A server that colludes with the key
+holder sees everything, and a server that lies about its centre can request other weighted sums.
 
 The scheme is CKKS (Cheon et al. 2017) of TenSEAL at 128 bits of security: a ring of 8192, primes of 60, 40, 40 and 60 bits, a scale of ``2^40``.
 """
@@ -46,10 +46,10 @@ _WEIGHT = 2.0**10
 
 
 def make_keys() -> tuple[Any, Any]:
-    """A new pair of keys, from the operating system's entropy.
+    """Return a new pair of keys, from the operating system's entropy.
 
     Returns:
-        The secret key, for the key holder alone, and the public one, as bytes.
+        The secret key, for the key holder only, and the public key, as bytes.
 
     Raises:
         MissingExtraError: TenSEAL is not installed.
@@ -63,13 +63,13 @@ def make_keys() -> tuple[Any, Any]:
 
 
 def encryption_key(key: Any) -> Any:
-    """As much of the public key as it takes to encrypt: without what only the server multiplies with, a quarter of the bytes."""
+    """Return the part of the public key that encryption needs: a quarter of the bytes, without what only the server multiplies with."""
     found = require_public(key, "the server")
     return _array(found.serialize(save_secret_key=False, save_galois_keys=False, save_relin_keys=False))
 
 
 def require_library() -> None:
-    """Refuse to begin where the library is missing.
+    """Raise an error if the library is missing.
 
     Raises:
         MissingExtraError: TenSEAL is not installed.
@@ -78,34 +78,34 @@ def require_library() -> None:
 
 
 def require_public(key: Any, whose: str) -> Any:
-    """A context to compute with, once it is known to hold no secret key.
+    """Return a context to compute with, after checking that it has no secret key.
 
     Args:
-        key: bytes.
-        whose: who was given it.
+        key: the key, as bytes.
+        whose: the receiver's name in the error.
 
     Raises:
-        PolicyError: it holds the secret key.
+        PolicyError: the bytes contain the secret key.
     """
     found = _tenseal().context_from(key.tobytes())
     if found.is_private():
         raise PolicyError(
-            f"{whose} was given a secret key",
+            f"{whose} received a secret key",
             where="CKKS",
-            remedy="give it the public one; only the key holder decrypts",
+            remedy="pass the public key; only the key holder decrypts",
         )
     return found
 
 
 def encrypt(key: Any, numbers: ArrayLike) -> Any:
-    """A client's numbers as a ciphertext, bytes.
+    """Return a client's numbers as a ciphertext, in bytes.
 
     Args:
         key: the public key.
-        numbers: ``(q,)``, each below 256 in size.
+        numbers: ``(q,)``, each below 256 in magnitude.
 
     Raises:
-        DataError: too many or too large numbers for the scheme.
+        DataError: the numbers are too many or too large for the scheme.
         PolicyError: the key is the secret one.
     """
     values = np.asarray(numbers, dtype=np.float64)
@@ -121,22 +121,22 @@ def encrypt(key: Any, numbers: ArrayLike) -> Any:
 def masked_squares(
     key: Any, sealed: Any, centre: ArrayLike, weight: ArrayLike, *, mask_bits: int = 16
 ) -> tuple[Any, float]:
-    """At the server: ``weight_i (x_i - centre_i)^2 / scale + mask_i`` on the ciphertext of ``x``.
+    """At the server: compute ``weight_i (x_i - centre_i)^2 / scale + mask_i`` on the ciphertext of ``x``.
 
     Args:
         key: the public key.
-        sealed: from `encrypt`.
+        sealed: ciphertext from `encrypt`.
         centre: the server's numbers, ``(q,)``.
-        weight: of each square, ``(q,)``.
-        mask_bits: size of the masks; more hide more and cost precision.
+        weight: weight of each square, ``(q,)``.
+        mask_bits: size of the masks; larger masks hide more and cost precision.
 
     Returns:
-        The ciphertext for the key holder, and the scale by which the sum is to be multiplied.
+        The ciphertext for the key holder, and the scale by which to multiply the sum.
 
     Raises:
         PolicyError: the key is the secret one.
-        ConfigError: masks that the scheme cannot carry.
-        DataError: the server has another number of numbers.
+        ConfigError: the masks are too large for the scheme.
+        DataError: the server and the ciphertext have different numbers of values.
     """
     if not 1 <= mask_bits <= 18:
         raise ConfigError(f"mask_bits={mask_bits}", where="CKKS", remedy="use 1 to 18 bits")
@@ -145,7 +145,7 @@ def masked_squares(
     found = _tenseal().ckks_vector_from(require_public(key, "the server"), sealed.tobytes())
     if found.size() != own.size:
         raise DataError(
-            f"a ciphertext of {found.size()} numbers, and the server has {own.size}",
+            f"the ciphertext has {found.size()} numbers, but the server has {own.size}",
             where="CKKS",
             remedy="encrypt as many numbers at each party",
         )
@@ -157,12 +157,12 @@ def masked_squares(
 
 
 def open_sum(key: Any, sealed: Any, digits: int = 4) -> float:
-    """At the key holder: the sum of the terms, rounded.
+    """At the key holder: return the rounded sum of the terms.
 
     Args:
         key: the secret key.
-        sealed: from `masked_squares`.
-        digits: decimals that are told.
+        sealed: ciphertext from `masked_squares`.
+        digits: decimals to reveal.
 
     Raises:
         PolicyError: the key is not the secret one.
@@ -170,7 +170,7 @@ def open_sum(key: Any, sealed: Any, digits: int = 4) -> float:
     ts = _tenseal()
     context = ts.context_from(key.tobytes())
     if not context.is_private():
-        raise PolicyError("a public key opens nothing", where="CKKS", remedy="decrypt at the key holder")
+        raise PolicyError("a public key cannot decrypt", where="CKKS", remedy="decrypt at the key holder")
     return round(float(np.sum(ts.ckks_vector_from(context, sealed.tobytes()).decrypt())), digits)
 
 
