@@ -1,4 +1,4 @@
-"""Lets the tests of this folder's rooms import what they share: ``certificates``."""
+"""Lets the tests of this folder's rooms import what they share: ``certificates``, ``forging``, ``front_toys``."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from atoll.runtime.daemon import relay
 from atoll.runtime.line import Channel
 
 NAMES = ["localhost", "north", "south"]
-MODULE = Path(__file__).parents[1] / "work" / "whispers.py"
+MODULE = Path(__file__).parents[1] / "worker" / "whispers.py"
 
 
 def module(monkeypatch: pytest.MonkeyPatch) -> Any:

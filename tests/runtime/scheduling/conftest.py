@@ -1,4 +1,4 @@
-"""Lets the tests of jobs import what they share."""
+"""Lets these tests import what they share."""
 
 from __future__ import annotations
 

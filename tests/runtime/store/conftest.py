@@ -1,4 +1,4 @@
-"""The toys of these tests can be imported."""
+"""Lets these tests import what they share."""
 
 from __future__ import annotations
 
