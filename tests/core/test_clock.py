@@ -140,7 +140,7 @@ def test_a_program_that_can_never_go_on_says_so():
     async def main():
         await asyncio.get_running_loop().create_future()
 
-    with pytest.raises(AtollError, match="waits for something that nobody will do"):
+    with pytest.raises(AtollError, match="waits for something that cannot happen"):
         run(main())
 
 

@@ -53,7 +53,7 @@ def test_a_label_is_used_once():
         assert first != second
         await fed.ask("client-0", draw, at=("round", 1))
 
-    with pytest.raises(ConfigError, match=r"a second request is labelled '.*draw/@round/1' \(in main\)"):
+    with pytest.raises(ConfigError, match=r"the label '.*draw/@round/1' is used by a second request \(in main\)"):
         live(program)
 
 
@@ -101,7 +101,7 @@ def test_a_secure_reducer_refuses_before_anyone_is_asked():
         return fed.bytes()["messages_down"]
 
     assert live(program) == 0
-    with pytest.raises(CompositionError, match="late='arrive' hands single replies to the program"):
+    with pytest.raises(CompositionError, match="late='arrive' passes single replies to the program"):
         live(lambda fed: fed.sum(fed.parties, mean, reducer=TreeReducer(2), late="arrive"))
 
 

@@ -437,7 +437,7 @@ def test_totals_are_asked_for_once_and_only_by_halves():
 
     error = _all(Task("halves:twice", _idle, many=twice))[0]
     assert isinstance(error, ConfigError)
-    assert "asked for twice" in str(error)
+    assert "requested twice" in str(error)
 
     def plain(cohort, message):
         with pytest.raises(ConfigError, match="only the half of a reducer sees islands"):
@@ -457,7 +457,7 @@ def test_a_client_that_many_forgets_is_an_error_of_the_task():
 
     errors = _all(half_of("idle", False), Task("halves:forgets", _reply, many=forgets))
     assert set(errors) == {4}
-    assert "gave nothing for client-4" in str(errors[4])
+    assert "returned nothing for client-4" in str(errors[4])
 
 
 def test_what_is_raised_for_no_single_client_is_everybodys():

@@ -197,7 +197,7 @@ def test_a_task_wraps_another():
 def test_what_a_wrapping_task_refuses():
     with pytest.raises(ConfigError, match="this request wraps no other"):
         live(lambda fed: fed.ask("client-1", half))
-    with pytest.raises(CompositionError, match="'x' is a single reply, which this reducer shows to nobody"):
+    with pytest.raises(CompositionError, match="'x' is a single reply, which this reducer does not reveal"):
         halves("single")
 
 

@@ -280,7 +280,7 @@ def test_a_cohort_that_is_too_small_is_refused_before_anyone_is_asked():
             await fed.sum(fed.parties[:2], visits, reducer=InSteps(least=3))
         with pytest.raises(CompositionError, match="ErrorFeedback is not summable"):
             await fed.sum(fed.parties, visits, uplink=[ErrorFeedback(TopK(0.5))], reducer=InSteps())
-        with pytest.raises(CompositionError, match="late='arrive' hands single replies to the program"):
+        with pytest.raises(CompositionError, match="late='arrive' passes single replies to the program"):
             await fed.sum(fed.parties, visits, late="arrive", reducer=InSteps())
         return fed.bytes()["messages_down"]
 

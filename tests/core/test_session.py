@@ -172,7 +172,7 @@ async def minds_itself(island, peers):
 
 
 def test_a_role_that_waits_for_itself_is_told_in_virtual_time():
-    with pytest.raises(AtollError, match=r"waits for something that nobody will do.*roles that wait for each other"):
+    with pytest.raises(AtollError, match=r"waits for something that cannot happen.*roles that wait for each other"):
         live({"one": ("client-0", minds_itself), "two": ("client-1", asks_back)})
 
 

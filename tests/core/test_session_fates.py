@@ -136,7 +136,7 @@ def test_a_session_that_loses_a_role_or_is_late_leaves_nothing(fates, terms, tol
     assert isinstance(found, str), found
     assert told in found
     assert "main/" in found
-    assert "Remedy: hold the session again" in found
+    assert "Remedy: run the session again" in found
     assert states == [None, None]
     assert [i for i, n in enumerate(ended["crashed"]) if n] == lost
     assert sum(ended["called_off"]) == 2 - len(lost)
@@ -163,7 +163,7 @@ def test_a_lost_role_is_told_behind_its_last_message_and_the_others_may_go_on():
 def test_with_a_quorum_a_session_of_too_few_still_fails():
     cost = Timetable(words={"client-0": 1, "client-1": 1})
     found, _, states, _, _ = lived(cost, quorum=1)
-    assert "and 1 of 2 were to end well" in found
+    assert "and 1 of 2 roles must end well" in found
     assert states == [None, None]
 
 

@@ -143,9 +143,9 @@ def test_the_work_of_an_arrival_is_done_once_and_when_touched():
         assert handles[5].cancel()
         assert not handles[5].cancel()
         values = [await handles[0].result(), await handles[0].result(), await handles[1].result()]
-        with pytest.raises(ConfigError, match=r"client-5 .* was touched, combined or cancelled before"):
+        with pytest.raises(ConfigError, match=r"client-5 .* was read, combined or cancelled before"):
             await handles[5].result()
-        with pytest.raises(ConfigError, match=r"client-0 .* was touched"):
+        with pytest.raises(ConfigError, match=r"client-0 .* was read"):
             await fed.combine(handles[:1])
         return before, values, (await fed.ask_all(fed.parties, runs)).values
 
@@ -162,7 +162,7 @@ def test_a_combined_arrival_cannot_be_combined_again():
         await fed.send(fed.parties, total)
         arrivals = await fed.arrivals(count=6)
         first = (await fed.combine(arrivals.handles()[:4]))["x"]
-        with pytest.raises(ConfigError, match="was touched, combined or cancelled before"):
+        with pytest.raises(ConfigError, match="was read, combined or cancelled before"):
             await fed.combine(arrivals)
         return first, (await fed.combine(arrivals.handles()[4:]))["x"]
 

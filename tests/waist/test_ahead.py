@@ -135,9 +135,9 @@ async def cancelled(fed):
         flight.cancel()
     with pytest.raises(ConfigError, match="work that is done cannot be cancelled"):
         arrived[2].cancel()
-    with pytest.raises(ConfigError, match=r"client-1 to main/.*:shout/0 was touched, combined or cancelled before"):
+    with pytest.raises(ConfigError, match=r"client-1 to main/.*:shout/0 was read, combined or cancelled before"):
         await fed.combine([arrived[1]])
-    with pytest.raises(ConfigError, match="are combined, not looked at"):
+    with pytest.raises(ConfigError, match="can be combined, but not read one by one"):
         await arrived[2].result()
     return (await fed.ask_all(fed.parties, visits)).values
 

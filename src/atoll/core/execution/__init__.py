@@ -1,1 +1,1 @@
-"""The party's side: engines, executors and what they remember."""
+"""The party's side: engines, executors, and their memory."""

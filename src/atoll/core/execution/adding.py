@@ -1,4 +1,4 @@
-"""Single replies on their way into a sum, one after another."""
+"""Adding single replies to a sum, one after another."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ __all__ = ["Adding"]
 
 @dataclass
 class Adding:
-    """Puts replies through the uplink and adds them up, in the order in which they come.
+    """Send replies through the uplink and add them up, in the order of arrival.
 
     Attributes:
-        request: what they answer.
-        roster: everyone, for names.
-        largest: position -> bytes that the party's reply may take, ``None`` for any number.
-        tables: what the parties keep, by slot.
-        spending: takes what the stages release.
-        refused: position -> why its policy refuses the request.
+        request: the request that they answer.
+        roster: all parties, for names.
+        largest: maps a position to the maximum number of bytes of the party's reply, ``None`` for no limit.
+        tables: the parties' private states, by slot.
+        spending: collects what the stages release.
+        refused: maps a position to why its policy refuses the request.
     """
 
     request: Request
@@ -60,12 +60,12 @@ class Adding:
         self.folded = PartialSum({}, none, none, rejected=self.refused)
 
     def take(self, ran: TaskResult, key: int, fresh: bool = True) -> None:
-        """Add one reply; what is kept out leaves no state behind.
+        """Add one reply; a reply that is kept out leaves no state.
 
         Args:
-            ran: the reply, and what it leaves.
+            ran: the reply, and what it leaves at the party.
             key: the party's random key for the request.
-            fresh: whether it was made just now, and is to be in the journal if it must not be made twice.
+            fresh: whether it was just made, and must be in the journal if it must not be made twice.
         """
         if fresh:
             self.folded.keep(ran)
@@ -82,7 +82,7 @@ class Adding:
         self._sizes.append(nbytes)
 
     def _add(self, reply: Reply, key: int, memory: Memory) -> int | None:
-        """Return the size of the reply, or ``None`` when it is kept out."""
+        """Return the size of the reply, or ``None`` if it is kept out."""
         request, folded = self.request, self.folded
         if isinstance(reply.error, PolicyError):
             folded.rejected[reply.party] = str(reply.error)
@@ -103,7 +103,7 @@ class Adding:
         if made.rejected:
             folded.rejected[reply.party] = made.rejected
             return None
-        # What nothing encodes is as large as the party has found.
+        # Without an encoding, the size is the one that the party computed.
         plain = not (request.uplink or reply.mail or reply.notes) and all(
             type(a.weight) is float for a in aggregates.values()
         )
@@ -119,11 +119,11 @@ class Adding:
         return nbytes
 
     def finish(self, others: PartialSum | None = None, order: NDArray[np.int64] | None = None) -> PartialSum:
-        """The sums; what the stages release is written down.
+        """Return the sums, after recording what the stages release.
 
         Args:
             others: replies of the same cohort that were added up in blocks.
-            order: the cohort, where there are others.
+            order: the cohort, if there are others.
         """
         self.spending.write()
         folded = self.folded

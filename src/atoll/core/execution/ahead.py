@@ -1,4 +1,4 @@
-"""Work that was run ahead of its arrival: one block taken apart into single replies, which are added up when they are used."""
+"""Work that ran ahead of its arrival: one block split into single replies, which are added up when they are used."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["added", "singly"]
 
 
 def singly(block: PartialSum, positions: NDArray[np.int64]) -> list[PartialSum]:
-    """What each of these parties gave, of a block whose request kept replies ``apart``."""
+    """The replies of each of these parties, from a block whose request kept replies ``apart``."""
     bytes_of = dict(zip(block.senders.tolist(), block.nbytes.tolist(), strict=True))
     replies: dict[int, PartialSum] = {}
     for p in positions.tolist():
@@ -36,7 +36,7 @@ def singly(block: PartialSum, positions: NDArray[np.int64]) -> list[PartialSum]:
 
 
 def added(replies: Sequence[PartialSum]) -> PartialSum:
-    """Replies added up in the order given."""
+    """Add up replies in the given order."""
     none = np.zeros(0, dtype=np.int64)
     senders = np.concatenate([none, *[one.senders for one in replies]])
     nbytes = np.concatenate([none, *[one.nbytes for one in replies]])

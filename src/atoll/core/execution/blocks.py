@@ -40,15 +40,15 @@ def fold_batches(
     limits: NDArray[np.int64] | None = None,
     batches: Iterable[Batch] | None = None,
 ) -> PartialSum:
-    """Run a task's ``sums``, or its ``many`` and add up the blocks in the order they come.
+    """Run a task's ``sums``, or run its ``many`` and add up the blocks in order of arrival.
 
     Args:
-        request: what to do.
-        cohort: who does it.
-        spending: takes what the stages release.
-        remembered: what their uplink stages remember.
-        limits: how large each reply may be on the wire, ``(cohort,)``; ``None`` is any size.
-        batches: the replies, where they are made already.
+        request: the request.
+        cohort: the cohort.
+        spending: collects what the stages release.
+        remembered: the memory of the parties' uplink stages.
+        limits: maximum size of each reply on the wire, ``(cohort,)``; ``None`` sets no limit.
+        batches: the replies, if they are made already.
     """
     whole = batches is None and limits is None and not request.uplink and not request.apart
     if request.task.sums is not None and whole:
@@ -91,19 +91,19 @@ def fold_batches(
 
 
 def too_large(nbytes: int, most: int) -> str:
-    """Why a reply is kept in that its party's policy finds too large."""
+    """The reason for rejecting a reply that its party's policy finds too large."""
     return f"refused by its policy: a reply of {nbytes} bytes is larger than {most}"
 
 
 def _cohort_order(total: Total, order: list[NDArray[np.int64]]) -> Total:
-    """Put single replies into cohort order: blocks may come in any."""
+    """Put single replies into cohort order: blocks may arrive in any order."""
     if total.kind != "parts" or len(total.value) != sum(map(len, order)):
         return total
     return replace(total, value=[total.value[i] for i in np.argsort(np.concatenate(order), kind="stable")])
 
 
 def _fold_sums(request: Request, made: Summed, cohort: Cohort) -> PartialSum:
-    """The task has added up by itself: only the bookkeeping is left."""
+    """Do the bookkeeping for a task that has added up by itself."""
     positions = cohort.positions
     senders = positions[made.kept]
     rejected = {int(positions[place]): why for place, why in made.rejected.items()}
@@ -116,7 +116,7 @@ def _fold_sums(request: Request, made: Summed, cohort: Cohort) -> PartialSum:
 
 
 def _keep_states(states: States, positions: NDArray[np.int64], stacked: Tree, keep: NDArray[np.bool_]) -> None:
-    """Keep a block's states without those of clients that were kept out."""
+    """Keep a block's states, without those of clients that were kept out."""
     if keep.all():
         states.add_block(positions, stacked)
     else:
@@ -125,21 +125,21 @@ def _keep_states(states: States, positions: NDArray[np.int64], stacked: Tree, ke
 
 @dataclass
 class ReplyBlock:
-    """A block of clients on its way into the sums.
+    """A block of clients while it is added to the sums.
 
     Attributes:
-        request: what they answer.
+        request: the request that they answer.
         batch: their replies.
-        positions: who they are.
+        positions: positions of the clients.
         keys: their random keys.
-        limits: how large each reply may be.
-        keep: whose replies are in.
-        reply: what of the replies may leave.
-        encoded: whose replies went through the stages.
+        limits: maximum size of each reply.
+        keep: which replies are in.
+        reply: the part of the replies that may leave.
+        encoded: which replies went through the stages.
         nbytes: encoded size of each reply.
-        memory: what the uplink's stages remember, stacked.
-        others: what they remember of aggregates that are not in these replies, client by client, where it is not stacked.
-        singles: place -> all that they remember, for replies that go through one by one.
+        memory: memory of the uplink's stages, stacked.
+        others: their memory of aggregates that are not in these replies, client by client, if it is not stacked.
+        singles: maps a place to all memory of its client, for replies that go through one by one.
     """
 
     request: Request
@@ -169,7 +169,7 @@ class ReplyBlock:
             rejected[int(cohort[place])] = why
 
     def totals(self, remembered: StateTable, rejected: dict[int, str]) -> Totals:
-        """What each of those that are kept adds to the sums: totals with a leading axis of the clients that are kept."""
+        """What each client that is kept adds to the sums: totals with a leading axis of these clients."""
         self._look(rejected)
         chain = self.request.uplink
         if chain and chain.summand_stages:
@@ -181,13 +181,13 @@ class ReplyBlock:
         return totals if self.keep.all() else {name: _kept(total, self.keep) for name, total in totals.items()}
 
     def _look(self, rejected: dict[int, str]) -> None:
-        """Keep out what is not finite before it is encoded: a stage might make a number of it."""
+        """Keep out non-finite replies before they are encoded: a stage might turn them into finite numbers."""
         if self.request.uplink and not all(_finite(a.value) for a in self.reply.values()):
             self._reject(self.reply, rejected, "is not finite")
         self.encoded = self.keep.copy()
 
     def fold(self, remembered: StateTable, rejected: dict[int, str]) -> Totals:
-        """The sums of those that are kept; a sum is finite only if every term is, so single clients are looked at only when it is not."""
+        """The sums of the clients that are kept. A sum is finite only if all terms are, so single clients are checked only if it is not."""
         chain = self.request.uplink
         self._look(rejected)
         if not chain or not chain.summand_stages:
@@ -203,7 +203,7 @@ class ReplyBlock:
         return merge_totals(self._each(remembered, rejected))
 
     def _through(self, remembered: StateTable) -> dict[str, SentBlock]:
-        """The replies through the uplink's value stages."""
+        """Send the replies through the uplink's value stages."""
         chain, found = self.request.uplink, {}
         before = self._remembered(remembered) if chain.remembers else {}
         seeds = self.request.secrets(self.positions) if chain.secret else None
@@ -221,12 +221,12 @@ class ReplyBlock:
         return found
 
     def _remembered(self, table: StateTable) -> dict[str, dict[str, Tree]]:
-        """What the stages remember of these clients, stacked."""
+        """The stages' memory of these clients, stacked."""
         fresh = self.request.uplink.fresh({name: a.row(0) for name, a in self.reply.items()})
         if not fresh:
             return {}
         stacked = table.gather(self.positions, fresh)
-        if stacked is None:  # of different forms: only what is known of these aggregates has one
+        if stacked is None:  # the forms differ: stack only the memory of these aggregates
             known = [table.get(p) or {} for p in self.positions.tolist()]
             self.others = [{k: v for k, v in row.items() if k not in self.reply} for row in known]
             rows = [{**fresh, **{k: v for k, v in row.items() if k in fresh}} for row in known]
@@ -236,7 +236,7 @@ class ReplyBlock:
         return {**T.map(lambda leaf: None if leaf is None else np.stack([leaf] * count), first), **stacked}
 
     def leave(self, memories: States) -> None:
-        """Hand over what is to be remembered of the clients that are kept."""
+        """Pass on the new memory of the clients that are kept."""
         if self.memory and not any(self.others):
             _keep_states(memories, self.positions, self.memory, self.keep)
             return
@@ -247,7 +247,7 @@ class ReplyBlock:
                 memories.singles[int(self.positions[i])] = now
 
     def _bound(self, rejected: dict[int, str]) -> None:
-        """Keep out what is larger than its party allows."""
+        """Keep out replies that are larger than their party allows."""
         if self.limits is None:
             return
         for i in np.flatnonzero(self.keep & (self.nbytes > self.limits)).tolist():
@@ -263,13 +263,13 @@ class ReplyBlock:
         return {name: aggregate.block_sum(mask, self.positions) for name, aggregate in reply.items()}
 
     def _unfit(self, aggregate: Aggregate, total: Total) -> bool:
-        """Whether a sum, or one of the single replies in its place, is not finite."""
-        if total.kind == "parts" and not self.request.apart:  # the block is the replies, and is looked at in one
+        """Whether a sum, or one of the single replies instead, is not finite."""
+        if total.kind == "parts" and not self.request.apart:  # the block itself has the replies, and is checked as one
             return bool(not_finite(aggregate.value, aggregate.weight))
         return bool(not_finite_total(total))
 
     def _apart(self, aggregate: Aggregate) -> Total:
-        """Every reply by itself."""
+        """The replies, kept separate."""
         rows = [
             kept_apart(aggregate.row(i).total(), int(self.positions[i])) for i in np.flatnonzero(self.keep).tolist()
         ]
@@ -277,7 +277,7 @@ class ReplyBlock:
         return Total("parts", [row.value[0] for row in rows], weight, len(rows), aggregate.role)
 
     def _reject(self, reply: dict[str, Aggregate], rejected: dict[int, str], why: str) -> None:
-        """Keep out the clients of whose reply something is not finite."""
+        """Keep out the clients whose replies have a non-finite value."""
         for i in np.flatnonzero(self.keep).tolist():
             for name, aggregate in reply.items():
                 one = aggregate.row(i)
@@ -311,7 +311,7 @@ class ReplyBlock:
         return parts
 
     def _sizes(self, sent: dict[str, Aggregate]) -> NDArray[np.int64]:
-        """Encoded size of every reply: all of a block have the same shapes, but for stages whose encodings are of any length."""
+        """Encoded size of each reply: equal shapes give equal sizes in a block, except for stages with encodings of any length."""
         count = len(self.positions)
         ragged = any(isinstance(leaf, T.Ragged) for a in sent.values() for leaf in T.leaves(a.value))
         rows = [
@@ -326,7 +326,7 @@ def _wire(aggregate: Aggregate, wire: Tree) -> dict[str, Any]:
 
 
 def _stacked(rows: list[Totals]) -> Totals:
-    """Totals of single clients with a leading client axis."""
+    """Stack totals of single clients with a leading client axis."""
     if not rows:
         return {}
     made = {}
@@ -342,13 +342,13 @@ def _kept(total: Total, keep: NDArray[np.bool_]) -> Total:
 
 
 def _finite(value: Tree) -> bool:
-    """Whether the sum of every leaf is finite: then every entry is, but for sums that are too large, which cost a second look."""
+    """Whether the sum of each leaf is finite: then all entries are. A sum may also overflow, so a non-finite one is checked again."""
     with np.errstate(all="ignore"):
         return all(np.isfinite(float(leaf.sum())) for leaf in T.leaves(value) if getattr(leaf, "ndim", 0))
 
 
 def _without(value: Tree, out: NDArray[np.bool_]) -> Tree:
-    """The same block with zeros for some clients."""
+    """The same block, with zeros for some clients."""
 
     def blank(leaf: Any) -> Any:
         if isinstance(leaf, np.ndarray):

@@ -79,18 +79,18 @@ class Engine(Protocol):
 
     Attributes:
         name: inline, batched, processes, ...
-        choices: what the engine decided (workers, blocks, compilation), for the record and for a resumed run.
+        choices: the engine's decisions (workers, blocks, compilation), for the record and for a resumed run.
     """
 
     name: ClassVar[str]
     choices: dict[str, Any]
 
     async def open(self, world: RunContext) -> None:
-        """Get ready to serve a run."""
+        """Prepare to serve a run."""
         ...
 
     async def run(self, request: Request, positions: NDArray[np.int64]) -> list[Reply]:
-        """Run the task at each party; replies in the order given."""
+        """Run the task at each party; return replies in the given order."""
         ...
 
     async def fold(self, request: Request, positions: NDArray[np.int64]) -> PartialSum:
@@ -100,37 +100,37 @@ class Engine(Protocol):
     async def converse(
         self, roles: dict[str, tuple[Request, int]], switch: Switch, start: float
     ) -> dict[str, TaskResult]:
-        """Run the roles of a session; for each role its reply and the time at which it ended."""
+        """Run the roles of a session; return for each role its reply and the time at which it ended."""
         ...
 
     async def conclude(self, path: str, asked: NDArray[np.int64], kept: NDArray[np.int64]) -> None:
-        """A sum has ended. What its requests (those of this ``Request.sum``) left takes effect at the parties that are kept, and nowhere else.
+        """End a sum. What its requests (those of this ``Request.sum``) left takes effect at the parties that are kept, and nowhere else.
 
         Args:
-            path: of the sum.
-            asked: positions of all that were asked.
-            kept: of those whose private states and memories change: nobody, where the sum has failed.
+            path: path of the sum.
+            asked: positions of all parties that were asked.
+            kept: positions of the parties whose private states and memories change: none, if the sum has failed.
         """
         ...
 
     async def commit(self, slot: str, generation: int, *, full: bool = False) -> list[str]:
-        """Write what changed (or all) of a slot's private state; return the names of new segments."""
+        """Write the changes (or all) of a slot's private state; return the names of new segments."""
         ...
 
     async def settle(self, slot: str) -> None:
-        """The generation is safe: journals may forget the slot's earlier requests."""
+        """Mark the generation as safe: journals may forget the slot's earlier requests."""
         ...
 
     async def load(self, slot: str, segments: list[str]) -> None:
-        """Take the private state of a slot back to a generation."""
+        """Restore the private state of a slot at a generation."""
         ...
 
     async def drop(self, slot: str) -> None:
-        """Forget the private state of a nested program's own scopes: the slot's, and that of every slot inside it. The program has ended."""
+        """Remove the private state of an ended nested program's own scopes: that of the slot, and of every slot inside it."""
         ...
 
     async def publish(self) -> None:
-        """The program has ended well: named results that tasks left at parties become durable there; see ``Host.publish``."""
+        """Make named results durable that tasks left at parties, after the program ended well; see ``Host.publish``."""
         ...
 
     async def close(self) -> None:

@@ -1,6 +1,6 @@
-"""Running tasks on islands: the part of a host that keeps nothing.
+"""Running tasks on islands: the part of a host without memory.
 
-An executor turns (request, party, state) into (reply, new state). It can live in a worker process or at the other end of a network, while the
+An executor turns (request, party, state) into (reply, new state). It can run in a worker process or at the other end of a network, while the
 state, the journal and the ledger stay with their owner.
 """
 
@@ -48,12 +48,12 @@ if TYPE_CHECKING:
 __all__ = ["Executor", "Tables"]
 
 Tables = Mapping[str, StateTable]
-"""The parties' private states by slot, of every slot that a request may read; see ``Request.slots``."""
+"""The parties' private states, for each slot that a request may read; see ``Request.slots``."""
 Replay = Callable[[int], "TaskResult | None"]
 
 
 class UnfitReply(Exception):  # noqa: N818  it ends a task, and is no fault
-    """The reply of a wrapped task must not be in a sum; passes through the task that wraps it."""
+    """The reply of a wrapped task must not be in a sum; this passes through the task that wraps it."""
 
 
 @dataclass
@@ -61,11 +61,11 @@ class Executor:
     """Runs tasks for the parties of one place.
 
     Attributes:
-        roster: everyone, for names.
+        roster: all parties, for names.
         population: the islands' data.
-        policy: the islands' rule for what may leave them: one for all, or party's name -> its own.
+        policy: the rule for what may leave the islands: one for all, or a dict of policies by party name.
         vectorised: whether to use a task's ``many``.
-        secret_seed: seeds the islands' secrets in a reproducible simulation; ``None`` is the system's entropy.
+        secret_seed: seed of the islands' secrets in a reproducible simulation; ``None`` uses the system's entropy.
         sealing: seals and opens the letters of the parties here.
         named: results that stay at the parties here.
     """
@@ -86,7 +86,7 @@ class Executor:
 
     @property
     def single(self) -> bool:
-        """Whether a policy looks at single replies, which a block never has."""
+        """Whether a policy looks at single replies, which blocks do not have."""
         rows = self.policy.values() if isinstance(self.policy, Mapping) else [self.policy]
         return any(row.single for row in rows)
 
@@ -97,10 +97,10 @@ class Executor:
     def _admitted(
         self, request: Request, positions: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], dict[int, str], NDArray[np.int64] | None]:
-        """Who of a cohort takes a request, why the others refuse it, and how large each reply may be (``None``: any size)."""
+        """The parties of a cohort that accept a request, why the others refuse it, and the maximum size of each reply (``None``: no limit)."""
         if type(self.policy) is AllowAll:
             return positions, {}, None
-        found: dict[int, str] = {}  # by policy: most parties share one
+        found: dict[int, str] = {}  # by policy, since most parties share one
         refused: dict[int, str] = {}
         limits = np.full(len(positions), np.iinfo(np.int64).max)
         for i, position in enumerate(positions.tolist()):
@@ -126,7 +126,7 @@ class Executor:
         spend: Spend | None,
         totals: Callable[[], Awaitable[Totals]] | None = None,
     ) -> Island:
-        """The view that a task gets."""
+        """The view that a task receives."""
         party = self.roster.party(position)
         return Island(
             party,
@@ -158,7 +158,7 @@ class Executor:
         spend: Spend | None = None,
         turns: Stepper | None = None,
     ) -> TaskResult:
-        """Run the task at one party; in ``turns`` with others, if what it wraps runs for all of them at once."""
+        """Run the task at one party; in ``turns`` with others, if the wrapped task runs for all of them at once."""
         inner = None if request.wraps is None else _Inner(self, request.wraps, position, tables, spend, turns)
         island = self.island(
             request, position, key, tables[request.slot], spend, None if inner is None else inner.totals
@@ -167,7 +167,7 @@ class Executor:
         try:
             policy.admit(request)
             value = await _answer(request, island)
-            for leaving in (value, *island.notes):  # letters have passed it when they were sealed
+            for leaving in (value, *island.notes):  # letters passed the policy when they were sealed
                 policy.release(island.party, request.task.name, leaving)
             nbytes = M.nbytes(wire_form(value)) + sum(letter.nbytes for letter in island.outbox.values())
             nbytes += sum(map(M.nbytes, island.notes))
@@ -200,11 +200,11 @@ class Executor:
         """Run the task at each party and add up the replies, in cohort order or in the blocks of the task's ``many``.
 
         Args:
-            request: what to do.
-            positions: the cohort.
-            tables: what the parties keep.
-            replay: knows replies that must not be made twice.
-            spend: takes privacy events.
+            request: the request.
+            positions: positions of the cohort.
+            tables: the parties' private states.
+            replay: returns replies that must not be made twice.
+            spend: records privacy events.
         """
         positions, refused, limits = self._admitted(request, positions)
         keys = self.keys(request, positions)
@@ -253,7 +253,7 @@ class Executor:
         limits: NDArray[np.int64] | None,
         known: dict[int, TaskResult],
     ) -> PartialSum:
-        """Run what a task wraps in blocks, and so the task itself if it has a ``many``."""
+        """Run the wrapped task in blocks, and the task itself too if it has a ``many``."""
         request, tables = adding.request, adding.tables
         wrapped = self._wrapped(request, positions, tables, spend)
         fresh = [i for i in range(len(positions)) if i not in known]
@@ -318,14 +318,14 @@ class Executor:
         spend: Spend | None = None,
         known: Mapping[int, TaskResult] | None = None,
     ) -> list[TaskResult]:
-        """Run the task at each party, and what it wraps in blocks; in the order of the positions.
+        """Run the task at each party, and a wrapped task in blocks; return results in the order of the positions.
 
         Args:
-            request: what to do.
-            positions: of the parties.
-            tables: what they keep.
-            spend: takes privacy events.
-            known: place -> a reply that must not be made twice.
+            request: the request.
+            positions: positions of the parties.
+            tables: the parties' private states.
+            spend: records privacy events.
+            known: maps a place to a reply that must not be made twice.
         """
         keys, found = self.keys(request, positions), dict(known or {})
         fresh = [i for i in range(len(positions)) if i not in found]
@@ -341,9 +341,9 @@ class Executor:
     async def role(
         self, request: Request, position: int, peers: LocalPeers, table: StateTable, spend: Spend | None = None
     ) -> TaskResult:
-        """Run one role of a session: ``async (island, peers) -> result``; one that is lost, late or gives up leaves nothing."""
+        """Run one role of a session: ``async (island, peers) -> result``; a role that is lost, is late or gives up leaves nothing."""
         key = int(self.keys(request, np.array([position], dtype=np.int64))[0])
-        # A session that a crash cut off has already spoken: running it again is another release, with fresh secrets.
+        # A session that a crash interrupted has sent messages already: running it again is another release, with new secrets.
         attempt = "" if self.secret_seed is not None else "~" + secrets.token_hex(8)
         island = self.island(replace(request, id=request.id + attempt), position, key, table, spend)
         policy = self.policy_at(position)
@@ -373,7 +373,7 @@ class Executor:
         return TaskResult(reply, left, island.sealed, peers.time, opened=tuple(island.opened))
 
     def explain(self, error: Exception | SystemExit, request: Request, position: int | None) -> Exception:
-        """Say which request, party, task and arguments an error belongs to; Atoll's own errors keep their kind."""
+        """Add to an error its request, party, task and arguments; Atoll's own errors keep their class."""
         at = "the cohort" if position is None else self.roster.name(position)
         where = f"{request.id} at {at}"
         if isinstance(error, AtollError):
@@ -391,7 +391,7 @@ class Executor:
 
 
 async def _answer(request: Request, island: Island) -> Any:
-    """What a task replies; both ends of what it declares hold."""
+    """A task's reply, after checking its message and reply against the task's schema."""
     if request.misfit is not None:
         raise request.misfit
     value = request.task(island, request.message)
@@ -409,7 +409,7 @@ def _known(replay: Replay, positions: NDArray[np.int64]) -> dict[int, TaskResult
 
 
 class _Inner:
-    """The request that a task's request wraps, at one party: it runs as it would by itself, with its own random key, private state and stages."""
+    """The wrapped request of a task, at one party: it runs as it would alone, with its own random key, private state and stages."""
 
     def __init__(
         self,
@@ -448,7 +448,7 @@ class _Inner:
         return self._told
 
     async def _alone(self) -> Totals:
-        """Run the task at this party alone."""
+        """Run the task at this party only."""
         executor, request, position = self._executor, self._request, self._position
         key = int(executor.keys(request, np.array([position], dtype=np.int64))[0])
         island = executor.island(request, position, key, self._tables[request.slot], self._spend)
@@ -474,7 +474,7 @@ class _Inner:
 
 
 def _refusal(policy: Policy, request: Request) -> str:
-    """Why a policy refuses a request, ``""`` where it does not."""
+    """Why a policy refuses a request; ``""`` if it does not."""
     try:
         policy.admit(request)
     except PolicyError as error:
@@ -483,19 +483,19 @@ def _refusal(policy: Policy, request: Request) -> str:
 
 
 def _reason(error: Exception | SystemExit, at: str) -> tuple[str, str]:
-    """What an error of a task's own means, and what to do about it."""
+    """The meaning of an error in a task, and the remedy."""
     if isinstance(error, SystemExit):
         code = "" if error.code is None else repr(error.code)
         return (
             f"the task called sys.exit({code})",
-            "return from the task, or raise an error: its process is not its own",
+            "return from the task, or raise an error: a task must not end its process",
         )
     if isinstance(error, MemoryError):
         what = f"memory ran out: {error}" if str(error) else "memory ran out"
         return what, "use smaller batches or models; in a job ask for more (resources: {memory: ...})"
     if isinstance(error, ModuleNotFoundError) and error.name:
         module = error.name.partition(".")[0]
-        mine = "modules of your own travel with a job in the folder that `source` names"
+        mine = "to send modules of your own with a job, put them into the folder that `source` names"
         return (
             f"the task imports {error.name}, which is not installed",
             f"install {module!r} where {at} computes; {mine}",

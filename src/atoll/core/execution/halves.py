@@ -1,4 +1,4 @@
-"""The party half of a reducer in blocks: what it wraps runs for many parties at once, and so does the half itself if it has a ``many``."""
+"""The party half of a reducer in blocks: the wrapped task runs for many parties at once, and so does the half if it has a ``many``."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ __all__ = ["Answered", "HalfCohort", "Stepper"]
 
 
 class HalfCohort(Cohort):
-    """The cohort that the ``many`` of a half gets.
+    """The cohort that the ``many`` of a half receives.
 
     Args:
         wrapped: the wrapped request at these parties.
-        keys: of the half's own request.
+        keys: keys of the half's own request.
         table: the half's own private states.
-        islands: makes the view of the party at a place.
+        islands: makes the island of the party at a place.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class HalfCohort(Cohort):
         self.islands: dict[int, Island] = {}
 
     def part(self, places: NDArray[np.int64]) -> HalfCohort:
-        """Some of its clients, by their places in it."""
+        """Some clients of the cohort, by their places in it."""
         made = object.__new__(HalfCohort)
         made.__dict__.update(self.__dict__)
         Cohort.__init__(made, self.parties[places], self.keys[places], self.population, self._table)
@@ -61,7 +61,7 @@ class HalfCohort(Cohort):
     def totals(self) -> Iterator[TotalsBlock]:
         """See ``Cohort.totals``."""
         if self._asked[self._places].any():
-            raise ConfigError("totals of a cohort were asked for twice", remedy="keep what you need of each block")
+            raise ConfigError("the totals of a cohort were requested twice", remedy="keep what you need of each block")
         self._asked[self._places] = True
         own = np.zeros(len(self._asked), dtype=np.int64)
         own[self._places] = np.arange(len(self._places))
@@ -76,12 +76,12 @@ class HalfCohort(Cohort):
         return self.islands[place]
 
     def batches(self, made: Iterable[Batch], singly: dict[int, TaskResult], slot: str) -> Iterator[Batch]:
-        """The batches of a half, without the clients that are kept out, and without those that used their islands.
+        """The batches of a half, without the clients that are kept out and without those that used their islands.
 
         Args:
-            made: what the half's ``many`` gives.
-            singly: takes replies that may depend on letters, secrets or spent budget: place in the whole cohort -> reply and what it leaves.
-            slot: of the half's own private states.
+            made: the batches of the half's ``many``.
+            singly: collects replies that may depend on letters, secrets or spent budget: maps a place in the whole cohort to the reply and what it leaves.
+            slot: slot of the half's own private states.
         """
         for batch in made:
             places = self._places[batch.positions]
@@ -111,12 +111,12 @@ class HalfCohort(Cohort):
 # ---------------------------------------------------------------------- halves without a `many`
 
 Half = Coroutine[Any, Any, TaskResult]
-"""A half at work at one party."""
+"""A running half at one party."""
 
 
 @dataclass
 class Answered:
-    """What a wrapped request gave at one party: totals and what they leave, an error, or why its reply must not be in the sum."""
+    """The result of a wrapped request at one party: totals and what they leave, an error, or why its reply must not be in the sum."""
 
     totals: Totals = field(default_factory=dict)
     left: dict[str, Tree] = field(default_factory=dict)
@@ -125,7 +125,7 @@ class Answered:
 
 
 class _Asks:
-    """A half waits for its totals; nobody but ``Stepper`` sees it."""
+    """A half waits for its totals; only ``Stepper`` sees this."""
 
     def __await__(self) -> Generator[Any, Any, Answered]:
         answer: Answered = yield self
@@ -134,14 +134,14 @@ class _Asks:
 
 @dataclass
 class Stepper:
-    """Runs halves one after another, each up to where it asks for its totals, and on from there when they are known.
+    """Run halves one after another, each until it requests its totals, and continue when these are known.
 
-    Halves are driven by hand, so that nothing else happens in between; what else they wait for goes to the event loop.
+    The stepper drives the coroutines itself, so that nothing else runs in between; anything else that they await goes to the event loop.
 
     Attributes:
-        take: is given each place in the cohort and what its half gave, in cohort order.
-        done: place -> what was given already.
-        active: whether it drives a half at this moment; a task that a half began may ask at another.
+        take: called with each place in the cohort and the result of its half, in cohort order.
+        done: maps a place to a result that was there already.
+        active: whether it drives a half at this moment; a task that a half started may ask at another.
     """
 
     take: Callable[[int, TaskResult], None]
@@ -151,15 +151,15 @@ class Stepper:
     _order: list[int] = field(default_factory=list)
 
     async def asked(self) -> Answered:
-        """What the wrapped request gave; to be called while ``active``."""
+        """The result of the wrapped request; call it while ``active``."""
         return await _Asks()
 
     async def run(self, halves: dict[int, Half], wrapped: WrappedCohort) -> None:
-        """Run halves, and what they wrap in blocks.
+        """Run halves, and their wrapped tasks in blocks.
 
         Args:
-            halves: place in the cohort -> the half at work.
-            wrapped: what they wrap.
+            halves: maps a place in the cohort to its running half.
+            wrapped: the wrapped request.
         """
         self._order = sorted([*halves, *self.done], reverse=True)
         try:
@@ -174,7 +174,7 @@ class Stepper:
                 half.close()
 
     async def _in_blocks(self, wrapped: WrappedCohort) -> Exception | None:
-        """Hand out totals as blocks come; return what was raised for no single client."""
+        """Hand out totals as blocks are done; return an error that concerns no single client."""
         blocks = wrapped.blocks(np.array(list(self._waiting), dtype=np.int64))
         while True:
             try:
@@ -189,7 +189,7 @@ class Stepper:
                 await self._go(place, self._waiting.pop(place), Answered(block.row(i), own))
 
     async def _go(self, place: int, half: Half, answer: Answered | None = None) -> None:
-        """Run a half until it asks or ends."""
+        """Run a half until it requests totals or ends."""
         ran = await _Leg(self, half, answer)
         if ran is None:
             self._waiting[place] = half
@@ -235,5 +235,5 @@ def _refused(wrapped: WrappedCohort, place: int, failed: Exception | None) -> An
         return Answered(rejected=wrapped.rejected[position])
     error = wrapped.errors.get(position) or failed
     name = wrapped.request.task.name
-    nothing = TaskError(f"the task's `many` gave nothing for {wrapped.cohort.parties.names[place]}", where=name)
+    nothing = TaskError(f"the task's `many` returned nothing for {wrapped.cohort.parties.names[place]}", where=name)
     return Answered(error=error or nothing)

@@ -1,7 +1,7 @@
 """The party side of a federation: an executor with a memory.
 
-A host owns the islands' private state, answers a repeated request from its journal instead of running it twice, and writes privacy events
-to the ledger before anything is released. Every engine and transport ends here.
+A host owns the islands' private state, answers a repeated request from its journal instead of running it twice, and records privacy events
+in the ledger before anything is released. Every engine and transport ends here.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ __all__ = ["Host"]
 
 @dataclass
 class Host:
-    """Runs tasks and remembers.
+    """An executor with private state, a journal and a ledger.
 
     Attributes:
         executor: runs the tasks.
         store: private state.
-        ledger: where privacy events go.
+        ledger: the ledger of privacy events.
         journal: replies that must not be made twice.
         receipts: which letters were opened, and in which request.
     """
@@ -56,11 +56,11 @@ class Host:
         self.drafts = Drafts(self.store)
 
     def spend(self, event: Event, party: str | Sequence[str], request: str) -> None:
-        """Write a privacy event of one or several parties; durable when this returns."""
+        """Record a privacy event of one or several parties; it is durable when this returns."""
         self.ledger.append(event, party, request)
 
     def fresh(self, request: Request, ran: TaskResult) -> TaskResult:
-        """The same, or a refusal: a reply that is made of a letter which was opened in another request leaves nothing behind."""
+        """Return the result, or a refusal: a reply that depends on a letter opened in another request leaves nothing."""
         if not ran.opened:
             return ran
         position = ran.reply.party
@@ -71,18 +71,18 @@ class Host:
         return ran
 
     def receive(self, request: Request, ran: TaskResult) -> None:
-        """A reply is used: the letters that it is made of are good for no other request."""
+        """Mark a reply as used: no other request can use the letters that it depends on."""
         if ran.opened:
             self.receipts.note(request.id, self.executor.roster.name(ran.reply.party), ran.opened)
 
     def seeded(self, request: Request, positions: NDArray[np.int64]) -> Request:
-        """The request with a secret seed of each party, where its stages draw on secrets.
+        """Return the request with a secret seed of each party, if its stages draw on secrets.
 
         A seed is in the journal before it is used, so that a reply that is made again after a crash is the same: noise is never drawn twice for
         one release.
 
         Raises:
-            PolicyError: the same request comes with other stages than before.
+            PolicyError: the same request has other stages than before.
         """
         if request.wraps is not None:
             request = replace(request, wraps=self.seeded(request.wraps, positions))
@@ -95,7 +95,7 @@ class Host:
         return replace(request, seeds=Seeds(places, seeded(self.executor.keys(request, places), seed)))
 
     def absorb(self, request: Request, ran: TaskResult) -> Reply:
-        """Keep what a task left behind, then release its reply."""
+        """Keep what a task left at the party, then release its reply."""
         ran = self.fresh(request, ran)
         self.receive(request, ran)
         if ran.sealed and ran.reply.error is None and self.replay(request, ran.reply.party) is None:
@@ -108,7 +108,7 @@ class Host:
         self.drafts.leave(request, {slot: States({position: state}) for slot, state in left.items()})
 
     def absorb_fold(self, request: Request, folded: PartialSum) -> PartialSum:
-        """Keep what a cohort left behind, then release its sums."""
+        """Keep what a cohort left, then release its sums."""
         for position, tags in folded.opened.items():
             name = self.executor.roster.name(position)
             self.receipts.require_fresh(request.id, name, tags)
@@ -118,22 +118,22 @@ class Host:
         return folded
 
     def table(self, request: Request, slot: str | None = None) -> StateTable:
-        """What a request finds in a slot, by default its own."""
+        """The states that a request finds in a slot, by default its own."""
         return self.drafts.table(request, request.slot if slot is None else slot)
 
     def tables(self, request: Request) -> dict[str, StateTable]:
-        """Every slot that a request may read."""
+        """The states of every slot that a request may read."""
         return {slot: self.drafts.table(request, slot) for slot in request.slots}
 
     def replay(self, request: Request, position: int) -> TaskResult | None:
-        """What the journal knows of a request at a party."""
+        """The journal's result of a request at a party, if there is one."""
         return self.journal.get(request.id, position)
 
     def publish(self) -> None:
-        """The job's program has ended well: the named results that were left are there for people and for later jobs.
+        """Publish the named results for people and later jobs, after the job's program has ended well.
 
         Raises:
-            CheckpointError: one cannot be written.
+            CheckpointError: a result cannot be written.
         """
         for slot in sorted(slot for slot in self.store.tables if MARK in slot):
             home, _, name = slot.rpartition(MARK)
@@ -144,7 +144,7 @@ class Host:
                 self.executor.named.put(party, f"{scope}/{name}" if scope else name, value)
 
     async def run(self, request: Request, positions: NDArray[np.int64]) -> list[Reply]:
-        """Run the task at each party, one after another, in the order given; a party that is named twice answers once."""
+        """Run the task at each party, one after another, in the given order; a party that occurs twice replies once."""
         request, replies = self.seeded(request, positions), dict[int, Reply]()
         if self.executor.wraps_blocks(request):
             return await self._run_blocks(request, positions)
@@ -160,7 +160,7 @@ class Host:
         return self.absorb(request, ran)
 
     async def _run_blocks(self, request: Request, positions: NDArray[np.int64]) -> list[Reply]:
-        """Run what a task wraps for all parties at once; what they leave is kept when all have answered."""
+        """Run the wrapped task for all parties at once; what they leave is kept once all have replied."""
         places = np.array(list(dict.fromkeys(positions.tolist())), dtype=np.int64)
         known = {i: ran for i, p in enumerate(places.tolist()) if (ran := self.replay(request, p)) is not None}
         rans = await self.executor.run(request, places, self.tables(request), self.spend, known)
@@ -175,14 +175,14 @@ class Host:
         return self.absorb_fold(request, folded)
 
     async def role(self, request: Request, position: int, peers: LocalPeers) -> TaskResult:
-        """Run one role of a session; what it left behind is kept when all roles have ended."""
+        """Run one role of a session; what it left is kept once all roles have ended."""
         ran = self.fresh(request, await self.executor.role(request, position, peers, self.table(request), self.spend))
         if ran.reply.error is not None and not ran.ending:
             raise ran.reply.error
         return ran
 
     def replay_session(self, roles: Mapping[str, tuple[Request, int]], switch: Switch) -> dict[str, TaskResult] | None:
-        """The results of a session whose every role is in the journal; a session is never repeated in part."""
+        """The results of a session if the journal has all its roles; a session is never repeated in part."""
         known = {role: self.replay(request, position) for role, (request, position) in roles.items()}
         rans = {role: ran for role, ran in known.items() if ran is not None}
         if len(rans) < len(roles):
@@ -195,16 +195,16 @@ class Host:
     def absorb_session(
         self, roles: Mapping[str, tuple[Request, int]], rans: Mapping[str, TaskResult], switch: Switch
     ) -> dict[str, TaskResult]:
-        """Keep what the roles of a session left behind that ended well, then release its results.
+        """Keep what the roles that ended well left, then release the results of the session.
 
         Raises:
-            SessionError: too few of them did; then nothing is kept.
+            SessionError: too few roles ended well; then nothing is kept.
         """
         switch.require_quorum()
         ended = {role: replace(ran, said=switch.said[role]) for role, ran in rans.items()}
         if any(
             ran.sealed or ran.ending for ran in ended.values()
-        ):  # how a role ended on a real clock may not come again
+        ):  # on a real clock, a role might end differently the next time
             self.journal.put((roles[role][0], ran) for role, ran in ended.items())
         for role, ran in ended.items():
             self.receive(roles[role][0], ran)

@@ -1,4 +1,4 @@
-"""Work that an engine starts when it is asked to, and whose end it cannot foretell: what such an engine offers, and how it tells."""
+"""The interface of engines that start work at once and cannot predict its end."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ __all__ = ["Launch", "LiveEngine", "News", "is_live"]
 
 
 class News:
-    """Something has happened: wakes everyone who waits for a reply."""
+    """An event that wakes all who wait for a reply."""
 
     def __init__(self) -> None:
         self._next: asyncio.Future[None] | None = None
         self._failure: BaseException | None = None
 
     def ring(self) -> None:
-        """Wake those who wait."""
+        """Wake all who wait."""
         waiting, self._next = self._next, None
         if waiting is not None and not waiting.done():
             waiting.set_result(None)
 
     def fail(self, error: BaseException) -> None:
-        """Nothing will happen any more: whoever waits gets the error."""
+        """Report that nothing will happen any more: all who wait get the error."""
         self._failure = self._failure or error
         self.ring()
 
@@ -62,12 +62,12 @@ class Launch(Protocol):
     lost: NDArray[np.float64]
 
     def drop(self, which: NDArray[np.int64], *, undo: bool = True) -> None:
-        """Nobody will use these replies: the parties forget them and what they left behind (or keep the latter)."""
+        """Call off these replies: the parties discard them and what they left (or, without ``undo``, keep the latter)."""
         ...
 
 
 class LiveEngine(Protocol):
-    """What an engine offers besides `Engine` if it is ``live``."""
+    """What an engine offers in addition to `Engine` if it is ``live``."""
 
     live: bool
     news: News
@@ -76,15 +76,15 @@ class LiveEngine(Protocol):
         """Start the task at each party at once.
 
         Args:
-            request: what to do.
-            positions: where.
-            push: what a party sends when it is done: the encoded summands of a sum (``"fold"``; ``"sum"`` where nobody is left out, so that they
-                can be added as they come), the reply (``"run"``), or word that it is done (``""``), because what will become of the reply is
+            request: the request.
+            positions: positions of the parties.
+            push: what a party sends when it is done: the encoded summands of a sum (``"fold"``; ``"sum"`` if no party is left out, so that they
+                can be added on arrival), the reply (``"run"``), or only the news that it is done (``""``), because the use of the reply is
                 not decided yet.
         """
         ...
 
 
 def is_live(engine: Engine, clock: Clock) -> bool:
-    """Whether replies come unforetold: a real clock, and an engine that starts work when it is sent."""
+    """Whether replies arrive unpredicted: with a real clock, and an engine that starts work when it is sent."""
     return bool(getattr(engine, "live", False)) and not clock.virtual

@@ -1,4 +1,4 @@
-"""What the uplink's stages of one party remember, while a reply is on its way through them."""
+"""The memory of one party's uplink stages, while a reply goes through them."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ __all__ = ["Memory"]
 
 @dataclass
 class Memory:
-    """The memory of one party for one kind of request: aggregate -> index of the stage -> what it remembers.
+    """The memory of one party for one kind of request: maps an aggregate to memories by stage index.
 
     Attributes:
-        table: where it is kept; ``None`` remembers nothing from before.
-        position: whose.
-        before: what was remembered.
-        now: what is to be remembered, once the reply is in.
+        table: where it is stored; ``None`` starts without memory.
+        position: position of the party.
+        before: the memory before the reply.
+        now: the memory to keep once the reply is in.
     """
 
     table: StateTable | None = None
@@ -33,17 +33,17 @@ class Memory:
     now: dict[str, dict[str, Tree]] = field(default_factory=dict)
 
     def begin(self, request: Request, reply: Mapping[str, Aggregate]) -> None:
-        """Look up what was remembered; an aggregate that comes for the first time begins anew."""
+        """Look up the memory; an aggregate that is new starts with a fresh one."""
         if request.uplink.remembers:
             kept = None if self.table is None else self.table.get(self.position)
             self.before = {**request.uplink.fresh(reply), **(kept or {})}
             self.now = {name: memory for name, memory in (kept or {}).items() if name not in reply}
 
     def of(self, name: str) -> Mapping[str, Tree]:
-        """What was remembered of an aggregate."""
+        """The memory of an aggregate."""
         return self.before.get(name, {})
 
     def keep(self, name: str, memory: dict[str, Tree]) -> None:
-        """Remember this of it."""
+        """Set the new memory of an aggregate."""
         if memory:
             self.now[name] = memory

@@ -1,12 +1,12 @@
-"""Sessions: long conversations between parties, relayed, metered and clocked like everything else.
+"""Sessions: long conversations between parties, relayed, metered and clocked like all other traffic.
 
-Each role is ``async def role(island, peers, **args)``. Channels are first-in first-out per pair, and a role names whom it hears, so a session
-has one outcome whatever the scheduling, and roles that all wait for each other are told so. A message counts with its sealed size, whether or not it is
-encrypted: so a simulation has the bytes of a network. Time is kept by the roles themselves, as a message's send time plus its transfer (Lamport's rule
+Each role is ``async def role(island, peers, **args)``. Channels are first-in first-out per pair, and a role names the role that it hears, so a session
+has one outcome under any scheduling, and a session whose roles all wait for each other raises an error. A message counts with its sealed size, encrypted
+or not, so a simulation has the bytes of a network. The roles themselves keep time, as a message's send time plus its transfer (Lamport's rule
 with durations): the session takes as long as its longest chain of messages and work.
 
-A role whose party is lost, or whose clock passes the deadline, ends there. The others learn of it behind its last message: whoever waits for more gets a
-`SessionError`, and may go on without it. Each role decides by its own clock, so fates too have one outcome; see `atoll.core.time.prospect`.
+A role whose party is lost, or whose clock passes the deadline, ends there. The others learn of it after its last message: a role that waits for more gets
+a `SessionError`, and may continue without it. Each role decides by its own clock, so losses too have one outcome; see `atoll.core.time.prospect`.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ __all__ = ["Deliver", "GuardedPeers", "LocalPeers", "Over", "Peers", "Switch", "
 Deliver = Callable[[str, Tree, float], Awaitable[None]]
 Put = Callable[[str, Tree, float], None]
 Gone = Callable[[str, Ending, float], None]
-"""Takes a role that has ended, how, and when it was known."""
+"""Called with a role that has ended, how, and when this was known."""
 
 
 class Peers(Protocol):
-    """What a role holds: the others, by role name."""
+    """A role's view of the other roles, by name."""
 
     @property
     def names(self) -> list[str]:
@@ -58,34 +58,34 @@ class Peers(Protocol):
         ...
 
     async def work(self, share: float = 1.0) -> None:
-        """Say that a share of the work that the role's task declares is done now: in a simulation, this is when it takes its time.
+        """Report that a share of the work that the role's task declares is done now: in a simulation, this work takes its time here.
 
-        Work that a role does not speak of takes its time at the role's end. Between real parties the work itself takes time, and this does nothing.
+        Work that a role does not report takes its time at the role's end. Between real parties the work itself takes time, and this does nothing.
 
         Args:
-            share: of all the work; the shares of a role add up to 1 at most.
+            share: share of all the work; the shares of a role add up to at most 1.
         """
         ...
 
 
 class Over(BaseException):
-    """A role ends here, whatever it does: its party is lost, or the session is out of time. No handler of the role's own should catch it."""
+    """A role ends here unconditionally: its party is lost, or the session is out of time. A BaseException, so that a role's own handlers do not catch it."""
 
 
 class LocalPeers:
-    """The peers of a role, wherever the role runs.
+    """The peers of a role, wherever it runs.
 
     Args:
         me: this role.
         others: the other roles.
-        carry: takes ``(target role, message, time sent)`` to the switch.
+        carry: sends ``(target role, message, time sent)`` to the switch.
         start: seconds at which the session began.
-        took: called with the role whose message was taken.
-        prospect: what awaits this role.
+        took: called with the role whose message was received.
+        prospect: the prospect of this role.
 
     Attributes:
         time: seconds on the role's clock.
-        ending: how the role has been ended, once it has.
+        ending: how the role was ended, if it was.
     """
 
     def __init__(
@@ -146,46 +146,46 @@ class LocalPeers:
             raise ConfigError(
                 f"work({share}) after {self._worked:g} of the work was done",
                 where=f"role {self.me}",
-                remedy="give shares of all the work that the task declares: together 1 at most",
+                remedy="give shares of all the work that the task declares: together at most 1",
             )
         self._pass(self.time + share * self._prospect.work, share)
         self._worked += share
 
     def go_on(self) -> None:
-        """Look whether this is the end.
+        """Check whether the role ends here.
 
         Raises:
-            Over: it is.
+            Over: it does.
         """
         self._pass(self.time)
 
     def finish(self) -> None:
-        """The role has nothing more to say: the work that it did not speak of takes its time.
+        """End the role: the work that it did not report takes its time.
 
         Raises:
-            Over: it did not come so far.
+            Over: the role ended before.
         """
         share = max(0.0, 1.0 - self._worked)
         self._pass(self.time + share * self._prospect.work, share)
 
     def _pass(self, moment: float, share: float = 0.0) -> None:
-        """Let time pass on the role's clock, up to its end if that comes before."""
+        """Let time pass on the role's clock, at most until its end."""
         if not self.ending:
             self.time, self.ending = self._prospect.reached(self.time, self._worked, self._words, moment, share)
         if self.ending:
             raise Over(self.ending)
 
     def put(self, source: str, message: Tree, arrival: float) -> None:
-        """Hand over a message that arrived."""
+        """Deliver a message that arrived."""
         self._arrived[source] += 1
         self._boxes[source].put_nowait((message, arrival))
 
     def gone(self, source: str, ending: Ending = "", arrival: float = 0.0) -> None:
-        """Another role has ended: after its last message there is nothing to wait for.
+        """Report that another role has ended: after its last message there is nothing to wait for.
 
         Args:
             source: the other role.
-            ending: how.
+            ending: how it ended.
             arrival: seconds at which this is known here.
         """
         self._boxes[source].put_nowait((_Gone(ending), arrival))
@@ -200,16 +200,16 @@ class LocalPeers:
 
     @property
     def hears(self) -> bool:
-        """Whether it waits for a message of somebody; to be asked from any thread."""
+        """Whether it waits for a message. You can call this from any thread."""
         return any(list(self._awaited.values()))
 
     def waits(self) -> dict[str, int]:
-        """Whom this role waits for, and how many messages of theirs it has had; true while its event loop is idle."""
+        """The roles that this role waits for, and how many of their messages it has received; valid while its event loop is idle."""
         return {role: self._arrived[role] for role, count in self._awaited.items() if count}
 
 
 class _Gone:
-    """In place of a role's next message: there is none."""
+    """A marker in place of a role's next message: there is none."""
 
     _WHY: ClassVar[dict[str, str]] = {"lost": "was lost", "late": "ran out of time", "told": "gave up"}
 
@@ -217,12 +217,12 @@ class _Gone:
         self.ending = ending
 
     def error(self, source: str, me: str) -> Exception:
-        """What to tell the role that waits."""
+        """The error for the role that waits."""
         if self.ending in self._WHY:
             return SessionError(
                 f"role {source!r} {self._WHY[self.ending]}, and will not send what role {me!r} waits for",
                 where="session",
-                remedy="let the session end, or catch this error and go on without the role: fed.session(..., quorum=...)",
+                remedy="let the session end, or catch this error and continue without the role: fed.session(..., quorum=...)",
             )
         return TaskError(
             f"role {source!r} has ended and will not send what role {me!r} waits for",
@@ -231,11 +231,11 @@ class _Gone:
 
 
 class GuardedPeers:
-    """Peers behind the island's policy: every message passes it before it is sent.
+    """Peers with the island's policy: it checks each message before it is sent.
 
     Args:
         peers: the peers.
-        release: raises to keep a message in.
+        release: raises an error to keep a message from leaving.
     """
 
     def __init__(self, peers: Peers, release: Callable[[Tree], None]) -> None:
@@ -257,27 +257,27 @@ class GuardedPeers:
         return await self._peers.recv(role)
 
     async def work(self, share: float = 1.0) -> None:
-        """Say that a share of the work is done now."""
+        """Report that a share of the work is done now."""
         await self._peers.work(share)
 
 
 class Switch:
-    """Relays the messages of one session.
+    """The relay of one session's messages.
 
     Args:
-        parties: role -> name of the party.
+        parties: maps a role to the name of its party.
         transfer: seconds for ``(source party, target party, bytes)``.
-        prospects: role -> what awaits it; by default nothing.
-        quorum: roles that must end well; by default all.
-        carry: seconds for ``(source role, target role, bytes)``, in place of ``transfer``.
+        prospects: maps a role to its prospect; by default none.
+        quorum: number of roles that must end well; by default all.
+        carry: seconds for ``(source role, target role, bytes)``, instead of ``transfer``.
 
     Attributes:
-        said: role -> other role -> what the one has said to the other.
-        sealed: messages are encrypted before they come here.
-        ends: role -> how it ended, and when that was known, of those that have ended.
-        timed: fates or work move the roles' clocks, besides messages.
-        expired: the deadline has passed on a real clock.
-        known: the roles that ended well when the session was held before, if that was written down.
+        said: counts of the messages of each role to each other role.
+        sealed: whether messages are encrypted before they arrive here.
+        ends: for each role that has ended: how, and when this was known.
+        timed: whether losses or work move the roles' clocks, in addition to messages.
+        expired: whether the deadline has passed on a real clock.
+        known: the roles that ended well when the session ran before, if this was recorded.
     """
 
     def __init__(
@@ -308,20 +308,20 @@ class Switch:
         self._verdict: asyncio.Future[None] | None = None
 
     def verdict(self) -> asyncio.Future[None]:
-        """Done when all roles have ended; it raises when all that have not ended wait for each other."""
+        """Done when all roles have ended; raises an error when all that have not ended wait for each other."""
         if self._verdict is None:
             self._verdict = asyncio.get_running_loop().create_future()
         return self._verdict
 
     def waiting(self, role: str, waits: Mapping[str, int]) -> bool:
-        """A role can do nothing but wait.
+        """Report that a role can only wait.
 
         Args:
             role: the role.
-            waits: whom it waits for, and how many messages of theirs it has had: one that is still on its way will wake it.
+            waits: the roles that it waits for, and how many of their messages it has received: a message still on its way will wake it.
 
         Returns:
-            Whether that decides the session.
+            Whether this decides the session.
         """
         self._waits[role] = dict(waits)
         return self._judge()
@@ -338,7 +338,7 @@ class Switch:
             verdict.set_result(None)
             return True
         verdict.set_exception(self._deadlock())
-        verdict.exception()  # whoever holds the session may be gone already
+        verdict.exception()  # the session's caller may be gone already
         return True
 
     def _deadlock(self) -> TaskError:
@@ -353,16 +353,16 @@ class Switch:
         )
 
     def attach(self, role: str, put: Put, gone: Gone) -> None:
-        """Say where messages for a role go, and whom to tell that another has ended."""
+        """Register where messages for a role go, and the callback for the end of another role."""
         self._targets[role] = put
         self._ends[role] = gone
 
     def ended(self, role: str, ending: Ending = "", time: float = 0.0) -> None:
-        """A role has ended: tell the others, who may be waiting for it.
+        """Report that a role has ended: the others, which may be waiting for it, learn of it.
 
         Args:
             role: the role.
-            ending: how.
+            ending: how it ended.
             time: seconds on its clock.
         """
         known = time + (self.prospects[role].notice if ending == "lost" else 0.0)
@@ -374,13 +374,13 @@ class Switch:
         self._judge()
 
     def expire(self) -> None:
-        """The deadline has passed on a real clock: every role that has not ended is late."""
+        """End the session at its deadline on a real clock: every role that has not ended is late."""
         self.expired = True
         self.expiry.set()
 
     @property
     def expiry(self) -> asyncio.Event:
-        """Set when the deadline has passed on a real clock."""
+        """Set once the deadline has passed on a real clock."""
         if self._expiry is None:
             self._expiry = asyncio.Event()
         return self._expiry
@@ -397,10 +397,10 @@ class Switch:
         return "late" in endings and "lost" not in endings
 
     def require_quorum(self) -> None:
-        """All roles have ended: refuse what they gave where too few of them ended well.
+        """After all roles have ended, refuse their results if too few of them ended well.
 
         Raises:
-            SessionError: it names those that were lost or late.
+            SessionError: names the roles that were lost or late.
         """
         if len(self.well) >= self.quorum:
             return
@@ -412,11 +412,13 @@ class Switch:
             if self.ends[role][0] == worst
         ]
         wanted = (
-            "" if self.quorum == len(self.parties) else f", and {self.quorum} of {len(self.parties)} were to end well"
+            ""
+            if self.quorum == len(self.parties)
+            else f", and {self.quorum} of {len(self.parties)} roles must end well"
         )
         raise SessionError(
             f"{'; '.join(told)}{wanted}",
-            remedy="hold the session again under another label, lengthen the deadline, or let the roles go on without some (quorum=)",
+            remedy="run the session again under another label, lengthen the deadline, or let the roles continue without some (quorum=)",
         )
 
     def _extent(self, role: str) -> str:
@@ -424,12 +426,12 @@ class Switch:
         return f" when it had sent {count} message{'' if count == 1 else 's'}"
 
     def repeat(self, role: str, said: Mapping[str, Said], ending: Ending, time: float) -> None:
-        """Count what a role said when the session ran, and how it ended: it is answered from the journal."""
+        """Count the messages of a role whose result comes from the journal, and how it ended."""
         self.said[role] = dict(said)
         self.ended(role, ending, time)
 
     def count(self, source: str, target: str, nbytes: int, *, direct: bool = False) -> float:
-        """Count a message, whichever way it goes; the seconds that it takes."""
+        """Count a message, in either way; return the seconds that it takes."""
         self.said[source][target] = self.said[source].get(target, Said()).and_one(nbytes, direct=direct)
         self._carried[source, target] += 1
         if self._carry is not None:
@@ -437,14 +439,14 @@ class Switch:
         return self._transfer(self.parties[source], self.parties[target], nbytes)
 
     def carry(self, source: str, target: str, message: Tree, sent: float) -> float:
-        """Carry one message; the seconds that it takes."""
+        """Carry one message; return the seconds that it takes."""
         nbytes = M.nbytes(message)
         seconds = self.count(source, target, nbytes if self.sealed else sealed_nbytes(nbytes))
         self._targets[target](source, message, sent + seconds)
         return seconds
 
     def heard(self, frame: Any) -> float:
-        """What a role elsewhere says in a frame: that it waits, or a message, which takes the seconds that are returned."""
+        """Process a frame of a role elsewhere: that it waits, or a message, whose seconds are returned."""
         if frame["op"] == "waits":
             self.waiting(frame["role"], dict(frame["for"]))
             return 0.0
@@ -463,5 +465,5 @@ class Switch:
 
 
 def as_sent(message: Tree) -> Tree:
-    """A message that its sender cannot change any more: its arrays are copied, as where it crosses a link."""
+    """A message that its sender can no longer change: its arrays are copied, as they are when it crosses a link."""
     return T.map(lambda leaf: leaf.copy() if isinstance(leaf, np.ndarray) else leaf, message)

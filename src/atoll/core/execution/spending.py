@@ -1,4 +1,4 @@
-"""What the uplink's stages release of a cohort's replies."""
+"""What the uplink's stages release for a cohort's replies."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
 __all__ = ["Spend", "UplinkSpending"]
 
 Spend = Callable[[Event, "str | Sequence[str]", str], None]
-"""Writes an event of one or several parties into a ledger; it is durable when this returns."""
+"""Records an event of one or several parties in a ledger; it is durable when the call returns."""
 
 
 @dataclass
 class UplinkSpending:
-    """Collects what the replies of a cohort release, and writes it as one column for all parties that release alike.
+    """Collect what the replies of a cohort release, and record it as one column for all parties with the same releases.
 
     Attributes:
-        request: whose uplink releases.
-        roster: everyone, for names.
-        spend: where events go.
+        request: the request with the uplink.
+        roster: all parties, for names.
+        spend: records events.
     """
 
     request: Request
@@ -35,12 +35,12 @@ class UplinkSpending:
     _released: dict[int, list[int]] = field(default_factory=dict)
 
     def add(self, positions: Sequence[int], values: int) -> None:
-        """These parties have so many named values go through the stages."""
+        """Count this many named values of these parties that go through the stages."""
         if values and self.request.uplink.events:
             self._released.setdefault(values, []).extend(positions)
 
     def write(self) -> None:
-        """Write the events. They are durable when this returns; only then may the replies leave.
+        """Record the events. They are durable when this returns; only then may the replies leave.
 
         Raises:
             PolicyError: there is no ledger.
@@ -48,7 +48,7 @@ class UplinkSpending:
         for values, positions in self._released.items():
             if self.spend is None:
                 raise PolicyError(
-                    "the uplink releases under privacy, and there is no ledger",
+                    "the uplink releases under privacy, but there is no ledger",
                     where=self.request.id,
                     remedy="run the task through a federation",
                 )

@@ -1,4 +1,4 @@
-"""One party's reply on its way into a sum: looked at, encoded by the uplink's stages, and kept out where it is not finite."""
+"""One party's contribution to a sum: checked, encoded by the uplink's stages, and kept out if it is not finite."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ class Summands:
     """What one party adds to a sum.
 
     Attributes:
-        totals: named totals of one, encoded; empty where the reply is kept out.
-        wires: name -> what of it crosses the link.
-        rejected: why the reply is kept out, ``""`` where it is not.
-        encoded: named values that went through the stages; 0 where the reply was kept out before.
+        totals: named totals of one, encoded; empty if the reply is kept out.
+        wires: maps a name to the part that crosses the link.
+        rejected: why the reply is kept out, ``""`` if it is not.
+        encoded: number of named values that went through the stages; 0 if the reply was kept out before.
     """
 
     totals: Totals = field(default_factory=dict)
@@ -45,13 +45,13 @@ class Summands:
 
 
 def summands(request: Request, reply: Mapping[str, Aggregate], key: int, memory: Memory) -> Summands:
-    """Put one party's reply through the uplink of its request.
+    """Send one party's reply through the uplink of its request.
 
     Args:
-        request: what it answers.
+        request: the request that it answers.
         reply: its aggregates.
         key: the party's random key for this request.
-        memory: what the party's stages remember; takes what they remember from now on.
+        memory: the memory of the party's stages, which is updated.
     """
     uplink = request.uplink
     reply = uplink.leaving(reply)
@@ -63,7 +63,7 @@ def summands(request: Request, reply: Mapping[str, Aggregate], key: int, memory:
     made = Summands(encoded=len(reply))
     seeds = request.secrets(np.array([memory.position])) if uplink.secret else None
     for name, aggregate in reply.items():
-        stream = Rng(key).child(name) if uplink else Rng(key)  # which nothing draws from
+        stream = Rng(key).child(name) if uplink else Rng(key)  # not used without stages
         sent = uplink.send(aggregate, request.public, stream, memory.of(name), seeds_for(seeds, name))
         bad = not_finite_total(sent.total) if uplink else ""
         if bad:
@@ -75,10 +75,10 @@ def summands(request: Request, reply: Mapping[str, Aggregate], key: int, memory:
 
 
 def aggregates_of(value: Any, task: str, party: str) -> dict[str, Aggregate]:
-    """The reply to a sum as what it must be.
+    """Return the reply to a sum after checking that it is a dict of aggregates.
 
     Raises:
-        MessageError: it is no dict of aggregates.
+        MessageError: it is not a dict of aggregates.
     """
     if isinstance(value, dict) and value and all(isinstance(v, Aggregate) for v in value.values()):
         return value
@@ -96,7 +96,7 @@ def place_of(name: str, leaf: str) -> str:
 
 
 def not_finite(value: Tree, weight: Any) -> str:
-    """The path of the first non-finite leaf, ``"."`` for a bare leaf or the weight, ``""`` when all is finite."""
+    """The path of the first non-finite leaf, ``"."`` for a bare leaf or the weight, ``""`` if all are finite."""
     if not (math.isfinite(weight) if type(weight) is float else np.isfinite(np.asarray(weight, np.float64)).all()):
         return "."
     for path, leaf in T.items(value):
@@ -112,7 +112,7 @@ def not_finite(value: Tree, weight: Any) -> str:
 
 
 def not_finite_total(total: Total) -> str:
-    """The path of the first non-finite leaf of a total, as ``not_finite`` gives it."""
+    """The path of the first non-finite leaf of a total, as from ``not_finite``."""
     if total.kind == "parts":
         return next((bad for part in total.value if (bad := not_finite(part.value, part.weight))), "")
     return not_finite(total.value, total.weight)

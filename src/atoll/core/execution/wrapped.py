@@ -1,4 +1,4 @@
-"""A wrapped request in blocks: its task runs for many parties at once, and its totals come with a leading client axis."""
+"""A wrapped request in blocks: its task runs for many parties at once, and its totals have a leading client axis."""
 
 from __future__ import annotations
 
@@ -30,25 +30,25 @@ if TYPE_CHECKING:
 
 __all__ = ["WrappedCohort", "require_sums"]
 
-_MOST = 32 << 20  # bytes of totals that are asked for at once
+_MOST = 32 << 20  # maximum number of bytes of totals to request at once
 
 
 @dataclass
 class WrappedCohort:
-    """A request that another one wraps, at the parties of one fold.
+    """A wrapped request, at the parties of one fold.
 
-    The task runs as it does by itself: with its own random keys, private states and stages. Rejections, errors and states are kept here, because only
-    the replies of the request that wraps it decide who is in the sum.
+    The task runs as it would alone: with its own random keys, private states and stages. Rejections, errors and states are collected here, because only
+    the replies of the wrapping request decide which parties are in the sum.
 
     Attributes:
-        request: the wrapped one.
+        request: the wrapped request.
         cohort: its parties.
-        tables: what they keep, by slot.
-        spending: takes what the stages release, before a block is handed out.
-        explain: says which request an error belongs to.
-        rejected: position -> why its reply must not be in the sum.
-        errors: position -> what its task raised.
-        left: slot -> new states of those whose totals were handed out.
+        tables: the parties' private states, by slot.
+        spending: collects what the stages release, before a block is handed out.
+        explain: adds the request to an error.
+        rejected: maps a position to why its reply must not be in the sum.
+        errors: maps a position to the error that its task raised.
+        left: new states by slot, of the parties whose totals were handed out.
     """
 
     request: Request
@@ -61,11 +61,11 @@ class WrappedCohort:
     left: dict[str, States] = field(default_factory=dict)
 
     def blocks(self, places: NDArray[np.int64]) -> Iterator[TotalsBlock]:
-        """Run the task for some of the cohort, in blocks of its own choosing; each block has at least one client.
+        """Run the task for some clients of the cohort, in blocks that it chooses; each block has at least one client.
 
         Raises:
             CompositionError: the task replies with ``Parts``, which cannot be summed.
-            Exception: what it raises for no single client, explained.
+            Exception: an error of the task that concerns no single client, with its request.
         """
         for part in self._parts(places):
             try:
@@ -74,7 +74,7 @@ class WrappedCohort:
                 raise self.explain(error, self.request, None) from error
 
     def _parts(self, places: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
-        """A task that gives the totals of all clients in one piece is asked for as many as fit into memory."""
+        """Split the clients for a task that returns the totals of all in one piece, so that they fit into memory."""
         if self.request.task.summands is None or self.request.uplink:
             yield places
             return
@@ -104,7 +104,7 @@ class WrappedCohort:
                 yield found
 
     def _summed(self, made: Summed, cohort: Cohort, places: NDArray[np.int64]) -> TotalsBlock:
-        """The task has made totals itself."""
+        """Wrap totals that the task has made itself."""
         if self.request.task.schema is not None:
             self.request.task.schema.require_totals(made.totals, apart=True)
         self.rejected.update({int(cohort.positions[place]): why for place, why in made.rejected.items()})
@@ -113,7 +113,7 @@ class WrappedCohort:
         return TotalsBlock(places[made.kept], made.totals)
 
     def _encoded(self, batch: Batch, cohort: Cohort, places: NDArray[np.int64]) -> TotalsBlock:
-        """A block of replies through the uplink."""
+        """Send a block of replies through the uplink."""
         request, positions = self.request, cohort.positions
         require_sums(batch.reply)
         block = ReplyBlock(request, batch, positions[batch.positions], cohort.keys[batch.positions], None)
@@ -137,7 +137,7 @@ class WrappedCohort:
         self.left.setdefault(slot, States()).add_block(positions[keep], states)
 
     def rows(self, positions: NDArray[np.int64] | None = None) -> dict[int, dict[str, Tree]]:
-        """What was left at these parties: position -> slot -> state. ``None`` takes all that was left since it was taken before."""
+        """What was left at these parties: maps a position to states by slot. ``None`` returns everything left since the last call."""
         found: dict[int, dict[str, Tree]] = {}
         for slot, states in self.left.items():
             some = states if positions is None else states.of(positions)
@@ -148,19 +148,19 @@ class WrappedCohort:
         return found
 
     def kept(self, senders: NDArray[np.int64]) -> dict[str, States]:
-        """What was left at those who are in the sum, in blocks."""
+        """What was left at the parties in the sum, in blocks."""
         return {slot: some for slot, states in self.left.items() if (some := states.of(senders))}
 
 
 def require_sums(reply: Mapping[str, Aggregate]) -> None:
-    """Refuse single replies where only sums may be seen.
+    """Refuse single replies if only sums may be seen.
 
     Raises:
-        CompositionError: it has some.
+        CompositionError: the reply has single values.
     """
     for name, aggregate in reply.items():
         if not aggregate.summable:
             raise CompositionError(
-                f"{name!r} is a single reply, which this reducer shows to nobody",
+                f"{name!r} is a single reply, which this reducer does not reveal",
                 remedy="use a plain reducer, or an algorithm whose replies are sums",
             )

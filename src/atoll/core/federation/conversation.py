@@ -1,4 +1,4 @@
-"""Holding a session: who plays which role, what awaits them, and what the session comes to; see `atoll.core.execution.session` for how roles speak."""
+"""Running a session: its roles, their prospects, and its result; see `atoll.core.execution.session` for how roles communicate."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class Cast:
     """The roles of one session.
 
     Attributes:
-        roles: role -> what it is asked to do, and the position of its party.
-        parties: of the roles, in their order.
-        turn: the turn that the session belongs to.
+        roles: maps a role to its request, and the position of its party.
+        parties: the roles' parties, in their order.
+        turn: the turn of the session.
     """
 
     roles: dict[str, tuple[Request, int]]
@@ -43,7 +43,7 @@ class Cast:
 
     @property
     def path(self) -> str:
-        """What names the session: the path of its first role's request."""
+        """The path that identifies the session: that of its first role's request."""
         return next(iter(self.roles.values()))[0].id
 
 
@@ -103,11 +103,11 @@ def _cast(scope: Scope, roles: Mapping[str, tuple[Party | str, Task]], at: Any) 
 
 
 def _switch(scope: Scope, cast: Cast, deadline: Any, until: float, quorum: int | None) -> Switch:
-    """The relay of a session, with what the model of devices foresees for its roles."""
+    """The relay of a session, with what the model of devices predicts for its roles."""
     found = _foreseen(scope, cast, deadline, until)
     cost, names = scope.traffic.cost, dict(zip(cast.roles, cast.parties.names, strict=True))
     if not scope.clock.virtual:
-        until = math.inf  # the clock says when it has come
+        until = math.inf  # on a real clock, the clock decides
     if found is None:
         prospects = {role: Prospect(until=until) for role in cast.roles}
         return Switch(names, cost.transfer, prospects, quorum)
@@ -133,7 +133,7 @@ def _foreseen(scope: Scope, cast: Cast, deadline: Any, until: float) -> Prospect
 async def _converse(scope: Scope, cast: Cast, switch: Switch, began: float) -> dict[str, TaskResult]:
     if (
         switch.known is not None and len(switch.known) < switch.quorum
-    ):  # so it ended before a crash, and the program went on
+    ):  # the session ended before a crash, and the program continued
         for role in cast.roles:
             switch.ended(role, "" if role in switch.known else "late", began)
         switch.require_quorum()
@@ -154,14 +154,14 @@ def _expiring(scope: Scope, switch: Switch, until: float) -> Iterator[None]:
 
 
 def _decide(scope: Scope, cast: Cast, switch: Switch) -> None:
-    """On a real clock, write down who ended well before the program learns that others did not."""
+    """On a real clock, record which roles ended well before the program learns that others did not."""
     if not scope.clock.virtual and switch.known is None:
         well = [i for i, role in enumerate(cast.roles) if role in switch.well]
         scope.world.decisions.put(cast.path, np.array(well, dtype=np.int64))
 
 
 async def _over(scope: Scope, cast: Cast, switch: Switch, until: float, came: list[str]) -> None:
-    """Say what became of the roles whose result nobody uses, and wait until the session is over on the program's clock."""
+    """Record the outcomes of roles whose results are not used, and wait until the session is over on the program's clock."""
     for role, (_, position) in cast.roles.items():
         if role not in came:
             fate: Fate = "crashed" if switch.ends[role][0] == "lost" else "called_off"
@@ -170,7 +170,7 @@ async def _over(scope: Scope, cast: Cast, switch: Switch, until: float, came: li
 
 
 def _metered(scope: Scope, cast: Cast, switch: Switch) -> None:
-    """Count what the roles of a session have said to each other."""
+    """Count the messages between the roles of a session."""
     party = {role: (switch.parties[role], position) for role, (_, position) in cast.roles.items()}
     for role, words in switch.said.items():
         for other, said in words.items():

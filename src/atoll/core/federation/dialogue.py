@@ -1,4 +1,4 @@
-"""Dialogue: requests whose single replies the program sees. Questions, supersteps, passes and conversations."""
+"""Dialogue: requests whose single replies the program sees: questions, supersteps, passes and conversations."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Dialogue(Scope):
         """Ask each party and wait for the replies; see ``Terms`` for deadline, quorum, accept, late, down and up.
 
         Raises:
-            QuorumError: fewer replies than the quorum came in time.
+            QuorumError: fewer replies than the quorum arrived in time.
             TaskError: a party's task raised (unless the world drops errors).
         """
         terms = Terms(deadline, quorum, accept, late, down, up)
@@ -59,12 +59,12 @@ class Dialogue(Scope):
         return Parties(self.world.roster, np.array([self.world.roster.position(name)], dtype=np.int64))
 
     def deadline(self, seconds: float | None = None, *, supersteps: int | Sequence[float] | None = None) -> Deadline:
-        """A deadline that several requests share, and how the bad luck of a turn is spread over them: give it to each as ``deadline=``.
+        """Make a deadline that several requests share, and divide the crashes of a turn among them: pass it to each as ``deadline=``.
 
         Args:
-            seconds: from now until all of them must be over; ``None`` for no limit.
-            supersteps: how many requests make up a turn, or a weight for each, in proportion to its time or work, such as ``(1, 8, 1)``. A device that crashes
-                in the turn then does so at any of them; see ``Deadline``.
+            seconds: seconds from now until all of them must be over; ``None`` for no limit.
+            supersteps: number of requests in a turn, or a weight for each, in proportion to its time or work, such as ``(1, 8, 1)``. A device that crashes
+                in the turn may then do so at any of them; see ``Deadline``.
 
         Example::
 
@@ -83,7 +83,7 @@ class Dialogue(Scope):
         return exchanged(self.world, flight, accepted, replies, terms.quorum)
 
     def _took(self, replies: list[Reply]) -> None:
-        """Replies are here, usable or not."""
+        """Process replies that have arrived, usable or not."""
 
     async def exchange(
         self,
@@ -100,23 +100,23 @@ class Dialogue(Scope):
         down: NDArray[np.int64] | None = None,
         up: int | Callable[[], int] | None = None,
     ) -> Exchanged:
-        """One superstep: parties get their mail, reply, and post sealed envelopes that the relay holds.
+        """Run one superstep: parties get their mail, reply, and post sealed envelopes that the relay holds.
 
-        The envelopes go out with the next superstep, once the program has fixed the senders: ``mail=last.mail.only_from(names)``. ``first.mail | second.mail``
-        are the letters of two supersteps.
+        The next superstep delivers the envelopes, once the program has fixed the senders: ``mail=last.mail.only_from(names)``. ``first.mail | second.mail``
+        has the letters of two supersteps.
 
         Args:
-            parties: whom to ask.
-            task: what to do.
-            message: the same for everyone.
-            mail: what the relay hands over.
-            deadline: seconds after sending, or one that several requests share: ``fed.deadline(...)``.
-            quorum: replies without which the superstep has failed.
-            accept: replies after which it closes.
-            late: what becomes of the others; see ``Terms``.
+            parties: parties to ask.
+            task: the task to run.
+            message: the message, the same for all.
+            mail: letters for the relay to deliver.
+            deadline: seconds after sending, or a deadline that several requests share: ``fed.deadline(...)``.
+            quorum: minimum number of replies; with fewer, the superstep fails.
+            accept: number of replies after which it closes.
+            late: what to do with the others; see ``Terms``.
             at: label of the request in its random path; by default a count.
-            down: bytes of the message that reach each party, where they are not its own size; the letters come on top.
-            up: bytes of a reply with its letters, as a model of devices shall know them beforehand.
+            down: bytes of the message to each party, if they differ from its size; letters are added.
+            up: bytes of a reply with its letters, for the model of devices.
         """
         request = self._request(task, message, at, mail=mail)
         return await self._ask(parties, request, Terms(deadline, quorum, accept, late, down, up))
@@ -136,17 +136,17 @@ class Dialogue(Scope):
         deadline: float | Deadline | None = None,
         quorum: int | None = None,
     ) -> dict[str, Any]:
-        """A long conversation: each role runs at its party and talks to the others; return the result of each role that ended well.
+        """Run a long conversation: each role runs at its party and talks to the others. Return the result of each role that ended well.
 
         Args:
-            roles: role -> its party and task, ``async (island, peers) -> result``.
+            roles: maps a role to its party and task, ``async (island, peers) -> result``.
             at: label of the session in its random path; by default a count.
-            deadline: seconds after the start, or one that several requests share: ``fed.deadline(...)``.
-            quorum: roles that must end well; by default all. A role that waits for a message of one that was lost or late gets a
+            deadline: seconds after the start, or a deadline that several requests share: ``fed.deadline(...)``.
+            quorum: number of roles that must end well; by default all. A role that waits for a message of a lost or late role gets a
                 ``SessionError``, which it may catch.
 
         Raises:
-            SessionError: too few roles ended well. Then every party is as it was before.
-            TaskError: a role raised, or all of them wait for each other.
+            SessionError: too few roles ended well. Then every party has the state from before the session.
+            TaskError: a role raised, or all roles wait for each other.
         """
         return await conversation.hold(self, roles, at, deadline, quorum)

@@ -6,4 +6,4 @@ __all__ = ["StopRun"]
 
 
 class StopRun(Exception):  # noqa: N818 - a request, not an error
-    """Whoever is told of a run's records raises it to end the run after this record; its text is the reason."""
+    """Raise it in a callback on a run's records to end the run after this record; its text is the reason."""

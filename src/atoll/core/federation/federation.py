@@ -1,7 +1,7 @@
-"""The federation: what a program holds. Everything else in Atoll is written against it.
+"""The federation: a program's view of its parties. All other rooms of Atoll build on it.
 
-A program is ``async def program(fed) -> result``. It begins with ``state = await fed.restore(initial)`` and is run again from the top after a
-crash; frames are never saved. The same program text runs in simulation and between organisations.
+A program is ``async def program(fed) -> result``. It begins with ``state = await fed.restore(initial)``, and after a crash it runs again from the
+top; stack frames are never saved. The same program text runs in simulation and between organisations.
 """
 
 from __future__ import annotations
@@ -37,28 +37,28 @@ Program = Callable[["Federation"], Awaitable[Any]]
 
 
 class Federation(Dialogue, Sums):
-    """A program's view on its parties.
+    """A program's view of its parties.
 
-    ``ask``, ``ask_all``, ``exchange``, ``relay`` and ``session`` return what parties say (``Dialogue``); ``sum`` returns it combined; ``send``,
-    ``arrivals`` and ``combine`` are for replies that come later (``Sums``); its surroundings (``clock``, ``rng``, ``record``, ``bytes``) are a
-    ``Scope``'s.
+    ``ask``, ``ask_all``, ``exchange``, ``relay`` and ``session`` return single replies (``Dialogue``); ``sum`` returns them combined; ``send``,
+    ``arrivals`` and ``combine`` handle replies that arrive later (``Sums``); the surroundings (``clock``, ``rng``, ``record``, ``bytes``) come from
+    ``Scope``.
 
     Args:
-        world: what it runs in.
-        parties: whom it may ask; by default the population.
-        slot: path of this scope: the root of its random path and its checkpoint slot.
+        world: the world that it runs in.
+        parties: the parties that it may ask; by default the population.
+        slot: path of this scope: the root of its random path, and its checkpoint slot.
         hub: name of the party at which the program runs.
         family: every federation of the same program, by slot.
 
     Attributes:
         home: where the parties keep their private state for this scope.
-        homes: further such places, of nested programs that are over.
+        homes: further such places, of nested programs that have ended.
         meter: bytes of this scope alone.
-        records: what it recorded.
-        counts: requests made so far, by task.
-        nested: it is run by a party of another federation.
-        kept: it writes checkpoints of its own.
-        written: how many records the last checkpoint holds, and in which segments.
+        records: its records.
+        counts: number of requests so far, by task.
+        nested: whether a party of another federation runs it.
+        kept: whether it writes its own checkpoints.
+        written: number of records in the last checkpoint, and their segments.
     """
 
     async def sum(
@@ -77,42 +77,42 @@ class Federation(Dialogue, Sums):
         down: NDArray[np.int64] | None = None,
         up: int | Callable[[], int] | None = None,
     ) -> Combined:
-        """Ask the parties and get the combination of their replies, never the parts.
+        """Ask the parties and return the combination of their replies, never single replies.
 
         Args:
-            parties: the cohort; sums are defined in its order.
-            task: replies with a dict of aggregates.
-            message: the same for everyone.
+            parties: the cohort; sums are computed in its order.
+            task: a task that replies with a dict of aggregates.
+            message: the message, the same for all.
             uplink: stages, applied in order at the party, undone in reverse at the sum.
-            reducer: how replies become one; by default plain addition.
-            deadline: seconds after sending, or one that several requests share: ``fed.deadline(...)``. A reducer's supersteps
+            reducer: how replies are combined; by default plain addition.
+            deadline: seconds after sending, or a deadline that several requests share: ``fed.deadline(...)``. A reducer's supersteps
                 share the latter; a number is the limit of each.
-            quorum: replies without which the round has failed.
-            accept: replies after which the round closes, a rule that chooses among them (see ``Taker``), or a share of a ``Quota``.
-            late: what becomes of the others.
+            quorum: minimum number of replies; with fewer, the round fails.
+            accept: number of replies after which the round closes, a rule that chooses among them (see ``Taker``), or a share of a ``Quota``.
+            late: what to do with the others.
             at: label of the request in its random path; by default a count.
-            down: bytes that reach each party, where they are not the message's own size; see ``Terms``.
-            up: bytes of a reply as a model of devices shall know them beforehand; see ``Terms``.
+            down: bytes to each party, if they differ from the message's size; see ``Terms``.
+            up: bytes of a reply, for the model of devices; see ``Terms``.
 
         Raises:
-            CompositionError: stages and reducer cannot be combined; nobody was contacted.
-            QuorumError: fewer usable replies than the quorum. Then every party is as it was before.
+            CompositionError: stages and reducer cannot be combined; no party was contacted.
+            QuorumError: fewer usable replies than the quorum. Then every party has the state from before the sum.
         """
         chain = uplink if isinstance(uplink, Chain) else Chain(uplink)
         chosen = reducer or Plain()
         terms = Terms(deadline, quorum, accept, late, down, up)
         chosen.check(chain, parties, terms, task)
-        # What arrives later is in other sums, of any size.
+        # Later arrivals are in other sums, of any size.
         chain = chain.within(1 if late == "arrive" else quorum, hidden=chosen.secure)
         request = self._request(task, message, at, uplink=chain)
         return await self._reduce(chosen, request, parties, terms, f"{request.id}//{type(chosen).__name__}")
 
-    # ------------------------------------------------------------------ what devices are expected to do
+    # ------------------------------------------------------------------ predictions for devices
 
     def forecast(
         self, parties: Parties, task: Task, message: Tree = None, *, up: int | Callable[[], int] | None = None
     ) -> NDArray[np.float64] | None:
-        """Seconds that each party is expected to take for a task if nothing goes wrong; ``None`` where nobody knows."""
+        """Seconds that each party is expected to take for a task without failures; ``None`` if there is no forecast."""
         ask = getattr(self.world.cost, "forecast", None)
         if ask is None:
             return None
@@ -121,7 +121,7 @@ class Federation(Dialogue, Sums):
         return np.asarray(ask(parties, plan), dtype=np.float64)
 
     def available(self, parties: Parties) -> Parties:
-        """Those of the parties that can be asked now."""
+        """The parties among these that are available now."""
         ask = getattr(self.world.cost, "available", None)
         if ask is None:
             return parties
@@ -130,7 +130,7 @@ class Federation(Dialogue, Sums):
     def scope(self, name: str, parties: Parties | None = None) -> Federation:
         """A view with its own random path, private state and checkpoint slot, for concurrent sub-programs.
 
-        The same name gives the same scope. A scope that writes checkpoints survives by itself; one that does not is covered by this one's.
+        The same name returns the same scope. A scope that writes checkpoints resumes from them; any other is part of this scope's checkpoints.
         """
         return nesting.scope(self, name, parties)
 
@@ -140,18 +140,18 @@ class Federation(Dialogue, Sums):
         """Let a party run a program over its own federation: hierarchy is the waist, applied twice.
 
         Args:
-            party: the one that is a server to its members and a client to this program.
+            party: the party that is a server to its members and a client of this program.
             program: ``async (federation, message) -> reply``.
-            parties: its members; what they keep in private outlives one visit.
-            message: what this program sends it.
+            parties: its members; they keep their private state between visits.
+            message: this program's message to it.
         """
         name = party if isinstance(party, str) else party.name
         return await nesting.nest(self, name, program, parties, message)
 
-    # ------------------------------------------------------------------ surviving
+    # ------------------------------------------------------------------ checkpoints
 
     async def restore(self, initial: Tree) -> Any:
-        """The state of this scope's last checkpoint, or ``initial`` at the very beginning."""
+        """The state of this scope's last checkpoint, or ``initial`` at the first start."""
         return await survival.restore(self, initial)
 
     @property
@@ -160,10 +160,10 @@ class Federation(Dialogue, Sums):
         return self.world.folder is not None
 
     async def checkpoint(self, state: Tree) -> None:
-        """Make everything up to here durable, as one atomic generation: this scope, and those below that keep no checkpoint of their own.
+        """Make everything so far durable, as one atomic generation: this scope, and those below it without their own checkpoints.
 
         Raises:
-            CheckpointError: it cannot be written; the previous generation is untouched.
+            CheckpointError: the checkpoint cannot be written; the previous generation stays intact.
         """
         await survival.checkpoint(self, state)
 

@@ -1,4 +1,4 @@
-"""Programs inside programs: scopes, and parties that are servers to parties of their own."""
+"""Programs inside programs: scopes, and parties that are servers to other parties."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def nest(fed: Scope, name: str, program: Callable[..., Awaitable[Any]], pa
     position = np.array([fed.world.roster.position(name)], dtype=np.int64)
     count = fed.counts[f"nest:{name}"]
     fed.counts[f"nest:{name}"] += 1
-    home = f"{fed.home}/nest:{name}"  # the members' private state outlives one visit
+    home = f"{fed.home}/nest:{name}"  # the members' private state is kept between visits
     slot = f"{fed.slot}/nest:{name}/{count}"
     if slot not in fed.world.checkpoints.slots:
         fed.family.pop(slot, None)
@@ -58,10 +58,10 @@ async def nest(fed: Scope, name: str, program: Callable[..., Awaitable[Any]], pa
 
 
 async def end(fed: Scope, child: Scope) -> None:
-    """A program inside this one is over: keep what it metered, and what its members keep between visits.
+    """End a program inside this one: keep what it metered, and what its members keep between visits.
 
-    The states of its own scopes go now: a later visit has scopes of its own, and after a crash this one runs again from the checkpoint. That
-    checkpoint goes with the next one of the program around it.
+    The states of its own scopes are removed now: a later visit has new scopes, and after a crash this one runs again from the checkpoint. That
+    checkpoint is removed with the next one of the surrounding program.
     """
     fed.homes |= {home for home in (child.home, *child.homes) if not within(home, child.slot)}
     await fed.world.engine.drop(child.slot)

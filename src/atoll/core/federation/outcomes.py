@@ -1,4 +1,4 @@
-"""From what came back to what a program sees: replies sorted, sums decoded, and too few of them refused."""
+"""From replies to what a program sees: sort replies, decode sums, and refuse too few of them."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def exchanged(
 
 
 def decoded(totals: Totals, chain: Chain, public: Sequence[Tree]) -> Totals:
-    """Undo the uplink's stages on every sum."""
+    """Undo the uplink's stages on each sum."""
     return {name: chain.decode(total, public) for name, total in totals.items()} if chain else totals
 
 
@@ -71,7 +71,7 @@ def combined(
     public: Sequence[Tree],
     asked: Parties,
 ) -> Combined:
-    """Merge partial sums in order, undo the stages, and say who is in."""
+    """Merge partial sums in order, undo the stages, and list who is in."""
     name = world.roster.name
     single = any(total.kind == "parts" for part in parts for total in part.totals.values())
     if single:
@@ -104,14 +104,14 @@ def combined(
 def in_steps(
     request: Request, parties: Parties, began: float, flights: Sequence[Flight], steps: Sequence[Outcomes]
 ) -> Outcomes:
-    """What became of each party of a cohort over several steps: it is done if it was in every step that it was asked in.
+    """The outcome of each party of a cohort over several steps: it is done if it was in every step that asked it.
 
     Args:
-        request: the program's; the share of its work that a party has done is that of the step which wraps it.
+        request: the program's request; the share of its work that a party has done is that of the step that wraps it.
         parties: the cohort.
         began: when the first step was sent.
         flights: the steps.
-        steps: what became of each party in each.
+        steps: the outcome of each party in each step.
     """
     n = len(parties)
     seconds, done, fraction = np.zeros(n), np.ones(n, dtype=bool), np.zeros(n)

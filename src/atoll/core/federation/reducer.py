@@ -1,7 +1,7 @@
-"""Reducers: how many replies become one.
+"""Reducers: how replies are combined.
 
-A reducer is a sub-protocol over a ``Reduction``. The plain one lets the engine add up replies; a secure one runs steps whose party half wraps the
-task, so that nobody sees a single reply. It returns little: named totals, and who is in them. The federation does the rest.
+A reducer is a sub-protocol over a ``Reduction``. The plain one lets the engine add up replies. A secure one runs steps whose party half wraps the
+task, so that no party sees a single reply. It returns only named totals and the parties in them. The federation does the rest.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ __all__ = ["Plain", "Reducer", "TreeReducer"]
 
 @dataclass(frozen=True)
 class Reducer:
-    """Base of reducers.
+    """Base class of reducers.
 
     Attributes:
-        secure: the server sees sums only, so stages must be summable and ``Parts`` are refused.
-        lasting: what the party halves leave in ``island.state`` outlives a sum that succeeds, at the parties in it: one key set-up may then serve many
-            sums of a scope. By default it ends with the sum.
+        secure: whether the server sees only sums, so that stages must be summable and ``Parts`` are refused.
+        lasting: whether what the party halves leave in ``island.state`` outlives a sum that succeeds, at the parties in it: one key set-up may then
+            serve many sums of a scope. By default it ends with the sum.
     """
 
     secure: ClassVar[bool] = False
@@ -38,34 +38,34 @@ class Reducer:
 
     @property
     def plain(self) -> bool:
-        """Whether replies are added up as they come, so that no protocol stands between them and their sum."""
+        """Whether replies are added up on arrival, without a protocol."""
         return False
 
     @property
     def needs(self) -> tuple[Need, ...]:
-        """What the other parts of a job must offer; add rows of your own to ``super().needs``."""
+        """What the other parts of a job must offer; add your own needs to ``super().needs``."""
         server = () if self.plain else (Need(SERVER, "combines many replies", "Plain()"),)
         secure = (Need(DISTINCT_CLIENTS, "takes one reply of each client", "a plain reducer"),) if self.secure else ()
         return (*server, *secure)
 
     @property
     def offers(self) -> frozenset[Capability]:
-        """What it offers to the other parts of a job."""
-        # A secure one that fails commits nothing: see `atoll.core.federation.reduction`.
+        """What the reducer offers to the other parts of a job."""
+        # A secure reducer that fails commits nothing: see `atoll.core.federation.reduction`.
         return frozenset({DROPPABLE}) if self.secure else frozenset({SINGLE_REPLIES})
 
     def check(self, uplink: Chain, parties: Parties, terms: Terms, task: Task) -> None:
-        """Refuse what cannot be combined soundly, before anyone is contacted.
+        """Refuse parts that cannot be combined soundly, before any party is contacted.
 
         Args:
             uplink: the stages of the replies.
             parties: the cohort.
-            terms: when the sum closes; its quorum.
-            task: what the cohort is asked to do.
+            terms: the conditions under which the sum closes, with its quorum.
+            task: the cohort's task.
 
         Raises:
-            CompositionError: the parts do not go together.
-            QuorumError: the cohort is too small; a training whose cohorts vary may skip such a round.
+            CompositionError: the parts cannot be combined.
+            QuorumError: the cohort is too small; a training with varying cohorts may skip such a round.
         """
         del parties, task
         name = type(self).__name__
@@ -73,32 +73,32 @@ class Reducer:
             uplink.require_summable(name)
         if terms.late == "arrive":
             raise CompositionError(
-                "late='arrive' hands single replies to the program", where=name, remedy="use the plain reducer"
+                "late='arrive' passes single replies to the program", where=name, remedy="use the plain reducer"
             )
 
     async def reduce(self, reduction: Reduction) -> Reduced:
         """Ask the parties and combine their replies.
 
         Args:
-            reduction: the cohort, the program's request, and the verbs to speak to parties with.
+            reduction: the cohort, the program's request, and the verbs to communicate with parties.
 
         Returns:
-            The totals, encoded as the stages left them, and the positions of those in them, in cohort order.
+            The totals, still encoded by the stages, and the positions of the parties in them, in cohort order.
         """
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class Plain(Reducer):
-    """Adds up the replies as they come, in cohort order."""
+    """Add up the replies on arrival, in cohort order."""
 
     @property
     def plain(self) -> bool:
-        """Yes, but for a subclass that hides replies or has a protocol of its own."""
+        """True, unless a subclass hides replies or has its own protocol."""
         return not self.secure and type(self).reduce is Plain.reduce
 
     def check(self, uplink: Chain, parties: Parties, terms: Terms, task: Task) -> None:
-        """Anything goes, but for what a subclass that is ``secure`` must refuse."""
+        """Allow everything, except what a ``secure`` subclass must refuse."""
         if self.secure:
             super().check(uplink, parties, terms, task)
 
@@ -109,10 +109,10 @@ class Plain(Reducer):
 
 @dataclass(frozen=True)
 class TreeReducer(Reducer):
-    """Adds up in groups of ``fan_in``, then the groups: the order of a tree of aggregators.
+    """Add up in groups of ``fan_in``, then add up the groups: the order of a tree of aggregators.
 
     Attributes:
-        fan_in: replies a node adds up.
+        fan_in: number of replies that a node adds up.
     """
 
     fan_in: int = 8

@@ -1,4 +1,4 @@
-"""A reduction: one sum as its reducer sees it, with names of its own for whatever the reducer asks."""
+"""A reduction: one sum as its reducer sees it, with a separate path for the reducer's own requests."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ __all__ = ["Reduction"]
 
 
 class Reduction(Dialogue):
-    """One sum: the program's request, and the verbs with which a reducer speaks to the cohort.
+    """One sum: the program's request, and the verbs with which a reducer communicates with the cohort.
 
     The program's request keeps the random key, the stages' parameters and the private state that it has under the plain reducer, whatever the
-    reducer does. What the reducer asks lies below that request's path: its labels, random keys and ``island.state`` are its own, so that two sums never
-    meet. What tasks, stages and halves leave takes effect only when the sum succeeds, at the parties in it.
+    reducer does. The reducer's own requests are below that request's path: their labels, random keys and ``island.state`` are separate, so that two sums
+    never share any. What tasks, stages and halves leave takes effect only when the sum succeeds, at the parties in it.
 
     Attributes:
         request: the program's request; a half gets its totals from ``island.totals()``.
         parties: the cohort.
-        terms: when the program wants the sum to close.
+        terms: the program's conditions for closing the sum.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Reduction(Dialogue):
         self._others: list[NDArray[np.int64]] = []
         self._late: list[NDArray[np.int64]] = []
 
-    # ------------------------------------------------------------------ what a reducer asks
+    # ------------------------------------------------------------------ requests of a reducer
 
     async def fold(
         self,
@@ -70,14 +70,14 @@ class Reduction(Dialogue):
         terms: Terms | None = None,
         fan_in: int | None = None,
     ) -> PartialSum:
-        """Let the parties answer and the engine add up what they reply, in cohort order or by groups.
+        """Let the parties reply and the engine add up the replies, in cohort order or by groups.
 
         Args:
-            half: a task that replies with aggregates made of ``island.totals()``; without one, the program's own task.
-            message: for the half.
-            parties: whom to ask, by default the cohort.
-            mail: what the relay hands over to the half.
-            terms: when the step closes; by default as the program asked.
+            half: a task that replies with aggregates made from ``island.totals()``; without one, the program's own task.
+            message: the message for the half.
+            parties: the parties to ask, by default the cohort.
+            mail: letters for the relay to deliver to the half.
+            terms: the conditions for closing the step; by default the program's.
             fan_in: size of the groups.
         """
         parties, terms = self.parties if parties is None else parties, self.terms if terms is None else terms
@@ -111,18 +111,18 @@ class Reduction(Dialogue):
         """One superstep; see ``Federation.exchange``.
 
         Args:
-            parties: whom to ask.
-            task: what to do.
-            message: the same for everyone.
-            mail: what the relay hands over.
-            wraps: the task asks ``island.totals()`` for the reply to the program's request. Then the step closes as the program wants the sum to
-                (deadline, quorum, accept, late, and its sizes), unless other terms are given.
+            parties: the parties to ask.
+            task: the task to run.
+            message: the message, the same for all.
+            mail: letters for the relay to deliver.
+            wraps: whether the task calls ``island.totals()`` for the reply to the program's request. Then the step closes under the program's terms for
+                the sum (deadline, quorum, accept, late, and its sizes), unless other terms are given.
             deadline: seconds after sending; by default the program's.
-            quorum: replies without which the superstep has failed.
-            accept: replies after which it closes.
-            late: what becomes of the others.
-            down: bytes of the message that reach each party; of a step that wraps, those of the program's message.
-            up: bytes of a reply, as a model of devices shall know them beforehand.
+            quorum: minimum number of replies; with fewer, the superstep fails.
+            accept: number of replies after which it closes.
+            late: what to do with the others.
+            down: bytes of the message to each party; for a step that wraps, those of the program's message.
+            up: bytes of a reply, for the model of devices.
             at: label of the request in its random path; by default a count.
         """
         if not wraps:
@@ -147,7 +147,7 @@ class Reduction(Dialogue):
         deadline: float | Deadline | None = None,
         quorum: int | None = None,
     ) -> dict[str, Any]:
-        """A long conversation; see ``Federation.session``. By default it has the deadline of the sum."""
+        """Run a long conversation; see ``Federation.session``. By default it has the deadline of the sum."""
         names = [party if isinstance(party, str) else party.name for party, _ in roles.values()]
         self._others.append(np.array([self.world.roster.position(name) for name in names], dtype=np.int64))
         return await super().session(roles, at=at, deadline=deadline or self.terms.deadline, quorum=quorum)
@@ -180,7 +180,7 @@ class Reduction(Dialogue):
         return accepted
 
     def _timed(self, request: Request, terms: Terms) -> Terms:
-        """The terms of a step: one that does not carry the program's task has the program's deadline unless it is given another."""
+        """The terms of a step: a step without the program's task has the program's deadline unless it is given another."""
         own = request.wraps is None and request is not self.request
         return replace(terms, deadline=self.terms.deadline) if own and terms.deadline is None else terms
 
@@ -191,7 +191,7 @@ class Reduction(Dialogue):
     # ------------------------------------------------------------------ the end
 
     def result(self, found: Reduced | None = None) -> Combined:
-        """What the program gets: the totals with the stages undone, and all that is known of who was asked."""
+        """The program's result: the totals with the stages undone, and what is known of the parties that were asked."""
         found = Reduced({}, self.parties.positions[:0]) if found is None else found
         own = {**found.rejected, **found.errors}
         refused = np.array([p for p in own if p not in self._rejected and p not in self._errors], dtype=np.int64)
@@ -213,7 +213,7 @@ class Reduction(Dialogue):
         )
 
     def _outcomes(self) -> Outcomes | None:
-        """What became of everyone; where everyone answers at once there is nothing to tell."""
+        """The outcome for all parties; ``None`` if all reply at once."""
         flights = self._flights
         if not flights or (is_instant(self.traffic.cost) and all(flight.launch is None for flight in flights)):
             return None
@@ -224,7 +224,7 @@ class Reduction(Dialogue):
         )
 
     async def conclude(self, found: Reduced | None) -> None:
-        """Tell the parties whether what they left takes effect: that of those in the sum, and of helpers outside the cohort."""
+        """Tell the parties whether what they left takes effect: it does for those in the sum, and for helpers outside the cohort."""
         cohort = self.parties.positions
         asked = [flight.parties.positions for flight in self._flights] + self._others
         if asked and all(positions is cohort for positions in asked):  # the common case

@@ -1,4 +1,4 @@
-"""Scopes: where a program is, whom it may ask, what its requests are called, and what it has counted."""
+"""Scopes: a program's place, its parties, the names of its requests, and its counts."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ MAIN = "main"
 
 
 class Scope:
-    """A place in a program's tree of scopes; arguments and attributes are those of ``Federation``, which users hold."""
+    """A place in a program's tree of scopes; its arguments and attributes are those of ``Federation``, the class for users."""
 
     def __init__(
         self,
@@ -82,15 +82,15 @@ class Scope:
         return Rng.of(self.world.seed).child(self.slot, "program")
 
     def where(self, role: str) -> Parties:
-        """The parties of a role."""
+        """The parties with a role."""
         return self.world.roster.where(role)
 
     def party(self, name: str) -> Party:
-        """The party of a name."""
+        """The party with a name."""
         return self.world.roster.party(self.world.roster.position(name))
 
     def bytes(self) -> dict[str, int]:
-        """Bytes and messages of this scope and everything below it."""
+        """Bytes and messages of this scope and all scopes below it."""
         total = self.meter.totals()
         for member in self.below():
             for name, value in member.meter.totals().items():
@@ -98,7 +98,7 @@ class Scope:
         return total
 
     def record(self, metrics: dict[str, Any]) -> None:
-        """Write a record of metrics, stamped with the clock and, unless the metrics have a ``round``, with its own number."""
+        """Append a record of metrics, stamped with the clock and, unless the metrics have a ``round``, with its own number."""
         entry = {"slot": self.slot, "clock": self.clock.now(), "round": len(self.records) + 1, **metrics}
         self.records.append(entry)
         if self.world.on_record is not None:
@@ -109,14 +109,14 @@ class Scope:
 
     @property
     def ending(self) -> str | None:
-        """Why the program should end now, or ``None``: a stop rule holds (see `ends_when`), or somebody asked (see `StopRun`).
+        """Why the program should end now, or ``None``: a stop rule holds (see `ends_when`), or a stop was requested (see `StopRun`).
 
-        Rules see the records alone, so that they say the same after a resume. A wish to stop is forgotten: a resumed run goes on.
+        Rules see only the records, so that they give the same answer after a resume. A requested stop is forgotten: a resumed run continues.
         """
         return self.world.asked or (None if self._rule is None else self._rule(self.records))
 
     def ends_when(self, rule: Callable[[list[dict[str, Any]]], str | None]) -> None:
-        """Set the stop rule of this scope: its records -> why it is over, or ``None``."""
+        """Set the stop rule of this scope: a function of its records that returns why it is over, or ``None``."""
         self._rule = rule
 
     # ------------------------------------------------------------------ names of requests
@@ -152,21 +152,21 @@ class Scope:
         return made
 
     def _fresh(self, label: str) -> None:
-        """Refuse a label that was used: its request would be answered from the journal, with the same random numbers."""
+        """Refuse a label that was used before: its request would be answered from the journal, with the same random numbers."""
         if label in self._labels:
             raise ConfigError(
-                f"a second request is labelled {label!r}",
+                f"the label {label!r} is used by a second request",
                 where=self.slot,
                 remedy="put the round into at=, or leave it out",
             )
         self._labels.add(label)
 
     def _send(self, request: Request, parties: Parties, terms: Terms, push: str) -> Flight:
-        """Put a request on its way."""
+        """Send a request."""
         return self.traffic.send(request, parties, down=terms.down, up=terms.up, deadline=terms.deadline, push=push)
 
     async def _close(self, flight: Flight, terms: Terms) -> NDArray[np.int64]:
-        """Wait until a round closes; the indices of those that are in. Late replies that are dropped are made all the same."""
+        """Wait until a round closes; return the indices of the replies that are in. Late replies to drop are made nevertheless."""
         accepted = await self.traffic.close(flight, terms)
         if terms.late == "drop" and len(flight.cancelled):
             await self.traffic.run(flight, flight.cancelled)
@@ -175,25 +175,25 @@ class Scope:
     # ------------------------------------------------------------------ the family
 
     def member(self, slot: str) -> Self:
-        """The scope of a slot in this program's family, made if it is not there."""
+        """The scope of a slot in this program's family; it is made if it does not exist."""
         if slot not in self.family:
             self.family[slot] = type(self)(self.world, self.parties, slot, self.hub, family=self.family)
         return self.family[slot]
 
     def settle_at(self, parties: Parties, hub: str, home: str) -> None:
-        """Say whom this scope asks, from where, and where their private state is kept."""
+        """Set the parties of this scope, the hub that asks, and where their private state is kept."""
         self.parties, self.home = parties, home
         self.hub = self.traffic.hub = hub
 
     def observe(self) -> None:
-        """What this scope asks is an observer's: in a simulation it takes no time, and devices neither fail nor tire of it."""
+        """Mark this scope as an observer: in a simulation its requests take no time, cause no failures and spend no energy."""
         self.traffic.cost = Free()
 
     def below(self) -> list[Self]:
-        """Every scope and nested program inside this one, by slot."""
+        """All scopes and nested programs inside this one, by slot."""
         return [self.family[slot] for slot in sorted(self.family) if slot.startswith(self.slot + "/")]
 
     def apart(self, top: Self) -> bool:
-        """Whether this scope, or one between it and ``top``, is nested or keeps a checkpoint of its own."""
+        """Whether this scope, or one between it and ``top``, is nested or keeps its own checkpoints."""
         between = [m for m in top.below() if m is self or self.slot.startswith(m.slot + "/")]
         return any(m.nested or m.kept for m in between)

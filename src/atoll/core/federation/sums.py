@@ -30,17 +30,17 @@ __all__ = ["Sums"]
 
 
 class Sums(Scope):
-    """Plain sums and work in flight; see ``Federation``."""
+    """Plain sums and requests in flight; see ``Federation``."""
 
     async def _reduce(self, reducer: Reducer, request: Request, parties: Parties, terms: Terms, path: str) -> Combined:
-        """One sum, from the request to what the program sees; until it has succeeded, nothing that its steps leave takes effect.
+        """Run one sum, from the request to the program's result. Nothing that its steps leave takes effect before it has succeeded.
 
         Args:
-            reducer: how replies become one.
-            request: the program's.
+            reducer: how replies are combined.
+            request: the program's request.
             parties: the cohort.
-            terms: when it closes.
-            path: of the reducer's own requests.
+            terms: the conditions for closing it.
+            path: path of the reducer's own requests.
         """
         home = type(reducer).__name__ if reducer.lasting else ""
         reduction = Reduction(self, request, parties, terms, path, home)
@@ -51,13 +51,13 @@ class Sums(Scope):
             kept = found
             return result
         except QuorumError as error:
-            # A sum of fewer than the quorum says more of each of them than they agreed to: it is counted, and told to nobody.
+            # A sum of fewer replies than the quorum reveals more of each party than it agreed to: count it, but reveal it to no one.
             error.combined = replace(reduction.result(found), value={}, weight={}, kinds={}, roles={})
             raise
         finally:
             await reduction.conclude(kept)
 
-    # ------------------------------------------------------------------ work in flight
+    # ------------------------------------------------------------------ requests in flight
 
     async def send(
         self,
@@ -74,15 +74,15 @@ class Sums(Scope):
         """Send without waiting; the replies come through ``arrivals``.
 
         Args:
-            parties: whom.
-            task: what they are asked to do.
-            message: the same for everyone.
-            version: a number of the program's own, such as that of the model sent.
+            parties: the parties to ask.
+            task: the task to run.
+            message: the message, the same for all.
+            version: a number that the program chooses, such as that of the model sent.
             at: label of the request in its random path; by default a count.
             down: see ``Terms``.
             up: see ``Terms``.
-            ahead: every reply that will arrive is wanted. The first one that is combined runs the work of all in one block, which is the faster way
-                where replies are used one by one; from then on none can be cancelled, and checkpoints carry those that were not used.
+            ahead: whether every reply that will arrive is wanted. The first reply that is combined then runs the work of all in one block, which is
+                faster if replies are used one by one. From then on none can be cancelled, and checkpoints include those that were not used.
         """
         flight = self.traffic.send(self._request(task, message, at), parties, version, down=down, up=up)
         flight.ahead = ahead
@@ -90,9 +90,9 @@ class Sums(Scope):
         return flight
 
     async def arrivals(self, count: int = 1, until: float | None = None) -> Arrivals:
-        """Wait for ``count`` arrivals or until a moment on the clock; return all that arrived since, as columns.
+        """Wait for ``count`` arrivals or until a moment on the clock; return all arrivals since the last call, as columns.
 
-        Returns at once, possibly with fewer, when nothing more is under way.
+        Returns at once, possibly with fewer, when no more replies are in flight.
         """
         if count < 1:
             raise ConfigError(f"count={count} arrivals", remedy="use a whole number of at least 1")
@@ -100,14 +100,14 @@ class Sums(Scope):
 
     @property
     def under_way(self) -> int:
-        """Replies that are still to arrive."""
+        """Number of replies in flight."""
         return sum(int(f.open.sum()) for f in self.traffic.flights)
 
     def foreseen(self, until: float | None = None) -> Arrivals:
-        """Take what will arrive until a moment (or ever) now, as if it were there: for accountings that pretend to know; the clock stays.
+        """Take what will arrive until a moment (or at any time) now, without moving the clock, for accountings that assume to know it.
 
         Raises:
-            ConfigError: on a real clock nobody knows.
+            ConfigError: on a real clock this is not known.
         """
         if not self.clock.virtual:
             raise ConfigError(
@@ -116,12 +116,12 @@ class Sums(Scope):
         return self.traffic.foreseen(until)
 
     def cancel(self, positions: NDArray[np.int64] | None = None) -> int:
-        """Give up what is under way from these parties (from all), in every request; return how many replies. Their work is never done."""
+        """Give up the replies in flight from these parties (or all), in every request; return how many. Their work is never done."""
         return self.traffic.give_up(positions)
 
     @property
     def busy(self) -> NDArray[np.int64]:
-        """Positions of the parties whose replies are still to arrive, sorted."""
+        """Positions of the parties with replies in flight, sorted."""
         rows = [f.parties.positions[f.open] for f in self.traffic.flights]
         return np.unique(np.concatenate(rows)) if rows else np.zeros(0, dtype=np.int64)
 
@@ -132,16 +132,16 @@ class Sums(Scope):
         uplink: Sequence[Stage] | Chain = (),
         reducer: Reducer | None = None,
     ) -> Combined:
-        """Add up arrivals instead of looking at each; within each request the order is that of its parties.
+        """Add up arrivals instead of reading each; within each request the order is that of its parties.
 
         Args:
-            arrived: all of them as columns, or some handles.
-            uplink: stages for the replies. Those of a flight that was sent ahead are the same every time.
-            reducer: how they become one, by default plain addition. Any other one speaks to the parties again, as its protocol has it, but the work that
-                they have done is not charged a second time; it takes arrivals of one request.
+            arrived: all arrivals as columns, or some handles.
+            uplink: stages for the replies. For a flight that was sent ahead, they must be the same every time.
+            reducer: how they are combined, by default by plain addition. Any other reducer contacts the parties again, as its protocol requires, but the
+                work that they have done is not charged twice; it takes arrivals of one request.
 
         Raises:
-            ConfigError: an arrival was touched, combined or cancelled before; or a reducer gets arrivals of several requests or of one sent ahead.
+            ConfigError: an arrival was read, combined or cancelled before; or a reducer gets arrivals of several requests or of one sent ahead.
         """
         chain = uplink if isinstance(uplink, Chain) else Chain(uplink)
         count = self.counts["combine"]
@@ -161,7 +161,7 @@ class Sums(Scope):
         )
         if not plain and reducer is not None:
             flight, which = rows[0]
-            if flight.launch is not None:  # the protocol has the work done in its own way
+            if flight.launch is not None:  # the protocol runs the work in its own way
                 flight.launch.drop(which)
             return await self._combined_by(reducer, flight, flight.parties[which], chain, count)
         public = self._public(chain, count)
@@ -176,7 +176,7 @@ class Sums(Scope):
         self, flight: Flight, which: NDArray[np.int64], chain: Chain, public: tuple[Tree, ...]
     ) -> PartialSum:
         """The sum of some arrivals of a flight, with the stages undone."""
-        if flight.ahead:  # replies of one block have the same parameters, whenever they are used
+        if flight.ahead:  # the replies of one block have the same parameters whenever they are used
             public = tuple(chain.public(Rng(flight.request.key).child("public")))
         request = replace(flight.request, uplink=chain, public=public)
         if flight.ahead:
@@ -188,7 +188,7 @@ class Sums(Scope):
     async def _combined_by(
         self, reducer: Reducer, flight: Flight, parties: Parties, chain: Chain, count: int
     ) -> Combined:
-        """The sum of some arrivals of a flight, by a protocol of its own."""
+        """The sum of some arrivals of a flight, by a reducer's protocol."""
         terms = Terms(quorum=0, down=np.zeros(len(parties), dtype=np.int64), up=0)
         request = replace(
             flight.request, task=done_before(flight.request.task), uplink=chain, public=self._public(chain, count)

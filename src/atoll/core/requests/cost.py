@@ -25,17 +25,17 @@ class Plan:
 
     Attributes:
         request: path of the request.
-        down: bytes sent to each party: one number for all, or, where they have mail, one each.
-        up: bytes of each reply, 0 when unknown beforehand.
+        down: bytes sent to each party: one number for all, or one each if parties have mail.
+        up: bytes of each reply, 0 if unknown beforehand.
         now: seconds on the clock.
         key: random key of the request, for draws that depend on nothing else.
-        work: called when the model wants it: the declared work of each party, as columns.
-        turn: the number of the round in which the request is made: the first part of its label ``at=(turn, ...)`` where that is a whole number,
-            else how many requests of the task came before. Draws by turn and party are the same for every program that has rounds.
-        superstep: how many requests were made before under the same `Deadline`.
-        risk: the part of the turn that the request stands for: of the crashes of the turn, those at a point in it fall on this request.
-        lacking: called when the model wants it: joules that each party's battery lacks of being full: what it has spent on earlier requests, as the meters
-            have it, less what it has taken in since with the model's ``recharge``, and never below 0. ``None`` is nothing.
+        work: a function that returns the declared work of each party, as columns.
+        turn: the number of the round of the request: the first part of its label ``at=(turn, ...)`` if that is a whole number,
+            else the number of earlier requests of the task. Draws by turn and party are the same for all programs with rounds.
+        superstep: number of earlier requests under the same `Deadline`.
+        risk: the part of the turn that the request stands for: crashes of the turn at a point in this part hit this request.
+        lacking: a function that returns the joules that each party's battery lacks of being full: what it has spent on earlier requests, according to
+            the meters, minus what it has recharged since with the model's ``recharge``, and never below 0. ``None`` means that nothing is lacking.
     """
 
     request: str
@@ -51,17 +51,17 @@ class Plan:
 
 
 REASONS = ("answered", "crashed", "left", "unavailable", "too little memory", "empty battery")
-"""What the numbers in ``Outcomes.reason`` stand for."""
+"""The meanings of the numbers in ``Outcomes.reason``."""
 
 
 @dataclass(frozen=True)
 class Spending:
-    """What a device has spent by the moment at which it is called off: energy as a broken line over time.
+    """What a device has spent by the moment at which it is called off: energy as a piecewise linear function of time.
 
     Attributes:
-        moments: seconds from sending, ``(corners, devices)``, rising: whoever is called off then has come so far when the word reaches it.
-        joules: spent by then, ``(corners, devices)``; 0 at the first corner.
-        ends: seconds from sending after which nothing can be saved any more, ``(devices,)``: the device is done, or has failed.
+        moments: seconds from sending, ``(corners, devices)``, ascending: the progress of a device when the message to stop reaches it.
+        joules: energy spent by then, ``(corners, devices)``; 0 at the first corner.
+        ends: seconds from sending after which nothing can be saved, ``(devices,)``: the device is done, or has failed.
     """
 
     moments: NDArray[np.float64]
@@ -69,7 +69,7 @@ class Spending:
     ends: NDArray[np.float64]
 
     def by(self, seconds: float, which: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Joules that some devices have spent if they are called off so long after sending; ``inf`` where it is too late."""
+        """Joules that some devices have spent if they are called off this long after sending; ``inf`` if it is too late."""
         moments, joules = self.moments[:, which], self.joules[:, which]
         spans = np.diff(moments, axis=0)
         into = np.divide(seconds - moments[:-1], spans, out=(seconds >= moments[:-1]) * 1.0, where=spans > 0)
@@ -79,15 +79,15 @@ class Spending:
 
 @dataclass(frozen=True)
 class Outcomes:
-    """What becomes of a request, one entry a party.
+    """The outcomes of a request, one entry a party.
 
     Attributes:
-        seconds: from sending to the arrival of the reply; for a crash, until the link noticed it.
-        done: whether a reply arrives at all.
+        seconds: seconds from sending until the reply arrives; for a crash, until the link notices it.
+        done: whether a reply arrives.
         fraction: share of the work done, 1 when done.
-        energy: joules that the device spends, ``None`` where the model knows nothing of energy.
-        reason: why no reply arrives, as an index into ``REASONS``; ``None`` where the model does not say.
-        spending: how ``energy`` is spent, for those that are called off before they are done; ``None`` charges them all of it.
+        energy: joules that the device spends, ``None`` if the model does not count energy.
+        reason: why no reply arrives, as an index into ``REASONS``; ``None`` if the model does not say.
+        spending: how ``energy`` is spent, for devices that are called off before they are done; ``None`` charges them all of it.
     """
 
     seconds: NDArray[np.float64]
@@ -99,19 +99,19 @@ class Outcomes:
 
 
 class Cost(Protocol):
-    """A model of devices and links. Pure: the same plan has the same outcome.
+    """A model of devices and links. It is pure: the same plan has the same outcomes.
 
-    It may offer ``forecast(parties, plan) -> seconds``, what each would take if nothing went wrong, and ``available(parties, now) -> mask``, who can be
-    asked at all at a moment; see ``Federation.forecast`` and ``Federation.available``. And ``require_turns(parties, last)``, which refuses a run up to a
-    turn that it could not plan, before anyone is contacted. Where it has a number ``recharge``, the batteries of all devices are filled with so many
-    watts all the time; by default with none. Where ``instant`` is true, Atoll forecasts nothing and reports no losses; see `is_instant`.
+    It may offer ``forecast(parties, plan) -> seconds``, the time of each party without failures, and ``available(parties, now) -> mask``, the parties
+    that can be asked at a moment; see ``Federation.forecast`` and ``Federation.available``. It may offer ``require_turns(parties, last)``, which refuses
+    a run up to a turn that it could not plan, before any party is contacted. A number ``recharge`` recharges the batteries of all devices with
+    this many watts all the time; the default is none. If ``instant`` is true, Atoll forecasts nothing and reports no losses; see `is_instant`.
 
-    With ``session(parties, plans, until) -> Prospects | None`` it decides what becomes of the roles of a session, given the party and the plan of each, in
-    the roles' order, and the moment of the deadline (``math.inf``: there is none). Without it, or for ``None``, only ``transfer`` takes time and nobody is lost.
+    ``session(parties, plans, until) -> Prospects | None`` decides the outcomes of the roles of a session, given the party and the plan of each, in
+    the roles' order, and the time of the deadline (``math.inf`` for none). Without it, or if it returns ``None``, only ``transfer`` takes time and no party is lost.
     """
 
     def plan(self, parties: Parties, plan: Plan) -> Outcomes:
-        """Decide when each party answers, or that it does not."""
+        """Decide when each party replies, or that it does not."""
         ...
 
     def transfer(self, source: str, target: str, nbytes: int) -> float:
@@ -120,26 +120,26 @@ class Cost(Protocol):
 
 
 class Free:
-    """Everything is instantaneous and nobody fails."""
+    """A cost model in which everything is instantaneous and no party fails."""
 
     def plan(self, parties: Parties, plan: Plan) -> Outcomes:
-        """Every reply arrives at once."""
+        """Let every reply arrive at once."""
         del plan
         n = len(parties)
         return Outcomes(np.zeros(n), np.ones(n, dtype=bool), np.ones(n))
 
     def transfer(self, source: str, target: str, nbytes: int) -> float:
-        """No time at all."""
+        """Return 0: transfers take no time."""
         del source, target, nbytes
         return 0.0
 
     @property
     def instant(self) -> bool:
-        """Yes, unless a subclass plans, transfers or decides about sessions in its own way."""
+        """Whether this class plans, transfers and decides about sessions without delay: true, unless a subclass overrides one of them."""
         kind = type(self)
         return kind.plan is Free.plan and kind.transfer is Free.transfer and not hasattr(kind, "session")
 
 
 def is_instant(cost: Cost) -> bool:
-    """Whether everything takes no time and nobody fails, so that there is nothing to forecast and no loss to report."""
+    """Whether everything is instantaneous and no party fails, so that there is nothing to forecast and no loss to report."""
     return bool(getattr(cost, "instant", False))

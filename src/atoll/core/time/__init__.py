@@ -1,1 +1,1 @@
-"""Clocks, requests under way, deadlines, and the meters of what moved."""
+"""Clocks, requests in flight, deadlines, and meters of traffic and energy."""

@@ -1,12 +1,12 @@
-"""What the batteries of devices lack, as a world keeps it: what requests took from each, less what it has taken in since.
+"""What the batteries of devices lack: what requests took from each, minus what it has recharged since.
 
-A battery that lacks ``d`` joules and is filled with ``watts`` lacks ``max(0, d - watts * t)`` after ``t`` seconds: never less than nothing, which no sum
-of what was spent can tell. So the world keeps, for each device, what it lacked when it was last drawn on, and when that was. A question costs as much
-as devices are asked about.
+A battery that lacks ``d`` joules and recharges with ``watts`` lacks ``max(0, d - watts * t)`` after ``t`` seconds. The maximum with 0 cannot be computed
+from the total energy spent. So the world stores, for each device, what it lacked at its last draw, and when that was. A query costs as
+much as the number of devices asked about.
 
-A scope may go back to a checkpoint of its own, while others do not. So every scope also keeps its draws since the last moment to which nobody can go
-back any more, and after a resume they are drawn again as time reaches them: a program that is replayed finds what it found before. Such a moment is
-every checkpoint of the outermost program that covers all others, as those of trainings do.
+A scope may return to its own checkpoint while others do not. So each scope also keeps its draws since the last moment before which no scope can
+return, and a resume repeats them as time reaches them: a program that is replayed sees what it saw before. Such a moment is each checkpoint of the
+outermost program that covers all other scopes, as those of trainings do.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["Batteries", "Draw", "Spender"]
 
 
 class Draw(NamedTuple):
-    """One request's: when, from whom, and whole microjoules of each; negative where they are given back."""
+    """The draws of one request: time, positions, and whole microjoules of each; negative for a credit."""
 
     moment: float
     positions: NDArray[np.int64]
@@ -36,7 +36,7 @@ class Draw(NamedTuple):
 
     @classmethod
     def of(cls, moment: float, positions: NDArray[np.int64], joules: NDArray[np.float64], before: Any = 0.0) -> Draw:
-        """Of those who spend something: so much, of which they were charged a part before."""
+        """The draws of the devices that spend energy; ``before`` is the part that was charged earlier."""
         each = (np.rint(joules * 1e6) - np.rint(before * 1e6)).astype(np.int64)
         some = each != 0
         return cls(moment, positions[some], each[some])
@@ -59,8 +59,8 @@ class Batteries:
     """What each battery lacks.
 
     Attributes:
-        watts: with which all are filled, all the time.
-        settled: what was known at the last moment to which nobody can go back, as it is saved: positions, microjoules, moments.
+        watts: recharging power of all batteries, all the time.
+        settled: the state at the last moment before which no scope can return, as it is saved: positions, microjoules, moments.
     """
 
     watts: float
@@ -76,12 +76,12 @@ class Batteries:
         return self._now(positions, now) / 1e6
 
     def draw(self, draw: Draw) -> None:
-        """Take from batteries, now."""
+        """Take energy from batteries, now."""
         self._reach(draw.moment)
         self._take(draw)
 
     def restart(self, settled: dict[str, Any], draws: Iterable[Draw]) -> None:
-        """Begin again from what is settled; what was drawn after it comes when time reaches it."""
+        """Start again from the settled state; later draws are repeated when time reaches them."""
         self.settled = settled
         self._lacks, self._at = np.zeros(0, dtype=np.int64), np.zeros(0)
         if settled:
@@ -91,7 +91,7 @@ class Batteries:
         self._ahead = deque(sorted(draws, key=lambda draw: draw.moment))
 
     def settle(self, now: float) -> dict[str, Any]:
-        """What is known now, as it is saved."""
+        """Settle the state as of now, and return it as it is saved."""
         self._reach(now)
         positions = np.flatnonzero(self._lacks)
         return {"positions": positions, "microjoules": self._lacks[positions], "moments": self._at[positions]}
@@ -110,7 +110,7 @@ class Batteries:
             self._take(self._ahead.popleft())
 
     def _grow(self, positions: NDArray[np.int64]) -> None:
-        """Room for these positions: pages that nobody writes to take no memory."""
+        """Make room for these positions: pages that are never written take no memory."""
         size = int(positions.max(initial=-1)) + 1
         if size > len(self._lacks):
             more = max(size, 2 * len(self._lacks)) - len(self._lacks)

@@ -18,7 +18,7 @@ R = TypeVar("R")
 
 
 class Clock:
-    """Seconds since the job began, real or virtual.
+    """Seconds since the job began, in real or virtual time.
 
     Args:
         virtual: whether time is simulated.
@@ -30,7 +30,7 @@ class Clock:
         self._start: float | None = None
 
     def now(self) -> float:
-        """Seconds since the job began; goes on across a resume."""
+        """Seconds since the job began; a resume continues the count."""
         if self.virtual:
             return asyncio.get_running_loop().time()
         if self._start is None:
@@ -48,7 +48,7 @@ class Clock:
 
     @contextlib.contextmanager
     def busy(self) -> Iterator[None]:
-        """Engine work is pending: virtual time stands still."""
+        """Mark engine work as pending: virtual time stands still."""
         loop = asyncio.get_running_loop()
         if not isinstance(loop, VirtualLoop):
             yield
@@ -67,12 +67,12 @@ class Clock:
 
 
 def run(main: Coroutine[Any, Any, R], *, virtual: bool = True) -> R:
-    """Run a coroutine to its end, also from inside a running loop (a notebook), where it gets a thread of its own."""
+    """Run a coroutine to its end. Inside a running loop (a notebook) it gets its own thread."""
     outcome: list[R] = []
     failure: list[BaseException] = []
 
     async def kept() -> None:
-        # Not the task's own result: a runner that takes its signal handler back writes that out, several times.
+        # Do not return the task's own result: a runner that restores its signal handler would print it several times.
         outcome.append(await main)
 
     def start() -> None:

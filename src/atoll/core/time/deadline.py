@@ -1,4 +1,4 @@
-"""Deadlines that several supersteps share, and how much of a turn's bad luck falls on each."""
+"""Deadlines that several supersteps share, and how the crashes of a turn are divided among the supersteps."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from ..errors import ConfigError
 __all__ = ["WHOLE", "Deadline", "Risk"]
 
 Risk = tuple[float, float]
-"""The part of a turn that a request stands for, from its beginning (0) to its end (1): the crashes between the two fall on it."""
+"""The part of a turn that a request stands for, from its beginning (0) to its end (1): crashes between the two hit it."""
 
 WHOLE: Risk = (0.0, 1.0)
 """The whole turn."""
 
 
 class Deadline:
-    """A moment that several requests share. ``Federation.deadline`` makes one; every verb takes it as ``deadline=``.
+    """A deadline that several requests share. ``Federation.deadline`` makes one; every verb takes it as ``deadline=``.
 
     A device that crashes in a turn does so once, at a point that its trace draws between 0 and 1. Each superstep stands for a part of the turn, and
-    the crashes with a point in that part fall on it: with ``supersteps=(1, 8, 1)`` eight of ten on the second. The chance of a crash in the turn
-    stays what the trace says. A device that has crashed does not answer later supersteps either.
+    crashes with a point in that part hit it: with ``supersteps=(1, 8, 1)`` eight of ten hit the second. The chance of a crash in the turn
+    stays that of the trace. A device that has crashed does not reply to later supersteps either.
 
     Args:
-        until: the moment, in seconds on the program's clock; ``math.inf`` is no limit.
-        seconds: how long that is from the start; for messages.
-        supersteps: how many requests share a turn, or the weight of each, in proportion to its time or work. ``None``: each request stands for the
-            whole turn, so that all that will crash do so at the first.
+        until: the time, in seconds on the program's clock; ``math.inf`` sets no limit.
+        seconds: its distance from the start, for messages.
+        supersteps: the number of requests that share a turn, or a weight for each, in proportion to its time or work. ``None``: each request stands for
+            the whole turn, so that all crashes of the turn hit the first.
 
     Attributes:
-        begun: requests that were made under it.
+        begun: number of requests made under it.
 
     Raises:
         ConfigError: seconds or weights are not positive.
@@ -53,10 +53,10 @@ class Deadline:
         self._ends = [end / ends[-1] for end in ends]
 
     def begin(self) -> Risk:
-        """Count the next request; the part of the turn that it stands for.
+        """Count the next request; return the part of the turn that it stands for.
 
         Raises:
-            ConfigError: it is one more than there were to be.
+            ConfigError: there are more requests than supersteps.
         """
         number, self.begun = self.begun, self.begun + 1
         if not self._ends:
@@ -65,7 +65,7 @@ class Deadline:
             raise ConfigError(
                 f"superstep {number + 1} under a deadline for {len(self._ends)}",
                 where="deadline",
-                remedy="say at the start how many requests share it: fed.deadline(seconds, supersteps=...)",
+                remedy="set the number of requests that share it at the start: fed.deadline(seconds, supersteps=...)",
             )
         return (self._ends[number - 1] if number else 0.0), self._ends[number]
 

@@ -1,7 +1,7 @@
-"""Noticing that an event loop has nothing left to do but to wait for the world outside.
+"""Detecting that an event loop can only wait for events from outside.
 
-When a loop has no callback to run, no timer, no thread at work for it and nothing to write, whatever its coroutines wait for must come from
-outside the process. Conversations use that to tell roles that are slow from roles that wait for each other.
+When a loop has no callback to run, no timer, no thread at work for it and nothing to write, its coroutines can only wait for events from
+outside the process. Conversations use this to tell slow roles from roles that wait for each other.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from typing import Any
 
 __all__ = ["IdleSelector", "WatchedLoop", "watching"]
 
-_MOMENT = 0.05  # seconds: conversations in full flow are not interrupted
+_MOMENT = 0.05  # seconds, so that busy conversations are not interrupted
 
 Watcher = Callable[[], bool]
-"""Called when a loop is idle; true when it has given the loop something to do."""
+"""Called when a loop is idle; returns whether it has given the loop something to do."""
 
 
 class IdleSelector(selectors.DefaultSelector):
-    """A selector that tells its watchers when the loop is about to wait without an end.
+    """A selector that calls its watchers when the loop is about to wait without a timeout.
 
     Args:
-        links: sockets to the world outside that the loop may be listening to.
+        links: sockets to the outside that the loop may be listening to.
     """
 
     def __init__(self, links: int = 0) -> None:
@@ -34,7 +34,7 @@ class IdleSelector(selectors.DefaultSelector):
         self._links = links
 
     def select(self, timeout: float | None = None) -> Any:
-        """Wait as every selector does; when nothing has come for a moment, tell the watchers before waiting without an end."""
+        """Wait as any selector does; after a moment without events, call the watchers before waiting without a timeout."""
         if timeout is None and self.alone():
             ready = super().select(_MOMENT)
             if ready or self.told():
@@ -42,7 +42,7 @@ class IdleSelector(selectors.DefaultSelector):
         return super().select(timeout)
 
     def alone(self) -> bool:
-        """Whether nobody in this process works for the loop."""
+        """Whether nothing in this process works for the loop."""
         keys = self.get_map().values()  # asyncio listens to one pipe of its own
         return (
             self.helpers == 0
@@ -51,7 +51,7 @@ class IdleSelector(selectors.DefaultSelector):
         )
 
     def told(self) -> bool:
-        """Tell the watchers, until one of them gives the loop something to do; whether one did."""
+        """Call the watchers until one of them gives the loop something to do; return whether one did."""
         return any(watcher() for watcher in self.watchers)
 
 
@@ -81,7 +81,7 @@ class WatchedLoop(asyncio.SelectorEventLoop):
 
 @contextlib.contextmanager
 def watching(watcher: Watcher) -> Iterator[None]:
-    """Have a watcher told whenever the running loop is idle; in a loop that is not Atoll's, nobody is told."""
+    """Call a watcher whenever the running loop is idle; a loop that is not Atoll's calls none."""
     loop = asyncio.get_running_loop()
     if not isinstance(loop, WatchedLoop):
         yield

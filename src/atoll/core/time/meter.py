@@ -1,4 +1,4 @@
-"""Meters: every byte on every link, in both directions, what became of requests, and the energy that devices spend."""
+"""Meters: the bytes on each link in both directions, the outcomes of requests, and the energy that devices spend."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ if TYPE_CHECKING:
 __all__ = ["Fate", "Meter", "Said", "Way"]
 
 Fate = Literal["crashed", "called_off", "refused"]
-"""What becomes of a request that is not answered: its party was lost on the way; nobody waits for it any more; or its reply was kept out of a sum, being not
-finite, or the task raised."""
+"""Why a request has no usable reply: its party was lost; its reply was no longer needed; or its reply was kept out of a sum because it was not
+finite or the task raised."""
 
 Way = Literal["down", "up"]
-"""Which way a message takes on a link: ``"down"`` to the party, ``"up"`` from it."""
+"""The direction of a message on a link: ``"down"`` to the party, ``"up"`` from it."""
 
 
 class Said(NamedTuple):
-    """What one role of a session said to another.
+    """The messages of one role of a session to another.
 
     Attributes:
-        messages: how many messages.
+        messages: number of messages.
         nbytes: their encoded size together.
-        direct: whether they went over a link between the two parties; else the hub passed them on.
+        direct: whether they used a link between the two parties; else the hub relayed them.
     """
 
     messages: int = 0
@@ -36,7 +36,7 @@ class Said(NamedTuple):
     direct: bool = False
 
     def and_one(self, nbytes: int, *, direct: bool) -> Said:
-        """With one message more; two roles speak directly or through the hub for a whole session."""
+        """Add one message; two roles use the same way, direct or through the hub, for a whole session."""
         return Said(self.messages + 1, self.nbytes + nbytes, direct)
 
 
@@ -50,22 +50,22 @@ _TOTALS = (
 
 
 class Meter:
-    """Bytes and messages by link, fates of requests, and energy by device.
+    """Bytes and messages by link, outcomes of requests, and energy by device.
 
-    A link joins a hub and a party; ``down`` leads to the party. Two parties of a session may have a link of their own. Each byte is counted on
+    A link joins a hub and a party; ``down`` leads to the party. Two parties of a session may have their own link. Each byte counts on
     every link that it crosses: a letter or a relayed message goes up from its sender and down to its recipient. See "Bytes" in the concept page
     *The waist* for what counts.
 
-    Totals are kept as they come; the single links of a cohort are kept as columns and added up when someone asks. Energy is kept in whole
+    Totals are kept up to date; the single links of a cohort are kept as columns and added up on request. Energy is counted in whole
     microjoules, so that sums do not depend on their order.
 
     Attributes:
-        bytes_down: to parties; ``bytes_up``, ``messages_down`` and ``messages_up`` likewise.
-        bytes_relayed: the part of ``bytes_down`` that one party wrote to another: letters, and what roles of a session said through the hub.
-        bytes_between: on direct links between parties; in neither ``bytes_down`` nor ``bytes_up``.
+        bytes_down: bytes to parties; ``bytes_up``, ``messages_down`` and ``messages_up`` likewise.
+        bytes_relayed: the part of ``bytes_down`` that one party wrote to another: letters, and messages of session roles through the hub.
+        bytes_between: bytes on direct links between parties, counted neither in ``bytes_down`` nor in ``bytes_up``.
         messages_relayed: letters and messages in ``bytes_relayed``.
         messages_between: messages in ``bytes_between``.
-        crashed: requests on which the party was lost.
+        crashed: requests during which the party was lost.
     """
 
     def __init__(self) -> None:
@@ -82,7 +82,7 @@ class Meter:
         self.crashed = 0
 
     def down(self, hub: str, positions: NDArray[np.int64], nbytes: int | NDArray[np.int64]) -> None:
-        """A message went to each of these parties: the same, or of one size each."""
+        """Count a message to each of these parties, of one size or one size each."""
         if isinstance(nbytes, np.ndarray):
             each, total = nbytes, int(nbytes.sum())
         else:
@@ -92,20 +92,20 @@ class Meter:
         self._tally.add((hub, "down"), positions, each)
 
     def up(self, hub: str, positions: NDArray[np.int64], nbytes: NDArray[np.int64]) -> None:
-        """A reply came from each of these parties."""
+        """Count a reply from each of these parties."""
         self.bytes_up += int(nbytes.sum())
         self.messages_up += len(positions)
         self._tally.add((hub, "up"), positions, nbytes)
 
     def control(self, hub: str, way: Way, positions: NDArray[np.int64], nbytes: int, times: int = 1) -> None:
-        """Messages of a protocol that are neither requests nor replies: a signal, a count, what a role says. They do not count as asked or answered.
+        """Count protocol messages that are neither requests nor replies: a signal, a count, a message of a role. They do not count as asked or answered.
 
         Args:
-            hub: of the link.
+            hub: hub of the link.
             way: ``"down"`` or ``"up"``.
-            positions: the parties.
-            nbytes: of each message.
-            times: messages a party.
+            positions: positions of the parties.
+            nbytes: size of each message.
+            times: number of messages a party.
         """
         n = len(positions)
         self._talk(hub, f"talk {way}", positions, nbytes * times, times)
@@ -117,18 +117,18 @@ class Meter:
         self._tally.add((hub, kind), positions, np.full(n, size, dtype=np.int64), np.full(n, times, dtype=np.int64))
 
     def relayed(self, nbytes: int, messages: int) -> None:
-        """Say how much of what goes down one party wrote to another."""
+        """Count the part of the traffic down that one party wrote to another."""
         self.bytes_relayed += nbytes
         self.messages_relayed += messages
 
     def between(self, said: Said, source: tuple[str, int], target: tuple[str, int], hub: str) -> None:
-        """What one role of a session said to another.
+        """Count the messages of one role of a session to another.
 
         Args:
-            said: how much, and which way it went.
-            source: name and position of the party that spoke.
-            target: name and position of the party that heard it.
-            hub: passes on what does not go directly.
+            said: their number, size and way.
+            source: name and position of the sending party.
+            target: name and position of the receiving party.
+            hub: relays messages that do not go directly.
         """
         (speaker, here), (hearer, there) = source, target
         heard, spoke = np.array([there], dtype=np.int64), np.array([here], dtype=np.int64)
@@ -146,20 +146,20 @@ class Meter:
         self.relayed(said.nbytes, said.messages)
 
     def ended(self, hub: str, fate: Fate, positions: NDArray[np.int64]) -> None:
-        """A request to each of these parties will not be answered."""
+        """Count a request to each of these parties that will have no usable reply."""
         self.crashed += len(positions) if fate == "crashed" else 0
         if len(positions):
             self._tally.add((hub, fate), positions, np.zeros(len(positions), dtype=np.int64))
 
     def energy(self, hub: str, positions: NDArray[np.int64], joules: NDArray[np.float64]) -> None:
-        """What each of these devices spends on a request; negative where it is given back."""
+        """Count what each of these devices spends on a request; negative for a credit."""
         each = np.rint(joules * 1e6).astype(np.int64)
         self._microjoules = (self._microjoules or 0) + int(each.sum())
         self._tally.add((hub, "energy"), positions, each)
 
     @property
     def joules(self) -> float | None:
-        """What all devices have spent so far on requests of all hubs; ``None`` where nobody counts."""
+        """What all devices have spent so far on requests of all hubs; ``None`` if energy is not counted."""
         return None if self._microjoules is None else self._microjoules / 1e6
 
     def spent(self, positions: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -172,7 +172,7 @@ class Meter:
         return total / 1e6
 
     def absorb(self, other: Meter) -> None:
-        """Add another meter to this one: a nested program is over."""
+        """Add the meter of a nested program that has ended."""
         for name, value in other.totals().items():
             setattr(self, name, getattr(self, name) + value)
         self._tally.absorb(other._tally)
@@ -183,9 +183,9 @@ class Meter:
     def links(
         self, hub: str = "server", way: Way = "down", *, count: Literal["bytes", "messages"] = "bytes"
     ) -> dict[int, int]:
-        """What crossed the links of one hub in one way, by the position of the party at the other end.
+        """Traffic on the links of one hub in one direction, by the position of the party at the other end.
 
-        A party of a session that has links of its own to other parties is the hub of those: its ``"down"`` leads to the others.
+        A party of a session with its own links to other parties is their hub: its ``"down"`` leads to the others.
 
         Args:
             hub: name of the hub.
@@ -199,14 +199,14 @@ class Meter:
         return dict(sorted(found.items()))
 
     def parties(self, hub: str | None = None) -> tuple[NDArray[np.int64], dict[str, NDArray[Any]]]:
-        """Every party that was asked anything, and what it was asked, did and spent: memory follows them, however many there are.
+        """Every party that received a request, and what it was asked, did and spent. Memory grows with these parties only.
 
         Args:
-            hub: requests of this hub only; by default of all.
+            hub: only requests of this hub; by default of all.
 
         Returns:
-            Their positions, rising, and columns with one entry each: ``asked`` and ``answered`` (requests); those that ``crashed`` (a simulation knows it when
-            it asks, also where the device is called off before), were ``called_off`` or ``refused`` (see ``Fate``); ``bytes_down``, ``bytes_up``; and
+            Their positions, ascending, and columns with one entry each: ``asked`` and ``answered`` (requests); requests that ``crashed`` (a simulation knows
+            it when it asks, even if the device is called off earlier), were ``called_off`` or ``refused`` (see ``Fate``); ``bytes_down``, ``bytes_up``; and
             ``energy`` (joules).
         """
         kinds = dict.fromkeys((*_COUNTED.values(), *(kind for row in _SUMMED.values() for kind in row)))
@@ -222,11 +222,11 @@ class Meter:
         return met, {**columns, "energy": columns["energy"] / 1e6}
 
     def devices(self, population: int, hub: str | None = None) -> dict[str, NDArray[Any]]:
-        """What every device was asked and spent, as columns with one entry a position.
+        """What each device was asked and spent, as columns with one entry a position.
 
         Args:
-            population: how many devices; parties at later positions are left out.
-            hub: requests of this hub only; by default of all.
+            population: number of devices; parties at later positions are left out.
+            hub: only requests of this hub; by default of all.
 
         Returns:
             The columns of ``parties``.
@@ -243,12 +243,12 @@ class Meter:
         return {name: getattr(self, name) for name in _TOTALS}
 
     def save(self) -> dict[str, Any]:
-        """Everything as a tree, for a checkpoint."""
+        """The meter as a tree, for a checkpoint."""
         return {"totals": self.totals(), "links": self._tally.save()}
 
     @classmethod
     def load(cls, saved: dict[str, Any]) -> Meter:
-        """Back from a checkpoint."""
+        """Rebuild the meter from a checkpoint."""
         meter = cls()
         for name, value in saved["totals"].items():
             setattr(meter, name, int(value))

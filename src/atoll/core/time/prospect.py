@@ -1,7 +1,7 @@
-"""What a model of devices foresees of a session: how long the roles' work and messages take, and which parties it loses, when.
+"""What a model of devices predicts for a session: the duration of the roles' work and messages, and which parties are lost, and when.
 
-A session's messages are not known beforehand, so a fate is no moment alone: a party is lost when its role has done a share of the work that its task
-declares, has said and taken a number of messages, or when its clock passes a moment, whichever comes first. Every role keeps its own clock
+A session's messages are not known beforehand, so a loss is not given by a time alone. A party is lost when its role has done a share of the work that
+its task declares, has sent and received a number of messages, or when its clock passes a moment, whichever comes first. Each role keeps its own clock
 (`atoll.core.execution.session`), so the same session ends the same way wherever its roles run.
 """
 
@@ -15,20 +15,20 @@ from typing import Any, Literal
 __all__ = ["Ending", "Prospect", "Prospects"]
 
 Ending = Literal["", "lost", "late", "told"]
-"""How a role ended: well; its party was lost; the session's deadline passed; or it gave up, as a rule because another role had ended in one of these ways."""
+"""How a role ended: well; its party was lost; the session's deadline passed; or it gave up, usually because another role had ended in one of these ways."""
 
 
 @dataclass(frozen=True)
 class Prospect:
-    """What awaits one role.
+    """The prospect of one role.
 
     Attributes:
-        work: seconds that all the work takes which its task declares.
-        share: of that work, after which its party is lost; the whole is 1, and a party with 0 is lost before the role begins.
-        words: messages that it sends and takes before its party is lost.
+        work: seconds of all the work that its task declares.
+        share: share of that work after which its party is lost; the whole is 1, and with 0 the party is lost before the role begins.
+        words: number of messages that it sends and receives before its party is lost.
         moment: seconds on the program's clock at which its party is lost.
         until: seconds on the program's clock after which the role is late: the session's deadline.
-        notice: seconds after a loss until the others learn of it.
+        notice: seconds after a loss until the other roles learn of it.
     """
 
     work: float = 0.0
@@ -39,7 +39,7 @@ class Prospect:
     notice: float = 0.0
 
     def packed(self) -> list[float]:
-        """As plain numbers, for a frame."""
+        """The prospect as plain numbers, for a frame."""
         return [float(value) for value in astuple(self)]
 
     @staticmethod
@@ -48,17 +48,17 @@ class Prospect:
         return Prospect(*(float(value) for value in packed))
 
     def reached(self, time: float, worked: float, words: int, moment: float, share: float) -> tuple[float, Ending]:
-        """How far a role gets that has something to do or to wait for until a moment.
+        """How far a role gets that is to work or wait until a moment.
 
         Args:
             time: seconds on its clock.
             worked: share of its work that it has done.
-            words: messages that it has sent and taken.
-            moment: seconds on its clock when it is through, if nothing goes wrong.
-            share: of its work that it does meanwhile.
+            words: number of messages that it has sent and received.
+            moment: seconds on its clock at the end of the step, without a failure.
+            share: share of its work that it does in the step.
 
         Returns:
-            Seconds on its clock then, and how it has ended: ``""`` where it goes on. A role that is lost and late at one moment is lost.
+            Seconds on its clock then, and how it has ended: ``""`` if it continues. A role that is lost and late at the same moment counts as lost.
         """
         lost = time if words >= self.words else math.inf
         if worked + share >= self.share:
@@ -72,11 +72,11 @@ class Prospect:
 
 @dataclass(frozen=True)
 class Prospects:
-    """What awaits the roles of a session.
+    """The prospects of the roles of a session.
 
     Attributes:
-        roles: one for each, in their order; their ``until`` is not looked at.
-        carry: seconds of a message: ``(speaker, hearer, bytes)``, by the roles' places.
+        roles: one for each, in their order; their ``until`` is ignored.
+        carry: seconds of a message: ``(sender, receiver, bytes)``, by the roles' places.
     """
 
     roles: Sequence[Prospect]

@@ -1,4 +1,4 @@
-"""A quota that requests of several hubs fill together: whichever replies come first, wherever they were asked for, and all requests close at once."""
+"""A quota that requests of several hubs fill together: the first replies count, wherever they were requested, and all requests close at once."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ __all__ = ["Quota", "Share"]
 
 
 class Quota:
-    """So many replies to several requests together; ties of time go by position.
+    """A number of replies to several requests together; ties in time are broken by position.
 
-    Hand out one `Share` a request before the first is made, and give each as ``accept=``. Counting begins when every share is with its request (or was
-    given up), so that the outcome does not depend on who sends first. A quota that is not met closes nothing: every request then ends as it would
-    without one, at its deadline or when nobody is left to answer. One quota is for one round.
+    Hand out one `Share` a request before the first request, and pass each as ``accept=``. Counting begins when every share is with its request (or was
+    given up), so that the outcome does not depend on which hub sends first. A quota that is not met closes nothing: each request then ends as it would
+    without one, at its deadline or when no party is left to reply. One quota serves one round.
 
     Args:
-        count: replies after which all requests close.
+        count: number of replies after which all requests close.
 
     Example:
         >>> quota = Quota(10)
@@ -40,10 +40,10 @@ class Quota:
         self.closed = False
 
     def share(self, most: int | None = None) -> Share:
-        """One request's part.
+        """Hand out one request's share.
 
         Args:
-            most: replies that it contributes at most; ``None`` for no limit.
+            most: maximum number of replies that it contributes; ``None`` for no limit.
 
         Raises:
             ConfigError: counting has begun.
@@ -54,7 +54,7 @@ class Quota:
         return self._shares[-1]
 
     async def joined(self) -> None:
-        """Wait until every share is with its request or was given up; the last one counts."""
+        """Wait until each share is with its request or was given up; the last one counts."""
         if self._open is None:
             self._open = asyncio.get_running_loop().create_future()
         if all(share.over for share in self._shares) and not self._open.done():
@@ -63,14 +63,14 @@ class Quota:
         await asyncio.shield(self._open)
 
     def recount(self) -> bool:
-        """Count what has come so far, on a real clock; whether the quota is met, or never will be."""
+        """Count the replies so far, on a real clock; return whether the quota is met, or never will be."""
         if self.closed or not all(share.over or share.reported for share in self._shares):
             return self.closed
         offered = sum(len(times) for times, _ in (share.offer for share in self._shares))
         if offered >= self.count or all(share.over or share.ended for share in self._shares):
             self._count()
             self.closed = True
-            if self._open is not None and not self._open.done():  # somebody who gave up waits for the count
+            if self._open is not None and not self._open.done():  # a request that gave up waits for the count
                 self._open.set_result(None)
         return self.closed
 
@@ -85,14 +85,14 @@ class Quota:
 
 
 class Share:
-    """One request's part in a quota.
+    """One request's share of a quota.
 
     Attributes:
-        most: replies that it contributes at most.
-        taken: replies that it contributed, once it has closed.
-        completed: replies that come by its deadline, the late ones with them, once it has closed. A count: who they are stays with the traffic.
-        late: positions of those that come after it has closed, for the meters.
-        moment: when the quota was met, on the clock; ``None`` if it was not.
+        most: maximum number of replies that it contributes.
+        taken: number of replies that it contributed, once it has closed.
+        completed: number of replies that arrive by its deadline, late ones included, once it has closed. The traffic knows whose they are.
+        late: positions of the parties whose replies arrive after it has closed, for the meters.
+        moment: clock time at which the quota was met; ``None`` if it was not.
     """
 
     def __init__(self, quota: Quota, most: int | None) -> None:
@@ -106,14 +106,14 @@ class Share:
         self.offer = (np.zeros(0), np.zeros(0, dtype=np.int64))
 
     async def close(self, times: NDArray[np.float64], positions: NDArray[np.int64]) -> int:
-        """Offer a request's replies; wait until the quota is counted.
+        """Offer a request's replies, and wait until the quota is counted.
 
         Args:
-            times: of the replies that come by the request's deadline, in order of arrival, ties by position.
-            positions: whose they are.
+            times: times of the replies that arrive by the request's deadline, in order of arrival, ties by position.
+            positions: positions of their parties.
 
         Returns:
-            How many of them are taken.
+            How many of them are accepted.
 
         Raises:
             ConfigError: the share was used or given up before.
@@ -126,12 +126,12 @@ class Share:
         return self.taken
 
     def report(self, times: NDArray[np.float64], positions: NDArray[np.int64], *, ended: bool) -> bool:
-        """Offer what has come so far, where nobody can foretell what will.
+        """Offer the replies so far, if later ones cannot be predicted.
 
         Args:
-            times: of the replies that have come in time, in order of arrival, ties by position.
-            positions: whose they are.
-            ended: no more can come.
+            times: times of the replies that have arrived in time, in order of arrival, ties by position.
+            positions: positions of their parties.
+            ended: whether no more can arrive.
 
         Returns:
             Whether the quota is closed; `taken` of these replies are in it.
@@ -146,7 +146,7 @@ class Share:
         return True
 
     async def give_up(self) -> None:
-        """Nobody is asked; nothing happens if the share was used."""
+        """Give up the share if no party is asked; does nothing if the share was used."""
         if not self.over:
             self.over = True
             if not self.quota.recount():

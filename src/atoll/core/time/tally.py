@@ -1,4 +1,4 @@
-"""Tallies: what is counted of parties, kept as columns as it comes and added up when someone asks."""
+"""Tallies: counts by party, kept as columns and added up on request."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ if TYPE_CHECKING:
 __all__ = ["Key", "Tally"]
 
 Key = tuple[str, str]
-"""A hub, and what is counted on its links."""
+"""A hub, and the kind of count on its links."""
 
 _Column = tuple["NDArray[np.int64]", "NDArray[np.int64]", "NDArray[np.int64] | None"]
-"""Positions, what was counted of each, and how often (``None``: once each)."""
+"""Positions, the amount of each, and how often it was counted (``None``: once each)."""
 
 _MOST = 1024
-"""Columns of one key that are kept before they are added up: memory follows the parties that were met, not the requests."""
+"""Maximum number of columns of one key before they are added up, so that memory grows with the parties, not with the requests."""
 
 
 class Tally:
-    """Whole numbers by key and party: amounts, and how often something was counted."""
+    """Integers by key and party: amounts, and how often something was counted."""
 
     def __init__(self) -> None:
         self._columns: dict[Key, list[_Column]] = defaultdict(list)
@@ -40,9 +40,9 @@ class Tally:
 
         Args:
             key: hub and kind.
-            positions: of the parties; one that is named twice is counted twice.
-            amounts: of each.
-            times: how often each; ``None`` is once.
+            positions: positions of the parties; a position that occurs twice counts twice.
+            amounts: the amount of each.
+            times: how often each is counted; ``None`` is once.
         """
         columns = self._columns[key]
         columns.append((np.asarray(positions), amounts, times))
@@ -50,7 +50,7 @@ class Tally:
             columns[:] = [_compact(columns)]
 
     def of(self, key: Key) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """Parties, rising, with the sum of their amounts and how often they were counted, ``(parties,)`` each."""
+        """The parties, ascending, with the sum of their amounts and how often they were counted, ``(parties,)`` each."""
         columns = self._columns.get(key)
         if not columns:
             none = np.zeros(0, dtype=np.int64)
@@ -59,7 +59,7 @@ class Tally:
         return _compact(columns)
 
     def keys(self, kind: str, hub: str | None = None) -> list[Key]:
-        """Keys of a kind at which something was counted, of one hub or of all."""
+        """Keys of a kind with at least one count, of one hub or of all."""
         return [key for key, columns in self._columns.items() if columns and key[1] == kind and hub in (None, key[0])]
 
     def absorb(self, other: Tally) -> None:
@@ -68,12 +68,12 @@ class Tally:
             self._columns[key].extend(columns)
 
     def items(self) -> Iterator[tuple[Key, NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]]:
-        """Every key with what `of` gives."""
+        """Each key with the result of `of`."""
         for key in list(self._columns):
             yield key, *self.of(key)
 
     def save(self) -> list[dict[str, Any]]:
-        """Everything as trees, for a checkpoint."""
+        """The tally as trees, for a checkpoint."""
         return [
             {"hub": hub, "direction": kind, "positions": positions, "bytes": amounts, "times": times}
             for (hub, kind), positions, amounts, times in self.items()
@@ -81,7 +81,7 @@ class Tally:
 
     @classmethod
     def load(cls, saved: list[dict[str, Any]]) -> Tally:
-        """Back from a checkpoint."""
+        """Rebuild the tally from a checkpoint."""
         tally = cls()
         for link in saved:
             column = (np.array(link["positions"]), np.array(link["bytes"]), np.array(link["times"]))

@@ -1,7 +1,7 @@
 """Virtual time: asyncio's own time, made to jump.
 
 A ``VirtualLoop`` is an event loop whose clock jumps to the next timer whenever nothing is runnable and no engine work is pending, so that
-deadlines, stragglers, ``asyncio.sleep`` and ``asyncio.timeout`` of any program run unchanged, without waiting. Timers of one moment fire in
+deadlines, stragglers, ``asyncio.sleep`` and ``asyncio.timeout`` of any program run unchanged, without waiting. Timers of the same moment fire in
 the order in which they were set, so a simulation has one order of events.
 """
 
@@ -22,7 +22,7 @@ __all__ = ["VirtualLoop"]
 
 
 class _VirtualSelector(IdleSelector):
-    """Waits for nothing but engine work: an idle wait becomes a jump of the clock."""
+    """Waits only for engine work: an idle wait becomes a jump of the clock."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -31,17 +31,17 @@ class _VirtualSelector(IdleSelector):
         self.closing: Callable[[], bool] = lambda: False
 
     def select(self, timeout: float | None = None) -> Any:
-        """Look for engine work; else jump to the next timer, or say that there is none."""
-        ready = super().select(0)  # never None: the watchers are told below
+        """Check for engine work; else jump to the next timer, or raise an error if there is none."""
+        ready = super().select(0)  # never None: the watchers are called below
         if ready or timeout == 0:
             return ready
         if timeout is None and not self.pending and self.alone() and not self.closing():
             if self.told():
                 return ready
             raise AtollError(
-                "the program waits for something that nobody will do: no timer, no work and no message is pending",
+                "the program waits for something that cannot happen: no timer, no work and no message is pending",
                 where="virtual time",
-                remedy="look for roles that wait for each other, or for an event or queue that nobody serves",
+                remedy="check for roles that wait for each other, or for an event or queue that nothing completes",
             )
         if self.pending or timeout is None:
             return super().select(None)
@@ -50,7 +50,7 @@ class _VirtualSelector(IdleSelector):
 
 
 class _Timer(asyncio.TimerHandle):
-    """A timer with a number, so that a heap of them is in one order."""
+    """A timer with a number, so that a heap of timers has one order."""
 
     __slots__ = ("number",)
     number: int
@@ -73,7 +73,7 @@ class VirtualLoop(WatchedLoop):
     def call_at(  # type: ignore[override]  # the same but for type variables
         self, when: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.TimerHandle:
-        """Set a timer; timers of one moment fire in the order in which they were set."""
+        """Set a timer; timers of the same moment fire in the order in which they were set."""
         timer = _Timer(when, callback, args, self, context)
         timer.number = next(self._numbers)
         timer._scheduled = True  # type: ignore[attr-defined]  # as asyncio's own call_at does
@@ -82,12 +82,12 @@ class VirtualLoop(WatchedLoop):
 
     @property
     def _clock_resolution(self) -> float:
-        """One step of a float: asyncio fires what is due before the next tick, and a jump lands on a timer exactly."""
+        """One step of a float: asyncio fires timers that are due before the next tick, and a jump lands exactly on a timer."""
         return math.ulp(self._virtual.now)
 
     @_clock_resolution.setter
     def _clock_resolution(self, value: float) -> None:
-        """Asyncio's own value, for real clocks, is not used."""
+        """Ignore asyncio's own value, which is for real clocks."""
 
     def time(self) -> float:
         """Virtual seconds."""
@@ -98,9 +98,9 @@ class VirtualLoop(WatchedLoop):
         self._virtual.now = now
 
     def work_begins(self) -> None:
-        """Engine work is pending: time stands still until it ends."""
+        """Mark engine work as pending: time stands still until it ends."""
         self._virtual.pending += 1
 
     def work_ends(self) -> None:
-        """One piece of engine work has ended."""
+        """Mark one piece of engine work as ended."""
         self._virtual.pending -= 1

@@ -33,16 +33,16 @@ __all__ = ["Delivery", "accepted_of"]
 
 
 class Delivery:
-    """Requests under way on one hub.
+    """Requests in flight on one hub.
 
     Args:
-        world: what they run in.
+        world: the world of the requests.
         hub: name of the party that asks.
-        meter: counts their bytes.
+        meter: counts the requests' bytes.
 
     Attributes:
-        cost: what its requests take of devices and links.
-        draws: what its requests took from batteries since all was last settled; see ``Batteries``.
+        cost: the cost model of the requests.
+        draws: what the requests took from batteries since the last settlement; see ``Batteries``.
     """
 
     def __init__(self, world: World, hub: str, meter: Meter) -> None:
@@ -64,11 +64,11 @@ class Delivery:
         deadline: float | Deadline | None = None,
         push: str = "",
     ) -> Flight:
-        """Put a request on its way to each party; see ``Terms`` for ``down``, ``up`` and ``deadline``, and ``LiveEngine.launch`` for ``push``."""
+        """Send a request to each party; see ``Terms`` for ``down``, ``up`` and ``deadline``, and ``LiveEngine.launch`` for ``push``."""
         now, shared = self.world.clock.now(), deadline if isinstance(deadline, Deadline) else None
         superstep, risk = (0, WHOLE) if shared is None else (shared.begun, shared.begin())
         n = len(parties)
-        inner = request.wraps or request  # whose message it is that `down` speaks of
+        inner = request.wraps or request  # the request whose message size `down` gives
         sent: Any = (M.nbytes(inner.message) if down is None else down) + request.argument_bytes
         if request.mail is not None:
             letters = np.array([request.mail.nbytes(name) for name in parties.names], dtype=np.int64)
@@ -97,7 +97,7 @@ class Delivery:
         return self.begin(flight, push)
 
     def begin(self, flight: Flight, push: str) -> Flight:
-        """A request is on its way: here work is done when its reply is wanted, and who will not answer is known."""
+        """Start a request. Here work is done when its reply is wanted, and it is known which parties will not reply."""
         del push
         self.meter.ended(self.hub, "crashed", flight.parties.positions[~np.isfinite(flight.arrives)])
         return flight
@@ -106,7 +106,7 @@ class Delivery:
         self.meter.ended(self.hub, "called_off", flight.parties.positions[which])
 
     def _credit(self, flight: Flight, which: NDArray[np.int64]) -> None:
-        """Charge those that are called off now for what they have done by the time they hear of it, and no more."""
+        """Charge parties that are called off now only for what they have done by the time the message reaches them."""
         if flight.energy is None or flight.spending is None or flight.launch is not None or not len(which):
             return
         charged = flight.energy[which]
@@ -140,10 +140,10 @@ class Delivery:
         return Plan(request.id, down, reply, now, request.key, work, request.turn, lacking)
 
     async def close(self, flight: Flight, terms: Terms) -> NDArray[np.int64]:
-        """Wait until the round closes; return the indices of the accepted, in cohort order.
+        """Wait until the round closes; return the indices of the accepted replies, in cohort order.
 
         Raises:
-            QuorumError: fewer replies than the quorum came in time.
+            QuorumError: fewer replies than the quorum arrived in time.
         """
         limit = terms.limit(flight.sent)
         if (
@@ -152,7 +152,7 @@ class Delivery:
             and len(flight.parties) >= terms.quorum
             and limit >= flight.sent
         ):
-            flight.open[:] = False  # the common case of a simulation without devices: everyone has answered
+            flight.open[:] = False  # the common case of a simulation without devices: all parties have replied
             return np.arange(len(flight.parties), dtype=np.int64)
         in_time = np.flatnonzero(flight.arrives <= limit)
         in_time = in_time[np.isfinite(flight.arrives[in_time])]
@@ -168,7 +168,7 @@ class Delivery:
             moment = flight.arrives[order].max(initial=flight.sent)
         elif np.isfinite(limit):
             moment = limit
-        else:  # no deadline: a loss is known when the link notices it, and a reply that is not taken when it is there
+        else:  # no deadline: a loss is known when the link notices it, an unaccepted reply when it arrives
             moment = max(
                 flight.arrives[order].max(initial=flight.sent),
                 flight.lost[np.isfinite(flight.lost)].max(initial=flight.sent),
@@ -181,22 +181,22 @@ class Delivery:
             flight.cancelled = np.flatnonzero(flight.open)
             if terms.late == "drop":
                 flight.dropped = flight.cancelled
-                flight.credit = flight.unheard = None  # nobody is told, and all do their work and answer
+                flight.credit = flight.unheard = None  # no party is called off: all do their work and reply
             flight.cancel()
         self._check_quorum(flight, accepted, terms)
         return np.sort(accepted)
 
     def _keep_open(self, flight: Flight) -> None:
-        """What is late arrives by itself, outside the sum that was asked for."""
+        """Let late replies arrive on their own, outside the requested sum."""
         if flight.open.any():
             flight.request = replace(flight.request, sum="")
             self.flights.append(flight)
 
     def outcomes(self, flight: Flight) -> Outcomes:
-        """What became of each party that was asked."""
+        """The outcome for each party that was asked."""
         done = np.isfinite(flight.arrives)
         seconds = np.where(done, flight.arrives, flight.lost) - flight.sent
-        if flight.launch is not None:  # between real parties, one that is still at work has taken until now at least
+        if flight.launch is not None:  # between real parties, a party still at work has taken at least until now
             seconds = np.minimum(seconds, self.world.clock.now() - flight.sent)
         return Outcomes(seconds, done, flight.fraction, flight.energy, flight.reason)
 
@@ -224,7 +224,7 @@ class Delivery:
             return self._take(self.world.clock.now())
 
     def foreseen(self, until: float | None) -> Arrivals:
-        """Take what will arrive until a moment, or ever."""
+        """Take what will arrive until a moment, or at any time."""
         return self._take(float(np.finfo(np.float64).max) if until is None else until)
 
     def give_up(self, positions: NDArray[np.int64] | None) -> int:
@@ -237,7 +237,7 @@ class Delivery:
         return given_up
 
     def _let_go(self) -> None:
-        """Forget requests of which nothing can be used any more, and nothing be given back."""
+        """Forget requests whose replies cannot be used and whose energy cannot be credited any more."""
         now = self.world.clock.now()
         self.flights = [flight for flight in self.flights if flight.alive or flight.falling(now)]
 
@@ -262,11 +262,11 @@ class Delivery:
         )
 
     async def touch(self, handles: list[Handle]) -> list[Reply]:
-        """Do the work behind these arrivals, with all arrived work of the same requests."""
+        """Do the work behind these arrivals, together with all arrived work of the same requests."""
         for flight in dict.fromkeys(h.flight for h in handles):
             if flight.ahead:
                 raise ConfigError(
-                    "replies sent for ahead=True are combined, not looked at",
+                    "replies sent with ahead=True can be combined, but not read one by one",
                     where=flight.request.id,
                     remedy="use fed.combine([handle]), or send without ahead=True",
                 )
@@ -292,12 +292,12 @@ class Delivery:
         nbytes = np.array([r.nbytes for r in replies], dtype=np.int64)
         self.meter.up(self.hub, positions[came], nbytes[came])
         flight.up += int(nbytes.sum())
-        if flight.request.wraps is not None:  # a reply to a sum, in a form of its reducer's
+        if flight.request.wraps is not None:  # a reply to a sum, in its reducer's own form
             self._refused([r.party for r in replies if not r.usable])
         return replies
 
     async def fold(self, request: Request, positions: NDArray[np.int64], flight: Flight | None = None) -> PartialSum:
-        """Run a request, on its way in a flight, at parties and add up."""
+        """Run a request, sent in a flight, at parties and add up the replies."""
         found = self._received(await self.world.engine.fold(request, positions))
         if flight is not None:
             flight.up += int(found.nbytes.sum())
@@ -314,12 +314,12 @@ class Delivery:
         return folded
 
     async def fold_ahead(self, flight: Flight, request: Request, which: NDArray[np.int64]) -> PartialSum:
-        """Add up replies of a flight that was sent ahead; the first time, everything that will arrive of it runs in one block.
+        """Add up replies of a flight that was sent ahead; the first use runs everything that will arrive in one block.
 
         Args:
-            flight: where they come from.
-            request: the flight's, with the uplink of its replies.
-            which: indices of replies that are in use.
+            flight: the flight of the replies.
+            request: the flight's request, with the uplink of its replies.
+            which: indices of the replies to use.
         """
         if flight.kept is None:
             coming = np.union1d(which, np.flatnonzero(flight.open | flight.waiting))
@@ -329,12 +329,12 @@ class Delivery:
         return self._received(added([flight.kept.pop(int(i)) for i in which]))
 
     def save(self) -> dict[str, Any]:
-        """The requests under way, for a checkpoint. What arrived and was not touched is still under way: it arrives again."""
+        """The requests in flight, for a checkpoint. An arrival that was not used counts as in flight: it arrives again."""
         self._let_go()
         return saved_flights(self.flights)
 
     def load(self, saved: dict[str, Any], slot: str, find: Callable[[str], Task]) -> None:
-        """Put the requests of a checkpoint back on their way."""
+        """Send the requests of a checkpoint again."""
         self.flights = flights_of(saved, self.world.roster, slot, find)
         for flight in self.flights:
             flight.credit, flight.unheard = self._credit, self._unheard
@@ -343,7 +343,7 @@ class Delivery:
 def accepted_of(
     flight: Flight, order: NDArray[np.int64], accept: int | Taker | None
 ) -> tuple[NDArray[np.int64], float | None]:
-    """Which of the replies in time are taken, and when the round is full; ``None`` when it never is."""
+    """Which of the replies in time are accepted, and when the round is full; ``None`` if it never is."""
     if accept is None:
         return order, None
     if isinstance(accept, int):

@@ -1,7 +1,7 @@
-"""Work in flight: requests that were sent, as columns, and what has arrived of them.
+"""Requests in flight, as columns, and their arrivals.
 
-Nothing is created per client. A flight keeps when each party's reply arrives; the work itself is done when somebody touches an arrival, for
-all arrivals of like work in one block, and never for a reply that nobody will use.
+No object is created per client. A flight stores when each party's reply arrives. The work itself is done when an arrival is first used, for
+all arrivals of the same work in one block, and never for a reply that will not be used.
 """
 
 from __future__ import annotations
@@ -30,29 +30,29 @@ class Flight:
     """One ``send``.
 
     Attributes:
-        request: what was asked.
-        parties: whom.
+        request: the request.
+        parties: the parties that were asked.
         arrives: clock time of each reply, ``inf`` for a crash.
-        fraction: share of the work each party will have done.
-        version: number given by the program, such as the round of the base model.
+        fraction: share of the work that each party will have done.
+        version: a number that the program gives, such as the round of the base model.
         sent: clock time of sending.
-        down: bytes sent, all parties together.
-        open: replies still under way.
-        waiting: replies that have arrived and were not touched, combined or cancelled.
-        lost: clock time at which the link noticed a crash, ``inf`` where there is none.
-        cancelled: indices given up when the round closed.
-        dropped: indices of late replies that nobody uses, though their work is done.
-        up: bytes that came back.
-        replies: what has been worked out, by index.
-        energy: joules that each device spends, where the model of devices knows.
-        reason: why no reply comes; see ``Outcomes``.
-        last_left: what ``left`` found last.
-        ahead: the first use runs everything that will arrive, in one block.
-        kept: what such a block gave, by index, until it is used; ``None`` before it has run.
-        launch: the work under way between real parties, which may be told that nobody wants it.
-        spending: how ``energy`` is spent, where the model of devices knows.
-        credit: called with indices that are called off: what they will not spend is given back.
-        unheard: called with indices of replies that would have come, and that nobody will use.
+        down: bytes sent, over all parties.
+        open: replies still in flight.
+        waiting: replies that have arrived and were not read, combined or cancelled.
+        lost: clock time at which the link noticed a crash, ``inf`` without one.
+        cancelled: indices of replies given up when the round closed.
+        dropped: indices of late replies that are not used, though their work is done.
+        up: bytes received.
+        replies: replies computed so far, by index.
+        energy: joules that each device spends, if the model of devices counts energy.
+        reason: why no reply arrives; see ``Outcomes``.
+        last_left: the last result of ``left``.
+        ahead: whether the first use runs everything that will arrive, in one block.
+        kept: the results of such a block, by index, until they are used; ``None`` before it has run.
+        launch: the work under way between real parties, which can be called off.
+        spending: how ``energy`` is spent, if the model of devices counts it.
+        credit: called with indices of parties that are called off: energy that they will not spend is credited.
+        unheard: called with indices of replies that would have arrived but will not be used.
     """
 
     request: Request
@@ -81,7 +81,7 @@ class Flight:
 
     @property
     def foretold(self) -> bool:
-        """Whether ``arrives`` and ``lost`` say from the beginning who will answer; between real parties they fill as replies and losses come."""
+        """Whether ``arrives`` and ``lost`` are known from the start; between real parties they fill as replies arrive and parties are lost."""
         return self.launch is None
 
     @property
@@ -90,40 +90,40 @@ class Flight:
         return bool(self.open.any() or self.waiting.any())
 
     def falling(self, now: float) -> bool:
-        """Whether somebody works on towards a crash, whose energy could still be saved."""
+        """Whether a device still works towards a crash, so that calling it off could save energy."""
         return self.spending is not None and bool(
             (self.spending.ends[~np.isfinite(self.arrives)] > now - self.sent).any()
         )
 
     def use(self, which: NDArray[np.int64]) -> None:
-        """Take arrivals into use, once.
+        """Mark arrivals as used, once.
 
         Raises:
-            ConfigError: one of them was touched, combined or cancelled.
+            ConfigError: one of them was read, combined or cancelled before.
         """
         used = which[~self.waiting[which]]
         if len(used):
             raise ConfigError(
-                f"the reply of {self.parties[int(used[0])].name} to {self.request.id} was touched, combined or cancelled before",
-                remedy="use every arrival once",
+                f"the reply of {self.parties[int(used[0])].name} to {self.request.id} was read, combined or cancelled before",
+                remedy="use each arrival once",
             )
         self.waiting[which] = False
 
     def due(self) -> NDArray[np.float64]:
-        """Arrival times of what is still under way."""
+        """Arrival times of the replies in flight."""
         return self.arrives[self.left()]
 
     def left(self) -> NDArray[np.int64]:
-        """Indices of what is still under way, ascending. But for ``Arrivals.until`` they only become fewer, so that the last answer is where to look."""
+        """Indices of the replies in flight, ascending. Except after ``Arrivals.until`` they only become fewer, so the last result limits the search."""
         before = np.flatnonzero(self.open) if self.last_left is None else self.last_left[self.open[self.last_left]]
         self.last_left = before
         return before
 
     def cancel(self, which: NDArray[np.int64] | None = None) -> int:
-        """Give up replies under way; return how many. Their work is never done.
+        """Give up replies in flight; return how many. Their work is never done.
 
         Args:
-            which: indices into ``parties``; by default everything that is under way.
+            which: indices into ``parties``; by default all replies in flight.
 
         Raises:
             ConfigError: the work is done: the flight was sent ahead, and one of its replies has been used.
@@ -133,7 +133,7 @@ class Flight:
         asked = np.arange(len(self.parties)) if which is None else which
         stopped = asked[
             self.open[asked] | ~np.isfinite(self.arrives[asked])
-        ]  # those on their way to a crash hear it too
+        ]  # devices on their way to a crash get the message too
         self.open[asked] = False
         given_up = before[~self.open[before]]
         if self.credit is not None:
@@ -145,12 +145,12 @@ class Flight:
         return len(given_up)
 
     def require_undone(self) -> None:
-        """Refuse to give up what has been run ahead of its arrival."""
+        """Refuse to give up work that ran ahead of its arrival."""
         if self.kept is not None:
             raise ConfigError(
                 "work that is done cannot be cancelled",
                 where=self.request.id,
-                remedy="cancel before the first reply of the flight is used, use it and leave the result, or send without ahead=True",
+                remedy="cancel before the first reply of the flight is used, ignore the result, or send without ahead=True",
             )
 
 
@@ -164,19 +164,19 @@ class Handle:
 
     @property
     def party(self) -> Any:
-        """Who answered."""
+        """The party that replied."""
         return self.flight.parties[self.index]
 
     @property
     def version(self) -> int:
-        """The version that the program gave when it sent."""
+        """The version that the program gave when it sent the request."""
         return self.flight.version
 
     def cancel(self) -> bool:
-        """Give up an arrival that nobody touched; return whether there was one. Its work is never done.
+        """Give up an arrival that was not used; return whether there was one. Its work is never done.
 
         Raises:
-            ConfigError: it is done; see ``Flight.cancel``.
+            ConfigError: the work is done; see ``Flight.cancel``.
         """
         self.flight.require_undone()
         was = bool(self.flight.waiting[self.index])
@@ -188,7 +188,7 @@ class Handle:
         return was
 
     async def result(self) -> Any:
-        """The reply; the first touch runs all arrived work of the same request in one block.
+        """The reply; the first call runs all arrived work of the same request in one block.
 
         Raises:
             TaskError: the task raised.
@@ -202,13 +202,13 @@ class Handle:
 
 @dataclass(frozen=True)
 class Arrivals:
-    """Replies that arrived, as columns in order of time, ties by position.
+    """Replies that arrived, as columns ordered by time, ties by position.
 
     Attributes:
-        positions: who.
-        time: when, seconds on the clock.
+        positions: positions of the parties.
+        time: seconds on the clock.
         version: the version of each request.
-        flights: the sends they belong to.
+        flights: the flights of the replies.
         flight_of: index into ``flights`` of each arrival.
         index: index into the flight's parties of each arrival.
     """
@@ -240,13 +240,13 @@ class Arrivals:
         )
 
     def until(self, moment: float) -> Arrivals:
-        """Those that came by a moment. The others are under way again, as if nobody had looked: they come with the next arrivals."""
+        """The arrivals up to a moment. The others are in flight again, and are part of the next arrivals."""
         early = self.time <= moment
         for k, flight in enumerate(self.flights):
             back = self.index[(self.flight_of == k) & ~early]
             flight.use(back)
             flight.open[back] = True
-            flight.last_left = None  # more are under way than when someone last looked
+            flight.last_left = None  # more replies are in flight than at the last call of `left`
         return Arrivals(
             self.positions[early],
             self.time[early],
@@ -261,7 +261,7 @@ class Arrivals:
         return Handle(self.flights[int(self.flight_of[i])], int(self.index[i]), self.touch)
 
     def by_flight(self) -> list[tuple[Flight, NDArray[np.int64]]]:
-        """Each send with the indices of those of its parties whose replies are here, ascending."""
+        """Each flight, with the indices of its parties whose replies are here, ascending."""
         return [(flight, np.sort(self.index[self.flight_of == k])) for k, flight in enumerate(self.flights)]
 
     def handles(self) -> list[Handle]:
@@ -274,6 +274,6 @@ class Arrivals:
 
 
 def by_flight(handles: Sequence[Handle]) -> list[tuple[Flight, NDArray[np.int64]]]:
-    """Each send with the indices that these handles stand for, ascending."""
+    """Each flight, with the indices of these handles, ascending."""
     flights = dict.fromkeys(handle.flight for handle in handles)
     return [(f, np.array(sorted(h.index for h in handles if h.flight is f), dtype=np.int64)) for f in flights]

@@ -1,6 +1,6 @@
-"""Traffic between real organisations: replies come when they come, and nobody can foretell them.
+"""Traffic between real organisations, where the arrival of replies cannot be predicted.
 
-In a simulation a model of devices says at once when each reply will arrive. On a real clock an engine that is `live` starts the work when it is
+In a simulation a model of devices gives the arrival of each reply at once. On a real clock, an engine that is `live` starts the work when it is
 sent and fills in the columns of a `Launch` as replies arrive or parties are lost. Rounds close by the same rules.
 """
 
@@ -28,7 +28,7 @@ __all__ = ["LiveTraffic"]
 
 
 class LiveTraffic(Delivery):
-    """Requests under way on one hub, between real parties."""
+    """Requests in flight on one hub, between real parties."""
 
     @property
     def _engine(self) -> Any:
@@ -37,7 +37,7 @@ class LiveTraffic(Delivery):
     def begin(self, flight: Flight, push: str) -> Flight:
         """Start the work at once."""
         if push == "sum" and self.world.decisions.get(flight.request.id) is not None:
-            push = "fold"  # somebody was lost before the crash, and stays out
+            push = "fold"  # a party was lost before the crash, and stays out
         return self._launched(flight, push)
 
     def _launched(self, flight: Flight, push: str) -> Flight:
@@ -47,13 +47,13 @@ class LiveTraffic(Delivery):
         return flight
 
     async def close(self, flight: Flight, terms: Terms) -> NDArray[np.int64]:
-        """Wait until the round closes; return the indices of the accepted, in cohort order.
+        """Wait until the round closes; return the indices of the accepted replies, in cohort order.
 
-        The set of those who are in is written down before anyone sees a result, where a deadline or a number of replies decides it: a run that
-        is resumed waits for the same ones.
+        If a deadline or a number of replies decides which replies are in, the decision is recorded before any result is seen: a resumed run waits
+        for the same replies.
 
         Raises:
-            QuorumError: fewer replies than the quorum came in time.
+            QuorumError: fewer replies than the quorum arrived in time.
         """
         known = self.world.decisions.get(flight.request.id)
         limit = terms.limit(flight.sent)
@@ -77,7 +77,9 @@ class LiveTraffic(Delivery):
                 flight.dropped = flight.cancelled
             if flight.launch is not None:
                 flight.launch.drop(flight.cancelled, undo=terms.late == "cancel")
-                flight.cancelled = flight.cancelled[:0]  # the work is done or dropped where it is: nothing to run again
+                flight.cancelled = flight.cancelled[
+                    :0
+                ]  # the work is done or dropped at the parties: nothing to run again
         self._check_quorum(flight, accepted, terms)
         return np.sort(accepted)
 
@@ -97,12 +99,12 @@ class LiveTraffic(Delivery):
         return wanted[np.isfinite(flight.arrives[wanted])]
 
     async def _shared(self, flight: Flight, share: Share, limit: float) -> NDArray[np.int64]:
-        """Offer replies to a quota as they come, until it is met or this request has no more to offer."""
+        """Offer replies to a quota as they arrive, until it is met or this request has no more to offer."""
         while True:
             order = self._in_time(flight, limit)
             ended = self._resolved(flight) or self.world.clock.now() >= limit
             if share.report(flight.arrives[order], flight.parties.positions[order], ended=ended):
-                self._engine.news.ring()  # others wait for this quota too
+                self._engine.news.ring()  # other requests wait for this quota too
                 return order[: share.taken]
             await self._engine.news.wait(None if ended else self._left(limit))
 
@@ -123,7 +125,7 @@ class LiveTraffic(Delivery):
         return None if not np.isfinite(limit) else max(0.0, limit - self.world.clock.now())
 
     async def _until(self, limit: float) -> bool:
-        """Wait for news; false when the moment has come."""
+        """Wait for news; return false once the moment has come."""
         if self.world.clock.now() >= limit:
             return False
         await self._engine.news.wait(self._left(limit))
@@ -148,28 +150,28 @@ class LiveTraffic(Delivery):
         return await super().run(flight, which)
 
     async def fold_ahead(self, flight: Flight, request: Request, which: NDArray[np.int64]) -> PartialSum:
-        """Add up replies of a flight that was sent ahead: each when it is used, because no block can hold what has not arrived."""
+        """Add up replies of a flight that was sent ahead, each when it is used, because a block cannot include what has not arrived."""
         return await self.fold(request, flight.parties.positions[which])
 
     def load(self, saved: dict[str, Any], slot: str, find: Callable[[str], Task]) -> None:
-        """Start the requests of a checkpoint again; what the parties had done for them went back with their state."""
+        """Start the requests of a checkpoint again; the parties' states are those before the requests."""
         super().load(saved, slot, find)
         self.flights = [self._launched(self._left_of(flight), "") for flight in self.flights if flight.open.any()]
 
     @staticmethod
     def _left_of(flight: Flight) -> Flight:
-        """The same flight with those parties only whose replies are still wanted."""
+        """The same flight with only the parties whose replies are still wanted."""
         keep = np.flatnonzero(flight.open)
         columns = {name: getattr(flight, name)[keep] for name in ("arrives", "fraction", "open", "waiting", "lost")}
         return replace(flight, parties=flight.parties[keep], last_left=None, kept=None, **columns)
 
     def foreseen(self, until: float | None) -> Arrivals:
-        """Refuse: nobody knows what will arrive."""
-        raise ConfigError("what will arrive is not known between real parties", remedy="wait for `arrivals`")
+        """Refuse: arrivals between real parties cannot be predicted."""
+        raise ConfigError("arrivals between real parties cannot be predicted", remedy="wait for `arrivals`")
 
 
 def _named(positions: NDArray[np.int64], known: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Indices of these parties, ascending, as often as each is known: of one that was drawn more than once, the first."""
+    """Indices of these parties, ascending, as often as each occurs in ``known``: for a party drawn more than once, the first."""
     left = Counter(known.tolist())
     found = []
     for index, position in enumerate(positions.tolist()):
