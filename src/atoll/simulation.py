@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -112,7 +113,9 @@ def make_engine(engine: Any, workers: int | None = None) -> Any:
     known = engines.ENGINES
     if engine not in known:
         raise ConfigError(
-            f"engine={engine!r}.{nearest(engine, known)}", remedy=f"use one of {', '.join(sorted(known))}"
+            f"engine={engine!r}.{nearest(engine, known)}",
+            where="simulate",
+            remedy=f"use one of {', '.join(sorted(known))}",
         )
     return known[engine](workers)
 
@@ -206,6 +209,10 @@ def simulate(
     from .runs.watching import watching
 
     begin = time.perf_counter()
+    if inspect.isclass(job):
+        raise ConfigError(
+            f"{job.__name__} is a class", where="simulate", remedy=f"make a job of it: {job.__name__}(...)"
+        )
     islands = as_population(islands)
     chosen = make_engine(engine, workers)
     where = None if folder is None else Path(folder)

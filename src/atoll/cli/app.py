@@ -102,9 +102,9 @@ def _named(kind: type[Exception], name: str) -> type[Exception]:
 
 
 def known_codes() -> dict[str, int]:
-    """Exit code of each kind of error."""
+    """Exit code of each kind of error that has one of its own."""
 
     def below(kind: type[AtollError]) -> list[type[AtollError]]:
         return [kind, *(k for child in kind.__subclasses__() for k in below(child))]
 
-    return {kind.__name__: kind.exit_code for kind in below(AtollError)}
+    return {kind.__name__: kind.exit_code for kind in below(AtollError) if "exit_code" in vars(kind)}

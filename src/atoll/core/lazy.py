@@ -8,7 +8,39 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-__all__ = ["lazy"]
+from .errors import ConfigError, nearest
+
+__all__ = ["lazy", "unknown"]
+
+
+class UnknownName(ConfigError, AttributeError):  # noqa: N818 - what Python calls an AttributeError
+    """A name that a package does not have."""
+
+
+def unknown(package: str, name: str) -> UnknownName:
+    """The error about a name that a package does not have: where it is, or what it resembles."""
+    home = "" if name.startswith("_") else _home_of(name, package.partition(".")[0])
+    said = "" if home else nearest(name, sys.modules[package].__all__)
+    return UnknownName(
+        f"module {package!r} has no attribute {name!r}.{said}",
+        where=package,
+        remedy=f"use {home}" if home else f"its names are in {package}.__all__",
+    )
+
+
+def _home_of(name: str, root: str) -> str:
+    """The package of this library that has a name, such as ``atoll.learn.algorithms.FedProx``; empty if none of those that are cheap to load has it."""
+    for package in (f"{root}.{room}" for room in _PLACES):
+        if name in importlib.import_module(package).__all__:
+            return f"{package}.{name}"
+    return ""
+
+
+_PLACES = (
+    "learn.algorithms", "learn.selection", "learn.pacing", "learn.topology", "learn.aggregation", "learn.transforms", "learn.admm", "learn", "stages",
+    "rounds", "privacy", "devices", "data", "models", "engines", "core", "statistics",
+)  # fmt: skip
+"""Packages that load their parts when they are used."""
 
 
 def lazy(package: str, where: Mapping[str, Iterable[str]]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
@@ -29,7 +61,7 @@ def lazy(package: str, where: Mapping[str, Iterable[str]]) -> tuple[Callable[[st
         elif not name.startswith("_") and importlib.util.find_spec(f"{package}.{name}") is not None:
             value = importlib.import_module(f"{package}.{name}")
         else:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+            raise unknown(package, name)
         setattr(sys.modules[package], name, value)
         return value
 

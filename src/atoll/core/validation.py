@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import math
+from abc import ABCMeta
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from operator import index
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .errors import CompositionError, ConfigError
+from .errors import AtollError, CompositionError, ConfigError, nearest
 
 __all__ = ["Checked", "is_real", "numbers", "pairs", "require_kinds", "require_parts", "whole_rows"]
 
 
 _MOST = 200  # maximum number of characters of a value in an error
+
+
+_ELSEWHERE = {
+    "learning_rate": "lr", "local_epochs": "epochs", "num_epochs": "epochs", "batchsize": "batch_size", "num_rounds": "rounds",
+    "n_rounds": "rounds", "strategy": "algorithm", "optimizer": "algorithm", "network": "model", "net": "model",
+    "server_learning_rate": "server_lr", "loss_fn": "loss", "criterion": "loss", "metrics": "evaluation", "num_clients": "parties",
+}  # fmt: skip
+"""Names that other frameworks use -> ours."""
 
 
 def _whole(value: Any) -> bool:
@@ -141,11 +151,61 @@ def _plain(kind: Any) -> list[tuple[str, list[str]]]:
     return [(name, kinds) for name, kinds in found.items() if set(kinds) <= set(_KINDS)]
 
 
-class Checked:
+class _Made(ABCMeta):
+    """Raises a `ConfigError` when a class is called with unknown, missing or too many settings."""
+
+    if not TYPE_CHECKING:  # type checkers look at the fields
+
+        def __call__(cls, *given: Any, **settings: Any) -> Any:
+            try:
+                return super().__call__(*given, **settings)
+            except TypeError as error:
+                if cls.__init__ is object.__init__ or _binds(cls, given, settings):
+                    raise
+                raise _unfit(cls, settings, error) from None
+
+        @property
+        def __signature__(cls) -> inspect.Signature:
+            whole = inspect.signature(cls.__init__)
+            return whole.replace(parameters=[*whole.parameters.values()][1:])
+
+
+def _binds(kind: Any, given: tuple[Any, ...], settings: Mapping[str, Any]) -> bool:
+    try:
+        inspect.signature(kind.__init__).bind(None, *given, **settings)
+    except TypeError:
+        return False
+    return True
+
+
+def _unfit(kind: Any, settings: Mapping[str, Any], error: TypeError) -> ConfigError:
+    """Name the first setting that does not exist, or else what is missing."""
+    takes = list(inspect.signature(kind.__init__).parameters)[1:]
+    name = kind.__name__
+    unknown = [given for given in settings if given not in takes]
+    if unknown:
+        first = unknown[0]
+        said = _nearest_setting(first, takes)
+        what = f"{first}={_shown(settings[first])}: {name} has no setting {first!r}.{said}"
+    else:
+        what = str(error).replace("__init__() ", "").replace(f"{name}.", f"{name}() ").replace("()  ", "() ")
+    return ConfigError(
+        what, where=name, remedy=f"its settings are {', '.join(takes)}" if takes else "it has no settings"
+    )
+
+
+def _nearest_setting(name: str, known: Sequence[str]) -> str:
+    """A hint, also for the names that other frameworks use."""
+    other = _ELSEWHERE.get(name)
+    return f" Did you mean {other!r}?" if other in known else nearest(name, known)
+
+
+class Checked(metaclass=_Made):
     """Base class of dataclasses. It checks settings of plain kinds before their own ``__post_init__``, which may then compare them.
 
     Raises:
-        ConfigError: a setting does not match its field, see `require_kinds`.
+        ConfigError: a setting does not match its field, see `require_kinds`, is unknown or is missing. Without a place of its own, its place
+            is the class.
     """
 
     def __init_subclass__(cls, **more: Any) -> None:
@@ -157,7 +217,11 @@ class Checked:
         @functools.wraps(own)
         def checked(self: Any) -> None:
             require_kinds(self)
-            own(self)
+            try:
+                own(self)
+            except AtollError as error:
+                error.where = error.where or type(self).__name__
+                raise
 
         cls.__post_init__ = checked  # type: ignore[method-assign]
 

@@ -68,7 +68,9 @@ class History(Sequence[dict[str, Any]]):
         """
         if self.rows and all(name not in row for row in self.rows):
             raise ConfigError(
-                f"no round recorded {name!r}.{nearest(name, self.names)}", remedy=f"use one of {', '.join(self.names)}"
+                f"no round recorded {name!r}.{nearest(name, self.names)}",
+                where="History",
+                remedy=f"use one of {', '.join(self.names)}",
             )
         return [row.get(name) for row in self.rows]
 
@@ -83,7 +85,7 @@ class History(Sequence[dict[str, Any]]):
         pairs = [(row["round"], row[name]) for row in self.rows if row.get(name) is not None]
         if not pairs:
             self.column(name)
-            raise ConfigError(f"{name!r} was never measured", remedy="evaluate more often")
+            raise ConfigError(f"{name!r} was never measured", where="History", remedy="evaluate more often")
         return (min if down else max)(pairs, key=lambda pair: pair[1])
 
     def rounds_to(self, name: str, target: float) -> int | None:

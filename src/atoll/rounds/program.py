@@ -109,7 +109,14 @@ class _AsGiven:
         self.others = dict(getattr(program, "others", {}))
 
     async def __call__(self, fed: Federation) -> Any:
-        return await self.whole(fed)
+        made = self.whole(fed)
+        if not inspect.isawaitable(made):
+            raise ConfigError(
+                f"{_name(self.whole)} is not async: it gave a {type(made).__name__}",
+                where="program",
+                remedy="write `async def program(fed): ...`, and await what the federation gives",
+            )
+        return await made
 
 
 class _PreparedProgram(Prepared):

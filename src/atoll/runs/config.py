@@ -333,7 +333,8 @@ def require_soundness(config: RunConfig, where: str) -> None:
         if config.devices is not None:
             config.devices.build("devices")
     except AtollError as error:
-        place = where if error.where is None else f"{where}: {error.where}"
+        whole = error.where in (None, job_class(config.job).__name__)
+        place = where if whole else f"{where}: {error.where}"
         raise type(error)(error.what, where=place, remedy=error.remedy) from error
 
 

@@ -34,7 +34,7 @@ from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 
-from ..errors import CompositionError, ConfigError
+from ..errors import AtollError, CompositionError, ConfigError, MessageError
 from . import tree as T
 
 __all__ = [
@@ -369,12 +369,25 @@ def rejoined(total: Total) -> Total:
 
 
 def merge_totals(parts: Iterable[Mapping[str, Total]]) -> Totals:
-    """Merge named totals in the given order."""
+    """Merge named totals in the given order.
+
+    Raises:
+        MessageError: values under one name have different shapes.
+    """
     merged: Totals = {}
     for part in parts:
         if not merged:
             merged = dict(part)
             continue
         for name, total in part.items():
-            merged[name] = merged[name].merge(total) if name in merged else total
+            try:
+                merged[name] = merged[name].merge(total) if name in merged else total
+            except (ValueError, TypeError) as error:
+                if isinstance(error, AtollError):
+                    raise
+                raise MessageError(
+                    f"replies under {name!r} do not add up: {error}",
+                    where="the sum of a cohort",
+                    remedy="let every party reply with arrays of the same shapes and dtypes",
+                ) from error
     return merged

@@ -132,7 +132,9 @@ class Scope:
     ) -> Request:
         """Name a request by its path: scope, task and label. The label is given, or counts the task's requests in this scope."""
         if not isinstance(task, Task):
-            raise ConfigError(f"{task!r} is not a task", remedy="decorate the function with @atoll.task")
+            raise ConfigError(
+                f"{task!r} is not a task", where=self.slot, remedy="decorate the function with @atoll.task"
+            )
         self.world.require_known(task)
         if at is None:
             turn = self.counts[task.name]
@@ -162,7 +164,17 @@ class Scope:
         self._labels.add(label)
 
     def _send(self, request: Request, parties: Parties, terms: Terms, push: str) -> Flight:
-        """Send a request."""
+        """Put a request on its way.
+
+        Raises:
+            ConfigError: the parties are something else, such as a list of names.
+        """
+        if not isinstance(parties, Parties):
+            raise ConfigError(
+                f"parties={parties!r} is a {type(parties).__name__}",
+                where=request.id,
+                remedy='choose among fed.parties, such as fed.parties[:10] or fed.parties.named("client-0")',
+            )
         return self.traffic.send(request, parties, down=terms.down, up=terms.up, deadline=terms.deadline, push=push)
 
     async def _close(self, flight: Flight, terms: Terms) -> NDArray[np.int64]:

@@ -53,7 +53,9 @@ class CheckpointStore:
         self.generation, self.slots, self.chains, self._old, self._ended = 0, {}, {}, set(), {}
         if self.folder is None:
             if resume:
-                raise CheckpointError("a run in memory cannot be resumed", remedy="give the run a folder")
+                raise CheckpointError(
+                    "a run in memory cannot be resumed", where="resume=True", remedy="give the run a folder"
+                )
             return
         found = sorted(self.folder.glob("generation-*.msg"), reverse=True)
         if resume and (self.folder / "choices.msg").exists():

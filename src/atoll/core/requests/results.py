@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from ..errors import ConfigError
+from ..errors import ConfigError, nearest
 from ..time.deadline import Deadline
 from ..time.quota import Share
 from .party import Parties
@@ -134,6 +134,10 @@ class Exchanged(Replies):
     mail: Mailboxes = field(default_factory=Mailboxes)
 
 
+class UnknownKey(ConfigError, KeyError):  # noqa: N818 - what Python calls a KeyError
+    """A key that no reply has."""
+
+
 @dataclass(frozen=True)
 class Combined:
     """The combined replies of a cohort; never single replies, except in ``Parts``.
@@ -171,7 +175,19 @@ class Combined:
     outcomes: Outcomes | None = None
 
     def __getitem__(self, name: str) -> Any:
-        return self.value[name]
+        """A value by its name.
+
+        Raises:
+            ConfigError: no reply has it. It is a ``KeyError`` too.
+        """
+        try:
+            return self.value[name]
+        except KeyError:
+            raise UnknownKey(
+                f"{name!r} is in no reply.{nearest(name, self.value)}",
+                where="Combined",
+                remedy=f"use one of {', '.join(self.value)}" if self.value else "return it from the task",
+            ) from None
 
     def of(self, *roles: Role) -> dict[str, Any]:
         """The values with some roles, by name: ``combined.of("metric")``."""
