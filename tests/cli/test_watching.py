@@ -133,7 +133,7 @@ def test_resume_answers_with_the_job_that_goes_on(
     assert run(["resume", "2", "--json", "--kit", str(kit)]) == 0  # named by its number
     assert json.loads(capsys.readouterr().out)["state"] == "queued"
     assert run(["resume", job, "--json", "--kit", str(kit)]) == JobError.exit_code
-    assert "goes on without being told" in json.loads(capsys.readouterr().out)["error"]["what"]
+    assert "goes on by itself" in json.loads(capsys.readouterr().out)["error"]["what"]
 
 
 def test_events_show_who_did_what(kit: Path, server: MemoryStore, capsys: pytest.CaptureFixture[str]) -> None:

@@ -391,7 +391,7 @@ def test_the_command(kits: Callable[..., Path], capsys: pytest.CaptureFixture[st
         assert "problem" in capsys.readouterr().out
     assert [f["step"] for f in told["findings"] if f["state"] == "problem"] == ["port"]
     assert run(["doctor", str(folder), "--json"]) == 2
-    assert "is no startup kit" in json.loads(capsys.readouterr().out)["error"]["what"]
+    assert "is not a startup kit" in json.loads(capsys.readouterr().out)["error"]["what"]
 
 
 def test_without_a_kit_it_is_about_the_installation(capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,7 +22,7 @@ def kits(tree: dict[str, Any], loaded: Load, tmp_path: Path) -> Path:
 
 
 def test_a_folder_that_is_no_kit(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"is no startup kit: it has no kit.yaml"):
+    with pytest.raises(ConfigError, match=r"is not a startup kit: it has no kit.yaml"):
         Kit.read(tmp_path)
 
 
@@ -36,7 +36,7 @@ def test_a_missing_file_is_named(kits: Path, file: str) -> None:
 def test_a_site_cannot_write_itself_a_role(kits: Path) -> None:
     path = kits / "north" / "kit.yaml"
     path.write_text(path.read_text().replace("role: site", "role: admin"))
-    with pytest.raises(IdentityError, match=r"kit.yaml says admin 'north' .* and the certificate site 'north'"):
+    with pytest.raises(IdentityError, match=r"kit.yaml says admin 'north' .* but the certificate says site 'north'"):
         Kit.read(kits / "north").credentials()
 
 

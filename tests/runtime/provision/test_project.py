@@ -21,11 +21,11 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "no server": ({"servers": []}, r"servers=\[\] "),
     "no host": ({"servers": [{"name": "server"}]}, r"servers\[0\].hosts is missing"),
-    "wrong host": ({"servers": [{**SERVER, "hosts": ["fl hospital"]}]}, r"hosts\[0\]='fl hospital' is no host name"),
+    "wrong host": ({"servers": [{**SERVER, "hosts": ["fl hospital"]}]}, r"hosts\[0\]='fl hospital' is not a host name"),
     "wrong port": ({"servers": [{**SERVER, "port": 70000}]}, r"servers\[0\].port=70000"),
-    "path as name": ({"sites": [{"name": "../x", "org": "N"}]}, r"sites\[0\].name='../x' is no name"),
-    "the authority's folder": ({"sites": [{"name": "CA", "org": "N"}]}, r"sites\[0\].name='CA' is no name"),
-    "a slash in the project": ({"project": "a/b"}, r"project='a/b' is no name"),
+    "path as name": ({"sites": [{"name": "../x", "org": "N"}]}, r"sites\[0\].name='../x' is not a name"),
+    "the authority's folder": ({"sites": [{"name": "CA", "org": "N"}]}, r"sites\[0\].name='CA' is not a name"),
+    "a slash in the project": ({"project": "a/b"}, r"project='a/b' is not a name"),
     "twice": (
         {"sites": [{"name": "Server", "org": "N"}]},
         r"sites\[0\].name='Server' is already the name at servers\[0\].name",
@@ -34,7 +34,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "unknown transport": ({"transport": "udp"}, "transport='udp'"),
     "kits outlive the authority": ({"validity": {"kits": 400, "ca": 300}}, "validity.kits=400 is longer than"),
     "number as text": ({"validity": {"kits": "400"}}, "validity.kits='400'"),
-    "line break in an organisation": ({"sites": [{"name": "n", "org": "a\nb"}]}, r"sites\[0\].org='a\\nb' is no org"),
+    "line break in an organisation": ({"sites": [{"name": "n", "org": "a\nb"}]}, r"sites\[0\].org='a\\nb' is not an org"),
 }
 
 
@@ -53,7 +53,7 @@ def test_everything_wrong_is_told_at_once(tree: dict[str, Any], loaded: Load) ->
 
 
 def test_a_list_is_no_project(loaded: Load) -> None:
-    with pytest.raises(ConfigError, match="a mapping is wanted here, not list"):
+    with pytest.raises(ConfigError, match="expected a mapping here, not list"):
         loaded([])  # type: ignore[arg-type]
 
 

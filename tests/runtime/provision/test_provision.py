@@ -66,7 +66,7 @@ def test_a_site_that_may_be_dialled_has_both_usages_and_its_hosts(
         assert (found.folder / name / "kit.yaml").read_bytes() == (made.folder / name / "kit.yaml").read_bytes()
     # A kit from before says that it is behind, and is left alone.
     again = provision(loaded(tree), made.folder, now=NOW)
-    assert again.notes == ["north's kit says other things than project.yaml now; renew it with --renew north"]
+    assert again.notes == ["north's kit no longer matches project.yaml; renew it with --renew north"]
 
 
 def test_certificates_are_as_the_profile_says(made: Provisioned) -> None:
@@ -290,14 +290,14 @@ def test_what_cannot_be_done_is_refused_before_anything_is_written(
 ) -> None:
     before = contents(made.folder)
     project = loaded(tree)
-    with pytest.raises(ConfigError, match=r"'nort' is nobody's name here. Did you mean 'north'"):
+    with pytest.raises(ConfigError, match=r"'nort' is not the name of a party here. Did you mean 'north'"):
         provision(project, made.folder, renew=["nort"])
-    with pytest.raises(ConfigError, match="'est' is nobody's name here"):
+    with pytest.raises(ConfigError, match="'est' is not the name of a party here"):
         provision(project, made.folder, revoke=["est"])
-    with pytest.raises(ConfigError, match="project='hearts', and the authority there is of project 'lungs'"):
+    with pytest.raises(ConfigError, match="project='hearts', but the authority there is of project 'lungs'"):
         provision(loaded({**tree, "project": "hearts"}), made.folder)
     swapped = {**tree, "sites": [], "admins": [{"name": "north", "org": "North"}]}
-    with pytest.raises(ConfigError, match="'north' was issued a kit as site of 'North', and now shall be admin"):
+    with pytest.raises(ConfigError, match="'north' was issued a kit as site of 'North', but is now admin"):
         provision(loaded(swapped), made.folder)
     assert contents(made.folder) == before
 
@@ -306,8 +306,8 @@ def test_what_changed_in_the_project_is_told(made: Provisioned, tree: dict[str, 
     tree["servers"][0]["port"] = 9000
     tree["sites"].pop()
     notes = "\n".join(provision(loaded(tree), made.folder).notes)
-    assert "north's kit says other things than project.yaml now; renew it with --renew north" in notes
-    assert "south is not in the project any more, and its certificate holds: --revoke south" in notes
+    assert "north's kit no longer matches project.yaml; renew it with --renew north" in notes
+    assert "south is no longer in the project, but its certificate is still valid: --revoke south" in notes
 
 
 def test_strict_verification_accepts_the_certificates(made: Provisioned) -> None:

@@ -26,7 +26,7 @@ def test_sizes(said: int | str, size: int) -> None:
 
 @pytest.mark.parametrize("said", [-1, True, 1.5, "", "x", "-3", "4 XB", "1e9", "4GiB4", None])
 def test_what_is_no_size(said: object) -> None:
-    with pytest.raises(ConfigError, match=r"is no size.*4GiB"):
+    with pytest.raises(ConfigError, match=r"is not a size.*4GiB"):
         bytes_of(said)  # type: ignore[arg-type]
 
 
@@ -46,7 +46,7 @@ def test_amounts_travel() -> None:
     there = Resources(0.5, 2**30, 2)
     assert Resources.of(there.tree()) == there
     for wrong in ({"cpu": 1}, [], None):
-        with pytest.raises(ConfigError, match=r"are no resources"):
+        with pytest.raises(ConfigError, match=r"are not resources"):
             Resources.of(wrong)
 
 
@@ -97,10 +97,10 @@ def test_a_job_without_gpus_sees_none_and_has_the_threads_of_its_cores() -> None
 def test_a_site_may_bound_its_jobs() -> None:
     site = ResourceManager(Resources(8), jobs=1)
     assert site.offer("a", Resources(1)).ok
-    assert "the most that it runs at once" in site.offer("b", Resources(1)).why
+    assert "its most at once" in site.offer("b", Resources(1)).why
     with pytest.raises(ConfigError, match=r"jobs=0"):
         ResourceManager(Resources(8), jobs=0)
-    with pytest.raises(ConfigError, match=r"2 GPUs with the names"):
+    with pytest.raises(ConfigError, match=r"2 GPUs, but the names"):
         ResourceManager(Resources(gpus=2), gpus=("0", "0"))
 
 
@@ -185,5 +185,5 @@ def test_gpus_are_counted_or_named_and_none_is_made_up():
         with pytest.raises(ConfigError, match=r"neither a number of GPUs nor the name of one \(in --gpus\)"):
             gpus_of(text, there, "--gpus")
     for text, found in (("3", there), ("1", ())):
-        with pytest.raises(ConfigError, match=rf"{text} GPUs, and this machine has {len(found)} .* name devices"):
+        with pytest.raises(ConfigError, match=rf"{text} GPUs, but only {len(found)} .* name devices"):
             gpus_of(text, found, "--gpus")

@@ -79,7 +79,7 @@ def test_a_site_that_nobody_has_heard_of_is_named_at_once_and_may_join_later() -
     made.know(["north"], 2.0)
     (given_up,) = made.tick(11.0)
     assert isinstance(given_up, Refuse)
-    assert "'nort' did not come; the server knows no site 'nort'. Did you" in str(given_up.error)
+    assert "'nort' did not connect; the server knows no site 'nort'. Did you" in str(given_up.error)
     made.submit(job, 12.0)
     assert sorted(offers(made.arrived("nort", 13.0))) == ["nort", "north"]
 
@@ -174,7 +174,7 @@ def test_absent_sites_are_waited_for_with_patience() -> None:
     assert made.arrived("b", 64.9) == [Wait("1", "waits for site 'c' to connect")]
     (refused,) = made.tick(65.0)
     assert isinstance(refused, Refuse)
-    assert "site 'c' did not come" in str(refused.error)
+    assert "site 'c' did not connect" in str(refused.error)
     assert "min_sites" in str(refused.error)
     assert made.queued == {}
 

@@ -72,7 +72,7 @@ class StoreLaws:
     @pytest.mark.parametrize("change", [{"name": "x"}, {"spec": {"rounds": 4}}, {"org": "Graz"}])
     def test_a_token_never_stands_for_two_jobs(self, store: JobStore, change: dict[str, Any]) -> None:
         store.submit(job(), now=1.0, who="ann")
-        with pytest.raises(JobError, match=r"token 't' stands for job .*new token"):
+        with pytest.raises(JobError, match=r"token 't' belongs to job .*new token"):
             store.submit(job(**change), now=2.0, who="ann")
         assert len(store.events()) == 1
 
@@ -182,7 +182,7 @@ class StoreLaws:
         running, done = start(store, "1"), start(store, "2")
         store.move(done, S.FINISHED, now=5.0)
         before = store.jobs(), store.events()
-        with pytest.raises(JobError, match=r"the job is running, and goes on without being told"):
+        with pytest.raises(JobError, match=r"the job is running, and goes on by itself"):
             store.resume(running, now=9.0, who="ann")
         with pytest.raises(JobError, match=rf"has its result.*atoll clone {done}"):
             store.resume(done, now=9.0, who="ann")

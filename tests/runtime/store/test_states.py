@@ -45,7 +45,7 @@ def test_a_person_resumes_ends_without_a_result_and_nothing_else() -> None:
     for state in RESUMABLE:
         require_resumable("7", state)
     for state in set(S) - RESUMABLE:
-        with pytest.raises(JobError, match=r"(has its result|goes on without being told).*atoll (clone|logs) 7"):
+        with pytest.raises(JobError, match=r"(has its result|goes on by itself).*atoll (clone|logs) 7"):
             require_resumable("7", state)
 
 

@@ -73,7 +73,7 @@ def test_what_came_out_of_a_job_is_reported_listed_and_compared_like_a_run(
     }
     assert command(["compare", "linear", "short", *root]) == 0
     assert [row["settings"] for row in json.loads(capsys.readouterr().out)["runs"]] == [{"rounds": 2}, {"rounds": 1}]
-    with pytest.raises(CheckpointError, match="came out of a job between sites") as found:
+    with pytest.raises(CheckpointError, match="results of a job between sites") as found:
         RunFolder(tmp_path / "runs" / "tally").config()
     assert "atoll clone" in str(found.value.remedy)
 

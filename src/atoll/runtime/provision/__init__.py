@@ -1,4 +1,4 @@
-"""Provisioning: an authority, and one startup kit a party."""
+"""Provisioning: an authority, and one startup kit for each party."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""The certificate authority of a project: the one key that makes parties."""
+"""The certificate authority of a project: the one key that creates parties."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ Ask = Callable[[], bytes | None]
 class Authority:
     """The ``ca`` folder: ``ca.pem``, ``ca-key.pem``, ``issued.jsonl``, ``revoked.crl`` and every certificate it issued.
 
-    The key is read, and its passphrase asked for, when something is signed.
+    It reads the key, and asks for its passphrase, only to sign something.
 
     Args:
         folder: the folder.
         passphrase: gives the passphrase of the key, if it has one.
-        project: whose authority it must be.
+        project: the project that it must belong to.
 
     Raises:
         ConfigError: it is the authority of another project, or a file is missing.
@@ -50,7 +50,7 @@ class Authority:
         named = self.certificates[0].subject.rfc4514_string().partition("CN=")[2].partition(",")[0]
         if named != project:
             raise ConfigError(
-                f"project={project!r}, and the authority there is of project {named!r}",
+                f"project={project!r}, but the authority there is of project {named!r}",
                 where=str(folder),
                 remedy="give every project a folder of its own with --out",
             )
@@ -65,18 +65,18 @@ class Authority:
         write(folder / "ca-key.pem", sealed(key, secret), private=True)
         write(folder / "revoked.crl", make_list([], 1, own, key, now))
         write(folder / "issued.jsonl", b"")
-        # The certificate is last: without it there is no authority yet, and the next attempt begins anew.
+        # The certificate is written last: without it there is no authority yet, and the next try starts afresh.
         write(folder / "ca.pem", pem_of(own))
         return cls(folder, project, lambda: secret)
 
     @property
     def certificate(self) -> Certificate:
-        """The newest certificate of the authority: it signs."""
+        """Return the newest certificate of the authority, which signs."""
         return self.certificates[0]
 
     @property
     def revocation_list(self) -> bytes:
-        """The signed list of what was revoked."""
+        """Return the signed list of revoked certificates."""
         return self._bytes("revoked.crl")
 
     def issue(self, subject: Subject, public: EllipticCurvePublicKey, days: int, now: datetime) -> bytes:
@@ -95,7 +95,7 @@ class Authority:
         return text
 
     def issued(self, entry: LedgerEntry) -> bytes:
-        """The copy of a certificate that was issued, PEM."""
+        """Return the copy of an issued certificate, PEM."""
         return self._bytes(f"certificates/{entry.serial}.pem")
 
     def revoke(self, name: str, now: datetime) -> list[str]:
@@ -108,7 +108,7 @@ class Authority:
         for entry in entries:
             values = {**vars(entry), "event": "revoked", "at": moment(now)}
             self.ledger.add(LedgerEntry(**values))
-        # Signed even if nothing is new: the last attempt may have ended between the ledger and the list.
+        # Signed even if nothing is new: the last try may have ended between the ledger and the list.
         self.sign_list(now)
         return [entry.serial for entry in entries]
 
@@ -117,7 +117,7 @@ class Authority:
 
         Args:
             now: the time.
-            before: certificates of those who may have signed the last issue (PEM); by default the bundle's.
+            before: certificates of authorities that may have signed the last issue (PEM); by default the bundle's.
         """
         trusted = self.bundle if before is None else before
         last = read_list(self.revocation_list, trusted, str(self.folder / "revoked.crl"))
@@ -126,14 +126,14 @@ class Authority:
         write(self.folder / "revoked.crl", made)
 
     def rotate(self, days: int, now: datetime) -> None:
-        """Make a new key. Certificates of the old one stay good: the bundle holds both, the new one first."""
+        """Make a new key. Certificates of the old one stay valid: the bundle holds both, the new one first."""
         secret = self._passphrase()
-        self._unlocked()  # whoever cannot open the old key may not replace it
+        self._unlocked()  # a person who cannot open the old key may not replace it
         key = make_key()
         own = make_authority(self.project, key, days, now)
         write(self.folder / f"ca-key-{self.certificate.serial_number:x}.pem", self._bytes("ca-key.pem"), private=True)
         write(self.folder / "ca-key.pem", sealed(key, secret), private=True)
-        before = self.bundle  # an authority that has expired, too, has signed the last list
+        before = self.bundle  # even an expired authority may have signed the last list
         self.certificates = [own, *(c for c in self.certificates if c.not_valid_after_utc > now)]
         self.bundle, self._key = pem_of(*self.certificates), key
         write(self.folder / "ca.pem", self.bundle)

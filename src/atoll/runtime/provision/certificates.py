@@ -19,19 +19,19 @@ if TYPE_CHECKING:
 __all__ = ["BACKDATED", "Subject", "certificates_in", "make_authority", "make_certificate", "pem_of"]
 
 BACKDATED = timedelta(hours=1)
-"""Certificates hold from a little before they were made: clocks differ."""
+"""Certificates are valid from a little before they are made, because clocks differ."""
 
 
 @dataclass(frozen=True)
 class Subject:
-    """Whom a certificate is for.
+    """The party that a certificate is for.
 
     Attributes:
         project: the project.
         role: server, site, admin or auditor.
         name: unique in the project.
         org: the organisation.
-        hosts: DNS names and IP addresses at which it is dialled: a server's, and those of a site that takes direct links.
+        hosts: DNS names and IP addresses that others dial: of a server, or of a site that takes direct links.
     """
 
     project: str
@@ -42,7 +42,7 @@ class Subject:
 
 
 def make_authority(project: str, key: EllipticCurvePrivateKey, days: int, now: datetime) -> Certificate:
-    """The authority's own certificate: it signs certificates and revocation lists, and no other authority."""
+    """Make the authority's own certificate, which may sign certificates and revocation lists, but no other authority."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes
 
@@ -64,10 +64,10 @@ def make_certificate(
     days: int,
     now: datetime,
 ) -> Certificate:
-    """A party's certificate: ``CN`` its name, ``O`` its organisation, its URI, and one extended key usage.
+    """Make a party's certificate: ``CN`` its name, ``O`` its organisation, its URI, and one extended key usage.
 
-    A server's also names its hosts, and its own name, so that it can be verified at whatever address it is dialled. A site with hosts may be dialled
-    at them, and so has both usages.
+    A server's certificate also has its hosts and its own name, so that it can be verified at any address. A site with
+    hosts accepts connections there, and so has both usages.
 
     Raises:
         IdentityError: the authority's own certificate has expired.
@@ -157,14 +157,14 @@ def _key_usage(*, digital_signature: bool = False, key_cert_sign: bool = False, 
 
 
 def pem_of(*certificates: Certificate) -> bytes:
-    """Certificates as PEM, one after the other."""
+    """Return certificates as PEM, one after the other."""
     from cryptography.hazmat.primitives.serialization import Encoding
 
     return b"".join(certificate.public_bytes(Encoding.PEM) for certificate in certificates)
 
 
 def certificates_in(pem: bytes, where: str) -> Sequence[Certificate]:
-    """The certificates of a PEM file, at least one.
+    """Return the certificates of a PEM file, at least one.
 
     Raises:
         IdentityError: there is none, or one cannot be read.

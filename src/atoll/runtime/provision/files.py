@@ -1,4 +1,4 @@
-"""Files of a kit: whole or absent, and private from their first byte where they must be."""
+"""Files of a kit: complete or absent, and private from their first byte if they must be."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ def write(path: Path, content: bytes, *, private: bool = False) -> None:
 
     Args:
         path: the file.
-        content: what it shall hold.
-        private: nobody but the owner may read it, not even while it is written.
+        content: its new content.
+        private: only the owner may read it, even while it is written.
 
     Raises:
-        ConfigError: it cannot be written; what was there before is still there.
+        ConfigError: it cannot be written; the old file is unchanged.
     """
     aside = path.with_name(f".{path.name}.tmp")
     try:
@@ -42,11 +42,11 @@ def write(path: Path, content: bytes, *, private: bool = False) -> None:
 
 
 def make_folder(path: Path, option: str = "--out") -> Path:
-    """Make a folder that only its owner may enter, if it is not there.
+    """Make a folder that only its owner may enter, if it does not exist.
 
     Args:
         path: the folder.
-        option: which names it.
+        option: the command-line option that sets it.
 
     Raises:
         ConfigError: it cannot be made.

@@ -17,7 +17,7 @@ __all__ = ["decrypted", "fits", "load_key", "make_key", "public_pem", "sealed"]
 
 
 def make_key() -> EllipticCurvePrivateKey:
-    """A new key, from the operating system's randomness: nobody's seed may make a key twice."""
+    """Make a new key from the operating system's randomness: no seed can make a key twice."""
     need("cryptography", "net", "making keys")
     from cryptography.hazmat.primitives.asymmetric import ec
 
@@ -25,7 +25,7 @@ def make_key() -> EllipticCurvePrivateKey:
 
 
 def sealed(key: EllipticCurvePrivateKey, passphrase: bytes | None = None) -> bytes:
-    """A key as PEM, encrypted with a passphrase if there is one."""
+    """Return a key as PEM, encrypted if there is a passphrase."""
     from cryptography.hazmat.primitives import serialization as form
 
     if passphrase is not None:
@@ -41,11 +41,11 @@ def load_key(pem: bytes, passphrase: bytes | None, where: str, variable: str = V
     Args:
         pem: the file's content.
         passphrase: what it was encrypted with.
-        where: the file's name, for errors.
-        variable: where the passphrase is looked for, for errors.
+        where: the file's name, which errors name.
+        variable: the variable of the passphrase, which errors name.
 
     Raises:
-        IdentityError: it is no P-256 key, or its passphrase is missing or wrong.
+        IdentityError: it is not a P-256 key, or its passphrase is missing or wrong.
     """
     need("cryptography", "net", "reading keys")
     from cryptography.hazmat.primitives.asymmetric import ec
@@ -66,13 +66,13 @@ def load_key(pem: bytes, passphrase: bytes | None, where: str, variable: str = V
         raise IdentityError(what, where=where, remedy=remedy) from error
     if not isinstance(key, ec.EllipticCurvePrivateKey) or key.curve.name != "secp256r1":
         raise IdentityError(
-            "the private key is none of ECDSA on P-256", where=where, remedy="use a kit that `atoll provision` made"
+            "the private key is not an ECDSA key on P-256", where=where, remedy="use a kit that `atoll provision` made"
         )
     return key
 
 
 def decrypted(pem: bytes, passphrase: bytes | None, where: str) -> bytes:
-    """A key's PEM without encryption, for memory only.
+    """Return a key's PEM without encryption, for memory only.
 
     Raises:
         IdentityError: it cannot be read.
@@ -81,14 +81,14 @@ def decrypted(pem: bytes, passphrase: bytes | None, where: str) -> bytes:
 
 
 def public_pem(key: EllipticCurvePublicKey) -> bytes:
-    """The public half."""
+    """Return the public half."""
     from cryptography.hazmat.primitives import serialization as form
 
     return key.public_bytes(form.Encoding.PEM, form.PublicFormat.SubjectPublicKeyInfo)
 
 
 def fits(certificate: bytes, key: bytes) -> bool:
-    """Whether a certificate (PEM) is about this key (PEM, not encrypted)."""
+    """Tell whether a certificate (PEM) belongs to this key (PEM, not encrypted)."""
     from cryptography import x509
     from cryptography.hazmat.primitives import serialization as form
 

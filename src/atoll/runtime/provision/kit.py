@@ -1,4 +1,4 @@
-"""A startup kit: a folder with everything one party needs, and nothing of another's.
+"""A startup kit: a folder with everything that one party needs, and nothing of other parties.
 
 ```
 NAME/
@@ -35,10 +35,10 @@ __all__ = ["Kit", "KitConfig", "Way", "loose_mode"]
 
 
 class Way(NamedTuple):
-    """A way to a server.
+    """An address of a server.
 
     Attributes:
-        server: its name, which its certificate must say.
+        server: the server's name, which its certificate must have.
         host: name or address.
         port: TCP port.
     """
@@ -61,8 +61,8 @@ class KitConfig(Section):
         name: the party's name.
         role: server, site, admin or auditor.
         org: the organisation.
-        transport: how bytes travel.
-        servers: where servers are found; in a server's kit only itself.
+        transport: the name of the transport.
+        servers: the servers' addresses; in a server's kit only its own.
         direct: where other sites may dial it (sites).
     """
 
@@ -80,9 +80,9 @@ class Kit:
     """A startup kit on disk.
 
     Attributes:
-        folder: where it lies.
+        folder: the kit's folder.
         config: its ``kit.yaml``.
-        passphrase: what its key is encrypted with, if it is.
+        passphrase: the passphrase of its key, if it is encrypted.
     """
 
     folder: Path
@@ -91,11 +91,12 @@ class Kit:
 
     @classmethod
     def read(cls, folder: str | Path, passphrase: str | bytes | None = None) -> Kit:
-        """Read a kit's settings; keys are read by ``credentials``.
+        """Read a kit's settings; ``credentials`` reads the keys.
 
         Args:
             folder: the kit's folder.
-            passphrase: of its key; by default what ``ATOLL_PASSPHRASE`` or the file named by ``ATOLL_PASSPHRASE_FILE`` holds.
+            passphrase: of its key; by default the value of ``ATOLL_PASSPHRASE`` or the content of the file that
+                ``ATOLL_PASSPHRASE_FILE`` names.
 
         Raises:
             ConfigError: there is no kit, or its settings cannot be used.
@@ -103,7 +104,7 @@ class Kit:
         path = Path(folder)
         if not (path / "kit.yaml").is_file():
             raise ConfigError(
-                f"{str(folder)!r} is no startup kit: it has no kit.yaml",
+                f"{str(folder)!r} is not a startup kit: it has no kit.yaml",
                 where=str(folder),
                 remedy="give the folder that `atoll provision` made for this party, unzipped",
             )
@@ -113,24 +114,24 @@ class Kit:
 
     @property
     def project(self) -> str:
-        """The project's name."""
+        """Return the project's name."""
         return self.config.project
 
     @property
     def name(self) -> str:
-        """The party's name."""
+        """Return the party's name."""
         return self.config.name
 
     @property
     def role(self) -> str:
-        """The party's role."""
+        """Return the party's role."""
         return self.config.role
 
     def require(self, role: str) -> None:
         """Refuse a kit of another role.
 
         Raises:
-            ConfigError: it is one.
+            ConfigError: it is of another role.
         """
         if self.role != role:
             raise ConfigError(
@@ -139,36 +140,36 @@ class Kit:
 
     @property
     def org(self) -> str:
-        """The party's organisation."""
+        """Return the party's organisation."""
         return self.config.org
 
     @property
     def transport(self) -> str:
-        """How bytes travel."""
+        """Return the name of the transport."""
         return self.config.transport
 
     @property
     def server(self) -> ServerConfig:
-        """The (first) server: in a server's kit itself."""
+        """Return the (first) server; in a server's kit, itself."""
         return self.config.servers[0]
 
     @property
     def ways(self) -> list[Way]:
-        """Every way to a server: those to the first one first, each server's best one first."""
+        """Return every address of a server: those of the first server first, each server's best one first."""
         return [Way(server.name, host, server.port) for server in self.config.servers for host in server.hosts]
 
     @property
     def revoked_file(self) -> Path:
-        """The revocation list (servers; sites, as it was when the kit was made)."""
+        """Return the path of the revocation list (servers; sites, as of when the kit was made)."""
         return self.folder / "revoked.crl"
 
     @property
     def sites_file(self) -> Path:
-        """The sites of the project (servers)."""
+        """Return the path of the list of sites (servers)."""
         return self.folder / "project-sites.txt"
 
     def bytes_of(self, name: str) -> bytes:
-        """A file of the kit.
+        """Return a file of the kit.
 
         Raises:
             ConfigError: it cannot be read.
@@ -183,7 +184,7 @@ class Kit:
             ) from error
 
     def peer(self) -> Peer:
-        """What the kit's certificate says of its owner.
+        """Return what the kit's certificate says about its owner.
 
         Raises:
             IdentityError: it is not the certificate of the party that ``kit.yaml`` names.
@@ -192,7 +193,7 @@ class Kit:
         said = (self.project, self.role, self.name)
         if (found.project, found.role, found.name) != said:
             raise IdentityError(
-                f"kit.yaml says {self.role} {self.name!r} of project {self.project!r}, and the certificate {found.role} "
+                f"kit.yaml says {self.role} {self.name!r} of project {self.project!r}, but the certificate says {found.role} "
                 f"{found.name!r} of project {found.project!r}",
                 where=str(self.folder),
                 remedy="use a kit as it was made: what a party may do is in its certificate",
@@ -200,10 +201,11 @@ class Kit:
         return found
 
     def credentials(self) -> Credentials:
-        """What the party proves its name with.
+        """Return what the party proves its name with.
 
         Raises:
-            IdentityError: the key may be read by others, does not belong to the certificate, or its passphrase is missing or wrong.
+            IdentityError: others may read the key, it does not belong to the certificate, or its passphrase is missing
+                or wrong.
             ConfigError: a file is missing.
         """
         from .keys import decrypted, fits
@@ -226,6 +228,6 @@ class Kit:
 
 
 def loose_mode(path: Path) -> int | None:
-    """The permission bits of a file that others than its owner may use; None if it is private, or the system has no such bits."""
+    """Return the permission bits of a file that others may use; None if it is private, or the system has no such bits."""
     mode = stat.S_IMODE(path.stat().st_mode)
     return mode if os.name == "posix" and mode & 0o077 else None

@@ -1,4 +1,4 @@
-"""The files of one party's kit: made anew, or renewed."""
+"""The files of one party's kit: new or renewed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Seal = Callable[[str], bytes | None]
 
 
 def kit_files(project: ProjectConfig, name: str, authority: Authority, seal: Seal, now: datetime) -> dict[str, bytes]:
-    """File name -> content of a new kit, with a new key."""
+    """Return file name -> content of a new kit, with a new key."""
     secret, key = seal(name), make_key()
     certificate = authority.issue(_subject(project, name), key.public_key(), project.validity.kits, now)
     return {**_public_files(project, name, authority, certificate), "key.pem": sealed(key, secret)}
@@ -36,12 +36,12 @@ def kit_files(project: ProjectConfig, name: str, authority: Authority, seal: Sea
 def renew_kit(
     project: ProjectConfig, name: str, folder: Path, authority: Authority, seal: Seal, same_key: bool, now: datetime
 ) -> list[str]:
-    """A new certificate for a party that had one, and a new key unless ``same_key``.
+    """Make a new certificate for a party that had one, and a new key unless ``same_key``.
 
-    With the same key only public files are written: the provisioner needs neither the kit nor its key.
+    With the same key, it writes only public files: the provisioner needs neither the kit nor its key.
 
     Returns:
-        What the operator has to do.
+        What the operator must do.
     """
     make_folder(folder)
     if not same_key:
@@ -55,11 +55,11 @@ def renew_kit(
         todo = f"give {name} the new certificate.pem; its key stays"
     for file, content in files.items():
         write(folder / file, content)
-    return [f"{todo}, and restart it; the certificate before stays good until its end unless it is revoked"]
+    return [f"{todo}, and restart it; the previous certificate stays valid until its end unless you revoke it"]
 
 
 def _as_sealed(folder: Path, seal: Seal) -> Seal:
-    """A key that was encrypted is not followed by one that is not."""
+    """Return the passphrase rule of a new key: an encrypted key is not followed by a plain one."""
 
     def checked(name: str) -> bytes | None:
         secret, before = seal(name), folder / "key.pem"
@@ -75,7 +75,7 @@ def _as_sealed(folder: Path, seal: Seal) -> Seal:
 
 
 def newer(project: ProjectConfig, name: str, folder: Path, authority: Authority) -> list[str]:
-    """What is out of date in a kit that is left as it is."""
+    """Return what is out of date in a kit that is left unchanged."""
     said = []
     try:
         there = (folder / "kit.yaml").read_bytes()
@@ -84,7 +84,7 @@ def newer(project: ProjectConfig, name: str, folder: Path, authority: Authority)
             f"the kit of {name!r} lacks kit.yaml", where=str(folder), remedy=f"make it again with --renew {name}"
         ) from error
     if there != _settings(project, name):
-        said.append(f"{name}'s kit says other things than project.yaml now; renew it with --renew {name}")
+        said.append(f"{name}'s kit no longer matches project.yaml; renew it with --renew {name}")
     if not authority.ledger.valid(name):
         said.append(f"{name}'s certificate was revoked; renew it with --renew {name}")
     return said
@@ -99,7 +99,7 @@ def _public_files(project: ProjectConfig, name: str, authority: Authority, certi
         "certificate.pem": certificate,
         "README.txt": readme(_config(project, name), until),
     }
-    if project.parties()[name][0] in ("server", "site"):  # a site verifies the keys of other sites by itself
+    if project.parties()[name][0] in ("server", "site"):  # a site verifies the keys of other sites itself
         files["revoked.crl"] = authority.revocation_list
     return files
 
@@ -111,7 +111,7 @@ def _subject(project: ProjectConfig, name: str) -> Subject:
 
 
 def _direct(project: ProjectConfig, name: str) -> tuple[str, ...]:
-    """Where other sites may dial a site."""
+    """Return where other sites may dial a site."""
     return next((tuple(site.direct) for site in project.sites if site.name == name), ())
 
 
@@ -125,7 +125,7 @@ def _config(project: ProjectConfig, name: str) -> KitConfig:
         "org": org,
         "transport": project.transport,
     }
-    # What a server binds is its own business: it stands in no other kit.
+    # The address that a server binds is in no other kit.
     hidden = set() if role == "server" else {"listen"}
     direct = _direct(project, name)
     if direct:
@@ -138,7 +138,7 @@ def _settings(project: ProjectConfig, name: str) -> bytes:
 
 
 def _public_key(authority: Authority, name: str) -> EllipticCurvePublicKey:
-    """The key that the party's newest certificate is about."""
+    """Return the key of the party's newest certificate."""
     from cryptography import x509
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
 

@@ -1,4 +1,4 @@
-"""The authority's book: every certificate that it ever issued or revoked, one JSON object a line."""
+"""The authority's ledger: every certificate that it ever issued or revoked, one JSON object per line."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class IssueLedger:
     """``issued.jsonl``.
 
     Args:
-        path: the file; it need not be there.
+        path: the file; it need not exist.
     """
 
     def __init__(self, path: Path) -> None:
@@ -63,32 +63,32 @@ class IssueLedger:
 
     @property
     def entries(self) -> list[LedgerEntry]:
-        """All lines."""
+        """Return all entries."""
         return list(self._entries)
 
     @property
     def names(self) -> list[str]:
-        """Everybody who was ever issued a certificate."""
+        """Return the names of everyone who was ever issued a certificate."""
         return list(dict.fromkeys(entry.name for entry in self._entries))
 
     def latest(self, name: str) -> LedgerEntry | None:
-        """The newest certificate of a party."""
+        """Return the newest certificate of a party."""
         found = [entry for entry in self._entries if entry.name == name and entry.event != "revoked"]
         return found[-1] if found else None
 
     def revoked(self) -> dict[str, LedgerEntry]:
-        """Serial -> line of every revocation."""
+        """Return serial -> entry of every revocation."""
         return {entry.serial: entry for entry in self._entries if entry.event == "revoked"}
 
     def valid(self, name: str) -> list[LedgerEntry]:
-        """The certificates of a party that were not revoked, the oldest first."""
+        """Return the certificates of a party that are not revoked, oldest first."""
         gone = self.revoked()
         own = (entry for entry in self._entries if entry.name == name and entry.event != "revoked")
         return [entry for entry in own if entry.serial not in gone]
 
 
 def moment(time: datetime) -> str:
-    """A time as the ledger writes it."""
+    """Return a time as the ledger writes it."""
     return time.isoformat(timespec="seconds")
 
 

@@ -1,4 +1,4 @@
-"""Provisioning: from ``project.yaml`` to one folder a party. Running it again touches nothing that is there."""
+"""Provisioning: from ``project.yaml`` to one folder for each party. Running it again changes no existing kit."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class Provisioned:
     Attributes:
         folder: where the kits are.
         made: names of new kits.
-        kept: kits that were there and were not touched.
-        handed: kits that were made before and are not here any more.
+        kept: existing kits, left unchanged.
+        handed: kits that were made before and are no longer here.
         renewed: kits with a new certificate.
         revoked: name -> serial numbers that are refused from now on.
-        notes: what the operator has to know or do.
+        notes: what the operator must know or do.
     """
 
     folder: Path
@@ -57,16 +57,16 @@ def provision(
     ca_passphrase: Callable[[], bytes | None] = lambda: None,
     now: datetime | None = None,
 ) -> Provisioned:
-    """Make what is missing: the authority, and a kit for everybody who never had one.
+    """Make what is missing: the authority, and a kit for every party that never had one.
 
     Args:
         project: who takes part.
         out: folder of the kits, and of the authority in ``ca``.
         renew: parties that get a new certificate, and a new key unless ``same_key``.
-        revoke: parties whose certificates so far are refused from now on; done before renewing.
+        revoke: parties whose present certificates are refused from now on; done before renewing.
         same_key: renew certificates only.
         rotate: make a new key of the authority first; the old one stays trusted.
-        passphrase: gives the passphrase of a party's key; without, keys are not encrypted.
+        passphrase: gives the passphrase of a party's key; without it, keys are not encrypted.
         ca_passphrase: gives the passphrase of the authority's key, or nothing.
         now: the time; by default the clock's.
 
@@ -103,13 +103,13 @@ class _Work:
     done: Provisioned
 
     def check(self, renew: list[str], revoke: list[str]) -> None:
-        """Refuse before anything is written."""
+        """Check the request before anything is written."""
         parties, ledger = self.project.parties(), self.authority.ledger
         for option, names, known in (("--renew", renew, list(parties)), ("--revoke", revoke, ledger.names)):
             for name in names:
                 if name not in known:
                     raise ConfigError(
-                        f"{name!r} is nobody's name here.{nearest(name, known)}",
+                        f"{name!r} is not the name of a party here.{nearest(name, known)}",
                         where=option,
                         remedy=f"give one of: {', '.join(known) or 'nobody yet'}",
                     )
@@ -117,20 +117,20 @@ class _Work:
             before = ledger.latest(name)
             if before is not None and (before.role, before.org) != (role, org):
                 raise ConfigError(
-                    f"{name!r} was issued a kit as {before.role} of {before.org!r}, and now shall be {role} of {org!r}",
+                    f"{name!r} was issued a kit as {before.role} of {before.org!r}, but is now {role} of {org!r}",
                     where="project.yaml",
-                    remedy=f"give the new party a new name, and --revoke {name} if the old one shall go",
+                    remedy=f"give the new party a new name, and --revoke {name} to remove the old one",
                 )
 
     def rotate(self) -> None:
-        """A new authority; everybody's bundle holds both."""
+        """Make a new authority; every party's bundle holds both."""
         self.authority.rotate(self.project.validity.ca, self.now)
         for name in self.project.parties():
             if (self.folder / name).is_dir():
                 write(self.folder / name / "ca.pem", self.authority.bundle)
         self._put_list()
         self.done.notes.append(
-            "the authority has a new key: give everybody the new ca.pem of their kit, restart them, then --renew each kit"
+            "the authority has a new key: give every party the new ca.pem of its kit, restart them, then --renew each kit"
         )
 
     def revoke(self, names: list[str]) -> None:
@@ -146,21 +146,21 @@ class _Work:
             self._put_list()
 
     def renew(self, names: list[str], same_key: bool) -> None:
-        """New certificates for parties that had one."""
+        """Make new certificates for parties that had one."""
         for name in names:
             if self.authority.ledger.latest(name) is None:
-                continue  # never had one: `make` gives it its first
+                continue  # never had one: `make` creates its first
             self.done.notes += renew_kit(
                 self.project, name, self.folder / name, self.authority, self._seal, same_key, self.now
             )
             self.done.renewed.append(name)
 
     def make(self) -> None:
-        """Kits for those who never had one."""
+        """Make kits for parties that never had one."""
         for name in self.project.parties():
             if name in self.done.renewed:
                 continue
-            # A folder aside is what an attempt left that was cut off: its kit never came to be.
+            # A temporary folder is left over from a try that was cut off: its kit was never finished.
             if self.authority.ledger.latest(name) is None or self._aside(name).is_dir():
                 self._make(name)
             elif (self.folder / name).is_dir():
@@ -171,11 +171,11 @@ class _Work:
         for name in self.authority.ledger.names:
             if name not in self.project.parties() and self.authority.ledger.valid(name):
                 self.done.notes.append(
-                    f"{name} is not in the project any more, and its certificate holds: --revoke {name}"
+                    f"{name} is no longer in the project, but its certificate is still valid: --revoke {name}"
                 )
 
     def list_sites(self) -> None:
-        """Tell the servers who is part of the project; nobody else needs to know."""
+        """Write the list of sites for the servers; no other party needs it."""
         content = site_list(self.project, self.authority.ledger)
         servers = [server.name for server in self.project.servers if (self.folder / server.name).is_dir()]
         stale = [name for name in servers if _bytes_in(self.folder / name / "project-sites.txt") != content]
@@ -193,7 +193,7 @@ class _Work:
             raise ConfigError(
                 "there is a folder of that name which was not made here", where=str(target), remedy="move it away"
             )
-        secret = self._seal(name)  # may be refused, so before anything is there
+        secret = self._seal(name)  # may be refused, so before anything exists
         shutil.rmtree(aside, ignore_errors=True)
         make_folder(aside)
         for file, content in kit_files(self.project, name, self.authority, lambda _: secret, self.now).items():

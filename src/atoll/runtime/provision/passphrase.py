@@ -23,7 +23,7 @@ SHORTEST = 12
 def find_passphrase(
     file: str | Path | None = None, ask: Callable[[], str] | None = None, variable: str = VARIABLE
 ) -> bytes | None:
-    """The passphrase, from the first of these that there is: the file, the two environment variables, the person.
+    """Return the passphrase from the first of these that exists: the file, the two environment variables, the person.
 
     Args:
         file: its first line is the passphrase.
@@ -44,7 +44,7 @@ def find_passphrase(
 def new_passphrase(
     file: str | Path | None = None, ask: Callable[[], str] | None = None, variable: str = VARIABLE
 ) -> bytes:
-    """The passphrase of keys that are about to be made.
+    """Return the passphrase for new keys.
 
     Raises:
         ConfigError: there is none, or it is shorter than ``SHORTEST`` characters.
@@ -52,7 +52,7 @@ def new_passphrase(
     found = find_passphrase(file, ask, variable)
     if found is None:
         raise ConfigError(
-            "keys shall be encrypted and there is no passphrase",
+            "keys are to be encrypted, but there is no passphrase",
             where=variable,
             remedy=f"set {variable}, or {variable}_FILE to the name of a file that holds it",
         )
@@ -60,7 +60,7 @@ def new_passphrase(
         raise ConfigError(
             f"the passphrase has {len(found.decode())} characters",
             where=variable if file is None else str(file),
-            remedy=f"use at least {SHORTEST}: whoever gets a kit can try as many as they like",
+            remedy=f"use at least {SHORTEST}: a person with the kit can try any number",
         )
     return found
 

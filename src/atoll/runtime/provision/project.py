@@ -27,13 +27,15 @@ _DNS = re.compile(r"(?=.{1,253}$)[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?(\.[a-z0-9]([
 
 def _name(value: str) -> str:
     if not _NAME.fullmatch(value) or ".." in value or value.lower() in RESERVED:
-        raise ValueError("is no name: use at most 63 letters, digits and single - _ . between them, and not one of: ca")
+        raise ValueError(
+            "is not a name: use at most 63 letters, digits and single - _ . between them, and not one of: ca"
+        )
     return value
 
 
 def _dns(value: str) -> str:
     if not _DNS.fullmatch(value):
-        raise ValueError("is no host name: use lower-case letters, digits, - and . as in fl.hospital.example")
+        raise ValueError("is not a host name: use lower-case letters, digits, - and . as in fl.hospital.example")
     return value
 
 
@@ -46,7 +48,7 @@ def _host(value: str) -> str:
 
 def _org(value: str) -> str:
     if not value.strip() or len(value) > 64 or not value.isprintable():
-        raise ValueError("is no organisation: write 1 to 64 printable characters")
+        raise ValueError("is not an organisation: write 1 to 64 printable characters")
     return value
 
 
@@ -61,10 +63,10 @@ class ServerConfig(Section):
     """A server.
 
     Attributes:
-        name: a DNS label; the certificate says it, whatever address is dialled.
-        hosts: DNS names and IP addresses at which the others reach it, the best first.
+        name: a DNS label; the certificate has it, whatever address is dialled.
+        hosts: DNS names and IP addresses where others reach it, the best first.
         port: the one port that it opens.
-        org: whose it is.
+        org: its organisation.
         listen: the address it binds; by default all of the machine's.
     """
 
@@ -85,8 +87,9 @@ class PartyConfig(_Named):
 
     Attributes:
         name: unique in the project.
-        org: whose it is.
-        direct: DNS names and IP addresses at which other sites may reach it, if it is to be reached at all; see ``atoll site --direct``.
+        org: its organisation.
+        direct: DNS names and IP addresses where other sites may reach it, if at all; see ``atoll
+            site --direct``.
     """
 
     direct: list[Annotated[str, AfterValidator(_host)]] = Field(default_factory=list)
@@ -97,19 +100,19 @@ class AdminConfig(_Named):
 
     Attributes:
         name: unique in the project.
-        org: whose it is.
-        role: an admin submits and aborts, an auditor only looks.
+        org: the person's organisation.
+        role: an admin submits and aborts, an auditor only reads.
     """
 
     role: Literal["admin", "auditor"] = "admin"
 
 
 class ValidityConfig(Section):
-    """For how many days certificates hold.
+    """For how many days certificates are valid.
 
     Attributes:
-        kits: those of the parties.
-        ca: the authority's own.
+        kits: the parties' certificates.
+        ca: the authority's own certificate.
     """
 
     kits: Days = 365
@@ -122,9 +125,9 @@ class ProjectConfig(Section):
     Attributes:
         project: its name; part of every certificate.
         servers: usually one.
-        sites: who holds data.
-        admins: who may submit or look.
-        transport: how bytes travel.
+        sites: the parties that hold data.
+        admins: people who may submit or read.
+        transport: the name of the transport.
         validity: of certificates, in days.
     """
 
@@ -137,7 +140,7 @@ class ProjectConfig(Section):
 
     @model_validator(mode="after")
     def _unique(self) -> ProjectConfig:
-        # A kit's folder has its party's name, and some file systems do not tell capitals apart.
+        # A kit's folder has its party's name, and some file systems ignore case.
         seen: dict[str, str] = {}
         problems = []
         for loc, party in self._located():
@@ -158,7 +161,7 @@ class ProjectConfig(Section):
                 yield (section, i, "name"), party
 
     def parties(self) -> dict[str, tuple[str, str]]:
-        """Name -> (role, organisation), servers first."""
+        """Return name -> (role, organisation), servers first."""
         return {
             **{server.name: ("server", server.org) for server in self.servers},
             **{site.name: ("site", site.org) for site in self.sites},
@@ -170,20 +173,21 @@ def load_project(path: str | Path) -> ProjectConfig:
     """Read ``project.yaml``.
 
     Raises:
-        ConfigError: the file cannot be read, or it names the path, value and nearest valid key of everything that is wrong.
+        ConfigError: the file cannot be read, or is wrong; the error names path, value and nearest valid key of each
+            mistake.
     """
     tree = yaml.read(path)
-    return checked(ProjectConfig, tree, str(path), "begin with project:, servers: and sites:")
+    return checked(ProjectConfig, tree, str(path), "start with project:, servers: and sites:")
 
 
 def checked(kind: type[S], tree: Any, where: str, remedy: str) -> S:
-    """A mapping as settings.
+    """Return a mapping as settings.
 
     Raises:
-        ConfigError: it is no mapping, or not of these settings.
+        ConfigError: it is not a mapping, or not of these settings.
     """
     if not isinstance(tree, dict):
-        raise ConfigError(f"a mapping is wanted here, not {type(tree).__name__}", where=where, remedy=remedy)
+        raise ConfigError(f"expected a mapping here, not {type(tree).__name__}", where=where, remedy=remedy)
     try:
         return kind.model_validate(tree)
     except ValidationError as error:

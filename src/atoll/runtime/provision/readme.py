@@ -14,14 +14,14 @@ _COMMAND = {
 }
 _DOES = {
     "server": "It waits for sites and admins on port {port}; no other port is opened.",
-    "site": "It dials out to the server and opens no port. FOLDER holds the data, which do not leave this machine.",
+    "site": "It dials out to the server and opens no port. FOLDER holds the data, which does not leave this machine.",
     "admin": "It dials out to the server. Jobs that you submit run at the sites that agree to them.",
     "auditor": "It dials out to the server. You see jobs, logs and results, and can change nothing.",
 }
 
 
 def readme(config: KitConfig, until: str) -> bytes:
-    """The text of ``README.txt``.
+    """Return the text of ``README.txt``.
 
     Args:
         config: the kit's settings.

@@ -39,19 +39,19 @@ class RevocationList:
 
 
 class Revocations:
-    """Says whether a serial number was revoked; follows its file without a restart.
+    """Tells whether a serial number is revoked; follows its file without a restart.
 
-    A changed file counts when the authority signed it and it is no older issue than the one before. Until then the last good list
-    counts, and the log says why: a damaged or deleted file lets nobody back in.
+    A changed file counts if the authority signed it and its issue is not older than the one before. Until then the last
+    good list counts, and the log says why: a damaged or deleted file readmits nobody.
 
     Args:
         path: the list, ``revoked.crl`` of a server's kit.
-        ca: the file with the certificates of the authorities (PEM) whose signature counts. It is followed as well: once the authority has a new key,
-            the next list is signed with that.
+        ca: the file with the certificates of the authorities (PEM) whose signature counts. It is followed too: once the
+            authority has a new key, that key signs the next list.
 
     Attributes:
         current: the list that counts.
-        signed: the same as the authority signed it, for those who verify it themselves.
+        signed: the same list as the authority signed it, for parties that verify it themselves.
 
     Raises:
         IdentityError: the file is missing, damaged, or not signed by the authority.
@@ -65,12 +65,12 @@ class Revocations:
         self.current = self._read(self.signed)
 
     def __call__(self, serial: int) -> bool:
-        """Whether the certificate of this serial number is refused."""
+        """Tell whether the certificate with this serial number is refused."""
         self.latest()
         return serial in self.current.serials
 
     def latest(self) -> bytes:
-        """The list that counts now, as the authority signed it; the file is read again where it has changed."""
+        """Return the list that counts now, as the authority signed it; read the file again if it has changed."""
         stamp = self._stamp()
         if stamp != self._seen:
             self._reload()
@@ -132,7 +132,7 @@ def make_list(
     from cryptography.hazmat.primitives import hashes
     from cryptography.hazmat.primitives.serialization import Encoding
 
-    # Servers need no new issue as long as nothing is revoked, so the next one is due when the authority ends.
+    # Servers need no new issue while nothing is revoked, so the next one is due when the authority expires.
     made = x509.CertificateRevocationListBuilder().issuer_name(issuer.subject).last_update(now)
     made = made.next_update(issuer.not_valid_after_utc).add_extension(x509.CRLNumber(number), critical=False)
     own = x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key())

@@ -1,7 +1,8 @@
 """Encrypted PKCS #8 that resists guessing.
 
-The library writes PBES2 (RFC 8018, section 6.2) with 2,048 rounds of PBKDF2, which a stolen kit would be searched through quickly. The
-same standard format is written here with ``ROUNDS``; every reader of PKCS #8, OpenSSL's too, opens it.
+The library writes PBES2 (RFC 8018, section 6.2) with 2,048 rounds of PBKDF2, too few to protect a stolen kit from a
+quick search. This module writes the same standard format with ``ROUNDS``; every reader of PKCS #8, OpenSSL's too, opens
+it.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _NULL = b"\x05\x00"
 
 
 def encrypted_pem(pkcs8: bytes, passphrase: bytes) -> bytes:
-    """``EncryptedPrivateKeyInfo`` (RFC 5958, section 3) of a key in PKCS #8 DER, as PEM."""
+    """Return ``EncryptedPrivateKeyInfo`` (RFC 5958, section 3) of a key in PKCS #8 DER, as PEM."""
     from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
     from cryptography.hazmat.primitives.padding import PKCS7
 

@@ -6,7 +6,8 @@ south
 west gone
 ```
 
-One name a line. ``gone`` stands behind those that had a kit once, and are no part of the project any more or had it revoked.
+One name per line. ``gone`` follows the name of a site that once had a kit and has left the project or had its kit
+revoked.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _LINE = re.compile(r"(\S+)( gone)?")
 
 
 def site_list(project: ProjectConfig, ledger: IssueLedger) -> bytes:
-    """The list of all that were ever issued a site's kit.
+    """Return the list of all sites that were ever issued a kit.
 
     Args:
         project: who takes part now.
@@ -43,7 +44,7 @@ def site_list(project: ProjectConfig, ledger: IssueLedger) -> bytes:
 
 
 class SiteList:
-    """Follows the list of a server's kit without a restart. A kit without one, or with a damaged one, names nobody.
+    """Follows the list of a server's kit without a restart. Without a list, or with a damaged one, it names no site.
 
     Args:
         path: ``project-sites.txt`` of a server's kit.
@@ -56,7 +57,7 @@ class SiteList:
         self.changed()
 
     def changed(self) -> bool:
-        """Look at the file; whether it names others than before."""
+        """Read the file; return whether its names have changed."""
         stamp = self._stamp()
         if stamp == self._seen:
             return False
@@ -65,10 +66,10 @@ class SiteList:
         return self._named != before
 
     def among(self, met: frozenset[str]) -> frozenset[str]:
-        """The sites of the project.
+        """Return the sites of the project.
 
         Args:
-            met: those that have come so far: the list may be older than they.
+            met: sites that have connected so far: the list may be older.
         """
         listed = {name for name, there in self._named.items() if there}
         gone = {name for name, there in self._named.items() if not there}

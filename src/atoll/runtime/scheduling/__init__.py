@@ -1,1 +1,1 @@
-"""Which job runs where and when: the decisions, and what a site has to give."""
+"""Which job runs where and when: the decisions, and what a site can offer."""

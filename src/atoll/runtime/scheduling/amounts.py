@@ -19,21 +19,21 @@ _UNITS: dict[str, int] = {
 }
 _UNITS |= {f"{p}b": 1000 ** (i + 1) for i, p in enumerate("kmgt")}
 _MOST = 2**53
-"""What a float still counts one by one; nobody has more."""
+"""The largest whole number up to which a float counts exactly; no machine has more."""
 
 
 def bytes_of(said: int | str, where: str = "memory") -> int:
-    """A size in bytes: a number, or a number with kB, MB, GB, TB (powers of 1000) or KiB, MiB, GiB, TiB (powers of 1024).
+    """Return a size in bytes: a number, or a number with kB, MB, GB, TB (powers of 1000) or KiB, MiB, GiB, TiB (powers of 1024).
 
     Raises:
-        ConfigError: it is no size.
+        ConfigError: it is not a size.
     """
     if isinstance(said, int) and not isinstance(said, bool) and said >= 0:
         return said
     found = re.fullmatch(r"\s*(\d{1,12}(?:\.\d{1,6})?)\s*([a-zA-Z]*)\s*", said) if isinstance(said, str) else None
     if found is None or found[2].lower() not in _UNITS:
         raise ConfigError(
-            f"{where}={said!r} is no size", where=where, remedy="write for example 4GiB, or a number of bytes"
+            f"{where}={said!r} is not a size", where=where, remedy="write for example 4GiB, or a number of bytes"
         )
     unit: int = _UNITS[found[2].lower()]
     return math.ceil(float(found[1]) * unit)
@@ -68,16 +68,16 @@ class Resources:
             ConfigError: it is not such a tree.
         """
         if not isinstance(tree, Mapping) or not set(tree) <= {"cpus", "memory", "gpus"}:
-            raise ConfigError(f"{tree!r} are no resources", remedy="name cpus, memory and gpus")
+            raise ConfigError(f"{tree!r} are not resources", remedy="name cpus, memory and gpus")
         return cls(**tree)
 
     def tree(self) -> dict[str, Any]:
-        """As a plain tree, for a message."""
+        """Return a plain tree, for a message."""
         return {"cpus": self.cpus, "memory": self.memory, "gpus": self.gpus}
 
     @property
     def units(self) -> tuple[int, int, int]:
-        """Thousandths of a core, bytes, devices: whole numbers, so that sums are exact."""
+        """Return thousandths of a core, bytes, devices: whole numbers, so that sums are exact."""
         return math.ceil(round(self.cpus * 1000, 6)), self.memory, self.gpus
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""The decisions of a scheduler: who may ask, who begins, who lets go."""
+"""The decisions of a scheduler: which job asks, which starts, which gives up its sites."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Decisions"]
 
 
 class Decisions:
-    """The queue, the offers that are out and the jobs that were begun; ``Scheduler`` says what may happen to them."""
+    """The queue, the open offers and the started jobs; ``Scheduler`` has the events that change them."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class Decisions:
 
     @property
     def _known(self) -> set[str]:
-        """The sites of the project. One that its list names no longer is one of them for as long as it is connected."""
+        """Return the sites of the project. A site that has left its list counts as long as it is connected."""
         return self._listed | self._connected
 
     def _decide(self, now: float) -> list[Action]:
@@ -65,7 +65,7 @@ class Decisions:
         return actions
 
     def _view(self, waiting: Waiting) -> View:
-        """The sites of a job; most jobs share one view."""
+        """Return the sites of a job; most jobs share one view."""
         key = (waiting.want.sites, frozenset(waiting.barred))
         if key not in self._views:
             self._views[key] = waiting.view(self._known, self._connected)
@@ -78,7 +78,7 @@ class Decisions:
         if len(view.allowed) < least and waiting.barred:
             yield self._refuse(job, waiting.impossible(least))
             return
-        if waiting.want.floor is not None:  # one that can never take it need not be waited for
+        if waiting.want.floor is not None:  # a site that can never take it need not be waited for
             quorum = max(least, min(quorum, len(view.allowed)))
         if len(view.present) < quorum:
             waiting.absent = now if waiting.absent is None else waiting.absent
@@ -107,12 +107,12 @@ class Decisions:
                 yield Offer(job, site, waiting.want.need, ticket)
 
     def _settle(self, job: str, now: float) -> list[Action]:
-        """Begin when enough sites hold it and all have answered; let go when enough no longer can."""
+        """Start a job when enough sites hold it and all have answered; release its sites when enough no longer can."""
         asking, waiting = self._asking[job], self._queue[job]
         if len(asking.held) + len(asking.pending) < asking.quorum:
             del self._asking[job]
             waiting.refused(now, "; ".join(asking.noes.values()))
-            if all(site in waiting.barred for site in asking.noes):  # each but once: it need not wait
+            if all(site in waiting.barred for site in asking.noes):  # each refused for good: the job need not wait
                 waiting.retry = now
             let_go = [Release(job, site) for site in asking.sites]
             return [*let_go, Wait(job, waiting.why), *self._decide(now)]
@@ -130,7 +130,7 @@ class Decisions:
         return Refuse(job, error)
 
     def _forget(self, site: str, now: float, why: str) -> list[Action]:
-        """Nothing that a site has said to offers counts any longer."""
+        """Drop everything that a site has offered."""
         actions: list[Action] = []
         for job, asking in list(self._asking.items()):
             if self._asking.get(job) is asking and asking.drop(site, f"site {site!r} {why}"):
@@ -138,7 +138,7 @@ class Decisions:
         return actions
 
     def _wake(self, sites: Iterable[str], now: float) -> None:
-        """Let jobs ask again that may use these sites."""
+        """Let jobs that may use these sites ask again."""
         there = set(sites)
         for waiting in self._queue.values():
             if any(map(waiting.may_use, there)):

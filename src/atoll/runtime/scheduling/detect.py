@@ -1,4 +1,4 @@
-"""What this machine has, within the limits that its system sets for this process."""
+"""Detects what this machine has, within the limits that its system sets for this process."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ _NVIDIA = Path("/proc/driver/nvidia/gpus")
 def detected(cgroup: Path = _CGROUP, nvidia: Path = _NVIDIA) -> tuple[Resources, tuple[str, ...]]:
     """The resources of this machine and the names of its GPUs.
 
-    Cores are those that this process may use: its affinity and the quota of its control group. Memory is that of the machine or of the
-    control group, whichever is less; 0 where the system does not say. GPUs are NVIDIA's, narrowed by ``CUDA_VISIBLE_DEVICES``.
+    Cores are those that this process may use, by its affinity and the quota of its control group. Memory is that of the
+    machine or of the control group, whichever is less; 0 if the system does not say. GPUs are NVIDIA's, narrowed by
+    ``CUDA_VISIBLE_DEVICES``.
 
     Args:
         cgroup: where version 2 of control groups is mounted.
@@ -45,15 +46,15 @@ def detected(cgroup: Path = _CGROUP, nvidia: Path = _NVIDIA) -> tuple[Resources,
 
 
 def gpus_of(text: str, there: tuple[str, ...], where: str) -> tuple[str, ...]:
-    """The GPUs that somebody speaks of.
+    """Return the GPUs that a text names.
 
     Args:
         text: how many, or names with commas between them; ``"0,"`` is the one device 0.
-        there: names of those that were found.
-        where: where it was said, for errors.
+        there: names of the detected ones.
+        where: where it was given, for errors.
 
     Raises:
-        ConfigError: no number and no names, or more than were found.
+        ConfigError: neither a number nor names, or more than were detected.
     """
     given = tuple(name.strip() for name in text.split(",") if name.strip())
     wrong = [name for name in given if not _NAME.fullmatch(name)]
@@ -68,9 +69,9 @@ def gpus_of(text: str, there: tuple[str, ...], where: str) -> tuple[str, ...]:
     count = int(given[0])
     if count > len(there):
         raise ConfigError(
-            f"{count} GPUs, and this machine has {len(there)} that were found",
+            f"{count} GPUs, but only {len(there)} were found on this machine",
             where=where,
-            remedy='give fewer, or name devices that only you know of: 0,1 (or "0," for a single one)',
+            remedy='give fewer, or name devices that were not found: 0,1 (or "0," for a single one)',
         )
     return there[:count]
 

@@ -1,4 +1,4 @@
-"""What a site has to give, and who holds it: CPUs, memory and GPUs, never handed out twice."""
+"""What a site can offer, and which job holds it: CPUs, memory and GPUs, never given out twice."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ __all__ = ["Answer", "Grant", "ResourceManager"]
 
 @dataclass(frozen=True)
 class Answer:
-    """What a site says to an offer.
+    """A site's answer to an offer.
 
     Attributes:
         ok: it holds the resources for the job from now on.
         why: why not, in words.
-        never: the site does not have so much even when nothing runs: asking again is of no use.
+        never: the site has too little even when nothing runs: asking again is useless.
     """
 
     ok: bool
@@ -28,7 +28,7 @@ class Answer:
     never: bool = False
 
     def tree(self) -> dict[str, Any]:
-        """As a plain tree, for a message."""
+        """Return a plain tree, for a message."""
         return {"ok": self.ok, "why": self.why, "never": self.never}
 
 
@@ -39,7 +39,7 @@ class Grant:
     Attributes:
         job: its id.
         need: how much.
-        gpus: names of the devices that are its own while it holds them.
+        gpus: names of the devices that it holds.
     """
 
     job: str
@@ -47,7 +47,7 @@ class Grant:
     gpus: tuple[str, ...] = ()
 
     def environment(self) -> dict[str, str]:
-        """Variables for the job's process: only its own devices are seen, and libraries start as many threads as it has cores."""
+        """Return variables for the job's process: it sees only its own devices, and libraries start as many threads as it has cores."""
         threads = str(max(1, int(self.need.cpus)))
         return {
             "CUDA_VISIBLE_DEVICES": ",".join(self.gpus),
@@ -58,12 +58,12 @@ class Grant:
 
 
 class ResourceManager:
-    """Hands out what a site has. What a job holds it holds until ``release``: nothing expires by itself.
+    """Gives out a site's resources. A job holds its share until ``release``: nothing expires by itself.
 
     Args:
-        total: everything there is.
+        total: all resources of the site.
         gpus: names of the devices as ``CUDA_VISIBLE_DEVICES`` takes them; by default ``0``, ``1``, ...
-        site: the site's name, for words.
+        site: the site's name, for messages.
         jobs: most jobs at once; no limit by default.
     """
 
@@ -73,7 +73,9 @@ class ResourceManager:
         names = tuple(str(i) for i in range(total.gpus)) if gpus is None else gpus
         if len(names) != total.gpus or len(set(names)) != len(names):
             raise ConfigError(
-                f"{total.gpus} GPUs with the names {list(names)}", where="resources", remedy="name each of them once"
+                f"there are {total.gpus} GPUs, but the names {list(names)}",
+                where="resources",
+                remedy="name each of them once",
             )
         if jobs is not None and jobs < 1:
             raise ConfigError(f"jobs={jobs}", where="resources", remedy="let at least one job run")
@@ -85,27 +87,27 @@ class ResourceManager:
 
     @property
     def held(self) -> dict[str, Grant]:
-        """Job -> what it holds."""
+        """Return job -> what it holds."""
         return dict(self._held)
 
     @property
     def free(self) -> Resources:
-        """What nobody holds."""
+        """Return what is free."""
         cpus, memory, gpus = self._free()
         return Resources(cpus / 1000, memory, gpus)
 
     def check(self, job: str, need: Resources) -> Answer:
-        """Whether ``need`` could be had now; nothing changes. A job that already holds something is asked about anew."""
+        """Tell whether ``need`` is available now, without holding it. What the job itself holds counts as free."""
         short = _short(need, self._all(), "has {}")
         if short:
             return Answer(False, f"site {self.site!r} {short}, and the job asks for {need}", never=True)
         if self._most is not None and len(self._held.keys() - {job}) >= self._most:
-            return Answer(False, f"site {self.site!r} runs {self._most} jobs, which is the most that it runs at once")
+            return Answer(False, f"site {self.site!r} runs {self._most} jobs, its most at once")
         short = _short(need, self._free(besides=job), "has {} free")
         return Answer(False, f"site {self.site!r} {short}, and the job asks for {need}") if short else Answer(True)
 
     def offer(self, job: str, need: Resources) -> Answer:
-        """Check and, if it can be had, hold it for the job, in one step. The same offer again changes nothing."""
+        """Check and, if available, hold it for the job, in one step. The same offer again changes nothing."""
         held = self._held.get(job)
         if held is not None and held.need == need:
             return Answer(True)
@@ -121,7 +123,7 @@ class ResourceManager:
         """Hold ``need`` for a job.
 
         Raises:
-            JobError: it cannot be had.
+            JobError: it is not available.
         """
         answer = self.offer(job, need)
         if not answer.ok:
@@ -130,7 +132,7 @@ class ResourceManager:
         return self._held[job]
 
     def release(self, job: str) -> bool:
-        """Let go of all that a job holds; whether it held anything."""
+        """Release everything that a job holds; return whether it held anything."""
         return self._held.pop(job, None) is not None
 
     def _all(self) -> tuple[int, int, int]:
@@ -148,7 +150,7 @@ def _columns(rows: list[tuple[int, int, int]]) -> list[list[int]]:
 
 
 def _short(need: Resources, there: tuple[int, int, int], phrase: str) -> str:
-    """What is missing, or ``""``."""
+    """Return what is missing, or ``""``."""
     words = (f"{there[0] / 1000:g} CPUs", f"{there[1] / 2**30:.3g} GiB of memory", f"{there[2]} GPUs")
     missing = [word for word, asked, has in zip(words, need.units, there, strict=True) if asked > has]
     return phrase.format(" and ".join(missing)) if missing else ""

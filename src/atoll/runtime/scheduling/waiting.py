@@ -1,4 +1,4 @@
-"""What a scheduler remembers of a job that waits, and of one that asks sites."""
+"""The scheduler's state of a job that waits, and of a job that asks sites."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class View:
         all: how many there are.
         allowed: those that may take it, in the order of its attempts.
         present: those of them that can be asked.
-        absent: the others, in words.
-        unknown: what to add where the project, as far as its server knows, has no site of such a name: most likely a slip, but one may join later.
+        absent: the other ones, in words.
+        unknown: a hint if the server knows no site of that name: probably a typo, but such a site may join later.
     """
 
     all: int
@@ -40,13 +40,13 @@ class Waiting:
     """A job in the queue.
 
     Attributes:
-        want: what it wants.
+        want: what it needs.
         barred: site -> why it never takes the job.
-        overtaken: how many later jobs have begun on sites that it could have used.
+        overtaken: how many later jobs have started on sites that it could have used.
         refusals: in a row.
-        retry: not to ask again before this time, unless something changes.
+        retry: when it may ask again, unless something changes earlier.
         absent: since when too few sites are connected; None while there are enough.
-        why: the last word on why it waits.
+        why: why it waits.
     """
 
     want: Want
@@ -58,11 +58,11 @@ class Waiting:
     why: str = ""
 
     def may_use(self, site: str) -> bool:
-        """Whether the job has not excluded a site."""
+        """Tell whether the job has not excluded a site."""
         return self.want.sites is None or site in self.want.sites
 
     def view(self, known: Set[str], connected: Set[str]) -> View:
-        """The sites that it may use as things are."""
+        """Return the sites that it may use now."""
         named = sorted(known) if self.want.sites is None else list(self.want.sites)
         allowed = [site for site in named if site not in self.barred]
         present = [site for site in allowed if site in connected]
@@ -70,36 +70,36 @@ class Waiting:
         return View(max(1, len(named)), allowed, present, absent, _unknown(set(allowed) - known, known))
 
     def refused(self, now: float, why: str) -> None:
-        """Wait before asking again: longer every time, and for no two jobs equally long, so that two servers do not meet for ever."""
+        """Wait before asking again: longer every time, and differently for each job, so that two servers do not collide for ever."""
         seed = hashlib.sha256(f"{self.want.job}/{self.refusals}".encode()).digest()[0] / 256
         self.retry = now + min(_LONGEST, _FIRST * 2.0 ** min(self.refusals, 10)) * (0.5 + seed)
         self.refusals += 1
         self.why = why
 
     def woken(self, now: float) -> None:
-        """Something has changed at its sites."""
+        """Allow the job to ask again: something has changed at its sites."""
         self.retry, self.refusals = now, 0
 
     def impossible(self, quorum: int) -> JobError:
-        """Why it can never run."""
+        """Return the error that says why it can never run."""
         return JobError(
-            f"it needs {quorum} sites, and not so many have what it asks for: {'; '.join(self.barred.values())}",
+            f"it needs {quorum} sites, but too few have what it asks for: {'; '.join(self.barred.values())}",
             where=f"job {self.want.job}, reservation",
             remedy="ask for less under resources:, or for fewer sites with min_sites:",
         )
 
     def lonely(self, view: View, quorum: int) -> JobError:
-        """Why it was given up."""
+        """Return the error that says why it was given up."""
         return JobError(
-            f"for {self.want.patience:g} s fewer than {quorum} of its sites were connected; {view.absent} did not come{view.unknown}",
+            f"for {self.want.patience:g} s fewer than {quorum} of its sites were connected; {view.absent} did not connect{view.unknown}",
             where=f"job {self.want.job}, reservation",
-            remedy="start `atoll site` there and submit again, or let fewer suffice with min_sites:",
+            remedy="start `atoll site` there and submit again, or accept fewer sites with min_sites:",
         )
 
 
 @dataclass
 class Asking:
-    """A job whose offers are out.
+    """A job with open offers.
 
     Attributes:
         quorum: how many sites must take it.
@@ -117,11 +117,11 @@ class Asking:
 
     @property
     def sites(self) -> list[str]:
-        """Where something is or may become held."""
+        """Return the sites where something is or may become held."""
         return sorted({*self.pending, *self.held})
 
     def drop(self, site: str, why: str) -> bool:
-        """A site that will not be of use; whether it was asked."""
+        """Drop a site that will not take the job; return whether it was asked."""
         asked = site in self.pending or site in self.held
         self.pending.pop(site, None)
         self.held.discard(site)
@@ -139,7 +139,7 @@ def listed(sites: Iterable[str], most: int = 5) -> str:
 
 
 def _unknown(names: Set[str], known: Set[str]) -> str:
-    """What to say of sites that nobody has heard of, where others are known."""
+    """Return a hint about sites that are unknown, if others are known."""
     if not names or not known:
         return ""
     hint = nearest(min(names), known)

@@ -1,4 +1,4 @@
-"""What a scheduler is told of a job, and what it tells whoever carries it out."""
+"""What a scheduler needs to know about a job, and the actions that it returns."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class Want:
         need: what it asks of every site.
         sites: the only sites that it may use; None for all of the project, absent ones included.
         quorum: how many sites it needs at least; None for all that it may use.
-        floor: how many suffice once the absent ones have been waited for as long as ``patience``; None for the quorum.
-        patience: seconds that absent sites are waited for.
+        floor: how many are enough after waiting ``patience`` for absent ones; None for the quorum.
+        patience: seconds to wait for absent sites.
     """
 
     job: str
@@ -45,7 +45,7 @@ class Offer:
 
 @dataclass(frozen=True)
 class Release:
-    """Tell a site that it need hold nothing for a job. It must not overtake an offer that was sent before it."""
+    """Tell a site to hold nothing for a job any more. It must not overtake an offer that was sent before it."""
 
     job: str
     site: str
@@ -53,7 +53,7 @@ class Release:
 
 @dataclass(frozen=True)
 class Deploy:
-    """Begin an attempt: every one of these sites holds the resources now. ``Scheduler.ended`` must follow some day."""
+    """Start an attempt: every one of these sites holds the resources now. Call ``Scheduler.ended`` when it has ended."""
 
     job: str
     sites: tuple[str, ...]
@@ -76,4 +76,4 @@ class Wait:
 
 
 Action = Offer | Release | Deploy | Refuse | Wait
-"""What a scheduler wants to be done, in this order."""
+"""The actions that a scheduler asks for, in order."""

@@ -1,4 +1,4 @@
-"""What a submission and a move do to a record: the same for every store."""
+"""How a submission and a move change a record: the same for every store."""
 
 from __future__ import annotations
 
@@ -34,22 +34,22 @@ __all__ = [
 ]
 
 _OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
-"""Control characters and those that turn the direction of writing, but for tabs and ends of lines."""
+"""Control characters and those that change the direction of writing, except tabs and line ends."""
 
 LOG_LINES = 10_000
-"""Lines of a job's log that are kept of each node."""
+"""Lines kept of each node in a job's log."""
 
 LOG_WIDTH = 4_000
-"""Characters of a line that are kept."""
+"""Characters kept of a line."""
 
 RESTARTED = "the server was started again"
 
 
 def plain(tree: Any, where: str) -> Any:
-    """A tree as JSON gives it back: tuples become lists.
+    """Return a tree as JSON gives it back: tuples become lists.
 
     Raises:
-        JobError: it holds something that JSON has no word for.
+        JobError: it holds something that JSON cannot express.
     """
     try:
         return json.loads(json.dumps(tree))
@@ -60,15 +60,15 @@ def plain(tree: Any, where: str) -> Any:
 
 
 def clean(text: str) -> str:
-    """A text that every store can keep and every terminal show: no halves of surrogate pairs, nothing that a terminal would obey."""
+    """Return a text that every store can keep and every terminal can show: without halves of surrogate pairs and control characters."""
     return _OBEYED.sub("\ufffd", text.encode("utf-8", "replace").decode())
 
 
 def visible(text: str, width: int) -> str:
-    """A text without what a terminal would obey, and no longer than ``width``; ends of lines and tabs stay.
+    """Return a text without control characters, cut to ``width``; line ends and tabs stay.
 
     Raises:
-        TypeError: it is no text.
+        TypeError: it is not text.
     """
     if not isinstance(text, str):
         raise TypeError(type(text).__name__)
@@ -77,13 +77,13 @@ def visible(text: str, width: int) -> str:
 
 
 def cut(lines: Iterable[str], keep: int, width: int) -> list[str]:
-    """Lines as a log keeps them."""
+    """Return lines as a log keeps them."""
     found = [line.rstrip("\r\n").replace("\r", "\n").replace("\n", " ⏎ ") for line in lines]
     return [visible(line, width) for line in found[-keep:]]
 
 
 def first_record(number: int, job: Submission, now: float) -> JobRecord:
-    """The record of a new job, the store's ``number``-th."""
+    """Return the record of a new job, the store's ``number``-th."""
     tag = hashlib.sha256(f"{job.submitter}\0{job.token}".encode("utf-8", "replace")).hexdigest()[:6]
     return JobRecord(
         id=f"{number:08d}-{tag}",
@@ -105,15 +105,15 @@ def first_record(number: int, job: Submission, now: float) -> JobRecord:
 
 
 def conflict(there: JobRecord, job: Submission) -> None:
-    """Refuse a token that stands for another job.
+    """Refuse a token that belongs to another job.
 
     Raises:
-        JobError: the job that is there is not this one.
+        JobError: the existing job is not this one.
     """
     same = first_record(0, job, there.created)
     if any(getattr(there, name) != getattr(same, name) for name in ("name", "org", "spec", "bundle")):
         raise JobError(
-            f"the token {job.token!r} stands for job {there.id}, and this is another one",
+            f"the token {job.token!r} belongs to job {there.id}, and this is another job",
             where=f"job {job.name!r}, submission",
             remedy="submit it with a new token",
         )
@@ -129,7 +129,7 @@ def moved(
     sites: Sequence[str] | None,
     progress: bool,
 ) -> JobRecord:
-    """The record after a move.
+    """Return the record after a move.
 
     Raises:
         JobError: there is no such move.
@@ -150,13 +150,13 @@ def moved(
 
 
 def restarted(record: JobRecord, now: float) -> JobRecord:
-    """The record as a server finds it after its own death."""
+    """Return the record as a server finds it after a crash of its own."""
     state = after_restart(record.state)
     return replace(record, state=state, reason=RESTARTED, times=(*record.times, (state, now)))
 
 
 def resumed(record: JobRecord, *, now: float, who: str) -> JobRecord:
-    """The record of a job that a person has go on: its barren attempts are forgiven, all else continues.
+    """Return the record of a job that a person resumes: its barren count restarts, all else continues.
 
     Raises:
         JobError: it has not ended, or has its result.
@@ -167,30 +167,30 @@ def resumed(record: JobRecord, *, now: float, who: str) -> JobRecord:
 
 
 def resume_event(old: JobRecord, new: JobRecord, who: str, token: str) -> Event:
-    """The event of a resumption, with what had ended the job."""
+    """Return the event of a resumption, with what had ended the job."""
     details: dict[str, Any] = {"from": str(old.state), "attempt": new.attempts, "token": clean(token)}
     details |= {key: value for key, value in (("reason", old.reason), ("error", old.error)) if value}
     return Event(when=new.times[-1][1], who=who, what="resumed", job=new.id, details=details)
 
 
 def submit_event(record: JobRecord, who: str) -> Event:
-    """The event of a submission."""
+    """Return the event of a submission."""
     details = {"name": record.name, "bundle": record.bundle}
     return Event(when=record.created, who=who, what="submit", job=record.id, details=details)
 
 
 def move_event(old: JobRecord, new: JobRecord, who: str) -> Event:
-    """The event of a move."""
+    """Return the event of a move."""
     details: dict[str, Any] = {"from": str(old.state), "to": str(new.state), "attempt": new.attempts}
     details |= {key: value for key, value in (("reason", new.reason), ("error", new.error)) if value}
     return Event(when=new.times[-1][1], who=who, what="moved", job=new.id, details=details)
 
 
 def missing(job: str) -> JobError:
-    """There is no such job."""
+    """Return the error for a job that does not exist."""
     return JobError(f"there is no job {job!r}", where="store", remedy="atoll jobs lists them")
 
 
 def without_bundle(digest: str, why: str = "is not in the store") -> JobError:
-    """A bundle cannot be had."""
+    """Return the error for a bundle that is not available."""
     return JobError(f"the bundle {digest!r} {why}", where="store", remedy="submit the job again from its folder")

@@ -1,4 +1,4 @@
-"""A database file of one process: opened, checked, locked, and never from the future."""
+"""A database file of one process: opened, checked, locked, and never of a newer version."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .reserve import Reserve
 __all__ = ["SCHEMA_VERSION", "Database"]
 
 SCHEMA_VERSION = 1
-"""Kept in the file as ``user_version``; a store of a newer version is not touched."""
+"""Kept in the file as ``user_version``; a store of a newer version is left alone."""
 
 _APPLICATION = 0x41544F4C
 """``ATOL``, kept in the file as ``application_id``."""
@@ -46,10 +46,10 @@ class Database:
     """An SQLite file with a write-ahead log, held by this process alone.
 
     Args:
-        path: the file; made if it is not there.
+        path: the file, created if missing.
 
     Raises:
-        JobError: another process holds it, it is damaged, of a newer version, or no store at all.
+        JobError: another process holds it, or it is damaged, of a newer version, or not a store.
     """
 
     def __init__(self, path: Path) -> None:
@@ -74,14 +74,15 @@ class Database:
 
     @contextlib.contextmanager
     def writing(self, *, durable: bool = True) -> Iterator[sqlite3.Connection]:
-        """One transaction: all of it or nothing.
+        """Run one transaction: all of it or nothing.
 
         Args:
-            durable: the disk has it before this returns. Otherwise a power cut, though never a crash of the process, may lose it.
+            durable: it is on the disk before this returns. Otherwise a power cut may lose it, but a crash of the
+                process never does.
 
         Raises:
-            JobError: the disk is full or damaged; what was there before is still there. A durable transaction that finds the disk full makes room
-                for the next one from a reserve.
+            JobError: the disk is full or damaged; the old content is unchanged. A durable transaction that finds the
+                disk full makes room for the next one from a reserve.
         """
         with self._guard, self._explained():
             connection = self._open()
@@ -101,7 +102,7 @@ class Database:
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        """Statements that change nothing.
+        """Run statements that change nothing.
 
         Raises:
             JobError: the file is damaged, or closed.
@@ -110,7 +111,7 @@ class Database:
             yield self._open()
 
     def close(self) -> None:
-        """Let go of the file. Closing twice is allowed."""
+        """Close the file. Closing twice is allowed."""
         with self._guard:
             if self._connection is not None:
                 self._connection.close()
@@ -159,10 +160,10 @@ def _full(error: BaseException | None) -> bool:
 
 
 def _locked(path: Path) -> IO[str] | None:
-    """Hold a file beside the database; the system lets go of it when the process dies."""
+    """Lock a file next to the database; the system releases it when the process dies."""
     try:
         import fcntl
-    except ImportError:  # not on POSIX: SQLite's own locks still keep transactions whole
+    except ImportError:  # not on POSIX: SQLite's own locks still keep transactions atomic
         return None
     file = path.with_name(f".{path.name}.lock").open("a")
     try:

@@ -1,4 +1,4 @@
-"""A store that forgets: for tests, and as the plainest reading of what a store does."""
+"""A store in memory: for tests, and as the simplest description of what a store does."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class MemoryStore:
     """A ``JobStore`` in dictionaries.
 
     Args:
-        log_lines: lines that are kept of each node of a job.
-        log_width: characters that are kept of a line.
+        log_lines: lines kept of each node of a job.
+        log_width: characters kept of a line.
     """
 
     def __init__(self, *, log_lines: int = LOG_LINES, log_width: int = LOG_WIDTH) -> None:
@@ -165,4 +165,4 @@ class MemoryStore:
         return found[:limit]
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing."""

@@ -1,4 +1,4 @@
-"""What is kept of a job: the job itself, the events of the audit trail, the lines of its log."""
+"""What a store keeps of a job: the job itself, the events of the audit trail, the lines of its log."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ __all__ = ["Event", "JobRecord", "LogLine", "Submission"]
 
 @dataclass(frozen=True, kw_only=True)
 class Submission:
-    """A job as somebody hands it in.
+    """A job as a person submits it.
 
     Attributes:
         name: a short word for tables.
         submitter: name of the admin.
         org: the admin's organisation.
-        spec: the job file as a plain tree (what JSON can say).
+        spec: the job file as a plain tree (what JSON can express).
         bundle: digest of its bundle, as ``put_bundle`` gave it; ``""`` for none.
-        token: chosen by the submitter: the same token again is the same job, so that a submission may be repeated after a lost answer.
+        token: chosen by the submitter: the same token again is the same job, so that a submission may be repeated after
+            a lost answer.
     """
 
     name: str
@@ -34,24 +35,24 @@ class Submission:
 
 @dataclass(frozen=True, kw_only=True)
 class JobRecord:
-    """A job as it stands.
+    """The current state of a job.
 
     Attributes:
-        id: unique in this store; later jobs sort behind earlier ones.
+        id: unique in this store; later jobs sort after earlier ones.
         name: a short word for tables.
-        submitter: name of the admin who handed it in.
+        submitter: name of the admin who submitted it.
         org: that admin's organisation.
         created: when, in seconds since 1970.
-        state: where it is.
-        attempts: attempts begun so far; 1 while the first one is deployed or runs.
+        state: its state.
+        attempts: attempts started so far; 1 while the first one is deployed or runs.
         barren: attempts in a row that died without a new checkpoint.
-        reason: why it is where it is, in words; for a queued job what it waits for.
+        reason: why it is in this state, in words; for a queued job, what it waits for.
         error: what ended it, as ``core.wire.pack_error`` gives it; None while nothing did.
         spec: the job file as a plain tree.
         bundle: digest of its bundle, or ``""``.
         sites: the sites of its attempts, in order; empty until the first reservation.
         times: (state, seconds since 1970) of every move, oldest first.
-        token: the submitter's.
+        token: the submitter's token.
     """
 
     id: str
@@ -94,10 +95,10 @@ class Event:
 
 @dataclass(frozen=True)
 class LogLine:
-    """A line that a node of a job has said.
+    """A line of a node's output.
 
     Attributes:
-        number: position in the job's log, from 1; a gap means that older lines were let go.
+        number: position in the job's log, from 1; a gap means that older lines were dropped.
         when: seconds since 1970, on the server's clock.
         node: ``server`` or a site's name.
         text: the line, without its end.

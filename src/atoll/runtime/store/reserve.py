@@ -1,4 +1,4 @@
-"""Room on a disk that is kept for last words."""
+"""Disk space reserved for final records."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ __all__ = ["Reserve"]
 
 _SIZE = 1 << 20
 _PLENTY = 16
-"""How many times its size must be free for the reserve to be made again."""
+"""The reserve is made again once this many times its size is free."""
 
 
 class Reserve:
-    """A file of zeros that is emptied when the disk is full: so it can still be written down how everything ended.
+    """A file of zeros that is emptied when the disk is full, so that the end of every job can still be recorded.
 
     Args:
         path: of the file.
@@ -27,7 +27,7 @@ class Reserve:
         self._filled = False
 
     def fill(self) -> None:
-        """Take the room, where there is plenty; where there is not, do without."""
+        """Reserve the space if there is plenty; otherwise do without."""
         if self._filled:
             return
         with contextlib.suppress(OSError):
@@ -44,7 +44,7 @@ class Reserve:
             self._filled = True
 
     def release(self) -> None:
-        """Give the room back."""
+        """Release the space."""
         self._filled = False
         with contextlib.suppress(OSError):
             os.truncate(self._path, 0)

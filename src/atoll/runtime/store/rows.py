@@ -21,13 +21,13 @@ _JSON = ("error", "spec", "sites", "times")
 
 
 def find(open_: sqlite3.Connection, where: str, values: Sequence[Any]) -> list[JobRecord]:
-    """The jobs that a WHERE clause (and what follows it) means."""
+    """Return the jobs that match a WHERE clause (and what follows it)."""
     rows = open_.execute(f"SELECT {', '.join(_COLUMNS)} FROM jobs {where}", values)  # noqa: S608 - our own words
     return [_record(row) for row in rows]
 
 
 def get(open_: sqlite3.Connection, job: str) -> JobRecord:
-    """The job of this id.
+    """Return the job with this id.
 
     Raises:
         JobError: there is none.
@@ -39,21 +39,21 @@ def get(open_: sqlite3.Connection, job: str) -> JobRecord:
 
 
 def insert(open_: sqlite3.Connection, new: JobRecord, who: str) -> None:
-    """A new job, and its event."""
+    """Insert a new job, and its event."""
     marks = ", ".join("?" * len(_COLUMNS))
     open_.execute(f"INSERT INTO jobs ({', '.join(_COLUMNS)}) VALUES ({marks})", _row(new))  # noqa: S608 - our own words
     append(open_, submit_event(new, who))
 
 
 def update(open_: sqlite3.Connection, new: JobRecord) -> None:
-    """A job that has moved."""
+    """Update a job that has moved."""
     names = ("state", "attempts", "barren", "reason", "error", "sites", "times")
     values = [value for name, value in zip(_COLUMNS, _row(new), strict=True) if name in names]
     open_.execute(f"UPDATE jobs SET {', '.join(f'{name} = ?' for name in names)} WHERE id = ?", (*values, new.id))  # noqa: S608
 
 
 def append(open_: sqlite3.Connection, event: Event) -> int:
-    """An event; its number."""
+    """Append an event; return its number."""
     details = json.dumps(plain(event.details, f"event {event.what!r}"))
     words = (clean(event.who), clean(event.what), clean(event.job))
     text = "INSERT INTO events (at, who, what, job, details) VALUES (?, ?, ?, ?, ?)"

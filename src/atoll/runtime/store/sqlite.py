@@ -37,9 +37,9 @@ class SqliteStore:
     """A ``JobStore`` that survives crashes of the server and of its machine.
 
     Args:
-        folder: where ``jobs.sqlite`` and ``bundles/`` lie; made if it is not there.
-        log_lines: lines that are kept of each node of a job.
-        log_width: characters that are kept of a line.
+        folder: the folder of ``jobs.sqlite`` and ``bundles/``, created if missing.
+        log_lines: lines kept of each node of a job.
+        log_width: characters kept of a line.
 
     Raises:
         JobError: another process holds the folder, or it cannot be read.

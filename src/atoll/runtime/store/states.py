@@ -4,11 +4,11 @@
 QUEUED ──► SCHEDULED ──► DEPLOYING ──► RUNNING ──► FINISHED
   ▲            │             │            │
   └────────────┴─────────────┴────────────┘   a refusal, or the next attempt after a crash
-            any of the four  ──►  FAILED | ABORTED  ──►  QUEUED, where a person resumes it
+            any of the four  ──►  FAILED | ABORTED  ──►  QUEUED, if a person resumes it
 ```
 
-A job is a series of attempts. An attempt that dies takes the job back to QUEUED; the next one goes on from the last checkpoint. So does the first
-one after an end that was no success, once a person has resumed the job.
+A job is a series of attempts. An attempt that dies takes the job back to QUEUED; the next one continues from the last
+checkpoint. So does the first attempt after a failure or an abort, once a person has resumed the job.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ __all__ = [
 
 
 class JobState(StrEnum):
-    """Where a job is.
+    """The state of a job.
 
-    QUEUED waits for sites; SCHEDULED asks them and holds reservations; DEPLOYING sends bundles and starts processes; RUNNING computes;
-    FINISHED has a result; FAILED has an error; ABORTED was stopped by a person.
+    QUEUED waits for sites; SCHEDULED asks them and holds reservations; DEPLOYING sends bundles and starts processes;
+    RUNNING computes; FINISHED has a result; FAILED has an error; ABORTED was stopped by a person.
     """
 
     QUEUED = "queued"
@@ -47,15 +47,15 @@ class JobState(StrEnum):
 
     @property
     def terminal(self) -> bool:
-        """Whether the job has ended for good."""
+        """Tell whether the job has ended for good."""
         return self in TERMINAL
 
 
 TERMINAL = frozenset({JobState.FINISHED, JobState.FAILED, JobState.ABORTED})
-"""States that nothing leaves by itself."""
+"""States that a job never leaves by itself."""
 
 RESUMABLE = frozenset({JobState.FAILED, JobState.ABORTED})
-"""Ends after which a person may have the job go on."""
+"""Ends after which a person may resume the job."""
 
 ACTIVE = frozenset({JobState.SCHEDULED, JobState.DEPLOYING, JobState.RUNNING})
 """States in which sites hold something for the job."""
@@ -73,10 +73,10 @@ MOVES: dict[JobState, frozenset[JobState]] = {
 
 
 def require_move(job: str, old: JobState, new: JobState) -> None:
-    """Refuse a move that no job makes.
+    """Refuse an impossible move.
 
     Raises:
-        JobError: the job has ended, or the move is none of ``MOVES``.
+        JobError: the job has ended, or the move is not in ``MOVES``.
     """
     if new in MOVES[old]:
         return
@@ -84,7 +84,7 @@ def require_move(job: str, old: JobState, new: JobState) -> None:
         raise JobError(
             f"the job has ended ({old}) and cannot become {new}",
             where=f"job {job}",
-            remedy=f"atoll resume {job} goes on after a failure; atoll clone {job} runs it once more",
+            remedy=f"atoll resume {job} continues after a failure; atoll clone {job} runs it once more",
         )
     follow = ", ".join(sorted(MOVES[old]))
     raise JobError(f"a job that is {old} cannot become {new}", where=f"job {job}", remedy=f"next may be {follow}")
@@ -94,33 +94,32 @@ def require_resumable(job: str, state: JobState) -> None:
     """Refuse to resume a job that has not ended, or has its result.
 
     Raises:
-        JobError: it is in none of ``RESUMABLE``.
+        JobError: its state is not in ``RESUMABLE``.
     """
     if state is JobState.FINISHED:
         raise JobError(
-            "the job has its result, there is nothing left to do",
+            "the job has its result, so there is nothing left to do",
             where=f"job {job}",
             remedy=f"to run it once more: atoll clone {job}",
         )
     if state not in RESUMABLE:
-        raise JobError(
-            f"the job is {state}, and goes on without being told", where=f"job {job}", remedy=f"see atoll logs {job}"
-        )
+        raise JobError(f"the job is {state}, and goes on by itself", where=f"job {job}", remedy=f"see atoll logs {job}")
 
 
 def after_restart(state: JobState) -> JobState:
-    """The state of a job when a server finds it after its own death: what was under way is queued again."""
+    """Return the state of a job after a crash of the server: work in progress is queued again."""
     return JobState.QUEUED if state in ACTIVE else state
 
 
 def after_crash(barren: int, most: int) -> JobState:
-    """What follows an attempt that died.
+    """Return the state that follows an attempt that died.
 
     Args:
         barren: attempts in a row, this one included, that ended without a new checkpoint.
         most: how many of those a job may have.
 
     Returns:
-        QUEUED for the next attempt, FAILED if the job only ever crashes: without this bound it would have no last attempt.
+        QUEUED for the next attempt; FAILED if the job only ever crashes, since it would try for ever without this
+        bound.
     """
     return JobState.QUEUED if barren < most else JobState.FAILED

@@ -1,4 +1,4 @@
-"""What a server remembers of its jobs, whatever keeps it: SQLite, memory, later PostgreSQL."""
+"""What a server remembers of its jobs, in any backend: SQLite, memory, later PostgreSQL."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ class JobStore(Protocol):
     """
 
     def submit(self, job: Submission, *, now: float, who: str) -> JobRecord:
-        """Take a job, QUEUED, and write the event ``submit``. The same submitter and token again give the job that is there.
+        """Take a job, QUEUED, and write the event ``submit``. The same submitter and token again return the existing job.
 
         Raises:
-            JobError: the token stands for another job, or the bundle is not here.
+            JobError: the token belongs to another job, or the bundle is not here.
         """
 
     def get(self, job: str) -> JobRecord:
-        """A job by its id.
+        """Return a job by its id.
 
         Raises:
             JobError: there is none.
@@ -35,7 +35,7 @@ class JobStore(Protocol):
     def jobs(
         self, *, states: Collection[JobState] | None = None, submitter: str | None = None, limit: int | None = None
     ) -> list[JobRecord]:
-        """Jobs, oldest first; with ``limit`` the newest so many."""
+        """Return jobs, oldest first; with ``limit``, only the newest."""
 
     def move(
         self,
@@ -51,8 +51,8 @@ class JobStore(Protocol):
     ) -> JobRecord:
         """Move a job to another state, durably, and write the event ``moved``.
 
-        Counts itself: ``attempts`` at every move to DEPLOYING; ``barren`` grows by one when an attempt (DEPLOYING or RUNNING) goes back
-        to QUEUED and begins at 0 again with ``progress``.
+        It counts ``attempts`` at every move to DEPLOYING. ``barren`` grows by one when an attempt (DEPLOYING or
+        RUNNING) goes back to QUEUED, and restarts at 0 with ``progress``.
 
         Args:
             job: its id.
@@ -71,40 +71,40 @@ class JobStore(Protocol):
     def resume(self, job: str, *, now: float, who: str, token: str = "") -> JobRecord:
         """Take a job that failed or was aborted back to QUEUED, durably, and write the event ``resumed`` with the token.
 
-        Its attempts, sites and bundle stay; ``barren`` begins at 0.
+        Its attempts, sites and bundle stay; ``barren`` restarts at 0.
 
         Raises:
             JobError: there is no such job, it has not ended, or it has its result.
         """
 
     def note(self, job: str, reason: str) -> None:
-        """Say why a job waits, without moving it. Not durable at once, no event.
+        """Record why a job waits, without moving it; not durable at once, and without an event.
 
         Raises:
             JobError: there is no such job.
         """
 
     def restart(self, *, now: float) -> list[JobRecord]:
-        """To be called when a server begins: what was under way is QUEUED again; the queued jobs, oldest first.
+        """Queue work in progress again when a server starts; return the queued jobs, oldest first.
 
-        A server's death says nothing against its jobs: ``barren`` stays.
+        A server's crash is not the fault of its jobs: ``barren`` stays.
         """
 
     def put_bundle(self, content: bytes) -> str:
-        """Keep a bundle; the SHA-256 of its bytes, in hex. The same bytes again are kept once."""
+        """Keep a bundle; return the SHA-256 of its bytes, in hex. The same bytes are kept once."""
 
     def bundle(self, digest: str) -> bytes:
-        """A bundle's bytes.
+        """Return a bundle's bytes.
 
         Raises:
             JobError: it is not here, or the disk has altered it.
         """
 
     def record(self, event: Event) -> int:
-        """Append to the audit trail, durably; the event's number."""
+        """Append to the audit trail, durably; return the event's number."""
 
     def events(self, *, job: str | None = None, after: int = 0, limit: int | None = None) -> list[Event]:
-        """Events behind a number, oldest first; ``limit`` keeps the first so many."""
+        """Return events after a number, oldest first; ``limit`` keeps the first ones."""
 
     def log(self, job: str, node: str, lines: Iterable[str], *, now: float) -> None:
         """Add lines to a job's log. The newest ``log_lines`` of each node are kept, each cut to ``log_width`` characters.
@@ -114,11 +114,11 @@ class JobStore(Protocol):
         """
 
     def lines(self, job: str, *, node: str | None = None, after: int = 0, limit: int | None = None) -> list[LogLine]:
-        """Lines of a job's log behind a number, oldest first; ``limit`` keeps the first so many.
+        """Return lines of a job's log after a number, oldest first; ``limit`` keeps the first ones.
 
         Raises:
             JobError: there is no such job.
         """
 
     def close(self) -> None:
-        """Let go of everything. Closing twice is allowed."""
+        """Close the store. Closing twice is allowed."""

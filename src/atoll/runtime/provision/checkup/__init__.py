@@ -1,4 +1,4 @@
-"""``atoll doctor KIT``: what is between a kit and its work, one line a step."""
+"""``atoll doctor KIT``: checks everything between a kit and its work, one line per step."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ __all__ = ["Finding", "examine"]
 
 
 def examine(kit: Kit, work: Path, patience: float = 5.0) -> Iterator[Finding]:
-    """Look at everything, in the order in which it is needed.
+    """Check everything, in the order in which it is needed.
 
     Args:
-        kit: whose way is looked at.
+        kit: the kit to check.
         work: the folder that the party will work in.
-        patience: seconds for each attempt on the network.
+        patience: seconds for each try on the network.
     """
     paper = list(check_paper(kit))
     yield from paper

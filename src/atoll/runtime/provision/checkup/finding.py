@@ -16,8 +16,8 @@ class Finding:
     """One line of a report.
 
     Attributes:
-        step: what was looked at.
-        state: ok, problem, or skipped when an earlier problem leaves nothing to look at.
+        step: what was checked.
+        state: ok, problem, or skipped if an earlier problem leaves nothing to check.
         said: what was found, with the node it is about.
         remedy: what to do next (problems).
     """
@@ -29,17 +29,17 @@ class Finding:
 
     @classmethod
     def ok(cls, step: str, said: str) -> Finding:
-        """All is well."""
+        """Return a finding that all is well."""
         return cls(step, "ok", said)
 
     @classmethod
     def problem(cls, step: str, said: str, remedy: str) -> Finding:
-        """Something has to be done."""
+        """Return a finding that needs action."""
         return cls(step, "problem", said, remedy)
 
     @classmethod
     def skipped(cls, step: str, why: str) -> Finding:
-        """Nothing could be looked at."""
+        """Return a finding that nothing could be checked."""
         return cls(step, "skipped", why)
 
 
@@ -47,7 +47,7 @@ Step = Iterator[Finding]
 
 
 def attempt(step: str, look: Callable[[], str]) -> Finding:
-    """Look at one thing; an ``AtollError`` is a problem with its own remedy."""
+    """Check one thing; an ``AtollError`` is a problem with its own remedy."""
     try:
         return Finding.ok(step, look())
     except AtollError as error:

@@ -19,7 +19,7 @@ _ALPN = {"grpc": ["h2"]}
 
 @dataclass(frozen=True)
 class Greeting:
-    """What a handshake brought.
+    """The result of a handshake.
 
     Attributes:
         version: of TLS.
@@ -31,7 +31,7 @@ class Greeting:
 
 
 def client_context(kit: Kit) -> ssl.SSLContext:
-    """TLS 1.3 with the kit's certificate, trusting the kit's authority alone; names are compared by ``admit``."""
+    """Return a TLS 1.3 context with the kit's certificate that trusts only the kit's authority; ``admit`` compares names."""
     kit.credentials()  # its own errors are clearer than OpenSSL's
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
@@ -44,14 +44,14 @@ def client_context(kit: Kit) -> ssl.SSLContext:
 
 
 def greet(kit: Kit, host: str, plain: socket.socket, patience: float) -> Greeting:
-    """One handshake; the server has seen and accepted the certificate, unless it is silent.
+    """Do one handshake; on return the server has accepted the certificate, unless it is silent.
 
-    In TLS 1.3 a client is done before the server has looked at its certificate: a refusal comes as an alert afterwards.
+    In TLS 1.3 a client is done before the server has checked its certificate: a refusal arrives as an alert afterwards.
 
     Args:
-        kit: whose certificate is shown.
+        kit: the kit whose certificate is presented.
         host: the name that was dialled.
-        plain: connected, and closed afterwards.
+        plain: a connected socket, closed afterwards.
         patience: seconds for each step.
 
     Raises:
@@ -72,7 +72,7 @@ def greet(kit: Kit, host: str, plain: socket.socket, patience: float) -> Greetin
 
 @contextmanager
 def _silent() -> Iterator[None]:
-    """No alert and no word: the server waits for us to speak."""
+    """Treat silence as success: neither alert nor data means that the server waits for us."""
     try:
         yield
     except TimeoutError:
@@ -94,13 +94,13 @@ _ADVICE = (
 
 
 def plain_words(error: OSError) -> str:
-    """What failed, without numbers of source lines."""
+    """Describe a failure without numbers of source lines."""
     said = getattr(error, "verify_message", "") or getattr(error, "reason", "") or error.strerror or str(error)
     return f"the handshake failed: {said}"
 
 
 def advice(error: OSError, kit: Kit) -> str:
-    """What to do about it."""
+    """Return what to do about a failure."""
     said = f"{plain_words(error)} {error}".lower().replace("tlsv1_alert_", "").replace("unknown_ca", "unknown ca")
     for word, advice in _ADVICE:
         if word in said or word in said.replace("_", " "):

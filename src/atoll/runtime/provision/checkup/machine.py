@@ -17,11 +17,11 @@ from .finding import Finding
 __all__ = ["ROOM", "check_disk", "check_handles", "check_own_port"]
 
 ROOM = 1 << 30
-"""Free bytes below which a work folder is too full for models and checkpoints."""
+"""Free bytes; with less, a work folder is too full for models and checkpoints."""
 
 
 def check_disk(work: Path, room: int = ROOM) -> Finding:
-    """Whether a folder can be written and has room."""
+    """Check that a folder can be written and has room."""
     there = next(path for path in (work, *work.absolute().parents) if path.is_dir())
     free = shutil.disk_usage(there).free
     if not os.access(there, os.W_OK):
@@ -33,7 +33,7 @@ def check_disk(work: Path, room: int = ROOM) -> Finding:
 
 
 def check_own_port(kit: Kit) -> Finding:
-    """Whether a server may open its port, or is running on it already."""
+    """Check that a server may open its port, or is running on it already."""
     host, port = kit.server.listen, kit.server.port
     node = f"server {kit.name!r}"
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -54,7 +54,7 @@ def check_own_port(kit: Kit) -> Finding:
 
 
 def check_handles(kit: Kit) -> Finding:
-    """Whether a server may have as many files open as its project has sites; ``atoll server`` raises its limit as far as it may."""
+    """Check that a server may open as many files as its project has sites; ``atoll server`` raises its limit as far as it may."""
     found, sites = allowed_handles(), len(SiteList(kit.sites_file).among(frozenset()))
     node = f"server {kit.name!r}"
     if found is None:
@@ -67,7 +67,7 @@ def check_handles(kit: Kit) -> Finding:
 
 
 def _answers_as(kit: Kit, port: int) -> bool:
-    """Whether what listens there shows this kit's certificate; it is only compared, not trusted."""
+    """Tell whether the program that listens there presents this kit's certificate; it is only compared, not trusted."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     context.minimum_version = ssl.TLSVersion.TLSv1_3

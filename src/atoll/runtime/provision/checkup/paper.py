@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 __all__ = ["WARN", "check_paper"]
 
 WARN = timedelta(days=30)
-"""A certificate that ends sooner is worth a word."""
+"""A certificate that ends sooner gets a warning."""
 
 
 def check_paper(kit: Kit, now: datetime | None = None) -> Step:
-    """Look at a kit without the network."""
+    """Check a kit without the network."""
     yield attempt("files", lambda: _files(kit))
     yield attempt("key", lambda: _key(kit))
     yield attempt("certificate", lambda: str(kit.peer()))
@@ -36,7 +36,7 @@ def check_paper(kit: Kit, now: datetime | None = None) -> Step:
 
 
 def certificate_of(kit: Kit) -> Certificate:
-    """The party's certificate."""
+    """Return the party's certificate."""
     return certificates_in(kit.bytes_of("certificate.pem"), str(kit.folder / "certificate.pem"))[0]
 
 

@@ -1,4 +1,4 @@
-"""The way to the server: its name, its port, the handshake, and who answers."""
+"""The connection to the server: its name, its port, the handshake, and who answers."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ __all__ = ["check_reach"]
 
 
 def check_reach(kit: Kit, patience: float = 5.0) -> Step:
-    """Look for every server of the kit at each of its addresses; one that serves is enough.
+    """Look for every server of the kit at each of its addresses; one that works is enough.
 
     Args:
         kit: of a site, admin or auditor.
-        patience: seconds for each attempt.
+        patience: seconds for each try.
     """
     ways = [list(_way(kit, way, patience)) for way in kit.ways]
     open_ways = [all(finding.state == "ok" for finding in way) for way in ways]
@@ -111,7 +111,7 @@ def _handshake(kit: Kit, way: Way, node: str, plain: socket.socket, patience: fl
 
 
 def _admission(kit: Kit, address: str, node: str, patience: float, told: dict[str, Any]) -> Finding:
-    """Whether the server lets this party in: that is more than TLS asks, for a revoked certificate is a good one. What it says of itself goes to ``told``."""
+    """Check that the server admits this party, which TLS alone does not show: a revoked certificate is technically valid. What the server says about itself goes to ``told``."""
 
     async def knock() -> None:
         async with asyncio.timeout(patience):
@@ -136,7 +136,7 @@ def _admission(kit: Kit, address: str, node: str, patience: float, told: dict[st
 async def _answer(pipe: Pipe) -> dict[str, Any]:
     try:
         return (await read_hello(pipe)).about
-    except (PipeClosed, Violation):  # it says nothing of itself
+    except (PipeClosed, Violation):  # it says nothing about itself
         return {}
 
 

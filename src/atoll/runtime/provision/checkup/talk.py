@@ -1,4 +1,4 @@
-"""What the server itself says: its clock and its version. Admins and auditors ask over a line; a second line of a site would end the first."""
+"""What the server says: its clock and its version. Admins and auditors ask over a line; a site's second line would end its first."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .finding import Finding
 __all__ = ["SKEW", "check_talk", "compared"]
 
 SKEW = 60.0
-"""Seconds between two clocks above which certificates and logs begin to mislead."""
+"""Seconds between two clocks; beyond that, certificates and logs begin to mislead."""
 
 
 def check_talk(kit: Kit, address: str, node: str, patience: float) -> list[Finding]:
@@ -41,7 +41,7 @@ def check_talk(kit: Kit, address: str, node: str, patience: float) -> list[Findi
 
 
 def compared(told: Mapping[str, Any], node: str) -> list[Finding]:
-    """What a server that was only visited says of itself.
+    """Return what a server says about itself on a visit without a line.
 
     Args:
         told: its ``"atoll"`` and ``"clock"``, and this machine's time ``"here"`` at that moment.

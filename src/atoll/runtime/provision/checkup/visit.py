@@ -1,4 +1,4 @@
-"""What the doctor says where it has only looked, so that no server takes its visit for a party that failed."""
+"""What the doctor sends when it only checks, so that no server takes its visit for a party that failed."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ _MOST = 1 << 16  # bytes of an answer that are read
 
 
 def visit() -> LineHello:
-    """The first frame of an end that wants no line."""
+    """Return the first frame of an end that wants no line."""
     return LineHello(secrets.token_bytes(16), refused="a visit of atoll doctor")
 
 
 def take_leave(wrapped: ssl.SSLSocket, transport: str, host: str, heard: bytes = b"") -> None:
-    """Say after a handshake what it was for, and wait for the server's end: what is under way would be lost otherwise.
+    """Say after a handshake what it was for, and wait for the server to close: data in transit would be lost otherwise.
 
     Args:
-        wrapped: after its handshake, with a timeout.
+        wrapped: the socket after its handshake, with a timeout.
         transport: ``tcp`` or ``grpc``.
         host: the name that was dialled.
         heard: what the server has said so far.
 
     Raises:
-        OSError: the connection is gone, or nothing came in time.
+        OSError: the connection is gone, or nothing arrived in time.
     """
     hello = b"".join(parts_of(visit()))
     if transport == "tcp":
@@ -50,7 +50,7 @@ def take_leave(wrapped: ssl.SSLSocket, transport: str, host: str, heard: bytes =
 
 
 def _call(host: str, message: bytes) -> bytes:
-    """One gRPC call with one message, as bytes of HTTP/2: there is no other way to make it over a given connection."""
+    """Return one gRPC call with one message, as bytes of HTTP/2: there is no other way to make it over a given connection."""
     headers = {
         b":method": b"POST", b":scheme": b"https", b":path": _METHOD, b":authority": host.encode(),
         b"content-type": b"application/grpc", b"te": b"trailers",
@@ -72,7 +72,7 @@ def _frame(kind: int, flags: int, stream: int, content: bytes) -> bytes:
 
 
 def _answered(wrapped: ssl.SSLSocket, seen: bytes) -> Iterator[tuple[int, int]]:
-    """Type and flags of the frames that come."""
+    """Yield type and flags of the frames that arrive."""
     while len(seen) < _MOST and (more := wrapped.recv(1 << 12)):
         seen += more
         while len(seen) >= 9 and len(seen) >= 9 + (size := int.from_bytes(seen[:3], "big")):
