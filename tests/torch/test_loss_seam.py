@@ -286,7 +286,7 @@ def test_an_unknown_name_is_refused_with_the_nearest() -> None:
 
 
 def test_something_that_the_server_does_not_send_is_refused() -> None:
-    assert "asks the broadcast for 'classes', and the server sends params, lr" in _refused(own.reweighted)
+    assert "asks the broadcast for 'classes', but the server sends params, lr" in _refused(own.reweighted)
 
 
 def test_holes_need_a_loss_that_can_leave_them_out() -> None:

@@ -33,7 +33,7 @@ def test_load_refuses_what_does_not_fit() -> None:
     tree = params_of(model)
     with pytest.raises(DataError, match=r"no parameter 'wieght'. Did you mean 'weight'"):
         load(model, {"wieght": tree["weight"]})
-    with pytest.raises(DataError, match=r"'bias' has shape \(3,\), the model wants \(2,\)"):
+    with pytest.raises(DataError, match=r"'bias' has shape \(3,\), the model needs \(2,\)"):
         load(model, {**tree, "bias": np.zeros(3)})
     with pytest.raises(DataError, match=r"parameters \['bias'\] are missing"):
         load(model, {"weight": tree["weight"]})

@@ -271,7 +271,7 @@ def test_one_switch_turns_native_code_off(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_a_look_up_outside_is_an_error_not_a_wild_read() -> None:
     x, n = _drawn(1, 1, 2, 3), torch.full((1, 1, 2, 1), 3)
-    with pytest.raises(IndexError, match="looked up an entry that is not there"):
+    with pytest.raises(IndexError, match="looked up an entry that does not exist"):
         _steps(lambda held, shared, data: [held[0], data[0].gather(1, data[1]).sum()], [torch.zeros(1, 2)], [], [x, n])
 
 

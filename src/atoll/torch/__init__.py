@@ -1,6 +1,6 @@
 """The PyTorch side: models as trees, local training of whole cohorts (vectorised, compiled), evaluation.
 
-The only room, beside those that build on PyTorch models, that imports PyTorch.
+Only this room, and rooms that build on PyTorch models, import PyTorch.
 """
 
 from .backend import cache_folder, device_of, prepare_worker

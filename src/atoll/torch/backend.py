@@ -19,10 +19,10 @@ def device_of(name: str) -> torch.device:
     """Return the device of a name.
 
     Args:
-        name: ``"cpu"``, ``"cuda"``, ``"cuda:1"``, ``"mps"`` or ``"auto"`` (the first of cuda, mps and cpu that is there).
+        name: ``"cpu"``, ``"cuda"``, ``"cuda:1"``, ``"mps"`` or ``"auto"`` (the first available of cuda, mps and cpu).
 
     Raises:
-        ConfigError: no such device, or it is not there.
+        ConfigError: the device is unknown, or not available.
     """
     kind, _, number = name.partition(":")
     if kind not in _DEVICES or (number and not number.isdigit()):
@@ -56,7 +56,7 @@ def prepare_worker(threads: int = 1) -> None:
 
 
 def cache_folder() -> Path:
-    """Where compiled kernels are kept between runs.
+    """Return the folder that keeps compiled kernels between runs.
 
     ``ATOLL_CACHE``, else ``XDG_CACHE_HOME/atoll``, else ``~/.cache/atoll``; in it the folder ``torch``.
     """
@@ -68,7 +68,7 @@ def cache_folder() -> Path:
 
 
 def cpp_compiler() -> str | None:
-    """The C++ compiler that PyTorch's code generator would call, or ``None``."""
+    """Return the C++ compiler that PyTorch's code generator would call, or ``None``."""
     named = os.environ.get("CXX")
     candidates = [named] if named else ["g++", "clang++", "c++"]
     return next((found for name in candidates if (found := shutil.which(name))), None)

@@ -1,4 +1,4 @@
-"""The local update of one client by the reference, and what is known of the model that it trains."""
+"""Local training of one client by the reference, and what is known of the model that it trains."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = ["ClientTraining", "without_buffers"]
 
 
 class ClientTraining:
-    """What trains one client. Whoever trains many holds them to it.
+    """Trains one client; training many must agree with it.
 
     Args:
         network: the model and its loss.
@@ -99,33 +99,33 @@ class ClientTraining:
         return {name: torch.as_tensor(np.array(value)).to(device, dtype) for name, value in buffers.items()}
 
     def keeps_buffers(self, x: torch.Tensor) -> bool:
-        """Whether training changes buffers, which then travel or stay in the private state."""
+        """Tell whether training changes buffers, which then travel or stay in the private state."""
         return bool(self.stateful(x) and self.network.buffer_names)
 
     def refuse_leak(self, x: torch.Tensor) -> None:
-        """Refuse a privacy mechanism around a model whose buffers follow the data, where they would leave the client without noise.
+        """Refuse a privacy mechanism around a model whose buffers follow the data, if they would leave the client without noise.
 
         Raises:
-            CompositionError: they would.
+            CompositionError: the buffers would leave the client.
         """
         if self.buffers != "local" and is_private(self.algorithm) and self.keeps_buffers(x):
             names = ", ".join(self.network.buffer_names)
             raise CompositionError(
                 f"training changes buffers of the model ({names}), and they would leave the clients without noise",
                 where="Training.buffers",
-                remedy="use buffers='local', or a model that keeps nothing of its data",
+                remedy="use buffers='local', or a model whose buffers do not depend on the data",
             )
 
     def stateful(self, x: torch.Tensor) -> str:
-        """Why clients must be trained one by one in full batches of their own, or ``""``."""
+        """Return why clients must be trained one by one in full batches of their own, or ``""``."""
         if self._stateful is None:
             found = self.network.keeps_statistics(x[:2])
-            if not found and not len(x):  # without a row there is nothing to see, and others may have some
+            if not found and not len(x):  # without a row there is nothing to check, and other clients may have some
                 return ""
             self._stateful = found
         return self._stateful
 
 
 def without_buffers(broadcast: Tree) -> Tree:
-    """What the server sent, but for the buffers."""
+    """Return what the server sent, without the buffers."""
     return {name: value for name, value in broadcast.items() if name != "buffers"}

@@ -46,17 +46,19 @@ Loop = Callable[[nn.Module, Any, dict[str, Any], np.random.Generator], Any]
 class CustomLoop:
     """Trains with the user's own function instead of an algorithm's steps.
 
-    The algorithm's ``start`` and ``finish`` run as ever: it decides what is sent and how replies combine. An algorithm that changes the local
-    step itself (FedProx, Scaffold, Mime) is refused before anyone is contacted, because nothing would apply its change.
+    The algorithm's ``start`` and ``finish`` run as usual: it decides what is sent and how replies combine. Atoll
+    refuses an algorithm that changes the local step itself (FedProx, Scaffold, Mime) before it contacts a client,
+    because nothing would apply the change.
 
     Args:
         model: a module, or a callable that makes one; each client gets a fresh copy with the global parameters.
-        fn: ``(model, shard, config, rng) -> metrics or None``: trains the module in place. ``shard`` is the client's data,
-            ``config`` a copy of the plain settings below, ``rng`` a NumPy generator keyed by client and round. Inside it
-            PyTorch's global generator is seeded from the same key and put back afterwards, so that an ordinary loop with
-            shuffling and dropout is reproducible. Returned numbers become metrics; a ``"loss"`` among them is the one that is reported to a
-            selection rule, else that of the trained module. Asked for twice the algorithm's epochs, a client calls it twice.
-        config: plain settings handed to ``fn``.
+        fn: ``(model, shard, config, rng) -> metrics or None``: trains the module in place. ``shard`` is the client's
+            data, ``config`` a copy of the plain settings below, ``rng`` a NumPy generator keyed by client and round.
+            During the call PyTorch's global generator is seeded from the same key, and restored afterwards, so an
+            ordinary loop with shuffling and dropout is reproducible. Returned numbers become metrics; selection rules
+            see a ``"loss"`` among them, otherwise the trained module's loss. If a client is asked for twice the
+            algorithm's epochs, it calls the function twice.
+        config: plain settings for ``fn``.
         loss: for evaluation.
     """
 
@@ -66,7 +68,7 @@ class CustomLoop:
     loss: Any = "cross_entropy"
 
     def learner(self, settings: LearnerSettings, data: Any) -> _CustomLearner:
-        """A learner for a training; the algorithm's server side folds the updates."""
+        """Return a learner for a training; the algorithm's server side folds the updates."""
         del data
         return _CustomLearner(self, settings)
 
@@ -108,22 +110,22 @@ class _CustomLearner(Reporting):
         self.report = self.survey("atoll.torch:report")
 
     def init(self, rng: Rng) -> Tree:
-        """The initial parameters."""
+        """Return the initial parameters."""
         return params_of(self.model if self.factory is None else init(self.factory, rng))
 
     def buffers(self) -> Tree:
-        """Running statistics, averaged like the parameters."""
+        """Return the running statistics, averaged like the parameters."""
         return buffers_of(self.model) if self.network.normalises() else {}
 
     def check(self, data: Any) -> None:
-        """Nothing to check: the loop decides what it reads."""
+        """Do nothing: the loop decides what it reads."""
 
     def evaluate(self, params: Tree, data: Any) -> dict[str, float]:
-        """Sums over a data set."""
+        """Return sums over a data set."""
         return evaluate(self.network, params, data)
 
     def export(self, params: Tree) -> nn.Module:
-        """A copy of the module with these parameters, in evaluation mode."""
+        """Return a copy of the module with these parameters, in evaluation mode."""
         return load(self.model, params).eval()
 
     def _train(self, island: Island, message: Tree) -> dict[str, Aggregate]:
@@ -171,7 +173,7 @@ class _CustomLearner(Reporting):
         return profile(self.network, params, data, **options), float(len(data))
 
     def _load(self, sizes: NDArray[np.int64], args: Any, message: Tree) -> Workload:
-        """One call of the loop is one pass over the data."""
+        """Return the workload: one call of the loop is one pass over the data."""
         del args
         times = whole_times(self.algorithm, coming_epochs(self.algorithm, message))
         return Workload(

@@ -32,14 +32,15 @@ def evaluate(network: Network, params: Mapping[str, NDArray[Any]], data: Any) ->
 
     Args:
         network: model and loss.
-        params: parameters, and buffers where they travel, by name.
-        data: columns ``x`` and ``y``, and what else the loss asks for.
+        params: parameters, and travelling buffers, by name.
+        data: columns ``x`` and ``y``, and further columns that the loss asks for.
 
     Returns:
         Sums over the examples: ``n``, ``loss_sum``; for classes and signs ``correct``; for values ``squared_error`` and
-        ``absolute_error`` (each averaged over the entries of a target). A mean over the examples is ``sum / n``. Where labels are missing (a
-        column ``labelled``), an example counts as the share of its labels that are there, and its values are means over those. A loss
-        that asks for what is there in training alone is not evaluated: the plain loss of the data's task is.
+        ``absolute_error`` (each averaged over the entries of a target). A mean over the examples is ``sum / n``. If
+        labels are missing (a column ``labelled``), an example counts as the share of its labels that exist, and its
+        values are means over those. A loss that needs what exists only in training is replaced by the plain loss of the
+        data's task.
     """
     pool = RowSource([data], 1).pool(np.zeros(1, np.int64), network, network.measured)
     return {name: float(values[0]) for name, values in _segments(network, params, pool).items()}
@@ -53,11 +54,11 @@ def evaluate_many(
     Args:
         network: model and loss.
         params: as in `evaluate`.
-        shards: one a client, or `atoll.torch.blocks.source.Rows`.
+        shards: one for each client, or `atoll.torch.blocks.source.Rows`.
         count: clients.
 
     Returns:
-        The sums of `evaluate`, one a client, each ``(clients,)``.
+        The sums of `evaluate` for each client, each ``(clients,)``.
     """
     source = RowSource(shards, count)
     parts: list[dict[str, NDArray[np.float64]]] = []
@@ -72,7 +73,7 @@ def evaluate_many(
 
 
 def score(network: Network, params: Mapping[str, NDArray[Any]], x: NDArray[Any]) -> NDArray[Any]:
-    """The model's outputs in evaluation mode, one row an input."""
+    """Return the model's outputs in evaluation mode, one row for each input."""
     pool = _inputs_alone(network, x)
     with torch.no_grad():
         made = [outputs.cpu() for _, outputs in run_over(network, params, pool)]
@@ -82,7 +83,7 @@ def score(network: Network, params: Mapping[str, NDArray[Any]], x: NDArray[Any])
 def pullback(
     network: Network, params: Mapping[str, NDArray[Any]], x: NDArray[Any], slope: NDArray[Any]
 ) -> dict[str, NDArray[Any]]:
-    """The gradient of ``sum(slope * scores)`` by the parameters, in evaluation mode; ``slope`` has one row an input."""
+    """Return the gradient of ``sum(slope * scores)`` by the parameters, in evaluation mode; ``slope`` has one row for each input."""
     pool = _inputs_alone(network, x)
     leaves = {
         name: torch.as_tensor(np.array(value)).to(network.device, network.dtype).requires_grad_()
@@ -117,7 +118,7 @@ def run_over(network: Network, params: Mapping[str, NDArray[Any]], pool: Pool) -
 
 
 def _segments(network: Network, params: Mapping[str, NDArray[Any]], pool: Pool) -> dict[str, NDArray[np.float64]]:
-    """Sums over each client's rows of a pool."""
+    """Return sums over each client's rows of a pool."""
     sums: dict[str, NDArray[np.float64]] = {
         "n": pool.sizes.astype(np.float64),
         "loss_sum": np.zeros(len(pool.sizes)),
@@ -137,7 +138,7 @@ def _segments(network: Network, params: Mapping[str, NDArray[Any]], pool: Pool) 
 
 
 def _metrics(network: Network, outputs: Tensor, columns: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
-    """Yield ``(name, one value an example)``, each times the share of the example's labels that are there."""
+    """Yield ``(name, one value for each example)``, each times the share of the example's labels that exist."""
     losses, share = network.row_losses(outputs, columns)
     there = columns[LABELLED] != 0 if share is not None else None
 
@@ -155,7 +156,7 @@ def _metrics(network: Network, outputs: Tensor, columns: Mapping[str, Tensor]) -
 def _hits(task: str, outputs: Tensor, targets: Tensor) -> Iterator[tuple[str, Tensor]]:
     """Yield ``(name, a value for each entry of the targets)``."""
     if not task and _one_score(outputs, targets):
-        return  # of a callable nobody knows from which score on it is the second class
+        return  # the score at which a callable's second class begins is unknown
     if task == "classes" or (not task and _looks_like_classes(outputs, targets)):
         yield "correct", (outputs.argmax(1) == targets).to(outputs.dtype)
     elif task == "signs":

@@ -1,4 +1,4 @@
-"""A PyTorch model as a learner: what a training asks of a model, answered with this room's parts."""
+"""A PyTorch model as a learner: what a training needs of a model, provided by this room's parts."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class TorchLearner(Reporting):
 
     Args:
         model: the module; it is copied, never changed.
-        settings: what the training wants.
+        settings: the training's settings.
         task: the data's task; with ``loss="auto"`` it picks the loss.
     """
 
@@ -87,7 +87,7 @@ class TorchLearner(Reporting):
         self._plans: dict[str, list[LocalTraining]] = {}
         self.training = self.plan(settings.algorithm.phases[-1])[-1]
         self._single_replies: set[str] = set()
-        # What is released under privacy is spent and noised at each island, by itself.
+        # What is released under privacy is accounted and noised at each island.
         blocks: dict[str, Any] = (
             {}
             if is_private(self.algorithm)
@@ -104,7 +104,7 @@ class TorchLearner(Reporting):
 
     @property
     def choices(self) -> dict[str, Any]:
-        """How cohorts are run; assign an earlier record to repeat it."""
+        """Return how cohorts run; assign an earlier record to repeat it."""
         return self.training.choices
 
     @choices.setter
@@ -112,7 +112,7 @@ class TorchLearner(Reporting):
         self.training.choices = record
 
     def plan(self, phase: str) -> list[LocalTraining]:
-        """The local updates of a phase, in order; a pass that a phase shares with another is made once."""
+        """Return the local updates of a phase, in order; a pass that phases share is made once."""
         if phase not in self._plans:
             made = [training for plan in self._plans.values() for training in plan]
             plan = []
@@ -123,7 +123,7 @@ class TorchLearner(Reporting):
         return self._plans[phase]
 
     def apart(self) -> Apart | None:
-        """Trains a cohort in blocks where every client got a broadcast of its own; ``None`` where clients are trained one by one anyway."""
+        """Return what trains a cohort in blocks when every client has its own broadcast; ``None`` if clients are trained one by one anyway."""
         network = self.training.network
         if (
             is_private(self.algorithm)
@@ -134,39 +134,39 @@ class TorchLearner(Reporting):
         return Apart(lambda part: LocalTraining(self.model, part, **self._options), self.algorithm, rows_of)
 
     def init(self, rng: Rng) -> Tree:
-        """The initial parameters: the given module's, or those of a fresh one from the factory under ``rng``."""
+        """Return the initial parameters: the given module's, or those of a fresh one from the factory under ``rng``."""
         return params_of(self.model if self.factory is None else init(self.factory, rng))
 
     @property
     def releases(self) -> bool:
-        """Yes: it may run private algorithms."""
+        """Return true: it may run private algorithms."""
         return True
 
     @property
     def wants_round(self) -> bool:
-        """Whether the loss asks for the number of the round."""
+        """Tell whether the loss needs the number of the round."""
         return "round" in self.training.network.loss.signature.names
 
     @property
     def margins(self) -> bool:
-        """Whether the loss is the log-loss of one margin: a single linear layer with two outputs."""
+        """Tell whether the loss is the log-loss of one margin: a single linear layer with two outputs."""
         made = [part for part in self.model.modules() if not isinstance(part, nn.Sequential | nn.Flatten)]
         linear = len(made) == 1 and isinstance(made[0], nn.Linear) and made[0].out_features == 2
         return linear and self.training.network.loss.name == "cross_entropy"
 
     @property
     def curved(self) -> bool:
-        """Whether the loss has a curvature: one that is piecewise linear has none."""
+        """Tell whether the loss has a curvature; a piecewise linear loss has none."""
         return self.training.network.loss.name not in ("hinge", "multiclass_hinge", "l1")
 
     def buffers(self) -> Tree:
-        """Running statistics that travel beside the parameters; empty when they stay local or there are none."""
+        """Return the running statistics that travel with the parameters; empty if they stay local or there are none."""
         network = self.training.network
         stays = self.training.buffers == "local" or not network.buffer_names
         return {} if stays or not network.normalises() else buffers_of(self.model)
 
     def check(self, data: Any) -> None:
-        """Refuse data that the model does not fit, before anyone is contacted."""
+        """Refuse data that does not fit the model, before any client is contacted."""
         test = getattr(data, "test", None)
         samples = [test] if test is not None and len(test) else []
         samples += [data.shard(0)] if hasattr(data, "shard") and len(data) else []
@@ -174,26 +174,26 @@ class TorchLearner(Reporting):
             self.training.check_shard(sample, trains=sample is not test)
 
     def evaluate(self, params: Tree, data: Any) -> dict[str, float]:
-        """Sums over a data set; see `atoll.torch.evaluate`."""
+        """Return sums over a data set; see `atoll.torch.evaluate`."""
         return evaluate(self.training.network, params, data)
 
     def scores(self, params: Tree, x: Any) -> NDArray[Any]:
-        """The model's outputs for some inputs, one row each."""
+        """Return the model's outputs for some inputs, one row each."""
         return score(self.training.network, params, x)
 
     def pullback(self, params: Tree, x: Any, slope: Any) -> Tree:
-        """The gradient of ``sum(slope * scores)``: what a derivative by the scores, ``(n, outputs)``, means for the parameters."""
+        """Return the gradient of ``sum(slope * scores)`` by the parameters, for a derivative by the scores ``(n, outputs)``."""
         return pullback(self.training.network, params, x, slope)
 
     def personal(self, params: Tree, state: Tree) -> Tree:
-        """The model of a client with this private state; with ``buffers="local"`` its running statistics are its own too."""
+        """Return the model of a client with this private state; with ``buffers="local"``, including its own running statistics."""
         own: Tree = {}
         if self.training.buffers == "local" and isinstance(state, dict) and set(state) == {"algorithm", "buffers"}:
             own, state = state["buffers"], state["algorithm"]
         return {**own_model(self.algorithm, params, state), **own}
 
     def export(self, params: Tree) -> nn.Module:
-        """A copy of the module with these parameters, in evaluation mode."""
+        """Return a copy of the module with these parameters, in evaluation mode."""
         return load(self.model, params).eval()
 
     def _train(self, island: Island, message: Tree) -> dict[str, Aggregate]:
@@ -236,7 +236,7 @@ class TorchLearner(Reporting):
                 yield with_reports(batch, asked, told, sizes, self.algorithm) if asked else batch
 
     def _train_others(self, cohort: Cohort, message: Tree, errors: dict[int, Exception]) -> Iterator[Batch]:
-        """Train a cohort without those for whom something was raised."""
+        """Train a cohort without the clients that raised."""
         places = np.delete(np.arange(len(cohort)), list(errors))
         for batch in self._train_many(cohort.part(places), message) if len(places) else ():
             yield replace(
@@ -248,18 +248,16 @@ class TorchLearner(Reporting):
 
     def _train_sums(self, cohort: Cohort, message: Tree) -> Summed | None:
         asked = self._asked(message)
-        if message["phase"] in self._single_replies or "sketch" in asked:  # which is of a single update
+        if message["phase"] in self._single_replies or "sketch" in asked:  # a sketch is of a single update
             return None
         with one_thread():
             try:
                 training, states, epochs = self._before_last(cohort, message)
                 made = training.many_sum(rows_of(cohort), message["broadcast"], states, cohort.keys, epochs)
-            except (
-                CompositionError
-            ):  # single replies in a phase that was not prepared; anything else is raised again by `many`
+            except CompositionError:  # a phase that was not prepared; `many` raises anything else again
                 self._single_replies.add(message["phase"])
                 return None
-            except Exception:  # of some client, or because of it: `many` finds out whose it is
+            except Exception:  # a client's exception: `many` finds out whose
                 return None
             told = self._told_many(cohort, message, asked)
         if asked and not add_reports(made, asked, told):
@@ -273,12 +271,12 @@ class TorchLearner(Reporting):
             try:
                 training, states, epochs = self._before_last(cohort, message)
                 made = training.many_summands(rows_of(cohort), message["broadcast"], states, cohort.keys, epochs)
-            except Exception:  # of some client, or because of it: `many` finds out whose it is
+            except Exception:  # a client's exception: `many` finds out whose
                 return None
         return None if made is None else Summed(made.totals, made.kept, made.rejected, made.states)
 
     def _told_many(self, cohort: Cohort, message: Tree, asked: dict[str, Any]) -> dict[str, Parts]:
-        """The reports that do not come from training."""
+        """Return the reports that do not come from training."""
         others = {name: options for name, options in asked.items() if name not in TRAINED}
         return surveyed(self.training.network, _model_of(message), cohort, rows_of(cohort), others)
 
@@ -299,7 +297,7 @@ class TorchLearner(Reporting):
         yield Batch(np.arange(len(cohort)), dict(told))
 
     def _before_last(self, cohort: Cohort, message: Tree) -> tuple[LocalTraining, Privates | None, int | None]:
-        """Run all passes but the last; return that one, the states it begins with and the epochs that are asked of it."""
+        """Run all passes but the last; return the last pass, its initial states and its epochs."""
         plan, asked = self.plan(message["phase"]), asked_epochs(self.algorithm, message)
         epochs = [epochs_of_pass(self.algorithm, training.asked, asked) for training in plan]
         states = _states_of(cohort, lambda: plan[0].asked.client_init(message["broadcast"]["params"]))
@@ -314,7 +312,7 @@ class TorchLearner(Reporting):
     def _measure_many(self, cohort: Cohort, message: Tree) -> Iterator[Batch]:
         try:
             sums = evaluate_many(self.training.network, message["params"], rows_of(cohort), len(cohort))
-        except Exception:  # of one client's rows: find out whose
+        except Exception:  # a client's rows: find out whose
             errors = self._measure_errors(cohort, message)
             if not errors:
                 raise
@@ -325,7 +323,7 @@ class TorchLearner(Reporting):
             return
         reply: dict[str, Aggregate] = {"measure": Parts(sums, examples=sums["n"], role="metric")}
         if message.get("personal"):
-            # One by one: every client has a model of its own.
+            # One by one: every client has its own model.
             each = [
                 self.evaluate(self.personal(message["params"], cohort.state(i)), cohort.shard(i))
                 for i in range(len(cohort))
@@ -336,7 +334,7 @@ class TorchLearner(Reporting):
         yield Batch(np.arange(len(cohort)), reply)
 
     def _measure_errors(self, cohort: Cohort, message: Tree) -> dict[int, Exception]:
-        """Whose rows cannot be evaluated, and why."""
+        """Return the clients whose rows cannot be evaluated, and why."""
         errors: dict[int, Exception] = {}
         for i in range(len(cohort)):
             try:
@@ -347,7 +345,7 @@ class TorchLearner(Reporting):
 
 
 class _Tuning:
-    """Records and repeats how cohorts are run."""
+    """Records and repeats how cohorts run."""
 
     def __init__(self, learner: TorchLearner) -> None:
         self._learner = learner
@@ -355,12 +353,12 @@ class _Tuning:
 
     @property
     def choices(self) -> dict[str, Any]:
-        """What was decided."""
+        """Return the decisions."""
         return self._training.choices
 
     @property
     def seconds(self) -> dict[str, float]:
-        """Spent on tracing and compiling so far."""
+        """Return the seconds spent on tracing and compiling so far."""
         return self._training.seconds
 
     def recall(self, choices: dict[str, Any]) -> None:
@@ -369,18 +367,18 @@ class _Tuning:
 
     def prepare(self, cohort: Cohort, message: Tree, cores: int = 1) -> float:
         """Decide and compile; return the expected seconds of this cohort on one core that processes could share."""
-        cores = cores if getattr(cohort.population, "stored", False) else 1  # making rows is worth processes
+        cores = cores if getattr(cohort.population, "stored", False) else 1  # making rows justifies processes
         with one_thread():
             rows = rows_of(cohort)
             training = self._training
             try:
                 training, states, epochs = self._learner._before_last(cohort, message)
                 training.prepare(rows, message["broadcast"], states, cohort.keys, epochs, cores)
-            except CompositionError:  # the algorithm wants single replies (`Parts`), which nobody can add up
+            except CompositionError:  # the algorithm needs single replies (`Parts`), which cannot be added up
                 self._learner._single_replies.add(message["phase"])
                 for _ in training.many(rows, message["broadcast"], states, cohort.keys, epochs):
                     pass
-            except Exception:  # a client's: it is told when the cohort is run, if only what to prepare is known
+            except Exception:  # a client's exception: reported when the cohort runs
                 if not training.choices:
                     raise
         return training.expected_seconds(len(cohort))
@@ -388,7 +386,7 @@ class _Tuning:
 
 @contextlib.contextmanager
 def one_thread() -> Iterator[None]:
-    """Small operations lose more to threads than they gain; cohorts are spread over processes instead."""
+    """Run with one thread: small operations lose more to threads than they gain, and cohorts are spread over processes instead."""
     before = torch.get_num_threads()
     if before == 1:
         yield
@@ -401,7 +399,7 @@ def one_thread() -> Iterator[None]:
 
 
 def _states_of(cohort: Cohort, fresh: Callable[[], Tree]) -> Privates | None:
-    """The clients' private states, stacked where they are alike; ``None`` where nobody has one yet."""
+    """Return the clients' private states, stacked if they are alike; ``None`` if no client has one yet."""
     if cohort.stateless:
         return None
     stacked = cohort.states(fresh=fresh())
@@ -411,19 +409,19 @@ def _states_of(cohort: Cohort, fresh: Callable[[], Tree]) -> Privates | None:
 
 
 def _reply_bytes(totals: Totals) -> int:
-    """Encoded size of one client's reply: that of a sum, which has the same shapes."""
+    """Return the encoded size of one client's reply: that of a sum, which has the same shapes."""
     sent = {n: {"kind": t.kind, "value": t.value, "weight": 1.0} for n, t in totals.items() if t.kind != "parts"}
     return M.nbytes({**sent, **sent_reports(totals)})
 
 
 def _model_of(message: Tree) -> Tree:
-    """The model in a train message, with the running statistics that travel beside it."""
+    """Return the model in a train message, with the running statistics that travel with it."""
     broadcast = message["broadcast"]
     return {**broadcast["params"], **broadcast.get("buffers", {})}
 
 
 def _auto(model: nn.Module, task: str) -> str:
-    """The loss that goes with the data's task; a binary task with labels -1/+1 is a hinge unless the model has two outputs."""
+    """Return the loss for the data's task; a binary task with labels -1/+1 is a hinge unless the model has two outputs."""
     if task == "binary":
         last = [layer for layer in model.modules() if isinstance(layer, nn.Linear)]
         return "hinge" if not last or last[-1].out_features == 1 else "cross_entropy"
@@ -431,6 +429,6 @@ def _auto(model: nn.Module, task: str) -> str:
 
 
 def seeded(factory: Callable[[], nn.Module], seed: int) -> nn.Module:
-    """A model from a factory with weights that follow a seed, for use outside a training."""
+    """Return a model from a factory, with weights that follow a seed, for use outside a training."""
     with torch.random.fork_rng(devices=[]):
         return init(factory, Rng.of(seed))

@@ -1,4 +1,4 @@
-"""Trees to flat lists of tensors and back: compiled programs take and give flat lists."""
+"""Trees to flat lists of tensors and back: compiled programs take and return flat lists."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Layout", "ReplyKind", "flatten", "join_reply", "split_reply", "to_te
 
 @dataclass(frozen=True)
 class _Slot:
-    """Stands for the ``index``-th tensor of the flat list."""
+    """A placeholder for the ``index``-th tensor of the flat list."""
 
     index: int
 
@@ -43,7 +43,7 @@ class Layout:
 
     @property
     def key(self) -> str:
-        """Equal for equal structures and equal fixed leaves."""
+        """Return a key that is equal for equal structures and equal fixed leaves."""
         return repr(self.skeleton)
 
 
@@ -69,7 +69,7 @@ def flatten(tree: Tree) -> tuple[list[Any], Layout]:
 
 
 def to_tensor(leaf: Any, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
-    """A leaf as a tensor: floating point in ``dtype``, whole numbers in int64, on the device.
+    """Return a leaf as a tensor: floating point in ``dtype``, whole numbers in int64, on the device.
 
     The result may share memory with the leaf and must not be written to.
     """
@@ -86,7 +86,7 @@ def to_tensor(leaf: Any, device: torch.device, dtype: torch.dtype) -> torch.Tens
 
 @dataclass(frozen=True)
 class ReplyKind:
-    """What is fixed about one named aggregate of a reply: its class and its role."""
+    """The fixed properties of a named aggregate of a reply: its class and its role."""
 
     aggregate: type[Aggregate]
     role: Role

@@ -39,31 +39,32 @@ __all__ = ["LocalTraining"]
 
 _DTYPES = {"float32": torch.float32, "float64": torch.float64}
 _CHUNK = 512  # clients whose rows are held at once
-_FETCHED = 4 << 20  # bytes of rows that are fetched in the time of a message to a worker and its answer
+_FETCHED = 4 << 20  # bytes of rows fetched in the time of a message to a worker and its answer
 
 
 class LocalTraining(ClientTraining):
     """Runs an algorithm's local update on a model.
 
-    ``one`` is the readable reference; ``many`` gives the same to 1e-5 relative, for a cohort, in blocks; ``many_sum`` gives the sums
-    only, which is faster when nothing needs a single client's reply.
+    ``one`` is the readable reference; ``many`` gives the same to 1e-5 relative, for a cohort, in blocks; ``many_sum``
+    gives only the sums, which is faster if nothing needs a single client's reply.
 
     Args:
         model: any ``torch.nn.Module``; it is copied, never changed.
         algorithm: the local update, with its epochs (or steps) and batch size.
-        loss: a name (see `LOSSES`) or a callable; see `atoll.learn.local.loss_signature.LossSignature` for what it may ask for.
+        loss: a name (see `LOSSES`) or a callable; see `atoll.learn.local.loss_signature.LossSignature` for what it may
+            ask for.
         device: cpu, cuda, mps or auto.
         dtype: ``"float32"`` or ``"float64"``.
-        compile: "auto" compiles where the expected work repays it, "always", "never".
+        compile: "auto" (compile if the expected work repays it), "always" or "never".
         buffers: running statistics of normalisation layers: "averaged" (they travel in the broadcast and the reply
             under ``"buffers"``) or "local" (they stay in the client's private state).
         volume: client updates expected in the whole run, for "auto"; ``None`` assumes 2,000.
         choices: a record of earlier decisions, to repeat them.
         loss_metric: name of the metric that carries each client's mean training loss; ``""`` for none.
-        measured: name of the loss that is evaluated where ``loss`` asks for what is there in training alone.
+        measured: name of the loss for evaluation if ``loss`` needs what exists only in training.
 
     Raises:
-        ConfigError: a setting that is not known, or a device that is not there.
+        ConfigError: an unknown setting, or a device that is not available.
         DataError: a model without trainable parameters.
     """
 
@@ -100,12 +101,12 @@ class LocalTraining(ClientTraining):
         self._stored: NDArray[Any] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Programs stay in the process that made them; another process makes its own."""
+        """Leave out programs: another process makes its own."""
         return {**self.__dict__, "_runner": None}
 
     @property
     def choices(self) -> dict[str, Any]:
-        """What was decided, as a plain dict; empty before the first cohort."""
+        """Return the decisions as a plain dict; empty before the first cohort."""
         return {} if self._choices is None else self._choices.record()
 
     @choices.setter
@@ -114,7 +115,7 @@ class LocalTraining(ClientTraining):
 
     @property
     def seconds(self) -> dict[str, float]:
-        """Time spent on tracing and compiling so far."""
+        """Return the time spent on tracing and compiling so far."""
         return {"trace": 0.0, "compile": 0.0} if self._runner is None else dict(self._runner.seconds)
 
     def one(
@@ -130,17 +131,17 @@ class LocalTraining(ClientTraining):
 
         Args:
             shard: columns ``x`` and ``y``.
-            broadcast: what the server sent: ``"params"`` and what else the algorithm needs.
+            broadcast: what the server sent: ``"params"`` and anything else that the algorithm needs.
             client: the private state, ``None`` before the first round.
             key: the client's random key.
-            noise: where the algorithm's draws come from, instead of the key.
-            epochs: (or steps, where the algorithm counts them) to do in place of the algorithm's own.
+            noise: the source of the algorithm's draws, instead of the key.
+            epochs: epochs (or steps, if the algorithm counts them) in place of the algorithm's own.
 
         Returns:
             The reply (with the training loss as a metric) and the new private state.
 
         Raises:
-            DataError: the data do not fit the model.
+            DataError: the data does not fit the model.
         """
         pool = RowSource([shard], 1).pool(np.zeros(1, np.int64), self.network)
         pool.epochs = epochs
@@ -149,12 +150,12 @@ class LocalTraining(ClientTraining):
         return outcome.reply, outcome.state
 
     def expected_seconds(self, clients: int) -> float:
-        """Seconds of one core for a cohort like the last one prepared, by arithmetic alone; 0 where threads share them already."""
+        """Return the seconds of one core for a cohort like the last one prepared, by arithmetic alone; 0 if threads share it already."""
         shared = self._choices is not None and self._choices.threads > 1
         return 0.0 if self._runner is None or shared else self._runner.seconds_a_client * clients
 
     def check_shard(self, shard: Any, where: str = "the model", *, trains: bool = True) -> None:
-        """Refuse a client's data, or rows that are only evaluated, that the model does not fit; see `check`."""
+        """Refuse a client's data, or rows for evaluation, that do not fit the model; see `check`."""
         loss = self.network.loss if trains else self.network.measured
         pool = RowSource([shard], 1).pool(np.zeros(1, np.int64), self.network, loss)
         if trains:
@@ -163,16 +164,16 @@ class LocalTraining(ClientTraining):
             loss.check(self.network.settle(pool, where), pool.labels, where)
 
     def check(self, pool: Pool, where: str, broadcast: Tree = None) -> None:
-        """Refuse data that the model does not fit.
+        """Refuse data that does not fit the model.
 
         Args:
             pool: rows.
-            where: for the message.
-            broadcast: what the server sent, where that is known.
+            where: the place that the error names.
+            broadcast: what the server sent, if known.
 
         Raises:
             DataError: labels outside the model's outputs, or a wrong shape.
-            ConfigError: rows without a label, and a loss that cannot leave them out.
+            ConfigError: a row has no label, and the loss cannot leave it out.
         """
         stored = pool.stored if isinstance(pool, StoredPool) else None
         if stored is not None and stored is self._stored:
@@ -186,7 +187,7 @@ class LocalTraining(ClientTraining):
         self.network.loss.check(self._shape, pool.labels, where)
         self.network.loss.check_holes(pool.columns, where)
         if stored is not None:
-            # Labels that all fit, of whichever client, need no second look.
+            # Labels that all fit, of any client, need no second check.
             with contextlib.suppress(DataError):
                 self.network.loss.check(self._shape, stored, where)
                 self._stored = stored
@@ -202,15 +203,16 @@ class LocalTraining(ClientTraining):
         """Train a cohort in blocks.
 
         Args:
-            shards: one a client, or `atoll.torch.blocks.source.Rows` for fetching many at once.
+            shards: one for each client, or `atoll.torch.blocks.source.Rows` for fetching many at once.
             broadcast: what the server sent.
             clients: private states, ``None`` entries before a client's first round; ``None`` for no state at all.
-            keys: one random key a client.
-            epochs: (or steps) to do in place of the algorithm's own; programs do not depend on it.
+            keys: one random key for each client.
+            epochs: epochs (or steps) in place of the algorithm's own; programs do not depend on it.
 
         Yields:
             Blocks whose values have a leading client axis, as NumPy arrays. Clients with a non-finite loss or update
-            are in ``rejected``. What a client's rows, or the model on them, raise is in ``errors``: the others are trained all the same.
+            are in ``rejected``. Exceptions from a client's rows, or from the model on them, are in ``errors``; the
+            other clients are trained all the same.
         """
         runner = self._open_runner()
         unfit: dict[int, Exception] = {}
@@ -234,10 +236,10 @@ class LocalTraining(ClientTraining):
         keys: NDArray[np.uint64],
         epochs: int | None = None,
     ) -> Summed:
-        """Train a cohort and give its weighted sums only; see `many` for the arguments.
+        """Train a cohort and return only its weighted sums; see `many` for the arguments.
 
         Raises:
-            Exception: what a client's rows, or the model on them, raise; `many` tells whose they are.
+            Exception: an exception from a client's rows, or from the model on them; `many` shows whose.
         """
         made = self._fresh(len(keys))
         self._add_up(made, shards, broadcast, clients, keys, epochs)
@@ -251,13 +253,13 @@ class LocalTraining(ClientTraining):
         keys: NDArray[np.uint64],
         epochs: int | None = None,
     ) -> Summed | None:
-        """Train a cohort in native code and give what each client adds to the sums; see `many` for the arguments.
+        """Train a cohort in native code and return what each client adds to the sums; see `many` for the arguments.
 
         Returns:
-            Totals with a leading axis of the clients that were kept, or ``None`` where native code does not do all of it.
+            Totals with a leading axis of the kept clients, or ``None`` if native code cannot do all of it.
 
         Raises:
-            Exception: what a client's rows, or the model on them, raise; `many` tells whose they are.
+            Exception: an exception from a client's rows, or from the model on them; `many` shows whose.
         """
         if self._choices is None or not self._open_runner().natives.possible(self._choices):
             return None
@@ -284,7 +286,7 @@ class LocalTraining(ClientTraining):
         keys: NDArray[np.uint64],
         epochs: int | None,
     ) -> bool:
-        """Train a cohort and add it up; return whether all of it was, which nothing but single clients' totals can miss."""
+        """Train a cohort and add it up; return whether all of it was added; only totals of single clients can be incomplete."""
         runner = self._open_runner()
         for positions, pool, states in self._chunks(shards, broadcast, clients, keys, epochs):
             made.sizes[positions] = pool.sizes
@@ -308,8 +310,8 @@ class LocalTraining(ClientTraining):
     ) -> None:
         """Decide, trace and compile on a sample of the cohort that one worker will get, before workers are forked.
 
-        Native code shares cohorts among threads instead, one a core, where it reads rows where they are, or this process fetches those of all about
-        as fast as workers would tell it their sums.
+        Native code shares cohorts among threads instead, one per core, if it can read rows in place, or if this process
+        fetches all rows about as fast as workers would send their sums.
         """
         self.many_sum(shards, broadcast, clients, keys, epochs)
         for positions, pool, states in self._chunks(shards, broadcast, clients, keys, epochs):
@@ -331,7 +333,7 @@ class LocalTraining(ClientTraining):
         epochs: int | None,
         unfit: dict[int, Exception] | None = None,
     ) -> Iterator[tuple[NDArray[np.int64], Pool, Privates]]:
-        """Fetch a cohort's rows in chunks; clients whose rows do not fit the model are told in ``unfit`` where that is given."""
+        """Fetch a cohort's rows in chunks; clients whose rows do not fit the model are added to ``unfit`` if given."""
         source, private = RowSource(shards, len(keys)), Privates.of(clients, len(keys))
         for begin in range(0, len(keys), _CHUNK):
             positions = np.arange(begin, min(begin + _CHUNK, len(keys)))
@@ -360,7 +362,7 @@ class LocalTraining(ClientTraining):
         return pool
 
     def _refused(self, source: RowSource, positions: NDArray[np.int64]) -> dict[int, Exception]:
-        """Which clients' rows cannot be had or do not fit the model, and why."""
+        """Return the clients whose rows cannot be fetched or do not fit the model, and why."""
         found: dict[int, Exception] = {}
         for position in positions:
             try:
@@ -370,7 +372,7 @@ class LocalTraining(ClientTraining):
         return found
 
     def _chosen(self, pool: Pool, broadcast: Tree, states: Privates, keys: NDArray[np.uint64]) -> Choices:
-        """The recorded decision, or one made now on these clients."""
+        """Return the recorded decision, or make one on these clients."""
         if self._choices is None:
             self._choices = decide(self._open_runner(), pool, broadcast, states, keys)
         return self._choices

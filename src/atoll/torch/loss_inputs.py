@@ -1,4 +1,4 @@
-"""What a loss is given at one mini-batch, by the names of `atoll.learn.local.loss_signature.LossSignature`."""
+"""The inputs of a loss at one mini-batch, by the names of `atoll.learn.local.loss_signature.LossSignature`."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ class LossInputs:
 
     Attributes:
         model: ``(x, params=None, *, training=True) -> outputs``.
-        columns: ``x``, ``y`` and what else of the data the loss asks for, one row an example.
-        weights: 1 for a row, 0 for padding, ``(rows,)``; ``None`` where nothing is padded.
+        columns: ``x``, ``y`` and further columns that the loss asks for, one row for each example.
+        weights: 1 for a row, 0 for padding, ``(rows,)``; ``None`` if nothing is padded.
         broadcast: what the server sent; ``None`` outside training.
         mode: keys the random numbers; ``None`` outside training.
         dtype: of the model.
@@ -79,12 +79,12 @@ class LossInputs:
 
     @property
     def labelled(self) -> Tensor | None:
-        """Which labels are there, booleans; ``None`` where all are."""
+        """Return which labels exist, as booleans; ``None`` if all do."""
         column = self.columns.get(LABELLED)
         return None if column is None else column != 0
 
     def of(self, name: str) -> Any:
-        """What a loss that asks for this name is given."""
+        """Return the value for a name that a loss asks for."""
         if name in ("output", "model"):
             return self.model if name == "model" else self.model(self.columns["x"])
         if name in ("rng", "round", "broadcast"):
@@ -107,11 +107,11 @@ class LossInputs:
 
 
 class _Sent(dict[str, Any]):
-    """A broadcast that says what it has where something is not in it."""
+    """A broadcast whose error for a missing name lists what it has."""
 
     def __missing__(self, name: str) -> Any:
         raise ConfigError(
-            f"the loss asks the broadcast for {name!r}, and the server sends {', '.join(self)}",
+            f"the loss asks the broadcast for {name!r}, but the server sends {', '.join(self)}",
             where="Training.loss",
             remedy="override `broadcast(state, phase)` of the algorithm to send it, or ask for what is sent",
         )

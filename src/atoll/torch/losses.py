@@ -30,9 +30,10 @@ class Objective:
         name: for messages.
         fn: called with what its signature asks for.
         task: "classes" (labels 0..K-1), "signs" (-1/+1 or 0/1), "values", or "" for unchecked.
-        signature: what it asks for.
-        form: what it returns: "rows", a loss for each row (or entry of the target); "batch", one number that leaves padding out; "mean", one
-            number over all rows it sees, so that its mini-batches cannot be padded; "" while nobody has looked.
+        signature: the inputs that it asks for.
+        form: what it returns: "rows", a loss for each row (or entry of the target); "batch", one number that leaves
+            padding out; "mean", one number over all rows, so its mini-batches cannot be padded; "" before its first
+            call.
         entries: whether it returns a loss for each entry of a row's target.
     """
 
@@ -44,30 +45,31 @@ class Objective:
     entries: bool = True
 
     def __call__(self, outputs: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:
-        """The mean over rows that all have labels, for a loss that asks for nothing else: ``sum_i w_i l_i / sum_i w_i``."""
+        """Return the mean over rows that all have labels, for a loss that needs no other input: ``sum_i w_i l_i / sum_i w_i``."""
         columns = {"x": outputs, "y": targets}
         return self.of_batch(LossInputs(lambda x: x, columns, weights, None, None, outputs.dtype))
 
     @property
     def padded(self) -> bool:
-        """Whether mini-batches may be padded."""
+        """Tell whether mini-batches may be padded."""
         return self.form in ("rows", "batch")
 
     @property
     def measurable(self) -> bool:
-        """Whether it can be evaluated on rows, outside training."""
+        """Tell whether it can be evaluated on rows, outside training."""
         return not self.signature.trains_only
 
     @property
     def counts_labels(self) -> bool:
-        """Whether rows without a label are left out for it: it looks at targets and not at which of them are there."""
+        """Tell whether it leaves out rows without a label: it reads targets, but not which of them exist."""
         return self.signature.takes_target and LABELLED not in self.signature.names
 
     def of_batch(self, inputs: LossInputs) -> Tensor:
-        """The loss of a mini-batch, a scalar.
+        """Return the loss of a mini-batch, a scalar.
 
-        Rows without a label do not count unless the loss asks for ``labelled``: with ``s_i`` the share of row ``i``'s labels that are there, ``l_i``
-        its mean over those, and ``w_i`` 0 for padding, it is ``sum_i w_i s_i l_i / sum_i w_i s_i``, and 0 where no label is there.
+        Rows without a label do not count unless the loss asks for ``labelled``: with ``s_i`` the share of row ``i``'s
+        labels that exist, ``l_i`` its mean over those, and ``w_i`` 0 for padding, it is ``sum_i w_i s_i l_i / sum_i w_i
+        s_i``, and 0 if no label exists.
         """
         values = self.called(inputs)
         if self.form != "rows":
@@ -83,7 +85,7 @@ class Objective:
         return (means_of_rows(values, there) * weights).sum() / torch.where(total > 0, total, torch.ones_like(total))
 
     def of_rows(self, inputs: LossInputs) -> tuple[Tensor, Tensor | None]:
-        """The loss of each row, and the share of its labels that are there (``None``: all); one number for all rows is every row's."""
+        """Return the loss of each row, and the share of its labels that exist (``None``: all); one number for all rows counts for every row."""
         values = self.called(inputs)
         there = inputs.labelled if self.signature.takes_target else None
         if self.form != "rows" and values.dim() == 0:
@@ -93,16 +95,17 @@ class Objective:
         return means_of_rows(values, there if self.counts_labels else None), _share(there, values)
 
     def called(self, inputs: LossInputs) -> Tensor:
-        """What the loss returns for a mini-batch."""
+        """Return what the loss function returns for a mini-batch."""
         given = [inputs.of(name) for name in self.signature.places]
         made: Tensor = self.fn(*given, **{name: inputs.of(name) for name in self.signature.names})
         return made
 
     def check_holes(self, columns: Mapping[str, Tensor], where: str) -> None:
-        """Refuse rows without a label where the loss has no way to leave them out.
+        """Refuse rows without a label if the loss cannot leave them out.
 
         Raises:
-            ConfigError: it looks at the targets, does not ask for ``labelled``, and gives one number for all rows, or for a row whose labels are there in part.
+            ConfigError: it reads the targets, does not ask for ``labelled``, and returns one number for all rows, or
+                for a row with only part of its labels.
         """
         there = columns.get(LABELLED)
         if there is None or not self.counts_labels or not self.form or bool((there != 0).all()):
@@ -111,7 +114,7 @@ class Objective:
         if self.form != "rows" or single:
             raise ConfigError(
                 f"labels are missing, and the loss {self.name!r} returns one number for {'a row' if single else 'all rows'} "
-                "without a look at which are there",
+                "without using which of them exist",
                 where=where,
                 remedy=f"return a loss for each {'entry of the target' if single else 'row'}, or let the loss ask for `labelled`",
             )
@@ -121,8 +124,8 @@ class Objective:
 
         Args:
             shape: of the model's output for ``shape[0]`` examples.
-            labels: the targets, one row an example.
-            where: model or party, for the message.
+            labels: the targets, one row for each example.
+            where: model or party, which the error names.
 
         Raises:
             DataError: labels outside the outputs, or another shape.
@@ -137,7 +140,7 @@ class Objective:
 
 
 def means_of_rows(values: Tensor, there: Tensor | None = None) -> Tensor:
-    """The mean over everything but the first axis; of the entries that are there, where that is said of each."""
+    """Return the mean over all axes except the first; of the existing entries, if ``there`` marks them."""
     if values.dim() == 1:
         return values
     flat = values.flatten(1)
@@ -148,12 +151,12 @@ def means_of_rows(values: Tensor, there: Tensor | None = None) -> Tensor:
 
 
 def _share(there: Tensor, values: Tensor) -> Tensor:
-    """The share of each row's labels that are there, in the type of the values."""
+    """Return the share of each row's labels that exist, in the type of the values."""
     return there.to(values.dtype).flatten(1).mean(1) if there.dim() > 1 else there.to(values.dtype)
 
 
 def _like(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Outputs in the shape of the targets (a trailing axis of one falls away), targets in the outputs' dtype."""
+    """Return outputs in the shape of the targets (without a trailing axis of one), and targets in the outputs' dtype."""
     return outputs.reshape(targets.shape), targets.to(outputs.dtype)
 
 
@@ -171,7 +174,7 @@ def _hinge(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def _nll(outputs: Tensor, targets: Tensor) -> Tensor:
-    """``-outputs[i, targets[i]]``, written out: in a block of clients PyTorch's own is thirty operations and loads sympy."""
+    """``-outputs[i, targets[i]]``, written out: PyTorch's own takes thirty operations in a block of clients, and loads sympy."""
     classes = torch.arange(outputs.shape[1], device=outputs.device).reshape(-1, *[1] * (outputs.dim() - 2))
     return -torch.where(targets.unsqueeze(1) == classes, outputs, 0.0).sum(1)
 
@@ -202,7 +205,7 @@ labels; ``hinge`` = ``max(0, 1 - y s)`` and its square with -1/+1 labels."""
 
 
 def objective_of(loss: str | Objective | Callable[..., Any], outputs: int | None = None) -> Objective:
-    """Return the loss of a name, or of a callable; see `atoll.learn.local.loss_signature.LossSignature` for what one may ask for.
+    """Return the loss of a name, or of a callable; see `atoll.learn.local.loss_signature.LossSignature` for what a callable may ask for.
 
     ``"hinge"`` is the binary one for a model with one output and Crammer and Singer's for several.
 
@@ -226,7 +229,7 @@ def objective_of(loss: str | Objective | Callable[..., Any], outputs: int | None
 
 
 def form_of(objective: Objective, values: Any, rows: int) -> str:
-    """What a loss returns, from what it returned for some rows.
+    """Return the form of a loss, from what it returned for some rows.
 
     Raises:
         DataError: neither a number nor a loss for each row.
@@ -244,7 +247,7 @@ def form_of(objective: Objective, values: Any, rows: int) -> str:
 
 
 def _require_instance(loss: Any) -> None:
-    """Refuse a module's class: called with outputs and targets, it would be made of them."""
+    """Refuse a module's class: a call with outputs and targets would construct it."""
     if inspect.isclass(loss) and issubclass(loss, torch.nn.Module):
         raise ConfigError(
             f"loss={loss.__name__} is a class",

@@ -1,4 +1,4 @@
-"""Between a ``torch.nn.Module`` and a tree of arrays."""
+"""Conversions between a ``torch.nn.Module`` and a tree of arrays."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def load(module: nn.Module, tree: Mapping[str, np.ndarray]) -> nn.Module:
             )
         if tuple(named[name].shape) != np.shape(value):
             raise DataError(
-                f"parameter {name!r} has shape {np.shape(value)}, the model wants {tuple(named[name].shape)}",
+                f"parameter {name!r} has shape {np.shape(value)}, the model needs {tuple(named[name].shape)}",
                 where=type(module).__name__,
                 remedy="load parameters of the same model",
             )
@@ -70,14 +70,14 @@ def load(module: nn.Module, tree: Mapping[str, np.ndarray]) -> nn.Module:
 
 
 def init(model: nn.Module | Callable[[], nn.Module], rng: Rng) -> nn.Module:
-    """Return a model with initial weights that depend on ``rng`` alone.
+    """Return a model with initial weights that depend only on ``rng``.
 
     Args:
         model: a factory, called under the stream; or a module, of which a copy is made and every layer that has
             ``reset_parameters`` is reset (layers without it keep their values).
         rng: the stream.
 
-    Torch's global generators are left as they were.
+    Torch's global generators are unchanged.
     """
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(rng.key >> 1)

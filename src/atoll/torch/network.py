@@ -37,12 +37,13 @@ class Network:
         loss: a name, an `Objective` or a callable; see `atoll.learn.local.loss_signature.LossSignature`.
         device: where it runs.
         dtype: of parameters and floating-point inputs.
-        measured: the loss that is evaluated where the trained one asks for what is there in training alone.
+        measured: the loss for evaluation if the trained loss needs what exists only in training.
 
     Attributes:
         names: the trainable parameters, in order.
         frozen: parameters with ``requires_grad=False`` and all buffers, by name.
-        looks_up: whether a traced step looks rows of a table up by indices, which may be wrong; see `atoll.torch.tracing.indices`.
+        looks_up: whether a traced step looks up rows of a table by indices, which may be wrong; see
+            `atoll.torch.tracing.indices`.
     """
 
     def __init__(
@@ -83,7 +84,7 @@ class Network:
 
     @property
     def measured(self) -> Objective:
-        """The loss that is evaluated."""
+        """Return the loss for evaluation."""
         return self.loss if self.loss.measurable else objective_of(self._measured)
 
     def batch_loss(
@@ -95,11 +96,11 @@ class Network:
         broadcast: Tree,
         mode: Keyed,
     ) -> Tensor:
-        """The loss of a mini-batch in training mode; with weights, over the real rows of a padded batch."""
+        """Return the loss of a mini-batch in training mode; with weights, over the real rows of a padded batch."""
         return self.loss.of_batch(self._inputs(params, frozen, columns, weights, broadcast, mode))
 
     def row_losses(self, outputs: Tensor, columns: Mapping[str, Tensor]) -> tuple[Tensor, Tensor | None]:
-        """The evaluated loss of each row, and the share of its labels that are there; see `Objective.of_rows`."""
+        """Return the evaluated loss of each row, and the share of its labels that exist; see `Objective.of_rows`."""
         return self.measured.of_rows(LossInputs(lambda x: outputs, columns, None, None, None, self.dtype))
 
     def _inputs(
@@ -118,12 +119,12 @@ class Network:
         return LossInputs(model, columns, weights, broadcast, mode, self.dtype)
 
     def settle(self, pool: Pool, where: str, broadcast: Tree = None) -> tuple[int, ...]:
-        """Look at the model's output and the loss once: choose the form of the hinge loss, refuse labels that do not fit.
+        """Check the model's output and the loss once: choose the form of the hinge loss, refuse labels that do not fit.
 
         Args:
             pool: rows.
-            where: for the message.
-            broadcast: what the server sent, where that is known: a loss that asks for it is looked at then.
+            where: the place that errors name.
+            broadcast: what the server sent, if known: a loss that asks for it is checked then.
 
         Returns:
             Shape of the output for a row or two.
@@ -139,7 +140,7 @@ class Network:
         return shape
 
     def _look(self, pool: Pool, broadcast: Tree) -> None:
-        """Call the loss on a few rows to see what it returns; what it raises is for training to tell."""
+        """Call the loss on a few rows to see what it returns; training reports its exceptions."""
         asked = set(self.loss.signature.names)
         if broadcast is None and asked & {"broadcast", "round"}:
             return
@@ -160,7 +161,7 @@ class Network:
         self.loss = replace(self.loss, form=form, entries=values.dim() > 1)
 
     def output_shape(self, x: Tensor, where: str) -> tuple[int, ...]:
-        """Shape of the output for the given rows."""
+        """Return the shape of the output for the given rows."""
         params = dict(self.evaluation.named_parameters())
         try:
             with torch.no_grad():
@@ -182,12 +183,12 @@ class Network:
         return tuple(made.shape)
 
     def normalises(self) -> bool:
-        """Whether a layer keeps running statistics of what it saw in training."""
+        """Tell whether a layer keeps running statistics of its training inputs."""
         layers = (nn.modules.batchnorm._NormBase,)
         return any(isinstance(m, layers) and m.track_running_stats for m in self.training.modules())
 
     def keeps_statistics(self, x: Tensor) -> str:
-        """Why clients cannot share a batch of this model, or ``""``: batch statistics, or buffers that a pass changes."""
+        """Return why clients cannot share a batch of this model, or ``""``: batch statistics, or buffers that a pass changes."""
         for name, layer in self.training.named_modules():
             if isinstance(layer, nn.modules.batchnorm._BatchNorm) and layer.training:
                 return f"{type(layer).__name__} {name!r} takes statistics over the batch"

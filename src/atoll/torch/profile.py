@@ -2,19 +2,22 @@
 
 W. Wu, "Towards Efficient Horizontal Federated Learning", 2021, section 5.3. What an element is depends on the layer:
 
-=====================================  ============================================================================  ================
-layer                                  element                                                                       ``q``
-=====================================  ============================================================================  ================
-``Linear``                             pre-activation of a neuron; over sequences, its sum over the positions        neurons
-convolution                            sum of a channel over space                                                   channels
-``LSTM``, ``GRU``, ``RNN``             sum of a layer's final hidden state, over both directions if there are two    layers
-any other, output of 2 dimensions      an entry of the output                                                        entries
-any other, 4 or more dimensions        sum of a channel over space (after a residual block: post-activation)         channels
-=====================================  ============================================================================  ================
+=====================================  ============================================================================
+================ layer                                  element
+             ``q`` =====================================
+             ============================================================================  ================
+``Linear``                             pre-activation of a neuron; over sequences, its sum over the positions
+neurons convolution                            sum of a channel over space
+    channels ``LSTM``, ``GRU``, ``RNN``             sum of a layer's final hidden state, over both directions if there
+    are two    layers
+any other, output of 2 dimensions      an entry of the output
+entries any other, 4 or more dimensions        sum of a channel over space (after a residual block: post-activation)
+    channels =====================================
+    ============================================================================  ================
 
-Sums of many elements tend to a Gaussian, so that mean and variance say much (propositions 5.1 and 5.2). The model runs in evaluation mode: no
-dropout, running statistics. Means and variances (divided by ``n``) come from one pass in float64, chunks merged by the formula of Chan, Golub
-and LeVeque 1979, and travel as float32: ``8 q`` bytes.
+Sums of many elements tend to a Gaussian, so mean and variance describe them well (propositions 5.1 and 5.2). The model
+runs in evaluation mode: no dropout, running statistics. Means and variances (divided by ``n``) come from one pass in
+float64, chunks merged by the formula of Chan, Golub and LeVeque 1979, and travel as float32: ``8 q`` bytes.
 """
 
 from __future__ import annotations
@@ -41,7 +44,7 @@ __all__ = ["elements", "layer_of", "profile", "profile_many"]
 
 Tensor = torch.Tensor
 Profile = dict[str, "NDArray[np.float32]"]
-_CLIENTS = 512  # whose rows are held at once
+_CLIENTS = 512  # clients whose rows are held at once
 _CONVOLUTIONS = (nn.modules.conv._ConvNd,)
 _RECURRENT = (nn.RNNBase,)
 _WHERE = "report 'profile'"
@@ -52,15 +55,15 @@ def profile(network: Network, params: Mapping[str, NDArray[Any]], data: Any, lay
 
     Args:
         network: the model.
-        params: parameters, and buffers where they travel, by name.
+        params: parameters, and travelling buffers, by name.
         data: columns ``x`` and ``y``.
         layer: name of a module as in ``named_modules()``; ``"auto"`` is the first fully connected one in that order.
 
     Returns:
-        ``mean`` and ``var``, float32, ``(q,)``; zeros where there are no rows.
+        ``mean`` and ``var``, float32, ``(q,)``; zeros if there are no rows.
 
     Raises:
-        ConfigError: no such layer, or one whose output has no elements in the sense above.
+        ConfigError: no such layer, or its output has no elements in the sense above.
     """
     columns = columns_of(data)
     offsets = np.array([0, len(columns["x"])], dtype=np.int64)
@@ -76,7 +79,7 @@ def profile_many(
     Args:
         network: the model.
         params: as in `profile`.
-        shards: one a client, or `atoll.torch.blocks.source.Rows`.
+        shards: one for each client, or `atoll.torch.blocks.source.Rows`.
         count: clients.
         layer: as in `profile`.
 
@@ -94,7 +97,7 @@ def profile_many(
 
 
 def layer_of(module: nn.Module, layer: str) -> nn.Module:
-    """The layer of a name.
+    """Return the layer of a name.
 
     Raises:
         ConfigError: there is none.
@@ -119,7 +122,7 @@ def layer_of(module: nn.Module, layer: str) -> nn.Module:
 
 
 def elements(part: nn.Module, output: Any) -> Tensor:
-    """What a layer gave as elements, ``(rows, q)``; see the module's table.
+    """Return a layer's output as elements, ``(rows, q)``; see the module's table.
 
     Raises:
         ConfigError: an output without such elements.
@@ -170,7 +173,7 @@ def _seen(network: Network, params: Mapping[str, NDArray[Any]], pool: Pool, laye
 
 @torch.no_grad()
 def _moments(network: Network, params: Mapping[str, NDArray[Any]], pool: Pool, layer: str) -> Profile:
-    """Mean and variance over each client's rows of a pool, ``(clients, q)``."""
+    """Return mean and variance over each client's rows of a pool, ``(clients, q)``."""
     clients = len(pool.sizes)
     if not len(pool.x):
         blank = pool.x.new_zeros((1, *pool.x.shape[1:]))
@@ -192,7 +195,5 @@ def _moments(network: Network, params: Mapping[str, NDArray[Any]], pool: Pool, l
         count[here] = before + more
         mean[here] += apart * more / count[here]
         square[here] += spread + apart**2 * before * more / count[here]
-    with np.errstate(
-        over="ignore"
-    ):  # what overflows is not finite, and is rejected and named where replies are added up
+    with np.errstate(over="ignore"):  # an overflow is not finite: it is rejected and named when replies are added up
         return {"mean": mean.astype(np.float32), "var": (square / np.maximum(count, 1.0)).astype(np.float32)}

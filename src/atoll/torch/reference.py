@@ -34,7 +34,7 @@ Tensor = torch.Tensor
 
 @dataclass
 class ReferenceUpdate:
-    """What one client's training gave.
+    """The result of one client's training.
 
     Attributes:
         reply: named aggregates of NumPy arrays.
@@ -59,17 +59,17 @@ def train_one(
     buffers: Mapping[str, Tensor] | None = None,
     epochs: int | None = None,
 ) -> ReferenceUpdate:
-    """Train one client: ``start``, one ``step`` a mini-batch, ``finish``.
+    """Train one client: ``start``, one ``step`` for each mini-batch, ``finish``.
 
     Args:
         network: model and loss.
         algorithm: pure functions over trees.
-        columns: ``x``, ``y`` and what else the loss asks for, one row an example.
+        columns: ``x``, ``y`` and further columns that the loss asks for, one row for each example.
         broadcast: what the server sent, NumPy leaves.
         client: the private state, NumPy leaves.
         key: the client's random key; it orders the batches and draws the dropout masks.
         buffers: of the model (running statistics); the model's own by default.
-        epochs: (or steps) to do in place of the algorithm's own.
+        epochs: epochs (or steps) in place of the algorithm's own.
 
     Raises:
         DataError: a mini-batch is too small for the model, or an index beyond a table.
@@ -82,7 +82,7 @@ def train_one(
     seeds = torch.from_numpy(step_seeds(np.array([key], np.uint64), np.arange(len(batches)))[0]).to(network.device)
     local = algorithm.start(sent, private)
     losses: list[float] = []
-    # Whatever else the model draws comes from a generator at a keyed place, and the global one is put back.
+    # All other random draws of the model come from a generator with a keyed seed; the global one is restored.
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(key >> 1)
         for number, rows in enumerate(batches):
@@ -105,7 +105,7 @@ def train_one(
 
 
 def _lonely(rows: int, examples: int, algorithm: Algorithm) -> DataError:
-    """What to do where normalisation meets a mini-batch of one row, of which there is no variance."""
+    """Return the error for normalisation of a mini-batch of one row, which has no variance."""
     size = algorithm.batch_size
     batches = f"all its {examples} rows at once" if size is None else f"its {examples} rows in mini-batches of {size}"
     other = "" if examples < 2 else "choose a batch_size that leaves no single row at any client, or None; or "
@@ -181,13 +181,13 @@ def _filled(leaves: dict[str, Tensor], found: Any) -> Tree:
 
 
 def as_tensors(tree: Tree, network: Network) -> Tree:
-    """The same tree with tensors for numbers."""
+    """Return the same tree with tensors for numbers."""
     leaves, layout = flatten(tree)
     return layout.build([to_tensor(leaf, network.device, network.dtype) for leaf in leaves])
 
 
 def as_arrays(tree: Tree) -> Tree:
-    """The same tree with NumPy arrays for tensors, in memory of their own; a scalar weight becomes a float."""
+    """Return the same tree with NumPy arrays for tensors, in their own memory; a scalar weight becomes a float."""
 
     def convert(leaf: Any) -> Any:
         if not isinstance(leaf, torch.Tensor):

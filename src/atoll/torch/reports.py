@@ -1,4 +1,4 @@
-"""Reports of whole cohorts: what `atoll.learn.local.reports` asks of clients, made for many at once."""
+"""Reports of whole cohorts: those that `atoll.learn.local.reports` asks of clients, made for many at once."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ Asked = Mapping[str, Mapping[str, Any]]
 
 
 def surveyed(network: Network, params: Any, cohort: Cohort, rows: Any, asked: Asked) -> dict[str, Parts]:
-    """Reports of one model on each of many clients' rows, with a leading client axis.
+    """Return reports of one model on each of many clients' rows, with a leading client axis.
 
     Args:
         network: model and loss.
-        params: parameters, and buffers where they travel, by name.
+        params: parameters, and travelling buffers, by name.
         cohort: the clients.
-        rows: all of theirs, as `profile_many` takes them.
+        rows: all of their rows, as `profile_many` takes them.
         asked: reports by name.
     """
     count = len(cohort)
@@ -61,14 +61,14 @@ def surveyed(network: Network, params: Any, cohort: Cohort, rows: Any, asked: As
 def with_reports(
     batch: TrainedBatch, asked: Asked, told: Mapping[str, Parts], sizes: NDArray[Any], algorithm: Algorithm
 ) -> TrainedBatch:
-    """A trained block's replies with what is asked for.
+    """Add the requested reports to a trained block's replies.
 
     Args:
         batch: the block.
         asked: reports by name.
-        told: those that do not come from training, of the whole cohort.
+        told: reports that do not come from training, of the whole cohort.
         sizes: rows of each client of the block.
-        algorithm: that they ran.
+        algorithm: the algorithm that they ran.
     """
     own = {name: _rows(parts, batch.positions) for name, parts in told.items()}
     if "loss" in asked:
@@ -81,12 +81,12 @@ def with_reports(
 
 
 def add_reports(made: Summed, asked: Asked, told: Mapping[str, Parts]) -> bool:
-    """Put reports beside the sums of a trained cohort; ``False`` where one of them is not finite, which sums cannot tell of.
+    """Add reports to the sums of a trained cohort; return ``False`` if one is not finite, which sums cannot show.
 
     Args:
         made: the sums.
         asked: reports by name.
-        told: those that do not come from training, of the whole cohort.
+        told: reports that do not come from training, of the whole cohort.
     """
     found = {**told, key_of("loss"): Parts(made.losses, examples=made.sizes.astype(np.float64), role="report")}
     totals: Totals = {}
@@ -100,7 +100,7 @@ def add_reports(made: Summed, asked: Asked, told: Mapping[str, Parts]) -> bool:
 
 
 def sent_reports(totals: Totals) -> dict[str, Any]:
-    """One client's reports as they are sent, to be measured."""
+    """Return one client's reports as they are sent, to measure their size."""
     parts = {name: total.value for name, total in totals.items() if total.kind == "parts" and total.value}
     return {name: {"kind": "parts", "value": some[0].value, "weight": 1.0} for name, some in parts.items()}
 
@@ -110,6 +110,6 @@ def _order(asked: Asked) -> list[str]:
 
 
 def _rows(parts: Parts, which: NDArray[np.int64]) -> Parts:
-    """Some clients of a cohort's reports."""
+    """Return the reports of some clients of a cohort."""
     value = T.map(lambda leaf: leaf[which], parts.value)
     return replace(parts, value=value, examples=np.asarray(parts.examples)[which])

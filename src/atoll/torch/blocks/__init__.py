@@ -1,1 +1,1 @@
-"""Cohorts in blocks: decided once how to run them, fed, trained, and added up."""
+"""Cohorts in blocks: decide once how to run them, feed them, train them, and add them up."""

@@ -37,7 +37,7 @@ class Accumulator:
         """Add a block.
 
         Args:
-            positions: of its clients in the cohort; the slots behind them are empty.
+            positions: of its clients in the cohort; any further slots are empty.
             trained: the block after its last step.
             sent: leaves of the broadcast.
             private: leaves of the private states.
@@ -58,7 +58,7 @@ class Accumulator:
         self._added.append((positions, [trained.steps, *made]))
 
     def hand_over(self, made: Summed) -> None:
-        """Put the sums, and what is known of each client, into the cohort's."""
+        """Put the sums, and the results of each client, into the cohort's."""
         at = np.concatenate([positions for positions, _ in self._added])
         columns = [self._column(i) for i in range(len(self._added[0][1]))]
         hand_over(
@@ -66,7 +66,7 @@ class Accumulator:
         )
 
     def _column(self, i: int) -> NDArray[Any]:
-        """One result over all blocks, a row a client."""
+        """Return one result over all blocks, one row per client."""
         clients = self.block.update.clients
         if clients:
             made = torch.cat([leaves[i][: len(positions)] for positions, leaves in self._added])
@@ -76,7 +76,7 @@ class Accumulator:
         return array
 
     def _templates(self, rest: list[Tensor]) -> list[Tensor]:
-        """Tensors shaped like the sums, from one look at the reply; the block remembers them."""
+        """Return tensors shaped like the sums, inferred from one reply; the block caches them."""
         if self.block.templates is None:
             update = self.block.update
             made = update.finish(*rest[:-1])
@@ -87,7 +87,7 @@ class Accumulator:
         return self.block.templates
 
     def _function(self, count: int) -> Any:
-        """``sums, local, broadcast, client, examples, steps, losses, valid -> flags, losses, weights, states``; adds in place."""
+        """``sums, local, broadcast, client, examples, steps, losses, valid -> flags, losses, weights, states``; it adds in place."""
         update = self.block.update
 
         def call(*flat: Tensor) -> list[Tensor]:

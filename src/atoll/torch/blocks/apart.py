@@ -1,4 +1,4 @@
-"""Clients that got a broadcast each, trained in blocks: the nodes of a round of gossip."""
+"""Clients that each got their own broadcast, trained in blocks: the nodes of a round of gossip."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ __all__ = ["Apart"]
 
 
 class Apart:
-    """The local updates of an algorithm at clients whose broadcasts differ, equal to one by one as `LocalTraining.many` is.
+    """The local updates of an algorithm at clients whose broadcasts differ, equal to training one by one, as `LocalTraining.many` is.
 
     Args:
         make: gives the training of one pass.
         algorithm: the algorithm.
-        rows: how to fetch a cohort's rows, as `LocalTraining.many` wants them.
+        rows: how to fetch a cohort's rows, as `LocalTraining.many` takes them.
     """
 
     def __init__(
@@ -46,14 +46,14 @@ class Apart:
         """Train a cohort in blocks.
 
         Args:
-            cohort: who, with the keys of this phase; its private states are not looked at.
+            cohort: the clients, with the keys of this phase; its private states are not used.
             phase: of the algorithm.
-            sent: one broadcast a client, all of one form.
+            sent: one broadcast for each client, all of one form.
             clients: the algorithm's private states, ``None`` before a client's first.
 
         Yields:
-            Replies and new private states, with a leading client axis. Replies that are not finite are there too, and may be of clients of which an
-            earlier batch told an error.
+            Replies and new private states, with a leading client axis. Non-finite replies are included, and may belong
+            to clients whose error was in an earlier batch.
         """
         plan = self._plan(phase)
         template = {"params": sent[0]["params"]}
@@ -75,7 +75,7 @@ class Apart:
 
     @property
     def choices(self) -> dict[str, Any]:
-        """How blocks are run, by phase: what was decided, as plain data."""
+        """Return how blocks run, by phase: the decisions as plain data."""
         return {phase: [training.choices for _, training in plan] for phase, plan in self._plans.items()}
 
     def recall(self, choices: dict[str, Any]) -> None:
@@ -86,12 +86,12 @@ class Apart:
 
     @property
     def seconds(self) -> dict[str, float]:
-        """Spent on tracing and compiling so far."""
+        """Return the seconds spent on tracing and compiling so far."""
         made = [training.seconds for plan in self._plans.values() for _, training in plan]
         return {what: sum(m[what] for m in made) for what in ("trace", "compile")}
 
     def expected_seconds(self, clients: int) -> float:
-        """Seconds of one core for a round of so many clients, by arithmetic alone."""
+        """Return the seconds of one core for a round of ``clients`` clients, by arithmetic alone."""
         return sum(training.expected_seconds(clients) for plan in self._plans.values() for _, training in plan)
 
     def _plan(self, phase: str) -> list[tuple[PerClientBroadcast, LocalTraining]]:

@@ -1,4 +1,4 @@
-"""Programs for blocks of one shape, made when first needed and kept."""
+"""Programs for blocks of one shape, made on first use and kept."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class TrainedBlock:
     """A block after its last step.
 
     Attributes:
-        local: leaves of the local state, with a client axis unless the block is one client without axis.
-        examples: number of examples, one a client.
-        steps: number of steps, one a client.
-        losses: mean loss over the steps, one a client.
+        local: leaves of the local state, with a client axis, unless the block is one client without it.
+        examples: number of examples of each client.
+        steps: number of steps of each client.
+        losses: mean loss of each client over its steps.
     """
 
     local: list[Tensor]
@@ -49,9 +49,9 @@ class Block:
         update: the functions.
         unroll: steps in one call of a program.
         compiled: whether programs are compiled.
-        native: whether steps run in native code where that can be had.
+        native: whether steps run in native code if possible.
         channels_last: whether images and their filters keep the channel as the innermost axis.
-        programs: what was made so far.
+        programs: the programs made so far.
     """
 
     update: Update
@@ -82,7 +82,7 @@ class Block:
 
         Args:
             pool: the rows.
-            course: mini-batches, one slot a client of the block.
+            course: mini-batches, one slot for each client of the block.
             sent: leaves of the broadcast.
             private: leaves of the private states, stacked.
         """
@@ -95,11 +95,11 @@ class Block:
         for plan in course.pieces:
             slots = plan.rows.shape[0]
             if clients and slots < len(local[0]):
-                # The clients behind the last slot are done.
+                # The clients after the last slot are done.
                 left.append([leaf[slots:] for leaf in local])
                 local = [leaf[:slots] for leaf in local]
             local = self._steps(pool, course, plan, local, sent, losses[:slots] if clients else losses)
-        local = [_settled(leaf) for leaf in local]  # a block of clients without examples has taken no step
+        local = [_settled(leaf) for leaf in local]  # a block of clients without examples takes no step
         if left:
             local = [torch.cat([leaf, *(part[i] for part in left[::-1])]) for i, leaf in enumerate(local)]
         counts = torch.from_numpy(course.steps).to(device=device, dtype=dtype)
@@ -126,7 +126,7 @@ class Block:
     def _all_steps(
         self, pool: Pool, plan: BatchSchedule, local: list[Tensor], sent: Sequence[Tensor], losses: Tensor
     ) -> list[Tensor] | None:
-        """Run all steps in one call of native code, if there is such for them."""
+        """Run all steps in one call of native code, if there is any for them."""
         if not self.native or self.update.network.device.type != "cpu" or self.feed.cut(plan):
             return None
         rows, network = torch.from_numpy(plan.rows), self.update.network
@@ -145,7 +145,7 @@ class Block:
     def _native_steps(
         self, pool: Pool, plan: BatchSchedule, local: list[Tensor], shared: list[Tensor], data: list[Tensor]
     ) -> NativeSteps | None:
-        """The native code for this width, made when it is first asked for."""
+        """Return the native code for this width, made on first use."""
         width = plan.rows.shape[2]
         form = (plan.weights is not None, width, pool.form)
         if form not in self._native:
@@ -166,7 +166,7 @@ class Block:
         sent: Sequence[Tensor],
         losses: Tensor,
     ) -> list[Tensor]:
-        """Run the operations one by one: for a width that is met too rarely for a program."""
+        """Run the operations one by one: for a width that is too rare for a program."""
         frozen = list(self.update.network.frozen.values())
         for form, data in self.feed.windows(pool, course, plan):
             *local, loss = self.update.steps(form)(*local, *sent, *frozen, *data)
@@ -207,10 +207,10 @@ class Block:
     def program(
         self, name: Any, fn: Callable[..., Sequence[Tensor]], inputs: list[Tensor], owned: set[int] | None = None
     ) -> Program:
-        """The program of a name, made for these inputs when it is first asked for."""
+        """Return the program of a name, made for these inputs on first use."""
         found = self.programs.get(name)
         if found is None:
-            # Starting and finishing are a few operations a block: not worth a compilation.
+            # Start and finish are a few operations per block: not worth a compilation.
             compiled = self.compiled and name not in ("start", "finish")
             found = make_program(fn, inputs, compiled=compiled, owned=owned)
             self.programs[name] = found
@@ -228,7 +228,7 @@ class Block:
         return self.program(name, self.update.steps(form), [*examples, *rest], owned=set(range(len(local))))
 
     def _take(self, program: Program, local: list[Tensor]) -> list[Tensor]:
-        """Copy what the program will overwrite, and others may hold, into buffers of our own; lay out the rest densely."""
+        """Copy tensors that the program overwrites, and that others may hold, into our own buffers; lay out the rest densely."""
         taken: list[Tensor] = []
         for i, leaf in enumerate(local):
             if i not in program.overwrites or i not in self._borrowed:
@@ -239,7 +239,7 @@ class Block:
         return taken
 
     def _buffer(self, i: int, leaf: Tensor, *, dense: bool = False) -> Tensor:
-        """Memory of our own for a leaf of the local state, one for each number of slots."""
+        """Return our own memory for a leaf of the local state, one for each number of slots."""
         place = (i, len(leaf) if self.update.clients else 0)
         own = self._own.get(place)
         if own is None or own.shape != leaf.shape or (dense and not own.is_contiguous()):
@@ -251,7 +251,7 @@ class Block:
 
 
 def _restrided(tensor: Tensor, stride: tuple[int, ...]) -> Tensor:
-    """The tensor with the strides that the next call expects: generated code does not look at them."""
+    """Return the tensor with the strides that the next call expects: generated code does not check them."""
     if tensor.stride() == stride:
         return tensor
     made = torch.empty_strided(tensor.size(), stride, dtype=tensor.dtype, device=tensor.device)
@@ -259,7 +259,7 @@ def _restrided(tensor: Tensor, stride: tuple[int, ...]) -> Tensor:
 
 
 def _settled(tensor: Tensor) -> Tensor:
-    """The tensor in a dense layout of its own: a broadcast axis is written out, image filters keep channels last."""
+    """Return the tensor in a dense layout of its own: a broadcast axis is written out, image filters keep channels last."""
     if tensor.is_contiguous() or (tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last)):
         return tensor
     return tensor.contiguous()

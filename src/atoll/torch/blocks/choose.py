@@ -1,6 +1,6 @@
 """How to run a cohort: one client at a time or a block at once, how many, how far unrolled, compiled or not.
 
-A decision is a plain dict, so that it can be recorded with a run and given back when the run resumes.
+A decision is a plain dict, so that a run can record it and repeat it when it resumes.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ _PLAIN = {torch.ops.aten.addmm_: torch.ops.aten.addmm, torch.ops.aten.baddbmm_: 
 
 @dataclass(frozen=True)
 class Choices:
-    """How a cohort is run.
+    """How a cohort runs.
 
     Attributes:
         mode: "vector" (a block of clients in one program), "single" (one client after another through one
-            program), "each" (the plain loop, for what cannot be traced).
+            program), "each" (the plain loop, for models that cannot be traced).
         block: clients in a block; 1 unless vector.
         unroll: local steps in one call of a program.
         compiled: whether programs are compiled.
-        native: whether clients are run in native code where that can be had; compiled says so too.
-        threads: that share a cohort in native code; results do not depend on it.
+        native: whether clients run in native code if possible; then ``compiled`` is set too.
+        threads: threads that share a cohort in native code; results do not depend on it.
         channels_last: memory order of images.
         widths: mini-batch sizes that programs are made for, others run without; ``None`` for all.
         stretch: how many times its own size a client's mini-batch may be padded to, to fit a program.
-        uneven: whether clients have unlike numbers of examples or steps.
+        uneven: whether clients differ in their numbers of examples or steps.
         reason: why, for the record.
     """
 
@@ -56,12 +56,12 @@ class Choices:
     reason: str = ""
 
     def record(self) -> dict[str, Any]:
-        """As a plain dict."""
+        """Return a plain dict."""
         return {**asdict(self), "widths": None if self.widths is None else list(self.widths)}
 
     @classmethod
     def of(cls, record: dict[str, Any]) -> Choices:
-        """From a plain dict.
+        """Make choices from a plain dict.
 
         Raises:
             ConfigError: an unknown mode or field.
@@ -118,9 +118,9 @@ def _value(arg: Any) -> Any:
 
 
 def block_size(cost: StepCost, clients: int, device: torch.device) -> int:
-    """Clients in a block: as many as fit the cache, shared out evenly.
+    """Return the clients in a block: as many as fit the cache, shared out evenly.
 
-    A single client's step on small tensors costs mostly calls, which a block shares; past the cache, memory rules.
+    A single client's step on small tensors costs mostly calls, which a block shares; beyond the cache, memory decides.
     """
     if device.type != "cpu":
         return max(1, min(clients, 1024))
@@ -131,7 +131,7 @@ def block_size(cost: StepCost, clients: int, device: torch.device) -> int:
 
 
 def favoured(cost: StepCost, device: torch.device) -> str:
-    """The mode that arithmetic alone settles, or ``""`` where a trial must decide."""
+    """Return the mode that arithmetic alone settles, or ``""`` if a trial must decide."""
     if device.type != "cpu":
         return "vector"
     if cost.convolves or cost.flops > 4e6:
@@ -140,7 +140,7 @@ def favoured(cost: StepCost, device: torch.device) -> str:
 
 
 def unroll_of(cost: StepCost, mode: str, block: int, steps: int, compiled: bool) -> int:
-    """Local steps in one call: many where a step is short, since a call costs some 20 microseconds; else one."""
+    """Return the local steps in one call: many if a step is short, since a call costs some 20 microseconds; else one."""
     if not compiled or steps < 2:
         return 1
     work = cost.flops * (block if mode == "vector" else 1)

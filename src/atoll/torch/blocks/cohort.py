@@ -1,4 +1,4 @@
-"""Cohorts in blocks: runs them as it was chosen, keeps the programs, and turns blocks into replies or sums."""
+"""Cohorts in blocks: runs them as decided, keeps the programs, and turns blocks into replies or sums."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ if TYPE_CHECKING:
 __all__ = ["Runner"]
 
 Tensor = torch.Tensor
-_GROUP = 16  # clients of one batch where they are trained one after another
+_GROUP = 16  # clients of one batch if they are trained one after another
 
 
 class Runner:
     """Runs cohorts for one `ClientTraining`.
 
-    What is raised where clients are trained together says nothing of whose fault it is: these clients are then trained one by one, by the
-    reference, and what that raises is the client's own.
+    An exception from clients trained together does not show which client caused it. These clients are then trained one
+    by one, by the reference, and an exception there belongs to its client.
 
     Attributes:
-        trying: whether a way to run is being tried, which is refused by an exception.
+        trying: whether a way to run is on trial; an exception rejects it.
     """
 
     def __init__(self, training: ClientTraining) -> None:
@@ -62,7 +62,7 @@ class Runner:
 
     @property
     def seconds(self) -> dict[str, float]:
-        """Time spent on tracing and compiling."""
+        """Return the time spent on tracing and compiling."""
         made = [self.trial_seconds, self.natives.seconds, *(block.seconds for block in self._blocks.values())]
         return {what: sum(m[what] for m in made) for what in ("trace", "compile")}
 
@@ -75,7 +75,7 @@ class Runner:
         states: Privates,
         keys: NDArray[np.uint64],
     ) -> Iterator[TrainedBatch]:
-        """Train some clients and yield their replies in blocks, and what was raised for others."""
+        """Train some clients and yield their replies in blocks, and the exceptions of others."""
         if chosen.mode == "each":
             yield from self._one_by_one(positions, pool, broadcast, states, keys)
             return
@@ -111,10 +111,10 @@ class Runner:
         states: Privates,
         keys: NDArray[np.uint64],
     ) -> bool:
-        """Train some clients and add them to the sums; return ``False`` where native code alone may do that, and cannot.
+        """Train some clients and add them to the sums; return ``False`` if only native code may do that, and cannot.
 
         Raises:
-            Exception: what was raised for one of them.
+            Exception: the exception of one of them.
         """
         if made.rows is not None:
             left = self.natives.add_up(made, chosen, positions, pool, broadcast, states, keys)
@@ -160,7 +160,7 @@ class Runner:
             acc.hand_over(made)
 
     def privates(self, states: Privates, params: Tree, slots: int, chosen: Choices) -> tuple[list[Tensor], Layout]:
-        """The private states of a block, stacked; empty slots repeat the first."""
+        """Return the private states of a block, stacked; empty slots repeat the first."""
         stacked, layout = states.leaves(lambda: self.algorithm.client_init(params))
         if chosen.mode == "single":
             return [place(self.network, leaf[0], channels_last=chosen.channels_last) for leaf in stacked], layout
@@ -169,7 +169,7 @@ class Runner:
         return [place(self.network, leaf) for leaf in stacked], layout
 
     def block(self, chosen: Choices, sent: Layout, private: Layout, pool: Pool, last: Block | None = None) -> Block:
-        """The programs for blocks of one size; the last one, if this block is like it."""
+        """Return the programs for blocks of one size; the last one, if this block is like it."""
         if last is not None and last.update.client == private:
             return last
         clients = chosen.block if chosen.mode == "vector" else 0
@@ -193,7 +193,7 @@ class Runner:
         *,
         pardon: bool = False,
     ) -> Iterator[tuple[NDArray[np.int64], Block, TrainedBlock | None, list[Tensor], list[Tensor]]]:
-        """Train clients in blocks; with ``pardon`` a block in which something is raised is ``None`` and the others go on."""
+        """Train clients in blocks; with ``pardon``, a block that raises is ``None``, and the others go on."""
         if chosen.channels_last and pool.x.dim() == 4:
             pool.columns["x"] = pool.x.contiguous(memory_format=torch.channels_last)
         sent, sent_layout = sent_leaves(self.network, broadcast, channels_last=chosen.channels_last)
@@ -235,11 +235,11 @@ class Runner:
                 yield group[i : i + 1], BlockCourse.even(alike.one(i), chosen.widths)
 
     def _strange(self, chosen: Choices, sizes: NDArray[np.int64]) -> bool:
-        """Whether like clients have a width that no program was made for."""
+        """Tell whether clients of one size have a width without a program."""
         return chosen.widths is not None and int(natural_widths(self.algorithm, sizes[:1])[0]) not in chosen.widths
 
     def warm(self, chosen: Choices, pool: Pool, broadcast: Tree, states: Privates) -> None:
-        """Make all programs that cohorts of unlike clients can come to need, so that no worker has to."""
+        """Make all programs that cohorts of unequal clients can need, so that no worker has to."""
         if not chosen.uneven or chosen.mode == "each":
             return
         self.natives.warm(chosen, pool, broadcast, states[np.arange(1)])
@@ -324,7 +324,7 @@ class Runner:
         states: Privates,
         keys: NDArray[np.uint64],
     ) -> dict[int, Exception]:
-        """What those whose result is no number raise when they are trained alone: an index beyond a table, perhaps."""
+        """Return what clients with a non-finite result raise when trained alone: perhaps an index beyond a table."""
         found: dict[int, Exception] = {}
         if self.trying or not self.network.looks_up or not rejected:
             return found
@@ -337,7 +337,7 @@ class Runner:
     def error_of(
         self, at: int, pool: Pool, broadcast: Tree, states: Privates, keys: NDArray[np.uint64]
     ) -> Exception | None:
-        """What a client raises that is trained alone, if anything."""
+        """Return what a client raises when trained alone, if anything."""
         try:
             self.training._train_one(pool, at, broadcast, states[at], int(keys[at]))
         except Exception as error:
@@ -376,13 +376,13 @@ def _add_batch(made: Summed, batch: TrainedBatch) -> None:
 
 
 def _join(batches: list[TrainedBatch]) -> TrainedBatch:
-    """Blocks one after the other as one block."""
+    """Join blocks, one after the other, to one block."""
     if len(batches) == 1:
         return batches[0]
     first = batches[0]
 
     def cat(*leaves: Any) -> Any:
-        # What is no number, such as None for no state inside another, is the same for all.
+        # Leaves that are not numbers, such as None for no state inside another, are the same for all.
         return np.concatenate(leaves) if isinstance(leaves[0], np.ndarray) else leaves[0]
 
     reply = {
@@ -402,7 +402,7 @@ def _join(batches: list[TrainedBatch]) -> TrainedBatch:
 
 
 def _without(batch: TrainedBatch, errors: dict[int, Exception]) -> TrainedBatch:
-    """The block without those for whom something was raised."""
+    """Return the block without the clients that raised."""
     keep = np.array([p not in errors for p in batch.positions.tolist()])
 
     def cut(leaf: Any) -> Any:
@@ -437,10 +437,10 @@ def _all_finite(aggregate: Any) -> bool:
 
 
 def _with_axis(leaf: Any) -> Any:
-    """A leaf with a client axis of one."""
+    """Return a leaf with a client axis of one."""
     return np.asarray(leaf)[None] if isinstance(leaf, np.ndarray | np.generic | int | float) else leaf
 
 
 def _array(tensor: Tensor, count: int) -> NDArray[Any]:
-    """The first rows as a NumPy array with memory of its own."""
+    """Return the first rows as a NumPy array with its own memory."""
     return np.array(tensor[:count].detach().contiguous().cpu().numpy(), copy=True)

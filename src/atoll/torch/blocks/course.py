@@ -1,10 +1,12 @@
-"""How blocks of unlike clients are run in few shapes: clients leave their block when they are done, batches get one of few widths.
+"""How blocks of unequal clients run in few shapes: clients leave their block when they are done, batches get one of few widths.
 
-Sizes with a heavy tail would otherwise cost twice: a program for every number of steps and every width, and a block that runs as long as its
-largest client. Here clients are sorted by their steps; a block goes on with the next of few smaller blocks (its *rungs*, each an eighth of the
-one before) as soon as its clients fit in there; a partial batch is a mask. A width for which no program is kept is run without one.
+Sizes with a heavy tail would otherwise cost twice: a program for every number of steps and every width, and a block
+that runs as long as its largest client. Here clients are sorted by their steps. A block moves to the next of a few
+smaller blocks (its *rungs*, each an eighth of the one before) as soon as its clients fit there. A partial batch is a
+mask. A width without a program runs without one.
 
-So a block has at most three rungs, fewer than seven slots in eight are ever idle, and there is one program a rung and width.
+So a block has at most three rungs, fewer than seven slots in eight are ever idle, and there is one program for each
+rung and width.
 """
 
 from __future__ import annotations
@@ -38,20 +40,20 @@ __all__ = [
     "rungs",
 ]
 
-_RUNG = 8  # a block goes on in one of an eighth of its size
-_ROWS = 4096  # rows of one step of a block that is run without a program
+_RUNG = 8  # the next rung has an eighth of the block's size
+_ROWS = 4096  # rows of one step of a block without a program
 
 
 @dataclass
 class BlockCourse:
-    """The way of a block of clients through their local steps.
+    """The path of a block of clients through their local steps.
 
     Attributes:
         steps: steps of each slot's client, ``(slots,)``.
         sizes: examples of each slot's client, ``(slots,)``.
         pieces: rectangles of mini-batches one after the other, with falling numbers of slots.
         widths: widths that programs are kept for; ``None`` for all.
-        bare: whether windows of full batches get a program of their own, without weights.
+        bare: whether windows of full batches get a separate program without weights.
     """
 
     steps: NDArray[np.int64]
@@ -62,12 +64,12 @@ class BlockCourse:
 
     @classmethod
     def even(cls, plan: BatchSchedule, widths: tuple[int, ...] | None) -> BlockCourse:
-        """One rectangle."""
+        """Return one rectangle."""
         return cls(plan.steps, plan.sizes, (plan,), widths)
 
 
 def rungs(block: int) -> list[int]:
-    """Block sizes that a block passes through: 50, 7, 1."""
+    """Return the block sizes that a block passes through: 50, 7, 1."""
     made = [block]
     while made[-1] > 2:
         made.append(-(-made[-1] // _RUNG))
@@ -75,17 +77,17 @@ def rungs(block: int) -> list[int]:
 
 
 def natural_widths(algorithm: Counted, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Examples in a full mini-batch of each client, ``(clients,)``."""
+    """Return the examples in a full mini-batch of each client, ``(clients,)``."""
     return np.asarray(algorithm.batch_of(sizes))
 
 
 def program_widths(
     algorithm: Counted, sizes: NDArray[np.int64], steps: NDArray[np.int64], mode: str, exact: bool
 ) -> tuple[int, ...]:
-    """The one or two widths to make programs for, given the clients of a first cohort.
+    """Return the one or two widths to make programs for, given the clients of a first cohort.
 
-    Widths are the batch size and powers of two below it. A block of small clients is served by the largest; where a single client's step is
-    real work, the two with most steps are taken.
+    Widths are the batch size and powers of two below it. The largest suits a block of small clients; if a single
+    client's step is real work, the two with most steps are used.
     """
     natural = natural_widths(algorithm, sizes)
     kinds = np.unique(natural[natural > 0])
@@ -103,7 +105,7 @@ def program_widths(
 
 
 def fit(natural: int, chosen: Choices) -> int:
-    """The width of the program for a client's batches; 0 where none fits without too much padding."""
+    """Return the width of the program for a client's batches; 0 if none fits without too much padding."""
     if chosen.widths is None:
         return pad_width(natural)
     return next((w for w in sorted(chosen.widths) if natural <= w <= chosen.stretch * max(natural, 1)), 0)
@@ -114,7 +116,8 @@ def blocks_of(
 ) -> Iterator[tuple[NDArray[np.int64], int]]:
     """Cut a cohort into blocks of at most ``chosen.block`` clients with like numbers of steps; yield ``(clients, width)``.
 
-    All clients of a block share a width: that of a program, or, where none fits, that of the widest, which is less than twice the narrowest.
+    All clients of a block share a width: that of a program or, if none fits, that of the widest, which is less than
+    twice the narrowest.
     """
     natural = natural_widths(algorithm, sizes)
     cut: list[int] = []
@@ -140,7 +143,7 @@ def courses(
     chosen: Choices,
     exact: bool = False,
 ) -> Iterator[tuple[NDArray[np.int64], BlockCourse]]:
-    """Yield the blocks of a cohort of unlike clients: ``(clients, course)``; in mode "single" one client each."""
+    """Yield the blocks of a cohort of unequal clients: ``(clients, course)``; in mode "single", one client each."""
     sizes = np.diff(offsets).astype(np.int64)
     if chosen.mode == "single":
         for client in range(len(sizes)):
@@ -174,12 +177,12 @@ def _alone(
 
 
 def _descend(steps: NDArray[np.int64], ladder: list[int], unroll: int) -> Iterator[tuple[int, tuple[int, int]]]:
-    """Yield ``(slots, (first step, end))``: the smallest rung that holds all clients that still have steps to take.
+    """Yield ``(slots, (first step, end))``: the smallest rung that holds all clients with steps left.
 
     Args:
         steps: of the block's clients, falling.
         ladder: rungs, falling.
-        unroll: steps in one call; a rung is left between calls only.
+        unroll: steps in one call; a rung ends only between calls.
     """
     windows = -(-int(steps[0]) // unroll)
     if not windows:
@@ -193,13 +196,13 @@ def _descend(steps: NDArray[np.int64], ladder: list[int], unroll: int) -> Iterat
 
 
 def is_uneven(algorithm: Counted, sizes: NDArray[np.int64], keys: NDArray[np.uint64]) -> bool:
-    """Whether clients have unlike numbers of examples or steps."""
+    """Tell whether clients differ in their numbers of examples or steps."""
     steps = count_many(algorithm, sizes, keys)
     return bool((sizes != sizes[:1]).any() or (steps != steps[:1]).any())
 
 
 def drills(chosen: Choices, algorithm: Counted, slots: int) -> Iterator[BlockCourse]:
-    """Courses on the pool's first row that pass through every program of cohorts of unlike clients once."""
+    """Courses on the pool's first row that pass once through every program of cohorts of unequal clients."""
     for width in chosen.widths or ():
         pieces: list[BatchSchedule] = []
         for r in rungs(slots) if chosen.mode == "vector" else [1]:

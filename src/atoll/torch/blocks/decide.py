@@ -1,4 +1,4 @@
-"""The decision how to run a cohort: look at the model, count one step, try what counting cannot settle, verify."""
+"""Decides how to run a cohort: check the model, count one step, try what counting cannot settle, verify."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ if TYPE_CHECKING:
 __all__ = ["decide"]
 
 _CALL = 4e-6  # seconds of one uncompiled operation on a CPU
-_FEED = 8  # as many operations as it takes to hand a step its mini-batch
+_FEED = 8  # operations that equal the cost of handing a step its mini-batch
 _RATE = 6e10  # floating-point operations a second of one core
 _COMPILE = 15.0  # seconds to compile a set of programs
 _TRANSLATE = (
-    4.0  # seconds of uncompiled work from which native code pays: twice what translating and compiling it takes
+    4.0  # 4.0  # seconds of uncompiled work from which native code pays: twice the time to translate and compile it
 )
-_BATCHES = 8  # mini-batches of a client that a trial looks at
-_ROWS = 256  # examples, where a mini-batch is all of them
-_UNROLL = 4  # steps in one call, where clients take unlike numbers of steps
-_STRETCH = 1024  # how far to pad batches, where a step costs calls rather than arithmetic
+_BATCHES = 8  # mini-batches of a client in a trial
+_ROWS = 256  # examples, if a mini-batch is all of them
+_UNROLL = 4  # steps in one call, if clients take different numbers of steps
+_STRETCH = 1024  # how far to pad batches if a step costs calls rather than arithmetic
 
 
 class _UnsoundError(Exception):
-    """What clients raise alone too, by place: it says nothing of ways to train."""
+    """What clients also raise alone, by place: it does not reject a way to train."""
 
     def __init__(self, errors: dict[int, Exception]) -> None:
         super().__init__(f"{len(errors)} clients raise alone")
@@ -56,7 +56,7 @@ def decide(runner: Runner, pool: Pool, broadcast: Tree, states: Privates, keys: 
     """Choose mode, block, unrolling and compilation for cohorts like this one.
 
     Raises:
-        Exception: what all clients raise, however they are trained.
+        Exception: an exception that all clients raise, in every way of training.
     """
     try:
         return _decide(runner, pool, broadcast, states, keys)
@@ -69,7 +69,8 @@ def decide(runner: Runner, pool: Pool, broadcast: Tree, states: Privates, keys: 
     chosen = _decide(runner, pool.part(others), broadcast, states[others], keys[others])
     if chosen.mode == "each":
         return chosen
-    # The others run like this; if that one does too, a block hides what a client raises: a model may look at the size of its batches.
+    # The others run like this. If this way raises too, a block hides a client's exception: a model may depend on the
+    # size of its batches.
     try:
         batches = _run(runner, chosen, _clipped(pool, runner.algorithm), broadcast, states, keys, np.array([first]))
     except Exception:
@@ -90,7 +91,7 @@ def _decide(runner: Runner, pool: Pool, broadcast: Tree, states: Privates, keys:
         return _each(runner, stateful)
     algorithm, sizes = pool.work(runner.algorithm), pool.sizes
     steps, uneven = count_many(algorithm, sizes, keys), is_uneven(algorithm, sizes, keys)
-    # Trials look at the first few mini-batches of each client: one with thousands costs no more than the others.
+    # Trials use the first few mini-batches of each client: one with thousands costs no more than the others.
     pool = _clipped(pool, algorithm)
     biggest = int(np.argmax(pool.sizes))
     try:
@@ -141,7 +142,7 @@ def _blame(
     keys: NDArray[np.uint64],
     members: NDArray[np.int64],
 ) -> None:
-    """Find out whether one of these clients raises alone too; all that do, of the whole pool, are then left out."""
+    """Find out whether one of these clients also raises alone; all clients of the pool that do are then left out."""
 
     def among(places: Iterable[int]) -> dict[int, Exception]:
         found = {at: runner.error_of(at, pool, broadcast, states, keys) for at in places}
@@ -153,7 +154,7 @@ def _blame(
 
 
 def _clipped(pool: Pool, algorithm: Counted) -> Pool:
-    """The pool with a few mini-batches of each client; a partial one stays partial."""
+    """Return the pool with a few mini-batches of each client; a partial one stays partial."""
     sizes, batch = pool.sizes, algorithm.batch_size
     kept = np.minimum(sizes, _ROWS if batch is None else _BATCHES * batch + sizes % batch)
     if (kept == sizes).all():
@@ -213,7 +214,7 @@ def _vectorise(
     block: int,
     reason: str,
 ) -> tuple[str, str]:
-    """Check that a block of clients can be run at once; where counting settles nothing, time it against single clients."""
+    """Check that a block of clients can be run at once; if counting does not settle it, time it against single clients."""
     order = np.argsort(-pool.sizes, kind="stable")[:block]
     vector, single = Choices("vector", block), Choices("single")
 
@@ -222,7 +223,7 @@ def _vectorise(
 
     try:
         with warnings.catch_warnings():
-            # vmap tells of operations without a batching rule by a warning: those loop over the clients, slowly.
+            # vmap warns about operations without a batching rule: those loop over the clients, slowly.
             warnings.filterwarnings("error", message=".*batching rule.*")
             run(vector)
     except Exception as error:
@@ -238,7 +239,7 @@ def _vectorise(
 
 
 def _native(runner: Runner, cost: StepCost, widths: int) -> bool:
-    """Whether to make native code, which costs a run of the compiler for each width."""
+    """Decide whether to make native code, which costs a compiler run for each width."""
     wish, device = runner.training.compile, runner.network.device
     if wish == "never" or device.type != "cpu" or cost.convolves or not enabled() or not can_compile(device):
         return False
@@ -246,7 +247,7 @@ def _native(runner: Runner, cost: StepCost, widths: int) -> bool:
 
 
 def _compile(runner: Runner, programs: int) -> bool:
-    """Whether to compile so many programs, given the seconds that one client's update takes uncompiled."""
+    """Decide whether to compile ``programs`` programs, given the seconds of one client's uncompiled update."""
     wish, device = runner.training.compile, runner.network.device
     if wish == "never":
         return False
@@ -262,7 +263,7 @@ def _compile(runner: Runner, programs: int) -> bool:
 def _verified(
     runner: Runner, chosen: Choices, pool: Pool, broadcast: Tree, states: Privates, keys: NDArray[np.uint64]
 ) -> Choices:
-    """Compare one client with the reference; a model whose examples look at each other within a batch fails here."""
+    """Compare one client with the reference; a model whose examples depend on each other within a batch fails here."""
     sizes = pool.sizes
     # A client with a partial batch shows whether padding leaks, one of another size whether masking does.
     members = np.unique(np.concatenate([np.argsort(sizes, kind="stable")[[0, -1]], [0]]))
@@ -279,7 +280,7 @@ def _verified(
             return _each(runner, f"alone a client raises what it does not in a block ({_short(error)})")
         wrong = _differs(want, got, dict.fromkeys(got, _CLOSE))
         if wrong:
-            # Rounding may flip a maximum or a ReLU, and training amplifies that: how far does a nudge carry?
+            # Rounding may flip a maximum or a ReLU, and training amplifies that: how far does a small change carry?
             nudged = reference(_nudge(broadcast))
             reach = {name: _CLOSE + 30.0 * _gap(want[name], nudged[name]) for name in want}
             wrong = _differs(want, got, reach)
@@ -297,7 +298,7 @@ def _found(
     keys: NDArray[np.uint64],
     members: NDArray[np.int64],
 ) -> Iterator[tuple[int, dict[str, Tree], bool]]:
-    """What single clients give: ``(client, values, whether they are sums)``; sums where the reply has them, for those are run mostly."""
+    """Yield the results of single clients: ``(client, values, whether they are sums)``; sums if the reply has them, as those run most often."""
     try:
         sums = []
         for at in members.tolist():
@@ -317,7 +318,7 @@ def _found(
 
 @contextmanager
 def _trying(runner: Runner) -> Iterator[None]:
-    """Let what is raised refuse the way in which cohorts are run."""
+    """Let exceptions reject the way of running on trial."""
     before, runner.trying = runner.trying, True
     try:
         yield
@@ -329,7 +330,7 @@ _CLOSE = 1e-3
 
 
 def _nudge(broadcast: Tree) -> Tree:
-    """The broadcast with every other parameter entry moved by a few units of float32 rounding."""
+    """Return the broadcast with every other parameter entry moved by a few units of float32 rounding."""
 
     def move(leaf: Any) -> Any:
         array = np.array(leaf)
@@ -341,7 +342,7 @@ def _nudge(broadcast: Tree) -> Tree:
 
 
 def _differs(want: dict[str, Tree], got: dict[str, Tree], within: dict[str, float]) -> str:
-    """The first aggregate that is further from the reference than allowed, or ``""``; non-finite ones are not compared."""
+    """Return the first aggregate further from the reference than allowed, or ``""``; non-finite ones are not compared."""
     for name, value in want.items():
         if _gap(value, got[name]) > within[name]:
             return name
@@ -349,7 +350,7 @@ def _differs(want: dict[str, Tree], got: dict[str, Tree], within: dict[str, floa
 
 
 def _gap(want: Tree, got: Tree) -> float:
-    """``||got - want|| / ||want||`` over all leaves; 0 where the reference is not finite."""
+    """Return ``||got - want|| / ||want||`` over all leaves; 0 if the reference is not finite."""
     pairs = list(zip(T.leaves(want), T.leaves(got), strict=True))
     size = float(sum(np.square(np.asarray(a, dtype=np.float64)).sum() for a, _ in pairs))
     apart = float(sum(np.square(np.asarray(b, dtype=np.float64) - np.asarray(a)).sum() for a, b in pairs))

@@ -1,4 +1,4 @@
-"""Mini-batches as tensors: rows of the pool gathered into buffers that are used again, cut into windows of a few steps."""
+"""Mini-batches as tensors: rows of the pool gathered into reused buffers, cut into windows of a few steps."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["Feed"]
 
 Tensor = torch.Tensor
-_FETCH = 8 << 20  # bytes of rows that are laid out at once
+_FETCH = 8 << 20  # bytes of rows laid out at once
 
 
 class Feed:
@@ -38,11 +38,11 @@ class Feed:
         self._rows: dict[str, Tensor] = {}
 
     def cut(self, plan: BatchSchedule) -> bool:
-        """Whether padded rows must be cut off, because the loss gives means only."""
+        """Tell whether padded rows must be cut off because the loss only gives means."""
         return plan.weights is not None and not self.network.loss.padded
 
     def chunks(self, pool: Pool, plan: BatchSchedule, unroll: int) -> Iterator[tuple[int, int]]:
-        """Yield ``(begin, end)`` of runs of steps whose rows are few enough to be gathered at once, whole windows each but the last."""
+        """Yield ``(begin, end)`` of runs of steps whose rows are few enough to gather at once; all but the last are whole windows."""
         slots, total, width = plan.rows.shape
         size = pool.x[:1].numel() * pool.x.element_size() * slots * width * unroll
         chunk = max(1, _FETCH // max(1, size)) * unroll
@@ -82,7 +82,7 @@ class Feed:
             window = [column[k] for column in columns]
             if bare[k]:
                 window = [*window[: len(pool.columns)], window[-1]]
-            if cut and weights is not None:  # a loss of means: the real rows only, one step a call
+            if cut and weights is not None:  # a loss of means: the real rows only, one step per call
                 real = int(weights[k].sum())
                 own = len(pool.columns)
                 window[:own] = [column[:, :real] for column in window[:own]]
@@ -98,7 +98,7 @@ class Feed:
         return [*data, awake, torch.from_numpy(seeds).to(device)]
 
     def _fetch(self, name: str, column: Tensor, rows: Tensor) -> Tensor:
-        """``column[rows]`` in a buffer that is used again; images keep their memory order."""
+        """Return ``column[rows]`` in a reused buffer; images keep their memory order."""
         flat = rows.reshape(-1)
         images = column.dim() == 4 and not column.is_contiguous()
         source = column.permute(0, 2, 3, 1) if images else column
@@ -112,5 +112,5 @@ class Feed:
 
 
 def _all(mask: Any, count: int) -> Any:
-    """For each window, whether nothing is masked."""
+    """Tell for each window whether nothing is masked."""
     return np.ones(count, dtype=bool) if mask is None else np.asarray(mask, dtype=bool).reshape(count, -1).all(axis=1)

@@ -1,4 +1,4 @@
-"""What clients hold between the passes of a round: only their new private states are wanted, not their replies."""
+"""What clients keep between the passes of a round: only their new private states are needed, not their replies."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class PassError(Exception):
     """Some clients raised in a pass before the last.
 
     Attributes:
-        errors: place in the cohort -> what.
+        errors: place in the cohort -> exception.
     """
 
     def __init__(self, errors: dict[int, Exception]) -> None:
@@ -40,22 +40,22 @@ def states_after(
     keys: NDArray[np.uint64],
     epochs: int | None = None,
 ) -> Privates:
-    """Train a cohort for its new private states alone: with its sums, which run in native code where that can be had.
+    """Train a cohort for its new private states alone: with its sums, which run in native code if possible.
 
     Args:
         training: the pass.
         shards: the clients' rows; see `LocalTraining.many`, as for the others.
         broadcast: what the server sent.
-        clients: the private states that the pass begins with.
-        keys: one a client.
-        epochs: (or steps) to do in place of the algorithm's own.
+        clients: the private states at the start of the pass.
+        keys: one for each client.
+        epochs: epochs (or steps) in place of the algorithm's own.
 
     Raises:
-        PassError: for some clients something was raised.
+        PassError: some clients raised.
     """
     try:
         parts = training.many_sum(shards, broadcast, clients, keys, epochs).states
-    except Exception:  # single replies, which nobody can add up; or an error, and this tells whose
+    except Exception:  # replies that cannot be added up; or an error, and this shows whose
         batches = list(training.many(shards, broadcast, clients, keys, epochs))
         errors = {place: error for batch in batches for place, error in batch.errors.items()}
         if errors:
@@ -65,7 +65,7 @@ def states_after(
 
 
 def _joined(parts: list[tuple[NDArray[np.int64], Tree]], count: int) -> Privates:
-    """Stacked states of parts of a cohort, ``(positions, states)`` each, in its order; none where there is no part."""
+    """Return stacked states of parts of a cohort, ``(positions, states)`` each, in its order; none if there is no part."""
     if not parts:
         return Privates(None, count)
     order = np.argsort(np.concatenate([positions for positions, _ in parts]), kind="stable")

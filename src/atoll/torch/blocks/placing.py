@@ -1,4 +1,4 @@
-"""Leaves as tensors where the programs want them."""
+"""Leaves as tensors on the device and in the form that programs need."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ Tensor = torch.Tensor
 
 
 def sent_leaves(network: Network, broadcast: Tree, *, channels_last: bool = False) -> tuple[list[Tensor], Layout]:
-    """The broadcast as tensors."""
+    """Return the broadcast as tensors."""
     leaves, layout = flatten(without_buffers(broadcast))
     return [place(network, leaf, channels_last=channels_last) for leaf in leaves], layout
 
 
 def place(network: Network, leaf: Any, *, channels_last: bool = False) -> Tensor:
-    """A leaf as a tensor on the model's device."""
+    """Return a leaf as a tensor on the model's device."""
     tensor = to_tensor(leaf, network.device, network.dtype)
     if channels_last and tensor.dim() == 4:
         return tensor.contiguous(memory_format=torch.channels_last)

@@ -28,12 +28,12 @@ Form: TypeAlias = "tuple[tuple[str, tuple[int, ...], torch.dtype], ...]"
 
 @dataclass(frozen=True)
 class PoolPlace:
-    """Where rows are, for those who read them one by one.
+    """Where rows are, for code that reads them one by one.
 
     Attributes:
-        columns: contiguous tensors or arrays, in the order of the pool's; of the pool's clients alone, or of many others too.
+        columns: contiguous tensors or arrays, in the order of the pool's; of the pool's clients only, or of others too.
         first: number of each client's first row.
-        order: where the row of each number is, int32 or int64; ``None`` in the order of their numbers.
+        order: where each row is, int32 or int64; ``None`` if rows are in order.
     """
 
     columns: tuple[Any, ...]
@@ -46,11 +46,11 @@ class Pool:
     """Rows of several clients, client after client.
 
     Attributes:
-        columns: ``x``, the inputs, ``(rows, ...)``: floating point in the model's dtype, whole numbers (token ids) in int64; ``y``, the targets;
-            and what else the loss asks for.
+        columns: ``x``, the inputs, ``(rows, ...)``: floating point in the model's dtype, whole numbers (token ids) in
+            int64; ``y``, the targets; and further columns that the loss asks for.
         labels: the targets as NumPy, for checks.
         offsets: client ``c`` has the rows ``offsets[c]:offsets[c + 1]``.
-        epochs: (or steps) that are asked of the clients; ``None`` for the algorithm's own.
+        epochs: epochs (or steps) that the clients must do; ``None`` for the algorithm's own.
     """
 
     columns: dict[str, torch.Tensor]
@@ -70,50 +70,50 @@ class Pool:
 
     @property
     def sizes(self) -> NDArray[np.int64]:
-        """Rows of each client."""
+        """Return the rows of each client."""
         return np.diff(self.offsets)
 
     @property
     def form(self) -> Form:
-        """Of a row."""
+        """Return the form of a row."""
         return tuple((name, tuple(column.shape[1:]), column.dtype) for name, column in self.columns.items())
 
     @property
     def place(self) -> PoolPlace:
-        """Where the rows are."""
+        """Return where the rows are."""
         columns = tuple(column.contiguous() for column in self.columns.values())
         return PoolPlace(columns, np.ascontiguousarray(self.offsets[:-1], np.int64), None)
 
     def part(self, clients: NDArray[np.int64]) -> Pool:
-        """The rows of some clients."""
+        """Return the rows of some clients."""
         rows = np.concatenate([np.arange(self.offsets[c], self.offsets[c + 1]) for c in clients])
         return self.take(rows, self.sizes[clients])
 
     def take(self, rows: NDArray[np.int64], sizes: NDArray[np.int64]) -> Pool:
-        """Some rows, of clients with so many each."""
+        """Return some rows, of clients with ``sizes`` rows each."""
         index = torch.from_numpy(rows).to(self.x.device)
         offsets = np.concatenate([[0], np.cumsum(sizes)])
         columns = {name: column[index] for name, column in self.columns.items()}
         return Pool(columns, self.labels[rows], offsets, self.epochs)
 
     def work(self, algorithm: Algorithm) -> Counted:
-        """How an algorithm goes through these rows: as often as is asked."""
+        """Return how an algorithm goes through these rows, with the epochs asked for."""
         return quota(algorithm, self.epochs)
 
 
 def names_of(shard: Any) -> tuple[str, ...]:
-    """The names of a client's columns."""
+    """Return the names of a client's columns."""
     if isinstance(shard, Mapping):
         return tuple(map(str, shard))
     return tuple(getattr(shard, "columns", ("x", "y")))
 
 
 def columns_of(shard: Any, extra: Sequence[str] = ()) -> dict[str, NDArray[Any]]:
-    """The columns of one client: inputs, targets, and some others.
+    """Return the columns of one client: inputs, targets, and some others.
 
     Args:
         shard: anything with columns ``x`` and ``y`` (a `Shard`, a `Dataset`, a dict), or a pair ``(x, y)``.
-        extra: names of further columns; ``"index"`` is made where the rows are put together.
+        extra: names of further columns; ``"index"`` is made when the rows are put together.
 
     Raises:
         DataError: no such columns, or columns of different lengths.
@@ -140,7 +140,7 @@ def columns_of(shard: Any, extra: Sequence[str] = ()) -> dict[str, NDArray[Any]]
 def pool_of(
     columns: Mapping[str, NDArray[Any]], offsets: NDArray[np.int64], device: torch.device, dtype: torch.dtype
 ) -> Pool:
-    """Make a pool of stacked columns. What a label that is not there holds is never looked at: it becomes 0."""
+    """Make a pool of stacked columns. A missing label is never used: it becomes 0."""
     labels, there = columns["y"], columns.get(LABELLED)
     if there is not None:
         labels = without_hidden(labels, there)
@@ -150,12 +150,12 @@ def pool_of(
 
 
 def numbered(offsets: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The number of each row among its client's."""
+    """Return the number of each row within its client's rows."""
     return np.arange(offsets[-1]) - np.repeat(offsets[:-1], np.diff(offsets))
 
 
 def _input(array: NDArray[Any], device: torch.device, dtype: torch.dtype) -> torch.Tensor:
-    """Inputs: bytes and booleans are measurements (pixels), wider integers are ids."""
+    """Convert inputs: bytes and booleans are measurements (pixels), wider integers are ids."""
     tensor = _shared(array)
     ids = not tensor.is_floating_point() and tensor.dtype not in (torch.uint8, torch.bool)
     return tensor.to(device=device, dtype=torch.int64 if ids else dtype)

@@ -1,4 +1,4 @@
-"""The private states of a cohort on their way to its programs: stacked where they are alike, one by one where not."""
+"""The private states of a cohort as input of its programs: stacked if they are alike, otherwise one by one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["Privates"]
 
 
 class Privates:
-    """Private states, one a client.
+    """Private states, one for each client.
 
     Args:
         states: one by one, ``None`` before a client's first.
@@ -34,7 +34,7 @@ class Privates:
 
     @staticmethod
     def of(states: Sequence[Tree] | Privates | None, count: int) -> Privates:
-        """Any of the forms in which a caller has them; ``None`` for no state at all."""
+        """Take any form in which a caller has them; ``None`` for no state at all."""
         return states if isinstance(states, Privates) else Privates(states, count)
 
     def __len__(self) -> int:
@@ -54,7 +54,7 @@ class Privates:
         return Privates(None if self._states is None else [self._states[i] for i in at.tolist()], len(at))
 
     def leaves(self, fresh: Any) -> tuple[list[NDArray[Any]], Layout]:
-        """Stacked leaves, and the structure of one client's state.
+        """Return stacked leaves, and the structure of one client's state.
 
         Args:
             fresh: makes the state of a client that has none.

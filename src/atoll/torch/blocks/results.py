@@ -1,4 +1,4 @@
-"""What training a cohort gives: replies of blocks of clients, or sums over the cohort."""
+"""Results of training a cohort: replies of blocks of clients, or sums over the cohort."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class TrainedBatch(Batch):
 
     @staticmethod
     def failed(errors: dict[int, Exception]) -> TrainedBatch:
-        """No client, and what was raised for some."""
+        """Return a batch of no client, with the exceptions of some."""
         return TrainedBatch(np.zeros(0, np.int64), {}, errors=errors)
 
 
@@ -40,14 +40,15 @@ class Summed:
     """A cohort as sums.
 
     Attributes:
-        totals: named sums over the clients that were kept.
+        totals: named sums over the kept clients.
         kept: positions in the sums, in order.
         rejected: position -> why a client was kept out.
         states: ``(positions, stacked states)`` of each block; empty when the algorithm keeps none.
-        steps: local steps, one a client of the cohort.
-        losses: mean training losses, one a client of the cohort.
-        sizes: examples, one a client of the cohort.
-        rows: in place of ``totals``, what single clients add: ``(positions, totals with a leading client axis)`` of each piece.
+        steps: local steps of each client of the cohort.
+        losses: mean training loss of each client of the cohort.
+        sizes: examples of each client of the cohort.
+        rows: in place of ``totals``, the summands of single clients: ``(positions, totals with a leading client axis)``
+            of each piece.
     """
 
     totals: Totals

@@ -1,7 +1,7 @@
 """Which rows each client takes at each step, as arrays: mini-batches of a whole block of clients, padded exactly.
 
-The order of a client's batches is that of `atoll.learn.local.update.batch_rows`: keyed by (client key, epoch), the last partial batch
-kept, a full batch taken as it lies.
+The order of a client's batches is that of `atoll.learn.local.update.batch_rows`: keyed by (client key, epoch), with the
+last partial batch kept and a full batch in stored order.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class BatchSchedule:
         active: whether a client takes the step, ``(clients, steps)``; ``None`` when all take all.
         steps: steps of each client, ``(clients,)``.
         sizes: examples of each client, ``(clients,)``.
-        seeds: for the draws of each client at each step, ``(clients, steps, 2)``.
+        seeds: of each client's random draws at each step, ``(clients, steps, 2)``.
     """
 
     rows: NDArray[np.int64]
@@ -46,20 +46,20 @@ class BatchSchedule:
     seeds: NDArray[np.int64]
 
     def one(self, i: int) -> BatchSchedule:
-        """The schedule of one client of a block in which all take all steps."""
+        """Return the schedule of one client of a block in which all clients take all steps."""
         row = slice(i, i + 1)
         weights = None if self.weights is None else self.weights[row]
         return BatchSchedule(self.rows[row], weights, None, self.steps[row], self.sizes[row], self.seeds[row])
 
 
 def cut_blocks(sizes: NDArray[np.int64], block: int) -> Iterator[NDArray[np.int64]]:
-    """Cut a cohort of like clients into blocks of at most ``block``, in order."""
+    """Cut a cohort of equal clients into blocks of at most ``block``, in order."""
     for start in range(0, len(sizes), block):
         yield np.arange(start, min(start + block, len(sizes)))
 
 
 def pad_width(width: int) -> int:
-    """The next of 1, 2, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, ...: few distinct widths, so that few programs are made."""
+    """Return the next of 1, 2, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, ...: few distinct widths, so that few programs are made."""
     if width <= 2:
         return max(width, 1)
     power = 1 << ((width - 1).bit_length() - 1)
@@ -107,7 +107,7 @@ def schedule(
 
 
 class Orders:
-    """The mini-batches of some clients, each as long as it is; any stretch of steps can be laid out as a rectangle.
+    """The mini-batches of some clients, each in its own length; any range of steps can be laid out as a rectangle.
 
     Args:
         members: which clients of the pool, in block order.
@@ -136,7 +136,7 @@ class Orders:
     def rectangle(self, slots: int, stretch: tuple[int, int], width: int) -> BatchSchedule:
         """Lay out the steps ``stretch[0] .. stretch[1] - 1`` of the first ``slots`` clients.
 
-        Slots without a client, steps after a client's last, and places behind a partial batch are masked.
+        Slots without a client, steps after a client's last, and places after a partial batch are masked.
         """
         begin, end = stretch
         shape = (slots, end - begin, width)
@@ -148,7 +148,7 @@ class Orders:
                 continue
             real = made >= 0
             first = self._begin[at][:, None, None]
-            # A padded entry repeats the client's first row, so that whatever the model computes there is finite.
+            # A padded entry repeats the client's first row, so that the model's results there are finite.
             rows[at, : made.shape[1]] = first
             rows[at, : made.shape[1], : made.shape[2]] = np.where(real, made, 0) + first
             weights[at, : made.shape[1], : made.shape[2]] = real
@@ -161,14 +161,14 @@ class Orders:
 
 
 def _kinds(sizes: NDArray[np.int64], steps: NDArray[np.int64]) -> list[tuple[int, int]]:
-    """The different pairs of a size and a number of steps, sorted."""
+    """Return the distinct pairs of a size and a number of steps, sorted."""
     if len(sizes) and (sizes == sizes[0]).all() and (steps == steps[0]).all():
         return [(int(sizes[0]), int(steps[0]))]
     return sorted(set(zip(sizes.tolist(), steps.tolist(), strict=True)))
 
 
 def _orders(n: int, size: int, steps: int, keys: NDArray[np.uint64], cyclic: bool) -> NDArray[Any]:
-    """Row numbers ``(clients, steps, size)`` of clients with ``n`` examples; -1 where a last batch is partial."""
+    """Return row numbers ``(clients, steps, size)`` of clients with ``n`` examples; -1 fills a partial last batch."""
     per_epoch = -(-n // size)
     passes = -(-steps // per_epoch)
     if size == n:

@@ -1,4 +1,4 @@
-"""Where a cohort's rows come from: fetched together, or left where they are stored for native code to read one by one."""
+"""Where a cohort's rows come from: fetched together, or left in storage for native code to read one by one."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class RowSource:
     """Where a cohort's rows come from.
 
     Args:
-        shards: one a client, or `Rows`, which stack many at once.
+        shards: one for each client, or `Rows`, which stack many at once.
         count: clients.
     """
 
@@ -38,7 +38,7 @@ class RowSource:
         self.count = count
 
     def pool(self, positions: NDArray[np.int64], network: Network, objective: Objective | None = None) -> Pool:
-        """The rows of some clients, with the columns that a loss asks for (by default the network's); left where they are if they can be read there."""
+        """Return the rows of some clients, with the columns that a loss asks for (by default the network's); they stay in storage if they can be read there."""
         extra = (objective or network.loss).signature.wants(self._names)
         locate = getattr(self._shards, "locate", None)
         made_here = "index" in extra or LABELLED in extra
@@ -80,7 +80,7 @@ class RowSource:
 
 
 def rows_of(cohort: Cohort) -> Callable[..., Any] | list[Any]:
-    """How to fetch the cohort's rows: in one call where the population can, else shard by shard."""
+    """Return how to fetch the cohort's rows: in one call if the population can, else shard by shard."""
     if not hasattr(cohort.population, "gather"):
         return [cohort.shard(i) for i in range(len(cohort))]
     return Rows(cohort.population, cohort.positions)
@@ -98,20 +98,20 @@ class Rows:
         return tuple(getattr(self._population, "columns", ("x", "y")))
 
     def __call__(self, which: NDArray[np.int64], extra: Sequence[str] = ()) -> Any:
-        """Fetched together."""
+        """Fetch rows together."""
         return self._population.gather(self._positions[which], "x", "y", *extra)
 
     def locate(self, which: NDArray[np.int64], extra: Sequence[str] = ()) -> Any:
-        """Where they are; ``None`` where nobody can say."""
+        """Return where the rows are; ``None`` if that is unknown."""
         ask = getattr(self._population, "located", None)
         return None if ask is None else ask(self._positions[which], "x", "y", *extra)
 
 
 class StoredPool(Pool):
-    """Rows that stay where they are until somebody wants them together: native code reads them one by one.
+    """Rows that stay in storage until they are needed together; native code reads them one by one.
 
     Args:
-        names: of the columns.
+        names: the columns' names.
         place: where they are, whole columns.
         sizes: rows of each client.
         gather: makes a pool of them.
@@ -129,12 +129,12 @@ class StoredPool(Pool):
 
     @property
     def sizes(self) -> NDArray[np.int64]:
-        """Rows of each client."""
+        """Return the rows of each client."""
         return self._sizes
 
     @cached_property
     def offsets(self) -> NDArray[np.int64]:  # type: ignore[override]
-        """Where each client's rows begin once they are fetched."""
+        """Return where each client's rows begin once they are fetched."""
         return np.concatenate([np.zeros(1, np.int64), np.cumsum(self._sizes)])
 
     @cached_property
@@ -143,23 +143,23 @@ class StoredPool(Pool):
 
     @cached_property
     def columns(self) -> dict[str, torch.Tensor]:  # type: ignore[override]
-        """Fetched."""
+        """Fetch the columns."""
         return self._pool.columns
 
     @cached_property
     def labels(self) -> NDArray[Any]:  # type: ignore[override]
-        """Targets as NumPy, fetched."""
+        """Fetch the targets as NumPy."""
         return self._pool.labels
 
     @property
     def form(self) -> Form:
-        """Of a row."""
+        """Return the form of a row."""
         pairs = zip(self._names, self._place.columns, strict=True)
         return tuple((name, tuple(column.shape[1:]), _DTYPES[np.dtype(column.dtype)]) for name, column in pairs)
 
     @property
     def place(self) -> PoolPlace:
-        """Where the rows are."""
+        """Return where the rows are."""
         return self._place
 
 
@@ -167,5 +167,5 @@ _DTYPES: dict[Any, torch.dtype] = {np.dtype(np.float32): torch.float32, np.dtype
 
 
 def _ready(columns: Sequence[NDArray[Any]], dtype: torch.dtype) -> bool:
-    """Whether stored columns are what a model with parameters of a type takes, so that they can be read as they lie."""
+    """Tell whether stored columns have the type that a model with such parameters takes, so that they can be read in place."""
     return dtype == torch.float32 and all(readable(column) for column in columns)

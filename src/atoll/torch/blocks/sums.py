@@ -1,4 +1,4 @@
-"""What clients add to the sums of a cohort, and which of them are kept out."""
+"""What clients add to the sums of a cohort, and which clients are left out."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ Tensor = torch.Tensor
 def hand_over(
     made: Summed, update: Update, at: NDArray[np.int64], columns: list[NDArray[Any]], sums: list[NDArray[Any]]
 ) -> None:
-    """Put sums, and what is known of each of some clients, into the cohort's.
+    """Put sums, and the results of some clients, into the cohort's.
 
     Args:
-        made: the cohort's.
+        made: the cohort's results.
         update: knows the structures.
         at: the clients' positions.
-        columns: a row a client: steps, flags, losses, weights of the aggregates, leaves of the new states.
-        sums: leaves, which nobody writes to any more; with a leading client axis where ``made`` is of single clients.
+        columns: one row for each client: steps, flags, losses, weights of the aggregates, leaves of the new states.
+        sums: leaves that never change any more; with a leading client axis if ``made`` is of single clients.
     """
     assert update.state is not None  # noqa: S101 - set by tracing
     steps, flags, losses, *rest = columns
@@ -59,7 +59,7 @@ def hand_over(
 
 
 def _totals(update: Update, sums: list[NDArray[Any]], weights: Mapping[str, Any], count: int) -> Totals:
-    """The sums by name."""
+    """Return the sums by name."""
     assert update.reply is not None  # noqa: S101
     arrays = iter(sums)
     totals: Totals = {}
@@ -70,7 +70,7 @@ def _totals(update: Update, sums: list[NDArray[Any]], weights: Mapping[str, Any]
 
 
 def summands(update: Update, made: list[Tensor], losses: Tensor) -> tuple[list[Tensor], list[Tensor]]:
-    """What a client adds to each leaf of the sums, and the weight of each aggregate.
+    """Return what a client adds to each leaf of the sums, and the weight of each aggregate.
 
     Raises:
         CompositionError: the reply cannot be added up.
@@ -96,14 +96,14 @@ def summands(update: Update, made: list[Tensor], losses: Tensor) -> tuple[list[T
 
 
 def over(vector: Tensor, leaf: Tensor) -> Tensor:
-    """A number a client, shaped to multiply a leaf."""
+    """Return a vector over clients, shaped to multiply a leaf."""
     return vector.reshape(vector.shape + (1,) * (leaf.dim() - vector.dim()))
 
 
 def rejections(
     positions: NDArray[np.int64], names: list[str], flags: NDArray[Any], losses: NDArray[np.float64]
 ) -> dict[int, str]:
-    """Position -> what was not finite: the training loss, or an aggregate of the reply."""
+    """Return position -> what was not finite: the training loss, or an aggregate of the reply."""
     bad: dict[int, str] = {}
     if flags.all() and np.isfinite(losses).all():
         return bad
@@ -117,7 +117,7 @@ def rejections(
 
 
 def in_rows(pieces: list[tuple[NDArray[np.int64], Totals]]) -> tuple[NDArray[np.int64], Totals]:
-    """Totals of single clients, in order of position: the positions, and totals with a leading client axis."""
+    """Return totals of single clients, in order of position: the positions, and totals with a leading client axis."""
     if not pieces:
         return np.zeros(0, np.int64), {}
     at = np.concatenate([positions for positions, _ in pieces])

@@ -1,7 +1,7 @@
 """The local update of an algorithm as functions of flat tensors: start, a few steps, finish, and finish-and-add.
 
-Each is written for one client; ``clients`` turns it into the same for a block with a leading client axis (``vmap``). They are what
-gets traced and compiled.
+Each is written for one client; ``clients`` turns it into one for a block with a leading client axis (``vmap``). These
+functions are traced and compiled.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class StepForm:
     Attributes:
         unroll: steps in one call.
         weighted: whether batches are padded and rows carry weights.
-        masked: whether some clients sit some steps out.
+        masked: whether some clients skip some steps.
     """
 
     unroll: int
@@ -49,7 +49,7 @@ class StepForm:
 
 
 class _Oracle:
-    """``grad(params)`` and its kin, for tracing; remembers the first loss it saw."""
+    """``grad(params)`` and related functions, for tracing; it keeps the first loss."""
 
     def __init__(self, loss_at: Callable[[Tree], Tensor]) -> None:
         self.loss_at = loss_at
@@ -110,14 +110,14 @@ class Update:
         self.state: Layout | None = None
 
     def _each(self, fn: Callable[..., Any], in_dims: tuple[Any, ...]) -> Callable[..., Any]:
-        """The function over a block of clients, or itself for one client."""
+        """Return the function over a block of clients, or itself for one client."""
         return vmap(fn, in_dims=in_dims) if self.clients else fn
 
     def _tensors(self, leaves: Sequence[Any]) -> list[Tensor]:
         return _tensors(leaves, self.network.device, self.network.dtype)
 
     def alone(self) -> Update:
-        """The update of one client without a client axis."""
+        """Return the update of one client without a client axis."""
         if not self.clients:
             return self
         made = Update(self.network, self.algorithm, self.broadcast, self.client, 0, self.columns)
@@ -133,7 +133,7 @@ class Update:
             leaves, self.local = flatten(local)
             return self._tensors(leaves)
 
-        # A block whose start depends on nothing private has no batched input: the client axis is added here.
+        # If a block's start depends on nothing private, no input is batched: the client axis is added here.
         sent, private = list(flat[:n]), list(flat[n:])
         if self.clients and not private:
             return [leaf.expand(self.clients, *leaf.shape) for leaf in one(sent, private)]
@@ -197,7 +197,7 @@ class Update:
         after = self._tensors(after)
         loss = grad.first if grad.first is not None else torch.zeros((), dtype=self.network.dtype, device=seed.device)
         if active is not None:
-            pairs = zip(after, local, strict=True)  # a leaf that no step touches needs no choice
+            pairs = zip(after, local, strict=True)  # a leaf that no step changes needs no choice
             after = [old if new is old else torch.where(active, new, old) for new, old in pairs]
             loss = torch.where(active, loss, torch.zeros_like(loss))
         return after, loss
@@ -226,11 +226,11 @@ class Update:
         return made
 
     def finite(self, leaves: Sequence[Tensor]) -> list[Tensor]:
-        """For each aggregate of the reply, whether it is finite, one flag a client."""
+        """Return for each aggregate of the reply whether it is finite, one flag for each client."""
         assert self.reply is not None  # noqa: S101
         flags: list[Tensor] = []
         for fields in self.reply.build(list(leaves)).values():
-            # A sum is finite only if every term is (barring overflow, which is no result either).
+            # A sum is finite only if every term is (barring overflow, which is no valid result either).
             sums = [self._total(leaf) for leaf in T.leaves(fields) if isinstance(leaf, torch.Tensor)]
             total: Any = sum(s for s in sums if s.is_floating_point())
             flags.append(torch.isfinite(total))
@@ -241,7 +241,7 @@ class Update:
 
 
 def _tensors(leaves: Sequence[Any], device: torch.device, dtype: torch.dtype) -> list[Tensor]:
-    """Plain numbers among the leaves become tensors."""
+    """Turn plain numbers among the leaves into tensors."""
 
     def tensor(leaf: Any) -> Tensor:
         if isinstance(leaf, torch.Tensor):

@@ -1,7 +1,8 @@
-"""Native code: the local work of small models as C++ that is generated, compiled and kept.
+"""Native code: the local work of small models as generated, compiled and cached C++.
 
-The rest of the room uses three names: ``Natives`` (whole cohorts), ``make_native`` (the steps of one client) and ``enabled``. One switch turns all of
-it off: ``ATOLL_NATIVE=0`` in the environment. PyTorch's own programs run then, with the same results to rounding.
+The rest of the room uses three names: ``Natives`` (whole cohorts), ``make_native`` (the steps of one client) and
+``enabled``. One switch turns all of it off: ``ATOLL_NATIVE=0`` in the environment. PyTorch's own programs run then,
+with the same results to rounding.
 """
 
 from .cohorts import Natives

@@ -1,7 +1,7 @@
-"""A whole cohort in one call of native code: every client's start, steps and finish, added up where they are made.
+"""A whole cohort in one call of native code: every client's start, steps and finish, added up in place.
 
-One client's local state stays in the cache from its first step to the sum; nothing but sums, and a few numbers and the new private state of
-each client, is written to memory.
+One client's local state stays in the cache from its first step to the sum; only sums, a few numbers and the new private
+state of each client are written to memory.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class NativeCohort:
         leaves: tuple[list[Any], list[Any]],
         threads: int = 1,
     ) -> None:
-        """Train clients and add them to the sums, or keep what each adds where ``made`` is of single clients.
+        """Train clients and add them to the sums, or keep what each adds if ``made`` is of single clients.
 
         Args:
             made: the cohort's sums.
@@ -71,7 +71,7 @@ class NativeCohort:
             place: where their rows are.
             draws: the clients' mini-batches.
             leaves: of the broadcast, and of the private states, stacked; contiguous tensors or arrays.
-            threads: that share the clients; sums do not depend on it.
+            threads: threads that share the clients; sums do not depend on it.
         """
         sent, private = leaves
         begins = draws.begins
@@ -85,7 +85,7 @@ class NativeCohort:
         threads = min(threads, 1 + int(begins[-1]) // _WORTH)
         self._code(held, begins, draws, parts=parts, threads=threads)
         out, after = room.arrays["out"], 1 + len(self.update.kinds)
-        # New states outlive this call, and the room does not.
+        # New states outlive this call; the scratch memory does not.
         rest = [*out[after : after + after], *(leaf.copy() for leaf in out[after + after :])]
         sums = room.arrays["sums"]
         if made.rows is None:
@@ -93,7 +93,7 @@ class NativeCohort:
         hand_over(made, self.update, at, [draws.steps, np.stack(out[:after], 1), *rest], sums)
 
     def _room_for(self, count: int, parts: int, *, apart: bool) -> _Room:
-        """Memory for what is written of so many clients, kept between cohorts, but where it is handed out."""
+        """Return memory for the output of ``count`` clients, reused between cohorts unless it is handed out."""
         columns = {name: self._columns[name] for name in _WRITTEN}
         if apart:
             return _Room(columns, count, parts)
@@ -111,12 +111,12 @@ class NativeCohort:
 
 
 _WRITTEN = ("examples", "steps", "loss", "sums", "out")
-_PARTS = 16  # into which clients are cut at most
-_WORTH = 128  # local steps that repay a thread where the model is as small as can be
+_PARTS = 16  # the most parts that clients are cut into
+_WORTH = 128  # local steps that repay a thread, for the smallest models
 
 
 def _parts(clients: int) -> int:
-    """Parts of so many clients: never a question of cores, since sums are added up part by part."""
+    """Return the number of parts for ``clients`` clients; it never depends on cores, since sums are added up part by part."""
     return min(_PARTS, -(-clients // 2))
 
 
@@ -147,14 +147,14 @@ class _Room:
         self.arrays = {name: [t.numpy() for t in self.tensors_of(name)] for name in columns}
 
     def tensors_of(self, name: str) -> list[Tensor]:
-        """The columns of a name."""
+        """Return the columns of a name."""
         return [t for known, t in zip(self._names, self.tensors, strict=True) if known == name]
 
 
 def make_cohort(
     update: Update, sent: Sequence[Tensor], private: Sequence[Tensor], form: Form, width: int, weighted: bool
 ) -> NativeCohort | None:
-    """Translate and compile an update for mini-batches of one width, or return ``None`` where that cannot be done or would not pay.
+    """Translate and compile an update for mini-batches of one width, or return ``None`` if that is impossible or would not pay.
 
     Args:
         update: the functions, of one client.
@@ -224,13 +224,13 @@ def _columns(examples: Any, per: str) -> list[NativeColumn]:
 
 
 def _results(graph: torch.fx.GraphModule) -> list[Tensor]:
-    """Examples of what a graph gives."""
+    """Return examples of a graph's results."""
     outputs: Any = graph.graph.find_nodes(op="output")[0].args[0]
     return [torch.empty(node.meta["val"].shape, dtype=node.meta["val"].dtype) for node in outputs]
 
 
 def _after(update: Update) -> int:
-    """Results of `_ending` that follow the sums: flags, the loss, weights, the state."""
+    """Return the number of results of `_ending` after the sums: flags, the loss, weights, the state."""
     assert update.state is not None  # noqa: S101 - set by tracing
     return 2 + 2 * len(update.kinds) + update.state.count
 

@@ -1,4 +1,4 @@
-"""The native code of a runner: made when a cohort first needs it, kept, and given every client that fits."""
+"""The native code of a runner: made when a cohort first needs it, cached, and used for every client that fits."""
 
 from __future__ import annotations
 
@@ -55,11 +55,11 @@ class Natives:
 
     @property
     def ready(self) -> bool:
-        """Whether cohorts so far ran in native code."""
+        """Tell whether cohorts so far ran in native code."""
         return any(made is not None for made in self._made.values())
 
     def possible(self, chosen: Choices) -> bool:
-        """Whether native code is wanted, and these are losses and a device for which it is made."""
+        """Tell whether native code is wanted, and the loss and device support it."""
         if not enabled():
             return False
         network = self._network
@@ -76,7 +76,7 @@ class Natives:
         states: Privates,
         keys: NDArray[np.uint64],
     ) -> NDArray[np.int64] | None:
-        """Train clients and add them to the sums; return which are left for other programs, ``None`` for all."""
+        """Train clients and add them to the sums; return the clients left for other programs, ``None`` for all."""
         if not self.possible(chosen):
             return None
         algorithm, place = self._algorithm, pool.place
@@ -102,7 +102,7 @@ class Natives:
         return None if len(rest) == len(positions) else rest
 
     def warm(self, chosen: Choices, pool: Pool, broadcast: Tree, states: Privates) -> None:
-        """Make the code of all widths that unlike clients can come to need."""
+        """Make the code of all widths that unequal clients can need."""
         if not self.possible(chosen):
             return
         sent = sent_leaves(self._network, broadcast)
@@ -111,11 +111,11 @@ class Natives:
             self._code((width, True), pool.form, sent, private)
 
     def _placed(self, leaves: list[Any]) -> list[Any]:
-        """Leaves as native code reads them; those that are so already stay as they are."""
+        """Return leaves as native code reads them; suitable leaves stay as they are."""
         return [leaf if readable(leaf) else placed(self._network, leaf).contiguous() for leaf in leaves]
 
     def _code(self, kind: tuple[int, bool], form: Form, sent: Any, private: Any) -> NativeCohort | None:
-        """The code for a width and form of state, made when it is first asked for."""
+        """Return the code for a width and form of state, made on first use."""
         wanted = (kind, form, sent[1], private[1])
         if self._last is not None and self._last[0] == wanted:
             return self._last[1]
@@ -137,7 +137,7 @@ class Natives:
 
 
 def _by_width(natural: NDArray[np.int64], chosen: Choices, whole: bool) -> list[tuple[int, NDArray[np.int64]]]:
-    """Clients by the width of the code that they fit into, 0 for none; ``whole`` where a batch is all that a client has."""
+    """Return clients by the width of the code that they fit into, 0 for none; ``whole`` if a batch is all of a client's rows."""
     kinds = np.unique(natural[natural > 0]) if len(natural) and natural.min() < natural.max() else natural[:1]
     if len(kinds) == 1 and kinds[0] and (chosen.widths is None or int(kinds[0]) in chosen.widths):
         return [(int(kinds[0]), np.arange(len(natural)))]
@@ -147,5 +147,5 @@ def _by_width(natural: NDArray[np.int64], chosen: Choices, whole: bool) -> list[
 
 
 def _wider(natural: int) -> int:
-    """The next of 256, 1024 and 4096, 0 behind: clients come one by one, so that a wide batch takes little room."""
+    """Return the next of 256, 1024 and 4096, 0 beyond: clients run one by one, so a wide batch takes little room."""
     return next((width for width in (256, 1024, 4096) if natural <= width), 0)

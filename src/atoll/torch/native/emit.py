@@ -1,7 +1,7 @@
 """From a traced step to C++: elementwise chains become one loop, small products become calls of a template.
 
-Only what is known to be exact is translated: an operation, a type or a layout that is not in the tables raises `Unsupported`, and
-the step is compiled by PyTorch's own generator instead.
+Only operations that are known to be exact are translated. An operation, a type or a layout outside the tables raises
+`Unsupported`, and PyTorch's own generator compiles the step instead.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class _Emitter:
         return self.body
 
     def _forget(self, node: Node) -> None:
-        """Drop values that nobody asks for any more."""
+        """Drop values that are no longer needed."""
         self.done.add(node)
         for arg in node.all_input_nodes:
             if self.done.issuperset(arg.users):
@@ -88,7 +88,7 @@ class _Emitter:
         return NativeLeaf(self.names[number], meta(tuple(value.shape)), value.dtype)
 
     def _output(self, node: Node) -> None:
-        """Write all outputs, after what reads a variable that is written has been computed."""
+        """Write all outputs, after computing what reads a variable that is overwritten."""
         outputs: Any = node.args[0]
         written = {name for name, _ in self.targets}
         moves: list[tuple[NativeLeaf, Value, str]] = []
@@ -135,7 +135,7 @@ class _Emitter:
         return value if isinstance(value, NativeLeaf) and value.name else self._store(value)
 
     def _operand(self, arg: Any) -> NativeLeaf:
-        """A value that a product may read in any order: a turned expression is stored in the order in which its entries lie."""
+        """Return a value that a product may read in any order: a transposed expression is stored in memory order."""
         value = self._get(arg, torch.float32)
         if isinstance(value, NativeLeaf) or not value.parts:
             return self._leaf(arg)
@@ -156,7 +156,7 @@ class _Emitter:
         return made
 
     def _spread(self, value: Value, shape: tuple[int, ...]) -> Value:
-        """The value over a larger shape; what costs something is computed once before."""
+        """Return the value over a larger shape; costly expressions are computed once before."""
         if value.shape == shape:
             return value
         if isinstance(value, NativeLeaf):
@@ -186,7 +186,7 @@ class _Emitter:
         self._lines(lambda: [*loops(sizes[:-1]), "{", *row.moved(to, value, how), "}"], nest(sizes, [text]))
 
     def _lines(self, lanes: Callable[[], list[str]], plain: list[str]) -> None:
-        """Write statements in vectors where the processor has what it takes and the operations are in the table, else as they are."""
+        """Write statements as vector code if the processor and the table support it, else as plain code."""
         try:
             self.body.lines += [GUARD, *lanes(), "#else", *plain, "#endif"]
         except Mixed:
@@ -208,7 +208,7 @@ class _Emitter:
         name = node.target.overloadpacket.__name__  # type: ignore[union-attr]
         text = "(!{0})" if name == "bitwise_not" and made == torch.bool else text
         work = made
-        if made == torch.bool:  # a comparison works in the type of what it compares
+        if made == torch.bool:  # a comparison works in the type of its operands
             typed = [dtype_of(a) for a in node.args if isinstance(a, Node)]
             work = typed[0]
             for other in typed[1:]:
@@ -271,7 +271,7 @@ class _Emitter:
         return Expr(literal(number, value.dtype), [], tuple(value.shape), value.dtype)
 
     def _positions(self, node: Node) -> Value:
-        """``iota`` and ``arange``: entries that are their own place."""
+        """Translate ``iota`` and ``arange``: each entry is its own position."""
         if node.target is torch.ops.prims.iota.default:
             (length,), start, step = node.args, node.kwargs["start"], node.kwargs["step"]
         elif node.target is aten.arange.start_step:
@@ -378,7 +378,7 @@ class _Emitter:
         return to
 
     def _settle(self) -> None:
-        """Compute what still waits, before memory that it may read is overwritten."""
+        """Compute pending values before memory that they may read is overwritten."""
         for node, value in self.values.items():
             if isinstance(value, Expr) and value.parts:
                 self.values[node] = self._store(value)
@@ -401,7 +401,7 @@ class _Emitter:
 
 
 def _plain(leaf: NativeLeaf, shape: tuple[int, ...]) -> bool:
-    """Whether the entries are all of a variable's, in order."""
+    """Tell whether the entries are all of a variable's, in order."""
     return leaf.shape == shape and leaf.at.is_contiguous() and leaf.at.storage_offset() == 0
 
 

@@ -1,7 +1,7 @@
 """Elementwise expressions over a vector of lanes, for processors whose loads and stores can leave lanes out.
 
-A row of ten entries is then one vector with six idle lanes, where a compiler by itself would take eight entries together and two by
-themselves. Expressions that mix types, or look entries up, are left to the compiler.
+A row of ten entries is then one vector with six idle lanes, where a compiler would take eight entries together and two
+separately. Expressions that mix types, or look entries up, are left to the compiler.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class LaneRow:
         return self._along(line)
 
     def _along(self, line: Callable[[str], str]) -> list[str]:
-        """Whole vectors, then what is left."""
+        """Handle whole vectors, then the rest."""
         n, axis = self._count, self._axis
         if n < _SHORTEST:
             raise Mixed
@@ -97,12 +97,12 @@ class LaneRow:
         ]
 
     def _wide(self, value: Value, part: str) -> str:
-        """The expression as a vector."""
+        """Return the expression as a vector."""
         text, wide = self._text(value, part)
         return text if wide else f"wide({text})"
 
     def _text(self, value: Value, part: str) -> tuple[str, bool]:
-        """The expression, and whether it is a vector or the same for the whole row."""
+        """Return the expression, and whether it is a vector or the same for the whole row."""
         if isinstance(value, NativeLeaf):
             place = self._places[id(value)]
             if not self._steps[id(value)]:
@@ -120,12 +120,12 @@ class LaneRow:
 
 
 def loops(sizes: Sequence[int], first: int = 0) -> list[str]:
-    """The heads of nested loops over ``i<first>``, ``i<first + 1>``, ..."""
+    """Return the heads of nested loops over ``i<first>``, ``i<first + 1>``, ..."""
     return [f"for (int i{d} = 0; i{d} < {n}; ++i{d})" for d, n in enumerate(sizes, first)]
 
 
 def nest(sizes: Sequence[int], inner: list[str]) -> list[str]:
-    """Nested loops, of which the last may run in any order."""
+    """Return nested loops, of which the last may run in any order."""
     heads = loops(sizes)
     return [*heads[:-1], *(["#pragma omp simd", heads[-1]] if heads else []), "{", *inner, "}"]
 

@@ -1,4 +1,4 @@
-"""From C++ text to a loaded library, compiled for this processor and kept between runs."""
+"""From C++ text to a loaded library, compiled for this processor and cached between runs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _TIMEOUT = 300.0
 
 
 def library_of(source: str) -> ctypes.CDLL | None:
-    """Compile, or take what an earlier run compiled on such a machine; ``None`` where that cannot be done."""
+    """Compile, or take what an earlier run compiled on such a machine; ``None`` if that is impossible."""
     compiler = cpp_compiler()
     if compiler is None or os.name != "posix":
         return None
@@ -54,7 +54,7 @@ def library_of(source: str) -> ctypes.CDLL | None:
 
 
 def _processor() -> str:
-    """What the processor can do, since the code is made for this one."""
+    """Describe the processor's features, since the code is made for this one."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

@@ -16,7 +16,7 @@ aten: Any = torch.ops.aten
 prims: Any = torch.ops.prims
 
 C_TYPES = {torch.float32: "float", torch.int64: "i64", torch.int32: "int32_t", torch.bool: "uint8_t"}
-"""Types of entries that a native program may hold."""
+"""Entry types that a native program supports."""
 
 VIEWS = {
     aten.alias.default,
@@ -34,7 +34,7 @@ VIEWS = {
     aten.transpose.int,
     aten.unsqueeze.default,
 }
-"""Operations that look at the same memory in another way; ``view`` and its kin may need a copy first."""
+"""Operations that view the same memory in another way; ``view`` and related ones may need a copy first."""
 
 CONVERSIONS = {prims.convert_element_type.default, aten._to_copy.default, aten.clone.default}
 """Operations that change the type at most."""
@@ -83,7 +83,7 @@ _SHIFTS = {"__rshift__": "({0} >> {1})", "bitwise_right_shift": "({0} >> {1})"}
 
 
 def _table() -> dict[Any, str]:
-    """Every overload of the named operations that takes tensors and numbers."""
+    """Return every overload of the named operations that takes tensors and numbers."""
     made: dict[Any, str] = {}
     for names in (_BINARY, _UNARY, _FLOATING, _SHIFTS):
         for name, text in names.items():
@@ -105,9 +105,9 @@ POINTWISE: dict[Any, str] = _table()
 
 @functools.cache
 def simple_operations() -> Mapping[Any, Any]:
-    """Decompositions into what is translated; PyTorch's core set, and softmax and normalisations taken apart further.
+    """Return decompositions into translatable operations; PyTorch's core set, and softmax and normalisations taken apart further.
 
-    Made once a process: collecting PyTorch's takes as long as tracing a small model's step.
+    Made once for each process: collecting PyTorch's takes as long as tracing a small model's step.
     """
     from torch._decomp import core_aten_decompositions, get_decompositions
 
@@ -129,7 +129,7 @@ def simple_operations() -> Mapping[Any, Any]:
 
 
 def literal(value: float, dtype: torch.dtype) -> str:
-    """A number in C++."""
+    """Return a number in C++."""
     if dtype == torch.float32:
         if math.isnan(value):
             return "NOT_A_NUMBER"

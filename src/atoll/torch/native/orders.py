@@ -29,16 +29,16 @@ __all__ = ["ORDERS", "Draws", "address", "readable"]
 
 @dataclass
 class Draws:
-    """What native code must know of some clients to draw their mini-batches.
+    """What native code needs to draw the mini-batches of some clients.
 
     Attributes:
-        keys: one a client.
+        keys: one for each client.
         first: number of each client's first row.
         sizes: rows of each client.
         batches: rows of each client's full mini-batch.
         steps: steps of each client.
-        cyclic: whether rows are taken as they lie.
-        order: where the row of each number is, int32 or int64; ``None`` in the order of their numbers.
+        cyclic: whether rows are taken in stored order.
+        order: where each row is, int32 or int64; ``None`` if rows are in order.
     """
 
     keys: NDArray[np.uint64]
@@ -51,7 +51,7 @@ class Draws:
 
     @classmethod
     def of(cls, work: Counted, place: PoolPlace, sizes: NDArray[np.int64], keys: NDArray[np.uint64]) -> Draws:
-        """Those of clients with so many rows, at a place."""
+        """Return the draws of clients with ``sizes`` rows, at a place."""
         batches = np.ascontiguousarray(work.batch_of(sizes), np.int64)
         steps = np.ascontiguousarray(count_many(work, sizes, keys), np.int64)
         return cls(
@@ -59,7 +59,7 @@ class Draws:
         )
 
     def part(self, which: NDArray[np.int64]) -> Draws:
-        """Those of some of the clients; the same where it is all of them."""
+        """Return the draws of some of the clients; the same object for all of them."""
         if len(which) == len(self.steps):
             return self
         first, sizes, batches, steps = (c[which] for c in (self.first, self.sizes, self.batches, self.steps))
@@ -67,23 +67,23 @@ class Draws:
 
     @cached_property
     def longest(self) -> int:
-        """The most steps of a client."""
+        """Return the most steps of a client."""
         return int(self.steps.max(initial=0))
 
     @cached_property
     def largest(self) -> int:
-        """The most rows of a client."""
+        """Return the most rows of a client."""
         return int(self.sizes.max(initial=0))
 
     @cached_property
     def begins(self) -> NDArray[np.int64]:
-        """Client ``c`` takes the steps ``begins[c]:begins[c + 1]``, ``(clients + 1,)``."""
+        """Return where steps begin: client ``c`` takes the steps ``begins[c]:begins[c + 1]``, ``(clients + 1,)``."""
         made = np.zeros(len(self.steps) + 1, np.int64)
         np.cumsum(self.steps, out=made[1:])
         return made
 
     def partial(self, width: int) -> bool:
-        """Whether any mini-batch has fewer examples than a width."""
+        """Tell whether any mini-batch has fewer examples than a width."""
         if self.largest == self.sizes.min(initial=self.largest) and self.longest == self.steps.min(
             initial=self.longest
         ):
@@ -94,13 +94,13 @@ class Draws:
         return bool(((self.steps > 0) & (short | (self.batches < width))).any())
 
     def seeds(self) -> NDArray[np.int64]:
-        """For the draws at each step, ``(steps of all clients, 2)``."""
+        """Return the seeds for the draws at each step, ``(steps of all clients, 2)``."""
         begins = self.begins
         at = np.arange(begins[-1]) - np.repeat(begins[:-1], self.steps)
         return step_seeds(np.repeat(self.keys, self.steps), at, paired=True)
 
     def structure(self) -> Any:
-        """The C++ structure ``Draws``; it points to this one's arrays."""
+        """Return the C++ structure ``Draws``; it points to the arrays of this object."""
         narrow = self.order is not None and self.order.dtype == np.int32
         found = [address(column) for column in (self.keys, self.first, self.sizes, self.batches, self.order)]
         order = [found[-1], None] if narrow else [None, found[-1]]
@@ -108,14 +108,14 @@ class Draws:
 
 
 def address(held: Any) -> int | None:
-    """Where the numbers of a contiguous tensor or array begin; an address as it is, and ``None`` for ``None``."""
+    """Return the address of a contiguous tensor's or array's data; an address stays as it is, and ``None`` stays ``None``."""
     if isinstance(held, np.ndarray):
         return int(held.ctypes.data)
     return held if held is None or isinstance(held, int) else int(held.data_ptr())
 
 
 def readable(leaf: Any) -> bool:
-    """Whether an array is of the types that native code computes with, and contiguous."""
+    """Tell whether an array is contiguous and of a type that native code computes with."""
     return isinstance(leaf, np.ndarray) and leaf.dtype in _TYPES and leaf.flags.c_contiguous
 
 

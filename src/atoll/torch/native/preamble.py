@@ -2,8 +2,8 @@
 
 Sizes and strides are template arguments, so that the compiler unrolls the products of small layers completely.
 ``exp`` and ``log`` follow S. Moshier's Cephes library (range reduction and minimax polynomials, about one unit in the
-last place), written without branches so that loops over them become vector code. Headers are few, since they are read for every
-program: those of C++ for mathematics, atomic numbers and the smaller of two took longer than many a program itself.
+last place), written without branches so that loops over them become vector code. Few headers are included, since every
+program reads them: the C++ headers for mathematics, atomics and ``min`` take longer to compile than many programs.
 """
 
 from __future__ import annotations

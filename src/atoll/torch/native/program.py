@@ -1,4 +1,4 @@
-"""The program around the translated phases: memory of a client, of a thread and of a part of the clients, and the loop over all of them."""
+"""The program around the translated phases: memory of a client, of a thread and of a part of the clients, and the loop over all clients."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ class NativeColumn:
 
     Attributes:
         example: a tensor with the shape and type of one entry.
-        per: one entry in all (``"job"``), one a ``"client"``, one a ``"step"``, or a pool of single rows of which a step takes some (``"row"``;
-            the example is one mini-batch, with an axis of one step); one a ``"part"`` of the clients, zero at its beginning; or one a
-            ``"thread"``, which nobody but the code sees. ``"drawn"`` says which rows of a step are real, and is made as they are drawn.
+        per: one entry in all (``"job"``), one for each ``"client"`` or ``"step"``, or a pool of single rows of which a
+            step takes some (``"row"``; the example is one mini-batch, with an axis of one step); one for each
+            ``"part"`` of the clients, zero at its beginning; or one for each ``"thread"``, which only the code sees.
+            ``"drawn"`` says which rows of a step are real, and is made as they are drawn.
     """
 
     example: torch.Tensor
@@ -35,7 +36,7 @@ class NativeColumn:
 
 
 def program(columns: Sequence[NativeColumn], bodies: dict[str, Body], used: list[bool]) -> str:
-    """The C++ text, given the columns, the translated phases and which columns they use."""
+    """Return the C++ text, given the columns, the translated phases and which columns they use."""
     sizes = [max(1, math.prod(c.example.shape)) * c.example.element_size() for c in columns]
     pooled = [i for i, c in enumerate(columns) if c.per == "row"]
     batch = columns[pooled[0]].example.shape[1]
@@ -83,7 +84,7 @@ def program(columns: Sequence[NativeColumn], bodies: dict[str, Body], used: list
 
 
 def _table(per: str, columns: Sequence[NativeColumn], sizes: list[int], used: list[bool]) -> str:
-    """How far apart the entries of each column are, of those that have one a client, a step or a part."""
+    """Return how far apart the entries of each column are, for columns with one entry per client, step or part."""
     made = [
         size if c.per == per.lower() and (u or per != "STEP") else 0
         for c, size, u in zip(columns, sizes, used, strict=True)
@@ -92,7 +93,7 @@ def _table(per: str, columns: Sequence[NativeColumn], sizes: list[int], used: li
 
 
 def _phases(columns: Sequence[NativeColumn], bodies: dict[str, Body]) -> tuple[list[str], list[str]]:
-    """Declarations of the phases' buffers, and their functions."""
+    """Return declarations of the phases' buffers, and their functions."""
     begin = [
         f"{C_TYPES.get(c.example.dtype, 'char')}* __restrict x{i} = ({C_TYPES.get(c.example.dtype, 'char')}*)p[{i}]; (void)x{i};"
         for i, c in enumerate(columns)
@@ -100,7 +101,7 @@ def _phases(columns: Sequence[NativeColumn], bodies: dict[str, Body]) -> tuple[l
     scratch, functions = [], []
     for name in ("start", "step", "finish"):
         body = bodies.get(name, Body())
-        # The phases' buffers lie behind one another in the scratch memory, so their names must differ.
+        # The phases' buffers follow one another in the scratch memory, so their names must differ.
         scratch += [line.replace(" t", f" {name}_t") for line in body.buffers]
         names = [line.split()[-1].partition("[")[0] for line in body.buffers]
         functions += [
@@ -120,7 +121,7 @@ def _fetch(i: int, size: int, batch: int) -> str:
 
 
 def _expect(i: int, size: int, batch: int) -> str:
-    """Ask for a mini-batch's rows of a column, so that they are on their way to the cache by the time they are fetched."""
+    """Prefetch a mini-batch's rows of a column, so that they are in the cache when needed."""
     return (
         f"for (int b = 0; b < {batch}; ++b)"
         f" for (i64 at = 0; at < {size}; at += 64) __builtin_prefetch(given[{i}] + rows[b] * {size} + at);"

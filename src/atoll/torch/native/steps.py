@@ -1,8 +1,8 @@
 """Local steps of small models as one C++ function: all steps of all clients in a single call.
 
-A step on small tensors is over sooner than a library's product has been dispatched, so the traced step is translated as a whole
-(`emit`) and run client by client, with everything that a client touches in the cache. What cannot be translated is left
-to PyTorch's own code generator.
+A step on small tensors takes less time than the dispatch of a library's product, so the traced step is translated as a
+whole (`emit`) and run client by client, with everything that a client touches in the cache. PyTorch's own code
+generator handles what cannot be translated.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ __all__ = ["NativeCode", "NativeSteps", "Phase", "make_code", "make_native", "si
 
 Tensor = torch.Tensor
 _LOG = logging.getLogger(__name__)
-_LARGEST = 8 << 20  # bytes that a step may touch: past the cache, a library's blocking of products wins
+_LARGEST = 8 << 20  # bytes that a step may touch: beyond the cache, a library's blocking of products wins
 
 
 @dataclass(frozen=True)
@@ -83,15 +83,18 @@ class NativeCode:
         """Run.
 
         Args:
-            held: the columns, contiguous, or their addresses; what is written is written in place. ``None`` for those of a thread.
+            held: the columns, contiguous, or their addresses; results are written in place. ``None`` for columns of a
+                thread.
             begins: client ``c`` takes the steps ``begins[c]:begins[c + 1]``, ``(clients + 1,)``.
             rows: numbers of the pool's rows for each step, ``(steps of all clients, batch)``; or how to draw them.
             active: whether a step is taken, ``(steps of all clients,)``; ``None`` for all.
-            parts: part ``p`` has the clients ``parts[p]:parts[p + 1]``, ``(parts + 1,)``; ``None`` for a single one. Results depend on it.
-            threads: that share the parts; all but this one begin and end within the call. Results do not depend on it.
+            parts: part ``p`` has the clients ``parts[p]:parts[p + 1]``, ``(parts + 1,)``; ``None`` for a single one.
+                Results depend on it.
+            threads: threads that share the parts; all except this one start and end within the call. Results do not
+                depend on it.
 
         Raises:
-            IndexError: the model looked up an entry that is not there.
+            IndexError: the model looked up an entry that does not exist.
         """
         cut = np.array([0, len(begins) - 1]) if parts is None else parts
         threads = max(1, min(threads, MOST, len(cut) - 1))
@@ -106,7 +109,7 @@ class NativeCode:
         draws = None if drawn is None else drawn.structure()
         rest = (address(begins), address(active), draws, longest, address(cut))
         if self._run(pointers, room, each, given, *rest, len(cut) - 1, threads):
-            raise IndexError("the model looked up an entry that is not there")
+            raise IndexError("the model looked up an entry that does not exist")
 
 
 class NativeSteps:
@@ -129,14 +132,14 @@ class NativeSteps:
 
         Args:
             local: leaves of the local states with a leading client axis, contiguous; overwritten.
-            shared: leaves that all clients see: the broadcast and what is frozen.
+            shared: leaves that all clients share: the broadcast and frozen parameters.
             pool: columns of rows, of which mini-batches are made.
             rows: their numbers, ``(clients, steps, batch)``.
             data: further columns, ``(clients, steps, ...)``.
             active: whether a client takes a step, ``(clients, steps)``; ``None`` when all take all.
 
         Returns:
-            The sum of the losses, one a client.
+            The sum of the losses of each client.
         """
         clients, steps = rows.shape[:2]
         losses = torch.zeros(clients, dtype=torch.float32)
@@ -153,13 +156,14 @@ def make_native(
     batch: list[Tensor],
     data: list[Tensor],
 ) -> NativeSteps | None:
-    """Translate and compile one client's step, or return ``None`` where that cannot be done or would not pay.
+    """Translate and compile one client's step, or return ``None`` if that is impossible or would not pay.
 
     Args:
         step: ``local, shared, batch, data -> local, loss`` of one client and one step.
         local: examples of one client's leaves.
-        shared: examples of what all clients see.
-        batch: examples of the columns that are taken from a pool of rows, with an axis of one step: ``(1, batch, ...)``.
+        shared: examples of what all clients share.
+        batch: examples of the columns that are taken from a pool of rows, with an axis of one step: ``(1, batch,
+            ...)``.
         data: examples of one step's further columns, with an axis of one step.
     """
     kinds = ((local, "client"), (shared, "job"), (batch, "row"), (data, "step"), ([torch.zeros(())], "client"))
@@ -175,19 +179,19 @@ def make_native(
 
 
 def small_enough(columns: Sequence[NativeColumn]) -> bool:
-    """Whether native code pays: past the cache, a library's blocking of products wins."""
+    """Tell whether native code pays: beyond the cache, a library's blocking of products wins."""
     return sum(c.example.numel() * c.example.element_size() for c in columns) <= _LARGEST
 
 
 def simple_graph(fn: Callable[..., Sequence[Tensor]], examples: Sequence[Tensor], owned: int = 0) -> GraphModule:
-    """A function in simple operations; its first ``owned`` inputs may be updated in place."""
+    """Return a function as simple operations; its first ``owned`` inputs may be updated in place."""
     graph = trace(fn, [torch.empty(t.shape, dtype=t.dtype) for t in examples], simple_operations())
     fuse_updates(graph, set(range(owned)))
     return graph
 
 
 def make_code(columns: Sequence[NativeColumn], phases: dict[str, Phase], began: float) -> NativeCode | None:
-    """Translate and compile phases named ``start``, ``step`` and ``finish``; ``None`` where something cannot be translated."""
+    """Translate and compile phases named ``start``, ``step`` and ``finish``; ``None`` if something cannot be translated."""
     bodies: dict[str, Body] = {}
     used = [False] * len(columns)
     for name, phase in phases.items():

@@ -12,7 +12,7 @@ _VARIABLE = "ATOLL_NATIVE"
 
 
 def enabled() -> bool:
-    """Whether native code may be made here: ``ATOLL_NATIVE=0`` in the environment turns it off.
+    """Tell whether native code may be made here: ``ATOLL_NATIVE=0`` in the environment turns it off.
 
     Raises:
         ConfigError: the variable is neither 0 nor 1.

@@ -1,4 +1,4 @@
-"""Values of a step that is being translated: entries of buffers, and expressions over them that still wait."""
+"""Values of a step in translation: entries of buffers, and pending expressions over them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Tensor = torch.Tensor
 
 
 class Unsupported(Exception):  # noqa: N818 - not an error: the caller goes another way
-    """The step has something that is not translated."""
+    """The step contains something that cannot be translated."""
 
 
 @dataclass
@@ -48,7 +48,7 @@ class Expr:
 
 @dataclass
 class NativeLeaf:
-    """Entries of a buffer, or whole numbers that depend on the position alone (``name=""``).
+    """Entries of a buffer, or whole numbers that depend only on the position (``name=""``).
 
     Attributes:
         name: C++ expression of the buffer's first entry.
@@ -62,7 +62,7 @@ class NativeLeaf:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Its shape."""
+        """Return its shape."""
         return tuple(self.at.shape)
 
 
@@ -85,29 +85,29 @@ class Body:
 
 
 def meta(shape: tuple[int, ...], strides: tuple[int, ...] | None = None) -> Tensor:
-    """A layout: a tensor without memory."""
+    """Return a layout: a tensor without memory."""
     made = torch.empty(shape, device="meta", dtype=torch.uint8)
     return made if strides is None else made.as_strided(shape, strides)
 
 
 def lifted(leaf: NativeLeaf) -> NativeLeaf:
-    """A matrix as a stack of one."""
+    """Return a matrix as a stack of one."""
     return NativeLeaf(leaf.name, leaf.at.unsqueeze(0), leaf.dtype)
 
 
 def dtype_of(arg: Any) -> torch.dtype:
-    """The type of a node's entries."""
+    """Return the type of a node's entries."""
     made: torch.dtype = arg.meta["val"].dtype
     return made
 
 
 def leaves_of(value: Value) -> list[NativeLeaf]:
-    """All entries that an expression reads, in order."""
+    """Return all entries that an expression reads, in order."""
     return [value] if isinstance(value, NativeLeaf) else [leaf for part in value.parts for leaf in leaves_of(part)]
 
 
 def permuted(value: Value, order: list[int]) -> Value:
-    """The value with its axes in another order."""
+    """Return the value with its axes in another order."""
     if isinstance(value, NativeLeaf):
         return NativeLeaf(value.name, value.at.permute(order), value.dtype)
     shape = tuple(value.shape[d] for d in order)
@@ -115,14 +115,14 @@ def permuted(value: Value, order: list[int]) -> Value:
 
 
 def text_of(value: Value, places: dict[int, str]) -> str:
-    """The expression in C++, given where each leaf's entry lies."""
+    """Return the expression in C++, given where each leaf's entry is."""
     if isinstance(value, NativeLeaf):
         return places[id(value)]
     return value.text.format(*[text_of(part, places) for part in value.parts])
 
 
 def merged(shape: tuple[int, ...], strides: list[tuple[int, ...]]) -> tuple[list[int], list[list[int]]]:
-    """Fuse neighbouring axes that every operand walks through in one stride; drop axes of one entry."""
+    """Fuse neighbouring axes that every operand passes with one stride; drop axes of one entry."""
     axes = [d for d, n in enumerate(shape) if n != 1]
     sizes = [shape[d] for d in axes]
     steps = [[s[d] for d in axes] for s in strides]

@@ -1,4 +1,4 @@
-"""Traced programs made fast: PyTorch's code generator behind one function, and what to do when it cannot be used."""
+"""Makes traced programs fast: PyTorch's code generator behind one function, with a fallback if it cannot be used."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = ["Program", "can_compile", "make_program", "notice", "trace"]
 Tensor = torch.Tensor
 _NOTICED: set[str] = set()
 _CACHE_VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
-_GIVEN = os.environ.get(_CACHE_VARIABLE)  # before PyTorch fills it in
+_GIVEN = os.environ.get(_CACHE_VARIABLE)  # read before PyTorch sets it
 
 
 class Program:
@@ -53,14 +53,14 @@ class Program:
 
 
 def notice(key: str, text: str) -> None:
-    """Warn once a process."""
+    """Warn once in each process."""
     if key not in _NOTICED:
         _NOTICED.add(key)
         warnings.warn(text, RuntimeWarning, stacklevel=3)
 
 
 def can_compile(device: torch.device) -> bool:
-    """Whether machine code can be generated for this device here."""
+    """Tell whether machine code can be generated for this device here."""
     if device.type == "cpu":
         return cpp_compiler() is not None
     if device.type == "cuda":
@@ -71,7 +71,7 @@ def can_compile(device: torch.device) -> bool:
 def make_program(
     fn: Callable[..., Sequence[Tensor]], inputs: Sequence[Tensor], *, compiled: bool, owned: set[int] | None = None
 ) -> Program:
-    """Trace a function and, if asked, compile it.
+    """Trace a function and optionally compile it.
 
     Args:
         fn: takes and returns flat tensors; tensor operations only.
@@ -80,7 +80,7 @@ def make_program(
         owned: numbers of the inputs that the program may overwrite.
     """
     with warnings.catch_warnings():
-        # PyTorch's tracer and code generator warn about themselves; nobody can act on that.
+        # PyTorch's tracer and code generator emit warnings that no user can act on.
         warnings.simplefilter("ignore", DeprecationWarning)
         warnings.simplefilter("ignore", FutureWarning)
         return _make_program(fn, inputs, compiled=compiled, owned=owned)
@@ -90,7 +90,8 @@ def _make_program(
     fn: Callable[..., Sequence[Tensor]], inputs: Sequence[Tensor], *, compiled: bool, owned: set[int] | None
 ) -> Program:
     began = time.perf_counter()
-    # Tracing tells inputs apart by identity, and one tensor may be given twice (a local model that begins as the global one).
+    # Tracing tells inputs apart by identity, and one tensor may appear twice (a local model that starts as the global
+    # one).
     inputs = [torch.empty_strided(t.size(), t.stride(), dtype=t.dtype, device=t.device) for t in inputs]
     gm = by_pytorch(fn, inputs, _generators_table()) if compiled else trace(fn, inputs)
     fuse_updates(gm, owned or set()) if owned else tidy(gm)
@@ -118,19 +119,19 @@ def _make_program(
 def trace(
     fn: Callable[..., Sequence[Tensor]], inputs: Sequence[Tensor], table: Mapping[Any, Any] | None = None
 ) -> GraphModule:
-    """The operations of a function, split into those that a table of decompositions gives."""
+    """Return the operations of a function, split up by a table of decompositions."""
     try:
         return record(fn, inputs, table)
     except AtollError:
         raise
-    except Exception:  # whatever it is, PyTorch's own tracer is the judge
+    except Exception:  # PyTorch's own tracer decides
         return by_pytorch(fn, inputs, table)
 
 
 def by_pytorch(
     fn: Callable[..., Sequence[Tensor]], inputs: Sequence[Tensor], table: Mapping[Any, Any] | None
 ) -> GraphModule:
-    """The same by PyTorch's tracer, in the form that its code generator wants; the first time takes a second."""
+    """Do the same with PyTorch's tracer, in the form that its code generator needs; the first call takes a second."""
     from torch.fx.experimental.proxy_tensor import make_fx
 
     with torch.no_grad():
@@ -139,7 +140,7 @@ def by_pytorch(
 
 
 def _generators_table() -> Mapping[Any, Any]:
-    """The decompositions that PyTorch's code generator wants."""
+    """Return the decompositions that PyTorch's code generator needs."""
     importlib.import_module("torch._inductor.lowering")
     from torch._inductor.decomposition import select_decomp_table
 
@@ -151,8 +152,8 @@ def _generators_table() -> Mapping[Any, Any]:
 def _own_environment() -> Iterator[None]:
     """Keep generated code in Atoll's cache folder, unless the user has named a place for it.
 
-    Where the variable CI is set, PyTorch's generator takes itself for its own test run and refuses operations that it
-    runs anywhere else: it is hidden meanwhile.
+    If the variable CI is set, PyTorch's generator assumes its own test run and refuses operations that it otherwise
+    runs, so the variable is hidden meanwhile.
     """
     wanted = {_CACHE_VARIABLE: _GIVEN or str(cache_folder()), "CI": None}
     before = {name: os.environ.get(name) for name in wanted}
@@ -178,16 +179,16 @@ def _compile(gm: GraphModule, inputs: Sequence[Tensor]) -> Callable[[list[Tensor
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
     config: Any = importlib.import_module("torch._inductor.config")
-    # Without a shape environment PyTorch would not look into its cache of generated code.
+    # Without a shape environment PyTorch would not use its cache of generated code.
     mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv())
     examples = [mode.from_tensor(tensor, static_shapes=True) for tensor in inputs]
-    # Workers are processes with one thread each; one compile thread, because a pool of compilers would be forked along.
+    # Workers are processes with one thread each; use one compile thread, because a fork would copy a pool of compilers.
     settings = {"cpp.threads": 1, "compile_threads": 1, "size_asserts": True}
     # Outputs are the next call's inputs, so their strides must be those that tracing saw.
     output = gm.graph.find_nodes(op="output")[0]
     output.meta["user_visible_output_idxs"] = list(range(len(output.args[0])))
     with _own_environment(), config.patch(settings), tracing(TracingContext(mode)), torch.no_grad():
         made: Any = compile_fx_inner(gm, examples)
-    # Past the counters and profiler hooks of the outer object: they cost as much as a small step.
+    # Skip the counters and profiler hooks of the outer object: they cost as much as a small step.
     call: Callable[[list[Tensor]], Sequence[Any]] = getattr(made, "current_callable", None) or made
     return call

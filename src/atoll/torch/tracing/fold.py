@@ -1,7 +1,7 @@
-"""Graph pass on traced programs: what is the same in every call is computed once.
+"""Graph pass on traced programs: values that are the same in every call are computed once.
 
-A derivative begins with ones and zeros of fixed shapes, a loss with the numbers of the classes. On small tensors each of these operations costs as
-much as a product, so what depends on no input is kept as a constant.
+A derivative begins with ones and zeros of fixed shapes, a loss with the numbers of the classes. On small tensors each
+of these operations costs as much as a product, so a value that depends on no input is kept as a constant.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from .fuse import exposed, mutates, tidy
 __all__ = ["fold_constants"]
 
 aten = torch.ops.aten
-_LARGEST = 1 << 20  # bytes; past that memory is dearer than an operation
+_LARGEST = 1 << 20  # bytes; beyond that, memory costs more than an operation
 _FILLED = {aten.ones_like.default, aten.zeros_like.default, aten.full_like.default}
-"""Operations that look at their first argument's shape only."""
+"""Operations that use only their first argument's shape."""
 
 
 def fold_constants(gm: GraphModule, device: torch.device) -> None:
     """Replace operations that depend on no input by their results.
 
-    What a program returns or writes to is made anew in every call.
+    Results and overwritten tensors are made again in every call.
 
     Args:
         gm: a traced program, ATen operations only.
@@ -48,7 +48,7 @@ def fold_constants(gm: GraphModule, device: torch.device) -> None:
 
 
 def _fixed(node: Node, known: dict[Node, torch.Tensor]) -> bool:
-    """Whether an operation gives the same small tensor in every call, and nobody outside gets hold of it."""
+    """Tell whether an operation gives the same small tensor in every call and no caller can get hold of it."""
     value = node.meta.get("val")
     if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
         return False

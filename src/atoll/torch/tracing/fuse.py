@@ -1,8 +1,8 @@
 """Graph passes on traced programs: the weight update of a linear layer as one matrix product in place.
 
-A step of gradient descent on a linear layer is ``W <- W - lr * (a @ b)``. Done as written it writes the product to memory, reads it back,
-scales it, and writes a new ``W``: on a CPU that traffic costs more than the product. `fuse_updates` turns it into one
-``addmm_`` (``baddbmm_`` for a block of clients) that accumulates into ``W``.
+A step of gradient descent on a linear layer is ``W <- W - lr * (a @ b)``. Done literally, it writes the product to
+memory, reads it back, scales it, and writes a new ``W``: on a CPU that traffic costs more than the product.
+`fuse_updates` turns it into one ``addmm_`` (``baddbmm_`` for a block of clients) that accumulates into ``W``.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _IN_PLACE = {
 
 
 def tidy(gm: GraphModule) -> None:
-    """Drop operations that change nothing, and those that nobody uses. The module's code is written anew by ``recompile``, once after all passes."""
+    """Drop operations that change nothing or whose result is unused. ``recompile`` writes the module's code, once after all passes."""
     for node in list(gm.graph.nodes):
         if _changes_nothing(node):
             node.replace_all_uses_with(node.args[0])
@@ -56,7 +56,7 @@ def tidy(gm: GraphModule) -> None:
 
 
 def _changes_nothing(node: Node) -> bool:
-    """Whether the result is the first argument: a detach, the same shape again, a product with one of which nobody keeps a copy."""
+    """Tell whether the result is the first argument: a detach, the same shape again, or a product with one that needs no copy."""
     if node.target in (aten.detach.default, aten.alias.default):
         return True
     if node.op != "call_function" or not node.args or not isinstance(node.args[0], Node):
@@ -98,24 +98,24 @@ def fuse_updates(gm: GraphModule, owned: set[int]) -> int:
 
 
 def mutated(gm: GraphModule) -> set[int]:
-    """Numbers of the inputs that a program overwrites."""
+    """Return the numbers of the inputs that a program overwrites."""
     inputs = {node: i for i, node in enumerate(n for n in gm.graph.nodes if n.op == "placeholder")}
     return {inputs[n.args[0]] for n in gm.graph.nodes if mutates(n) and n.args[0] in inputs}
 
 
 def mutates(node: Node) -> bool:
-    """Whether an operation writes to its first argument."""
+    """Tell whether an operation writes to its first argument."""
     schema = getattr(node.target, "_schema", None)
     return bool(schema is not None and schema.is_mutable)
 
 
 def exposed(node: Node) -> bool:
-    """Whether somebody writes to the node's memory or gets it as a result, through views too."""
+    """Tell whether the node's memory is written to or returned, also through views."""
     return any(reader.op == "output" or mutates(reader) for reader in _readers(node))
 
 
 def _readers(node: Node) -> set[Node]:
-    """Everything that reads the node's memory, through views too."""
+    """Return everything that reads the node's memory, also through views."""
     found: set[Node] = set()
     waiting = list(node.users)
     while waiting:
@@ -127,14 +127,14 @@ def _readers(node: Node) -> set[Node]:
 
 
 def _shares(node: Node) -> bool:
-    """Whether a result may be the memory of an argument."""
+    """Tell whether a result may share the memory of an argument."""
     schema = getattr(node.target, "_schema", None)
     views = schema is not None and any(value.alias_info is not None for value in schema.returns)
     return views or node.target in _VIEWS or node.target is operator.getitem
 
 
 def _match(node: Node) -> tuple[Node, Node, tuple[Any, float], bool] | None:
-    """Recognise ``W - lr * P`` and ``W + lr * P`` where ``P`` is a product seen through views, used nowhere else.
+    """Recognise ``W - lr * P`` and ``W + lr * P`` where ``P`` is a product behind views, used nowhere else.
 
     Returns:
         ``(W, product, (lr, sign), whether W matches the transposed product)``.
@@ -211,7 +211,7 @@ def _emit(
 
 
 def _call(graph: Graph, target: Any, first: Any, *args: Any) -> Node:
-    """Add an operation and note its layout: that of the first argument, which it scales, negates or turns."""
+    """Add an operation and note its layout: that of the first argument, which it scales, negates or transposes."""
     made = graph.call_function(target, (first, *args))
     layout = first.meta["val"]
     made.meta["val"] = layout.transpose(*args) if target is aten.transpose.int else layout

@@ -1,7 +1,8 @@
 """A gradient as a function, for tracing.
 
-``torch.func.grad_and_value`` first loads PyTorch's compiler (to switch off a part of it that nobody switched on), which takes a second. This does the same
-with the pieces it is made of, and falls back to it where a version of PyTorch has no such pieces.
+``torch.func.grad_and_value`` first loads PyTorch's compiler (to switch off a part that is already off), which takes a
+second. This module uses the same building blocks directly, and falls back to that function if a version of PyTorch
+lacks them.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ Tensor = torch.Tensor
 
 
 def gradient_of(fn: Callable[[Tree], Tensor], at: Tree) -> tuple[Tree, Tensor]:
-    """The gradient of ``fn``, a function with a scalar value, and the value; may be nested and run under ``vmap``."""
+    """Return the gradient of ``fn``, a function with a scalar value, and the value; calls may be nested and run under ``vmap``."""
     if _nesting is None:
         made: tuple[Tree, Tensor] = grad_and_value(fn)(at)
         return made

@@ -1,9 +1,10 @@
-"""Look-ups in tables whose rows are parameters: an index beyond the table never reaches another client's.
+"""Look-ups in tables whose rows are parameters: an index beyond the table never reaches another client's table.
 
-Under ``vmap`` PyTorch lays the tables of a block's clients behind one another and adds to a client's indices the place where its table begins, without a
-look at them: index 25 in a table of 20 rows reads, and trains, row 5 of the next client. Alone it raises. So in what is traced every index is
-brought into its table, and a look-up that was not in it gives no number: the client's result is not finite and kept out, and its own training, alone,
-says which index it was. Of PyTorch's other functions with indices only ``index_fill`` is flattened like this; it is not traced.
+Under ``vmap`` PyTorch puts the tables of a block's clients one after another and adds the start of a client's table to
+its indices, without a check: index 25 in a table of 20 rows reads, and trains, row 5 of the next client. Alone it
+raises. So traced code moves every index into its table, and a look-up outside gives NaN. The client's result is then
+not finite and is left out, and its own training, alone, shows the index. Of PyTorch's other functions with indices only
+``index_fill`` is flattened like this; it is not traced.
 """
 
 from __future__ import annotations
@@ -29,11 +30,12 @@ class UnboundedIndexError(RuntimeError):
 
 
 class Bounded(Keyed):
-    """`Keyed`, and while active indices stay inside their tables.
+    """A `Keyed` mode that also keeps indices inside their tables while active.
 
     Args:
         seed: of this client and step.
-        strict: for what is traced: nothing may depend on values, so an index beyond its table makes the result NaN. Otherwise it is refused.
+        strict: for traced code: nothing may depend on values, so an index beyond its table makes the result NaN.
+            Otherwise it raises.
 
     Attributes:
         looked: whether there was a look-up.
@@ -46,7 +48,7 @@ class Bounded(Keyed):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Look at indices; everything else passes to `Keyed`."""
+        """Check indices; everything else passes to `Keyed`."""
         if func in _LOOK_UPS:
             return self._look(func, args, kwargs or {})
         if self.strict and getattr(func, "__name__", "") in ("index_fill", "index_fill_"):

@@ -1,7 +1,7 @@
 """Dropout whose masks depend on a key, never on a generator's state, and recurrent layers in plain tensor operations.
 
-A mask is a function of (client key, step, number of the call within the step, position in the tensor), computed with tensor
-operations. So it is the same one client at a time, in a block of any size and in a compiled program.
+A mask is a function of (client key, step, number of the call within the step, position in the tensor), computed with
+tensor operations. So it is the same for one client at a time, in a block of any size and in a compiled program.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ class ForeignRandomnessError(RuntimeError):
 
 
 def step_seeds(keys: NDArray[np.uint64], steps: NDArray[np.int64], *, paired: bool = False) -> NDArray[np.int64]:
-    """Two 32-bit seeds for the draws of a client at a step.
+    """Return two 32-bit seeds for the draws of a client at a step.
 
     Args:
         keys: one key a client, ``(clients,)``.
         steps: numbers of the steps, ``(steps,)``.
-        paired: one step a key instead of all.
+        paired: one step for each key instead of all.
 
     Returns:
         Shape ``(clients, steps, 2)``; paired ``(steps, 2)``.
@@ -55,8 +55,8 @@ def step_seeds(keys: NDArray[np.uint64], steps: NDArray[np.int64], *, paired: bo
 def uniform(seed: Tensor, call: int, shape: tuple[int, ...]) -> Tensor:
     """Uniform whole numbers in ``[0, 2^32)``, a function of (seed, call, position).
 
-    ``x = (position ^ a) * c + b + call * g``, then two rounds of xor-shift and multiplication, all mod 2^32. Few values are
-    used twice, because a code generator that writes them out each time takes twice as long for each.
+    ``x = (position ^ a) * c + b + call * g``, then two rounds of xor-shift and multiplication, all mod 2^32. Few values
+    are used twice, because a code generator may compute them again for each use.
 
     Args:
         seed: two 32-bit numbers ``a`` and ``b``, shape ``(2,)``.
@@ -71,12 +71,12 @@ def uniform(seed: Tensor, call: int, shape: tuple[int, ...]) -> Tensor:
 
 
 class Keyed(TorchFunctionMode):
-    """While active, dropout draws keyed masks and recurrent layers run as plain tensor operations, where they draw masks or are traced.
+    """While active, dropout draws keyed masks and recurrent layers run as plain tensor operations if they draw masks or are traced.
 
     Args:
         seed: of this client and step, see `step_seeds`, shape ``(2,)``.
-        strict: for what is traced: refuse other random functions of PyTorch (they cannot be keyed) instead of letting them through, and its own kernels
-            of recurrent layers, which have no batching rule.
+        strict: for traced code: refuse other random functions of PyTorch (they cannot be keyed) instead of letting
+            them through, and its own kernels of recurrent layers, which have no batching rule.
     """
 
     def __init__(self, seed: Tensor, *, strict: bool) -> None:
@@ -86,7 +86,7 @@ class Keyed(TorchFunctionMode):
         self.calls = 0
 
     def keep(self, shape: tuple[int, ...], p: float) -> Tensor:
-        """The next mask: true where an entry is kept, with probability ``1 - p``."""
+        """Return the next mask: true for a kept entry, with probability ``1 - p``."""
         drawn = uniform(self.seed, self.calls, shape)
         self.calls += 1
         return drawn >= int(p * (_MASK + 1))
@@ -104,7 +104,7 @@ class Keyed(TorchFunctionMode):
                 return func(*args, **kwargs)
             return RECURRENT[name](self, *args, **kwargs)
         if name == "one_hot" and _classes(args, kwargs) > 0:
-            # PyTorch's own looks at the values, which a traced program cannot do.
+            # PyTorch's own function reads the values, which a traced program cannot do.
             x = args[0] if args else kwargs["tensor"]
             return (x.unsqueeze(-1) == torch.arange(_classes(args, kwargs), device=x.device)).to(torch.int64)
         if name == "scaled_dot_product_attention":
@@ -123,7 +123,7 @@ def _dropout(mode: Keyed, input: Tensor, p: float = 0.5, training: bool = True, 
 
 
 def _channels(mode: Keyed, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:  # noqa: A002
-    """Whole channels are dropped: one draw for each (row, channel)."""
+    """Drop whole channels: one draw for each (row, channel)."""
     shape = tuple(input.shape[:2]) + (1,) * (input.dim() - 2)
     return _drop(mode, input, p, training, shape)
 
@@ -175,7 +175,7 @@ def _attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """``softmax(q k' * scale + mask) v`` with keyed dropout on the weights."""
+    """Return ``softmax(q k' * scale + mask) v`` with keyed dropout on the weights."""
     if dropout_p == 0.0:
         return F.scaled_dot_product_attention(
             query, key, value, attn_mask, 0.0, is_causal, scale=scale, enable_gqa=enable_gqa
@@ -201,14 +201,14 @@ def _classes(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
 
 
 def _attention_drops(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether a call of ``multi_head_attention_forward`` drops weights: arguments 10 (dropout_p) and 13 (training)."""
+    """Tell whether a call of ``multi_head_attention_forward`` drops weights: arguments 10 (dropout_p) and 13 (training)."""
     p = args[10] if len(args) > 10 else kwargs.get("dropout_p", 0.0)
     training = args[13] if len(args) > 13 else kwargs.get("training", True)
     return bool(training) and p > 0.0
 
 
 def _train_last(drop: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """The functions in ``torch`` name their last argument ``train``."""
+    """Adapt to functions in ``torch``, which name their last argument ``train``."""
 
     def call(mode: Keyed, input: Tensor, p: float = 0.5, train: bool = True, **rest: Any) -> Tensor:  # noqa: A002
         return drop(mode, input, p, rest.get("training", train))

@@ -1,8 +1,9 @@
 """Recording the operations of a function while it runs once.
 
-PyTorch's own tracer does this too, but it begins by loading the code generator, which takes longer than many a small job. Here tensors in a
-shell that shows no values go through the function on zeros; a dispatch mode below automatic differentiation and ``vmap`` writes down every
-operation. What depends on a value raises, and the caller goes to PyTorch's tracer.
+PyTorch's own tracer does this too, but it first loads the code generator, which takes longer than many small jobs. Here
+tensors in a shell that hides their values go through the function on zeros, and a dispatch mode below automatic
+differentiation and ``vmap`` records every operation. An operation that depends on a value raises, and the caller uses
+PyTorch's tracer.
 """
 
 from __future__ import annotations
@@ -29,9 +30,10 @@ class Unrecordable(Exception):  # noqa: N818 - not an error: the caller goes ano
 def record(
     fn: Callable[..., Sequence[Tensor]], inputs: Sequence[Tensor], table: Mapping[Any, Any] | None = None
 ) -> GraphModule:
-    """The operations of a function as a graph; each node's ``meta["val"]`` is a tensor without memory of the same shape and strides.
+    """Return the operations of a function as a graph; each node's ``meta["val"]`` is a tensor without memory of the same shape and strides.
 
-    The module's code is not written yet, since passes follow or only the graph is wanted: call ``recompile`` before the module.
+    The module's code is not written yet, since passes follow or only the graph is needed: call ``recompile`` before the
+    module.
 
     Args:
         fn: takes and returns flat tensors; tensor operations only.
@@ -50,7 +52,7 @@ def record(
 
 
 class _Shell(torch.Tensor):
-    """A tensor whose values cannot be looked at."""
+    """A tensor whose values cannot be read."""
 
     inside: Tensor
     node: Node
@@ -73,24 +75,24 @@ class _Shell(torch.Tensor):
 class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self, table: Mapping[Any, Any]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        # Made while the graph is empty: to write the code of a whole one takes as long as its passes.
+        # Made while the graph is empty: writing the code of a whole graph takes as long as its passes.
         self.module = GraphModule({}, Graph())
         self.graph = self.module.graph
         self._table = table
-        self._known: dict[int, tuple[Tensor, Node]] = {}  # with the tensor, so that no other gets its identity
+        self._known: dict[int, tuple[Tensor, Node]] = {}  # with the tensor, so that no other tensor gets its identity
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Nothing to guard against PyTorch's compiler, and so no need to load it; PyTorch asks."""
+        """Return what avoids loading PyTorch's compiler: there is nothing to guard against it."""
         return False
 
     def given(self, tensor: Tensor, i: int) -> Tensor:
-        """An input: zeros of its layout."""
+        """Return an input: zeros of its layout."""
         zeros = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=tensor.device).zero_()
         return _Shell.around(zeros, self.graph.placeholder(f"x{i}"))
 
     def node(self, tensor: Any) -> Node:
-        """The node that a tensor comes from; one that was there before becomes a constant."""
+        """Return the node of a tensor; a tensor from before the recording becomes a constant."""
         if isinstance(tensor, _Shell):
             return tensor.node
         if not isinstance(tensor, Tensor) or torch._C._functorch.is_functorch_wrapped_tensor(tensor):
@@ -143,7 +145,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _by_numbers(func: Any, args: Any) -> bool:
-    """Whether entries are taken by their numbers; by a mask, how many there are depends on its values."""
+    """Tell whether entries are taken by number; with a mask, their count depends on its values."""
     return func is torch.ops.aten.index.Tensor and all(
         place is None or place.dtype not in (torch.bool, torch.uint8) for place in args[1]
     )
@@ -154,5 +156,5 @@ def _inside(arg: Any) -> Any:
 
 
 def _layout(tensor: Tensor) -> Tensor:
-    """The tensor without its memory."""
+    """Return the tensor without its memory."""
     return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device="meta")

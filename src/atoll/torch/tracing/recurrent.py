@@ -1,8 +1,8 @@
 """LSTM, GRU and plain recurrent layers as loops over plain tensor operations.
 
-PyTorch's fused recurrent kernels have no batching rule for ``vmap`` and draw their own dropout masks. These loops compute the same
-(equations of ``torch.nn.LSTM``, ``GRU``, ``RNN``), accept the same flat arguments, and take keyed masks between layers. A client that trains
-alone, on a layer that draws no masks, has PyTorch's kernels.
+PyTorch's fused recurrent kernels have no batching rule for ``vmap`` and draw their own dropout masks. These loops
+compute the same result (equations of ``torch.nn.LSTM``, ``GRU``, ``RNN``), accept the same flat arguments, and take
+keyed masks between layers. A client that trains alone, on a layer that draws no masks, uses PyTorch's kernels.
 """
 
 from __future__ import annotations
@@ -109,14 +109,15 @@ def _entry(cell: Cell) -> Callable[..., tuple[Tensor, ...]]:
 
 
 def native_does(*args: Any) -> bool:
-    """Whether PyTorch's own function, called with these arguments, draws no masks: there is nothing to key, and its kernels are faster than a loop.
+    """Tell whether PyTorch's own function draws no masks for these arguments: then its kernels, which are faster than a loop, can be used.
 
-    A bidirectional LSTM of 32 on 10 rows of 25 words takes 4.1 ms of a processor a step with them, forward and back, and 23 ms as the loop; a GRU 23.5 and
-    32.5 ms, a plain layer 9 and 11.5 ms (PyTorch 2 on one thread). Gradients differ by less than 1e-6 of the largest.
+    A bidirectional LSTM of 32 on 10 rows of 25 words takes 4.1 ms of processor time for each step with them, forward
+    and back, and 23 ms as a loop; a GRU 23.5 and 32.5 ms, a plain layer 9 and 11.5 ms (PyTorch 2 on one thread).
+    Gradients differ by less than 1e-6 of the largest.
     """
     if len(args) != 9 or isinstance(args[2], torch.Tensor):  # a packed sequence
         return False
-    if args[0].device.type != "cpu":  # CUDA's kernel gives no second derivatives
+    if args[0].device.type != "cpu":  # CUDA's kernel has no second derivatives
         return False
     layers, dropout, train = args[4:7]
     return not train or dropout == 0.0 or layers == 1
