@@ -1,4 +1,4 @@
-"""What you need to test parts of your own: laws of conformance, crashes on purpose, a timetable of replies, and strategies."""
+"""What you need to test your own parts: conformance laws, deliberate crashes, a timetable of replies, and strategies."""
 
 from __future__ import annotations
 

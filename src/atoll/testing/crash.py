@@ -1,8 +1,8 @@
-"""Crashes on purpose: run a program, kill it at every step, resume it, and compare with a run that was left alone.
+"""Deliberate crashes: run a program, kill it at every step, resume it, and compare with an undisturbed run.
 
-A crash is an exception that nothing catches, raised before or after a call of the engine and before or after a flush of a file to the disk;
-an append that had not been flushed loses its last bytes, as it may on a real disk. After a crash nothing of the process is used again: the
-resumed run gets a new world, a new engine, and the folder.
+A crash is an exception that nothing catches, raised before or after a call of the engine and before or after a flush of
+a file to the disk. An append that was not flushed loses its last bytes, as it may on a real disk. After a crash nothing
+of the process is reused: the resumed run gets a new world, a new engine, and the folder.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Killed(BaseException):
 
 
 class _Fuse:
-    """Counts steps and blows at one of them; once blown, every further step fails too."""
+    """Counts steps and triggers at one of them; once triggered, every further step fails too."""
 
     def __init__(self, at: int | None) -> None:
         self.at = at
@@ -48,7 +48,7 @@ class _Fuse:
 
 
 class _Mortal:
-    """An engine behind a fuse, which also writes down what every party answered."""
+    """An engine behind a fuse that also records what every party answered."""
 
     def __init__(self, engine: Any, fuse: _Fuse, answers: dict[str, str]) -> None:
         self._engine = engine
@@ -84,9 +84,9 @@ class _Mortal:
 
 @contextlib.contextmanager
 def _fragile_disk(fuse: _Fuse) -> Iterator[None]:
-    """Every flush is a step; what is not yet flushed at a crash loses its tail. Nothing waits for a real disk.
+    """Make every flush a step; data not yet flushed at a crash loses its end. Nothing waits for a real disk.
 
-    The fuse is of this process: one that is forked has a copy, which counts nothing.
+    The fuse belongs to this process: a forked process has a copy that counts nothing.
     """
     mine = os.getpid()
 
@@ -96,7 +96,7 @@ def _fragile_disk(fuse: _Fuse) -> Iterator[None]:
         try:
             fuse.step("before flush")
         except Killed:
-            with contextlib.suppress(OSError):  # a folder cannot be cut
+            with contextlib.suppress(OSError):  # a folder cannot be truncated
                 os.ftruncate(handle, max(0, os.fstat(handle).st_size - 3))
             raise
         fuse.step("after flush")
@@ -114,10 +114,11 @@ class Life:
         clock: seconds on its clock at the end.
         bytes: meters, of the program and everything below it.
         links: bytes by hub, direction and party.
-        records: what it recorded, with every scope's.
+        records: what it recorded, with the records of every scope.
         spent: privacy events, sorted.
-        steps: names of the steps at which it could have been killed.
-        files: what a run folder keeps of the outcome of a job. If there are any, two lives are compared by them in place of their results.
+        steps: names of the steps where it could have been killed.
+        files: what a run folder keeps of the outcome of a job. If there are any, they are compared in place of the
+            results.
     """
 
     result: Any
@@ -140,13 +141,15 @@ def live(
     """Run a program to its end, or to its death at a step.
 
     Args:
-        world: what it runs in.
-        program: the program, or a job, which is made ready for the world's population. If the job has helper parties, the world's roster must have them.
-        kill_at: the step at which it is killed, counted from 0.
-        answers: what parties said in earlier lives; a party that says something else to the same request fails the run.
+        world: the world that it runs in.
+        program: the program, or a job, prepared for the world's population. If the job has helper parties, the world's
+            roster must have them.
+        kill_at: the step to kill it at, counted from 0.
+        answers: what parties answered in earlier lives; a party that answers the same request differently fails the
+            run.
 
     Raises:
-        Killed: it was.
+        Killed: it was killed.
     """
     fuse = _Fuse(kill_at)
     world.engine = _Mortal(world.engine, fuse, {} if answers is None else answers)  # type: ignore[assignment]
@@ -183,18 +186,20 @@ def killed_and_resumed(
     deaths: int = 1,
     exact_spending: bool = True,
 ) -> Life:
-    """Kill a program at its steps, one life each, resume it, and require what the undisturbed run gave, to the bit.
+    """Kill a program at its steps, one life each, resume it, and require the result of the undisturbed run, to the bit.
 
-    Required of every resumed run: the same result, clock, meters and records; no party gives two different answers to one request; the
-    privacy ledger holds everything that it held at the crash, and (``exact_spending``) nothing twice.
+    Every resumed run must have the same result, clock, meters and records; no party may give two different answers to
+    one request; the privacy ledger must hold everything from before the crash, and (``exact_spending``) nothing twice.
 
     Args:
         make_world: ``(folder, resume) -> World``, with a fresh engine.
         program: the program, or a job; module-level tasks, so that every engine can run it.
         folder: an empty folder for the runs.
-        points: how many steps to kill at, spread evenly, first and last among them, or the one in the middle; ``None`` is every step.
-        deaths: how often it is killed at that step, counted from its last beginning, before it is left alone.
-        exact_spending: a conversation that is cut off and held again releases twice and is booked twice; say False for those.
+        points: how many steps to kill at, spread evenly, first and last among them, or the one in the middle; ``None``
+            is every step.
+        deaths: how often to kill it at that step, counted from its last start.
+        exact_spending: use False for conversations: one that is cut off and held again releases twice and is booked
+            twice.
 
     Returns:
         The undisturbed run.
@@ -257,7 +262,7 @@ def _same(whole: Any, again: Any, name: str, killed: Killed | None) -> None:
 
 
 def _short(value: Any, most: int = 2000) -> str:
-    """A value for people to read: a model takes megabytes."""
+    """Shorten a value for people to read: a model takes megabytes."""
     text = repr(value)
     return text if len(text) <= most else f"{text[:most]}... ({len(text)} characters)"
 

@@ -1,4 +1,4 @@
-"""Hypothesis strategies for the values that Atoll sends: build property tests of your own parts on them."""
+"""Hypothesis strategies for the values that Atoll sends: use them in property tests of your own parts."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ def arrays(draw: st.DrawFn, dtype: Any = None, shape: Any = None) -> np.ndarray[
 
     Args:
         draw: given by Hypothesis.
-        dtype: a dtype or a strategy of them; left out, every dtype that a message can hold.
-        shape: a shape or a strategy of them; left out, up to three dimensions of 0 to 4.
+        dtype: a dtype or a strategy of them; by default, every dtype that a message can hold.
+        shape: a shape or a strategy of them; by default, up to three dimensions of 0 to 4.
     """
     kinds = _DTYPES if dtype is None else dtype
     array = draw(hnp.arrays(kinds, _SHAPES if shape is None else shape, elements=_TEXT))

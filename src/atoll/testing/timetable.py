@@ -1,4 +1,4 @@
-"""A cost model that is a table: who answers when, and who does not."""
+"""A cost model that is a table: which party answers when, and which does not."""
 
 from __future__ import annotations
 
@@ -16,15 +16,17 @@ __all__ = ["Timetable"]
 
 @dataclass(frozen=True)
 class Timetable:
-    """Every reply takes its party's seconds; some never come.
+    """Gives every reply its party's seconds; some replies never arrive.
 
     Attributes:
         seconds: name of a party -> seconds of each of its replies; others take ``default``.
-        default: seconds of everybody else.
-        lost: text of a request's path, such as a task's name -> names of parties whose reply to it is lost, noticed after half the time.
-        leaves: name of a party -> the number of the superstep, from 0, at which it is lost for good, under a `Deadline` that several share.
+        default: seconds of every other party.
+        lost: text of a request's path, such as a task's name -> names of parties whose reply to it is lost, noticed
+            after half the time.
+        leaves: name of a party -> the number of the superstep, from 0, where it is lost for good, under a `Deadline`
+            that several share.
         latency: seconds of every message between two parties.
-        work: name of a party -> seconds of all the work of its role in a session; of others it takes none.
+        work: name of a party -> seconds of all the work of its role in a session; the work of other parties takes none.
         words: name of a party -> how many messages of a session it sends and takes before it is lost.
         notice: seconds until the others of a session learn of a loss.
 
@@ -41,7 +43,7 @@ class Timetable:
     notice: float = 0.0
 
     def plan(self, parties: Parties, plan: Plan) -> Outcomes:
-        """Look it up."""
+        """Look up the outcomes."""
         gone = self._lost(plan) | self._left(plan)
         done = np.array([name not in gone for name in parties.names], dtype=bool)
         took = np.array([self.seconds.get(name, self.default) for name in parties.names], dtype=np.float64)
@@ -55,7 +57,7 @@ class Timetable:
         return {name for name, number in self.leaves.items() if plan.superstep >= number}
 
     def session(self, parties: Parties, plans: Sequence[Plan], until: float) -> Prospects | None:
-        """Look the roles up; ``None`` where nothing is said of them."""
+        """Look up the roles; ``None`` if the table does not mention them."""
         del until
         names, found = parties.names, []
         for name, plan in zip(names, plans, strict=True):
@@ -68,6 +70,6 @@ class Timetable:
         return Prospects(found, lambda i, j, nbytes: self.transfer(names[i], names[j], nbytes))
 
     def transfer(self, source: str, target: str, nbytes: int) -> float:
-        """The latency."""
+        """Return the latency."""
         del source, target, nbytes
         return self.latency

@@ -1,4 +1,4 @@
-"""Laws that every part of a kind must keep. Third parties check theirs with the functions that check ours."""
+"""Laws that every part of a kind must keep. You check your parts with the functions that check ours."""
 
 from __future__ import annotations
 

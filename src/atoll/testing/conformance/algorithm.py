@@ -27,19 +27,19 @@ def check_algorithm(algorithm: Algorithm, *, rounds: int = 3, descends: bool = T
 
     * Its state holds ``"params"``, and every broadcast does; both are messages.
     * A reply is a dict of aggregates; shapes and dtypes of parameters stay what they are, for float32 and float64.
-    * It is pure: nothing that it is given changes, and the same input gives the same output.
-    * It is resumable: going on from its encoded and decoded state gives the same next state to the bit.
-    * It goes on when only some of the clients reply, unless its card says that it needs everyone.
+    * It is pure: it changes none of its inputs, and the same input gives the same output.
+    * It is resumable: from its encoded and decoded state it reaches the same next state to the bit.
+    * It continues when only some of the clients reply, unless its card says that it needs everyone.
     * ``descends``: the loss is smaller after ``rounds`` than before.
 
     Args:
         algorithm: the algorithm, with settings that suit losses of curvature about 1.
-        rounds: how many are run.
+        rounds: how many rounds to run.
         descends: whether the loss must fall.
         seed: of the problem and the mini-batches.
 
     Raises:
-        AssertionError: it does not.
+        AssertionError: it breaks the contract.
     """
     for dtype in (np.float32, np.float64):
         problem = _Problem(algorithm, seed, dtype)
@@ -99,7 +99,7 @@ class _Problem:
         return sum(loss * n for loss, n in rows) / sum(n for _, n in rows)
 
     def round(self, state: Tree, number: int, replied: int) -> Tree:
-        """One round, twice: from the state, and from what a checkpoint would bring back."""
+        """Run one round twice: from the state, and from what a checkpoint would restore."""
         kept = M.encode({"state": state, "clients": {str(i): c for i, c in self.clients.items()}})
         again = M.decode(kept, copy=True)
         other = {int(i): c for i, c in again["clients"].items()}

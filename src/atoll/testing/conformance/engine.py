@@ -1,4 +1,4 @@
-"""What every engine and every transport must do, whatever carries the requests."""
+"""What every engine and every transport must do, however it carries requests."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _slow() -> Timetable:
 
 
 def verbs(make: MakeEngine, tolerance: float) -> None:
-    """Every verb gives what the inline engine gives, and takes as long."""
+    """Check that every verb gives what the inline engine gives, and takes as long."""
     ours = live(_world(make, cost=_slow()), every_verb)
     reference = live(_world(_inline, cost=_slow()), every_verb)
     close(ours.result, reference.result, "results", tolerance)
@@ -66,7 +66,7 @@ def verbs(make: MakeEngine, tolerance: float) -> None:
 
 
 def repeats(make: MakeEngine, tolerance: float) -> None:
-    """The same seed gives the same, to the bit; another seed does not."""
+    """Check that the same seed gives the same result, to the bit, and another seed does not."""
     del tolerance
     first, second = (live(_world(make, cost=_slow(), seed=5), every_verb) for _ in range(2))
     same(first.result, second.result, "a repeated run")
@@ -76,7 +76,7 @@ def repeats(make: MakeEngine, tolerance: float) -> None:
 
 
 def survives(make: MakeEngine, tolerance: float, *, points: int = 12) -> None:
-    """Killed at a step and resumed, it gives the same; what must not run twice does not."""
+    """Check that a run killed at any step and resumed gives the same result; what must not run twice does not."""
     del tolerance
 
     def world(folder: Path, resume: bool) -> World:
@@ -87,7 +87,7 @@ def survives(make: MakeEngine, tolerance: float, *, points: int = 12) -> None:
 
 
 def never_twice(make: MakeEngine, tolerance: float, *, points: int = 15) -> None:
-    """A task that drew secrets or spent budget runs once, killed wherever: single replies, sums and conversations that ended."""
+    """Check that a task that drew secrets or spent budget runs once, wherever it is killed: single replies, sums and ended conversations."""
     del tolerance
 
     async def program(fed: Federation) -> Any:
@@ -107,7 +107,7 @@ def never_twice(make: MakeEngine, tolerance: float, *, points: int = 15) -> None
 
 
 def halves(make: MakeEngine, tolerance: float) -> None:
-    """A reducer's half gives what it gives on the inline engine, with or without a ``many``: sums, states, who is kept out, bytes."""
+    """Check that a reducer's half gives what it gives on the inline engine, with or without a ``many``: sums, states, rejections, bytes."""
 
     async def program(fed: Federation) -> Any:
         found = []
@@ -125,7 +125,7 @@ def halves(make: MakeEngine, tolerance: float) -> None:
 
 
 def halves_never_twice(make: MakeEngine, tolerance: float, *, points: int = 10) -> None:
-    """A half that drew secrets or spent budget runs once for each sum, killed wherever."""
+    """Check that a half that drew secrets or spent budget runs once for each sum, wherever it is killed."""
     del tolerance
 
     async def program(fed: Federation) -> Any:
@@ -145,7 +145,7 @@ def halves_never_twice(make: MakeEngine, tolerance: float, *, points: int = 10) 
 
 
 def errors(make: MakeEngine, tolerance: float) -> None:
-    """An error says which request, party, task, arguments and message it belongs to; others' replies are not lost."""
+    """Check that an error names its request, party, task, arguments and message, and that other replies are not lost."""
     del tolerance
     broken = K.boom.with_args(at="client-3", number=42)
     words = ("boom 42", "ValueError", "client-3", "conformance.tasks:boom", "number=42", "round 9", "w:float64[2]")
@@ -178,7 +178,7 @@ def errors(make: MakeEngine, tolerance: float) -> None:
 
 
 def states(make: MakeEngine, tolerance: float) -> None:
-    """Private state belongs to a party and a scope, and stays between requests; a party that is drawn twice works once, and counts twice."""
+    """Check that private state belongs to a party and a scope, and stays between requests; a party drawn twice works once and counts twice."""
     del tolerance
 
     async def program(fed: Federation) -> Any:
@@ -193,7 +193,7 @@ def states(make: MakeEngine, tolerance: float) -> None:
 
 
 async def _drawn_twice(fed: Federation) -> list[Any]:
-    """Replies, runs and senders where a draw with replacement names a party twice."""
+    """Return replies, runs and senders when a draw with replacement names a party twice."""
     drawn = fed.parties[np.array([0, 0, 2])]
     sums = [await fed.sum(drawn, K.count), await fed.sum(drawn, K.count, deadline=60.0)]
     asked = await fed.ask_all(drawn, K.count)
@@ -203,7 +203,7 @@ async def _drawn_twice(fed: Federation) -> list[Any]:
 
 
 def large_messages(make: MakeEngine, tolerance: float) -> None:
-    """Megabytes go down, up, into sums and through conversations."""
+    """Check that megabytes go down, up, into sums and through conversations."""
     del tolerance
     big = {"a": np.arange(600_000.0), "b": np.ones((3, 100_000), dtype=np.float32)}
 
@@ -221,7 +221,7 @@ def large_messages(make: MakeEngine, tolerance: float) -> None:
 
 
 def sessions(make: MakeEngine, tolerance: float) -> None:
-    """A conversation is clocked by its longest chain; roles that fail, end early or name nobody are told, and others go on."""
+    """Check that the longest chain clocks a conversation; roles that fail, end early or name an unknown role get an error, and others go on."""
     del tolerance
 
     async def program(fed: Federation) -> Any:
@@ -257,7 +257,7 @@ class _ByTurn(Timetable):
 
 
 def fates(make: MakeEngine, tolerance: float) -> None:
-    """A session that loses a role or is late ends as on the inline engine, and leaves nothing; with a quorum the others go on."""
+    """Check that a session that loses a role or is late ends as on the inline engine, and leaves nothing; with a quorum the others go on."""
     del tolerance
     roles = {"worker": ("client-0", K.worker), "watcher": ("client-3", K.watcher)}
     terms: list[dict[str, Any]] = [
@@ -289,7 +289,7 @@ def fates(make: MakeEngine, tolerance: float) -> None:
 
 
 def results(make: MakeEngine, tolerance: float) -> None:
-    """A named result stays at its party: a single task, a sum and a role leave it, and the next job reads it there."""
+    """Check that a named result stays at its party: a single task, a sum and a role leave it, and the next job reads it there."""
     del tolerance
 
     async def first(fed: Federation) -> None:
@@ -311,7 +311,7 @@ def results(make: MakeEngine, tolerance: float) -> None:
 
 
 def deadlocks(make: MakeEngine, tolerance: float) -> None:
-    """Roles that wait for each other are told who waits for whom; one that is slow is waited for, and others go on."""
+    """Check that roles in a deadlock learn which waits for which; a slow role is waited for, and others go on."""
     del tolerance
     lock = {"a": ("client-0", K.hears.with_args(names=["b"])), "b": ("client-1", K.hears.with_args(names=["a"]))}
     told = ("wait for each other", "'a' at client-0 waits for a message of 'b'", "'b' at client-1 waits", "send before")
@@ -344,7 +344,7 @@ def deadlocks(make: MakeEngine, tolerance: float) -> None:
 
 
 def mail(make: MakeEngine, tolerance: float) -> None:
-    """Letters come from the senders that were fixed, in order of name, and to whom they are addressed."""
+    """Check that letters come from the chosen senders, in order of name, and reach their recipients."""
     del tolerance
 
     async def program(fed: Federation) -> Any:
@@ -359,7 +359,7 @@ def mail(make: MakeEngine, tolerance: float) -> None:
 
 
 def sealed_mail(make: MakeEngine, tolerance: float, *, points: int = 10) -> None:
-    """Encrypted letters open at their recipients, are as large as virtual ones say they are, are never written twice, and open after a resume."""
+    """Check that encrypted letters open at their recipients, are as large as virtual ones say, are never written twice, and open after a resume."""
     del tolerance
 
     async def program(fed: Federation) -> Any:
@@ -389,7 +389,7 @@ def sealed_mail(make: MakeEngine, tolerance: float, *, points: int = 10) -> None
 
 
 def unknown_task(make: MakeEngine, tolerance: float) -> None:
-    """A task that cannot be found by its name is refused, even where it could be run."""
+    """Check that a task that cannot be found by its name is refused, even if it could run here."""
     del tolerance
 
     async def program(fed: Federation) -> Any:
@@ -400,7 +400,7 @@ def unknown_task(make: MakeEngine, tolerance: float) -> None:
 
 
 def rolls_back(make: MakeEngine, tolerance: float) -> None:
-    """Private state goes back with its checkpoint, and an engine's choices are repeated."""
+    """Check that private state rolls back with its checkpoint, and that an engine's choices are repeated."""
     del tolerance
 
     async def program(fed: Federation) -> Any:

@@ -1,4 +1,4 @@
-"""How a law says that it does not hold."""
+"""How a law reports that it is broken."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ __all__ = ["close", "refuses", "require", "same"]
 
 
 def require(holds: Any, what: str) -> None:
-    """Raise ``AssertionError`` with what does not hold."""
+    """Raise ``AssertionError`` with ``what`` unless ``holds``."""
     if not holds:
         raise AssertionError(what)
 
 
 def same(one: Any, other: Any, what: str) -> None:
     """Require two trees to be equal to the bit."""
-    if not M.equal(one, other):  # words for large trees take longer than looking
+    if not M.equal(one, other):  # describing large trees takes longer than comparing them
         raise AssertionError(f"{what}: {one!r} is not {other!r}")
 
 
@@ -49,7 +49,7 @@ def _rows(tree: Any) -> list[tuple[str, Any]]:
 
 @contextmanager
 def refuses(error: type[Exception], what: str, *words: str) -> Iterator[None]:
-    """Require an error of a kind, whose text holds these words."""
+    """Require an error of a kind whose text contains these words."""
     try:
         yield
     except error as raised:

@@ -1,4 +1,4 @@
-"""What every learner must do with requests for other amounts of work and for reports, on whatever engine it runs."""
+"""What every learner must do with requests for other amounts of work and for reports, on any engine."""
 
 from __future__ import annotations
 
@@ -34,24 +34,25 @@ def check_learner(
 ) -> None:
     """Require a job's learner to keep the protocol of partial work and reports.
 
-    * Asked for the algorithm's own number of epochs, a client does what it does unasked, to the bit.
+    * A request for the algorithm's own number of epochs gives the same as no request, to the bit.
     * Reports change nothing else in a reply, to the bit; each has the client's rows as its weight.
-    * The metric ``loss`` is the mean, by examples, of the losses that are reported.
-    * A survey tells of every client what ``report_of`` tells of its data.
-    * Partial work and reports are the same on all engines, over two rounds (so that private state is used), in values and in bytes.
+    * The metric ``loss`` is the mean, by examples, of the reported losses.
+    * A survey returns for every client what ``report_of`` returns for its data.
+    * Partial work and reports are the same on all engines, over two rounds (so that private state is used), in values
+      and in bytes.
 
     Args:
-        job: model and algorithm; only the last phase of a round is run, twice from the same broadcast.
+        job: model and algorithm; only the last phase of a round runs, twice from the same broadcast.
         islands: a few clients of different sizes.
-        epochs: to ask for, another number than the algorithm's own.
-        reports: to ask for; ``None`` is ``{"loss": None}``.
-        engines: to compare with the first of them.
+        epochs: how many to ask for, different from the algorithm's own number.
+        reports: the reports to ask for; ``None`` is ``{"loss": None}``.
+        engines: the engines to compare with the first of them.
         seed: of the run.
         tolerance: between engines, relative to ``1 + |x|``.
         by_examples: whether the metric ``loss`` is a mean by examples, so that reported losses must have the same mean.
 
     Raises:
-        AssertionError: it does not.
+        AssertionError: it breaks the protocol.
     """
     asked = {"loss": None} if reports is None else dict(reports)
     name = type(job.model).__name__
@@ -70,7 +71,7 @@ def check_learner(
 
 
 class _Run:
-    """Requests to a learner on an engine, each in a world of its own, so that all have the same keys."""
+    """Requests to a learner on an engine, each in its own world, so that all have the same keys."""
 
     def __init__(self, job: Training, islands: Any, engine: Any, seed: int) -> None:
         self.job, self.islands, self.engine, self.seed = job, islands, engine, seed
@@ -78,7 +79,7 @@ class _Run:
         self.params = self.learner.init(Rng.of(seed))
 
     def trained(self, **more: Any) -> Tree:
-        """The second of two contacts."""
+        """Return the second of two contacts."""
         algorithm, buffers = self.job.algorithm, self.learner.buffers()
         phase = algorithm.phases[-1]
         sent = {**algorithm.broadcast(algorithm.init(self.params), phase), **({"buffers": buffers} if buffers else {})}
@@ -92,7 +93,7 @@ class _Run:
         return self._simulate(program)
 
     def surveyed(self, reports: Mapping[str, Any]) -> Tree:
-        """A survey."""
+        """Return a survey."""
         message = {"params": self.model, "reports": dict(reports)}
 
         async def program(fed: Federation) -> Tree:
@@ -102,7 +103,7 @@ class _Run:
 
     @property
     def model(self) -> Tree:
-        """Parameters and what travels beside them."""
+        """Return the parameters and what travels with them."""
         return {**self.params, **self.learner.buffers()}
 
     def _simulate(self, program: Any) -> Tree:
@@ -132,7 +133,7 @@ def _check_reports(run: _Run, partial: Tree, survey: Tree, asked: Mapping[str, A
 
 
 def _plain(got: Combined) -> Tree:
-    """A request's results as a tree."""
+    """Return a request's results as a tree."""
 
     def plain(value: Any) -> Any:
         return [{"value": p.value, "weight": p.weight} for p in value] if isinstance(value, list) else value

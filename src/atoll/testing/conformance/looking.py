@@ -1,4 +1,4 @@
-"""Looking at what a server is sent: an engine that writes it down, with secrets that can be drawn again one at a time."""
+"""Observes what a server receives: an engine that records it, with secrets that can be drawn again one at a time."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ if TYPE_CHECKING:
 __all__ = ["Looks", "Onlooker"]
 
 AGAIN = "~again"
-"""How a request ends that the server sends a second time, with another message."""
+"""How the id of a request ends that the server sends a second time, with another message."""
 
 
 class _Redrawn(Secret):
-    """Secrets from a seed, each call of a method from a stream of its own, so that one can be drawn anew and no other."""
+    """Secrets from a seed, each call of a method from its own stream, so that one can be redrawn without the others."""
 
     __slots__ = ("_anew", "_number", "_place", "_sight")
 
@@ -89,13 +89,13 @@ class _Watched(Executor):
 
 
 class Onlooker(Inline):
-    """The inline engine, one party at a time, which writes down what a server between organisations could read.
+    """The inline engine, one party at a time, which records what a server between organisations could read.
 
-    That is the value and the notes of every reply, why one failed or was rejected, who wrote to whom, and what the roles of a conversation return. The
-    contents of letters are sealed, and what roles say to each other is not looked at.
+    That is the value and the notes of every reply, why one failed or was rejected, who wrote to whom, and what the
+    roles of a conversation return. The contents of letters are sealed, and messages between roles are not recorded.
 
     Args:
-        anew: secret draws that shall be other than usual -> which other.
+        anew: secret draws to replace -> the number of the replacement.
         asks: id of a request -> a message with which the server sends it a second time, if it is another.
     """
 
@@ -105,7 +105,7 @@ class Onlooker(Inline):
         self._anew, self._asks = anew or {}, asks or {}
 
     async def open(self, world: RunContext) -> None:
-        """Make the host."""
+        """Create the host."""
         await super().open(world)
         made = self.host.executor
         same = {each.name: getattr(made, each.name) for each in fields(made)}
@@ -135,7 +135,7 @@ class Onlooker(Inline):
             self.sight.note(request, self.host.executor.roster.name(reply.party), {**sent, **refused})
 
     async def fold(self, request: Request, positions: NDArray[np.int64]) -> PartialSum:
-        """Run the task at each party and add up; a server of parties that are apart gets each total by itself."""
+        """Run the task at each party and add up; a server of separate parties gets each total by itself."""
         self._begun(request, positions)
         parts = []
         for position in positions:
@@ -164,7 +164,7 @@ class Onlooker(Inline):
 
 @dataclass
 class Looks:
-    """Sums of five parties, and what a server is sent for them."""
+    """Sums of five parties, and what a server receives for them."""
 
     reducer: Reducer
     others: dict[str, Any]
@@ -173,7 +173,7 @@ class Looks:
 
     @property
     def law(self) -> str:
-        """How complaints begin."""
+        """Return how complaints begin."""
         return f"{type(self.reducer).__name__} breaks the law of hiding"
 
     def sight(
@@ -192,15 +192,17 @@ class Looks:
         """Run a program that adds up.
 
         Args:
-            turned: by how many places the data of those in the sum are exchanged, which keeps the sum; those of others become others.
+            turned: by how many places to rotate the data of the parties in the sum, which keeps the sum; other parties
+                get other data.
             inside: who is in the sum.
-            anew: secret draws that are other than usual.
-            sums: how many.
-            kinds: sums of all kinds, and not means alone.
-            pretend: id of a request -> whose reply the server calls lost when it asks for the steps behind it a second time.
+            anew: secret draws to replace.
+            sums: how many sums.
+            kinds: sums of all kinds, not only means.
+            pretend: id of a request -> whose reply the server calls lost when it asks for the steps behind it a second
+                time.
             lost: id of a request -> whose reply is lost.
-            seconds: of each party's replies.
-            **terms: of the sums.
+            seconds: seconds of each party's replies.
+            **terms: terms of the sums.
         """
         rows = {name: (np.arange(4) * 7 + i + 1) / 8 for i, name in enumerate(NAMES)}
         mine = [name for name in NAMES if name in inside]

@@ -1,4 +1,4 @@
-"""A program that uses every verb of a federation, for laws that hold of all of them at once."""
+"""A program that uses every verb of a federation, for laws about all of them at once."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ async def _sums(asked: Any) -> Any:
 
 
 async def letters(fed: Federation) -> Any:
-    """Everybody writes; the letters of some are handed over."""
+    """Let every party write letters; deliver those of some."""
     names = fed.parties.names
     first = await fed.exchange(fed.parties, K.letters, names[:4])
     mail = first.mail.only_from(set(names[1:6]))

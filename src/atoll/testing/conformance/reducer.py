@@ -1,4 +1,4 @@
-"""What every reducer must do: give the plain sum, whoever drops out and when; and if it is secure, show the server nothing else."""
+"""What every reducer must do: give the plain sum, whichever party drops out and when; and if it is secure, show the server nothing else."""
 
 from __future__ import annotations
 
@@ -50,37 +50,43 @@ def check_reducer(
     proved: Collection[Task] = (),
     seed: int = 0,
 ) -> None:
-    """Require a reducer to keep these laws. A complaint begins with the name of the law.
+    """Require a reducer to keep these laws. An error begins with the name of the law.
 
-    * **exactness**: means, sums, votes and metrics are what plain addition gives, for those that the reducer says are in the sum, and everyone who
-      answers is in it. The task draws random numbers and keeps private state: it must draw the same and find the same state as under ``Plain``. Two sums
-      of a round share a label. Stages are undone, dtypes and weights are kept.
-    * **state**: after the sums, the private state of every party is what it is under ``Plain``: that of a party in the sum has moved, that of one that
-      dropped out, or whose reply is not finite, has not.
-    * **recovery** (with ``dropouts``): the sum of the others succeeds whichever of the reducer's supersteps a party drops out at.
-    * **all or nothing**: when most parties drop out at a superstep, the sum is right or fails with a ``QuorumError``. One that failed moves no state.
-    * **terms**: ``accept`` and ``deadline`` close the sum with the replies with which they close the plain one.
-    * **crashes**: killed at any of its steps and resumed, the program gives the same, and nobody answers one request in two ways.
-    * **refusal** (a secure reducer): stages that are not summable and single replies that arrive late are refused before anyone is contacted, ``Parts`` at the
-      party, and a sum over one party fails.
-    * **hiding** (a secure reducer): nothing about one party follows from what the server is sent. The law looks at every word of every reply. It exchanges
-      the data of the parties in the sum, so that the sum stays, and it draws single secrets of parties anew. Behind every word that the data change there must
-      be a secret of ``island.secret`` that changes this word too, and no other word but such; the secrets must tie all parties in the sum together, or
-      hide each alone (as encryption does); they must flip half of the word's bits, and be the mask of no second word. That holds for two sums of a
-      round, with a dropout at each superstep, for a party whose reply comes after the sum was closed, and for a server that asks the supersteps behind the replies
-      a second time, as if another party had dropped out.
+    * **exactness**: means, sums, votes and metrics are what plain addition gives, for the parties that the reducer says
+      are in the sum, and every party that answers is in it. The task draws random numbers and keeps private state: it
+      must draw the same and find the same state as under ``Plain``. Two sums of a round share a label. Stages are
+      undone, dtypes and weights are kept.
+    * **state**: after the sums, the private state of every party is what it is under ``Plain``: the state of a party in
+      the sum has changed; that of a party that dropped out, or whose reply is not finite, has not.
+    * **recovery** (with ``dropouts``): the sum of the others succeeds whichever of the reducer's supersteps a party
+      drops out at.
+    * **all or nothing**: when most parties drop out at a superstep, the sum is right or fails with a ``QuorumError``.
+      A failed sum changes no state.
+    * **terms**: ``accept`` and ``deadline`` close the sum with the same replies as the plain sum.
+    * **crashes**: killed at any of its steps and resumed, the program gives the same result, and no party answers one
+      request in two ways.
+    * **refusal** (a secure reducer): stages that are not summable and late single replies are refused before any party
+      is contacted, ``Parts`` at the party, and a sum over one party fails.
+    * **hiding** (a secure reducer): nothing about one party follows from what the server receives. The law checks every
+      word of every reply. It exchanges the data of the parties in the sum, which keeps the sum, and redraws single
+      secrets of parties. For every word that the data changes there must be a secret of ``island.secret`` that changes
+      this word too, and only such words; the secrets must tie all parties in the sum together, or hide each alone (as
+      encryption does); they must flip half of the word's bits, and mask no second word. That holds for two
+      sums of a round, with a dropout at each superstep, for a party whose reply arrives after the sum was closed, and
+      for a server that repeats the supersteps after the replies, as if another party had dropped out.
 
-    The law of hiding is stricter than secrecy where a server learns a secret's image that it cannot invert (a public key) or a sum of masks. Name the tasks that
-    reply with these in ``proved``, and show elsewhere that they tell nothing. The law cannot see that a key which encrypts is known to the server, and it
-    looks neither into letters, which are sealed, nor at what the roles of a session say to each other.
+    The law of hiding is stricter than secrecy if a server learns a secret's image that it cannot invert (a public
+    key) or a sum of masks. Name the tasks that reply with these in ``proved``, and prove elsewhere that they reveal
+    nothing. The law cannot detect that the server knows an encryption key. It reads neither letters, which are sealed,
+    nor messages between the roles of a session.
 
     Args:
         reducer: the reducer, for five parties.
         make_engine: makes a fresh engine; by default the inline one.
         tolerance: allowed difference, relative to ``1 + |x|``: fixed-point reducers round.
-        dropouts: whether it must survive a party that drops out. Without, such a sum may fail; it must not be wrong.
+        dropouts: whether it must survive a party that drops out. If not, such a sum may fail, but must not be wrong.
         others: data of helper parties that the reducer asks, by name.
-        proved: tasks of the reducer whose replies tell nothing about a party, as you have proved.
+        proved: tasks of the reducer whose replies provably reveal nothing about a party.
         seed: of the worlds.
 
     Raises:
@@ -110,7 +116,7 @@ class _Laws:
         return f"{type(self.reducer).__name__} breaks the law of {law}, {where}"
 
     def _sums(self, law: str, where: str, *, missing: Collection[str] = (), must: bool = True, **how: Any) -> SumsMade:
-        """Make sums, and require them to be right for whom they name; unless they ``must`` not, they may fail."""
+        """Make sums, and require them to be right for the parties that they name; unless they ``must`` succeed, they may fail."""
         try:
             made = self.bench.sums(self.reducer, **how)
         except Exception as error:
@@ -138,7 +144,7 @@ class _Laws:
 
     @cached_property
     def _supersteps(self) -> list[dict[str, list[str]]]:
-        """Of each superstep the requests in all sums that are its own or a later one's, and whom they ask."""
+        """Return for each superstep the requests in all sums that belong to it or a later one, and the parties that they ask."""
         sums = [list(made.items()) for made in self.bench.sums(self.reducer).steps]
         most = max(len(made) for made in sums)
         return [dict(each for made in sums for each in made[number:]) for number in range(most)]
@@ -158,7 +164,7 @@ class _Laws:
             require(counted, f"{self._breaks('recovery', where)}: rejected are {rejected}, not {[bad]}")
 
     def _recovery_of_recovery(self, made: SumsMade, where: str, name: str, lost: dict[str, list[str]]) -> None:
-        """A superstep that there is only after a dropout may see another one."""
+        """Check a superstep that exists only after a dropout: another dropout may follow there."""
         steps = [item for each in made.steps for item in each.items() if item[0] not in self._supersteps[0]]
         more = {request: [who for who in asked if who != name][:1] for request, asked in steps}
         if more:
@@ -237,7 +243,7 @@ class _Laws:
 
 
 def _but_the_third(arrived: NDArray[np.int64]) -> tuple[NDArray[np.int64], int | None]:
-    """Takes all replies but that of the third party."""
+    """Take all replies except that of the third party."""
     return np.flatnonzero(arrived != 2), None
 
 

@@ -1,4 +1,4 @@
-"""What a secure reducer may not do: let anything follow about one party from what the server is sent."""
+"""What a secure reducer must prevent: that anything about one party follows from what the server receives."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ Column = tuple[str, str, int]
 def require_secrecy(
     reducer: Reducer, *, others: Mapping[str, Any] | None = None, proved: Collection[Task] = (), seed: int = 0
 ) -> None:
-    """Require that nothing about one party follows from what a server is sent; see ``check_reducer``.
+    """Require that nothing about one party follows from what a server receives; see ``check_reducer``.
 
     Raises:
-        AssertionError: it does.
+        AssertionError: something about a party follows.
     """
     looks = Looks(reducer, dict(others or {}), tuple(task.name for task in proved), seed)
     one = looks.sight()
@@ -50,7 +50,7 @@ def require_secrecy(
 
 
 def _seen(looks: Looks, when: str, **how: Any) -> _Seen:
-    """What is seen in one setting."""
+    """Return what the server sees in one setting."""
     base, law = looks.sight(**how), f"{looks.law} {when}"
     inside = set(NAMES).intersection(*base.result)
 
@@ -64,15 +64,16 @@ def _seen(looks: Looks, when: str, **how: Any) -> _Seen:
 
 @dataclass
 class _Seen:
-    """What is seen in one setting, with other data and other secrets.
+    """What the server sees in one setting, with other data and other secrets.
 
     Attributes:
-        law: begins every complaint.
-        base: what is seen with the usual ones.
-        observe: by how many places the data are turned, and which secrets are other -> what is seen.
-        turned: what is seen with other data.
+        law: begins every error.
+        base: what it sees with the usual data and secrets.
+        observe: the number of places to rotate the data, and the replaced secrets -> what it sees.
+        turned: what it sees with other data.
         moved: the words that depend on data.
-        links: place in a reply -> for each secret that nothing else tells, the parties whose words at that place it changes.
+        links: place in a reply -> for each secret that nothing else reveals, the parties whose words at that place it
+            changes.
         told: a word -> another that changes with a secret behind it, and does not depend on data.
     """
 
@@ -93,7 +94,7 @@ class _Seen:
             self.moved |= differs
 
     def require(self) -> None:
-        """Behind every word that depends on data are secrets which nothing else tells, and which tie all parties together."""
+        """Require that behind every word that depends on data are secrets that nothing else reveals, and that tie all parties together."""
         secrets = self._secrets()
         for column, parties in self._columns(self.moved).items():
             if apart := _apart(parties, self.links[column]):
@@ -106,7 +107,7 @@ class _Seen:
         self._masked_once(redrawn)
 
     def require_masks(self) -> None:
-        """Every word that depends on data looks uniform, and has a mask of its own."""
+        """Require that every word that depends on data looks uniform, and has its own mask."""
         redrawn = self._redrawn(self.base.draws)
         self._uniform(redrawn)
         self._masked_once(redrawn)
@@ -125,7 +126,7 @@ class _Seen:
         return found
 
     def _secrets(self) -> list[SecretDraw]:
-        """Secret draws that change words which depend on data, and nothing else that is sent: as many as it takes."""
+        """Return secret draws that change only words that depend on data: as many as needed."""
         columns, found = self._columns(self.moved), []
         for draws in self._in_turn():
             if not any(_apart(parties, self.links[column]) for column, parties in columns.items()):
@@ -135,14 +136,14 @@ class _Seen:
             if len(draws) == 1 and beside:
                 self.told.update(dict.fromkeys((differs or set()) & self.moved, min(beside)))
             if beside or (len(draws) > 1 and any(len(parties) > 1 for parties in touched.values())):
-                continue  # which of several draws ties whom to whom shows when each is drawn by itself
+                continue  # which of several draws ties whom to whom shows when each is drawn alone
             found += draws
             for column, parties in touched.items():
                 self.links[column].append(parties)
         return found
 
     def _in_turn(self) -> list[list[SecretDraw]]:
-        """All draws of a party in a request, which may hide that party alone; then each by itself, first ones first."""
+        """Return all draws of a party in a request, which may hide that party alone; then each draw alone, first ones first."""
         together: dict[tuple[str, str], list[SecretDraw]] = defaultdict(list)
         for draw in self.base.draws:
             together[draw.request, draw.party].append(draw)
@@ -159,7 +160,7 @@ class _Seen:
         return f"{_shown([at])} is sent in the clear: no secret changes it"
 
     def _uniform(self, redrawn: list[Sight]) -> None:
-        """Other secrets flip half of the bits that data or secrets can flip."""
+        """Require that other secrets flip half of the bits that data or secrets can flip."""
         for at in sorted(self.moved):
             word, active = self.base.words[at], 0
             flips = [word ^ sight.words[at] for sight in redrawn]
@@ -173,7 +174,7 @@ class _Seen:
                 raise AssertionError(f"{self.law}: {_shown([at])} is not uniform: secrets flip {share:.0%} of its bits")
 
     def _masked_once(self, redrawn: list[Sight]) -> None:
-        """No two words have the same mask: their difference would be that of the values."""
+        """Require that no two words have the same mask: their difference would be that of the values."""
         count: Counter[tuple[WordAt, WordAt]] = Counter()
         for sight in redrawn:
             for added in (True, False):
@@ -189,7 +190,7 @@ class _Seen:
 
 
 def _apart(parties: Collection[str], links: Collection[set[str]]) -> set[str]:
-    """Parties that a secret neither hides alone nor ties to all others that are not hidden alone."""
+    """Return the parties that a secret neither hides alone nor ties to all others not hidden alone."""
     rest = set(parties).difference(*(link for link in links if len(link) == 1))
     if not rest:
         return set()

@@ -1,4 +1,4 @@
-"""A sight: every word that a server is sent in one run."""
+"""A sight: every word that a server receives in one run."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class SecretDraw(NamedTuple):
 
 
 class WordAt(NamedTuple):
-    """Where a word of at most eight bytes, or a whole number of any size, stands in what the server is sent."""
+    """Where a word of at most eight bytes, or a whole number of any size, is in what the server receives."""
 
     request: str
     party: str
@@ -35,21 +35,21 @@ class WordAt(NamedTuple):
 
     @property
     def column(self) -> tuple[str, str, int]:
-        """Where it stands, whichever party sends it."""
+        """Return where it is, whichever party sends it."""
         return self.request, self.path, self.place
 
 
 @dataclass
 class Sight:
-    """What the server was sent in one run.
+    """What the server received in one run.
 
     Attributes:
         words: every word, as a whole number.
-        bits: how many bits it has.
+        bits: how many bits each word has.
         draws: the secret draws of parties, in order.
-        messages: id of a request -> what the parties were sent.
-        asked: id of a request -> who was sent it.
-        wrapping: ids of the requests whose replies are made of the program's totals.
+        messages: id of a request -> what the parties received.
+        asked: id of a request -> the parties that received it.
+        wrapping: ids of the requests whose replies consist of the program's totals.
         result: what the program returned.
     """
 
@@ -62,7 +62,7 @@ class Sight:
     result: Any = None
 
     def note(self, request: str, party: str, sent: Tree) -> None:
-        """Write down what one party sent."""
+        """Record what one party sent."""
         for path, leaf in T.items(sent):
             for index, (word, bits) in enumerate(_words(leaf)):
                 at = WordAt(request, party, path, index)
@@ -74,14 +74,14 @@ class Sight:
             del self.words[at], self.bits[at]
 
     def differs(self, other: Sight) -> set[WordAt] | None:
-        """Where another sight has other words; ``None`` where the two have no words at the same places."""
+        """Return where another sight has other words; ``None`` if the two have words at different places."""
         if self.words.keys() != other.words.keys():
             return None
         return {at for at, word in self.words.items() if other.words[at] != word}
 
 
 def _words(leaf: Any) -> Iterator[tuple[int, int]]:
-    """Words of a leaf, with their bits."""
+    """Yield the words of a leaf, with their bits."""
     if isinstance(leaf, int) and not isinstance(leaf, bool):
         bits = max(64, -(-leaf.bit_length() // 64) * 64)
         yield leaf % (1 << bits), bits

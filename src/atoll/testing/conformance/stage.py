@@ -26,18 +26,19 @@ def check_stage(
     """Require a stage to keep what it declares.
 
     * It travels: name and plain settings make the same stage again; what it encodes is a message.
-    * Encoding is a function of value, round parameters and key; it does not change what it is given.
+    * Encoding is a function of value, round parameters and key; it does not change its input.
     * ``decode`` gives back the structure, shapes and dtypes.
     * ``encode_block`` is ``encode`` row by row, ``decode_block`` is ``decode`` row by row.
-    * *summable*: ``decode(sum of w_k encoding_k, n) = sum of w_k decode(encoding_k, 1)`` for any weights, because a value stage's encodings are
-      weighted before they are added: its decoder is linear. Or its encoder is, ``sum of w_k encode(x_k) = encode(sum of w_k x_k)``, and its
-      decoder scales, ``decode(c y) = c decode(y)``.
-    * *remembers*: what it leaves has the form of ``fresh``; encoding is a function of value, memory, round parameters and key, and changes none
-      of them; a block remembers row by row. A stage that remembers nothing leaves ``fresh`` at ``None``.
+    * *summable*: ``decode(sum of w_k encoding_k, n) = sum of w_k decode(encoding_k, 1)`` for any weights, because a
+      value stage's encodings are weighted before they are added: its decoder is linear. Or its encoder is, ``sum of w_k
+      encode(x_k) = encode(sum of w_k x_k)``, and its decoder scales, ``decode(c y) = c decode(y)``.
+    * *remembers*: its new memory has the form of ``fresh``; encoding is a function of value, memory, round parameters
+      and key, and changes none of them; a block remembers row by row. A stage that remembers nothing leaves ``fresh``
+      at ``None``.
     * *linear*: ``encode(a x + b y) = a encode(x) + b encode(y)`` for one key.
     * *unbiased*: ``decode(encode(x), 1)`` is ``x`` on average: within six standard errors over ``draws`` keys.
     * ``omega`` and ``delta`` bound the mean square error, within six standard errors over the draws.
-    * ``bits`` is the size of the encoded leaves, and ``sensitivity(None)`` bounds the norm of what is encoded.
+    * ``bits`` is the size of the encoded leaves, and ``sensitivity(None)`` bounds the norm of the encoded value.
 
     Args:
         stage: the stage.
@@ -47,7 +48,7 @@ def check_stage(
         seed: of values and keys.
 
     Raises:
-        AssertionError: it does not.
+        AssertionError: it breaks a law.
     """
     root = Rng.of(seed)
     rows = values or [_value(root.child("value", i)) for i in range(4)]
@@ -72,7 +73,7 @@ def _context(public: Tree, rng: Rng) -> StageContext:
 
 
 def _contexts(public: Tree, keys: Any) -> StageContext:
-    """Values of norm 1, and secrets that follow from the keys, so that encoding is a function here."""
+    """Return contexts with values of norm 1 and secrets that follow from the keys, so that encoding is a function here."""
     seeds = np.stack([Rng(int(k)).generator().integers(0, 256, SEED_BYTES, dtype=np.uint8) for k in keys])
     return StageContext(public, keys, seeds, sensitivity=1.0)
 
@@ -130,7 +131,7 @@ def _blocks(stage: Stage, rows: list[Tree], public: Tree, root: Rng, name: str, 
 
 
 def _remembers(stage: Stage, rows: list[Tree], public: Tree, root: Rng, name: str, tolerance: float) -> None:
-    """The laws of memory, over three replies of every client."""
+    """Check the laws of memory, over three replies of every client."""
     if not stage.remembers:
         require(stage.fresh(rows[0]) is None, f"{name}: it remembers nothing and has a memory to begin with")
         return
@@ -165,7 +166,7 @@ def _remembers(stage: Stage, rows: list[Tree], public: Tree, root: Rng, name: st
 
 
 def _errs(stage: Stage, value: Tree, public: Tree, root: Rng, name: str, draws: int) -> None:
-    """The bounds of the mean square error."""
+    """Check the bounds of the mean square error."""
     omega, delta = stage.omega(value), stage.delta(value)
     if (omega is None and delta is None) or stage.remembers:
         return
@@ -190,7 +191,7 @@ def _added(trees: list[Any]) -> Any:
 
 def _sums(stage: Stage, rows: list[Tree], public: Tree, root: Rng, name: str, tolerance: float) -> None:
     encoded = [stage.encode(value, _context(public, root.child("key", i))) for i, value in enumerate(rows)]
-    # A summand stage's encodings are added as they are; whoever adds before weighting uses weights 1.
+    # A summand stage's encodings are added as they are; a caller that adds before weighting uses weights 1.
     weights = [1.0 + i * (stage.on == "value") for i in range(len(rows))]
     for scales in ([1.0] * len(rows), weights):
         summed = _added([T.scale(one, w) for one, w in zip(encoded, scales, strict=True)])
@@ -206,7 +207,7 @@ def _sums(stage: Stage, rows: list[Tree], public: Tree, root: Rng, name: str, to
 def _sums_before(
     stage: Stage, rows: list[Tree], scales: list[float], summed: Tree, public: Tree, root: Rng, tolerance: float
 ) -> bool:
-    """Whether the sum of encodings is the encoding of the sum, and decoding scales and does not count."""
+    """Tell whether the sum of encodings is the encoding of the sum, and decoding scales and does not count."""
     whole = _added([T.scale(value, w) for value, w in zip(rows, scales, strict=True)])
     try:
         close(summed, stage.encode(whole, _context(public, root.child("whole"))), "", tolerance)

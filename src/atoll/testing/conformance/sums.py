@@ -1,4 +1,4 @@
-"""The sums with which reducers are checked, and what they leave behind."""
+"""The sums that check reducers, and what they leave behind."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ NAMES = [f"client-{i}" for i in range(5)]
 
 
 def _visit(island: Island) -> int:
-    """Count the visits of this party, which only those in a sum keep."""
+    """Count the visits of this party; only parties in a sum keep the count."""
     count = int((island.state or {}).get("count", 0)) + 1
     island.state = {"count": count}
     return count
@@ -71,7 +71,7 @@ def peek(island: Island, message: Tree) -> Tree:
 
 @task
 def totals(island: Island, message: Tree, kinds: bool = False) -> Tree:
-    """Numbers that follow from the data alone and add up exactly in any order, each different at each party; of all kinds, or means alone."""
+    """Numbers that depend only on the data and add up exactly in any order, each different at each party; of all kinds, or only means."""
     x = np.asarray(island.data, dtype=np.float64)
     examples = float(x[0] + 8)
     made: dict[str, Any] = {
@@ -85,20 +85,20 @@ def totals(island: Island, message: Tree, kinds: bool = False) -> Tree:
 
 @task
 def single(island: Island, message: Tree) -> Tree:
-    """A reply that must be seen by itself."""
+    """Reply with something that must be read by itself."""
     return {"x": Parts({"x": np.float64(island.data)})}
 
 
 @dataclass
 class SumsMade:
-    """What became of the sums of one program.
+    """The outcome of the sums of one program.
 
     Attributes:
-        sums: value, weight, kinds and dtypes of each; ``None`` where it failed with a ``QuorumError``.
+        sums: value, weight, kinds and dtypes of each; ``None`` if it failed with a ``QuorumError``.
         senders: who is in each.
-        rejected: whose reply was kept out of each.
+        rejected: whose reply was left out of each.
         states: name -> private state at the end.
-        steps: of each sum the requests that were made for it, and who was asked.
+        steps: for each sum, its requests and the parties asked.
     """
 
     sums: list[Any]
@@ -110,7 +110,7 @@ class SumsMade:
 
 @dataclass(frozen=True)
 class _Noting(Timetable):
-    """A timetable that notes who was asked what."""
+    """A timetable that records which party was asked what."""
 
     asked: dict[str, list[str]] = field(default_factory=dict)
 
@@ -121,7 +121,7 @@ class _Noting(Timetable):
 
 @dataclass(frozen=True)
 class Bench:
-    """Five parties, and the sums that are asked of them.
+    """Five parties, and the sums that they compute.
 
     Attributes:
         make_engine: makes a fresh engine.
@@ -134,7 +134,7 @@ class Bench:
     seed: int = 0
 
     def world(self, cost: Any, folder: Path | None = None, resume: bool = False, *, bad: str = "") -> World:
-        """A fresh world; one party's data may not be finite."""
+        """Return a fresh world; the data of one party may be not finite."""
         data = [np.nan if name == bad else float(i + 1) for i, name in enumerate(NAMES)]
         return World(
             Community(data, others=dict(self.others)), self.make_engine(), cost=cost, folder=folder, resume=resume, seed=self.seed
@@ -151,16 +151,16 @@ class Bench:
         bad: str = "",
         **terms: Any,
     ) -> SumsMade:
-        """Two rounds of two sums that share a label.
+        """Make two rounds of two sums that share a label.
 
         Args:
             reducer: adds up.
-            cohorts: of each sum; ``None`` in it leaves the sum out. By default everyone is in all of them.
+            cohorts: the cohort of each sum; ``None`` in it leaves the sum out. By default everyone is in all of them.
             uplink: stages.
-            seconds: of each party's replies.
+            seconds: seconds of each party's replies.
             lost: id of a request -> whose reply to it is lost.
-            bad: whose data are not finite.
-            **terms: of every sum.
+            bad: the party whose data is not finite.
+            **terms: terms of every sum.
         """
         cost = _Noting(seconds or {}, lost=lost or {})
         made = SumsMade([], [], [], {}, [])
@@ -186,7 +186,7 @@ class Bench:
         return made
 
     def plainly(self, like: SumsMade, **more: Any) -> SumsMade:
-        """The same sums by plain addition, of those alone who are in them."""
+        """Make the same sums by plain addition, only of the parties in them."""
         return self.sums(Plain(), cohorts=like.senders, **more)
 
 

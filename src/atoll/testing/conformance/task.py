@@ -43,18 +43,19 @@ def check_task_many(
 ) -> None:
     """Require a task's ``many`` (and ``sums``) to give what ``run`` gives party by party, for whole, reordered and single cohorts.
 
-    With a ``half``, the task is wrapped in this party half of a reducer, and the half's ``many``, if it has one, is held to its ``run`` as well.
+    With a ``half``, the task is wrapped in this party half of a reducer, and the half's ``many``, if it has one, must
+    match its ``run`` as well.
 
-    Compared are sums, weights, single parts, who is in, who is rejected and who raises, private states, reply sizes, privacy events, what is kept in
-    the journal and which letters are opened; over two rounds, so that states are used.
+    It compares sums, weights, single parts, which parties are included, rejected or raise, private states, reply sizes,
+    privacy events, journal entries and opened letters, over two rounds, so that states are used.
 
     Args:
         task: offers ``many``.
         population: the islands' data; a few clients of different sizes.
-        message: what they receive.
+        message: the message to them.
         uplink: stages for the replies.
-        states: private states to begin with.
-        seed: of the request, and of secrets.
+        states: initial private states.
+        seed: the seed of the request, and of secrets.
         tolerance: allowed difference, relative to ``1 + |x|``; two orders of addition differ by rounding.
         half: a task that asks for ``island.totals()``.
         told: the half's own message.
@@ -131,7 +132,7 @@ def _check(
 
 
 def _note(into: set[Any], event: Event, party: str | Sequence[str], request: str) -> None:
-    """A ledger writes the same entry once."""
+    """Note an event; a ledger writes equal entries once."""
     into.update((name, repr(event), request) for name in ([party] if isinstance(party, str) else party))
 
 
@@ -160,7 +161,7 @@ def _compare(many: PartialSum, one: PartialSum, where: str, tolerance: float, se
     require(many.opened == one.opened, f"{where}: opened {many.opened}, one by one {one.opened}")
     sent = set(one.senders.tolist())
     ours, theirs = ({r.reply.party: r for r in folded.kept if r.reply.party in sent} for folded in (many, one))
-    # Of stages that draw on secrets the journal has the seeds already.
+    # For stages that draw on secrets the journal has the seeds already.
     known = ours.keys() <= theirs.keys() if secret else ours.keys() == theirs.keys()
     require(known, f"{where}: {list(ours)} are in the journal, one by one {list(theirs)}")
     for position, ran in theirs.items() if ours else ():
@@ -171,7 +172,7 @@ def _compare(many: PartialSum, one: PartialSum, where: str, tolerance: float, se
 
 
 def _plain(folded: PartialSum) -> dict[str, Any]:
-    """Totals as plain trees; parts in order of their weight and value do not move, so cohort order is compared too."""
+    """Return totals as plain trees; parts stay in order, so cohort order is compared too."""
     found = {}
     for name, total in folded.totals.items():
         value = [{"value": p.value, "weight": p.weight} for p in total.value] if total.kind == "parts" else total.value

@@ -1,4 +1,4 @@
-"""The tasks with which engines are checked: at the top level of a module, so that they travel by name."""
+"""The tasks that check engines, at the top level of a module so that they travel by name."""
 
 from __future__ import annotations
 
@@ -35,29 +35,29 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Dither(Stage):
-    """A stage of each half: adds a number of the party's stream, and takes the public shift off the sum."""
+    """A stage for both halves: adds a number from the party's stream, and subtracts the public shift from the sum."""
 
     size: float = 0.01
     on: ClassVar[Any] = "summand"
     linear: ClassVar[bool] = False
 
     def public(self, rng: Rng) -> Tree:
-        """The shift."""
+        """Return the shift."""
         return {"shift": float(rng.generator().random())}
 
     def encode(self, value: Tree, context: StageContext) -> Tree:
-        """Shift and dither."""
+        """Add shift and dither."""
         noise = self.size * (context.rng.generator().random() - 0.5)
         return T.map(lambda leaf: leaf + context.public["shift"] + noise, value)
 
     def decode(self, total: Tree, public: Tree, n: int) -> Tree:
-        """Take ``n`` shifts off."""
+        """Subtract ``n`` shifts."""
         return T.map(lambda leaf: leaf - n * public["shift"], total)
 
 
 @task
 def echo(island: Island, message: Tree, tag: str = "") -> Tree:
-    """Everything that a task may see, and the message back."""
+    """Return everything that a task may see, and the message."""
     return {
         "name": island.name, "role": island.party.role, "data": island.data, "message": message, "tag": tag,
         "draw": island.rng.child("echo").generator().random(3),
@@ -66,7 +66,7 @@ def echo(island: Island, message: Tree, tag: str = "") -> Tree:
 
 @task
 def boom(island: Island, message: Tree, at: str = "", number: int = 0) -> Tree:
-    """Raises at one party."""
+    """Raise at one party."""
     if island.name == at:
         raise ValueError(f"boom {number}")
     return {"x": Sum(1.0)}
@@ -74,14 +74,14 @@ def boom(island: Island, message: Tree, at: str = "", number: int = 0) -> Tree:
 
 @task
 def count(island: Island, message: Tree) -> Tree:
-    """Counts its runs in the private state."""
+    """Count its runs in the private state."""
     runs = (island.state or {}).get("runs", 0) + 1
     island.state = {"runs": runs, "last": message}
     return {"runs": Sum(float(runs)), "names": Parts({"last": np.float64(island.data)}, examples=float(runs))}
 
 
 def _scale_many(cohort: Cohort, message: Tree) -> Iterator[Batch]:
-    """Three clients a block."""
+    """Work on three clients at a time."""
     for start in range(0, len(cohort), 3):
         rows = np.arange(start, min(start + 3, len(cohort)))
         x = np.array([cohort.shard(int(i)) for i in rows], dtype=np.float64)
@@ -93,7 +93,7 @@ def _scale_many(cohort: Cohort, message: Tree) -> Iterator[Batch]:
 
 @task(many=_scale_many)
 def scale(island: Island, message: Tree) -> Tree:
-    """A weighted mean, a vote and a metric, with state; one by one and in blocks."""
+    """Return a weighted mean, a vote and a metric, with state; one by one and in blocks."""
     runs = np.float64((island.state or {}).get("runs", 0.0)) + 1
     island.state = {"runs": runs}
     value = {"w": island.data * message["w"]}
@@ -107,7 +107,7 @@ def scale(island: Island, message: Tree) -> Tree:
 
 @task
 def release(island: Island, message: Tree) -> Tree:
-    """Spends budget and draws a secret: must never be run twice."""
+    """Spend budget and draw a secret; must never run twice."""
     island.spend(Laplace(epsilon=0.5))
     island.state = {"runs": ((island.state or {}).get("runs", 0)) + 1, "token": island.secret.bytes(16)}
     return {"token": island.state["token"], "runs": island.state["runs"]}
@@ -115,13 +115,13 @@ def release(island: Island, message: Tree) -> Tree:
 
 @task
 def release_sum(island: Island, message: Tree) -> Tree:
-    """The same as a sum, of secrets."""
+    """Do the same as a sum, of secrets."""
     release.run(island, message)
     return {"secret": Sum(island.secret.uniform(2))}
 
 
 def _handed(totals: Totals) -> dict[str, Any]:
-    """The values of totals."""
+    """Return the values of totals."""
     return {f"{total.kind}/{name}": Sum(total.value, role=total.role) for name, total in totals.items()}
 
 
@@ -132,19 +132,19 @@ def _hand_on_many(cohort: Cohort, message: Tree) -> Iterator[Batch]:
 
 @task(many=_hand_on_many)
 async def hand_on(island: Island, message: Tree) -> Tree:
-    """The half of a reducer that changes nothing; one by one and in blocks."""
+    """Return the totals unchanged: a half of a reducer; one by one and in blocks."""
     return _handed(await island.totals())
 
 
 @task
 async def hand_on_alone(island: Island, message: Tree) -> Tree:
-    """The same, one by one, and it waits for something else too."""
+    """Do the same one by one, and wait for something else too."""
     await asyncio.sleep(0)
     return _handed(await island.totals())
 
 
 def _hidden(value: Tree, island: Island) -> Any:
-    """Words modulo 2^64 under a secret one; the release is paid for, and counted in the half's own state."""
+    """Hide words modulo 2^64 under a secret one; charge the release, and count it in the half's own state."""
     island.spend(Laplace(epsilon=0.5))
     island.state = {"runs": (island.state or {"runs": 0})["runs"] + 1}
     return np.round(value["s"] * 2**20).astype(np.int64).view(np.uint64) + island.secret.uint64(1)
@@ -160,14 +160,14 @@ def _hide_many(cohort: Cohort, message: Tree) -> Iterator[Batch]:
 
 @task(many=_hide_many)
 async def hide(island: Island, message: Tree) -> Tree:
-    """The half of a reducer that hides its total: must never be run twice for one sum."""
+    """Hide the total: a half of a reducer that must never run twice for one sum."""
     word = _hidden((await island.totals())["sign"].value, island)
     return {"word": Sum(word), "runs": Sum(float(island.state["runs"]))}
 
 
 @dataclass(frozen=True)
 class HalfSum(Reducer):
-    """Adds up what a half of this module replies.
+    """Adds up the replies of a half in this module.
 
     Attributes:
         half: its name.
@@ -177,13 +177,13 @@ class HalfSum(Reducer):
     lasting: ClassVar[bool] = True
 
     async def reduce(self, reduction: Reduction) -> Reduced:
-        """One step."""
+        """Run one step."""
         return await reduction.fold({"hand_on": hand_on, "hand_on_alone": hand_on_alone, "hide": hide}[self.half])
 
 
 @task
 def letters(island: Island, names: list[str]) -> Tree:
-    """Writes to everybody."""
+    """Write to every party."""
     for name in names:
         island.post(name, {"from": island.name, "to": name, "x": np.full(3, island.data)})
     island.note({"posted": len(names)})
@@ -192,25 +192,25 @@ def letters(island: Island, names: list[str]) -> Tree:
 
 @task
 def gather(island: Island, message: Tree) -> Tree:
-    """Reads its letters."""
+    """Read its letters."""
     return {sender: letter for sender, letter in island.inbox.items() if letter["to"] == island.name}
 
 
 @task
 def pass_on(island: Island, message: Tree) -> Tree:
-    """Adds itself to a chain."""
+    """Add itself to a chain."""
     return [*message, island.name]
 
 
 @task
 def forward(island: Island, message: Tree) -> Tree:
-    """The message, doubled: large ones too."""
+    """Return the message, doubled; also large ones."""
     return {name: leaf * 2 for name, leaf in message.items()}
 
 
 @task
 async def caller(island: Island, peers: Any, rounds: int = 5, size: int = 4, fail_at: int = -1) -> Tree:
-    """Asks and adds up the answers; keeps them in its state."""
+    """Ask and add up the answers; keep them in the state."""
     total = np.zeros(size)
     for i in range(rounds):
         if i == fail_at:
@@ -223,7 +223,7 @@ async def caller(island: Island, peers: Any, rounds: int = 5, size: int = 4, fai
 
 @task
 async def responder(island: Island, peers: Any, rounds: int = 5) -> Tree:
-    """Answers."""
+    """Answer."""
     for _ in range(rounds):
         question = await peers.recv("caller")
         await peers.send("caller", {"y": question["x"] * island.data})
@@ -236,7 +236,7 @@ def _ten(data: Any, args: Any, message: Tree) -> Work:
 
 @task(work=_ten)
 async def worker(island: Island, peers: Any, steps: int = 4) -> Tree:
-    """Works for a while, asks, and hears the answer, several times."""
+    """Work for a while, ask, and wait for the answer, several times."""
     island.state = {"worker": steps}
     for i in range(steps):
         await peers.work(1 / steps)
@@ -247,7 +247,7 @@ async def worker(island: Island, peers: Any, steps: int = 4) -> Tree:
 
 @task
 async def watcher(island: Island, peers: Any) -> Tree:
-    """Answers a worker for as long as there is one, and goes on without it."""
+    """Answer a worker while there is one, and go on without it."""
     heard, why = 0, ""
     try:
         while True:
@@ -261,49 +261,49 @@ async def watcher(island: Island, peers: Any) -> Tree:
 
 @task
 def state(island: Island, message: Tree) -> Tree:
-    """What it keeps."""
+    """Return its state."""
     return island.state
 
 
 @task
 def keeps(island: Island, message: Tree) -> Tree:
-    """Leaves a result."""
+    """Leave a result."""
     island.leave("kept", {"said": message, "x": np.full(3, float(island.data))})
     return {"n": Sum(1.0)}
 
 
 @task
 async def keeper(island: Island, peers: Any) -> Tree:
-    """The same as a role."""
+    """Leave a result as a role."""
     keeps.run(island, "role")
     return None
 
 
 @task
 def kept(island: Island, message: Tree) -> Tree:
-    """Reads it."""
+    """Read the result."""
     return island.left("kept")
 
 
 @task
 async def thirsty(island: Island, peers: Any) -> Tree:
-    """Waits for one message more than comes."""
+    """Wait for one message more than will come."""
     return await peers.recv("caller")
 
 
 @task
 async def hears(island: Island, peers: Any, names: Sequence[str]) -> Tree:
-    """Waits for a message of several others at once."""
+    """Wait for a message of several others at once."""
     return await asyncio.gather(*(peers.recv(name) for name in names))
 
 
 @task
 async def thinks(island: Island, peers: Any, name: str) -> Tree:
-    """Says something that it found in a thread of its own."""
+    """Send something that a thread of its own has computed."""
     await peers.send(name, await asyncio.to_thread(sum, range(100_000)))
 
 
 @task
 async def never(island: Island, peers: Any) -> Tree:
-    """Says nothing."""
+    """Send nothing."""
     return None
