@@ -3,7 +3,7 @@
     python benchmarks/envs.py            # every peer
     python benchmarks/envs.py pfl xla    # only these
 
-An environment whose requirements did not change since it was made is left alone.
+It leaves an environment alone if its requirements have not changed since it was made.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ REQUIREMENTS = HERE / "peers"
 
 
 def names() -> list[str]:
-    """Every environment that has a requirements file."""
+    """Return every environment that has a requirements file."""
     return sorted(path.stem for path in REQUIREMENTS.glob("*.txt"))
 
 
 def python(name: str) -> Path:
-    """The interpreter of the environment `name`."""
+    """Return the interpreter of the environment `name`."""
     return ENVS / name / "bin" / "python"
 
 
 def is_ready(name: str) -> bool:
-    """Whether the environment exists and was built from today's requirements."""
+    """Tell whether the environment exists and was built from the current requirements."""
     stamp = ENVS / name / "requirements.txt"
     wanted = REQUIREMENTS / f"{name}.txt"
     return stamp.is_file() and stamp.read_text() == wanted.read_text()

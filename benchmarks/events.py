@@ -1,10 +1,11 @@
-"""How many device events a second the simulation handles when nothing is trained.
+"""Measures how many device events per second the simulation handles when nothing is trained.
 
     python benchmarks/events.py                 # 100,000 devices, cohorts of 1,000
     python benchmarks/events.py --profile       # where the time goes
 
-An event is a dispatch to one device, or what becomes of it: its reply's arrival, or its crash. Both ways through the waist are
-measured on one core: rounds (``fed.sum``) and replies in flight (``fed.send``, ``fed.arrivals``, ``fed.combine``).
+An event is a dispatch to one device, or its outcome: the arrival of its reply, or its crash. Both ways through the
+waist are measured on one core: rounds (``fed.sum``) and replies in flight (``fed.send``, ``fed.arrivals``,
+``fed.combine``).
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from atoll.devices.compute import BatchRate
 
 
 class Registered:
-    """A population of which nothing is known but names and sizes.
+    """A population of which only names and sizes are known.
 
     Args:
         count: how many.
@@ -44,7 +45,7 @@ class Registered:
         return len(self.names)
 
     def shard(self, i: int) -> Any:
-        """As many rows as it has."""
+        """Return as many rows as the client has."""
         return range(int(self.sizes[i]))
 
 
@@ -66,13 +67,13 @@ MESSAGE = {"params": np.zeros(250)}
 
 
 def fleet(seed: int = 0) -> Fleet:
-    """Exponential speeds, thin links, crashes."""
+    """Return a fleet with exponential speeds, thin links and crashes."""
     trace = GeneratedTrace(0.2, seed=seed)
     return Fleet(BatchRate(Exponential(1.0, 0.05)), Throughput(175_000.0), trace, egress=1.25e9, model_bytes=1e7)
 
 
 async def _rounds(fed: Any, rounds: int, cohort: int) -> int:
-    """Synchronous rounds, with a deadline."""
+    """Run synchronous rounds, with a deadline."""
     rng, events = np.random.default_rng(1), 0
     for number in range(rounds):
         asked = fed.parties[np.sort(rng.choice(len(fed.parties), cohort, replace=False))]
@@ -83,7 +84,7 @@ async def _rounds(fed: Any, rounds: int, cohort: int) -> int:
 
 
 async def _flights(fed: Any, rounds: int, cohort: int) -> int:
-    """Work in flight: as many as replied are asked anew."""
+    """Run work in flight: for every reply, one new request goes out."""
     rng, events, waiting = np.random.default_rng(1), 0, cohort
     for number in range(rounds):
         asked = fed.parties[np.sort(rng.choice(len(fed.parties), waiting, replace=False))]
@@ -101,7 +102,7 @@ PATHS = {"rounds": _rounds, "flights": _flights}
 
 
 def measure(path: str, population: int, cohort: int, rounds: int, *, free: bool = False) -> dict[str, Any]:
-    """Run one path; return its events and seconds, without those of the first tenth of its rounds."""
+    """Run one path; return its events and seconds, without the first tenth of its rounds."""
     people, clock = Registered(population), dict[str, float]()
 
     async def program(fed: Any) -> int:

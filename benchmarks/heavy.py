@@ -3,9 +3,9 @@
     python benchmarks/heavy.py                                # LR and MLP
     python benchmarks/heavy.py --models lr --rounds 8 --compile never
 
-The data are `synthetic_iid` (sizes floor(LogNormal(4, 2)) + 50). All three train the same cohorts in one process on one core;
-a line gives processor seconds of all rounds but the first, and their ratio to the batched engine's. The loop draws its own
-batch orders, so the weights are compared between the two engines only.
+The data is `synthetic_iid` (sizes floor(LogNormal(4, 2)) + 50). All three train the same cohorts in one process on one
+core; a line gives processor seconds of all rounds except the first, and their ratio to the batched engine's. The loop
+draws its own batch orders, so only the two engines' weights are compared.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def by_engine(engine: str, make: Any, data: Any, plan: list[list[int]], args: ar
 
 
 def by_loop(make: Any, data: Any, plan: list[list[int]], args: argparse.Namespace) -> dict[str, Any]:
-    """FedAvg as one would write it in plain PyTorch."""
+    """Run FedAvg as you would write it in plain PyTorch."""
     torch.manual_seed(SEED)
     model, loss, rng = make(), nn.CrossEntropyLoss(), np.random.default_rng(SEED)
     weights = [p.detach().clone() for p in model.parameters()]
@@ -78,7 +78,7 @@ def by_loop(make: Any, data: Any, plan: list[list[int]], args: argparse.Namespac
 
 
 def main() -> None:
-    """Measure and print one JSON line a model."""
+    """Measure and print one JSON line for each model."""
     parser = argparse.ArgumentParser(description="heavy-tailed sizes")
     parser.add_argument("--models", default=",".join(MODELS))
     parser.add_argument("--clients", type=int, default=200)
@@ -94,7 +94,7 @@ def main() -> None:
     for name in args.models.split(","):
         make = MODELS[name]
         for c in {c for cohort in plan for c in cohort}:
-            data.shard(c)  # whoever comes first does not pay for drawing the data
+            data.shard(c)  # so that the first to run does not pay for drawing the data
         loop = by_loop(make, data, plan, args)
         inline, batched = (by_engine(engine, make, data, plan, args) for engine in ("inline", "batched"))
         gaps = [

@@ -32,7 +32,7 @@ def _save(figure: Any, target: Path) -> Path:
 
 
 def bars(workload: dict[str, Any], key: str, label: str, scale: float, target: Path) -> Path:
-    """One horizontal bar a peer, on a logarithmic axis, best on top."""
+    """Draw one horizontal bar for each peer, on a logarithmic axis, best on top."""
     peers = sorted(workload["peers"].items(), key=lambda item: item[1][key])
     if key != "clients_per_second":
         peers.reverse()
@@ -49,7 +49,7 @@ def bars(workload: dict[str, Any], key: str, label: str, scale: float, target: P
 
 
 def lines(result: dict[str, Any], target: Path) -> Path:
-    """A panel for each quantity that grows, with the line of exact proportion to the last point."""
+    """Draw a panel for each quantity that grows, with the line of exact proportion to the last point."""
     panels = result["growth"]
     figure, grid = plt.subplots(1, len(panels), figsize=(4 * len(panels), 3), squeeze=False)
     for axes, (quantity, points) in zip(grid[0], panels.items(), strict=True):
@@ -67,7 +67,7 @@ def lines(result: dict[str, Any], target: Path) -> Path:
 
 
 def draw(result: dict[str, Any], folder: Path, name: str) -> list[Path]:
-    """Every chart that the result has data for."""
+    """Draw every chart that the result has data for."""
     made = []
     for workload, part in result.get("workloads", {}).items():
         speed, memory = (folder / f"{name}-{workload}-{kind}.svg" for kind in ("speed", "memory"))

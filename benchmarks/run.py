@@ -2,11 +2,11 @@
 
     python benchmarks/run.py                                             # everything, 5 runs each
     python benchmarks/run.py --workloads lr --peers raw1,raw2 --runs 1   # a quick look
-    python benchmarks/run.py --peers atoll,other --other ../old/.venv/bin/python   # this version beside another one
+    python benchmarks/run.py --peers atoll,other --other ../old/.venv/bin/python   # this version next to another one
 
-Runs are interleaved (every peer once, then every peer again), so that a busy spell of the machine
-does not fall on one peer. Each run is a fresh process; its memory is sampled from outside; its
-final weights are compared with the bare PyTorch loop's after the same number of rounds.
+Runs are interleaved (every peer once, then every peer again), so that a busy period of the machine does not hit one
+peer alone. Each run is a fresh process, whose memory is sampled from outside. Its final weights are compared with the
+bare PyTorch loop's after the same number of rounds.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ LOSS_TOLERANCE = 0.02
 
 @dataclass(frozen=True)
 class Peer:
-    """A way to run a workload: a module in `peers/`, its environment, a process count, and a package that Atoll's own environment must have."""
+    """A way to run a workload: a module in `peers/`, its environment, a process count, and a package that Atoll's environment must have."""
 
     title: str
     module: str
@@ -60,11 +60,11 @@ class Peer:
     needs: str = ""
 
     def runs(self, w: Workload) -> bool:
-        """Whether this peer can run workload `w`."""
+        """Tell whether this peer can run workload `w`."""
         return w.model in self.models and (not self.only or w.name in self.only)
 
     def rounds(self, w: Workload) -> int:
-        """Rounds that this peer is timed over."""
+        """Return the rounds that this peer is timed over."""
         return {"slow": w.rounds_slow, "fast": w.rounds_fast}.get(self.pace, w.rounds)
 
 
@@ -94,7 +94,7 @@ PEERS = {
 
 
 def interpreter(env: str) -> Path:
-    """The peer's Python; Atoll is measured from the environment that runs this script, another version from the one that `--other` names."""
+    """Return the peer's Python: Atoll's is the environment that runs this script, another version's the one that `--other` names."""
     if env == "other":
         return Path(os.environ[OTHER])
     return Path(sys.executable) if env == "atoll" else envs.ensure(env)
@@ -145,9 +145,9 @@ def plan(w: Workload) -> Path:
 
 
 def reference(w: Workload, rounds: int, raw: list[dict[str, Any]]) -> Path:
-    """Weights of the bare one-process loop after `rounds` rounds, made once per workload.
+    """Return the weights of the bare one-process loop after `rounds` rounds, made once for each workload.
 
-    `raw` are that loop's runs in this session, whose weights serve if they went as far.
+    `raw` are that loop's runs in this session; their weights are used if they have enough rounds.
     """
     file = plan(w) / f"reference_{rounds}.npz"
     if raw and raw[-1]["rounds"] == rounds:
@@ -160,7 +160,7 @@ def reference(w: Workload, rounds: int, raw: list[dict[str, Any]]) -> Path:
 
 
 def distance(ours: Path, theirs: Path) -> float:
-    """Largest absolute difference between two sets of weights over the largest absolute weight."""
+    """Return the largest absolute difference between two sets of weights over the largest absolute weight."""
     with np.load(ours) as a, np.load(theirs) as b:
         if len(a.files) != len(b.files):
             return float("inf")
@@ -169,7 +169,7 @@ def distance(ours: Path, theirs: Path) -> float:
 
 
 def evaluate(w: Workload, files: list[Path]) -> dict[str, list[float]]:
-    """Test loss and accuracy of every file, by one process of the bare PyTorch environment."""
+    """Return test loss and accuracy of every file, from one process of the bare PyTorch environment."""
     command = [str(interpreter("raw")), "-m", "peers.evaluate", w.name, *map(str, files)]
     env = {**os.environ, "PYTHONPATH": str(HERE)}
     output = subprocess.run(command, env=env, check=True, capture_output=True, text=True).stdout
@@ -177,7 +177,7 @@ def evaluate(w: Workload, files: list[Path]) -> dict[str, list[float]]:
 
 
 def gate(peer: Peer, w: Workload, last: dict[str, Any], raw: list[dict[str, Any]]) -> dict[str, Any]:
-    """The correctness gate: weights after `gate_rounds` rounds, test loss after all of them."""
+    """Apply the correctness gate: weights after `gate_rounds` rounds, test loss after all of them."""
     ours, theirs = Path(last["final_weights"]), reference(w, last["rounds"], raw)
     scores = evaluate(w, [ours, theirs])
     (loss, accuracy), (wanted, _) = scores[str(ours)], scores[str(theirs)]
@@ -197,7 +197,7 @@ def gate(peer: Peer, w: Workload, last: dict[str, Any], raw: list[dict[str, Any]
 
 
 def summary(lines: list[dict[str, Any]]) -> dict[str, Any]:
-    """Medians over a peer's runs."""
+    """Return medians over a peer's runs."""
     middle = {
         key: median(line[key] for line in lines)
         for key in (
@@ -221,7 +221,7 @@ def summary(lines: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def machine() -> dict[str, Any]:
-    """What the numbers were measured on."""
+    """Describe the machine of the measurements."""
     cpu = [x for x in Path("/proc/cpuinfo").read_text().splitlines() if x.startswith("model name")]
     return {
         "cpu": cpu[0].split(":", 1)[1].strip() if cpu else platform.processor(),
@@ -233,7 +233,7 @@ def machine() -> dict[str, Any]:
 
 
 def options(argv: list[str] | None = None) -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--workloads", default=",".join(WORKLOADS), help="comma-separated names")
     here = [name for name, p in PEERS.items() if p.env != "other" and (not p.needs or find_spec(p.needs))]
@@ -258,7 +258,7 @@ def options(argv: list[str] | None = None) -> argparse.Namespace:
 
 
 def measure(args: argparse.Namespace, w: Workload) -> dict[str, Any]:
-    """All chosen peers on one workload, interleaved."""
+    """Run all chosen peers on one workload, interleaved."""
     plan(w)
     chosen = [name for name in args.peers if PEERS[name].runs(w)]
     for name in chosen:
@@ -287,7 +287,7 @@ def measure(args: argparse.Namespace, w: Workload) -> dict[str, Any]:
 
 
 def _shareable(value: Any) -> Any:
-    """The results without paths of this machine."""
+    """Return the results without paths of this machine."""
     if isinstance(value, dict):
         return {k: _shareable(v) for k, v in value.items() if k != "final_weights"}
     return [_shareable(v) for v in value] if isinstance(value, list) else value

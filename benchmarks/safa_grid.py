@@ -1,10 +1,10 @@
-"""How long the 240 runs of SAFA's study take when nothing is trained: its pacing, selection and devices through the real waist, on one core.
+"""Measures how long the 240 runs of SAFA's study take when nothing is trained: its pacing, selection and devices through the real waist, on one core.
 
     python benchmarks/safa_grid.py                # all three tasks
     python benchmarks/safa_grid.py --task kdd
 
-The programs are those that train (`Training` with its pacing); only the model learns nothing (`IdleModel`). Fully local training asks its clients
-as FedAvg does, and adds up once.
+The programs are the real ones (`Training` with its pacing); only the model learns nothing (`IdleModel`). Fully local
+training contacts its clients as FedAvg does, and adds up once.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from atoll.reproduce.safa.tasks import CRASHES, FRACTIONS, LAG, TASKS, TRANSFER_
 
 
 def paced(task: SafaTask, algorithm: str, fraction: float) -> dict[str, Any]:
-    """Who is asked and when a round ends."""
+    """Return who is asked and when a round ends."""
     if algorithm == "SAFA":
         pacing = SAFA(lag_tolerance=LAG, deadline=task.limit, resume=False, published=True)
         return {"selection": CFCFM(fraction), "pacing": pacing}
@@ -40,7 +40,7 @@ def paced(task: SafaTask, algorithm: str, fraction: float) -> dict[str, Any]:
 
 
 def run(task: SafaTask, algorithm: str, crash: float, fraction: float) -> float:
-    """One run; its mean round length in seconds of its own clock."""
+    """Do one run; return its mean round length in seconds of its own clock."""
     job = Training(
         model=IdleModel(),
         algorithm=FedAvg(lr=task.lr, epochs=task.epochs, batch_size=task.batch_size),

@@ -1,8 +1,8 @@
 """Peak memory of a process tree, sampled from `/proc`.
 
-PSS (proportional set size) counts a page shared by n processes as 1/n in each, so the sum over a
-tree is what the tree really holds. Processes are found by a mark in their environment, which
-children inherit even when they are detached from their parent, as Ray's are.
+PSS (proportional set size) counts a page shared by n processes as 1/n in each, so the sum over a tree is its actual
+memory. Processes are found by a mark in their environment, which children inherit even when they are detached from
+their parent, as Ray's are.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ PROC = Path("/proc")
 
 
 def marked(mark: str) -> list[int]:
-    """The processes whose environment holds `mark`."""
+    """Return the processes whose environment contains `mark`."""
     found = []
     for folder in PROC.iterdir():
         if not folder.name.isdigit():
@@ -30,7 +30,7 @@ def marked(mark: str) -> list[int]:
 
 
 def pss(pid: int) -> int:
-    """Bytes of proportional set size of one process; 0 once it is gone."""
+    """Return the bytes of proportional set size of one process; 0 once it is gone."""
     try:
         for line in (PROC / str(pid) / "smaps_rollup").read_text().splitlines():
             if line.startswith("Pss:"):
@@ -41,7 +41,7 @@ def pss(pid: int) -> int:
 
 
 def reap(mark: str) -> int:
-    """Kill what a run left behind; return how many processes that were."""
+    """Kill the processes that a run left behind; return how many there were."""
     left = marked(mark)
     for pid in left:
         try:
@@ -70,6 +70,6 @@ class PeakMemory(threading.Thread):
             self.peak = max(self.peak, sum(map(pss, pids)))
 
     def stop(self) -> None:
-        """Take no further samples."""
+        """Stop sampling."""
         self._done.set()
         self.join()

@@ -1,7 +1,7 @@
 """How Atoll scales: a million registered clients, and the cost of a round as its parts grow.
 
     python benchmarks/scale.py                    # both, results/scale.json
-    python benchmarks/scale.py --quick            # small sizes, to see that it runs
+    python benchmarks/scale.py --quick            # small sizes, to check that it runs
 
 Each point is measured in a fresh process. Memory is the peak PSS of the process tree, less that of
 a process that has only imported Atoll and PyTorch.
@@ -22,14 +22,14 @@ from sampler import PeakMemory
 
 HERE = Path(__file__).resolve().parent
 MARK = "ATOLL_BENCH_RUN"
-# features, classes, examples a client, cohort, rounds
+# features, classes, examples per client, cohort, rounds
 BASE = {"features": 60, "examples": 50, "cohort": 1000, "population": 10_000, "rounds": 20}
 GROWTH = {
     "clients a round": ("cohort", (125, 250, 500, 1000, 2000, 4000)),
     "parameters": ("features", (60, 240, 960, 3840, 15_360)),
     "examples a client": ("examples", (50, 100, 200, 400, 800)),
 }
-# Rises with size would be lost in the fixed cost of a round if the cohort were small.
+# With a small cohort, growth with size would be lost in the fixed cost of a round.
 GROWTH_BASE = {**BASE, "cohort": 200, "rounds": 10}
 
 
@@ -48,7 +48,7 @@ def point(settings: dict[str, int], *, import_only: bool = False) -> dict[str, A
 
 
 def population(sizes: tuple[int, ...], runs: int) -> dict[str, Any]:
-    """Speed and memory by the number of registered clients, interleaved; the best of each is kept."""
+    """Measure speed and memory by the number of registered clients, interleaved; keep the best of each."""
     floor = point(BASE, import_only=True)["peak_pss_bytes"]
     best: dict[int, dict[str, Any]] = {}
     for _ in range(runs):
@@ -66,7 +66,7 @@ def population(sizes: tuple[int, ...], runs: int) -> dict[str, Any]:
 
 
 def growth(runs: int, most: int | None) -> dict[str, list[dict[str, Any]]]:
-    """Seconds a round as one quantity grows and the others stay; the best of several runs."""
+    """Measure the seconds per round as one quantity grows and the others stay; keep the best of several runs."""
     panels: dict[str, list[dict[str, Any]]] = {}
     for title, (key, sizes) in GROWTH.items():
         panels[title] = []

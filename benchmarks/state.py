@@ -1,11 +1,12 @@
-"""What private state costs: a round's time and the process's peak memory, when every client keeps some state between rounds.
+"""Measures what private state costs: a round's time and the process's peak memory when every client keeps state between rounds.
 
-    python benchmarks/state.py                          # 100,000 clients, 1,000 a round, 10 kB each, in memory
+    python benchmarks/state.py                          # 100,000 clients, 1,000 per round, 10 kB each, in memory
     python benchmarks/state.py --memory 100000000       # beyond 100 MB on disk
-    python benchmarks/state.py --one-by-one             # the task asks for each client's state by itself
+    python benchmarks/state.py --one-by-one             # the task reads each client's state separately
 
-The task does no other work: it adds 1 to every number of the state. The first pass over the clients makes their states, the second one reads
-and replaces them; clients come in random order. Memory is the peak resident size of the process, less that at the start.
+The task does no other work: it adds 1 to every number of the state. The first pass over the clients creates their
+states, the second reads and replaces them; clients come in random order. Memory is the peak resident size of the
+process, less that at the start.
 """
 
 from __future__ import annotations
@@ -31,18 +32,18 @@ Clock = time.perf_counter
 
 
 def peak_bytes() -> int:
-    """Peak resident size so far."""
+    """Return the peak resident size so far."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def one(island: Any, message: Any, fresh: Any) -> Any:
-    """Party by party; the batched engine uses `stacked` or `one_by_one`."""
+    """Run party by party; the batched engine uses `stacked` or `one_by_one`."""
     island.state = {name: leaf + 1 for name, leaf in (island.state or fresh).items()}
     return {"n": Sum(1.0)}
 
 
 def maker(numbers: int, *, one_by_one: bool) -> Task:
-    """A task whose clients keep two arrays, together `numbers` numbers of 4 bytes."""
+    """Return a task whose clients keep two arrays, together `numbers` numbers of 4 bytes."""
     fresh = {"control": np.zeros(numbers - 10, dtype=np.float32), "bias": np.zeros(10, dtype=np.float32)}
 
     def stacked(cohort: Any, message: Any) -> Any:

@@ -37,9 +37,9 @@ def _row(peer: dict[str, Any], best: float) -> str:
 
 
 def markdown(result: dict[str, Any]) -> str:
-    """The whole result as Markdown tables, one a workload.
+    """Return the whole result as Markdown tables, one for each workload.
 
-    "vs fastest peer" divides by the fastest framework or hand-written PyTorch loop, that is by the
+    "vs fastest peer" divides by the fastest framework or hand-written PyTorch loop, that is, by the
     fastest row that is neither Atoll nor the XLA program.
     """
     machine = result["machine"]

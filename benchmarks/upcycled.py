@@ -1,7 +1,7 @@
 """A cell of Upcycled-FL's synthetic tables: Atoll against a bare PyTorch loop, in seconds of processor time.
 
-Both do FedAvg with local momentum 0.5, ten epochs, batches of 32, nine of thirty clients a round and 90 % stragglers, on one thread. Run it as
-``python benchmarks/upcycled.py [rounds]``.
+Both do FedAvg with local momentum 0.5, ten epochs, batches of 32, nine of thirty clients per round and 90 % stragglers,
+on one thread. Run it as ``python benchmarks/upcycled.py [rounds]``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Arrays = list[tuple[torch.Tensor, torch.Tensor]]
 
 
 def local(model: torch.nn.Module, x: torch.Tensor, y: torch.Tensor, epochs: int) -> None:
-    """Local SGD, as everybody writes it."""
+    """Run local SGD in the usual form."""
     optimiser = torch.optim.SGD(model.parameters(), lr=0.03, momentum=0.5)
     for _ in range(epochs):
         for rows in torch.randperm(len(y)).split(32):
@@ -33,7 +33,7 @@ def local(model: torch.nn.Module, x: torch.Tensor, y: torch.Tensor, epochs: int)
 
 
 def bare(kind: str, rounds: int) -> float:
-    """The loop; its accuracy."""
+    """Run the loop; return its accuracy."""
     train, test = divided(kind)
     shards: Arrays = [
         (torch.tensor(np.asarray(s.x), dtype=torch.float32), torch.tensor(np.asarray(s.y)))
@@ -60,7 +60,7 @@ def bare(kind: str, rounds: int) -> float:
 
 
 def ours(kind: str, rounds: int) -> float:
-    """The reproduction's own cell."""
+    """Run the reproduction's own cell."""
     with TemporaryDirectory() as folder:
         cell = settings(
             UpcycledMethod("FedAvg", "base", 0.03),

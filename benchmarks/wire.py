@@ -1,15 +1,16 @@
-"""How fast lines are beside what they run over, on loopback with mutual TLS.
+"""Measures how fast lines are compared with their transports, on loopback with mutual TLS.
 
     python benchmarks/wire.py                    # all, results/wire.json
     python benchmarks/wire.py --quick            # fewer rounds, fewer sites
     python benchmarks/wire.py stream             # one part: stream, sites, memory
 
-stream   a server sends 18 MB to 10 clients, each sends 18 MB back; Line over gRPC beside a raw gRPC stream with the same options and blocks, Line
-         over TCP beside bare TLS sockets. Clients are in one process, the server in another. Variants take turns, in alternating order; of each turn
-         the medians of its rounds are compared, by seconds and by the processor time of both processes, which says more where the machine is
-         shared; medians and quartiles of the turns.
-sites    1,000 sites, one TLS connection each, in a few processes: 100 rounds of small messages; medians, and whether a reply was lost.
-memory   1 GiB to one client through a spool file: what either process holds beyond the tensor.
+stream   a server sends 18 MB to 10 clients, each sends 18 MB back; Line over gRPC next to a raw gRPC stream with the
+same options and blocks, Line over TCP next to bare TLS sockets. Clients are in one process, the server in another.
+Variants take turns, in
+         alternating order; the medians of each turn's rounds are compared, by seconds and by the processor time of both
+         processes, which is more reliable on a shared machine; medians and quartiles of the turns.
+sites    1,000 sites, one TLS connection each, in a few processes: 100 rounds of small messages; medians, and whether a
+reply was lost. memory   1 GiB to one client through a spool file: the memory of either process beyond the tensor.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def model(size: int) -> dict[str, np.ndarray]:
     return {"weights": np.random.default_rng(0).standard_normal(size // 8)}
 
 
-# Clients: what each does for ever, once connected to an address
+# Clients: the endless loop of each, once connected to an address
 
 
 async def line_client(kind: str, address: str, me: Credentials, settings: Settings | None = None) -> None:
@@ -89,7 +90,7 @@ async def grpc_client(address: str, me: Credentials) -> None:
 
 
 async def tls_client(address: str, me: Credentials) -> None:
-    """A bare socket, in a thread of its own."""
+    """Run a bare socket in its own thread."""
     host, _, port = address.rpartition(":")
 
     def run() -> None:
@@ -123,7 +124,7 @@ def send(sock: ssl.SSLSocket, data: bytearray) -> None:
 
 
 def clients(kind: str, address: str, parties: list[Credentials]) -> None:
-    """A process of clients."""
+    """Run a process of clients."""
     one = {"grpc raw": grpc_client, "tcp raw": tls_client}.get(kind) or functools.partial(line_client, kind.split()[0])
 
     keep_freed_memory()
@@ -134,7 +135,7 @@ def clients(kind: str, address: str, parties: list[Credentials]) -> None:
     asyncio.run(run())
 
 
-# Servers: each gives the address and, once so many clients are there, what one round is
+# Servers: each yields its address and, once that many clients are connected, one round
 
 
 async def line_server(
@@ -152,7 +153,7 @@ async def line_server(
 
 
 async def line_round(channels: list[Channel], tree: Any) -> None:
-    packed = PackedMessage(tree)  # serialised once a round
+    packed = PackedMessage(tree)  # serialised once per round
 
     async def one(channel: Channel) -> None:
         sending = asyncio.create_task(channel.send(packed))
@@ -177,14 +178,14 @@ async def line_variant(kind: str, me: Credentials, parties: list[Credentials], r
 
 
 class Cost(NamedTuple):
-    """Of one round: seconds, and processor time of server and clients."""
+    """The cost of one round: seconds, and processor time of server and clients."""
 
     wall: float
     cpu: float
 
 
 def cpu(pid: int) -> float:
-    """Seconds of processor time that a process has used so far (proc(5))."""
+    """Return the seconds of processor time that a process has used so far (proc(5))."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -246,7 +247,7 @@ async def grpc_variant(me: Credentials, parties: list[Credentials], rounds: int)
 
 
 async def tls_variant(me: Credentials, parties: list[Credentials], rounds: int) -> list[Cost]:
-    """A thread a connection, which sends all and then reads all."""
+    """Run a thread for each connection, which sends all and then reads all."""
     import socket
 
     place = socket.create_server(("127.0.0.1", 0))
@@ -292,8 +293,8 @@ def stream(quick: bool) -> dict[str, Any]:
         "tcp line": lambda: line_variant("tcp", me, parties, rounds),
         "tcp raw": lambda: tls_variant(me, parties, rounds),
     }
-    costs: dict[str, list[Cost]] = {name: [] for name in variants}  # of a turn, medians
-    for turn in range(turns):  # there and back again, so that all meet the same machine
+    costs: dict[str, list[Cost]] = {name: [] for name in variants}  # medians of each turn
+    for turn in range(turns):  # in alternating order, so that all meet the same machine
         for name in sorted(variants, reverse=bool(turn % 2)):
             found = asyncio.run(variants[name]())
             costs[name].append(Cost(*map(statistics.median, zip(*found, strict=True))))
@@ -314,7 +315,7 @@ def stream(quick: bool) -> dict[str, Any]:
 
 
 def spread(values: list[float]) -> dict[str, float]:
-    """Of the turns."""
+    """Return median and quartiles of the turns."""
     low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
     return {"median": middle, "lower quartile": low, "upper quartile": high}
 
@@ -378,9 +379,10 @@ def sites(quick: bool) -> dict[str, Any]:
 
 
 class Peak:
-    """The most memory that this process holds from now on beyond what it holds now, looked at every 5 ms.
+    """The peak memory of this process from now on, beyond what it holds now, sampled every 5 ms.
 
-    Its own memory (RssAnon) and pages of mapped files (RssFile, RssShmem) are apart: the latter are the system's to take back at any time.
+    Its own memory (RssAnon) and pages of mapped files (RssFile, RssShmem) are separate: the system may reclaim the
+    latter at any time.
     """
 
     def __init__(self) -> None:
@@ -401,7 +403,7 @@ class Peak:
             self._most = max(self._most[0], now[0]), max(self._most[1], now[1])
 
     def stop(self) -> tuple[float, float]:
-        """MiB of its own memory, and of mapped files."""
+        """Return the MiB of its own memory, and of mapped files."""
         self._over.set()
         self._thread.join()
         own, mapped = (most - before for most, before in zip(self._most, self._before, strict=True))
@@ -460,7 +462,7 @@ async def memory_over(kind: str, size: int) -> dict[str, Any]:
 
 
 def memory_alone(kind: str, size: int) -> dict[str, Any]:
-    """In a process of its own: what another part has freed would hide what this one takes."""
+    """Measure in a separate process: memory freed by another part would hide what this part takes."""
     keep_freed_memory()
     return asyncio.run(memory_over(kind, size))
 
@@ -483,7 +485,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--out", type=Path, default=HERE / "results" / "wire.json")
     asked = parser.parse_args()
-    keep_freed_memory()  # as Atoll's processes do; raw ones profit as well
+    keep_freed_memory()  # as Atoll's processes do; raw variants profit as well
     found = {name: PARTS[name](asked.quick) for name in asked.parts or PARTS}
     print(json.dumps(found, indent=2))
     if not asked.quick:

@@ -2,10 +2,10 @@
 
 A workload fixes the data, the initial weights, which clients take part in each round, and the
 order of examples in every (round, client, epoch). All of it comes from one seeded NumPy generator
-and lands as `.npy` files in `benchmarks/.data/<name>/`, which peers open memory-mapped: no peer
-pays for making data, and pages shared between processes are counted once.
+and is stored as `.npy` files in `benchmarks/.data/<name>/`, which peers open memory-mapped: no peer pays for making
+data, and pages shared between processes are counted once.
 
-    python benchmarks/workloads.py [NAME ...]     # write the files (a no-op when they are there)
+    python benchmarks/workloads.py [NAME ...]     # write the files (a no-op if they exist)
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 DATA = Path(__file__).resolve().parent / ".data"
 SEED = 20240607
 TEST_EXAMPLES = 2000
-# Raise it when the generator changes, so that old files are not taken for new ones.
+# Raise it when the generator changes, so that old files are not reused.
 FORMAT = 1
 
 
@@ -32,11 +32,10 @@ class Workload:
     """One federated job: FedAvg with plain SGD and equal client weights.
 
     `model` is "lr" (one linear layer), "mlp" (one hidden layer of `hidden`) or "cnn" (conv 3x3-32,
-    conv 3x3-64, max-pool 2, dense 128, output; valid padding, ReLU). `rounds` is what a run times,
-    `rounds_slow` where a peer needs minutes for that, `rounds_fast` where it needs milliseconds. `gate_rounds`
-    is after how many rounds final weights are compared with the bare PyTorch loop's: few where ReLU
-    and max-pooling soon blow rounding differences up, many where the problem is convex. `signal`
-    says how far apart the classes lie (see `_make`).
+    conv 3x3-64, max-pool 2, dense 128, output; valid padding, ReLU). `rounds` is how many rounds a run times,
+    `rounds_slow` if a peer needs minutes for that, `rounds_fast` if it needs milliseconds. `gate_rounds` is the number
+    of rounds after which final weights are compared with the bare PyTorch loop's: few if ReLU and max-pooling amplify
+    rounding differences, many if the problem is convex. `signal` is how far apart the classes are (see `_make`).
     """
 
     name: str
@@ -60,12 +59,12 @@ class Workload:
 
     @property
     def planned(self) -> int:
-        """Rounds that the plan covers."""
+        """Return the rounds that the plan covers."""
         return max(self.rounds, self.rounds_slow, self.rounds_fast)
 
     @property
     def steps(self) -> int:
-        """SGD steps that one client takes in one round."""
+        """Return the SGD steps that one client takes in one round."""
         return self.epochs * math.ceil(self.examples / self.batch)
 
 
@@ -187,7 +186,7 @@ class Plan:
 
 
 def _layers(w: Workload) -> list[tuple[int, ...]]:
-    """The weight shapes of the layers, outermost dimension first as in PyTorch."""
+    """Return the weight shapes of the layers, outermost dimension first as in PyTorch."""
     if w.model == "lr":
         return [(w.classes, w.shape[0])]
     if w.model == "mlp":
@@ -197,7 +196,7 @@ def _layers(w: Workload) -> list[tuple[int, ...]]:
 
 
 def _initial(w: Workload, rng: np.random.Generator) -> list[NDArray[np.float32]]:
-    """Glorot-uniform weights and zero biases, alternating as PyTorch lists them."""
+    """Return Glorot-uniform weights and zero biases, alternating as PyTorch lists them."""
     out: list[NDArray[np.float32]] = []
     for shape in _layers(w):
         window = math.prod(shape[2:])
@@ -210,7 +209,7 @@ def _initial(w: Workload, rng: np.random.Generator) -> list[NDArray[np.float32]]
 def _examples(
     w: Workload, count: int, prototypes: NDArray[np.float32], rng: np.random.Generator
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Noisy copies of class prototypes: learnable, but not to perfection."""
+    """Return noisy copies of class prototypes: learnable, but not perfectly."""
     y = rng.integers(0, w.classes, size=count)
     x = rng.standard_normal((count, *w.shape), dtype=np.float32)
     x += prototypes[y]
@@ -220,7 +219,7 @@ def _examples(
 
 def _make(w: Workload, folder: Path) -> None:
     rng = np.random.Generator(np.random.Philox(SEED))
-    # Two classes lie about sqrt(2) * signal noise deviations apart.
+    # Two classes are about sqrt(2) * signal noise deviations apart.
     scale = w.signal / math.sqrt(math.prod(w.shape))
     prototypes = (scale * rng.standard_normal((w.classes, *w.shape))).astype(np.float32)
     total = w.clients * w.examples
@@ -239,7 +238,7 @@ def _make(w: Workload, folder: Path) -> None:
 
 
 def prepare(name: str) -> Path:
-    """Write the files of workload `name` unless they are there; return their folder."""
+    """Write the files of workload `name` unless they exist; return their folder."""
     w = WORKLOADS[name]
     folder = DATA / name
     stamp = folder / "workload.json"

@@ -1,12 +1,12 @@
-"""What a reducer's half costs on the MLP cohort: one that does nothing and one that masks, beside the plain sum, one after another in each round.
+"""Measures what a reducer's half costs on the MLP cohort: one that does nothing and one that masks, next to the plain sum, one after another in each round.
 
     python benchmarks/wrapped.py
     python benchmarks/wrapped.py --workload lr --rounds 200
 
-`idle` hands on the totals of a block, `idle, one by one` those of one client after another. `masked` adds a mask of its own and takes off that of the
-client before it in a ring, both 64-bit words drawn from a seed that travels in a letter: the server sees sums of words alone. `client by client`
-are the same halves as the engine inline runs them. A line gives medians over the rounds, wall time and processor time; every reducer must give the
-same update.
+`idle` hands on the totals of a block, `idle, one by one` those of one client after another. `masked` adds its own mask
+and subtracts the previous client's in a ring, both 64-bit words drawn from a seed that travels in a letter: the server
+sees only sums of words. `client by client` are the same halves on the inline engine. A line gives medians over the
+rounds, wall time and processor time; every reducer must give the same update.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _idle_many(cohort: Any, message: Any) -> Any:
 
 @task(many=_idle_many)
 async def idle(island: Any, message: Any) -> Any:
-    """Hands on its totals."""
+    """Return its totals."""
     totals = await island.totals()
     reply = {f"{name}/value": Sum(total.value, role=total.role) for name, total in totals.items()}
     return {**reply, **{f"{name}/weight": Sum(total.weight) for name, total in totals.items()}}
@@ -57,12 +57,12 @@ async def idle(island: Any, message: Any) -> Any:
 
 @task
 async def alone(island: Any, message: Any) -> Any:
-    """The same, without a `many`."""
+    """Do the same, without a `many`."""
     return await idle.run(island, message)
 
 
 def total_of(name: str, value: Any, weight: float, n: int) -> Total:
-    """The total that the training expects."""
+    """Return the total that the training expects."""
     return Total("mean", value, float(weight), n, "metric" if name == "loss" else "update")
 
 
@@ -89,14 +89,14 @@ class Idle(Reducer):
 
 @task
 def seed_for_next(island: Any, names: Any) -> Any:
-    """A seed for the next one in the ring."""
+    """Send a seed to the next client in the ring."""
     seed = island.secret.bytes(32)
     island.post(names[(names.index(island.name) + 1) % len(names)], seed)
     island.state = {"seed": seed}
 
 
 def words(seed: bytes, size: int) -> Any:
-    """A mask."""
+    """Return a mask."""
     return np.random.Philox(np.random.SeedSequence(int.from_bytes(seed, "little"))).random_raw(size)
 
 
@@ -121,7 +121,7 @@ def _masked_many(cohort: Any, message: Any) -> Any:
 
 @task(many=_masked_many)
 async def masked(island: Any, message: Any) -> Any:
-    """My totals under masks that cancel in the sum."""
+    """Return its totals under masks that cancel in the sum."""
     totals = {
         name: Total(t.kind, T.map(lambda leaf: np.asarray(leaf)[None], t.value), np.array([t.weight]), 1)
         for name, t in (await island.totals()).items()
@@ -182,7 +182,7 @@ def main() -> None:
     work: dict[str, list[float]] = {name: [] for name in wall}
 
     def result(reducer: Reducer) -> Any:
-        """Of one sum, whose clients draw the same mini-batches under every reducer."""
+        """Return the result of one sum, whose clients draw the same mini-batches under every reducer."""
 
         async def once(fed: Any) -> Any:
             got = await fed.sum(fed.parties[: w.cohort], learner.train, message, reducer=reducer)

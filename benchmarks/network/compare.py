@@ -1,4 +1,4 @@
-"""Atoll, NVFlare and Flower in turn: the same round trips, several times over, and the ratios of their medians.
+"""Runs Atoll, NVFlare and Flower in turn: the same round trips, several times, and the ratios of their medians.
 
 python benchmarks/network/compare.py
 python benchmarks/network/compare.py --runs 5 --only atoll nvflare:tuned
@@ -19,7 +19,7 @@ PEERS = ("atoll", "nvflare", "nvflare:tuned", "flwr")
 
 
 def once(peer: str, rounds: int, timeout: float) -> dict[str, Any]:
-    """One deployment, as the line that its script prints."""
+    """Run one deployment; return the line that its script prints."""
     name, _, variant = peer.partition(":")
     command = [sys.executable, str(HERE / f"{name}_roundtrip.py"), "--rounds", str(rounds), "--timeout", str(timeout)]
     done = subprocess.run([*command, *(["--variant", variant] if variant else [])], capture_output=True, text=True)
@@ -29,7 +29,7 @@ def once(peer: str, rounds: int, timeout: float) -> dict[str, Any]:
 
 
 def row(peer: str, lines: list[dict[str, Any]], best: float) -> str:
-    """A peer's runs as a row of Markdown: medians over the runs, with the range of the medians."""
+    """Return a peer's runs as a row of Markdown: medians over the runs, with the range of the medians."""
     seconds = [line["seconds_per_round"] for line in lines]
     cells = [
         f"{peer} {lines[0]['version']}",
@@ -45,7 +45,7 @@ def row(peer: str, lines: list[dict[str, Any]], best: float) -> str:
 
 
 def main() -> None:
-    """Run all peers in turn; print each line as it comes, then the table."""
+    """Run all peers in turn; print each line as it arrives, then the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--rounds", type=int, default=8, help="Flower does five, as its round takes longest")

@@ -1,7 +1,7 @@
-"""A peer's deployment on loopback: its processes, their peak memory, and the line that comes out.
+"""A peer's deployment on loopback: its processes, their peak memory, and its result line.
 
 Every process of a run carries a mark in its environment. Memory is summed over the marked processes,
-and whatever still lives at the end is stopped by that mark, so a run leaves nothing behind.
+and processes still alive at the end are stopped by that mark, so a run leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ sys.path.insert(0, str(HERE.parent))
 import envs  # noqa: E402
 from sampler import PeakMemory, marked, reap  # noqa: E402
 
-MARK = "ATOLL_JOB_BENCH_RUN"  # so named, it reaches the processes of Atoll's jobs too
+MARK = "ATOLL_JOB_BENCH_RUN"  # with this name it also reaches the processes of Atoll's jobs
 NUMBERS = 4_500_000  # float32, 18 MB
-SAMPLE_SECONDS = 1.0  # between two looks at the memory of all processes
+SAMPLE_SECONDS = 1.0  # between two samples of the memory of all processes
 
 
 class PeerError(RuntimeError):
-    """A peer did not do what it was asked to."""
+    """A peer did not do what it should."""
 
 
 def arguments(description: str, variants: Sequence[str]) -> argparse.Namespace:
-    """The command line that both peers share."""
+    """Parse the command line that both peers share."""
     parser = argparse.ArgumentParser(description=description.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=8, help="the first is left out of the median")
     parser.add_argument("--clients", type=int, default=10)
@@ -54,7 +54,7 @@ def arguments(description: str, variants: Sequence[str]) -> argparse.Namespace:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of loopback that nobody listens on now."""
+    """Return loopback ports that nothing listens on now."""
     sockets = [socket.socket() for _ in range(count)]
     for one in sockets:
         one.bind(("127.0.0.1", 0))
@@ -65,13 +65,13 @@ def free_ports(count: int) -> list[int]:
 
 
 def busy_seconds() -> float:
-    """Seconds that all cores of the machine together have worked since it started."""
+    """Return the seconds that all cores of the machine together have worked since it started."""
     fields = [int(x) for x in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
     return (sum(fields) - fields[3] - fields[4]) / os.sysconf("SC_CLK_TCK")
 
 
 def cpu_seconds(mark: str) -> float:
-    """Seconds that the marked processes have worked, with those of their children that have ended."""
+    """Return the seconds that the marked processes have worked, including their children that have ended."""
     ticks = 0
     for pid in marked(mark):
         try:
@@ -83,7 +83,7 @@ def cpu_seconds(mark: str) -> float:
 
 
 def _greet(port: int, identity: tuple[Path, Path] | None) -> tuple[str, bool]:
-    """Speak TLS with a server; return the version, and whether it listened to what was said then.
+    """Speak TLS with a server; return the version, and whether it accepted data after the handshake.
 
     With TLS 1.3 a client learns that it was refused only when it reads.
     """
@@ -108,20 +108,20 @@ def _greet(port: int, identity: tuple[Path, Path] | None) -> tuple[str, bool]:
 
 
 def transport_security(port: int, identity: tuple[Path, Path] | None = None) -> str:
-    """The TLS version that a server speaks, and whether it refuses clients without a certificate.
+    """Return the TLS version that a server speaks, and whether it refuses clients without a certificate.
 
-    `identity` is the certificate and the key of a client that it must listen to, if it wants any.
+    `identity` is the certificate and the key of a client that it must accept, if it asks for one.
     """
     version, listens = _greet(port, None)
     if listens:
         return f"{version}, server certificate only"
     if identity is None or not _greet(port, identity)[1]:
-        raise PeerError(f"the server on port {port} listens to nobody")
+        raise PeerError(f"the server on port {port} accepts no client")
     return f"{version}, mutual: refuses a client without a certificate"
 
 
 class Deployment:
-    """A folder, an environment and the processes that were started in them.
+    """A folder, an environment and the processes started in them.
 
     Use as a context; leaving it stops every process and removes the folder.
     """
@@ -141,7 +141,7 @@ class Deployment:
         self.started: list[tuple[str, subprocess.Popen[bytes]]] = []
         self.begun = 0.0  # when the first process was started
         self._memory = PeakMemory(self.token, SAMPLE_SECONDS)
-        self._work: list[tuple[float, float, float]] = []  # time, seconds that cores and this run worked
+        self._work: list[tuple[float, float, float]] = []  # time, seconds of work by all cores and by this run
         self.security = ""
 
     def __enter__(self) -> Deployment:
@@ -162,7 +162,7 @@ class Deployment:
             shutil.rmtree(self.folder, ignore_errors=True)
 
     def start(self, name: str, command: Sequence[str], **more: str) -> None:
-        """Start a process that stays; its output goes to `name`.log in the folder."""
+        """Start a long-lived process; its output goes to `name`.log in the folder."""
         self.begun = self.begun or time.perf_counter()
         log = (self.folder / f"{name}.log").open("wb")
         with log:
@@ -179,19 +179,19 @@ class Deployment:
         return done.stdout
 
     def log(self, name: str, lines: int = 30) -> str:
-        """The end of a process's output."""
+        """Return the end of a process's output."""
         file = self.folder / f"{name}.log"
         return "\n".join(file.read_text(errors="replace").splitlines()[-lines:]) if file.is_file() else ""
 
     def await_port(self, port: int, seconds: float = 60) -> None:
-        """Wait until somebody listens on `port`."""
+        """Wait until something listens on `port`."""
         until = time.perf_counter() + seconds
         while time.perf_counter() < until:
             with socket.socket() as probe:
                 if probe.connect_ex(("127.0.0.1", port)) == 0:
                     return
             time.sleep(0.1)
-        raise PeerError(f"nobody listens on port {port} after {seconds} s")
+        raise PeerError(f"nothing listens on port {port} after {seconds} s")
 
     def await_file(self, file: Path, server: str, seconds: float) -> dict[str, Any]:
         """Wait for the server's record of the run, which is moved into place once complete."""
@@ -206,12 +206,12 @@ class Deployment:
         return dict(json.loads(file.read_text()))
 
     def cores(self, begin: float, end: float) -> tuple[float, float]:
-        """Cores that worked between two moments: for everybody on this machine, and for this run."""
+        """Return the cores that worked between two times: for the whole machine, and for this run."""
         (t0, all0, own0), *_, (t1, all1, own1) = [w for w in self._work if begin - 0.6 <= w[0] <= end + 0.6]
         return (all1 - all0) / (t1 - t0), (own1 - own0) / (t1 - t0)
 
     def line(self, framework: str, version: str, record: Mapping[str, Any], args: argparse.Namespace) -> str:
-        """The run as one line of JSON; refuses a run whose final model is wrong."""
+        """Return the run as one line of JSON; refuse a run whose final model is wrong."""
         end = time.perf_counter()
         if not record["worst_error"] <= 1e-4:
             raise PeerError(f"the final model is off by {record['worst_error']}")

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from deployment import HERE, NUMBERS, Deployment, arguments, free_ports, transport_security
 
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "RAY_USAGE_STATS_ENABLED": "0"}
-# Puts a ceiling on every wait in Flower's processes, most of which are fixed in its source.
+# Caps every wait in Flower's processes; most waits are fixed in its source.
 CEILING = """import time as _time
 _sleep = _time.sleep
 _time.sleep = lambda seconds: _sleep(min(seconds, 0.05))
@@ -27,7 +27,7 @@ _time.sleep = lambda seconds: _sleep(min(seconds, 0.05))
 
 @dataclass(frozen=True)
 class Variant:
-    """A way to set Flower up: environment variables, and whether its fixed waits are cut short."""
+    """A Flower setup: environment variables, and whether its fixed waits are cut short."""
 
     env: Mapping[str, str] = field(default_factory=dict)
     cut_waits: bool = False
@@ -97,7 +97,7 @@ def connection(folder: Path, port: int) -> None:
 
 
 def start_superlink(run: Deployment, port: int) -> None:
-    """The server, which accepts registered SuperNodes only."""
+    """Start the server, which accepts only registered SuperNodes."""
     command = ["flower-superlink", "--port", str(port), "--enable-supernode-auth"]
     command += ["--ssl-ca-certfile", str(run.folder / "ca.crt")]
     command += ["--ssl-certfile", str(run.folder / "server.crt")]

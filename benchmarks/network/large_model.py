@@ -1,9 +1,10 @@
-"""A model of 1 GiB to 10 stub sites and back through a deployed server: what its processes need of memory.
+"""A model of 1 GiB to 10 stub sites and back through a deployed server: how much memory its processes need.
 
 python benchmarks/network/large_model.py
 
-``peak_gib_of_the_...`` are the system's own records of each process (VmHWM), which count a page that both have mapped in both. ``peak_gib_of_both_...`` are
-sampled sums over the server's processes at one moment: of PSS, which counts such a page once, and of RSS.
+``peak_gib_of_the_...`` are the system's own records of each process (VmHWM), which count a shared page in each.
+``peak_gib_of_both_...`` are sampled sums over the server's processes at one time: of PSS, which counts such a page
+once, and of RSS.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ SAMPLE_SECONDS = 0.2
 
 
 def field(pid: int, file: str, name: str) -> int:
-    """Bytes that a file of the system's says of a process; 0 once it is gone."""
+    """Return a field in bytes from a process's system file; 0 once the process is gone."""
     with contextlib.suppress(OSError):
         for line in Path(f"/proc/{pid}/{file}").read_text().splitlines():
             if line.startswith(f"{name}:"):
@@ -35,7 +36,7 @@ def field(pid: int, file: str, name: str) -> int:
 
 
 def family(pid: int) -> list[int]:
-    """A process and all that it has started, and they."""
+    """Return a process and all its descendants."""
     found = [pid]
     for children in Path(f"/proc/{pid}/task").glob("*/children"):
         with contextlib.suppress(OSError):
@@ -44,7 +45,7 @@ def family(pid: int) -> list[int]:
 
 
 class Peaks(threading.Thread):
-    """The most that a process and its descendants take together, looked at every ``SAMPLE_SECONDS``."""
+    """The peak memory of a process and its descendants together, sampled every ``SAMPLE_SECONDS``."""
 
     def __init__(self, pid: int) -> None:
         super().__init__(daemon=True)
@@ -53,14 +54,14 @@ class Peaks(threading.Thread):
         self._over = threading.Event()
 
     def run(self) -> None:
-        """Look until told that it is over."""
+        """Sample until stopped."""
         while not self._over.wait(SAMPLE_SECONDS):
             for name, most in self.most.items():
                 together = sum(field(pid, "smaps_rollup", name) for pid in family(self.pid))
                 self.most[name] = max(most, together)
 
     def stop(self) -> dict[str, float]:
-        """The peaks, in GiB."""
+        """Return the peaks, in GiB."""
         self._over.set()
         self.join()
         return {name: round(most / 2**30, 3) for name, most in self.most.items()}

@@ -122,7 +122,7 @@ def job(run: Deployment, variant: Variant, args: Namespace, record: Path) -> Pat
 
 
 def check_security(kits: Path, variant: Variant) -> None:
-    """Refuse to measure kits that do not ask for mutual TLS over the wanted scheme."""
+    """Refuse to measure kits that do not require mutual TLS over the wanted scheme."""
     server = json.loads((kits / "localhost" / "startup" / "fed_server.json").read_text())["servers"][0]
     scheme = variant.scheme or "http"
     if server["connection_security"] != "mtls" or server["service"]["scheme"] != scheme:

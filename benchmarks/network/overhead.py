@@ -1,9 +1,10 @@
-"""What the real runtime adds to a job: the digits between 3 sites, simulated and deployed, broken down.
+"""Measures what the real runtime adds to a job: the digits between 3 sites, simulated and deployed, broken down.
 
 python benchmarks/network/overhead.py
 
-* ``simulated``: the inline engine, one process. What the arithmetic takes.
-* ``processes``: the network engine with its sites as processes on local sockets: + messages, + decoding, + one process a site.
+* ``simulated``: the inline engine, one process: the arithmetic alone.
+* ``processes``: the network engine with its sites as processes on local sockets: + messages, + decoding, + one process
+  for each site.
 * ``deployed``: fronts, mutual TLS, checkpoints and records in files: + relays, + encryption, + the disk.
 """
 
@@ -28,7 +29,7 @@ from atoll.runtime.network.rehearsal import Rehearsal
 
 
 def simulated(settings, islands, engine, folder=None):
-    """Seconds of each round after the first."""
+    """Return the seconds of each round after the first."""
     config = parse_job(settings)
     moments = []
     training = config.training(config.model.build("model"))
@@ -42,7 +43,7 @@ def simulated(settings, islands, engine, folder=None):
 
 
 async def deployed(settings, islands, folder):
-    """The same, and what came before the first round."""
+    """Return the same, and the time before the first round."""
     files = write_parts(islands, folder / "data")
     job = folder / "job.yaml"
     job.write_text(yaml.dump(settings))

@@ -1,9 +1,10 @@
-"""A conversation between two sites: round trips a second through the server, and from site to site.
+"""Measures a conversation between two sites: round trips per second through the server, and from site to site.
 
 python benchmarks/network/sessions.py
 
-Real fronts, mutual TLS, job processes; two roles play ping-pong with an array. Both ways are taken in turns in one project, and must give the same
-numbers and the same bytes. Seconds are those of the role that asks, between its first question and its last answer.
+Real fronts, mutual TLS, job processes; two roles play ping-pong with an array. The two ways alternate in one project,
+and must give the same numbers and the same bytes. Seconds are those of the role that asks, between its first question
+and its last answer.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ play.tasks = [asks, answers]
 
 
 async def played(admin: Admin, folder: Path, times: int, numbers: int, *, direct: bool) -> dict[str, float]:
-    """One job; its seconds a round trip."""
+    """Run one job; return its seconds per round trip."""
     names = site_names(2)
     arguments = {"sites": names, "times": times, "numbers": numbers}
     settings = {"sites": names, "source": "code", "program": "pingpong:play", "arguments": arguments, "direct": direct}
@@ -69,12 +70,12 @@ async def played(admin: Admin, folder: Path, times: int, numbers: int, *, direct
     await admin.result(found["job"], folder / found["job"])
     told = json.loads((folder / found["job"] / "manifest.json").read_text())
     if bool(told["engine"].get("direct")) is not direct or told["result"]["last"] != times + 1:
-        raise SystemExit(f"the sites did not speak as they should: {told['engine']}, {told['result']}")
+        raise SystemExit(f"the sites did not talk as expected: {told['engine']}, {told['result']}")
     return {"round_trip": told["result"]["seconds"] / times, "bytes": told["result"]["bytes"]}
 
 
 async def measured(transport: str, sizes: dict[int, int], repeats: int) -> dict[str, dict[str, float]]:
-    """Numbers in the array -> round trips a second both ways, and their ratio."""
+    """Return numbers in the array -> round trips per second both ways, and their ratio."""
     lines = {}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -103,7 +104,7 @@ async def measured(transport: str, sizes: dict[int, int], repeats: int) -> dict[
 
 
 def main() -> None:
-    """Measure; print a line of JSON a transport."""
+    """Measure; print a line of JSON for each transport."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--transports", default="grpc,tcp")
     parser.add_argument("--repeats", type=int, default=3)

@@ -23,7 +23,7 @@ from atoll.runtime.transport import transport
 
 
 def reply(request: str, position: int, site: int, layers: int, numbers: int) -> dict:
-    """The summand of one site: every number is the site's; no array takes memory until its turn comes."""
+    """Return the summand of one site: every number is the site's; no array takes memory before its turn."""
     value = {f"layer-{i:03d}": np.broadcast_to(np.float32(site), numbers // layers) for i in range(layers)}
     one = np.array([position])
     folded = PartialSum({"model": Total("mean", value, 1.0, 1)}, one, np.array([4 * numbers]))
@@ -31,7 +31,7 @@ def reply(request: str, position: int, site: int, layers: int, numbers: int) -> 
 
 
 async def play(channel, name: str, site: int, layers: int, numbers: int) -> None:
-    """A job's process, reduced to what the wire sees of it."""
+    """Act as a job's process, reduced to its traffic."""
     await channel.send({"hello": {"parties": [name], "sizes": np.array([1]), "card": None}})
     await channel.recv()
     await channel.send({"ready": True})
@@ -51,7 +51,7 @@ async def play(channel, name: str, site: int, layers: int, numbers: int) -> None
 
 
 async def site(kits: Path, address: str, number: int, layers: int, numbers: int) -> None:
-    """One front: it says yes to every offer."""
+    """Run one front, which accepts every offer."""
     name = f"site-{number}"
     kit = Kit.read(kits / name)
     tasks = set()
@@ -77,7 +77,7 @@ async def site(kits: Path, address: str, number: int, layers: int, numbers: int)
 
 
 async def main() -> None:
-    """All sites, in one process."""
+    """Run all sites in one process."""
     kits, address, count, layers, numbers = sys.argv[1:]
     await asyncio.gather(*(site(Path(kits), address, i + 1, int(layers), int(numbers)) for i in range(int(count))))
 

@@ -1,8 +1,8 @@
 """Atoll as a user writes it: a `Training` run by `simulate` on the batched engine.
 
-With one process the engine is told `workers=1`; otherwise it chooses for itself, up to the cores
-there are. What it chose (block, unrolling, compilation, workers) is printed in the notes.
-`--set engine=ray` runs the same job on the Ray engine, with as many actors as processes.
+With one process the engine gets `workers=1`; otherwise it chooses, up to the number of cores. Its choices (block,
+unrolling, compilation, workers) are in the notes. `--set engine=ray` runs the same job on the Ray engine, with as many
+actors as processes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SEED = 0
 
 
 def islands(plan: Plan) -> Islands:
-    """The plan's clients as a federated data set."""
+    """Return the plan's clients as a federated data set."""
     w = plan.workload
     columns = {"x": plan.x.reshape(-1, *w.shape), "y": plan.y.reshape(-1)}
     rows = Dataset(columns, task="classification", classes=w.classes, name=w.name)
@@ -30,7 +30,7 @@ def islands(plan: Plan) -> Islands:
 
 
 def training(plan: Plan, rounds: int, watch: Stopwatch) -> atoll.Training:
-    """The plan as a job."""
+    """Return the plan as a job."""
     w = plan.workload
     model = torch_model.build(w)
     torch_model.load(model, plan.initial)
@@ -40,7 +40,7 @@ def training(plan: Plan, rounds: int, watch: Stopwatch) -> atoll.Training:
         selection=atoll.Schedule(plan.schedule[:rounds].tolist()),
         rounds=rounds,
         evaluation=atoll.Evaluation(server=False),
-        # A long run repays compiling; the silos are timed from start to end, and Atoll decides.
+        # A long run repays compiling; the silos are timed from start to end, where Atoll decides.
         compile="auto" if w.name == "silos" else "always",
         callbacks=[lambda row: watch.lap()],
     )

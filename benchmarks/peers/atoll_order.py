@@ -1,8 +1,8 @@
 """Write Atoll's own batch orders into a workload's plan, so that every peer follows them.
 
-A client's mini-batches in Atoll are keyed by (seed, task, round, client); the other peers take any
-order they are given. So the plan's order is asked of Atoll: a task with the name of its local
-training, asked in the rounds of the schedule, tells its random key.
+A client's mini-batches in Atoll are keyed by (seed, task, round, client); the other peers take any order. So the plan
+takes Atoll's order: a task with the name of its local training, requested in the rounds of the schedule, returns its
+random key.
 
     python -m peers.atoll_order WORKLOAD
 """
@@ -23,7 +23,7 @@ from workloads import load, prepare
 
 
 def tell(island: Any, message: Any) -> dict[str, str]:
-    """The island's random key, as text because it has 64 bits."""
+    """Return the island's random key, as text because it has 64 bits."""
     return {"key": str(island.rng.key)}
 
 

@@ -33,7 +33,7 @@ def arguments(description: str) -> argparse.Namespace:
 
 
 class Stopwatch:
-    """Seconds of each round: `lap()` at the end of every round, the first one since `start()`."""
+    """The seconds of each round: call `lap()` at the end of every round; the first one begins at `start()`."""
 
     def __init__(self) -> None:
         self.laps: list[float] = []

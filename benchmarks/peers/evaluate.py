@@ -18,7 +18,7 @@ from workloads import load
 
 @torch.no_grad()
 def main() -> None:
-    """Evaluate every file named."""
+    """Evaluate every named file."""
     plan = load(sys.argv[1])
     x, y = torch.from_numpy(plan.x_test), torch.from_numpy(plan.y_test)
     model = torch_model.build(plan.workload).eval()

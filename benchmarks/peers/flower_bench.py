@@ -53,7 +53,7 @@ class Planned(FedAvg):
         return messages
 
     def aggregate_train(self, server_round: int, replies: Iterable[Message]):
-        """Flower's own average; any failed client fails the benchmark."""
+        """Compute Flower's own average; a failed client fails the benchmark."""
         replies = list(replies)
         failed = [reply.error.reason for reply in replies if reply.has_error()]
         if failed or len(replies) != self.cohort:

@@ -1,4 +1,4 @@
-"""What runs in Flower's actors; a module of its own, so that Ray finds it by name."""
+"""The code that runs in Flower's actors, in its own module so that Ray finds it by name."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WORKLOAD = "ATOLL_BENCH_WORKLOAD"
 
 @cache
 def resident():
-    """What an actor keeps: the plan, its arrays as tensors, and the model."""
+    """Return what an actor keeps: the plan, its arrays as tensors, and the model."""
     torch.set_num_threads(1)
     plan = load(os.environ[WORKLOAD])
     arrays = (torch.from_numpy(plan.x), torch.from_numpy(plan.y))

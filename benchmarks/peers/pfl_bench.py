@@ -2,8 +2,8 @@
 
 FederatedAveraging on the SimulatedBackend with in-memory torch tensors, a stock `torch.optim.SGD`,
 no metrics and no evaluation rounds. The switches `--set optimiser=foreach|fused` and
-`--set compile=1` (the module compiled in place) are there to show that they do not help here. With several processes this launcher starts one
-worker each, joined by pfl's own torch.distributed (gloo) backend through `PFL_WORKER_RANK` and
+`--set compile=1` (the module compiled in place) show that they do not help here. With several processes this launcher
+starts one worker for each, joined by pfl's own torch.distributed (gloo) backend through `PFL_WORKER_RANK` and
 `PFL_WORKER_ADDRESSES`, which is what `torchrun` does without a third process.
 """
 
@@ -53,7 +53,7 @@ def train(plan: Plan, rounds: int, options: dict[str, str]):
             super().__init__((x[client], y[client]))
 
         def iter(self, batch_size: int):
-            if batch_size == len(self):  # pfl evaluates in the first round, whatever it is told
+            if batch_size == len(self):  # pfl evaluates in the first round in any case
                 yield self._raw_data
                 return
             index = next(self._epochs)

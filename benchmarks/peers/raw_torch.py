@@ -2,9 +2,9 @@
 
 Parameters are loaded in place, a whole epoch of examples is gathered by one indexing operation, and
 with several processes each persistent worker trains its share of the cohort and leaves its sum in
-shared memory. `--set update=` picks the SGD step: "hand" (in-place, one multi-tensor operation; the
-quickest on this workload mix, hence the default), "optim" (`torch.optim.SGD`) or "flat" (parameters
-and gradients as views of one flat tensor, so that load, step and sum are one operation each).
+shared memory. `--set update=` picks the SGD step: "hand" (in-place, one multi-tensor operation; the fastest on this
+workload mix, hence the default), "optim" (`torch.optim.SGD`) or "flat" (parameters and gradients as views of one flat
+tensor, so that load, step and sum are one operation each).
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class Trainer:
 
 
 def _serve(pipe: Connection, trainer: Trainer, slots: range, source, total) -> None:
-    """A worker's life: a round number in, a token out, until None."""
+    """Run a worker: a round number in, a token out, until None."""
     while (number := pipe.recv()) is not None:
         trainer.share(number, slots, source, total)
         pipe.send(True)

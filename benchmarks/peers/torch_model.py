@@ -14,7 +14,7 @@ from workloads import Workload
 
 
 def build(w: Workload) -> nn.Sequential:
-    """The model of workload `w`; its parameters come in the order of `Plan.initial`."""
+    """Return the model of workload `w`; its parameters are in the order of `Plan.initial`."""
     if w.model == "lr":
         return nn.Sequential(nn.Linear(w.shape[0], w.classes))
     if w.model == "mlp":
@@ -44,7 +44,7 @@ def load(model: nn.Module, weights: Iterable[NDArray[np.float32]]) -> None:
 
 
 def dump(model: nn.Module) -> list[NDArray[np.float32]]:
-    """The model's parameters as NumPy arrays (copies)."""
+    """Return the model's parameters as NumPy arrays (copies)."""
     return [parameter.detach().numpy().copy() for parameter in model.parameters()]
 
 

@@ -34,7 +34,7 @@ Params = tuple[jax.Array, ...]
 
 
 def loss(params: Params, x: jax.Array, y: jax.Array) -> jax.Array:
-    """Mean cross-entropy of a linear model, or of one hidden ReLU layer."""
+    """Return the mean cross-entropy of a linear model, or of one hidden ReLU layer."""
     *hidden, weight, bias = params
     if hidden:
         x = jax.nn.relu(x @ hidden[0].T + hidden[1])
@@ -43,7 +43,7 @@ def loss(params: Params, x: jax.Array, y: jax.Array) -> jax.Array:
 
 
 def client(w: Workload, unroll: int, params: Params, x: jax.Array, y: jax.Array, order: jax.Array):
-    """One client's local training; `order` is [steps, batch]."""
+    """Run one client's local training; `order` is [steps, batch]."""
 
     def step(params: Params, index: jax.Array) -> tuple[Params, None]:
         gradient = jax.grad(loss)(params, x[index], y[index])
@@ -53,7 +53,7 @@ def client(w: Workload, unroll: int, params: Params, x: jax.Array, y: jax.Array,
 
 
 def layout(w: Workload, block: int, unroll: int) -> Callable[..., Params]:
-    """A function from (params, x, y, order) of many clients to the sum of their parameters."""
+    """Return a function from (params, x, y, order) of many clients to the sum of their parameters."""
     one = partial(client, w, unroll)
 
     def summed(params: Params, *data: jax.Array) -> Params:
@@ -129,7 +129,7 @@ def main() -> None:
     )
 
 
-# Block and unrolling, the quickest found for each workload on two cores.
+# Block and unrolling: the fastest found for each workload on two cores.
 DEFAULTS = {"lr": (0, 5), "mlp": (1, 5), "silos": (1, 5)}
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from atoll.core.requests.task import task
 
 @task
 def echo(island, message):
-    """Send the model back with a number added, another at every client."""
+    """Send the model back with a number added, different at every client."""
     k = int(island.name.rpartition("-")[2]) - 1
     step = np.float32(1 + (k - 4.5) / 8)
     return {"model": Mean({name: leaf + step for name, leaf in message.items()}, examples=1.0)}

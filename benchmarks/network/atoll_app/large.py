@@ -1,4 +1,4 @@
-"""A large model goes round; its server keeps one, and the sum."""
+"""A large model goes to the sites and back; its server keeps one model, and the sum."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from atoll.core.requests.task import task
 
 @task
 def stub(island, message):
-    """Done by sites that only pretend; see stub_sites.py."""
+    """Raise: stub sites only pretend to run it; see stub_sites.py."""
     raise RuntimeError("this benchmark needs stub sites")
 
 
 def peak() -> dict[str, int]:
-    """Bytes of memory that this process had at most, and of those in files now."""
+    """Return the peak memory of this process in bytes, and the bytes in files now."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return {k: int(v.split()[0]) * 1024 for k, v in (line.split(":") for line in lines) if k in ("VmHWM", "RssFile")}
 
 
 async def program(fed, rounds, layers, numbers, record):
-    """Average ``rounds`` times, and say what that took."""
+    """Average ``rounds`` times, and record the cost."""
     before = peak()
     model = {f"layer-{i:03d}": np.ones(numbers // layers, dtype=np.float32) for i in range(layers)}
     averaged_at = []
@@ -32,9 +32,7 @@ async def program(fed, rounds, layers, numbers, record):
         model = got.value.pop("model")
         averaged_at.append(time.perf_counter())
     mean = (len(fed.parties) + 1) / 2
-    error = float(
-        max(max(leaf.max() - mean, mean - leaf.min()) for leaf in model.values())
-    )  # without arrays of its own
+    error = float(max(max(leaf.max() - mean, mean - leaf.min()) for leaf in model.values()))  # without its own arrays
     found = {"averaged_at": averaged_at, "worst_error": error, "before": before, **peak()}
     aside = Path(f"{record}.part")
     aside.write_text(json.dumps(found))

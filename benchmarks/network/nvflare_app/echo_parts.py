@@ -21,13 +21,13 @@ from nvflare.app_common.app_event_type import AppEventType
 
 
 def initial(layers: int, numbers: int) -> dict[str, np.ndarray]:
-    """The first model: `numbers` float32 in `layers` equal arrays."""
+    """Return the first model: `numbers` float32 in `layers` equal arrays."""
     values = np.random.default_rng(0).standard_normal(numbers, dtype=np.float32)
     return {f"layer{i}": part.copy() for i, part in enumerate(np.split(values, layers))}
 
 
 def added(client: int, clients: int) -> np.float32:
-    """What a client adds to every number: different for each, 1 on average."""
+    """Return what a client adds to every number: different for each, 1 on average."""
     return np.float32(1 + (client - (clients - 1) / 2) / 8)
 
 
@@ -39,7 +39,7 @@ class Arrays(ModelPersistor):
         self.layers, self.numbers, self.save_each = layers, numbers, save
 
     def load_model(self, fl_ctx: FLContext) -> ModelLearnable:
-        """The first model."""
+        """Return the first model."""
         return make_model_learnable(initial(self.layers, self.numbers), {})
 
     def save_model(self, model: ModelLearnable, fl_ctx: FLContext) -> None:
@@ -50,7 +50,7 @@ class Arrays(ModelPersistor):
 
 
 class Clock(FLComponent):
-    """Writes down when each average was complete and, at the end, how far the model is off."""
+    """Records when each average was complete and, at the end, how far the model is off."""
 
     def __init__(self, file: str, layers: int, numbers: int, rounds: int) -> None:
         super().__init__()

@@ -34,7 +34,10 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "unknown transport": ({"transport": "udp"}, "transport='udp'"),
     "kits outlive the authority": ({"validity": {"kits": 400, "ca": 300}}, "validity.kits=400 is longer than"),
     "number as text": ({"validity": {"kits": "400"}}, "validity.kits='400'"),
-    "line break in an organisation": ({"sites": [{"name": "n", "org": "a\nb"}]}, r"sites\[0\].org='a\\nb' is not an org"),
+    "line break in an organisation": (
+        {"sites": [{"name": "n", "org": "a\nb"}]},
+        r"sites\[0\].org='a\\nb' is not an org",
+    ),
 }
 
 

@@ -1,1 +1,1 @@
-"""A Flower app that sends arrays out and averages what comes back."""
+"""A Flower app that sends arrays out and averages the replies."""

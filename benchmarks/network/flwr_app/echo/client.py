@@ -11,7 +11,7 @@ app = ClientApp()
 
 @app.train()
 def train(message: Message, context: Context) -> Message:
-    """Add a number of this client's own; over all clients it is 1 on average."""
+    """Add this client's number; over all clients it is 1 on average."""
     clients = int(context.run_config["clients"])
     plus = np.float32(1 + (int(context.node_config["partition-id"]) - (clients - 1) / 2) / 8)
     arrays = [array + plus for array in message.content["arrays"].to_numpy_ndarrays()]
