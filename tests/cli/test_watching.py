@@ -15,9 +15,9 @@ from atoll.core.errors import JobError
 from atoll.runtime.client import admin
 from atoll.runtime.provision import ProjectConfig, provision
 from atoll.runtime.server.looking import Looking, shown
-from atoll.runtime.server.news import News
+from atoll.runtime.server.news import JobNews
 from atoll.runtime.store.memory import MemoryStore
-from atoll.runtime.store.records import Event, Submission
+from atoll.runtime.store.records import AuditEvent, Submission
 from atoll.runtime.store.states import JobState
 
 LIFE = [JobState.SCHEDULED, JobState.DEPLOYING, JobState.RUNNING, JobState.FAILED]
@@ -44,7 +44,7 @@ def kit(tmp_path: Path) -> Path:
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> MemoryStore:
     """A server without a network: whenever somebody has seen all there is, its job moves on; after its end comes Ctrl-C."""
-    store, news = MemoryStore(), News()
+    store, news = MemoryStore(), JobNews()
     looking = Looking(store, SimpleNamespace(sessions=SESSIONS), news, lambda job: Path(job))  # type: ignore[arg-type]
     said: dict[str, Any] = {"submitter": "ann", "org": "x", "spec": {}}
     store.submit(Submission(name="[b]calm", token="1", **said), now=0.0, who="ann")
@@ -150,7 +150,7 @@ def test_events_show_who_did_what(kit: Path, server: MemoryStore, capsys: pytest
 
 def test_a_long_trail_is_read_to_its_end(kit: Path, server: MemoryStore, capsys: pytest.CaptureFixture[str]) -> None:
     for number in range(2500):  # a request brings a thousand
-        server.record(Event(when=float(number), who="auditor 'x'", what="asked"))
+        server.record(AuditEvent(when=float(number), who="auditor 'x'", what="asked"))
     assert run(["events", "--json", "--kit", str(kit)]) == 0
     told = [event["number"] for event in json.loads(capsys.readouterr().out)["events"]]
     assert told == list(range(1, 2503))

@@ -15,7 +15,7 @@ from atoll.core.world import World
 from atoll.devices import Fleet, Throughput
 from atoll.devices.compute import BatchRate
 from atoll.engines import ENGINES, Inline
-from atoll.engines.link import Link
+from atoll.engines.link import SocketLink
 from atoll.runtime.network.rehearsal import Rehearsal
 from atoll.simulation import run_in
 from atoll.stages import RandomK
@@ -215,7 +215,7 @@ def test_supersteps_take_the_time_of_their_bytes():
 def crossed(monkeypatch):
     """Bytes and messages that this process wrote to links and read from them."""
     found = {"down": 0, "up": 0, "frames": 0}
-    pieces, exactly = Link._pieces, Link._exactly
+    pieces, exactly = SocketLink._pieces, SocketLink._exactly
 
     def counted(size, tree):
         found["frames"] += 1
@@ -228,8 +228,8 @@ def crossed(monkeypatch):
         found["up"] += len(buffer)
         return buffer
 
-    monkeypatch.setattr(Link, "_pieces", staticmethod(counted))
-    monkeypatch.setattr(Link, "_exactly", read)
+    monkeypatch.setattr(SocketLink, "_pieces", staticmethod(counted))
+    monkeypatch.setattr(SocketLink, "_exactly", read)
     return found
 
 

@@ -25,7 +25,7 @@ from atoll.learn.algorithms import (
 )
 from atoll.learn.learner import LearnerSettings, adapt
 from atoll.learn.local.contact import declared
-from atoll.learn.local.partial import Quota, asked_epochs, epochs_of_pass, quota
+from atoll.learn.local.partial import PartialWork, asked_epochs, epochs_of_pass, quota
 from atoll.learn.local.stragglers import Stragglers
 from atoll.learn.local.update import batch_rows, count_many, count_steps, local_contact
 
@@ -62,7 +62,7 @@ def test_it_is_what_an_algorithm_with_that_number_does(n, own, asked, batch):
 
 
 def test_fewer_epochs_are_the_first_of_more():
-    few, more = (batch_rows(Quota(FedAvg(**TEN_IN_FOURS), k), 10, 3) for k in (2, 5))
+    few, more = (batch_rows(PartialWork(FedAvg(**TEN_IN_FOURS), k), 10, 3) for k in (2, 5))
     assert [rows.tolist() for rows in more[: len(few)]] == [rows.tolist() for rows in few]
     assert len(more) == 15
 

@@ -12,7 +12,7 @@ import pytest
 from atoll.core.errors import ConfigError
 from atoll.learn.algorithms import FedAC
 from atoll.reproduce import Lab, Page
-from atoll.reproduce.entry import NotKept, Trained
+from atoll.reproduce.entry import NotKept, TrainedRun
 from atoll.reproduce.fedaq import table as judge
 from atoll.reproduce.fedaq.cells import FedAQCell, cell, first_round, target_of
 from atoll.reproduce.fedaq.methods import METHODS, settings
@@ -108,9 +108,9 @@ def test_every_cell_is_a_valid_configuration(task, name) -> None:
         assert job.up("train").stages[0].bits(value) <= 1000 * method.each + 96
 
 
-def run(*values: float | None) -> Trained:
+def run(*values: float | None) -> TrainedRun:
     rows = [{"round": i, "test/accuracy": v, "bytes_up": 10} for i, v in enumerate(values, 1)]
-    return Trained(RunFolder("nowhere"), rows, 1.0)
+    return TrainedRun(RunFolder("nowhere"), rows, 1.0)
 
 
 def test_the_first_round_that_meets_the_target() -> None:

@@ -15,7 +15,7 @@ import atoll.reproduce
 from atoll.cli import run
 from atoll.core.errors import ConfigError, DataError
 from atoll.reproduce import Claim, Entry, Interrupted, Lab, entries, find_entry, reproduce
-from atoll.reproduce.entry import Trained
+from atoll.reproduce.entry import TrainedRun
 from atoll.reproduce.fedavg_mnist import paper_cnn, some_digits
 from atoll.runs import RunFolder, Stopping
 
@@ -86,9 +86,9 @@ def test_a_damaged_training_is_not_taken_for_a_finished_one(settings: dict[str, 
     assert again.rows == made.rows
 
 
-def rows(*values: float | None) -> Trained:
+def rows(*values: float | None) -> TrainedRun:
     made = [{"round": i, "test/accuracy": v} for i, v in enumerate(values, 1)]
-    return Trained(RunFolder("nowhere"), made, 1.0)
+    return TrainedRun(RunFolder("nowhere"), made, 1.0)
 
 
 def test_rounds_to_a_target_are_interpolated_on_the_best_so_far() -> None:

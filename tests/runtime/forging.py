@@ -13,7 +13,7 @@ from certificates import authority
 from atoll.runtime.bundles.archive import members
 from atoll.runtime.bundles.bundle import Verified, verify
 from atoll.runtime.bundles.manifest import File, Manifest
-from atoll.runtime.bundles.names import LIMITS, Limits
+from atoll.runtime.bundles.names import LIMITS, BundleLimits
 from atoll.runtime.bundles.signing import sign
 from atoll.runtime.identity import Credentials
 
@@ -47,7 +47,7 @@ def opened(bundle: bytes) -> list[tuple[str, bytes]]:
     return [(member.name, member.content) for member in members(bundle, 1000)]
 
 
-def check(bundle: bytes, limits: Limits = LIMITS) -> Verified:
+def check(bundle: bytes, limits: BundleLimits = LIMITS) -> Verified:
     """Verify as a server of the project does."""
     return verify(bundle, ca=authority().pem, project="study", limits=limits)
 

@@ -9,13 +9,13 @@ import torch.nn.functional as F
 from torch import nn
 from torch_toys import Dropped, Images, seeded, shards_of
 
-from atoll.torch import Network, buffers_of, evaluate, evaluate_many, params_of
+from atoll.torch import FunctionalModule, buffers_of, evaluate, evaluate_many, params_of
 
 CPU = torch.device("cpu")
 
 
-def _network(model: nn.Module, loss: str = "cross_entropy") -> Network:
-    return Network(model, loss, CPU, torch.float32)
+def _network(model: nn.Module, loss: str = "cross_entropy") -> FunctionalModule:
+    return FunctionalModule(model, loss, CPU, torch.float32)
 
 
 def test_sums_are_those_of_the_module() -> None:

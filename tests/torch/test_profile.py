@@ -20,7 +20,7 @@ from atoll.data import Dataset, Islands
 from atoll.learn.algorithms import FedAvg
 from atoll.learn.learner import LearnerSettings, adapt
 from atoll.learn.profiles import divergence, selection_probabilities
-from atoll.torch import Network, evaluate, params_of, profile, profile_many
+from atoll.torch import FunctionalModule, evaluate, params_of, profile, profile_many
 from atoll.torch import profile as profile_function
 from atoll.torch.blocks.pool import pool_of
 from atoll.torch.profile import _seen
@@ -28,8 +28,8 @@ from atoll.torch.profile import _seen
 CPU = torch.device("cpu")
 
 
-def network(model: nn.Module) -> Network:
-    return Network(model, "cross_entropy", CPU, torch.float32)
+def network(model: nn.Module) -> FunctionalModule:
+    return FunctionalModule(model, "cross_entropy", CPU, torch.float32)
 
 
 class Residual(nn.Module):

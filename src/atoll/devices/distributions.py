@@ -14,7 +14,7 @@ from atoll.core.validation import Checked
 
 from .draws import DrawnPopulation, uniforms
 
-__all__ = ["Distribution", "Equal", "Exponential", "Normal", "Uniform"]
+__all__ = ["Distribution", "Equal", "Exponential", "Normal", "Uniform", "UniformDistribution"]
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ class Exponential(Distribution):
 
 
 @dataclass(frozen=True)
-class Uniform(Distribution):
+class UniformDistribution(Distribution):
     """A uniform distribution between two values.
 
     Args:
@@ -160,3 +160,7 @@ class Uniform(Distribution):
         """Draw one uniform number a device."""
         del population
         return self.low + (self.high - self.low) * uniforms(key, positions)
+
+
+Uniform = UniformDistribution
+"""The name in settings and in `atoll.devices`; the class is longer, as `atoll.Uniform` is the selection rule."""

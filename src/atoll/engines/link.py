@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from atoll.core import message as M
 from atoll.core.errors import MessageError
 
-__all__ = ["Conduit", "Link", "LinkClosed"]
+__all__ = ["Conduit", "SocketLink", "LinkClosed"]
 
 _LENGTH = struct.Struct("<Q")
 _CHUNK = 1 << 20
@@ -37,7 +37,7 @@ class Conduit(Protocol):
         ...
 
 
-class Link:
+class SocketLink:
     """Messages over a stream socket, each after its length.
 
     Args:

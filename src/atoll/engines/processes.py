@@ -6,8 +6,8 @@ import socket
 from typing import TYPE_CHECKING, ClassVar
 
 from .forking import Workers, check_workers, cores
-from .link import Link
-from .remote import Channel, Remote
+from .link import SocketLink
+from .remote import Remote, WorkerChannel
 from .worker import serve
 
 if TYPE_CHECKING:
@@ -29,10 +29,10 @@ class Processes(Remote):
         """One per core."""
         return cores()
 
-    async def connect(self, world: RunContext, workers: int) -> list[Channel]:
+    async def connect(self, world: RunContext, workers: int) -> list[WorkerChannel]:
         """Start the workers."""
         sockets = self._workers.start(workers, serve, world.executor(vectorised=self.vectorised), world.registry)
-        return [Channel(Link(sock), self._workers.describe(i)) for i, sock in enumerate(sockets)]
+        return [WorkerChannel(SocketLink(sock), self._workers.describe(i)) for i, sock in enumerate(sockets)]
 
     @staticmethod
     def _pair() -> tuple[socket.socket, socket.socket]:

@@ -30,7 +30,7 @@ from .copies import Copies, Loan
 from .forking import check_workers, cores
 from .link import LinkClosed
 from .ray_worker import ActorBody
-from .remote import Channel, Remote, merge_folded
+from .remote import Remote, WorkerChannel, merge_folded
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -126,7 +126,7 @@ class Ray(Remote):
                 remedy='use fewer workers, add nodes, or give each less: Ray(actor={"num_cpus": 0.5})',
             )
 
-    async def connect(self, world: RunContext, workers: int) -> list[Channel]:
+    async def connect(self, world: RunContext, workers: int) -> list[WorkerChannel]:
         """Put the islands' data and the tasks into the object store, and start the actors."""
         if self._kit is None:
             try:
@@ -141,12 +141,12 @@ class Ray(Remote):
         self._ids = [next(self._born) for _ in range(workers)]
         return [self._start() for _ in range(workers)]
 
-    def _start(self) -> Channel:
+    def _start(self) -> WorkerChannel:
         actor = self._ray.remote(max_concurrency=4, **self._actor)(ActorBody).remote(self._kit, self._memory)
         link = _ActorLink(self._ray, actor)
-        return Channel(link, link.describe)
+        return WorkerChannel(link, link.describe)
 
-    async def channels(self, request: Request) -> list[Channel]:
+    async def channels(self, request: Request) -> list[WorkerChannel]:
         """Return the channels; a lost actor is replaced."""
         known = await super().channels(request) if not self._channels else self._channels
         for i, channel in enumerate(known):
@@ -154,7 +154,7 @@ class Ray(Remote):
                 await self._replace(i, channel)
         return self._channels
 
-    async def _replace(self, i: int, lost: Channel) -> None:
+    async def _replace(self, i: int, lost: WorkerChannel) -> None:
         async with self._connecting:
             if i < len(self._channels) and self._channels[i] is lost:
                 await lost.close()
@@ -221,7 +221,7 @@ class Ray(Remote):
 
     async def _ask(
         self,
-        channels: list[Channel],
+        channels: list[WorkerChannel],
         op: str,
         request: Request,
         parts: list[NDArray[np.int64]],
@@ -263,7 +263,7 @@ class Ray(Remote):
             left -= 1
             await self._replace(i, channel)
 
-    def _teach(self, channel: Channel, request: Request) -> None:
+    def _teach(self, channel: WorkerChannel, request: Request) -> None:
         """Send an actor the tasks and stages of a request that no installed package has, such as those of a script or a notebook."""
         link = channel.link
         if isinstance(link, _ActorLink):

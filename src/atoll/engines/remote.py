@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from atoll.core.execution.host import Host
     from atoll.core.execution.session import Switch
 
-__all__ = ["Channel", "Remote", "carried_states", "merge_folded"]
+__all__ = ["WorkerChannel", "Remote", "carried_states", "merge_folded"]
 
 
-class Channel:
+class WorkerChannel:
     """The engine's end of one link: it matches answers to requests, and passes on session messages."""
 
     def __init__(self, link: Conduit, describe: Callable[[], str]) -> None:
@@ -118,14 +118,14 @@ class Remote(Memory):
         self.choices: dict[str, Any] = {}
         self._wanted = workers
         self._world: RunContext | None = None
-        self._channels: list[Channel] = []
+        self._channels: list[WorkerChannel] = []
         self._numbers = itertools.count()
         self._switches: dict[int, Switch] = {}
         self._connecting = asyncio.Lock()
 
     # ------------------------------------------------------------------ to be implemented by a transport
 
-    async def connect(self, world: RunContext, workers: int) -> list[Channel]:
+    async def connect(self, world: RunContext, workers: int) -> list[WorkerChannel]:
         """Start the workers and return a channel to each."""
         raise NotImplementedError
 
@@ -142,7 +142,7 @@ class Remote(Memory):
         recorded = self.choices.get("workers")
         self.choices["workers"] = int(self._wanted or recorded or self.default_workers())
 
-    async def channels(self, request: Request) -> list[Channel]:
+    async def channels(self, request: Request) -> list[WorkerChannel]:
         """The channels, connected at first use and again after a worker ended; earlier tasks are known there by name."""
         async with self._connecting:
             if not all(channel.alive for channel in self._channels):
@@ -200,18 +200,18 @@ class Remote(Memory):
         return self.host.absorb_fold(request, merge_folded(folds, positions))
 
     def _shares(
-        self, request: Request, positions: NDArray[np.int64], channels: list[Channel]
+        self, request: Request, positions: NDArray[np.int64], channels: list[WorkerChannel]
     ) -> list[NDArray[np.int64]]:
         return shares(self.host.executor, request, positions, len(channels))
 
     async def _ask(
-        self, channels: list[Channel], op: str, request: Request, parts: list[NDArray[np.int64]]
+        self, channels: list[WorkerChannel], op: str, request: Request, parts: list[NDArray[np.int64]]
     ) -> list[Any]:
         with self._busy():
             return await self._collect(await self._post(channels, op, request, parts))
 
     async def _post(
-        self, channels: list[Channel], op: str, request: Request, parts: list[NDArray[np.int64]]
+        self, channels: list[WorkerChannel], op: str, request: Request, parts: list[NDArray[np.int64]]
     ) -> list[asyncio.Future[Any]]:
         """Send each worker its whole part, so that it can begin."""
         return [
@@ -279,7 +279,7 @@ class Remote(Memory):
             del self._switches[session]
         return self.host.absorb_session(roles, dict(zip(roles, rans, strict=True)), switch)
 
-    async def _hand(self, session: int, role: str, channel: Channel, switch: Switch) -> None:
+    async def _hand(self, session: int, role: str, channel: WorkerChannel, switch: Switch) -> None:
         """Send a role's messages from the switch to its worker, in order."""
         queue: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         base = {"session": session, "role": role}
@@ -295,7 +295,7 @@ class Remote(Memory):
             while True:
                 await channel.link.send(await queue.get())
 
-    async def _stop(self, session: int, at: dict[str, Channel], calls: list[asyncio.Task[TaskResult]]) -> None:
+    async def _stop(self, session: int, at: dict[str, WorkerChannel], calls: list[asyncio.Task[TaskResult]]) -> None:
         """End the other roles after one failed. A lost worker closes all links; they are opened again when needed."""
         with contextlib.suppress(LinkClosed):
             for channel in dict.fromkeys(at.values()):
@@ -307,7 +307,7 @@ class Remote(Memory):
 
     async def _role(
         self,
-        channel: Channel,
+        channel: WorkerChannel,
         session: int,
         role: str,
         roles: dict[str, tuple[Request, int]],
@@ -331,7 +331,7 @@ class Remote(Memory):
         switch.ended(role, ran.ending, ran.time)
         return ran
 
-    async def _expire(self, session: int, channels: list[Channel], switch: Switch) -> None:
+    async def _expire(self, session: int, channels: list[WorkerChannel], switch: Switch) -> None:
         """Stop all roles once a deadline on a real clock has passed."""
         await switch.expiry.wait()
         with contextlib.suppress(LinkClosed):

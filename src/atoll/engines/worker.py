@@ -22,7 +22,7 @@ from atoll.core.time.idle import IdleSelector, WatchedLoop, watching
 from atoll.core.time.prospect import Prospect
 
 from .actors import Actors, answer_of, sendable
-from .link import Conduit, Link, LinkClosed
+from .link import Conduit, LinkClosed, SocketLink
 
 __all__ = ["Worker", "carried_tables", "collector", "serve"]
 
@@ -133,7 +133,7 @@ def serve(sock: socket.socket, executor: Executor, registry: Mapping[str, Any]) 
     """Serve one link until it closes; the body of a worker process."""
 
     async def main() -> None:
-        link = Link(sock)
+        link = SocketLink(sock)
         try:
             await Worker(link, executor, registry).serve()
         finally:

@@ -13,7 +13,7 @@ from atoll.core.job import Job
 from atoll.runs import INTERRUPTED, RunFolder, Stopping, execute, parse_config
 from atoll.runs.config import RunConfig
 
-__all__ = ["Claim", "Entry", "Interrupted", "Lab", "NotKept", "Trained"]
+__all__ = ["Claim", "Entry", "Interrupted", "Lab", "NotKept", "TrainedRun"]
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class NotKept(Exception):  # noqa: N818 - says what is, not what went wrong
 
 
 @dataclass(frozen=True)
-class Trained:
+class TrainedRun:
     """A training of a reproduction, as its run folder keeps it.
 
     Attributes:
@@ -140,7 +140,7 @@ class Lab:
     kept: bool = False
     seconds: float = 0.0
 
-    def train(self, settings: dict[str, Any]) -> Trained:
+    def train(self, settings: dict[str, Any]) -> TrainedRun:
         """Train what a configuration says, or read it back.
 
         Raises:
@@ -159,7 +159,7 @@ class Lab:
             self._execute(config, folder)
         manifest = folder.manifest()
         self.seconds += float(manifest["seconds"])
-        return Trained(folder, folder.metrics(), float(manifest["seconds"]))
+        return TrainedRun(folder, folder.metrics(), float(manifest["seconds"]))
 
     def _finished(self, folder: RunFolder) -> bool:
         try:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .entry import Claim, Entry, Lab, Trained
+from .entry import Claim, Entry, Lab, TrainedRun
 
 if TYPE_CHECKING:
     from torch import nn
@@ -151,7 +151,7 @@ def _quick(lab: Lab) -> list[Claim]:
     ]
 
 
-def _rounds(claim: str, paper: int, run: Trained, target: float) -> Claim:
+def _rounds(claim: str, paper: int, run: TrainedRun, target: float) -> Claim:
     ours = run.rounds_to(target)
     rule = f"holds up to {_SLACK:g} times the paper's rounds; one learning rate, not the best of a grid"
     if ours is None:
@@ -159,7 +159,7 @@ def _rounds(claim: str, paper: int, run: Trained, target: float) -> Claim:
     return Claim(claim, paper, ours, ours is not None and ours <= _SLACK * paper, rule)
 
 
-def _close(claim: str, federated: Trained, pooled: Trained, points: float, caveat: str = "") -> Claim:
+def _close(claim: str, federated: TrainedRun, pooled: TrainedRun, points: float, caveat: str = "") -> Claim:
     ours, theirs = federated.last(), pooled.last()
     rule = f"pooled: {100 * theirs:.2f} % after {len(pooled.rows)} epochs; the paper gives no number{caveat}"
     return Claim(claim, None, round(ours, 4), ours >= theirs - points, rule)

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from atoll.runs.model import read_model
 
-from .entry import Claim, Entry, Lab, Trained
+from .entry import Claim, Entry, Lab, TrainedRun
 from .fedprof.colour import COLOUR, SETTING, target_of, yardstick
 from .fedprof.heard import divergences, judge_divergences, judge_participation, taken_part
 from .fedprof.lab import FedProfProtocol, cells, runs
@@ -36,7 +36,7 @@ def _run(lab: Lab, quick: bool) -> list[Claim]:
     return [replace(claim, note=f"{rule}; {claim.note}") for claim in claims]
 
 
-def _seen(protocol: FedProfProtocol, trained: Sequence[Trained]) -> list[Claim]:
+def _seen(protocol: FedProfProtocol, trained: Sequence[TrainedRun]) -> list[Claim]:
     """How far clients' profiles are from the server's, by the first model and by the last."""
     first = [divergences(protocol, seed) for seed in range(len(trained))]
     last = [divergences(protocol, seed, read_model(run.folder.model_file)) for seed, run in enumerate(trained)]

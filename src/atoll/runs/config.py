@@ -16,7 +16,7 @@ from atoll.core.job import Job
 from atoll.core.rooms import Own, job_kinds, loaded, part_kinds
 
 from . import yaml
-from .parts import Part, argument, part_class, refusing
+from .parts import PartConfig, argument, part_class, refusing
 from .policy import PolicyConfig
 from .problems import Problem, closest, collect, refused
 from .registries import imported, registry
@@ -25,11 +25,11 @@ from .schema import Section, names_at, schema_of
 if TYPE_CHECKING:
     from atoll.data import Islands
 
-    from .parts import Part as CorruptionPart
-    from .parts import Part as DevicesPart
-    from .parts import Part as PartitionPart
-    from .parts import Part as SourcePart
-    from .parts import Part as TrackerPart
+    from .parts import PartConfig as CorruptionPart
+    from .parts import PartConfig as DevicesPart
+    from .parts import PartConfig as PartitionPart
+    from .parts import PartConfig as SourcePart
+    from .parts import PartConfig as TrackerPart
 else:
     CorruptionPart, DevicesPart, PartitionPart, SourcePart, TrackerPart = map(
         part_class, ("corruption", "device model", "partition", "data source", "tracker")
@@ -179,7 +179,7 @@ class RunConfig(Section):
 
     def _setting(self, key: str, checking: bool) -> Any:
         value = getattr(self, key)
-        if checking and isinstance(value, Part) and part_kinds()[value.kind].costly:
+        if checking and isinstance(value, PartConfig) and part_kinds()[value.kind].costly:
             return _found(value)
         own = next((one for one in type(self).model_fields[key].metadata if isinstance(one, Own)), None)
         if own is not None and own.always and not all(str(value).partition(":")):
@@ -217,7 +217,7 @@ class RunConfig(Section):
 
 def _found(value: Any) -> Any:
     """A part as found by name; any other setting unchanged."""
-    return registry(value.kind).find(value.name)[1] if isinstance(value, Part) else value
+    return registry(value.kind).find(value.name)[1] if isinstance(value, PartConfig) else value
 
 
 def differing(a: Any, b: Any, path: str = "") -> Iterable[str]:

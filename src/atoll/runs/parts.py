@@ -17,10 +17,10 @@ from atoll.core.rooms import part_kinds
 from .problems import Loc, Problem, collect
 from .schema import Section, is_value, names_at
 
-__all__ = ["Part", "argument", "part_class", "part_type", "plain", "refusing"]
+__all__ = ["PartConfig", "argument", "part_class", "part_type", "plain", "refusing"]
 
 
-class Part(BaseModel):
+class PartConfig(BaseModel):
     """One named part and its settings.
 
     Attributes:
@@ -159,7 +159,7 @@ def refusing(names: list[str], owner: str, below: Loc = ()) -> Iterator[None]:
 
 def argument(value: Any, path: str) -> Any:
     """A setting as the part's constructor takes it: parts are built, sections are made, lists become tuples."""
-    if isinstance(value, Part):
+    if isinstance(value, PartConfig):
         return value.build(path)
     if isinstance(value, Section):
         return value.makes(**{key: argument(getattr(value, key), f"{path}.{key}") for key in type(value).model_fields})
@@ -170,7 +170,7 @@ def argument(value: Any, path: str) -> Any:
 
 def plain(value: Any) -> Any:
     """A setting as a plain YAML and JSON value."""
-    if isinstance(value, Part):
+    if isinstance(value, PartConfig):
         return value.model_dump()
     if isinstance(value, Section):
         return {key: plain(getattr(value, key)) for key in type(value).model_fields}
@@ -194,15 +194,15 @@ def _described(name: str, schema: Any, own: tuple[str, ...]) -> dict[str, Any]:
 
 
 @functools.cache
-def part_class(kind: str) -> type[Part]:
+def part_class(kind: str) -> type[PartConfig]:
     """The settings class of the parts of a kind."""
     made = part_kinds()[kind]
     name = "".join(word.capitalize() for word in kind.split()) + "Part"
-    return type(name, (Part,), {"__doc__": made.text, "__module__": __name__, "kind": kind, "own": made.own})
+    return type(name, (PartConfig,), {"__doc__": made.text, "__module__": __name__, "kind": kind, "own": made.own})
 
 
 @functools.cache
-def part_type(class_name: str) -> type[Part] | None:
+def part_type(class_name: str) -> type[PartConfig] | None:
     """The type of a setting whose value is an object of a base class, such as the inner algorithm of a wrapper."""
     found = next((part.kind for part in part_kinds().values() if part.holds == class_name), None)
     return None if found is None else part_class(found)

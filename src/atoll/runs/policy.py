@@ -14,7 +14,7 @@ from .schema import Section, names_at
 if TYPE_CHECKING:
     from atoll.core.requests.policy import Policies, SitePolicy
 
-    from .parts import Part as StagePart
+    from .parts import PartConfig as StagePart
 else:
     StagePart = part_class("uplink stage")
 

@@ -14,7 +14,7 @@ from typing import Any
 from atoll.core.errors import ConfigError, nearest
 from atoll.core.rooms import PartKind, loaded, part_kinds
 
-from .schema import Schema, schema_of
+from .schema import SettingsSchema, schema_of
 
 __all__ = ["HOME", "Registry", "imported", "register", "registry"]
 
@@ -124,7 +124,7 @@ class Registry:
             self._found[plain] = self._those(lambda name: _plain(name) == plain)
         return {**self._found[plain], **{n: p for n, p in self.extra.items() if _plain(n) == plain}}
 
-    def schema(self, part: Any) -> Schema:
+    def schema(self, part: Any) -> SettingsSchema:
         """The settings of a part."""
         return schema_of(part, self.of.given)
 

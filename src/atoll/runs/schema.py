@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, Strict, create_model
 
 from atoll.core.rooms import Named, Own
 
-__all__ = ["Schema", "Section", "is_value", "names_at", "schema_of"]
+__all__ = ["SettingsSchema", "Section", "is_value", "names_at", "schema_of"]
 
 _SCALARS = (bool, int, float, str, types.NoneType)
 _UNKNOWN = object()
@@ -35,7 +35,7 @@ class Section(BaseModel):
 
 
 @dataclass(frozen=True)
-class Schema:
+class SettingsSchema:
     """The settings that a configuration may give a part.
 
     Attributes:
@@ -57,7 +57,7 @@ class Schema:
 
 
 @functools.cache
-def schema_of(part: Any, given: int = 0) -> Schema:
+def schema_of(part: Any, given: int = 0) -> SettingsSchema:
     """Read the settings of a class or function.
 
     Args:
@@ -83,7 +83,7 @@ def schema_of(part: Any, given: int = 0) -> Schema:
     made = create_model(_name(part), __base__=Section, __doc__=text, **fields)
     if inspect.isclass(part):
         made.makes = part
-    return Schema(made, configurable, anything, text)
+    return SettingsSchema(made, configurable, anything, text)
 
 
 def is_value(part: Any) -> bool:

@@ -4,23 +4,23 @@ Only this room, and rooms that build on PyTorch models, import PyTorch.
 """
 
 from .backend import cache_folder, device_of, prepare_worker
-from .blocks.results import Summed, TrainedBatch
+from .blocks.results import CohortSums, TrainedBatch
 from .custom import CustomLoop
 from .evaluate import evaluate, evaluate_many
 from .learner import TorchLearner, adapt, seeded
 from .local import LocalTraining
 from .losses import LOSSES, Objective
 from .models import buffers_of, init, load, params_of
-from .network import Network
+from .network import FunctionalModule
 from .profile import profile, profile_many
 
 __all__ = [
     "LOSSES",
     "CustomLoop",
     "LocalTraining",
-    "Network",
+    "FunctionalModule",
     "Objective",
-    "Summed",
+    "CohortSums",
     "TorchLearner",
     "TrainedBatch",
     "adapt",

@@ -14,7 +14,7 @@ from atoll.core.errors import CompositionError
 from atoll.learn.local.release import is_private
 from atoll.learn.wrapped import Drawing
 
-from .network import Network
+from .network import FunctionalModule
 from .reference import ReferenceUpdate, train_one
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class ClientTraining:
 
     def __init__(
         self,
-        network: Network,
+        network: FunctionalModule,
         algorithm: Algorithm,
         *,
         compile: str,  # noqa: A002 - the word that PyTorch uses

@@ -28,7 +28,7 @@ from atoll.learn.server.row_sums import as_parts
 from .backend import device_of
 from .evaluate import evaluate
 from .models import buffers_of, init, load, params_of
-from .network import Network
+from .network import FunctionalModule
 from .profile import layer_of, profile
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ class _CustomLearner(Reporting):
         self.device = device_of(settings.device)
         loss = loop.loss if settings.loss == "auto" else settings.loss
         LossSignature.of(loss).refuse_training("CustomLoop", "take it in the loop, and give a loss to evaluate")
-        self.network = Network(self.model, loss, self.device, torch.float32)
+        self.network = FunctionalModule(self.model, loss, self.device, torch.float32)
         self.algorithm = settings.algorithm
         self.train = Task("atoll.torch:custom", self._train, load=self._load)
         self.measure = Task("atoll.torch:measure", self._measure)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from .blocks.pool import Pool
-    from .network import Network
+    from .network import FunctionalModule
 
 __all__ = ["evaluate", "evaluate_many", "pullback", "run_over", "score"]
 
@@ -27,7 +27,7 @@ _ROWS = 2048
 _CLIENTS = 512
 
 
-def evaluate(network: Network, params: Mapping[str, NDArray[Any]], data: Any) -> dict[str, float]:
+def evaluate(network: FunctionalModule, params: Mapping[str, NDArray[Any]], data: Any) -> dict[str, float]:
     """Evaluate in evaluation mode (no dropout, running statistics).
 
     Args:
@@ -47,7 +47,7 @@ def evaluate(network: Network, params: Mapping[str, NDArray[Any]], data: Any) ->
 
 
 def evaluate_many(
-    network: Network, params: Mapping[str, NDArray[Any]], shards: Any, count: int
+    network: FunctionalModule, params: Mapping[str, NDArray[Any]], shards: Any, count: int
 ) -> dict[str, NDArray[np.float64]]:
     """Evaluate one model on many clients' data, in large batches across clients.
 
@@ -72,7 +72,7 @@ def evaluate_many(
     }
 
 
-def score(network: Network, params: Mapping[str, NDArray[Any]], x: NDArray[Any]) -> NDArray[Any]:
+def score(network: FunctionalModule, params: Mapping[str, NDArray[Any]], x: NDArray[Any]) -> NDArray[Any]:
     """Return the model's outputs in evaluation mode, one row for each input."""
     pool = _inputs_alone(network, x)
     with torch.no_grad():
@@ -81,7 +81,7 @@ def score(network: Network, params: Mapping[str, NDArray[Any]], x: NDArray[Any])
 
 
 def pullback(
-    network: Network, params: Mapping[str, NDArray[Any]], x: NDArray[Any], slope: NDArray[Any]
+    network: FunctionalModule, params: Mapping[str, NDArray[Any]], x: NDArray[Any], slope: NDArray[Any]
 ) -> dict[str, NDArray[Any]]:
     """Return the gradient of ``sum(slope * scores)`` by the parameters, in evaluation mode; ``slope`` has one row for each input."""
     pool = _inputs_alone(network, x)
@@ -101,13 +101,15 @@ def pullback(
     }
 
 
-def _inputs_alone(network: Network, x: NDArray[Any]) -> Pool:
+def _inputs_alone(network: FunctionalModule, x: NDArray[Any]) -> Pool:
     x = np.asarray(x)
     columns = {"x": x, "y": np.zeros(len(x), np.int64)}
     return pool_of(columns, np.array([0, len(x)], np.int64), network.device, network.dtype)
 
 
-def run_over(network: Network, params: Mapping[str, NDArray[Any]], pool: Pool) -> Iterator[tuple[slice, Tensor]]:
+def run_over(
+    network: FunctionalModule, params: Mapping[str, NDArray[Any]], pool: Pool
+) -> Iterator[tuple[slice, Tensor]]:
     """Run the model over a pool, some rows at a time."""
     given = {name: torch.as_tensor(np.array(value)).to(network.device, network.dtype) for name, value in params.items()}
     buffers = {n: b for n, b in network.evaluation.named_buffers() if n not in given}
@@ -117,7 +119,9 @@ def run_over(network: Network, params: Mapping[str, NDArray[Any]], pool: Pool) -
         yield rows, network.outputs(given, {**fixed, **buffers}, pool.x[rows], training=False)
 
 
-def _segments(network: Network, params: Mapping[str, NDArray[Any]], pool: Pool) -> dict[str, NDArray[np.float64]]:
+def _segments(
+    network: FunctionalModule, params: Mapping[str, NDArray[Any]], pool: Pool
+) -> dict[str, NDArray[np.float64]]:
     """Return sums over each client's rows of a pool."""
     sums: dict[str, NDArray[np.float64]] = {
         "n": pool.sizes.astype(np.float64),
@@ -137,7 +141,7 @@ def _segments(network: Network, params: Mapping[str, NDArray[Any]], pool: Pool) 
     return sums
 
 
-def _metrics(network: Network, outputs: Tensor, columns: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+def _metrics(network: FunctionalModule, outputs: Tensor, columns: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
     """Yield ``(name, one value for each example)``, each times the share of the example's labels that exist."""
     losses, share = network.row_losses(outputs, columns)
     there = columns[LABELLED] != 0 if share is not None else None

@@ -22,11 +22,11 @@ from .blocks.cohort import Runner
 from .blocks.decide import decide
 from .blocks.pool import Pool
 from .blocks.private import Privates
-from .blocks.results import Summed, TrainedBatch
+from .blocks.results import CohortSums, TrainedBatch
 from .blocks.source import RowSource, StoredPool
 from .blocks.sums import in_rows
 from .client import ClientTraining, without_buffers
-from .network import Network
+from .network import FunctionalModule
 from .reference import as_tensors
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class LocalTraining(ClientTraining):
         _one_of("buffers", buffers, ("averaged", "local"))
         _one_of("dtype", dtype, tuple(_DTYPES))
         super().__init__(
-            Network(model, loss, device_of(device), _DTYPES[dtype], measured),
+            FunctionalModule(model, loss, device_of(device), _DTYPES[dtype], measured),
             algorithm,
             compile=compile,
             buffers=buffers,
@@ -235,7 +235,7 @@ class LocalTraining(ClientTraining):
         clients: Sequence[Tree] | Privates | None,
         keys: NDArray[np.uint64],
         epochs: int | None = None,
-    ) -> Summed:
+    ) -> CohortSums:
         """Train a cohort and return only its weighted sums; see `many` for the arguments.
 
         Raises:
@@ -252,7 +252,7 @@ class LocalTraining(ClientTraining):
         clients: Sequence[Tree] | Privates | None,
         keys: NDArray[np.uint64],
         epochs: int | None = None,
-    ) -> Summed | None:
+    ) -> CohortSums | None:
         """Train a cohort in native code and return what each client adds to the sums; see `many` for the arguments.
 
         Returns:
@@ -273,13 +273,13 @@ class LocalTraining(ClientTraining):
             made.totals[self.loss_metric] = Total("mean", made.losses[kept] * weights, weights, 1, "metric")
         return made
 
-    def _fresh(self, count: int) -> Summed:
+    def _fresh(self, count: int) -> CohortSums:
         zeros = np.zeros(count, np.int64)
-        return Summed({}, zeros[:0], {}, [], zeros, np.zeros(count), zeros.copy())
+        return CohortSums({}, zeros[:0], {}, [], zeros, np.zeros(count), zeros.copy())
 
     def _add_up(
         self,
-        made: Summed,
+        made: CohortSums,
         shards: Any,
         broadcast: Tree,
         clients: Sequence[Tree] | Privates | None,

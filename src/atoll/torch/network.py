@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from .blocks.pool import Pool
     from .tracing.keyed import Keyed
 
-__all__ = ["Network"]
+__all__ = ["FunctionalModule"]
 
 Tensor = torch.Tensor
 Named = dict[str, Tensor]
 
 
-class Network:
+class FunctionalModule:
     """A user's module as pure functions of its parameters; the module itself is copied and never changed.
 
     Args:

@@ -38,7 +38,7 @@ from .evaluate import run_over
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from .network import Network
+    from .network import FunctionalModule
 
 __all__ = ["elements", "layer_of", "profile", "profile_many"]
 
@@ -50,7 +50,7 @@ _RECURRENT = (nn.RNNBase,)
 _WHERE = "report 'profile'"
 
 
-def profile(network: Network, params: Mapping[str, NDArray[Any]], data: Any, layer: str = "auto") -> Profile:
+def profile(network: FunctionalModule, params: Mapping[str, NDArray[Any]], data: Any, layer: str = "auto") -> Profile:
     """Profile a model on some rows.
 
     Args:
@@ -72,7 +72,7 @@ def profile(network: Network, params: Mapping[str, NDArray[Any]], data: Any, lay
 
 
 def profile_many(
-    network: Network, params: Mapping[str, NDArray[Any]], shards: Any, count: int, layer: str = "auto"
+    network: FunctionalModule, params: Mapping[str, NDArray[Any]], shards: Any, count: int, layer: str = "auto"
 ) -> tuple[Profile, NDArray[np.int64]]:
     """Profile one model on each of many clients' rows, in large batches across clients.
 
@@ -146,7 +146,9 @@ def elements(part: nn.Module, output: Any) -> Tensor:
     )
 
 
-def _seen(network: Network, params: Mapping[str, NDArray[Any]], pool: Pool, layer: str) -> Iterator[tuple[slice, Any]]:
+def _seen(
+    network: FunctionalModule, params: Mapping[str, NDArray[Any]], pool: Pool, layer: str
+) -> Iterator[tuple[slice, Any]]:
     """Run the model over a pool; yield ``(rows, elements as float64)``."""
     part = layer_of(network.evaluation, layer)
     outputs: list[Any] = []
@@ -172,7 +174,7 @@ def _seen(network: Network, params: Mapping[str, NDArray[Any]], pool: Pool, laye
 
 
 @torch.no_grad()
-def _moments(network: Network, params: Mapping[str, NDArray[Any]], pool: Pool, layer: str) -> Profile:
+def _moments(network: FunctionalModule, params: Mapping[str, NDArray[Any]], pool: Pool, layer: str) -> Profile:
     """Return mean and variance over each client's rows of a pool, ``(clients, q)``."""
     clients = len(pool.sizes)
     if not len(pool.x):

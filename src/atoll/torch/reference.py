@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from atoll.learn.algorithm import Algorithm
 
-    from .network import Network
+    from .network import FunctionalModule
 
 __all__ = ["ReferenceUpdate", "as_arrays", "as_tensors", "train_one"]
 
@@ -50,7 +50,7 @@ class ReferenceUpdate:
 
 
 def train_one(
-    network: Network,
+    network: FunctionalModule,
     algorithm: Algorithm,
     columns: Mapping[str, Tensor],
     broadcast: Tree,
@@ -120,7 +120,7 @@ class _Oracle:
     """``grad(params)``: the gradient of the mean loss over the current mini-batch, by automatic differentiation."""
 
     def __init__(
-        self, network: Network, frozen: dict[str, Tensor], batch: dict[str, Tensor], sent: Tree, mode: Bounded
+        self, network: FunctionalModule, frozen: dict[str, Tensor], batch: dict[str, Tensor], sent: Tree, mode: Bounded
     ) -> None:
         self.network = network
         self.frozen = frozen
@@ -180,7 +180,7 @@ def _filled(leaves: dict[str, Tensor], found: Any) -> Tree:
     return {name: torch.zeros_like(leaf) if g is None else g.detach() for (name, leaf), g in pairs}
 
 
-def as_tensors(tree: Tree, network: Network) -> Tree:
+def as_tensors(tree: Tree, network: FunctionalModule) -> Tree:
     """Return the same tree with tensors for numbers."""
     leaves, layout = flatten(tree)
     return layout.build([to_tensor(leaf, network.device, network.dtype) for leaf in leaves])

@@ -23,15 +23,15 @@ if TYPE_CHECKING:
     from atoll.core.requests.cohort import Cohort
     from atoll.learn.algorithm import Algorithm
 
-    from .blocks.results import Summed, TrainedBatch
-    from .network import Network
+    from .blocks.results import CohortSums, TrainedBatch
+    from .network import FunctionalModule
 
 __all__ = ["add_reports", "sent_reports", "surveyed", "with_reports"]
 
 Asked = Mapping[str, Mapping[str, Any]]
 
 
-def surveyed(network: Network, params: Any, cohort: Cohort, rows: Any, asked: Asked) -> dict[str, Parts]:
+def surveyed(network: FunctionalModule, params: Any, cohort: Cohort, rows: Any, asked: Asked) -> dict[str, Parts]:
     """Return reports of one model on each of many clients' rows, with a leading client axis.
 
     Args:
@@ -80,7 +80,7 @@ def with_reports(
     return replace(batch, reply={**batch.reply, **{name: own[name] for name in _order(asked)}})
 
 
-def add_reports(made: Summed, asked: Asked, told: Mapping[str, Parts]) -> bool:
+def add_reports(made: CohortSums, asked: Asked, told: Mapping[str, Parts]) -> bool:
     """Add reports to the sums of a trained cohort; return ``False`` if one is not finite, which sums cannot show.
 
     Args:

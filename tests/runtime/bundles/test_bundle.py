@@ -19,7 +19,7 @@ from atoll.core.errors import AtollError, BundleError, IdentityError
 from atoll.runtime.bundles.archive import write_archive
 from atoll.runtime.bundles.bundle import make_bundle, verify
 from atoll.runtime.bundles.manifest import Manifest
-from atoll.runtime.bundles.names import Limits
+from atoll.runtime.bundles.names import BundleLimits
 from atoll.runtime.identity import Credentials, peer_of
 
 JOB = b"name: digits\n"
@@ -83,13 +83,13 @@ def test_links_and_special_files_are_refused_at_home(source: Path, kind: str) ->
 
 
 def test_too_much_is_refused_at_home(source: Path) -> None:
-    for limits in (Limits(files=1), Limits(file=3), Limits(total=8)):
+    for limits in (BundleLimits(files=1), BundleLimits(file=3), BundleLimits(total=8)):
         with pytest.raises(BundleError, match=r"keep data and models out of the source folder"):
             make_bundle(JOB, source, ADMIN, limits)
     with pytest.raises(BundleError, match=r"too deep"):
-        make_bundle(JOB, source, ADMIN, Limits(depth=1))
+        make_bundle(JOB, source, ADMIN, BundleLimits(depth=1))
     with pytest.raises(BundleError, match=r"and 100 are allowed"):
-        make_bundle(JOB, source, ADMIN, Limits(bundle=100))
+        make_bundle(JOB, source, ADMIN, BundleLimits(bundle=100))
 
 
 def test_names_that_clash_elsewhere_are_refused_at_home(source: Path) -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from atoll.core.errors import AtollError, BundleError, JobError
 from atoll.runtime.bundles.bundle import Verified
 from atoll.runtime.bundles.manifest import Manifest
-from atoll.runtime.bundles.names import LIMITS, Limits, require_names
+from atoll.runtime.bundles.names import LIMITS, BundleLimits, require_names
 from atoll.runtime.bundles.unpack import unpack
 
 JOB = ("job.yaml", b"name: x\n")
@@ -137,11 +137,11 @@ def test_limits_hold(tmp_path: Path) -> None:
     bundle = forged(FILES)
     verified = check(bundle)
     for limits, said in (
-        (Limits(file=1000), "and 1000 are allowed"),
-        (Limits(total=1000), "and 1000 are allowed"),
-        (Limits(bundle=1000), "and 1000 are allowed"),
-        (Limits(files=1), "more than 5 files"),
-        (Limits(depth=2), "folders deep"),
+        (BundleLimits(file=1000), "and 1000 are allowed"),
+        (BundleLimits(total=1000), "and 1000 are allowed"),
+        (BundleLimits(bundle=1000), "and 1000 are allowed"),
+        (BundleLimits(files=1), "more than 5 files"),
+        (BundleLimits(depth=2), "folders deep"),
     ):
         with pytest.raises(BundleError, match=said):
             check(bundle, limits)

@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from atoll.runtime.server.looking import Looking
-from atoll.runtime.server.news import News
+from atoll.runtime.server.news import JobNews
 from atoll.runtime.store.memory import MemoryStore
 from atoll.runtime.store.records import Submission
 from atoll.runtime.store.states import JobState
 
 
 def test_a_change_between_two_questions_is_told() -> None:
-    store, news = MemoryStore(), News()
+    store, news = MemoryStore(), JobNews()
     looking = Looking(store, None, news, lambda job: Path(job))  # type: ignore[arg-type]
     job = store.submit(Submission(name="a", submitter="admin", org="lab", spec={}, token="t"), now=0.0, who="admin").id
 

@@ -15,7 +15,7 @@ from waiting import until
 from atoll.core.errors import JobError
 from atoll.runtime.provision import Kit, ProjectConfig, provision
 from atoll.runtime.server import guard
-from atoll.runtime.store.records import Event
+from atoll.runtime.store.records import AuditEvent
 
 Log = pytest.LogCaptureFixture
 
@@ -50,7 +50,7 @@ def filled(siege: Besieged) -> Any:
     for size in (900, 30, 1):
         with contextlib.suppress(JobError):
             while True:
-                siege.server._store.record(Event(when=0, who="x" * size, what="y"))
+                siege.server._store.record(AuditEvent(when=0, who="x" * size, what="y"))
     return lambda: connection.execute("PRAGMA max_page_count = 1000000")
 
 

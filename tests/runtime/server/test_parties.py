@@ -14,7 +14,7 @@ from atoll.core.time.clock import run
 from atoll.runtime.jobs.terms import JobTerms
 from atoll.runtime.server.attempt import Attempt
 from atoll.runtime.server.outcomes import AttemptOutcome
-from atoll.runtime.server.parties import Parties
+from atoll.runtime.server.parties import AttemptSites
 
 PATIENCE = 60.0
 
@@ -143,7 +143,7 @@ def test_a_site_that_was_let_go_is_not_waited_for_once_more() -> None:
     async def body() -> None:
         now = asyncio.get_running_loop().time
         sites: list[Any] = [Site("north"), Site("south")]
-        both = Parties("7", 1, sites)
+        both = AttemptSites("7", 1, sites)
         both.dismiss("south")
         await asyncio.sleep(1000.0)
         both.dismiss("south")  # twice is once

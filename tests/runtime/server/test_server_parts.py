@@ -8,7 +8,7 @@ from atoll.core.errors import DataError, JobError
 from atoll.core.requests.wire import pack_error, unpack_error
 from atoll.core.time.clock import run
 from atoll.runtime.server.liveness import stalled
-from atoll.runtime.server.news import News
+from atoll.runtime.server.news import JobNews
 from atoll.runtime.server.outcomes import AttemptOutcome, aborted, crashed, failed, failed_at, finished, state_after
 from atoll.runtime.store.records import JobRecord
 from atoll.runtime.store.states import JobState
@@ -16,7 +16,7 @@ from atoll.runtime.store.states import JobState
 
 def test_news_wakes_who_asked_before_it_came() -> None:
     async def body() -> None:
-        news = News()
+        news = JobNews()
         one, other, every = news.of("1"), news.of("2"), news.of()
         news.tell("1")
         assert one.is_set()

@@ -9,7 +9,7 @@ import pytest
 
 from atoll.core.errors import JobError, TaskError
 from atoll.core.requests.wire import pack_error, unpack_error
-from atoll.runtime.store.records import Event, Submission
+from atoll.runtime.store.records import AuditEvent, Submission
 from atoll.runtime.store.states import JobState
 from atoll.runtime.store.store import JobStore
 
@@ -209,7 +209,7 @@ class StoreLaws:
         for n in range(5):
             details = {"n": n, "deep": [{"x": (1,)}]}
             number = store.record(
-                Event(when=float(n), who="ann", what="refused", job="j" if n % 2 else "", details=details)
+                AuditEvent(when=float(n), who="ann", what="refused", job="j" if n % 2 else "", details=details)
             )
             assert number == n + 1
         assert [e.number for e in store.events(after=2)] == [3, 4, 5]

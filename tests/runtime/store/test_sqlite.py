@@ -15,7 +15,7 @@ from store_laws import ERROR, job, start
 
 from atoll.core.errors import JobError
 from atoll.runtime.store.database import SCHEMA_VERSION
-from atoll.runtime.store.records import Event
+from atoll.runtime.store.records import AuditEvent
 from atoll.runtime.store.sqlite import SqliteStore
 from atoll.runtime.store.states import JobState
 
@@ -135,7 +135,7 @@ def test_an_altered_bundle_is_refused(tmp_path: Path) -> None:
 
 def test_the_trail_cannot_be_rewritten(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path)
-    store.record(Event(when=1.0, who="ann", what="abort"))
+    store.record(AuditEvent(when=1.0, who="ann", what="abort"))
     store.close()
     raw = sqlite3.connect(tmp_path / "jobs.sqlite")
     for statement in ("UPDATE events SET who = 'bob'", "DELETE FROM events"):

@@ -17,7 +17,7 @@ from atoll.core.algebra import tree as T
 from atoll.core.algebra.rng import Rng
 from atoll.core.errors import CompositionError, DataError, MessageError, PolicyError
 from atoll.data import Dataset, Islands
-from atoll.runtime.worker import Card, RemoteIslands, card_of, merge_cards
+from atoll.runtime.worker import DataCard, RemoteIslands, card_of, merge_cards
 from atoll.runtime.worker.agreement import lone_classes, recoded
 from atoll.runtime.worker.cards import Column
 from atoll.runtime.worker.remote import example_rows
@@ -25,16 +25,16 @@ from atoll.runtime.worker.remote import example_rows
 X, Y = Column("float32", (3,)), Column("int64")
 
 
-def card(labels: Sequence[str] = (), classes: int | None = None, **more: Any) -> Card:
+def card(labels: Sequence[str] = (), classes: int | None = None, **more: Any) -> DataCard:
     count = len(labels) if classes is None else classes
-    return Card("classification", {"x": X, "y": Y}, count, tuple(labels), **more)
+    return DataCard("classification", {"x": X, "y": Y}, count, tuple(labels), **more)
 
 
 def test_a_card_holds_no_value_and_travels() -> None:
     rows = Dataset({"x": np.full((5, 2), 41.5), "y": [0, 1, 1, 0, 2]}, features=("a", "b"), labels=("p", "q", "r"))
     made = card_of(rows)
-    assert made == Card("classification", {"x": Column("float64", (2,)), "y": Y}, 3, ("p", "q", "r"), ("a", "b"))
-    assert Card.unpack(M.decode(M.encode(made.packed())), "site 'a'") == made
+    assert made == DataCard("classification", {"x": Column("float64", (2,)), "y": Y}, 3, ("p", "q", "r"), ("a", "b"))
+    assert DataCard.unpack(M.decode(M.encode(made.packed())), "site 'a'") == made
     assert "41.5" not in str(made.packed())
     binary = Dataset({"x": np.ones((3, 1)), "y": [-1, 1, 1]})
     assert card_of(binary).negative == -1
@@ -51,7 +51,7 @@ def test_a_card_holds_no_value_and_travels() -> None:
 )  # fmt: skip
 def test_a_card_from_a_network_is_checked(change: dict[str, Any]) -> None:
     with pytest.raises(MessageError, match=r"no data card.*\(in site 'a'\)"):
-        Card.unpack({**card(("p", "q", "r")).packed(), **change}, "site 'a'")
+        DataCard.unpack({**card(("p", "q", "r")).packed(), **change}, "site 'a'")
 
 
 @pytest.mark.parametrize(
@@ -64,20 +64,20 @@ def test_a_card_from_a_network_is_checked(change: dict[str, Any]) -> None:
         (card(("p",), features=("u", "v")), card(("p",), features=("u", "v", "id")),
          r"at site 'b' there is a column 'id', and at site 'a' there is none.*drop"),
         (card(("p",), features=("u", "v", "w")), card(("p",)), r"the features have names, and at site 'b' they have none"),
-        (card(("p",)), Card("classification", {"x": Column("float64", (3,)), "y": Y}, 1, ("p",)),
+        (card(("p",)), DataCard("classification", {"x": Column("float64", (3,)), "y": Y}, 1, ("p",)),
          r"column 'x' is float32 of shape \(3,\), and at site 'b' column 'x' is float64 of shape \(3,\)"),
-        (card(("p",)), Card("classification", {"x": X}, 1, ("p",)), r"and at site 'b' column 'y' is missing"),
-        (card(("p",)), Card("regression", {"x": X, "y": Y}), r"a classification task, and at site 'b' a regression task"),
+        (card(("p",)), DataCard("classification", {"x": X}, 1, ("p",)), r"and at site 'b' column 'y' is missing"),
+        (card(("p",)), DataCard("regression", {"x": X, "y": Y}), r"a classification task, and at site 'b' a regression task"),
         (card(("p", "q")), card(classes=2), r"the classes are p, q, and at site 'b' they are codes without names"),
         (card(("p",), categories={"sex": ("f", "m")}), card(("p",), categories={"sex": ("m", "f")}),
          r"column 'sex' has the values f, m, and at site 'b' the values m, f"),
-        (Card("binary", {"x": X, "y": Y}, 2, negative=0), Card("binary", {"x": X, "y": Y}, 2, negative=-1),
+        (DataCard("binary", {"x": X, "y": Y}, 2, negative=0), DataCard("binary", {"x": X, "y": Y}, 2, negative=-1),
          r"the target's lower class is 0, and at site 'b' it is -1"),
-        (Card("multilabel", {"x": X, "y": Y}, 2, ("p", "q")), Card("multilabel", {"x": X, "y": Y}, 2, ("q", "p")),
+        (DataCard("multilabel", {"x": X, "y": Y}, 2, ("p", "q")), DataCard("multilabel", {"x": X, "y": Y}, 2, ("q", "p")),
          r"the targets are p, q, and at site 'b' they are q, p"),
     ],
 )  # fmt: skip
-def test_sites_that_disagree_are_named_with_the_column(a: Card, b: Card, match: str) -> None:
+def test_sites_that_disagree_are_named_with_the_column(a: DataCard, b: DataCard, match: str) -> None:
     with pytest.raises(DataError, match=match):
         merge_cards({"site 'a'": a, "site 'b'": b})
 

@@ -14,7 +14,7 @@ from ..errors import MessageError, PolicyError
 from ..persistence.states import States
 from ..requests.request import PartialSum
 from .blocks import too_large
-from .memory import Memory
+from .memory import StageMemory
 from .summands import aggregates_of, summands
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class Adding:
         if fresh:
             self.folded.keep(ran)
         position = ran.reply.party
-        memory = Memory(self.tables.get(self.request.memory), position)
+        memory = StageMemory(self.tables.get(self.request.memory), position)
         nbytes = self._add(ran.reply, key, memory)
         if nbytes is None:
             return
@@ -81,7 +81,7 @@ class Adding:
         self._senders.append(position)
         self._sizes.append(nbytes)
 
-    def _add(self, reply: Reply, key: int, memory: Memory) -> int | None:
+    def _add(self, reply: Reply, key: int, memory: StageMemory) -> int | None:
         """Return the size of the reply, or ``None`` if it is kept out."""
         request, folded = self.request, self.folded
         if isinstance(reply.error, PolicyError):

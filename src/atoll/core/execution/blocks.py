@@ -18,7 +18,7 @@ from ..requests.chain import SentBlock
 from ..requests.context import seeds_for
 from ..requests.request import PartialSum, Request
 from ..requests.task import Batch, Summed
-from .memory import Memory
+from .memory import StageMemory
 from .summands import not_finite, not_finite_total, place_of, summands
 
 if TYPE_CHECKING:
@@ -294,7 +294,7 @@ class ReplyBlock:
         for i in np.flatnonzero(self.keep).tolist():
             position = int(self.positions[i])
             reply = {name: aggregate.row(i) for name, aggregate in self.reply.items()}
-            memory = Memory(remembered, position)
+            memory = StageMemory(remembered, position)
             made = summands(request, reply, int(self.keys[i]), memory)
             if made.rejected:
                 self.keep[i] = False

@@ -32,7 +32,7 @@ from ..sealing import Letterbox, Sealing, VirtualSealing
 from .adding import Adding
 from .blocks import fold_batches, too_large
 from .halves import HalfCohort, Stepper
-from .memory import Memory
+from .memory import StageMemory
 from .session import GuardedPeers, LocalPeers
 from .spending import Spend, UplinkSpending
 from .summands import aggregates_of, summands
@@ -452,7 +452,7 @@ class _Inner:
         executor, request, position = self._executor, self._request, self._position
         key = int(executor.keys(request, np.array([position], dtype=np.int64))[0])
         island = executor.island(request, position, key, self._tables[request.slot], self._spend)
-        memory = Memory(self._tables.get(request.memory), position)
+        memory = StageMemory(self._tables.get(request.memory), position)
         try:
             value = await _answer(request, island)
             executor.policy_at(position).release(island.party, request.task.name, value)

@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from ..persistence.state_table import StateTable
     from ..requests.request import Request
 
-__all__ = ["Memory"]
+__all__ = ["StageMemory"]
 
 
 @dataclass
-class Memory:
+class StageMemory:
     """The memory of one party for one kind of request: maps an aggregate to memories by stage index.
 
     Attributes:

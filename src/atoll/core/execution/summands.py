@@ -14,7 +14,7 @@ from ..algebra.rng import Rng
 from ..algebra.tree import Tree
 from ..errors import MessageError
 from ..requests.context import seeds_for
-from .memory import Memory
+from .memory import StageMemory
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -44,7 +44,7 @@ class Summands:
     encoded: int = 0
 
 
-def summands(request: Request, reply: Mapping[str, Aggregate], key: int, memory: Memory) -> Summands:
+def summands(request: Request, reply: Mapping[str, Aggregate], key: int, memory: StageMemory) -> Summands:
     """Send one party's reply through the uplink of its request.
 
     Args:

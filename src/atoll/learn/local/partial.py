@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Counted",
-    "Quota",
+    "PartialWork",
     "asked_epochs",
     "coming_epochs",
     "epochs_of_pass",
@@ -37,7 +37,7 @@ __all__ = [
 
 
 @dataclass(frozen=True)
-class Quota:
+class PartialWork:
     """How an algorithm goes through a client's rows, with another number of epochs (or steps) than its own.
 
     Attributes:
@@ -78,13 +78,13 @@ class Quota:
         return self.algorithm.batch_of(n)
 
 
-Counted: TypeAlias = "Algorithm | Quota"
-"""What says how a client goes through its rows: an algorithm, or a `Quota` of one."""
+Counted: TypeAlias = "Algorithm | PartialWork"
+"""What says how a client goes through its rows: an algorithm, or a `PartialWork` of one."""
 
 
 def quota(algorithm: Algorithm, epochs: int | None) -> Counted:
     """The algorithm's own work for ``None``, else so many epochs (or steps)."""
-    return algorithm if epochs is None else Quota(algorithm, epochs)
+    return algorithm if epochs is None else PartialWork(algorithm, epochs)
 
 
 def own_epochs(algorithm: Algorithm) -> int:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..entry import Lab, Trained
+from ..entry import Lab, TrainedRun
 from .methods import METHODS, FedAQMethod, settings
 from .paper import BITS, COLUMNS
 from .tasks import FedAQTask
@@ -74,7 +74,7 @@ class FedAQCell:
         )
 
 
-def first_round(run: Trained, target: float) -> int | None:
+def first_round(run: TrainedRun, target: float) -> int | None:
     """The first round that meets the target."""
     met = [int(row["round"]) for row in run.rows if row.get(_METRIC) is not None and row[_METRIC] >= target]
     return met[0] if met else None

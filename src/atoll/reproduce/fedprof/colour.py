@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..entry import Lab, Trained
+from ..entry import Lab, TrainedRun
 from .lab import FedProfProtocol, settings
 from .setting import IMAGES
 from .tasks import coloured
@@ -74,12 +74,12 @@ def lone_settings(protocol: FedProfProtocol, seed: int) -> dict[str, Any]:
     }
 
 
-def yardstick(lab: Lab, protocol: FedProfProtocol) -> list[Trained]:
+def yardstick(lab: Lab, protocol: FedProfProtocol) -> list[TrainedRun]:
     """Train the lone client, once a seed."""
     return [lab.train(lone_settings(protocol, seed)) for seed in range(protocol.seeds)]
 
 
-def target_of(lone: Sequence[Trained]) -> float:
+def target_of(lone: Sequence[TrainedRun]) -> float:
     """The median of the best accuracies, rounded down to a multiple of 0.05."""
     reached = float(np.median([run.best() for run in lone]))
     # Half a held-out image in 1,000 keeps 0.3, say, from being taken for 0.25.

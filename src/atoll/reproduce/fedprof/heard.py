@@ -10,7 +10,7 @@ import numpy as np
 from atoll.learn.profiles import divergence
 from atoll.rounds.participation import participation
 
-from ..entry import Claim, Trained
+from ..entry import Claim, TrainedRun
 from . import tasks
 from .lab import FedProfProtocol
 from .setting import IMAGES, FedProfSetting
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["divergences", "judge_divergences", "judge_participation", "taken_part"]
 
 
-def taken_part(protocol: FedProfProtocol, trained: Sequence[Trained]) -> dict[str, float]:
+def taken_part(protocol: FedProfProtocol, trained: Sequence[TrainedRun]) -> dict[str, float]:
     """Mean number of rounds in which a client of each quality was heard, over clients and seeds; ``""`` is good data.
 
     FedProf's survey of everyone before its first round is none of them.
@@ -92,12 +92,12 @@ def divergences(
     """
     import torch
 
-    from atoll.torch import Network, params_of, profile
+    from atoll.torch import FunctionalModule, params_of, profile
     from atoll.torch.learner import seeded
 
     made = tasks.islands(protocol.task, draw, protocol.rows, protocol.clients, protocol.tests)
     module = seeded(tasks.lenet(**tasks.model(protocol.task)[1]), draw)
-    network = Network(module, "cross_entropy", torch.device("cpu"), torch.float32)
+    network = FunctionalModule(module, "cross_entropy", torch.device("cpu"), torch.float32)
     seen = params_of(module) if params is None else params
     own = profile(network, seen, made.test)
     found: dict[str, list[float]] = {}

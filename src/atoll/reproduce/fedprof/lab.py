@@ -10,7 +10,7 @@ import numpy as np
 
 from atoll.core.errors import ConfigError
 
-from ..entry import Lab, Trained
+from ..entry import Lab, TrainedRun
 from .found import FedProfFound
 from .paper import GROUPS, Key
 from .tasks import BATCH, METRIC, model, setting_of
@@ -131,7 +131,7 @@ def settings(protocol: FedProfProtocol, group: str, method: str, share: float, s
     }
 
 
-def found_of(task: str, run: Trained, target: float) -> FedProfFound:
+def found_of(task: str, run: TrainedRun, target: float) -> FedProfFound:
     """A run's best accuracy, and rounds, seconds and energy to the first round that reaches the target."""
     metric = METRIC[task]
     spent = 0.0
@@ -143,7 +143,9 @@ def found_of(task: str, run: Trained, target: float) -> FedProfFound:
     return FedProfFound(run.best(metric))
 
 
-def runs(lab: Lab, protocol: FedProfProtocol, groups: Mapping[str, Sequence[str]] = GROUPS) -> dict[Key, list[Trained]]:
+def runs(
+    lab: Lab, protocol: FedProfProtocol, groups: Mapping[str, Sequence[str]] = GROUPS
+) -> dict[Key, list[TrainedRun]]:
     """Train every method of some groups at every share, one training a seed.
 
     Args:
@@ -161,7 +163,9 @@ def runs(lab: Lab, protocol: FedProfProtocol, groups: Mapping[str, Sequence[str]
     }
 
 
-def cells(task: str, trained: Mapping[Key, Sequence[Trained]], target: float | None = None) -> dict[Key, FedProfFound]:
+def cells(
+    task: str, trained: Mapping[Key, Sequence[TrainedRun]], target: float | None = None
+) -> dict[Key, FedProfFound]:
     """Medians over seeds.
 
     Args:

@@ -20,7 +20,7 @@ import numpy as np
 
 from atoll.core.errors import ConfigError
 
-from ..entry import Lab, Trained
+from ..entry import Lab, TrainedRun
 from .judges import HybridFound
 from .paper import Key
 from .protocol import HybridProtocol
@@ -188,7 +188,7 @@ def _source(protocol: HybridProtocol, seed: int) -> dict[str, Any]:
     return {"name": f"{_ROOM}:digits", "draw": seed, **size}
 
 
-def found_of(protocol: HybridProtocol, run: Trained) -> HybridFound:
+def found_of(protocol: HybridProtocol, run: TrainedRun) -> HybridFound:
     """A run's mean round, best accuracy, and rounds, time and energy to the first evaluated round that reaches the target."""
     setting, metric, spent = protocol.setting, METRIC[protocol.task], 0.0
     length = float(np.mean([row["t_end"] - row["t_start"] for row in run.rows]))

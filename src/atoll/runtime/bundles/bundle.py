@@ -25,7 +25,7 @@ from atoll.core.errors import BundleError
 from ..identity import Credentials, Peer
 from .archive import Member, members, write_archive
 from .manifest import JOB_FILE, SOURCE, Manifest
-from .names import LIMITS, Limits, hidden, require_names
+from .names import LIMITS, BundleLimits, hidden, require_names
 from .signing import require_signature, sign
 
 __all__ = ["Verified", "contents", "make_bundle", "opened", "source_files", "verify"]
@@ -49,7 +49,7 @@ class Verified:
     job: bytes
 
 
-def source_files(folder: Path, limits: Limits = LIMITS) -> list[tuple[str, bytes]]:
+def source_files(folder: Path, limits: BundleLimits = LIMITS) -> list[tuple[str, bytes]]:
     """Return the files that travel, sorted by path: all except hidden files and caches.
 
     Raises:
@@ -94,7 +94,7 @@ def make_bundle(
     job: bytes,
     source: Path | None,
     credentials: Credentials,
-    limits: Limits = LIMITS,
+    limits: BundleLimits = LIMITS,
     *,
     nonce: str | None = None,
     now: float | None = None,
@@ -134,7 +134,7 @@ def verify(
     revoked: Callable[[int], bool] | None = None,
     now: datetime | None = None,
     known: Callable[[Manifest], bool] = lambda manifest: False,
-    limits: Limits = LIMITS,
+    limits: BundleLimits = LIMITS,
 ) -> Verified:
     """Refuse a bundle that is not exactly what an administrator of the project has signed. Writes nothing, runs nothing.
 
@@ -174,7 +174,7 @@ def _signed(manifest: Manifest) -> datetime | None:
         return None
 
 
-def contents(manifest: Manifest, files: list[Member], limits: Limits) -> Iterator[tuple[str, bytes]]:
+def contents(manifest: Manifest, files: list[Member], limits: BundleLimits) -> Iterator[tuple[str, bytes]]:
     """Yield the files of a bundle, each compared with the manifest.
 
     Raises:
@@ -193,7 +193,7 @@ def contents(manifest: Manifest, files: list[Member], limits: Limits) -> Iterato
         yield file.path, member.content
 
 
-def opened(bundle: bytes, limits: Limits) -> tuple[list[bytes], list[Member]]:
+def opened(bundle: bytes, limits: BundleLimits) -> tuple[list[bytes], list[Member]]:
     """Return the three files about a bundle (manifest, signature, certificate), and its members; this checks only its form.
 
     Raises:

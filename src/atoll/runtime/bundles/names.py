@@ -9,14 +9,14 @@ from dataclasses import dataclass
 
 from atoll.core.errors import BundleError
 
-__all__ = ["LIMITS", "Limits", "hidden", "require_names"]
+__all__ = ["LIMITS", "BundleLimits", "hidden", "require_names"]
 
 _RESERVED = re.compile(r"(con|prn|aux|nul|conin\$|conout\$|com[0-9¹²³]|lpt[0-9¹²³])(\..*)?", re.IGNORECASE)
 _FORBIDDEN = re.compile(r'[\x00-\x1f\x7f-\x9f<>:"|?*\\\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\uffff]')
 
 
 @dataclass(frozen=True)
-class Limits:
+class BundleLimits:
     """What a bundle may be at most.
 
     Attributes:
@@ -34,7 +34,7 @@ class Limits:
     depth: int = 32
 
 
-LIMITS = Limits()
+LIMITS = BundleLimits()
 """What a bundle may be at most, unless a project says otherwise."""
 
 
@@ -43,7 +43,7 @@ def hidden(segment: str) -> bool:
     return segment.startswith(".") or segment == "__pycache__" or segment.endswith((".pyc", ".pyo"))
 
 
-def require_names(names: Iterable[str], limits: Limits) -> None:
+def require_names(names: Iterable[str], limits: BundleLimits) -> None:
     """Refuse names that lead elsewhere, mean different files on different systems, or collide.
 
     Raises:
@@ -68,7 +68,7 @@ def require_names(names: Iterable[str], limits: Limits) -> None:
                 files.add(folded)
 
 
-def _wrong(name: str, limits: Limits) -> str:
+def _wrong(name: str, limits: BundleLimits) -> str:
     if not name or name.startswith("/"):
         return "it must lie inside its folder"
     if len(name.encode("utf-8", "replace")) > 1024 or name.count("/") >= limits.depth:

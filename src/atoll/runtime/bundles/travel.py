@@ -12,7 +12,7 @@ from ..jobs.spec import JobConfig
 from .bundle import make_bundle
 from .manifest import SOURCE
 from .modules import require_reachable
-from .names import LIMITS, Limits
+from .names import LIMITS, BundleLimits
 
 __all__ = ["pack_job", "require_travels"]
 
@@ -40,7 +40,7 @@ def require_travels(job: JobConfig) -> None:
 def pack_job(
     job: JobConfig,
     credentials: Credentials,
-    limits: Limits = LIMITS,
+    limits: BundleLimits = LIMITS,
     *,
     nonce: str | None = None,
     now: float | None = None,

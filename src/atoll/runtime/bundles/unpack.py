@@ -12,12 +12,12 @@ from pathlib import Path
 from atoll.core.errors import BundleError, JobError
 
 from .bundle import Verified, contents, opened
-from .names import LIMITS, Limits
+from .names import LIMITS, BundleLimits
 
 __all__ = ["unpack"]
 
 
-def unpack(bundle: bytes, verified: Verified, folder: Path, limits: Limits = LIMITS) -> None:
+def unpack(bundle: bytes, verified: Verified, folder: Path, limits: BundleLimits = LIMITS) -> None:
     """Write the files of a bundle into a new folder: ``job.yaml`` and ``source/``.
 
     It writes them to a temporary folder and moves that into place at the end; a failure leaves nothing behind.

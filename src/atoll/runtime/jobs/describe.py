@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from atoll.core.errors import ConfigError
 from atoll.core.rooms import Own, job_kinds, part_kinds
 from atoll.runs.config import job_class
-from atoll.runs.parts import Part, part_type
+from atoll.runs.parts import PartConfig, part_type
 from atoll.runs.registries import registry
 from atoll.runs.schema import is_value, schema_of
 
@@ -66,7 +66,7 @@ def _field(info: Any, value: Any, where: str) -> Any:
     part = info.annotation
     if Own in marks:
         return value if isinstance(value, str) else reference_of(value, where)
-    if inspect.isclass(part) and issubclass(part, Part) and part_kinds()[part.kind].costly:
+    if inspect.isclass(part) and issubclass(part, PartConfig) and part_kinds()[part.kind].costly:
         return _model(value)
     return _setting(value, where)
 
@@ -96,9 +96,12 @@ def _equal(old: Any, new: Any) -> bool:
 
 def _part(kind: str, part: Any, where: str) -> dict[str, Any]:
     """Return a part's name and settings."""
-    known = registry(kind).parts().get(type(part).__name__)
-    name = type(part).__name__ if known is type(part) else reference_of(type(part), where)
-    return {"name": name, **_settings(part, where)}
+    own, found = type(part).__name__, registry(kind)
+    # A name that `register` gave a part here says nothing elsewhere, unless it is the name of the class.
+    names = [
+        name for name, made in found.parts().items() if made is type(part) and (name == own or name not in found.extra)
+    ]
+    return {"name": names[0] if names else reference_of(type(part), where), **_settings(part, where)}
 
 
 def _settings(part: Any, where: str) -> dict[str, Any]:

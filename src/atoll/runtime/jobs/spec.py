@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["JobConfig", "JobData", "load_job", "parse_job"]
 
 if TYPE_CHECKING:
-    from atoll.runs.parts import Part as SourcePart
+    from atoll.runs.parts import PartConfig as SourcePart
 else:
     SourcePart = part_class("data source")
 

@@ -22,7 +22,7 @@ from atoll.core.requests.wire import unpack_ran
 from .checks import require_events
 from .frames import text_in, whole_in
 from .generations import Generations
-from .replies import Replies, Started
+from .replies import ReplyTable, Started
 from .running import Running
 from .shared import Shared, bare, words
 from .site_link import SiteLink
@@ -71,7 +71,7 @@ class Network:
         self.on_lost = on_lost
         self.direct = direct
         self.sites = Sites(links, placement)
-        self._replies = Replies(self.news, self._refuse)
+        self._replies = ReplyTable(self.news, self._refuse)
         self._generations = Generations(self.sites.site_links, keep_on=on_lost == "drop")
         self._talks = Conversations(self.sites, self.choices, self.note_events, on_lost=on_lost, direct=direct)
         self._world: RunContext | None = None

@@ -15,7 +15,7 @@ from atoll.core.execution.journal import Journal
 from atoll.core.persistence.store import StateStore
 from atoll.core.sealing import Receipts
 from atoll.engines.forking import Workers, check_workers
-from atoll.engines.link import Link
+from atoll.engines.link import SocketLink
 
 from .engine import Network
 from .site_engine import SiteEngine
@@ -65,7 +65,7 @@ class Rehearsal(Network):
             name: the site's name.
             make: makes its half of the engine, given its end of the link.
         """
-        return Link(self.start(_serve, make))
+        return SocketLink(self.start(_serve, make))
 
     def start(self, body: Callable[..., None], *args: Any) -> socket.socket:
         """Start a process with a socket; return this end of the socket."""
@@ -105,7 +105,7 @@ def _serve(sock: socket.socket, make: Callable[[Any], SiteEngine]) -> None:
     """Run a site's process."""
 
     async def main() -> None:
-        link = Link(sock)
+        link = SocketLink(sock)
         try:
             await make(link).serve()
         finally:

@@ -19,7 +19,7 @@ from .running import Running
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["Replies", "Started"]
+__all__ = ["ReplyTable", "Started"]
 
 Drop = Callable[[str, list[int], bool], None]
 _SAID = {"sum": "folded", "fold": "folded", "run": "ran", "": "done"}
@@ -83,7 +83,7 @@ class _Sum:
 
 
 @dataclass(eq=False)
-class Replies:
+class ReplyTable:
     """Replies by request and party.
 
     Args:

@@ -27,7 +27,7 @@ from .parked import Parking
 from .shared import worded
 from .signs import Signs
 from .spent import Spent
-from .talks.direct import Neighbours
+from .talks.direct import DirectLinks
 from .talks.roles import Roles
 from .thread import TaskThread
 
@@ -60,7 +60,7 @@ class SiteEngine:
         neighbours: Mapping[str, Any] | None = None,
     ) -> None:
         self.link = link
-        self.neighbours = Neighbours(neighbours or {})
+        self.neighbours = DirectLinks(neighbours or {})
         self._broken: asyncio.Future[None] | None = None
         self._every = pulse
         self.host = host

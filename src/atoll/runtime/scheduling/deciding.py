@@ -9,10 +9,10 @@ from atoll.core.errors import ConfigError, JobError
 from .waiting import Asking, View, Waiting, listed
 from .wants import Action, Deploy, Offer, Refuse, Release, Wait
 
-__all__ = ["Decisions"]
+__all__ = ["SchedulerState"]
 
 
-class Decisions:
+class SchedulerState:
     """The queue, the open offers and the started jobs; ``Scheduler`` has the events that change them."""
 
     def __init__(

@@ -15,14 +15,14 @@ from collections.abc import Collection, Iterable
 
 from atoll.core.errors import JobError
 
-from .deciding import Decisions
+from .deciding import SchedulerState
 from .waiting import Waiting
 from .wants import Action, Answer, Release, Want
 
 __all__ = ["Scheduler"]
 
 
-class Scheduler(Decisions):
+class Scheduler(SchedulerState):
     """Decides which job runs where. Every method takes the time in seconds on any clock that never goes back, and returns the actions to take, in order.
 
     Take all of them before you call the next method: what one call releases, the next may offer again.

@@ -16,7 +16,7 @@ from ..daemon.launch import JobProcess
 from ..daemon.relay import carry
 from .liveness import stalled
 from .outcomes import AttemptOutcome, aborted, crashed, failed, failed_at, finished
-from .parties import Parties, code_in_words
+from .parties import AttemptSites, code_in_words
 from .site_session import Gone, SiteSession
 
 __all__ = ["Attempt"]
@@ -55,7 +55,7 @@ class Attempt:
         self.job = job
         self.number = number
         self._terms = terms
-        self._parties = Parties(job, number, sessions)
+        self._parties = AttemptSites(job, number, sessions)
         self._folder = folder
         self._deploying = deploy
         self._launch = launch

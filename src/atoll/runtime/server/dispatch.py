@@ -22,7 +22,7 @@ from atoll.runtime.store.store import JobStore
 
 from ..daemon.control import text, whole
 from .attempt import Attempt
-from .news import News
+from .news import JobNews
 from .outcomes import AttemptOutcome, crashed, failed, state_after
 from .site_session import SiteSession
 from .site_sessions import SiteSessions
@@ -51,7 +51,7 @@ class Dispatcher:
         sessions: connected sites by name.
     """
 
-    def __init__(self, store: JobStore, scheduler: Scheduler, begin: Begin, news: News) -> None:
+    def __init__(self, store: JobStore, scheduler: Scheduler, begin: Begin, news: JobNews) -> None:
         self.sessions = SiteSessions()
         self._store = store
         self._scheduler = scheduler

@@ -16,7 +16,7 @@ from atoll.runtime.store.records import JobRecord
 from atoll.runtime.store.store import JobStore
 
 from .dispatch import Dispatcher
-from .news import News
+from .news import JobNews
 from .site_session import SiteSession
 
 __all__ = ["Looking", "shown"]
@@ -44,7 +44,7 @@ class Looking:
         result: the folder of a job's results.
     """
 
-    def __init__(self, store: JobStore, dispatcher: Dispatcher, news: News, result: Callable[[str], Path]) -> None:
+    def __init__(self, store: JobStore, dispatcher: Dispatcher, news: JobNews, result: Callable[[str], Path]) -> None:
         self._store = store
         self._dispatcher = dispatcher
         self._news = news

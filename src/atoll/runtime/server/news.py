@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-__all__ = ["News"]
+__all__ = ["JobNews"]
 
 
-class News:
+class JobNews:
     """Wakes tasks that wait for news of a job, or of any job."""
 
     def __init__(self) -> None:

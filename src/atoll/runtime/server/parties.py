@@ -10,10 +10,10 @@ from typing import Any
 from .outcomes import AttemptOutcome, crashed, failed_at
 from .site_session import SiteSession
 
-__all__ = ["Parties"]
+__all__ = ["AttemptSites"]
 
 
-class Parties:
+class AttemptSites:
     """Listens to the sites of an attempt until each has reported its end, or is lost.
 
     Args:

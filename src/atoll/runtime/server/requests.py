@@ -20,13 +20,13 @@ from atoll.runtime.identity import Peer
 from atoll.runtime.jobs.terms import read_terms
 from atoll.runtime.line import Channel
 from atoll.runtime.provision import Kit
-from atoll.runtime.store.records import Event, Submission
+from atoll.runtime.store.records import AuditEvent, Submission
 from atoll.runtime.store.store import JobStore
 
 from ..daemon.control import content, text
 from .dispatch import Dispatcher
 from .looking import Looking, shown
-from .news import News
+from .news import JobNews
 from .resuming import require_kept
 
 __all__ = ["MAY", "REQUEST", "RequestHandler"]
@@ -66,7 +66,7 @@ class RequestHandler(Looking):
         kit: Kit,
         store: JobStore,
         dispatcher: Dispatcher,
-        news: News,
+        news: JobNews,
         result: Callable[[str], Path],
         revoked: Callable[[int], bool],
     ) -> None:
@@ -138,7 +138,7 @@ class RequestHandler(Looking):
         return op
 
     def _note(self, peer: Peer, what: str, job: str, op: str) -> None:
-        self._store.record(Event(when=time.time(), who=str(peer), what=what, job=job, details={"request": op}))
+        self._store.record(AuditEvent(when=time.time(), who=str(peer), what=what, job=job, details={"request": op}))
 
     async def _submit(self, peer: Peer, frame: Any) -> AsyncIterator[Any]:
         """Take a job, if this administrator has signed it."""

@@ -19,7 +19,7 @@ from atoll.runtime.line import Channel, Line, PackedMessage, Settings, Switchboa
 from atoll.runtime.provision import Kit, Revocations, SiteList
 from atoll.runtime.provision.files import make_folder
 from atoll.runtime.scheduling.scheduler import Scheduler
-from atoll.runtime.store.records import Event, JobRecord
+from atoll.runtime.store.records import AuditEvent, JobRecord
 from atoll.runtime.store.sqlite import SqliteStore
 from atoll.runtime.transport import transport
 from atoll.runtime.transport.own import own
@@ -30,7 +30,7 @@ from ..daemon.place import Place
 from .attempt import Attempt
 from .dispatch import Dispatcher
 from .guard import follow, guard, publish
-from .news import News
+from .news import JobNews
 from .requests import MAY, REQUEST, RequestHandler
 from .resuming import remind, tidy
 from .site_session import SiteSession
@@ -68,7 +68,7 @@ class Server:
         self._credentials = kit.credentials()
         own(self._credentials)  # otherwise it would listen, and refuse everyone for a reason that only its clock knows
         self._revoked = Revocations(kit.revoked_file, kit.folder / "ca.pem")
-        self._news = News()
+        self._news = JobNews()
         self._store = SqliteStore(folder)
         self._listed = SiteList(kit.sites_file)
         self._known = folder / "sites.txt"
@@ -102,7 +102,7 @@ class Server:
         try:
             write_bytes(self.folder / "address", listener.address.encode())
             _LOG.info("server %r of project %r listens at %s", self.kit.name, self.kit.project, listener.address)
-            self._store.record(Event(when=time.time(), who="server", what="started"))
+            self._store.record(AuditEvent(when=time.time(), who="server", what="started"))
             on_listening(listener.address)
             self._spawn(guard(board, self._revoked, self._cut))
             self._spawn(publish(self._revoked, self._dispatcher.sessions))
@@ -134,7 +134,7 @@ class Server:
 
     def _cut(self, peer: Peer) -> None:
         why = {"why": "its certificate was revoked", "serial": f"{peer.serial:x}"}
-        self._store.record(Event(when=time.time(), who=str(peer), what="cut", details=why))
+        self._store.record(AuditEvent(when=time.time(), who=str(peer), what="cut", details=why))
 
     async def _site(self, line: Line, channel: Channel) -> None:
         """Serve a site: its first channel is about jobs, and lasts as long as its line."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from atoll.core.errors import JobError
 
-from .records import Event, JobRecord, Submission
+from .records import AuditEvent, JobRecord, Submission
 from .states import JobState, after_restart, require_move, require_resumable
 
 __all__ = [
@@ -166,24 +166,24 @@ def resumed(record: JobRecord, *, now: float, who: str) -> JobRecord:
     return replace(record, state=JobState.QUEUED, barren=0, reason=clean(f"resumed by {who}"), error=None, times=times)
 
 
-def resume_event(old: JobRecord, new: JobRecord, who: str, token: str) -> Event:
+def resume_event(old: JobRecord, new: JobRecord, who: str, token: str) -> AuditEvent:
     """Return the event of a resumption, with what had ended the job."""
     details: dict[str, Any] = {"from": str(old.state), "attempt": new.attempts, "token": clean(token)}
     details |= {key: value for key, value in (("reason", old.reason), ("error", old.error)) if value}
-    return Event(when=new.times[-1][1], who=who, what="resumed", job=new.id, details=details)
+    return AuditEvent(when=new.times[-1][1], who=who, what="resumed", job=new.id, details=details)
 
 
-def submit_event(record: JobRecord, who: str) -> Event:
+def submit_event(record: JobRecord, who: str) -> AuditEvent:
     """Return the event of a submission."""
     details = {"name": record.name, "bundle": record.bundle}
-    return Event(when=record.created, who=who, what="submit", job=record.id, details=details)
+    return AuditEvent(when=record.created, who=who, what="submit", job=record.id, details=details)
 
 
-def move_event(old: JobRecord, new: JobRecord, who: str) -> Event:
+def move_event(old: JobRecord, new: JobRecord, who: str) -> AuditEvent:
     """Return the event of a move."""
     details: dict[str, Any] = {"from": str(old.state), "to": str(new.state), "attempt": new.attempts}
     details |= {key: value for key, value in (("reason", new.reason), ("error", new.error)) if value}
-    return Event(when=new.times[-1][1], who=who, what="moved", job=new.id, details=details)
+    return AuditEvent(when=new.times[-1][1], who=who, what="moved", job=new.id, details=details)
 
 
 def missing(job: str) -> JobError:

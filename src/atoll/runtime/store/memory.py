@@ -24,7 +24,7 @@ from .changes import (
     submit_event,
     without_bundle,
 )
-from .records import Event, JobRecord, LogLine, Submission
+from .records import AuditEvent, JobRecord, LogLine, Submission
 from .states import ACTIVE, JobState
 
 __all__ = ["MemoryStore"]
@@ -41,7 +41,7 @@ class MemoryStore:
     def __init__(self, *, log_lines: int = LOG_LINES, log_width: int = LOG_WIDTH) -> None:
         self._jobs: dict[str, JobRecord] = {}
         self._bundles: dict[str, bytes] = {}
-        self._events: list[Event] = []
+        self._events: list[AuditEvent] = []
         self._lines: dict[str, list[LogLine]] = {}
         self._last: dict[str, int] = {}
         self._log_lines, self._log_width = log_lines, log_width
@@ -127,10 +127,10 @@ class MemoryStore:
             raise without_bundle(digest)
         return self._bundles[digest]
 
-    def record(self, event: Event) -> int:
+    def record(self, event: AuditEvent) -> int:
         """See ``JobStore``."""
         number = len(self._events) + 1
-        kept = Event(
+        kept = AuditEvent(
             when=event.when,
             who=clean(event.who),
             what=clean(event.what),
@@ -141,7 +141,7 @@ class MemoryStore:
         self._events.append(kept)
         return number
 
-    def events(self, *, job: str | None = None, after: int = 0, limit: int | None = None) -> list[Event]:
+    def events(self, *, job: str | None = None, after: int = 0, limit: int | None = None) -> list[AuditEvent]:
         """See ``JobStore``."""
         return [event for event in self._events[max(0, after) :] if job is None or event.job == job][:limit]
 

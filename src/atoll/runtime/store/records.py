@@ -8,7 +8,7 @@ from typing import Any
 
 from .states import JobState
 
-__all__ = ["Event", "JobRecord", "LogLine", "Submission"]
+__all__ = ["AuditEvent", "JobRecord", "LogLine", "Submission"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +73,7 @@ class JobRecord:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Event:
+class AuditEvent:
     """Who did what, when: a line of the audit trail. Events are never changed or removed.
 
     Attributes:

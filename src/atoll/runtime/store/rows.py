@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .changes import clean, missing, plain, submit_event
-from .records import Event, JobRecord
+from .records import AuditEvent, JobRecord
 from .states import JobState
 
 __all__ = ["append", "find", "get", "insert", "update"]
@@ -52,7 +52,7 @@ def update(open_: sqlite3.Connection, new: JobRecord) -> None:
     open_.execute(f"UPDATE jobs SET {', '.join(f'{name} = ?' for name in names)} WHERE id = ?", (*values, new.id))  # noqa: S608
 
 
-def append(open_: sqlite3.Connection, event: Event) -> int:
+def append(open_: sqlite3.Connection, event: AuditEvent) -> int:
     """Append an event; return its number."""
     details = json.dumps(plain(event.details, f"event {event.what!r}"))
     words = (clean(event.who), clean(event.what), clean(event.job))

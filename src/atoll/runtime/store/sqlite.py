@@ -26,7 +26,7 @@ from .changes import (
     without_bundle,
 )
 from .database import Database
-from .records import Event, JobRecord, LogLine, Submission
+from .records import AuditEvent, JobRecord, LogLine, Submission
 from .rows import append, find, get, insert, update
 from .states import ACTIVE, JobState
 
@@ -143,18 +143,18 @@ class SqliteStore:
             raise without_bundle(digest, "was altered on the disk")
         return content
 
-    def record(self, event: Event) -> int:
+    def record(self, event: AuditEvent) -> int:
         """See ``JobStore``."""
         with self._database.writing() as open_:
             return append(open_, event)
 
-    def events(self, *, job: str | None = None, after: int = 0, limit: int | None = None) -> list[Event]:
+    def events(self, *, job: str | None = None, after: int = 0, limit: int | None = None) -> list[AuditEvent]:
         """See ``JobStore``."""
         text = "SELECT at, who, what, job, details, number FROM events WHERE number > ?1 AND (?2 IS NULL OR job = ?2)"
         with self._database.reading() as open_:
             rows = open_.execute(f"{text} ORDER BY number LIMIT ?3", (after, job, -1 if limit is None else limit))
             return [
-                Event(when=at, who=who, what=what, job=of, details=json.loads(details), number=number)
+                AuditEvent(when=at, who=who, what=what, job=of, details=json.loads(details), number=number)
                 for at, who, what, of, details, number in rows
             ]
 

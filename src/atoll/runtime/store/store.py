@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
-from .records import Event, JobRecord, LogLine, Submission
+from .records import AuditEvent, JobRecord, LogLine, Submission
 from .states import JobState
 
 __all__ = ["JobStore"]
@@ -100,10 +100,10 @@ class JobStore(Protocol):
             JobError: it is not here, or the disk has altered it.
         """
 
-    def record(self, event: Event) -> int:
+    def record(self, event: AuditEvent) -> int:
         """Append to the audit trail, durably; return the event's number."""
 
-    def events(self, *, job: str | None = None, after: int = 0, limit: int | None = None) -> list[Event]:
+    def events(self, *, job: str | None = None, after: int = 0, limit: int | None = None) -> list[AuditEvent]:
         """Return events after a number, oldest first; ``limit`` keeps the first ones."""
 
     def log(self, job: str, node: str, lines: Iterable[str], *, now: float) -> None:

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .agreement import merge_cards
-    from .cards import Card, card_of
+    from .cards import DataCard, card_of
     from .remote import RemoteIslands
     from .sitedata import SiteData, load_site_data
     from .words import site_spec
@@ -15,11 +15,11 @@ else:
         __name__,
         {
             "agreement": ("merge_cards",),
-            "cards": ("Card", "card_of"),
+            "cards": ("DataCard", "card_of"),
             "remote": ("RemoteIslands",),
             "sitedata": ("SiteData", "load_site_data"),
             "words": ("site_spec",),
         },
     )
 
-__all__ = ["Card", "RemoteIslands", "SiteData", "card_of", "load_site_data", "merge_cards", "site_spec"]
+__all__ = ["DataCard", "RemoteIslands", "SiteData", "card_of", "load_site_data", "merge_cards", "site_spec"]

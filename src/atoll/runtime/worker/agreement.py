@@ -13,12 +13,12 @@ import numpy as np
 from atoll.core.errors import DataError
 from atoll.data.coding import united
 
-from .cards import MOST_CLASSES, Card
+from .cards import MOST_CLASSES, DataCard
 
 __all__ = ["few", "lone_classes", "merge_cards", "recoded", "union_of_labels"]
 
 
-def merge_cards(cards: Mapping[str, Card]) -> Card:
+def merge_cards(cards: Mapping[str, DataCard]) -> DataCard:
     """Merge the cards of all sites into one.
 
     Class names are united. If all sites have the same names in the same order, that order stays; otherwise numbers are
@@ -51,7 +51,7 @@ def merge_cards(cards: Mapping[str, Card]) -> Card:
     return replace(first, classes=max(card.classes or 0 for card in cards.values()))
 
 
-def _require_same(a: str, first: Card, b: str, other: Card) -> None:
+def _require_same(a: str, first: DataCard, b: str, other: DataCard) -> None:
     if first.task != other.task:
         raise _differ(
             a, b, f"the target is a {first.task} task", f"a {other.task} task",
@@ -78,7 +78,7 @@ def _require_same(a: str, first: Card, b: str, other: Card) -> None:
         )  # fmt: skip
 
 
-def _require_features(a: str, first: Card, b: str, other: Card) -> None:
+def _require_features(a: str, first: DataCard, b: str, other: DataCard) -> None:
     if first.features == other.features:
         return
     if not first.features or not other.features:
@@ -112,7 +112,7 @@ def few(values: Sequence[str] | None) -> str:
     return "none" if not values else ", ".join(values[:8]) + (", ..." if len(values) > 8 else "")
 
 
-def union_of_labels(cards: Mapping[str, Card]) -> tuple[str, ...]:
+def union_of_labels(cards: Mapping[str, DataCard]) -> tuple[str, ...]:
     """Return the names of all classes, in the order of the agreed codes; empty if no site has names.
 
     Raises:
@@ -157,7 +157,7 @@ def _require_one_kind(known: Mapping[str, Sequence[str]]) -> None:
         )  # fmt: skip
 
 
-def lone_classes(cards: Mapping[str, Card]) -> dict[str, tuple[str, ...]]:
+def lone_classes(cards: Mapping[str, DataCard]) -> dict[str, tuple[str, ...]]:
     """Return the classes that only one site has, by name: that may be right, or the name is misspelt there."""
     if len(cards) < 2 or not any(card.labels for card in cards.values()):
         return {}
@@ -166,7 +166,7 @@ def lone_classes(cards: Mapping[str, Card]) -> dict[str, tuple[str, ...]]:
     return {name: labels for name, labels in lone.items() if labels}
 
 
-def _names(card: Card) -> tuple[str, ...]:
+def _names(card: DataCard) -> tuple[str, ...]:
     return card.labels or tuple(map(str, range(card.classes or 0)))
 
 
@@ -174,7 +174,7 @@ def _is_whole(label: str) -> bool:
     return label.removeprefix("-").isdecimal() and label.isascii()
 
 
-def recoded(data: Any, own: Card, agreed: Card) -> Any:
+def recoded(data: Any, own: DataCard, agreed: DataCard) -> Any:
     """Return a data set with its labels in the codes of the agreed card.
 
     Args:

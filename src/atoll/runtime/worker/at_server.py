@@ -24,7 +24,7 @@ from atoll.runtime.network import Network
 from atoll.simulation import result_of_run
 
 from .agreement import few, lone_classes, merge_cards, recoded
-from .cards import Card, card_of
+from .cards import DataCard, card_of
 from .folder import JobFolder
 from .frames import Rendezvous, error_frame
 from .remote import RemoteIslands
@@ -145,7 +145,7 @@ async def _population(run: _Run, job: Job) -> tuple[RemoteIslands, Mapping[str, 
     return RemoteIslands(names, sizes, card, _coded(test, card), run.job.name), lone
 
 
-def _naming_classes(error: DataError, card: Card, lone: Mapping[str, Sequence[str]]) -> DataError:
+def _naming_classes(error: DataError, card: DataCard, lone: Mapping[str, Sequence[str]]) -> DataError:
     """Return the error with the names of the classes, if the model has too few outputs for them."""
     if not isinstance(error.__cause__, OutputsError) or not card.labels:
         return error
@@ -167,7 +167,7 @@ def _quoted(labels: Sequence[str]) -> str:
     return few([repr(label) for label in labels])
 
 
-def _coded(test: Dataset | None, card: Card) -> Dataset | None:
+def _coded(test: Dataset | None, card: DataCard) -> Dataset | None:
     """Return the server's own rows in the agreed codes."""
     return None if test is None else recoded(test, card_of(test), card)
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from atoll.core.errors import DataError, MessageError
 
-__all__ = ["MOST_CLASSES", "MOST_NAMES", "Card", "Column", "card_of"]
+__all__ = ["MOST_CLASSES", "MOST_NAMES", "DataCard", "Column", "card_of"]
 
 MOST_NAMES = 1_000_000
 MOST_CLASSES = 10_000
@@ -40,7 +40,7 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Card:
+class DataCard:
     """What other parties know of a site's data.
 
     Attributes:
@@ -74,14 +74,14 @@ class Card:
         }
 
     @staticmethod
-    def unpack(tree: Any, where: str) -> Card:
+    def unpack(tree: Any, where: str) -> DataCard:
         """The inverse of ``packed``.
 
         Raises:
             MessageError: it is not a card.
         """
         try:
-            card = Card(
+            card = DataCard(
                 tree["task"],
                 {str(n): Column(str(np.dtype(d)) if d != "text" else d, _shape(s)) for n, (d, s) in tree["columns"].items()},
                 tree["classes"],
@@ -100,7 +100,7 @@ class Card:
         return card
 
 
-def _check(card: Card) -> None:
+def _check(card: DataCard) -> None:
     whole = isinstance(card.classes, int) and not isinstance(card.classes, bool)
     if card.task not in _TASKS or not (card.classes is None or (whole and 0 <= card.classes <= MOST_CLASSES)):
         raise ValueError(f"task {card.task!r} with {card.classes!r} classes")
@@ -123,7 +123,7 @@ def _texts(given: Any, most: int) -> tuple[str, ...]:
     return tuple(given)
 
 
-def card_of(data: Any, categories: Mapping[str, Sequence[str]] | None = None) -> Card:
+def card_of(data: Any, categories: Mapping[str, Sequence[str]] | None = None) -> DataCard:
     """Return the card of a data set.
 
     Args:
@@ -146,7 +146,7 @@ def card_of(data: Any, categories: Mapping[str, Sequence[str]] | None = None) ->
     if about.task == "binary":
         low = int(min((int(y.min()) for y in _targets(data) if len(y)), default=1))
         negative = low if low < 1 else None
-    return Card(
+    return DataCard(
         about.task, columns, about.classes, about.labels, about.features, negative,
         {name: tuple(map(str, values)) for name, values in (categories or {}).items()},
     )  # fmt: skip

@@ -20,7 +20,7 @@ import numpy as np
 from atoll.core.errors import AtollError, MessageError
 from atoll.core.requests.wire import pack_error, unpack_error
 
-from .cards import Card
+from .cards import DataCard
 from .letters import SignedKey
 
 __all__ = ["Hello", "Rendezvous", "error_frame", "raise_if_error", "require_own_names"]
@@ -44,7 +44,7 @@ class Hello:
 
     parties: tuple[str, ...]
     sizes: tuple[int, ...]
-    card: Card | None
+    card: DataCard | None
     letters: SignedKey | None = field(default=None, compare=False)
 
     def packed(self) -> dict[str, Any]:
@@ -77,7 +77,7 @@ class Hello:
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise _refused("a hello", where, error) from error
         signed = None if letters is None else SignedKey.unpack(letters, where)
-        return Hello(parties, sizes, None if card is None else Card.unpack(card, where), signed)
+        return Hello(parties, sizes, None if card is None else DataCard.unpack(card, where), signed)
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class Rendezvous:
 
     names: tuple[str, ...]
     sizes: tuple[int, ...]
-    card: Card | None
+    card: DataCard | None
     seed: int = 0
     others: Mapping[str, str] = field(default_factory=dict)
     secret: int | None = None

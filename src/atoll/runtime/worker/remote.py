@@ -13,7 +13,7 @@ from atoll.data import Dataset, Description, Tags
 from atoll.data.about import About
 from atoll.data.names import ColumnNames
 
-from .cards import Card, Column
+from .cards import Column, DataCard
 
 __all__ = ["Outline", "RemoteIslands", "example_rows"]
 
@@ -47,7 +47,7 @@ class RemoteIslands:
         self,
         names: Sequence[str],
         sizes: ArrayLike,
-        card: Card | None,
+        card: DataCard | None,
         test: Dataset | None = None,
         name: str = "sites",
     ) -> None:
@@ -150,7 +150,7 @@ class Outline(RemoteIslands):
         return example_rows(self.card)
 
 
-def example_rows(card: Card) -> Dataset:
+def example_rows(card: DataCard) -> Dataset:
     """Return two rows of zeros in the form of the card, with the lowest and the highest class."""
     columns: dict[str, Any] = {name: _zeros(column) for name, column in card.columns.items()}
     if card.task == "classification":
@@ -165,7 +165,7 @@ def _zeros(column: Column) -> NDArray[Any]:
     return np.zeros((2, *column.shape), dtype=np.str_ if column.dtype == "text" else column.dtype)
 
 
-def _require_fit(test: Dataset, card: Card) -> None:
+def _require_fit(test: Dataset, card: DataCard) -> None:
     """Refuse test rows of the server whose form differs from the sites'."""
     wanted, found = card.columns.get("x"), np.asarray(test["x"]) if "x" in test else None
     if wanted is None or found is None or found.shape[1:] != wanted.shape:

@@ -13,7 +13,7 @@ from atoll.core.errors import AtollError, CheckpointError, JobError
 from atoll.core.persistence.files import read_message, write_message
 from atoll.engines.link import LinkClosed
 
-from .cards import Card
+from .cards import DataCard
 from .frames import Hello, raise_if_error, require_own_names
 from .letters import SignedKey
 
@@ -142,7 +142,7 @@ def _require_same(site: str, first: Hello, now: Hello) -> None:
     )
 
 
-def cards_of_all(gathered: Gathered, test: Card | None = None) -> dict[str, Card]:
+def cards_of_all(gathered: Gathered, test: DataCard | None = None) -> dict[str, DataCard]:
     """Return the card of every site, keyed as errors name it (``"site 'a'"``), and that of the server's own test rows.
 
     Raises:

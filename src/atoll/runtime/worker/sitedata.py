@@ -16,7 +16,7 @@ from atoll.core.requests.cohort import Community, Population
 from atoll.data import Dataset, Islands
 from atoll.runs.registries import HOME
 
-from .cards import Card, card_of
+from .cards import DataCard, card_of
 from .formats import load_arrays, load_tables
 from .policies import policy_of_site
 from .words import SETTINGS, settings_of, site_spec
@@ -46,7 +46,7 @@ class SiteData:
     names: tuple[str, ...]
     population: Population
     sizes: tuple[int, ...]
-    card: Card | None
+    card: DataCard | None
     policy: SitePolicy | None = None
 
 

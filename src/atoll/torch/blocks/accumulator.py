@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from .block import Block, TrainedBlock
-    from .results import Summed
+    from .results import CohortSums
 
 __all__ = ["Accumulator"]
 
@@ -57,7 +57,7 @@ class Accumulator:
         made[place:] = [leaf.clone() for leaf in made[place:]]
         self._added.append((positions, [trained.steps, *made]))
 
-    def hand_over(self, made: Summed) -> None:
+    def hand_over(self, made: CohortSums) -> None:
         """Put the sums, and the results of each client, into the cohort's."""
         at = np.concatenate([positions for positions, _ in self._added])
         columns = [self._column(i) for i in range(len(self._added[0][1]))]

@@ -22,7 +22,7 @@ from .choose import Choices
 from .course import BlockCourse, courses, drills, is_uneven, natural_widths
 from .placing import place, sent_leaves
 from .private import Privates
-from .results import Summed, TrainedBatch
+from .results import CohortSums, TrainedBatch
 from .schedule import cut_blocks, schedule
 from .sums import merge, rejections
 from .update import Update
@@ -103,7 +103,7 @@ class Runner:
 
     def add_up(
         self,
-        made: Summed,
+        made: CohortSums,
         chosen: Choices,
         positions: NDArray[np.int64],
         pool: Pool,
@@ -140,7 +140,7 @@ class Runner:
 
     def _add_blocks(
         self,
-        made: Summed,
+        made: CohortSums,
         chosen: Choices,
         positions: NDArray[np.int64],
         pool: Pool,
@@ -364,7 +364,7 @@ class Runner:
         )
 
 
-def _add_batch(made: Summed, batch: TrainedBatch) -> None:
+def _add_batch(made: CohortSums, batch: TrainedBatch) -> None:
     keep = np.array([int(p) not in batch.rejected for p in batch.positions], dtype=np.float64)
     mask = None if keep.all() else keep
     merge(made.totals, {name: aggregate.block_sum(mask) for name, aggregate in batch.reply.items()})

@@ -21,7 +21,7 @@ from .cohort import Runner
 from .course import is_uneven, program_widths, rungs
 from .pool import Pool
 from .private import Privates
-from .results import Summed
+from .results import CohortSums
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -303,7 +303,7 @@ def _found(
         sums = []
         for at in members.tolist():
             one = np.array([at])
-            made = Summed({}, one[:0], {}, [], np.zeros(1, np.int64), np.zeros(1))
+            made = CohortSums({}, one[:0], {}, [], np.zeros(1, np.int64), np.zeros(1))
             with _trying(runner):
                 runner.add_up(made, chosen, np.zeros(1, np.int64), pool.part(one), broadcast, states[one], keys[one])
             if not made.rejected:

@@ -11,7 +11,7 @@ import torch
 from .update import StepForm
 
 if TYPE_CHECKING:
-    from ..network import Network
+    from ..network import FunctionalModule
     from .course import BlockCourse
     from .pool import Pool
     from .schedule import BatchSchedule
@@ -31,7 +31,7 @@ class Feed:
         unroll: steps in one call of a program.
     """
 
-    def __init__(self, network: Network, clients: int, unroll: int) -> None:
+    def __init__(self, network: FunctionalModule, clients: int, unroll: int) -> None:
         self.network = network
         self.clients = clients
         self.unroll = unroll

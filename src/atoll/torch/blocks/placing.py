@@ -12,20 +12,22 @@ from ..leaves import Layout, flatten, to_tensor
 if TYPE_CHECKING:
     from atoll.core.algebra.tree import Tree
 
-    from ..network import Network
+    from ..network import FunctionalModule
 
 __all__ = ["place", "sent_leaves"]
 
 Tensor = torch.Tensor
 
 
-def sent_leaves(network: Network, broadcast: Tree, *, channels_last: bool = False) -> tuple[list[Tensor], Layout]:
+def sent_leaves(
+    network: FunctionalModule, broadcast: Tree, *, channels_last: bool = False
+) -> tuple[list[Tensor], Layout]:
     """Return the broadcast as tensors."""
     leaves, layout = flatten(without_buffers(broadcast))
     return [place(network, leaf, channels_last=channels_last) for leaf in leaves], layout
 
 
-def place(network: Network, leaf: Any, *, channels_last: bool = False) -> Tensor:
+def place(network: FunctionalModule, leaf: Any, *, channels_last: bool = False) -> Tensor:
     """Return a leaf as a tensor on the model's device."""
     tensor = to_tensor(leaf, network.device, network.dtype)
     if channels_last and tensor.dim() == 4:

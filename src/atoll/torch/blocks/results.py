@@ -14,7 +14,7 @@ from atoll.core.requests.task import Batch
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["Summed", "TrainedBatch"]
+__all__ = ["CohortSums", "TrainedBatch"]
 
 
 @dataclass
@@ -36,7 +36,7 @@ class TrainedBatch(Batch):
 
 
 @dataclass
-class Summed:
+class CohortSums:
     """A cohort as sums.
 
     Attributes:

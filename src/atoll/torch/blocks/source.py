@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from atoll.core.requests.cohort import Cohort
 
     from ..losses import Objective
-    from ..network import Network
+    from ..network import FunctionalModule
 
 __all__ = ["RowSource", "Rows", "StoredPool", "rows_of"]
 
@@ -37,7 +37,7 @@ class RowSource:
         self._shards = shards
         self.count = count
 
-    def pool(self, positions: NDArray[np.int64], network: Network, objective: Objective | None = None) -> Pool:
+    def pool(self, positions: NDArray[np.int64], network: FunctionalModule, objective: Objective | None = None) -> Pool:
         """Return the rows of some clients, with the columns that a loss asks for (by default the network's); they stay in storage if they can be read there."""
         extra = (objective or network.loss).signature.wants(self._names)
         locate = getattr(self._shards, "locate", None)
@@ -62,7 +62,7 @@ class RowSource:
         hidden = LABELLED not in first and any(LABELLED in names_of(self._shards[i]) for i in range(self.count))
         return (*first, LABELLED) if hidden else first
 
-    def _fetched(self, positions: NDArray[np.int64], network: Network, extra: tuple[str, ...]) -> Pool:
+    def _fetched(self, positions: NDArray[np.int64], network: FunctionalModule, extra: tuple[str, ...]) -> Pool:
         wanted = tuple(name for name in extra if name != "index")
         if callable(self._shards):
             *stacked, offsets = self._shards(positions, *((wanted,) if wanted else ()))

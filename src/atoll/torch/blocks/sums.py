@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from .results import Summed
+    from .results import CohortSums
     from .update import Update
 
 __all__ = ["hand_over", "in_rows", "merge", "over", "rejections", "summands"]
@@ -26,7 +26,7 @@ Tensor = torch.Tensor
 
 
 def hand_over(
-    made: Summed, update: Update, at: NDArray[np.int64], columns: list[NDArray[Any]], sums: list[NDArray[Any]]
+    made: CohortSums, update: Update, at: NDArray[np.int64], columns: list[NDArray[Any]], sums: list[NDArray[Any]]
 ) -> None:
     """Put sums, and the results of some clients, into the cohort's.
 

@@ -26,7 +26,7 @@ from ..tracing.indices import Bounded
 if TYPE_CHECKING:
     from atoll.learn.algorithm import Algorithm
 
-    from ..network import Network
+    from ..network import FunctionalModule
 
 __all__ = ["StepForm", "Update"]
 
@@ -90,7 +90,7 @@ class Update:
 
     def __init__(
         self,
-        network: Network,
+        network: FunctionalModule,
         algorithm: Algorithm,
         broadcast: Layout,
         client: Layout,

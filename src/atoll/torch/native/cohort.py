@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from ..blocks.pool import Form, PoolPlace
-    from ..blocks.results import Summed
+    from ..blocks.results import CohortSums
     from .orders import Draws
 
 __all__ = ["NativeCohort", "make_cohort"]
@@ -56,7 +56,7 @@ class NativeCohort:
 
     def add(
         self,
-        made: Summed,
+        made: CohortSums,
         at: NDArray[np.int64],
         place: PoolPlace,
         draws: Draws,

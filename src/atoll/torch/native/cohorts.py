@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from ..blocks.choose import Choices
     from ..blocks.pool import Form, Pool
     from ..blocks.private import Privates
-    from ..blocks.results import Summed
-    from ..network import Network
+    from ..blocks.results import CohortSums
+    from ..network import FunctionalModule
 
 __all__ = ["Natives"]
 
@@ -45,7 +45,7 @@ class Natives:
         seconds: spent on tracing and compiling.
     """
 
-    def __init__(self, network: Network, algorithm: Algorithm) -> None:
+    def __init__(self, network: FunctionalModule, algorithm: Algorithm) -> None:
         self._network = network
         self._algorithm = algorithm
         self._made: dict[Any, NativeCohort | None] = {}
@@ -68,7 +68,7 @@ class Natives:
 
     def add_up(
         self,
-        made: Summed,
+        made: CohortSums,
         chosen: Choices,
         positions: NDArray[np.int64],
         pool: Pool,

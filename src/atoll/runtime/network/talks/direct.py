@@ -44,14 +44,14 @@ from typing import Any
 from atoll.core.errors import MessageError, TaskError
 from atoll.engines.link import LinkClosed
 
-__all__ = ["NeighbourLost", "Neighbours", "refused", "require_at"]
+__all__ = ["NeighbourLost", "DirectLinks", "refused", "require_at"]
 
 
 class NeighbourLost(LinkClosed):
     """The link to another site ended while a role may need it."""
 
 
-class Neighbours:
+class DirectLinks:
     """The links of a site's job process to those of other sites.
 
     Args:

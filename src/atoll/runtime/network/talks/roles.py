@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from atoll.core.execution.host import Host
 
     from ..parked import Parking
-    from .direct import Neighbours
+    from .direct import DirectLinks
 
 __all__ = ["Roles"]
 
@@ -56,7 +56,7 @@ class Roles:
         host: Host,
         registry: Mapping[str, Any],
         parking: Parking,
-        neighbours: Neighbours,
+        neighbours: DirectLinks,
         broken: Callable[[Exception], None],
     ) -> None:
         self._link = link
