@@ -87,7 +87,7 @@ def test_a_folder_with_a_run_is_not_overwritten(tmp_path):
     run_in(world(tmp_path), counting(2))
     before = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
     with pytest.raises(
-        CheckpointError, match=r"already holds 2 generation.* of a run .*resume it .*or choose another folder"
+        CheckpointError, match=r"already contains 2 generation.* of a run .*resume it .*or choose another folder"
     ):
         run_in(world(tmp_path), counting(2))
     assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == before
@@ -103,7 +103,7 @@ def test_nor_is_one_that_was_killed_before_its_first_checkpoint(tmp_path):
     steps = live(world(tmp_path / "whole"), program).steps
     with pytest.raises(Killed, match="before commit"):
         live(world(tmp_path / "killed"), program, kill_at=steps.index("before commit"))
-    with pytest.raises(CheckpointError, match="already holds 0 generation"):
+    with pytest.raises(CheckpointError, match="already contains 0 generation"):
         run_in(world(tmp_path / "killed"), program)
     again = world(tmp_path / "killed", True)
     run_in(again, program)

@@ -56,7 +56,7 @@ def in_folder(folder):
 def test_a_later_job_reads_what_an_earlier_one_left(tmp_path):
     async def first(fed):
         await fed.sum(fed.parties[:2], leaves, 7)
-        with pytest.raises(AtollError, match=r"client-0 has no result named 'half'.*run the job first"):
+        with pytest.raises(AtollError, match=r"client-0 has no result named 'half'.*first run the job"):
             await fed.ask("client-0", reads, "half")  # not before the job has ended
         return "done"
 
@@ -169,8 +169,8 @@ def leaves_badly(island, message):
 @pytest.mark.parametrize(
     ("message", "error", "told"),
     [
-        ({"name": "a/b", "value": 1}, ConfigError, "'a/b' is no name of a result"),
-        ({"name": "", "value": 1}, ConfigError, "'' is no name of a result"),
+        ({"name": "a/b", "value": 1}, ConfigError, "'a/b' is not a valid name of a result"),
+        ({"name": "", "value": 1}, ConfigError, "'' is not a valid name of a result"),
         ({"name": "x"}, MessageError, "cannot be sent"),
     ],
 )

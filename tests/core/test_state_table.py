@@ -259,9 +259,11 @@ def test_the_state_of_a_client_that_is_gone_is_refused(tmp_path):
         store.put("main", position, {"n": position})
     names = store.commit("main", 1)
     StateStore(tmp_path, Roster(["ann", "bob", "cleo", "dan"])).load("main", names)
-    with pytest.raises(CheckpointError, match=r"party number 2, and the federation has 2 parties.*same order"):
+    with pytest.raises(CheckpointError, match=r"party number 2, but the federation has 2 parties.*same order"):
         StateStore(tmp_path, Roster(["ann", "bob"])).load("main", names)
-    with pytest.raises(CheckpointError, match=r"party number 1 was left by another than 'cleo'.*or start a new run"):
+    with pytest.raises(
+        CheckpointError, match=r"party number 1 belongs to another party than 'cleo'.*or start a new run"
+    ):
         StateStore(tmp_path, Roster(["ann", "cleo", "dan"])).load("main", names)
 
 

@@ -164,7 +164,7 @@ def test_seeds_survive_a_crash_and_are_refused_to_other_stages(tmp_path):
     more = again.draw(request(NOISE), np.arange(5))
     np.testing.assert_array_equal(more.rows[:3], drawn.rows)
     assert len(np.unique(more.rows, axis=0)) == 5
-    with pytest.raises(PolicyError, match="the same request comes with other stages"):
+    with pytest.raises(PolicyError, match="the same request has other stages"):
         again.draw(request([Clip(2.0), GaussianNoise(0.25)]), places)
     again.forget("main")
     again.forget("main")

@@ -377,7 +377,7 @@ BAD_REPLIES: dict[str, tuple[dict[str, Any], str]] = {
     "what stages remember": ({"left": {"main//train/": {"w": 1.0}}}, "a private state, which never leaves"),
     "a time that never comes": ({"time": math.inf}, "a time of inf"),
     "letters of another form": ({"mail": [1, 2]}, "AttributeError"),
-    "a letter that is none": ({"mail": {"south/1": {"from": "south"}}}, "a dict that is no letter"),
+    "a letter that is none": ({"mail": {"south/1": {"from": "south"}}}, "a dict is not a letter"),
     "notes of another form": ({"notes": 5}, "notes of the wrong form"),
     "an error that is none": ({"error": 5}, "TypeError"),
 }

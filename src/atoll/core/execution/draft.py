@@ -1,8 +1,8 @@
 """Drafts: what the steps of a sum leave at the parties, until the sum has succeeded.
 
-A sum may take several steps, and it may fail at the last one. Until it ends, the private states that its steps leave lie beside the parties' own
-ones. The steps of the same sum read them; nobody else does. When the sum succeeds, those of the parties in it become their states. All others are
-dropped, so that a sum that failed leaves its parties as they were.
+A sum may take several steps, and it may fail at the last one. Until it ends, the private states that its steps leave are stored separately from the
+parties' own ones. Only the steps of the same sum read them. When the sum succeeds, those of the parties in it become their states. All others are
+dropped, so that a failed sum leaves its parties unchanged.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ __all__ = ["Draft", "Drafts"]
 
 
 class Draft(StateTable):
-    """States that were left beside those of another table.
+    """States that were left in addition to those of another table.
 
     Args:
-        under: the other table, read where this one has nothing.
+        under: the other table, read if this one has no state.
     """
 
     def __init__(self, under: StateTable) -> None:
@@ -38,11 +38,11 @@ class Draft(StateTable):
         self._left: list[States] = []
 
     def leave(self, states: States) -> None:
-        """Add states; they are sorted into tables when somebody reads them."""
+        """Add states; they are sorted into tables on the first read."""
         self._left.append(states)
 
     def commit(self, positions: NDArray[np.int64]) -> None:
-        """Make the states of these parties those of the table below."""
+        """Move the states of these parties to the table below."""
         for states in self._left:
             who = states.positions()
             mine = np.isin(who, positions)
@@ -58,7 +58,7 @@ class Draft(StateTable):
         return np.isin(positions, self.positions())
 
     def get(self, position: int) -> Tree:
-        """A party's state, ``None`` when it has none."""
+        """A party's state, ``None`` if it has none."""
         mine = self._mine(np.array([position], dtype=np.int64))[0]
         return super().get(position) if mine else self._under.get(position)
 
@@ -67,14 +67,14 @@ class Draft(StateTable):
         return bool(self._mine(positions).any()) or self._under.knows(positions)
 
     def pick(self, positions: NDArray[np.int64]) -> States:
-        """The states of some parties; those that have none are left out."""
+        """The states of some parties; parties without one are left out."""
         mine = self._mine(positions)
         found = self._under.pick(positions[~mine])
         found.update(super().pick(positions[mine]))
         return found
 
     def gather(self, positions: NDArray[np.int64], fresh: Tree = None) -> Tree:
-        """The states of some parties, stacked; see ``StateTable.gather``. Some from here and some from below are not stacked."""
+        """The states of some parties, stacked; see ``StateTable.gather``. States from both tables cannot be stacked together."""
         mine = self._mine(positions)
         if mine.any() and not mine.all():
             return None
@@ -82,7 +82,7 @@ class Draft(StateTable):
 
 
 class Drafts:
-    """The drafts of the sums that a host takes part in, by sum and slot.
+    """The drafts of a host's sums, by sum and slot.
 
     Args:
         store: the parties' private states.
@@ -93,7 +93,7 @@ class Drafts:
         self._open: dict[str, dict[str, Draft]] = {}
 
     def table(self, request: Request, slot: str) -> StateTable:
-        """What a request finds in a slot: what its own sum left there, before the parties' states."""
+        """The states that a request finds in a slot: those that its own sum left there, then the parties' states."""
         draft = self._open.get(request.sum, {}).get(slot) if request.sum else None
         return self._below(slot) if draft is None else draft
 
@@ -101,7 +101,7 @@ class Drafts:
         return StateTable() if slot.endswith(PASSING) else self._store.table(slot)
 
     def leave(self, request: Request, left: Mapping[str, States]) -> None:
-        """Keep what a request left: at once, or for its sum to decide."""
+        """Keep what a request left: at once, or until its sum ends."""
         for slot, states in left.items():
             if not request.sum:
                 self._store.table(slot).put_all(states)
@@ -112,7 +112,7 @@ class Drafts:
             drafts[slot].leave(states)
 
     def conclude(self, path: str, kept: NDArray[np.int64]) -> None:
-        """A sum has ended: these parties keep what its steps left, and the others stay as they were."""
+        """End a sum: these parties keep what its steps left, and the others stay unchanged."""
         for slot, draft in self._open.pop(path, {}).items():
             if not slot.endswith(PASSING):
                 draft.commit(kept)

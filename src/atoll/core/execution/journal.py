@@ -1,11 +1,11 @@
 """The journal of a host: replies that must never be made twice.
 
-A task that drew on its island's secret or spent privacy budget would answer differently if it ran again, so its reply (and the state it left)
-is written down durably before it is released. Everything else is a function of its request and is simply run again after a crash.
+A task that drew on its island's secret or spent privacy budget would reply differently if it ran again, so its reply (and the state it left)
+is recorded durably before it is released. Everything else is a function of its request and simply runs again after a crash.
 
-Of a stage that draws on secrets the journal keeps the parties' seeds, from which the same noise follows.
+For a stage that draws on secrets the journal keeps the parties' seeds, which give the same noise again.
 
-A checkpoint makes the replies before it superfluous. They are kept for one more, because a resume may have to fall back one generation.
+A checkpoint makes earlier replies unnecessary. They are kept for one more, because a resume may have to fall back one generation.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class _Entry:
 
 @dataclass
 class _Draw:
-    """Seeds that were drawn for some parties of a request, and a digest of the stages that they were drawn for."""
+    """Seeds drawn for some parties of a request, and a digest of the stages that they were drawn for."""
 
     slot: str
     seeds: Seeds
@@ -63,7 +63,7 @@ class Journal:
     """Replies by request and party, and secret seeds.
 
     Args:
-        path: the file they are appended to; ``None`` keeps them in memory.
+        path: the file that they are appended to; ``None`` keeps them in memory.
     """
 
     def __init__(self, path: Path | None = None) -> None:
@@ -95,7 +95,7 @@ class Journal:
                 ran = unpack_ran(entry["ran"])
                 self._kept[entry["request"], ran.reply.party] = _Entry(entry["slot"], ran)
             at += _LENGTH.size + length
-        if at < len(content):  # torn by a crash: that reply was never released
+        if at < len(content):  # incomplete after a crash: this reply was never released
             append_bytes(path, b"", at=at)
 
     def __bool__(self) -> bool:
@@ -105,15 +105,15 @@ class Journal:
         return len(self._kept)
 
     def get(self, request: str, party: int) -> TaskResult | None:
-        """The reply that was already given, if any."""
+        """The reply that was given before, if there is one."""
         entry = self._kept.get((request, party)) if self._kept else None
         return None if entry is None else entry.ran
 
     def put(self, rows: Iterable[tuple[Request, TaskResult]]) -> None:
-        """Write replies down; durable when this returns.
+        """Record replies; durable when this returns.
 
         Raises:
-            CheckpointError: they cannot be written; nothing may be released.
+            CheckpointError: the file cannot be written; nothing may be released.
         """
         entries = {(request.id, ran.reply.party): _Entry(request.slot.partition("//")[0], ran) for request, ran in rows}
         if self.path is not None and entries:
@@ -121,15 +121,15 @@ class Journal:
         self._kept.update(entries)
 
     def draw(self, request: Request, positions: NDArray[np.int64]) -> Seeds:
-        """A secret seed of each party for the stages of a request: the one drawn before, or a fresh one, which is durable when this returns.
+        """A secret seed of each party for the stages of a request: the one drawn before, or a new one, which is durable when this returns.
 
         Args:
-            request: its stages draw on secrets.
-            positions: of the parties, sorted, each once.
+            request: a request whose stages draw on secrets.
+            positions: positions of the parties, sorted, each once.
 
         Raises:
-            PolicyError: seeds were drawn for other stages: with the same noise, what it hides would follow from the two replies.
-            CheckpointError: they cannot be written.
+            PolicyError: seeds were drawn for other stages: with the same noise, the two replies would reveal what it hides.
+            CheckpointError: the file cannot be written.
         """
         stages, rows = _digest(request), np.zeros((len(positions), SEED_BYTES), dtype=np.uint8)
         fresh = np.ones(len(positions), dtype=bool)
@@ -137,7 +137,7 @@ class Journal:
             met = np.isin(positions, known.seeds.positions)
             if met.any() and known.stages != stages:
                 raise PolicyError(
-                    "the same request comes with other stages or round parameters than before",
+                    "the same request has other stages or round parameters than before",
                     where=request.id,
                     remedy="ask again under another label (at=)",
                 )
@@ -153,7 +153,7 @@ class Journal:
         return Seeds(positions, rows)
 
     def forget(self, slot: str) -> None:
-        """A checkpoint of a slot is safe: drop what came before the checkpoint before it."""
+        """After a safe checkpoint of a slot, drop what was recorded before the previous checkpoint."""
         before = self._count()
         self._kept = {k: e for k, e in self._kept.items() if not (e.slot == slot and e.old)}
         drawn = {k: [e for e in rows if not (e.slot == slot and e.old)] for k, rows in self._draws.items()}
@@ -163,7 +163,7 @@ class Journal:
         entries: list[_Entry | _Draw] = [*self._kept.values(), *(e for rows in self._draws.values() for e in rows)]
         for entry in entries:
             entry.old = entry.old or entry.slot == slot
-        # Written anew only when it has shrunk by half or more, so that forgetting costs as much as remembering.
+        # Rewritten only when it has shrunk by half or more, so that removing costs as much as recording.
         if self.path is not None and self._dropped and self._dropped >= remaining:
             replies = [entry.packed(request) for (request, _), entry in self._kept.items()]
             draws = [entry.packed(request) for request, rows in self._draws.items() for entry in rows]
@@ -175,7 +175,7 @@ class Journal:
 
 
 def _digest(request: Request) -> bytes:
-    """What a release depends on besides the reply: the stages, their round parameters, and how many replies share the noise."""
+    """What a release depends on besides the reply: the stages, their round parameters, and the number of replies that share the noise."""
     uplink = request.uplink
     said = [stage.spec() for stage in uplink.stages], list(request.public), uplink.replies, uplink.hidden
     return hashlib.blake2b(M.encode(list(said)), digest_size=16).digest()

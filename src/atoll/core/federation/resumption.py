@@ -1,8 +1,8 @@
-"""Surviving: what a checkpoint of a federation holds, and how it comes back.
+"""Resuming: the content of a federation's checkpoint, and how it is restored.
 
-A checkpoint covers its scope and every scope below it that keeps no checkpoint of its own. A scope that does keeps its own pace: it is only
-counted (meters, records), so that what the parent knows of it stays true when the program is over. A program nested in a party that still
-runs is left to its own checkpoints.
+A checkpoint covers its scope and every scope below it without its own checkpoints. A scope with its own checkpoints is only
+counted (meters, records), so that what the parent knows of it stays true when its program is over. A program that runs nested in a party
+keeps its own checkpoints.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .scope import Scope
 __all__ = ["checkpoint", "restore"]
 
 MOST_SEGMENTS = 64
-"""What so many generations wrote bit by bit is written anew as a whole, so that the number of files stays bounded."""
+"""After this many generations with partial writes, the next one is written as a whole, so that the number of files stays bounded."""
 
 
 async def checkpoint(fed: Scope, state: Tree) -> None:
@@ -35,7 +35,7 @@ async def checkpoint(fed: Scope, state: Tree) -> None:
         homes = sorted({fed.home, *fed.homes, *(h for m in covered for h in (m.home, *m.homes))})
         chains = {home: await _commit(fed, home, number) for home in homes}
         counted = [m for m in fed.below() if not m.nested]
-        everyone = set(world.traffics) == {m.slot for m in [fed, *covered]}  # nobody goes back beyond this
+        everyone = set(world.traffics) == {m.slot for m in [fed, *covered]}  # no scope returns to an earlier moment
         settled = (
             None
             if world.batteries is None
@@ -75,7 +75,7 @@ async def _commit(fed: Scope, home: str, number: int) -> list[str]:
 
 
 def _book(fed: Scope, number: int, *, settled: bool) -> dict[str, Any]:
-    """What a scope has counted and recorded, and what it has under way; and its draws on batteries, unless they are settled with all others'."""
+    """A scope's counts, records and requests in flight; and its draws on batteries, unless they are settled with those of all scopes."""
     folder = fed.world.folder
     done, names = fed.written
     full = len(names) >= MOST_SEGMENTS
@@ -96,7 +96,7 @@ def _book(fed: Scope, number: int, *, settled: bool) -> dict[str, Any]:
 
 
 async def restore(fed: Scope, initial: Tree) -> Any:
-    """Go back to the last checkpoint; see ``Federation.restore``."""
+    """Return to the last checkpoint; see ``Federation.restore``."""
     store = fed.world.checkpoints
     content = store.slots.get(fed.slot)
     below: dict[str, Any] = {} if content is None else dict(content["below"])

@@ -10,10 +10,10 @@ A message is a tree of dicts (str keys), lists and tuples. Its leaves are
   (values with nulls);
 * PyTorch tensors on the CPU, which come back as NumPy arrays.
 
-Each comes back as the type it was, except tensors, subclasses of dict and ndarray, byte order and memory
+Each comes back with its own type, except tensors, subclasses of dict and ndarray, byte order and memory
 layout (little-endian and C order on the wire), and time zones (kept as their offset from UTC). The wire
-form is described in `atoll.core.message.wire`; it holds no code and no pickle, and nothing in it is
-believed before it is checked against `Limits`. Values that are not finite pass; a `Schema` refuses them.
+form is described in `atoll.core.message.wire`. It has no code and no pickle, and the reader checks
+everything against `Limits` before it uses it. Values that are not finite pass; a `Schema` refuses them.
 """
 
 from atoll.core.message.arrays import BFloat16, Bits

@@ -74,8 +74,8 @@ class BFloat16:
         """Round float32 to the nearest bfloat16, ties to even.
 
         With ``b`` the float32's bits, the result is ``(b + 0x7FFF + (b >> 16 & 1)) >> 16``: the added
-        half unit carries into bit 16 exactly where rounding up is due. Values beyond the largest
-        bfloat16 by half a unit become infinite, as IEEE 754 asks; NaN stays NaN, made quiet.
+        half unit carries into bit 16 exactly if rounding up is due. Values beyond the largest
+        bfloat16 by half a unit become infinite, as IEEE 754 requires; NaN stays NaN, made quiet.
 
         Args:
             values: float32, any shape.
@@ -115,7 +115,7 @@ class BFloat16:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Bits:
-    """A boolean array at one bit an element.
+    """A boolean array with one bit per element.
 
     Element ``i`` (in C order) is bit ``i % 8``, counted from the lowest, of byte ``i // 8``.
 
@@ -124,7 +124,7 @@ class Bits:
         shape: shape of the boolean array.
 
     Raises:
-        MessageError: wrong dtype, a length that does not fit the shape, or stray bits at the end.
+        MessageError: the dtype is wrong, the length does not fit the shape, or bits are set past the last element.
     """
 
     packed: Array

@@ -27,7 +27,7 @@ class _Prologue(NamedTuple):
 
     @property
     def start(self) -> int:
-        """Where the body begins."""
+        """The offset of the body."""
         end = PROLOGUE.size + self.header
         return aligned(end) if self.body else end
 
@@ -43,13 +43,13 @@ def decode(buffer: BytesLike, *, limits: Limits = DEFAULT_LIMITS, copy: bool = F
     Args:
         buffer: the message: any C-contiguous bytes-like object.
         limits: bounds on the message, checked before anything is allocated.
-        copy: False: array leaves are read-only views of ``buffer`` and keep it alive (where it does not
-            begin at a multiple of 64 bytes in memory, they may be unaligned, which NumPy bears at some
+        copy: False: array leaves are read-only views of ``buffer`` and keep it alive (if it does not
+            begin at a multiple of 64 bytes in memory, they may be unaligned, which NumPy supports at some
             cost in speed). True: ``buffer`` is copied once to aligned memory and NumPy array leaves
             are writable.
 
     Raises:
-        MessageError: bytes that are not exactly one message, or a message over the limits.
+        MessageError: the bytes are not exactly one message, or the message exceeds the limits.
     """
     view = _bytes_view(buffer)
     prologue = _read_prologue(view, limits)
@@ -82,7 +82,7 @@ def _read_prologue(view: memoryview, limits: Limits) -> _Prologue:
         raise MessageError(f"it begins with {magic!r}, not {MAGIC!r}", where=where, remedy=_NOT_ATOLL)
     if version != VERSION or reserved:
         raise MessageError(
-            f"format version {version} (flags {reserved}), this is version {VERSION}",
+            f"format version {version} (flags {reserved}), but this is version {VERSION}",
             where=where,
             remedy="use the same version of Atoll on both sides",
         )
@@ -117,7 +117,7 @@ def _wrong_length(found: int, wanted: int | None) -> MessageError:
 def _allocate(size: int) -> memoryview:
     """Return ``size`` bytes that begin at a multiple of 64 in memory.
 
-    The operating system commits them as they are written, not here.
+    The operating system commits them on writing, not here.
     """
     try:
         memory = np.empty(size + ALIGN, np.uint8)
@@ -146,9 +146,9 @@ def _read(view: memoryview, prologue: _Prologue, limits: Limits, *, writable: bo
 class Decoder:
     """Decodes a message as it arrives.
 
-    Prologue and header are checked as soon as they are complete, so a message that is over the limits
-    or whose header is damaged is refused before memory for its body is asked for. Memory then is the
-    declared size, once: chunks are copied to their place and array leaves are views of it. After an
+    Prologue and header are checked as soon as they are complete, so a message that exceeds the limits
+    or has a damaged header is refused before memory for its body is allocated. The memory is then
+    allocated once, in the declared size: chunks are copied to their place and array leaves are views of it. After an
     error every further call raises that error again.
 
     Args:
@@ -170,7 +170,7 @@ class Decoder:
 
     @property
     def declared(self) -> int | None:
-        """Bytes of the whole message, None until its prologue is here."""
+        """Bytes of the whole message, None until its prologue has arrived."""
         return None if self._prologue is None else self._prologue.total
 
     @property
@@ -227,7 +227,7 @@ class Decoder:
         self._received = end
 
     def _feed_start(self, chunk: memoryview) -> memoryview:
-        """Take what belongs to prologue and header, and return the rest."""
+        """Take the bytes of prologue and header, and return the rest."""
         if self._prologue is None:
             chunk = self._gather(chunk, PROLOGUE.size)
             if len(self._start) < PROLOGUE.size:

@@ -1,4 +1,4 @@
-"""The NumPy dtypes that travel, and their short form on the wire."""
+"""The NumPy dtypes that messages can carry, and their short form on the wire."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _REMEDIES = {
 
 
 class DtypeForm(NamedTuple):
-    """A dtype as it stands in the header.
+    """A dtype as the header has it.
 
     Attributes:
         wire: its bytes: a code, then unit and multiplier of a time or the width of a text.
@@ -50,7 +50,7 @@ def dtype_form(dtype: np.dtype[Any]) -> DtypeForm:
     """Return the wire form of ``dtype``.
 
     Raises:
-        MessageError: the dtype does not travel (object, structured, long double, zero width).
+        MessageError: messages cannot carry the dtype (object, structured, long double, zero width).
     """
     kind = dtype.kind
     if kind in "biufc" and (text := _plain_text(dtype)) in _CODES:
@@ -90,7 +90,7 @@ def dtype_from_form(wire: bytes) -> np.dtype[Any]:
     """Return the dtype of a wire form of the right length.
 
     Raises:
-        MessageError: an unknown code or unit, or a multiplier or width out of range.
+        MessageError: the code or unit is unknown, or a multiplier or width is out of range.
     """
     code = wire[0]
     if code in _DTYPES:

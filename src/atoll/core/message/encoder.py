@@ -25,11 +25,11 @@ def encode(tree: object, *, limits: Limits = DEFAULT_LIMITS) -> bytes:
     """Return the message as one ``bytes``; each array is copied once.
 
     Args:
-        tree: nested dict (str keys), list and tuple with leaves as named in `atoll.core.message`.
-        limits: bounds on the message; what they let pass, `decode` takes with the same limits.
+        tree: nested dict (str keys), list and tuple with leaves as listed in `atoll.core.message`.
+        limits: bounds on the message; `decode` with the same limits accepts what they allow.
 
     Raises:
-        MessageError: a value that cannot be sent, or a message over the limits.
+        MessageError: a value cannot be sent, or the message exceeds the limits.
     """
     return b"".join(pieces(tree, limits))
 
@@ -39,9 +39,9 @@ def encode_chunks(
 ) -> Iterator[bytes | memoryview]:
     """Return an iterator of chunks whose concatenation is ``encode(tree)``.
 
-    The tree is checked before the first chunk is asked for. Chunks hold 1 to ``chunk_size`` bytes. Long
-    stretches of C-contiguous arrays come as memoryviews of the arrays' own memory, short pieces are
-    gathered; arrays of another layout are copied one at a time, when their turn comes.
+    The tree is checked before the first chunk. Chunks have 1 to ``chunk_size`` bytes. Long
+    stretches of C-contiguous arrays are memoryviews of the arrays' own memory, and short pieces are
+    gathered; arrays of another layout are copied one at a time.
 
     Args:
         tree: a message tree; it must not change until the last chunk is used.
@@ -49,7 +49,7 @@ def encode_chunks(
         limits: bounds on the message.
 
     Raises:
-        MessageError: a value that cannot be sent, or a message over the limits.
+        MessageError: a value cannot be sent, or the message exceeds the limits.
         ConfigError: ``chunk_size`` is below 1.
     """
     if chunk_size < 1:
@@ -60,18 +60,18 @@ def encode_chunks(
 def encode_blocks(
     tree: object, size: int = 1 << 20, *, limits: Limits = DEFAULT_LIMITS
 ) -> Iterator[tuple[memoryview, ...]]:
-    """Return an iterator of blocks whose concatenation is ``encode(tree)``: each holds ``size`` bytes, the last what is left.
+    """Return an iterator of blocks whose concatenation is ``encode(tree)``: each has ``size`` bytes, the last one the rest.
 
-    A block is given as the pieces that it is made of, views of the arrays' own memory where these are C-contiguous: for whoever copies it to
-    somewhere else in any case. Otherwise as ``encode_chunks``.
+    A block is a tuple of pieces, views of the arrays' own memory if they are C-contiguous, for callers that copy it
+    elsewhere in any case. The rest is as in ``encode_chunks``.
 
     Args:
         tree: a message tree; it must not change until the last block is used.
-        size: of a block in bytes.
+        size: size of a block in bytes.
         limits: bounds on the message.
 
     Raises:
-        MessageError: a value that cannot be sent, or a message over the limits.
+        MessageError: a value cannot be sent, or the message exceeds the limits.
         ConfigError: ``size`` is below 1.
     """
     if size < 1:
@@ -118,15 +118,15 @@ def _chunks(source: Iterator[memoryview], chunk_size: int) -> Iterator[bytes | m
 
 
 def pieces(tree: object, limits: Limits = DEFAULT_LIMITS, *, canonical: bool = False) -> Iterator[memoryview]:
-    """Return the pieces of the message (start, then buffers and padding), each as it lies in memory.
+    """Return the pieces of the message (start, then buffers and padding), each as it is in memory.
 
     Args:
-        tree: a message tree; checked before the first piece is asked for.
+        tree: a message tree; checked before the first piece.
         limits: bounds on the message.
         canonical: sort dicts by key and write every NaN with the same bits.
 
     Raises:
-        MessageError: a value that cannot be sent, or a message over the limits.
+        MessageError: a value cannot be sent, or the message exceeds the limits.
     """
     writer = Writer(limits, canonical=canonical)
     try:

@@ -1,4 +1,4 @@
-"""When two messages are the same, and a name for what they hold."""
+"""Equality of messages, and a fingerprint of their content."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ def equal(a: object, b: object, *, limits: Limits = DEFAULT_LIMITS) -> bool:
     """Return whether two trees have the same canonical encoding.
 
     Strict in type, dtype and shape (``1``, ``1.0``, ``True`` and ``np.int64(1)`` all differ, a list is
-    not a tuple, ``0.0`` is not ``-0.0``), except for what carries no meaning: the order of dict keys,
+    not a tuple, ``0.0`` is not ``-0.0``), except for what has no meaning: the order of dict keys,
     the bits of a NaN (every NaN equals every other of its dtype), byte order and memory layout. Aware
-    datetimes are equal where wall time and offset from UTC are.
+    datetimes are equal if wall time and offset from UTC are.
 
     Raises:
-        MessageError: a tree that cannot be encoded.
+        MessageError: a tree cannot be encoded.
     """
     pairs = zip_longest(pieces(a, limits, canonical=True), pieces(b, limits, canonical=True), fillvalue=None)
     return all(_same(one, other) for one, other in pairs)
@@ -47,7 +47,7 @@ def fingerprint(tree: object, *, limits: Limits = DEFAULT_LIMITS) -> str:
     unequal ones, as far as BLAKE2b resists collisions (RFC 7693).
 
     Raises:
-        MessageError: a tree that cannot be encoded.
+        MessageError: the tree cannot be encoded.
     """
     state = hashlib.blake2b(digest_size=32)
     for piece in pieces(tree, limits, canonical=True):

@@ -1,4 +1,4 @@
-"""Errors that say where in the tree they happened."""
+"""Errors that name their place in the tree."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _LONGEST_STEP = 60
 
 
 def fault(what: str, remedy: str) -> MessageError:
-    """Return a MessageError whose place is filled in by the containers around it (`enter`)."""
+    """Return a MessageError; the containers around it fill in its place (`enter`)."""
     return MessageError(what, where="", remedy=remedy)
 
 
@@ -22,7 +22,7 @@ def label(key: str) -> str:
 
 
 def shown_key(key: object) -> str:
-    """Return a dict key, which may be of a wrong type, for a path."""
+    """Return a dict key, which may have a wrong type, for a path."""
     if isinstance(key, str):
         return key
     if isinstance(key, int) and key.bit_length() > 64:  # Python refuses to print very large ones
@@ -39,6 +39,6 @@ def enter(error: MessageError, step: str | int) -> None:
 
 
 def finish(error: MessageError) -> MessageError:
-    """Name the root where no container did."""
+    """Name the root if no container added a place."""
     error.where = error.where or ROOT
     return error

@@ -1,4 +1,4 @@
-"""Which Python types a message may hold, and what a near miss becomes."""
+"""The Python types that a message may have, and what similar types become."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ def known(value: object) -> Any:
 
     Subclasses of dict become dict (``OrderedDict``: a model's state), of ndarray (``memmap``) plain
     arrays, NumPy's own text scalars str and bytes, PyTorch tensors on the CPU NumPy arrays that share
-    their memory. All else that would come back as another type is refused.
+    their memory. All other types that would come back as another type are refused.
 
     Raises:
-        MessageError: a type that cannot be sent.
+        MessageError: the type cannot be sent.
     """
     kind = type(value)
     if kind in EXACT:
@@ -56,7 +56,7 @@ def known(value: object) -> Any:
     if isinstance(value, np.ndarray):
         if isinstance(
             value, np.ma.MaskedArray
-        ):  # not looked up before: NumPy loads masked arrays when it is asked for them
+        ):  # not looked up before, since the look-up makes NumPy load masked arrays
             raise _refused(kind, "send Masked(array.filled(0), np.ma.getmaskarray(array))")
         return np.asarray(value)
     if isinstance(value, np.generic):
@@ -71,7 +71,7 @@ def _numpy_scalar(value: np.generic) -> Any:
         return value.item()
     if isinstance(value, np.void | np.object_):
         raise _refused(type(value), "send value.item()")
-    # np.longlong and its like: another name for a type that is known.
+    # np.longlong and similar: another name for a known type.
     return np.asarray(value).astype(dtype_form(value.dtype).little)[()]
 
 
@@ -108,13 +108,13 @@ def _from_torch(tensor: Any) -> Any:
         return np.asarray(tensor.numpy())
     except (TypeError, RuntimeError, ValueError) as error:
         raise fault(
-            f"a tensor that NumPy cannot hold: {error}",
+            f"NumPy cannot represent this tensor: {error}",
             "make it dense, of a NumPy dtype: tensor.to_dense().float()",
         ) from None
 
 
 def offset_of(value: dt.datetime) -> dt.timedelta | None:
-    """Return the offset from UTC of a datetime, None where it has no zone.
+    """Return the offset from UTC of a datetime, None without a zone.
 
     Raises:
         MessageError: the zone object fails.

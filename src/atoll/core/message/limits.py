@@ -1,4 +1,4 @@
-"""What a message may cost before anything is allocated for it."""
+"""Limits on the cost of a message, checked before anything is allocated for it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from atoll.core.errors import ConfigError
 
 __all__ = ["DEFAULT_LIMITS", "Limits"]
 
-# The tree is walked by recursion, two frames a level; Python's own limit is 1000 frames.
+# The tree is walked by recursion, with two frames per level; Python's own limit is 1000 frames.
 _DEEPEST = 200
 
 
@@ -17,19 +17,19 @@ class Limits:
     """Bounds on one message, checked before anything of that size is allocated.
 
     Decoding allocates at most ``max_bytes`` for the message itself. Array leaves are views of it.
-    Beside it stand the Python objects of the tree (some 300 bytes for each of ``max_leaves``), the
-    ``str`` leaves (up to 4 bytes for a byte on the wire, in all at most ``4 * max_text_bytes``),
+    In addition there are the Python objects of the tree (some 300 bytes for each of ``max_leaves``), the
+    ``str`` leaves (up to 4 bytes for a byte on the wire, in total at most ``4 * max_text_bytes``),
     the ``bytes`` leaves (a copy each) and unpacked null masks (at most one byte for an element).
 
     Attributes:
         max_bytes: size of the whole message in bytes.
         max_header_bytes: size of its header in bytes: the tree without its buffers.
-        max_depth: containers inside one another; at most 200.
-        max_leaves: leaves of the tree; each list, tuple or dict counts as one as well.
+        max_depth: depth of nested containers; at most 200.
+        max_leaves: leaves of the tree; each list, tuple or dict counts too.
         max_int_bits: bits of one ``int``.
         max_key_bytes: bytes of one dict key in UTF-8.
-        max_text_bytes: bytes of all ``str`` leaves together in UTF-8 (text arrays are not limited
-            by this: they are checked in place and stay bytes).
+        max_text_bytes: bytes of all ``str`` leaves together in UTF-8 (this does not limit text arrays:
+            they are checked in place and stay bytes).
 
     Raises:
         ConfigError: a limit is not a positive integer, or ``max_depth`` is above 200.

@@ -21,9 +21,9 @@ Values: TypeAlias = Array | BFloat16 | BytesArray | StringArray
 class Masked:
     """Values and a null mask.
 
-    What stands in a null slot is no one's business and must not leak: null slots are set to zero (or
-    made empty) here, on a copy where that changes anything, and a received message whose null slots
-    are not zero is refused.
+    Values in null slots must not leak: this class sets null slots to zero (or
+    makes them empty), on a copy if that changes anything, and a received message with nonzero null slots
+    is refused.
 
     Args:
         values: a NumPy array, StringArray, BytesArray or BFloat16.
@@ -31,7 +31,7 @@ class Masked:
             opposite of Arrow's validity bitmap).
 
     Raises:
-        MessageError: values that cannot be masked, or a mask of another dtype or shape.
+        MessageError: the values cannot be masked, or the mask has another dtype or shape.
     """
 
     values: Values
@@ -67,7 +67,7 @@ class Masked:
         return cls(kind.from_values(empty if item is None else item for item in items), mask)
 
     def tolist(self) -> list[object]:
-        """Return the elements in C order as Python values, None where null."""
+        """Return the elements in C order as Python values, None for nulls."""
         values = self.values
         if isinstance(values, BFloat16):
             values = values.to_float32()
@@ -82,17 +82,17 @@ class Masked:
 
 
 def leaks(values: Values, mask: Array) -> bool:
-    """Return whether a slot under ``mask`` holds anything but zero bytes (or an empty element)."""
+    """Return whether a slot under ``mask`` has nonzero bytes (or a nonempty element)."""
     if isinstance(values, BytesArray):
         return bool(values.lengths()[mask.reshape(-1)].any())
     array = values.bits if isinstance(values, BFloat16) else values
     if array.dtype.hasobject or array.dtype.itemsize == 0:
-        return False  # such an array is refused, with its path, when it is sent
+        return False  # sending refuses such an array, and names its path
     return bool(np.ascontiguousarray(array[mask]).reshape(-1).view(np.uint8).any())
 
 
 def blanked(values: Values, mask: Array) -> Values:
-    """Return ``values`` with zeros (or empty elements) under ``mask``, copied where that changes it."""
+    """Return ``values`` with zeros (or empty elements) under ``mask``, copied if that changes anything."""
     if not leaks(values, mask):
         return read_only(values) if isinstance(values, np.ndarray) else values
     if isinstance(values, BytesArray):

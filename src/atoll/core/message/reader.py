@@ -1,4 +1,4 @@
-"""From bytes to a tree: nothing is believed, and nothing is allocated before it is checked."""
+"""From bytes to a tree: everything is checked before it is used or allocated."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def read_tree(head: memoryview, body: memoryview | None, body_size: int, limits:
     Args:
         head: the header.
         body: the body, read-only, of which array leaves become views; or None to check a header whose
-            body has not arrived: what lies in the body is then None in the tree.
+            body has not arrived: leaves in the body are then None in the tree.
         body_size: the declared size of the body in bytes.
         limits: bounds on the message.
 
     Raises:
-        MessageError: anything that the writer would not have written.
+        MessageError: the bytes are not what the writer would have written.
     """
     source = Source(head, None if body is None else np.frombuffer(body, np.uint8), body_size, limits)
     tree = _node(source, 0)
@@ -66,7 +66,7 @@ def _node(source: Source, depth: int) -> Any:
 
 
 def _open(source: Source, depth: int, least: int) -> int:
-    """Return the number of items, each of which takes ``least`` bytes of header or more."""
+    """Return the number of items, each of which takes at least ``least`` bytes of header."""
     if depth >= source.limits.max_depth:
         raise too_deep(source.limits.max_depth)
     count = source.u32()
@@ -93,7 +93,7 @@ def _mapping(source: Source, depth: int) -> dict[str, Any]:
         key = _key(source)
         try:
             if key in items:
-                raise damaged("a key that stands twice in its dict")
+                raise damaged("a key that occurs twice in its dict")
             items[key] = _node(source, depth + 1)
         except MessageError as error:
             enter(error, key)
@@ -151,7 +151,7 @@ def _texts(source: Source, kind: type[BytesArray]) -> _Sized:
 
 
 def _native(flat: Array, dtype: str) -> Array:
-    """Return ``flat`` as ``dtype`` in this machine's byte order (the same memory where it is that)."""
+    """Return ``flat`` as ``dtype`` in this machine's byte order (the same memory if possible)."""
     array = flat.view(dtype)
     return array.astype(array.dtype.newbyteorder("="), copy=False)
 

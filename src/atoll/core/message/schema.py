@@ -1,4 +1,4 @@
-"""What a task expects of a whole message."""
+"""The expected form of a whole message."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Schema:
         form: a tree (dict, list, tuple) whose leaves are ArraySpec, ScalarSpec or Each.
 
     Raises:
-        ConfigError: ``form`` holds anything else.
+        ConfigError: ``form`` has anything else.
     """
 
     __slots__ = ("form",)
@@ -43,7 +43,7 @@ class Schema:
             finite: refuse NaN, infinities and NaT.
 
         Raises:
-            MessageError: ``example`` holds a value that cannot be sent.
+            MessageError: ``example`` has a value that cannot be sent.
         """
         try:
             return cls(_walk(example, lambda leaf: _spec_of(leaf, finite=finite)))
@@ -54,7 +54,7 @@ class Schema:
         """Check a tree: containers, keys (in any order), types, dtypes, shapes, finite values.
 
         Raises:
-            MessageError: naming the first place, in the schema's order, that differs.
+            MessageError: names the first place, in the schema's order, that differs.
         """
         try:
             _check(self.form, tree)
@@ -78,7 +78,7 @@ def _spec_of(leaf: Any, *, finite: bool) -> ArraySpec | ScalarSpec:
 
 
 def _walk(tree: Any, visit: Callable[[Any], Any], depth: int = 0) -> Any:
-    """Return ``tree`` with ``visit`` applied to its leaves; errors get the path of their leaf."""
+    """Return ``tree`` with ``visit`` applied to its leaves; errors name the path of their leaf."""
     if depth > DEFAULT_LIMITS.max_depth:
         raise too_deep(DEFAULT_LIMITS.max_depth)
     if not isinstance(tree, dict) and type(tree) not in (list, tuple):

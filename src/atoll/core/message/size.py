@@ -1,4 +1,4 @@
-"""The exact size of an encoded message, by arithmetic: no byte of it is written."""
+"""The exact size of an encoded message, computed without writing it."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def nbytes(tree: object, *, limits: Limits = DEFAULT_LIMITS) -> int:
 
     Args:
         tree: a message tree.
-        limits: only ``max_depth`` is looked at.
+        limits: only ``max_depth`` is checked.
 
     Raises:
-        MessageError: the tree holds a value that cannot be sent, or is too deep.
+        MessageError: the tree has a value that cannot be sent, or is too deep.
     """
     meter = _Meter(limits.max_depth)
     try:
@@ -141,7 +141,7 @@ def text_key(key: object) -> str:
     """Return a dict key that is a plain ``str`` (from NumPy's ``str_`` too).
 
     Raises:
-        MessageError: any other key. Converting could make two keys one: ``1`` and ``"1"``.
+        MessageError: the key is of another type. Converting could merge two keys: ``1`` and ``"1"``.
     """
     if isinstance(key, np.str_) or type(key) is str:
         return str(key)
@@ -155,7 +155,7 @@ def utf8(text: str) -> bytes:
     """Return ``text`` in UTF-8.
 
     Raises:
-        MessageError: it holds a lone surrogate, which is not Unicode text.
+        MessageError: the text has a lone surrogate, which is not Unicode text.
     """
     try:
         return text.encode()

@@ -40,7 +40,7 @@ def decoded(raw: bytes) -> str:
 
 
 class Source:
-    """Reads fields from the header and takes buffers from the body, counting against the limits.
+    """Reads fields from the header and takes buffers from the body, and counts against the limits.
 
     Args:
         head: the header.
@@ -79,7 +79,7 @@ class Source:
             raise too_much_text(self.limits.max_text_bytes)
 
     def skip(self, size: int) -> int:
-        """Pass ``size`` bytes of header and return where they begin."""
+        """Skip ``size`` bytes of header and return their offset."""
         at = self.at
         if size > self.head.nbytes - at:
             raise damaged(f"the header ends {size - self.room} bytes too soon")
@@ -107,7 +107,7 @@ class Source:
     def shape(self, itemsize: int) -> tuple[tuple[int, ...], int]:
         """Read a shape and return it with the number of its elements.
 
-        The product leaves out zeros, as NumPy's own check does, and cannot overflow: it is a Python
+        The product leaves out zeros, as NumPy's own check does, and cannot overflow because it is a Python
         integer.
         """
         ndim = self.byte()
@@ -119,7 +119,7 @@ class Source:
         return shape, math.prod(shape)
 
     def take(self, size: int) -> Array | None:
-        """Return the next buffer as a view, None where there is no body yet."""
+        """Return the next buffer as a view, None if there is no body yet."""
         start, left = self.taken, self.body_size - self.taken
         if size > left:
             raise damaged(f"a buffer of {size} bytes with {left} bytes of body left")

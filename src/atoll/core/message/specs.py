@@ -1,4 +1,4 @@
-"""What a task expects of one leaf, or of each item of a list."""
+"""The expected form of one leaf, or of each item of a list."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class ArraySpec:
             ``"bits"``, ``"strings"`` (StringArray), ``"bytestrings"`` (BytesArray).
         shape: the shape, None for a dimension of any size; None as a whole for any shape.
         finite: refuse NaN, infinities and NaT.
-        nullable: take a Masked array of this dtype as well as one without nulls.
+        nullable: whether a Masked array of this dtype is accepted too.
 
     Raises:
         ConfigError: no dtype has this name.
@@ -68,7 +68,7 @@ class ArraySpec:
         """Check one leaf.
 
         Raises:
-            MessageError: another type, dtype or shape, or a value that is not finite.
+            MessageError: the type, dtype or shape differs, or a value is not finite.
         """
         if isinstance(value, Masked) and self.nullable:
             value = value.values
@@ -93,7 +93,7 @@ class ScalarSpec:
     """A leaf that is not an array.
 
     Attributes:
-        type: its exact type: ``int`` does not take ``True``.
+        type: its exact type: ``int`` does not accept ``True``.
         finite: refuse NaN and infinities.
 
     Raises:
@@ -115,7 +115,7 @@ class ScalarSpec:
         """Check one leaf.
 
         Raises:
-            MessageError: another type, or a value that is not finite.
+            MessageError: the type differs, or the value is not finite.
         """
         if type(value) is not self.type:
             raise wrong(describe(value), f"a {self.type.__name__}")
@@ -131,8 +131,8 @@ class Each:
 
     Attributes:
         form: the tree of specs of each item.
-        least: fewest items.
-        most: most items, None for any number.
+        least: minimum number of items.
+        most: maximum number of items, None for no limit.
     """
 
     form: Any
@@ -147,7 +147,7 @@ def array_spec(value: Any, *, finite: bool) -> ArraySpec:
 
 
 def dtype_name(value: Any) -> str:
-    """Return the name by which an ArraySpec knows the dtype of an array leaf."""
+    """Return an ArraySpec's name for the dtype of an array leaf."""
     special = _NAMES.get(type(value))
     return special if special is not None else _plain_name(value.dtype)
 
@@ -157,7 +157,7 @@ def _plain_name(dtype: np.dtype[Any]) -> str:
 
 
 def describe(value: Any) -> str:
-    """Return what an error calls a leaf."""
+    """Return an error's description of a leaf."""
     if isinstance(value, Masked):
         return f"a Masked array of {dtype_name(value.values)}"
     if type(value) in ARRAYS:

@@ -1,4 +1,4 @@
-"""Arrays of variable-length text and bytes, held as offsets into one buffer (as Arrow holds them)."""
+"""Arrays of variable-length text and bytes, stored as offsets into one buffer (as in Arrow)."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class BytesArray:
     """An array of byte strings of any lengths.
 
     Args:
-        offsets: ``int64``, shape ``(n + 1,)``, from 0, never falling, to ``len(data)``, where ``n`` is
+        offsets: ``int64``, shape ``(n + 1,)``, from 0, never decreasing, to ``len(data)``, where ``n`` is
             ``prod(shape)``: element ``i`` in C order is ``data[offsets[i]:offsets[i + 1]]``.
         data: ``uint8``, shape ``(bytes,)``.
-        shape: shape of the array; left out, ``(n,)``.
+        shape: shape of the array; by default ``(n,)``.
 
     Raises:
-        MessageError: offsets that do not fit the data or the shape.
+        MessageError: the offsets do not fit the data or the shape.
     """
 
     offsets: Array
@@ -64,10 +64,10 @@ class BytesArray:
 
         Args:
             values: ``bytes`` (for StringArray: ``str``).
-            shape: shape of the array; left out, one-dimensional.
+            shape: shape of the array; by default one-dimensional.
 
         Raises:
-            MessageError: a value of another type, or text that is not Unicode.
+            MessageError: a value is of another type, or text is not Unicode.
         """
         parts = [cls._raw(value, place) for place, value in enumerate(values)]
         offsets = np.zeros(len(parts) + 1, np.int64)

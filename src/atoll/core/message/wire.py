@@ -8,14 +8,14 @@ body              the buffers in header order, each padded with zeros to a multi
 ```
 
 All numbers are little-endian and of fixed width. The header is a binary schema, not JSON: its size
-is a sum of constants (so `nbytes` is arithmetic), floats keep their bits, integers have no bound but
-the limit, and there are no escapes, number forms or duplicate fields to disagree about.
+is a sum of constants (so `nbytes` is arithmetic), floats keep their bits, integers have no bound except
+the limit, and there are no escapes, number forms or duplicate fields that readers could interpret differently.
 
-Buffers have **no offsets on the wire**. Each begins where the one before it ended, and its length
-follows from dtype and shape, so overlapping, misaligned or out-of-range buffers cannot be written
-down; that the lengths add up to the declared body is the one thing left to check. Each tree has
-exactly one encoding (dict order apart): minimal integers, zero padding and zeros in null slots are
-demanded on reading.
+Buffers have **no offsets on the wire**. Each begins where the previous one ended, and its length
+follows from dtype and shape, so overlapping, misaligned or out-of-range buffers cannot be
+expressed; only the sum of the lengths must be checked against the declared body. Each tree has
+exactly one encoding (except for dict order): the reader requires minimal integers, zero padding and zeros
+in null slots.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ PROLOGUE = struct.Struct("<4sHHQQ")
 ALIGN = 64
 """Buffers begin at multiples of this many bytes from the start of the message: a cache line."""
 INLINE = 256
-"""``str`` and ``bytes`` leaves up to this many bytes stand in the header, longer ones in the body."""
+"""``str`` and ``bytes`` leaves up to this many bytes are in the header, longer ones in the body."""
 MAX_NDIM = 32
-"""Dimensions of an array (the bound of NumPy 1.26; NumPy 2 has 64)."""
+"""Maximum number of dimensions of an array (the bound of NumPy 1.26; NumPy 2 has 64)."""
 
 
 class Fields:

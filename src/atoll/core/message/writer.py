@@ -48,10 +48,10 @@ class Writer:
         self.canonical = canonical
 
     def node(self, value: Any, depth: int) -> None:
-        """Write one node and what is under it.
+        """Write one node and its children.
 
         Raises:
-            MessageError: a value that cannot be sent, or one over the limits.
+            MessageError: a value cannot be sent, or exceeds the limits.
         """
         self.leaves += 1
         if self.leaves > self.limits.max_leaves:
@@ -215,14 +215,14 @@ class Writer:
 
 
 def too_many(max_leaves: int) -> MessageError:
-    """Return the error for a tree of too many leaves."""
+    """Return the error for a tree with too many leaves."""
     return fault(f"more than {max_leaves} leaves", "put small values into arrays, or raise Limits.max_leaves")
 
 
 def too_much_text(max_text_bytes: int) -> MessageError:
     """Return the error for too much text in ``str`` leaves."""
     return fault(
-        f"str leaves of more than {max_text_bytes} bytes in all",
+        f"str leaves of more than {max_text_bytes} bytes in total",
         "send long text as bytes or as a StringArray, or raise Limits.max_text_bytes",
     )
 

@@ -1,1 +1,1 @@
-"""What outlives a crash: checkpoints, private states, journals, files that are whole or absent."""
+"""What survives a crash: checkpoints, private states, journals, and files that are complete or absent."""

@@ -1,7 +1,7 @@
 """Checkpoints: one atomic generation at a time.
 
-A generation is a manifest file, ``generation-00000012.msg``, that holds every scope's state, clock, meters, requests in flight and counters, and
-names the segments of private state that belong to it. Segments are written first, the manifest last, by a rename: before the rename
+A generation is a manifest file, ``generation-00000012.msg``, with every scope's state, clock, meters, requests in flight and counters, and
+the names of its segments of private state. Segments are written first, and the manifest last, by a rename: before the rename
 the old generation counts, after it the new one. Two generations are kept.
 """
 
@@ -24,14 +24,14 @@ class CheckpointStore:
     """Generations in a folder, or in memory.
 
     Args:
-        folder: where they go; ``None`` keeps the newest in memory, which serves tests and notebooks.
+        folder: the folder of the generations; ``None`` keeps the newest in memory, for tests and notebooks.
 
     Attributes:
-        generation: number of the newest.
-        slots: scope -> what its last checkpoint holds.
-        chains: for the private state of each scope, the segments that make it up now, oldest first.
-        choices: what the engine decided.
-        lock: one checkpoint at a time.
+        generation: number of the newest generation.
+        slots: maps a scope to the content of its last checkpoint.
+        chains: for each scope, the segments that now make up its private state, oldest first.
+        choices: the engine's decisions.
+        lock: allows one checkpoint at a time.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -45,10 +45,10 @@ class CheckpointStore:
         self._ended: dict[str, set[str]] = {}
 
     def open(self, *, resume: bool) -> None:
-        """Read the newest generation, or make sure that there is none to overwrite.
+        """Read the newest generation, or check that there is none to overwrite.
 
         Raises:
-            CheckpointError: the folder holds a run and ``resume`` is false, or the newest generation is damaged and no older one is whole.
+            CheckpointError: the folder contains a run and ``resume`` is false, or the newest generation is damaged and no older one is complete.
         """
         self.generation, self.slots, self.chains, self._old, self._ended = 0, {}, {}, set(), {}
         if self.folder is None:
@@ -63,7 +63,7 @@ class CheckpointStore:
         begun = [name for name in ("journal.log", "ledger.jsonl") if (self.folder / name).exists()]
         if (found or begun) and not resume:
             raise CheckpointError(
-                f"the folder already holds {len(found)} generation(s) of a run",
+                f"the folder already contains {len(found)} generation(s) of a run",
                 where=str(self.folder),
                 remedy="resume it (--resume), or choose another folder",
             )
@@ -92,11 +92,11 @@ class CheckpointStore:
         missing = sorted(name for name in _named(self.slots) if not (path.parent / name).exists())
         if missing:
             raise CheckpointError(
-                f"the generation names missing segment {missing[0]!r}", where=str(path), remedy="restore the folder"
+                f"the generation needs the missing segment {missing[0]!r}", where=str(path), remedy="restore the folder"
             )
 
     def _clean(self) -> None:
-        """Remove what no kept generation names: the remains of a crash."""
+        """Remove files that no kept generation names: the remains of a crash."""
         if self.folder is None:
             return
         manifests = sorted(self.folder.glob("generation-*.msg"))
@@ -117,11 +117,11 @@ class CheckpointStore:
         Args:
             slot: the scope.
             content: its state and all that belongs to it.
-            choices: what the engine decided.
-            covered: further scopes whose ended programs this checkpoint outlives.
+            choices: the engine's decisions.
+            covered: further scopes whose ended programs this checkpoint covers.
 
         Raises:
-            CheckpointError: it cannot be written; the previous generation is untouched.
+            CheckpointError: the generation cannot be written; the previous one stays intact.
         """
         before = _named(self.slots)
         over = {name for parent in (slot, *covered) for name in self._ended.get(parent, ())}
@@ -135,30 +135,30 @@ class CheckpointStore:
         self.slots, self.choices = slots, dict(choices)
         for parent in (slot, *covered):
             self._ended.pop(parent, None)
-        # What the generation before last named and neither kept one names is garbage.
+        # Files that only the generation before last names are garbage.
         for name in self._old - before - _named(slots):
             if self.folder is not None:
                 (self.folder / name).unlink(missing_ok=True)
         self._old = before
 
     def end(self, parent: str, slot: str) -> None:
-        """A scope is over: its slot goes with its parent's next checkpoint, not before, because until then it may run again."""
+        """End a scope: its slot is removed with its parent's next checkpoint, not before, because until then it may run again."""
         self._ended.setdefault(parent, set()).add(slot)
 
     def remember(self, choices: dict[str, Any]) -> None:
-        """Write down what the engine decided, before any result depends on it."""
+        """Record the engine's decisions before any result depends on them."""
         self.choices = dict(choices)
         if self.folder is not None:
             write_message(self.folder / "choices.msg", self.choices)
 
 
 def within(slot: str, other: str) -> bool:
-    """Whether a slot is another one or below it."""
+    """Whether a slot is ``other`` or below it."""
     return slot == other or slot.startswith(other + "/")
 
 
 def _named(slots: dict[str, dict[str, Any]]) -> set[str]:
-    """The segment files in this folder that these contents name; what lies at a party is named ``file@party``."""
+    """The segment files in this folder that these contents name; a file at a party is named ``file@party``."""
     found: set[str] = set()
     for content in slots.values():
         found.update(name for names in content["homes"].values() for name in names if "@" not in name)

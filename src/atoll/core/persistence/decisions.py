@@ -1,8 +1,8 @@
-"""Who was in: the accepted sets of rounds that a deadline or a number of replies closed, on a real clock.
+"""Which replies were in: the accepted sets of rounds that a deadline or a number of replies closed, on a real clock.
 
-Replies come in another order when a program runs again after a crash. What was decided before is therefore written down, durably, before any
-result is seen, and decided the same way again. A checkpoint makes the decisions before it superfluous; they are kept for one more.
-Where too few were in, and the program ended for that, nobody saw a result: whoever resumes it asks again.
+Replies arrive in another order when a program runs again after a crash. So each decision is recorded durably before any
+result is seen, and is repeated later. A checkpoint makes earlier decisions unnecessary; they are kept for one more.
+If too few replies were in, and the program ended for that reason, no result was seen: a resumed run asks again.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Decisions:
 
     def _read(self, path: Path) -> None:
         content = path.read_bytes()
-        whole = content[: content.rfind(b"\n") + 1]  # a torn last line: nobody saw what it decided
+        whole = content[: content.rfind(b"\n") + 1]  # an incomplete last line: no result of its decision was seen
         if len(whole) < len(content):
             append_bytes(path, b"", at=len(whole))
         for number, line in enumerate(whole.splitlines(), 1):
@@ -48,30 +48,30 @@ class Decisions:
                 self._known[entry["request"]] = [int(position) for position in entry["in"]]
             except (ValueError, KeyError, TypeError) as error:
                 raise CheckpointError(
-                    f"line {number} is no decision", where=str(path), remedy="restore the folder, or start a new run"
+                    f"line {number} is not a decision", where=str(path), remedy="restore the folder, or start a new run"
                 ) from error
 
     def get(self, request: str) -> NDArray[np.int64] | None:
-        """Positions of those who were in, if that was decided before."""
+        """Positions of the accepted parties, if this was decided before."""
         known = self._known.get(request)
         return None if known is None else np.array(known, dtype=np.int64)
 
     def put(self, request: str, positions: NDArray[np.int64]) -> None:
-        """Write down who is in; durable when this returns.
+        """Record the accepted parties; durable when this returns.
 
         Raises:
-            CheckpointError: it cannot be written.
+            CheckpointError: the file cannot be written.
         """
         self._known[request] = positions.tolist()
         if self.path is not None:
             append_bytes(self.path, _line(request, self._known[request]))
 
     def settle(self, slot: str, apart: Iterable[str] = ()) -> None:
-        """A checkpoint of a scope is safe: forget what was decided in it before the checkpoint before.
+        """After a safe checkpoint of a scope, remove its decisions from before the checkpoint before.
 
         Args:
             slot: the scope.
-            apart: scopes inside it that keep checkpoints of their own.
+            apart: scopes inside it with their own checkpoints.
         """
         others = tuple(f"{other}/" for other in apart)
         covered = {r for r in self._known if r.startswith(f"{slot}/") and not (others and r.startswith(others))}
@@ -83,13 +83,13 @@ class Decisions:
             self._rewrite()
 
     def reopen(self, error: BaseException) -> None:
-        """Forget who was in where too few were: what a program has ended with that did not go on without those rounds.
+        """Remove the decisions of rounds with too few replies, if the program ended because of them.
 
         Args:
-            error: what ended the program; the ``QuorumError`` of a request, or ``SessionError`` of a session, names it as its place.
+            error: the error that ended the program; its place is the request of a ``QuorumError``, or the session of a ``SessionError``.
 
         Raises:
-            CheckpointError: it cannot be written.
+            CheckpointError: the file cannot be written.
         """
         places = {found.where for found in _causes(error) if isinstance(found, QuorumError | SessionError)}
         gone = [request for request in self._known if request in places]
@@ -105,7 +105,7 @@ class Decisions:
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """An error with those that it was raised from, and all of a group."""
+    """An error, the errors that it was raised from, and all errors of a group."""
     while error is not None:
         yield error
         for each in error.exceptions if isinstance(error, BaseExceptionGroup) else ():

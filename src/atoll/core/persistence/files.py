@@ -1,4 +1,4 @@
-"""Files that are whole or absent: written aside, flushed, then renamed."""
+"""Files that are complete or absent: written to a temporary file, flushed, then renamed."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ def write_bytes(path: Path, content: bytes, *, private: bool = False) -> None:
 
     Args:
         path: the file.
-        content: all of it.
-        private: let only the owner read it.
+        content: the whole content.
+        private: whether only the owner may read it.
 
     Raises:
-        CheckpointError: the disk is full or the folder cannot be written; what was there before is still there.
+        CheckpointError: the disk is full or the folder cannot be written; the previous file stays intact.
     """
     aside = path.with_name(f".{path.name}.tmp")
     try:
@@ -51,9 +51,9 @@ def append_bytes(path: Path, content: bytes, *, at: int | None = None) -> None:
     """Append to a file durably; a failed append leaves the file as it was.
 
     Args:
-        path: the file, made if it is missing.
+        path: the file; created if it is missing.
         content: what to append.
-        at: cut the file to this length first: what lies behind was torn by a crash.
+        at: cut the file to this length first: what follows is the remains of a crash.
 
     Raises:
         CheckpointError: the disk is full or the file cannot be written.
@@ -99,12 +99,12 @@ def read_message(path: Path) -> Any:
     """Read a tree.
 
     Raises:
-        CheckpointError: the file is missing, torn or not a message.
+        CheckpointError: the file is missing, incomplete or not a message.
     """
     from ..message import decode
 
     try:
-        return decode(path.read_bytes(), copy=True)  # what comes back can be changed like what was saved
+        return decode(path.read_bytes(), copy=True)  # the copy is writable, as the saved tree was
     except OSError as error:
         raise CheckpointError(
             f"could not read: {error.strerror or error}",

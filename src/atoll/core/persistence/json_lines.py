@@ -1,4 +1,4 @@
-"""Records as lines of JSON."""
+"""Records as JSON lines."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["as_json", "read_lines"]
 
 
 def as_json(value: Any, indent: int | None = None) -> str:
-    """Standard JSON: NumPy numbers become plain, what is not finite becomes null."""
+    """Standard JSON: NumPy numbers become plain numbers, and non-finite ones become null."""
     return json.dumps(_plain(value), indent=indent, ensure_ascii=False, allow_nan=False)
 
 
@@ -30,7 +30,7 @@ def _plain(value: Any) -> Any:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """Read a file of JSON lines; a last line without its end was cut short by a crash and is passed over.
+    """Read a file of JSON lines; an incomplete last line was cut short by a crash and is skipped.
 
     Raises:
         CheckpointError: the file cannot be read, or another line is damaged.
@@ -49,7 +49,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
             raise CheckpointError(
                 f"the line is damaged: {error}",
                 where=f"{path}, line {number}",
-                remedy="resume the run, which writes the file anew from its checkpoint",
+                remedy="resume the run, which writes the file again from its checkpoint",
             ) from error
         rows.append(row)
     return rows

@@ -1,7 +1,7 @@
-"""Named results: what tasks leave at their parties for later, such as half of a model, an answer or an index.
+"""Named results: values that tasks leave at their parties for later, such as half of a model, an answer or an index.
 
-While a job runs, what `Island.leave` takes is private state in a slot of its own: it goes back with the party's other states after a crash, and a sum
-that fails leaves nothing. When the job's program has ended well, every party writes its results into this place, a file each. They never travel.
+While a job runs, the values of `Island.leave` are private state in their own slot: after a crash they return to the checkpoint with the party's other states,
+and a sum that fails leaves nothing. When the job's program has ended well, each party writes its results here, one file each. They never leave the party.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ from .files import read_message, write_message
 __all__ = ["MARK", "NamedResult", "NamedResults", "require_name", "slot_of"]
 
 MARK = "//@"
-"""Stands between a scope's slot and the name of a result in the slot that keeps it until the job has ended."""
+"""Separates a scope's slot from the name of a result, in the slot that keeps it until the job has ended."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 def require_name(name: str) -> None:
-    """Refuse what is no name of a result.
+    """Refuse a text that is not a valid name of a result.
 
     Raises:
-        ConfigError: it is none.
+        ConfigError: it is not valid.
     """
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise ConfigError(
-            f"{name!r:.120} is no name of a result",
+            f"{name!r:.120} is not a valid name of a result",
             where="island.leave",
             remedy="use at most 100 letters, digits and . _ - and begin with a letter or digit",
         )
 
 
 def slot_of(home: str, name: str) -> str:
-    """Where a party keeps a result of a scope until the job has ended."""
+    """The slot in which a party keeps a result of a scope until the job has ended."""
     return f"{home.partition('//')[0]}{MARK}{name}"
 
 
@@ -49,12 +49,12 @@ class NamedResult:
     """One result.
 
     Attributes:
-        party: who has it.
-        name: its name; one that was left in a scope of the program has the scope's name before it, ``scope/name``.
-        job: what left it: the id of a job, or nothing in a simulation.
-        saved: when, as ISO 8601 in UTC.
+        party: the party that has it.
+        name: its name; a result that was left in a scope of the program has the scope's name before it, ``scope/name``.
+        job: the id of the job that left it; empty in a simulation.
+        saved: when it was saved, as ISO 8601 in UTC.
         nbytes: size of its file.
-        path: of its file.
+        path: path of its file.
     """
 
     party: str
@@ -66,11 +66,11 @@ class NamedResult:
 
 
 class NamedResults:
-    """The results that stay at the parties of one place. A newer one replaces an older one of the same name.
+    """The results that stay at the parties of one place. A newer result replaces an older one of the same name.
 
     Args:
-        folder: a folder for each party, a file for each result; ``None`` keeps them in memory.
-        job: what leaves results now.
+        folder: has one folder a party, and one file a result; ``None`` keeps them in memory.
+        job: the job that leaves results now.
     """
 
     def __init__(self, folder: Path | None = None, job: str = "") -> None:
@@ -79,10 +79,10 @@ class NamedResults:
         self._held: dict[tuple[str, str], Tree] = {}
 
     def put(self, party: str, name: str, value: Tree) -> None:
-        """Keep a result; durable when this returns.
+        """Store a result; durable when this returns.
 
         Raises:
-            CheckpointError: it cannot be written; an older one is as it was.
+            CheckpointError: it cannot be written; an older one stays intact.
         """
         if self.folder is None:
             self._held[party, name] = value
@@ -96,7 +96,7 @@ class NamedResults:
         """The value of a result.
 
         Raises:
-            ConfigError: the party has none of this name.
+            ConfigError: the party has no result of this name.
             CheckpointError: its file is damaged.
         """
         if (party, name) in self._held:
@@ -108,12 +108,12 @@ class NamedResults:
                 where="island.left",
                 remedy=f"use one of {', '.join(known)}"
                 if known
-                else "run the job first that leaves it: island.leave(name, value)",
+                else "first run the job that leaves it: island.leave(name, value)",
             )
         return self._read(self._path(party, name))["value"]
 
     def all(self, party: str | None = None) -> list[NamedResult]:
-        """What there is in the folder, of one party or of all, sorted.
+        """The results in the folder, of one party or of all, sorted.
 
         Raises:
             CheckpointError: a file is damaged.
@@ -131,12 +131,12 @@ class NamedResults:
 
     def _path(self, party: str, name: str) -> Path:
         if self.folder is None:
-            raise ConfigError("these results are in memory alone", remedy="give the run a folder")
+            raise ConfigError("these results are only in memory", remedy="give the run a folder")
         return self.folder / quote(party, safe="") / f"{quote(name, safe='')}.msg"
 
     @staticmethod
     def _read(path: Path) -> dict[str, Any]:
         said = read_message(path)
         if not isinstance(said, dict) or set(said) != {"party", "name", "job", "saved", "value"}:
-            raise CheckpointError("the file is no result", where=str(path), remedy="remove it; run its job again")
+            raise CheckpointError("the file is not a result", where=str(path), remedy="remove it; run its job again")
         return said

@@ -24,13 +24,13 @@ __all__ = ["Allowance", "Records", "quarter_of_memory"]
 _AT_LEAST = 8  # rows
 _MAPPED = (
     1 << 20
-)  # bytes, from which memory is mapped: it grows by moving pages, not by copying, and what nobody wrote costs nothing
-_LET_GO = 8 << 20  # bytes touched in a mapped file, after which its pages need not stay in memory
+)  # bytes from which memory is mapped: it grows by moving pages, not by copying, and unwritten pages cost nothing
+_LET_GO = 8 << 20  # bytes accessed in a mapped file, after which its pages may leave memory
 
 
 @functools.cache
 def quarter_of_memory() -> int:
-    """A quarter of this machine's memory in bytes, or of what its control group allows; 1 GiB where neither is known."""
+    """A quarter of this machine's memory in bytes, or of its control group's limit; 1 GiB if neither is known."""
     found: list[int] = []
     try:
         found.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
@@ -45,11 +45,11 @@ def quarter_of_memory() -> int:
 
 
 class Allowance:
-    """How many bytes of memory records may take together, and where the rest goes.
+    """A shared limit on the memory of records, and the folder for the rest.
 
     Args:
         limit: bytes; ``None`` is `quarter_of_memory`.
-        folder: where files go; ``None`` is the system's place for temporary files. They have no name and vanish with the process.
+        folder: folder of the files; ``None`` is the system's folder for temporary files. They have no name and vanish with the process.
     """
 
     def __init__(self, limit: int | None = None, folder: Path | None = None) -> None:
@@ -60,7 +60,7 @@ class Allowance:
         self.used = 0
 
     def take(self, nbytes: int) -> bool:
-        """Claim memory, if there is enough left."""
+        """Claim memory, if enough is left."""
         if self.used + nbytes > self.limit:
             return False
         self.used += nbytes
@@ -72,7 +72,7 @@ class Allowance:
 
 
 class _Held:
-    """Bytes claimed by one array; they go back when it does."""
+    """Bytes claimed by one array; they are returned with it."""
 
     def __init__(self, allowance: Allowance) -> None:
         self.allowance = allowance
@@ -93,8 +93,8 @@ class Records:
     """An array of records that grows at its end.
 
     Args:
-        dtype: of a record.
-        allowance: the memory that it shares with others.
+        dtype: dtype of a record.
+        allowance: the memory that it shares with other arrays.
     """
 
     def __init__(self, dtype: np.dtype[Any], allowance: Allowance) -> None:
@@ -111,19 +111,19 @@ class Records:
 
     @property
     def spilled(self) -> bool:
-        """Whether they are in a file."""
+        """Whether the records are in a file."""
         return self._file is not None
 
     def column(self, name: str) -> NDArray[Any]:
-        """A field of every record: a view that is void once `reserve` is called."""
+        """A field of all records: a view that is invalid after a call of `reserve`."""
         view: NDArray[Any] = self._rows[name]
         return view
 
     def reserve(self, rows: int) -> None:
-        """Make room for so many records in all.
+        """Make room for this many records in total.
 
         Raises:
-            CheckpointError: they do not fit into memory, and cannot be written to a file.
+            CheckpointError: the records do not fit into memory, and cannot be written to a file.
         """
         before = len(self._rows)
         if rows <= before:
@@ -147,10 +147,10 @@ class Records:
         self._rows[: len(old)] = old
 
     def _resized(self, nbytes: int) -> bool:
-        """Lengthen mapped memory in place, where the system can (Linux)."""
+        """Extend mapped memory in place, if the system supports it (Linux)."""
         if self._map is None or sys.platform != "linux":
             return False
-        self._rows = np.zeros(0, dtype=self.dtype)  # a map that somebody views cannot move
+        self._rows = np.zeros(0, dtype=self.dtype)  # a map with views cannot move
         try:
             self._map.resize(nbytes)
         except BufferError:
@@ -191,17 +191,17 @@ class Records:
             self._held.release()
 
     def touched(self, rows: int) -> None:
-        """So many records were read or written: now and then, tell the system that pages of a file need not stay."""
+        """Count accessed records, and from time to time tell the system that pages of a file may leave memory."""
         if self._map is None or self._file is None or not hasattr(mmap, "MADV_DONTNEED"):
             return
         self._touched += rows * self.dtype.itemsize
         if self._touched > _LET_GO:
             self._touched = 0
-            self._map.madvise(mmap.MADV_DONTNEED)  # a shared mapping: what was written stays in the file
+            self._map.madvise(mmap.MADV_DONTNEED)  # the mapping is shared, so written data stay in the file
 
 
 def _expect_scattered(mapped: mmap.mmap) -> None:
-    """Rows are touched here and there: a page that is needed must not bring in two megabytes around it."""
+    """Announce scattered access, so that loading one page does not load two megabytes around it."""
     for advice in ("MADV_RANDOM", "MADV_NOHUGEPAGE"):
         if hasattr(mmap, advice):
             with contextlib.suppress(OSError):  # a kernel without huge pages
@@ -209,7 +209,7 @@ def _expect_scattered(mapped: mmap.mmap) -> None:
 
 
 def _reserve_disk(handle: int, nbytes: int) -> None:
-    """Lengthen a file; a full disk is an error here, not a fault at some later write."""
+    """Extend a file; a full disk then raises an error here, instead of a fault at a later write."""
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(handle, 0, nbytes)
     else:

@@ -1,8 +1,8 @@
 """A state table: the private states of one scope, in columns.
 
 States of one form (structure, dtypes, shapes) are rows of one table, so that a block of clients is read and written with one indexing
-operation a leaf, whatever the number of clients. What does not fit into columns, and forms beyond the first few, is kept client by client.
-Nobody gets hold of the memory itself: what is put is copied in, and what is read is a copy.
+operation a leaf, for any number of clients. States that columns cannot store, and forms beyond the first few, are stored client by client.
+No caller gets the memory itself: written states are copied in, and read states are copies.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 __all__ = ["StateTable"]
 
 MOST_FORMS = 16
-"""Forms that a state table keeps in columns; states of further forms are kept client by client."""
+"""Maximum number of forms that a state table stores in columns; states of further forms are stored client by client."""
 
 
 class StateTable:
-    """Private states of one scope by position.
+    """Private states of one scope, by position.
 
     Args:
         allowance: the memory that it shares with other tables.
@@ -53,13 +53,13 @@ class StateTable:
 
     @property
     def spilled(self) -> bool:
-        """Whether some of it is in files."""
+        """Whether part of it is in files."""
         return any(table.records.spilled for table in self._tables)
 
     # ------------------------------------------------------------------ one client
 
     def get(self, position: int) -> Tree:
-        """A client's state, ``None`` when it has none."""
+        """A client's state, ``None`` if it has none."""
         which = int(self._which[position]) if position < len(self._which) else 0
         if which:
             return self._tables[which - 1].get(int(self._row[position]))
@@ -98,11 +98,11 @@ class StateTable:
                 self._write(table, block.positions, known[1])
 
     def discard(self, positions: NDArray[np.int64]) -> None:
-        """Forget the states of some clients, as if they never had one."""
+        """Remove the states of some clients, as if they never had one."""
         self._leave(positions)
 
     def pick(self, positions: NDArray[np.int64]) -> States:
-        """The states of some clients; those that have none are left out."""
+        """The states of some clients; clients without one are left out."""
         which, row = self._find(positions)
         found = States()
         for k in np.unique(which[which > 0]).tolist():
@@ -118,11 +118,11 @@ class StateTable:
         """The states of some clients, stacked: leaves with a leading client axis, one indexing operation each.
 
         Args:
-            positions: whose.
-            fresh: the state of a client that has none.
+            positions: positions of the clients.
+            fresh: the state of a client without one.
 
         Returns:
-            The stacked states; ``None`` when they cannot be stacked: they differ in form, or some client has none and ``fresh`` is ``None``.
+            The stacked states; ``None`` if they cannot be stacked: their forms differ, or some client has no state and ``fresh`` is ``None``.
         """
         which, row = self._find(positions)
         known = None if fresh is None else form_of(fresh)
@@ -148,19 +148,19 @@ class StateTable:
     # ------------------------------------------------------------------ generations
 
     def positions(self, *, changed: bool = False) -> NDArray[np.int64]:
-        """Who has a state here (and ``changed``: one that was put since the last ``settle``), ascending."""
+        """Positions of the clients with a state here (with ``changed``: one written since the last ``settle``), ascending."""
         singles = self._changed if changed else self._singles
         rows = [table.owners(changed=changed) for table in self._tables]
         return np.sort(np.concatenate([np.array(sorted(singles), dtype=np.int64), *rows]))
 
     def settle(self) -> None:
-        """What is here now is not new any more."""
+        """Mark all states as not changed."""
         self._changed.clear()
         for table in self._tables:
             table.dirty[:] = False
 
     def parts(self, positions: NDArray[np.int64], nbytes: int) -> Iterator[States]:
-        """The states of some clients in parts of about so many bytes, so that writing them takes little memory."""
+        """The states of some clients in parts of about this many bytes, so that writing them takes little memory."""
         which, _ = self._find(positions)
         sizes = np.array([0, *(table.records.dtype.itemsize for table in self._tables)], dtype=np.int64)[which]
         alone = np.flatnonzero(which == 0)
@@ -170,14 +170,14 @@ class StateTable:
             if len(cut):
                 yield self.pick(cut)
 
-    # ------------------------------------------------------------------ where things are
+    # ------------------------------------------------------------------ locations
 
     def _find(self, positions: NDArray[np.int64]) -> tuple[NDArray[np.int16], NDArray[np.int64]]:
         self._widen(int(positions.max(initial=-1)) + 1)
         return self._which[positions], self._row[positions]
 
     def _widen(self, size: int) -> None:
-        """Know so many positions; pages that nobody touched cost no memory."""
+        """Make room for this many positions; unused pages cost no memory."""
         old = len(self._which)
         if size <= old:
             return
@@ -195,7 +195,7 @@ class StateTable:
             self._tables.append(Table(form, self._allowance))
             return self._tables[-1]
         for k, table in enumerate(self._tables):
-            if not len(table):  # everybody moved on
+            if not len(table):  # all clients have moved to other tables
                 self._tables[k] = Table(form, self._allowance)
                 return self._tables[k]
         return None
@@ -212,7 +212,7 @@ class StateTable:
         table.write(row, columns)
 
     def _leave(self, positions: NDArray[np.int64]) -> None:
-        """Forget where these clients' states were."""
+        """Remove the locations of these clients' states."""
         which, row = self._find(positions)
         for k in np.unique(which[which > 0]).tolist():
             self._tables[k - 1].remove(row[which == k])

@@ -1,4 +1,4 @@
-"""Private states on their way: from a store to a task, back again, and to disk. Stacked where they are alike."""
+"""Private states in transit: from a store to a task, back, and to disk. States of one form are stacked."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class StateBlock:
     """States of one form.
 
     Attributes:
-        positions: whose, shape ``(clients,)``.
+        positions: positions of the clients, shape ``(clients,)``.
         stacked: their states, leaves with a leading client axis.
-        kinds: of the leaves, see ``form.Leaf``.
+        kinds: kinds of the leaves, see ``form.Leaf``.
     """
 
     positions: NDArray[np.int64]
@@ -33,9 +33,9 @@ class StateBlock:
     kinds: list[str]
 
     def rows(self) -> Iterator[tuple[int, Tree]]:
-        """Each client's state; arrays are copies."""
+        """Each client's state, with copies of the arrays."""
         known = form_of_block(self.stacked, self.kinds, len(self.positions))
-        if known is None:  # leaves of another library
+        if known is None:  # the leaves belong to another library
             yield from zip(self.positions.tolist(), T.unstacked(self.stacked, len(self.positions)), strict=True)
             return
         form, columns = known
@@ -46,11 +46,11 @@ class StateBlock:
 
 @dataclass
 class States:
-    """The private states of some clients, each once.
+    """The private states of some clients, one each.
 
     Attributes:
-        singles: position -> state.
-        blocks: stacked ones.
+        singles: maps a position to its state.
+        blocks: stacked states.
     """
 
     singles: dict[int, Tree] = field(default_factory=dict)
@@ -82,17 +82,17 @@ class States:
         return found
 
     def positions(self) -> NDArray[np.int64]:
-        """Whose they are: the single ones, then block by block."""
+        """The positions of the clients: the single ones, then block by block."""
         return np.concatenate(
             [np.array(list(self.singles), dtype=np.int64), *[block.positions for block in self.blocks]]
         )
 
     def by_position(self) -> dict[int, Tree]:
-        """All of them, one by one."""
+        """All states, by position."""
         return {**self.singles, **{position: state for block in self.blocks for position, state in block.rows()}}
 
     def packed(self) -> dict[str, Any]:
-        """As a message."""
+        """The states as a message."""
         return {
             "singles": [[position, state] for position, state in self.singles.items()],
             "blocks": [[block.positions, block.stacked, block.kinds] for block in self.blocks],

@@ -1,8 +1,9 @@
-"""Where private state lives between rounds, and how it survives a crash.
+"""Storage of private state between rounds, and across a crash.
 
-A store belongs to a host and keeps a table of states for every slot. A slot is one program's scope, so two concurrent programs never see each
-other's state; what uplink stages remember, and what reducers keep, lies in slots of its own below it (``slot//...``), and goes with it. ``commit`` writes what changed since the last generation into segment files; the manifest of the checkpoint decides
-which segments count. A crash between the two leaves segments that nobody names: they are removed when the run is opened again.
+A store belongs to a host and has a table of states for each slot. A slot is one program's scope, so two concurrent programs never see each
+other's states. What uplink stages remember, and what reducers keep, is in separate slots below it (``slot//...``), which are removed with it.
+``commit`` writes the changes since the last generation to segment files; the manifest of the checkpoint decides
+which segments count. A crash between the two leaves segments that no manifest names: they are removed when the run is opened again.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["Owners", "StateStore"]
 
 SEGMENT_BYTES = 16 << 20
-"""About the size of a segment: what writing or reading one takes in memory, a few times over."""
+"""Approximate size of a segment: writing or reading one takes a few times as much memory."""
 
 
 class Owners(Protocol):
@@ -48,16 +49,16 @@ class Owners(Protocol):
 
 
 class StateStore:
-    """Private state of the parties of one host.
+    """Private states of the parties of one host.
 
     Args:
-        folder: where segments go; ``None`` writes none.
-        roster: everyone; what a segment holds must belong to one of them.
-        memory: bytes that states in columns may take; beyond, they go to memory-mapped files in the folder (or the system's temporary
-            one). ``None`` is a quarter of this machine's memory. States that fit no column stay in memory.
+        folder: folder of the segments; ``None`` writes none.
+        roster: all parties; each state of a segment must belong to one of them.
+        memory: bytes of memory for states in columns; the rest goes to memory-mapped files in the folder (or the system's temporary
+            one). ``None`` is a quarter of this machine's memory. States that columns cannot store stay in memory.
 
     Attributes:
-        tables: slot -> its states.
+        tables: states by slot.
     """
 
     def __init__(self, folder: Path | None = None, roster: Owners | None = None, memory: int | None = None) -> None:
@@ -73,27 +74,27 @@ class StateStore:
         return self.tables[slot]
 
     def get(self, slot: str, position: int) -> Tree:
-        """A copy of a party's state in a slot, ``None`` when it has none."""
+        """A copy of a party's state in a slot, ``None`` if it has none."""
         return self.table(slot).get(position)
 
     def put(self, slot: str, position: int, state: Tree) -> None:
-        """Replace a party's state; the old generation stays as it was."""
+        """Replace a party's state; the old generation stays unchanged."""
         self.table(slot).put(position, state)
 
     def touched(self, slot: str) -> list[int]:
-        """Positions that have state in a slot."""
+        """Positions with a state in a slot."""
         return [int(position) for position in self.table(slot).positions()]
 
     def commit(self, slot: str, generation: int, *, full: bool = False) -> list[str]:
-        """Write what changed in a slot; return the names of the new segments (none when nothing changed).
+        """Write the changes of a slot; return the names of the new segments (none if nothing changed).
 
         Args:
             slot: the scope.
             generation: number of the generation that will name the segments.
-            full: write everything, so that older segments can be forgotten.
+            full: whether to write everything, so that older segments can be removed.
 
         Raises:
-            CheckpointError: a segment cannot be written; the previous generation is untouched.
+            CheckpointError: a segment cannot be written; the previous generation stays intact.
         """
         if self.folder is None:
             return []
@@ -112,15 +113,15 @@ class StateStore:
         return names
 
     def settle(self, slot: str) -> None:
-        """The generation is safe: what was committed is no longer new."""
+        """Mark the generation as safe: what was committed no longer counts as changed."""
         for _, table in self._tables_of(slot):
             table.settle()
 
     def load(self, slot: str, segments: list[str]) -> None:
-        """Go back to the generation whose segments are named, oldest first.
+        """Restore the generation with these segments, oldest first.
 
         Raises:
-            CheckpointError: a segment cannot be read, or holds the state of a party that is not there any more.
+            CheckpointError: a segment cannot be read, or has the state of a party that no longer exists.
         """
         for own, _ in self._tables_of(slot):
             del self.tables[own]
@@ -134,14 +135,14 @@ class StateStore:
         self.settle(slot)
 
     def _tables_of(self, slot: str) -> list[tuple[str, StateTable]]:
-        """The table of a slot, and those of what uplink stages remember for it (see ``Request.memory``): they are one generation."""
+        """The table of a slot, and those of its uplink stages' memory (see ``Request.memory``): they are one generation."""
         self.table(slot)
         return [
             (name, self.tables[name]) for name in sorted(self.tables) if name == slot or name.startswith(slot + "//")
         ]
 
     def drop(self, slot: str) -> None:
-        """Forget a slot that ended, and every slot inside it."""
+        """Remove a slot that ended, and every slot inside it."""
         for name in [name for name in self.tables if within(name, slot)]:
             del self.tables[name]
 
@@ -157,7 +158,7 @@ class StateStore:
         gone = positions[positions >= len(self.roster)]
         if len(gone):
             raise CheckpointError(
-                f"it holds private state of party number {int(gone[0])}, and the federation has {len(self.roster)} parties",
+                f"it has private state of party number {int(gone[0])}, but the federation has {len(self.roster)} parties",
                 where=str(path),
                 remedy=remedy,
             )
@@ -165,7 +166,7 @@ class StateStore:
         if len(other):
             number = int(other[0])
             raise CheckpointError(
-                f"the private state of party number {number} was left by another than {self.roster.name(number)!r}",
+                f"the private state of party number {number} belongs to another party than {self.roster.name(number)!r}",
                 where=str(path),
                 remedy=remedy,
             )

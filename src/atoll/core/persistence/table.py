@@ -20,11 +20,11 @@ class Table:
     """States of one form.
 
     Args:
-        form: what they have in common.
+        form: the form that they have in common.
         allowance: memory for the rows.
 
     Attributes:
-        records: the rows. The columns are the fields of one array of records, so that a client's state is in one place on disk.
+        records: the rows. The columns are the fields of one array of records, so that a client's state is contiguous on disk.
         dirty: which rows were written since the last generation.
     """
 
@@ -40,7 +40,7 @@ class Table:
         return self._used - len(self._free)
 
     def add(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Rows for clients that have none here."""
+        """Allocate rows for clients that have none here."""
         again = min(len(positions), len(self._free))
         new = len(positions) - again
         self.records.reserve(self._used + new)
@@ -55,7 +55,7 @@ class Table:
         return rows
 
     def remove(self, rows: NDArray[np.int64]) -> None:
-        """These rows' clients have no state here any more."""
+        """Remove these rows: their clients have no state here any more."""
         self._owner[rows] = -1
         self.dirty[rows] = False
         self._free.extend(rows.tolist())

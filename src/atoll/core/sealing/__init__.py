@@ -1,7 +1,7 @@
-"""Sealed letters: what one party tells another through a relay that cannot read it.
+"""Sealed letters: messages from party to party through a relay that cannot read them.
 
-`hpke` holds the cryptography, `letter` what travels, `sealings` who can seal and open, `receipts` the memory that makes a letter good for one request,
-`letterbox` what a task holds, and `conversation` what roles of a session say to each other. See "Who sees what" in the documentation.
+`hpke` has the cryptography, `letter` the format, `sealings` the keys, `receipts` the record that makes a letter valid for one request only,
+`letterbox` a task's view, and `conversation` the messages between roles of a session. See "Who sees what" in the documentation.
 """
 
 from .conversation import RoleSealing, Speaker, sealed_nbytes

@@ -1,8 +1,8 @@
-"""Conversations that no relay can read: what one role of a session says to another is sealed, message by message and in order.
+"""Conversations that no relay can read: the messages of a session's roles are sealed, one by one and in order.
 
-Each ordered pair of roles has one HPKE context. It is bound to both roles, parties and requests, and to a fresh key that each of the two has drawn for
-this one run of its role. So a message opens only where it was meant to, at its place in the order, and in the run that it was written for: whoever relays
-it can hold it back, and nothing else.
+Each ordered pair of roles has one HPKE context. It is bound to both roles, parties and requests, and to a new key that each of the two draws for
+this one run of its role. So a message opens only at its recipient, at its place in the order, and in the run that it was written for: a relay
+can only hold it back.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
 __all__ = ["RoleSealing", "Speaker", "sealed_nbytes"]
 
 PIECE = 1 << 26
-"""Bytes of a message that are encrypted at once: the cipher takes 2 GiB at most, and a piece is copied."""
+"""Bytes of a message that are encrypted at once: the cipher accepts at most 2 GiB, and a piece is copied."""
 
 
 @dataclass(frozen=True)
 class Speaker:
-    """A role of a conversation, as the others must know it.
+    """A role of a conversation, as the others see it.
 
     Attributes:
-        party: who plays it.
+        party: the party that plays it.
         request: the id of its request.
-        keys: other role -> the public key that it has drawn for what it will say to that role in this run.
+        keys: for each other role, the public key drawn for messages to it in this run.
     """
 
     party: str
@@ -45,18 +45,18 @@ class Speaker:
 
 
 def sealed_nbytes(nbytes: int) -> int:
-    """Encoded size of a sealed message, from that of its content; sealing that is only virtual accounts it as well."""
+    """Encoded size of a sealed message, given that of its content; virtual sealing counts the same size."""
     return M.nbytes(np.empty(nbytes + hpke.TAG * -(-nbytes // PIECE), dtype=np.uint8))
 
 
 class RoleSealing:
-    """Seals what one role says, and opens what is said to it.
+    """Seals the messages of one role, and opens messages to it.
 
     Args:
         sealing: has the keys of the parties here.
         me: the role.
-        cast: every role, this one among them.
-        drawn: other role -> the private key to ``cast[me].keys``.
+        cast: all roles, including this one.
+        drawn: for each other role, the private key to ``cast[me].keys``.
     """
 
     def __init__(self, sealing: RealSealing, me: str, cast: Mapping[str, Speaker], drawn: Mapping[str, bytes]) -> None:
@@ -71,7 +71,7 @@ class RoleSealing:
         """Seal the next message to another role.
 
         Raises:
-            LetterError: no key of that role's party is known, or it cannot be trusted.
+            LetterError: no key of that role's party is known, or the key cannot be trusted.
         """
         if target not in self._sending:
             recipient = self._sealing.keys.public(self._cast[target].party)
@@ -84,7 +84,7 @@ class RoleSealing:
         """Open the next message of another role.
 
         Raises:
-            LetterError: it was altered, left out, repeated or moved, or is of another role, party or run.
+            LetterError: the message was altered, left out, repeated or moved, or is from another role, party or run.
         """
         told = f"role {source!r} at {self._cast[source].party} to role {self._me!r} at {self._cast[self._me].party}"
         number = 0 if source not in self._hearing else self._hearing[source].number
@@ -95,7 +95,7 @@ class RoleSealing:
         except (LetterError, MessageError) as error:
             where = f"message {number + 1} of {told}" + ("" if error.where is None else f", {error.where}")
             raise LetterError(
-                error.what, where=where, remedy=error.remedy or "look at whoever relayed the message"
+                error.what, where=where, remedy=error.remedy or "check the relay of the message"
             ) from error
 
     def _listening(self, source: str) -> _Numbered:
@@ -109,12 +109,12 @@ class RoleSealing:
         if len(key) != hpke.KEY:
             raise LetterError(
                 f"role {role!r} at {self._cast[role].party} has drawn no key for role {other!r}",
-                remedy="let every site of the job have a kit, and use the same version of Atoll at all of them",
+                remedy="give every site of the job a kit, and use the same version of Atoll at all of them",
             )
         return key
 
     def _info(self, source: str, target: str) -> bytes:
-        """What the keys of one direction are bound to."""
+        """The context that the keys of one direction are bound to."""
         ends = [
             [role, self._cast[role].party, self._cast[role].request, self._key(role, other)]
             for role, other in ((source, target), (target, source))
@@ -123,7 +123,7 @@ class RoleSealing:
 
 
 class _Numbered:
-    """One direction: messages cut into pieces, each bound to its place and to the length of the whole."""
+    """One direction: messages split into pieces, each bound to its place and to the length of the whole."""
 
     def __init__(self, context: hpke.HpkeContext) -> None:
         self._context = context

@@ -1,11 +1,11 @@
-"""Hybrid public key encryption in its authenticated mode (RFC 9180, mode_auth): only the recipient reads, and only the sender can have written.
+"""Hybrid public key encryption in its authenticated mode (RFC 9180, mode_auth): only the recipient can read, and only the sender can have written it.
 
 The suite is DHKEM(X25519, HKDF-SHA256), HKDF-SHA256, ChaCha20-Poly1305. The names below are those of the RFC: ``enc`` is the sender's ephemeral public
 key, ``info`` binds the context, ``aad`` binds each message. Keys are raw: 32 bytes.
 
-Every message has an ephemeral key of its own, so a stolen key of a *sender* opens nothing that it has sent. Whoever has the *recipient's* key opens
-what was sent to it; see `atoll.core.sealing` for how long such a key lives. The mode does not bind ``aad`` of different messages to each other: whoever needs
-an order uses one context for all of them, whose sequence numbers are the nonces.
+Each message has its own ephemeral key, so a stolen key of a *sender* opens nothing that it has sent. The *recipient's* key opens
+what was sent to it; see `atoll.core.sealing` for the lifetime of such a key. The mode does not bind ``aad`` of different messages to each other: to get
+an order, use one context for all messages; its sequence numbers are the nonces.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["KEY", "TAG", "HpkeContext", "public_of", "receive", "send"]
 KEY = 32
 """Bytes of a private key, of a public key and of ``enc``."""
 TAG = 16
-"""Bytes that a ciphertext is longer than its plaintext."""
+"""Difference in bytes between the lengths of ciphertext and plaintext."""
 _NONCE = 12
 _KEM = b"KEM" + (0x0020).to_bytes(2, "big")
 _SUITE = b"HPKE" + b"".join(n.to_bytes(2, "big") for n in (0x0020, 0x0001, 0x0003))
@@ -43,7 +43,7 @@ class HpkeContext:
     """The keys that one ``enc`` agrees on: seals or opens messages in order.
 
     Args:
-        cipher: keyed.
+        cipher: the cipher, with its key.
         nonce: the base nonce.
     """
 
@@ -65,18 +65,18 @@ class HpkeContext:
         """Decrypt the next message.
 
         Raises:
-            LetterError: it was altered, is of another sender, context or place in the order, or was meant for somebody else.
+            LetterError: the message was altered, is from another sender, context or place in the order, or is for another recipient.
         """
         from cryptography.exceptions import InvalidTag
 
         try:
             return self._cipher.decrypt(self._next(), ciphertext, aad)
         except InvalidTag as error:
-            raise LetterError("it does not open: it was altered, or is not what it says it is") from error
+            raise LetterError("it does not open: it was altered, or does not match its envelope") from error
 
 
 def public_of(private: bytes) -> bytes:
-    """The public key of a private one."""
+    """The public key of a private key."""
     public: bytes = _library().X25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
     return public
 
@@ -87,14 +87,14 @@ def send(recipient: bytes, sender: bytes, ephemeral: bytes, info: bytes) -> tupl
     Args:
         recipient: the recipient's public key.
         sender: the sender's private key.
-        ephemeral: a fresh private key: 32 secret bytes that are used once.
+        ephemeral: a new private key: 32 secret bytes that are used once.
         info: the context that both ends must agree on.
 
     Returns:
         ``enc``, and the context that seals.
 
     Raises:
-        LetterError: the recipient's key is no point that can be used.
+        LetterError: the recipient's key is not a usable point.
     """
     enc = public_of(ephemeral)
     shared = _agreed(ephemeral, recipient) + _agreed(sender, recipient)
@@ -111,7 +111,7 @@ def receive(enc: bytes, sender: bytes, recipient: bytes, info: bytes) -> HpkeCon
         info: the context that both ends must agree on.
 
     Raises:
-        LetterError: ``enc`` or the sender's key is no point that can be used.
+        LetterError: ``enc`` or the sender's key is not a usable point.
     """
     shared = _agreed(recipient, enc) + _agreed(recipient, sender)
     return _context(shared, enc + public_of(recipient) + sender, info)
@@ -124,7 +124,7 @@ def _agreed(private: bytes, public: bytes) -> bytes:
             x25519.X25519PublicKey.from_public_bytes(public)
         )
     except ValueError as error:
-        raise LetterError(f"a public key that cannot be used: {error}") from error
+        raise LetterError(f"a public key is not usable: {error}") from error
     return shared
 
 
@@ -145,6 +145,6 @@ def _extract(salt: bytes, label: bytes, keys: bytes, suite: bytes) -> bytes:
 
 
 def _expand(key: bytes, label: bytes, info: bytes, length: int, suite: bytes) -> bytes:
-    """HKDF-Expand of one block: no output here is longer than a SHA-256."""
+    """HKDF-Expand of one block, since no output here is longer than a SHA-256."""
     labelled = length.to_bytes(2, "big") + b"HPKE-v1" + suite + label + info
     return hmac.digest(key, labelled + b"\x01", hashlib.sha256)[:length]

@@ -1,4 +1,4 @@
-"""A letter: what travels from party to party, and says who wrote to whom, in which request, and nothing else."""
+"""A letter: it shows sender, recipient, request and sizes, and nothing of its content."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ _FIELDS = {"from": str, "to": str, "at": str, "n": int, "key": bytes, "box": byt
 
 
 class Letter:
-    """A sealed letter. Its envelope can be read, its content cannot: there is no attribute for it.
+    """A sealed letter. Its envelope is readable, its content is not: there is no attribute for it.
 
     Attributes:
-        sender: who wrote it.
-        to: for whom.
+        sender: the party that wrote it.
+        to: the recipient.
         request: the request in which it was written.
         number: its number among the sender's letters of that request.
-        key: the sender's ephemeral public key; empty where sealing is virtual.
-        nbytes: its size when encoded, which sealing that is only virtual accounts as well.
+        key: the sender's ephemeral public key; empty if sealing is virtual.
+        nbytes: its encoded size, which virtual sealing counts too.
     """
 
     __slots__ = ("_box", "_content", "key", "nbytes", "number", "request", "sender", "to")
@@ -48,20 +48,20 @@ class Letter:
 
     @property
     def tag(self) -> tuple[str, str, int]:
-        """What no other letter to this recipient has: request, sender and number."""
+        """What identifies this letter among all letters to the recipient: request, sender and number."""
         return self.request, self.sender, self.number
 
     def envelope(self) -> dict[str, Any]:
-        """All that anybody may read of it."""
+        """The readable part."""
         return envelope_of(self.sender, self.to, self.request, self.number)
 
     @property
     def ciphertext(self) -> bytes:
-        """What is encrypted; empty where sealing is virtual."""
+        """The encrypted content; empty if sealing is virtual."""
         return self._box if self.key else b""
 
     def packed(self) -> dict[str, Any]:
-        """As it travels, and as checkpoints hold it."""
+        """The letter as messages and checkpoints have it."""
         return {**self.envelope(), "key": self.key, "box": self._box or M.encode(self._content)}
 
     @staticmethod
@@ -69,19 +69,19 @@ class Letter:
         """The inverse of ``packed``.
 
         Raises:
-            LetterError: it is no letter.
+            LetterError: it is not a letter.
         """
         if isinstance(packed, Letter):
             return packed
         known = isinstance(packed, dict) and set(packed) == set(_FIELDS)
         if not known or not all(type(packed[name]) is kind for name, kind in _FIELDS.items()):
-            raise LetterError(f"a {type(packed).__name__} that is no letter", remedy="hand over letters as they came")
+            raise LetterError(f"a {type(packed).__name__} is not a letter", remedy="pass letters on unchanged")
         if len(packed["key"]) not in (0, KEY) or packed["n"] < 0:
             raise LetterError(f"a letter whose key has {len(packed['key'])} bytes, number {packed['n']}")
         return Letter(*(packed[name] for name in _FIELDS))
 
     def encoded(self) -> bytes:
-        """As bytes that can be part of any message."""
+        """The letter as bytes that can be part of any message."""
         return M.encode(self.packed())
 
     @staticmethod
@@ -89,24 +89,24 @@ class Letter:
         """The inverse of ``encoded``.
 
         Raises:
-            LetterError: it is no letter.
+            LetterError: it is not a letter.
         """
         if not isinstance(encoded, bytes):
-            raise LetterError(f"a {type(encoded).__name__} that is no letter", remedy="give the bytes of island.seal")
+            raise LetterError(f"a {type(encoded).__name__} is not a letter", remedy="give the bytes of island.seal")
         try:
             return Letter.unpack(M.decode(encoded))
         except MessageError as error:
-            raise LetterError(f"bytes that are no letter: {error.what}") from error
+            raise LetterError(f"these bytes are not a letter: {error.what}") from error
 
     def __repr__(self) -> str:
         return f"Letter({self.sender} -> {self.to}, {self.request}#{self.number}, {self.nbytes} bytes)"
 
 
 def size_of(letter: Letter, sealed: int) -> int:
-    """The encoded size of a letter whose box has so many bytes."""
+    """The encoded size of a letter with this many sealed bytes."""
     return M.nbytes({**letter.envelope(), "key": bytes(KEY), "box": bytes(sealed)})
 
 
 def envelope_of(sender: str, to: str, request: str, number: int) -> dict[str, Any]:
-    """What a letter says openly, and is bound to."""
+    """The readable part of a letter, which its content is bound to."""
     return {"from": sender, "to": to, "at": request, "n": number}

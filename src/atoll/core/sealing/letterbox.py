@@ -1,4 +1,4 @@
-"""The letterbox of one party in one request: what it may open, and what it has written."""
+"""The letterbox of one party in one request: the letters that it may open, and those that it has written."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ def _anything(content: Tree) -> None:
 
 
 class Letterbox:
-    """Seals, opens, and keeps account.
+    """Seals and opens letters, and records them.
 
     Args:
-        party: whose it is.
-        request: of the task that runs.
+        party: the party.
+        request: the request of the running task.
         sealing: seals and opens.
-        arrived: sender -> letter, as the relay handed them over.
+        arrived: letters by sender, as the relay delivered them.
         require: refuses a recipient that is not in the job.
-        release: the island's policy on what leaves it; it sees contents before they are sealed.
+        release: the island's policy on what may leave; it sees contents before they are sealed.
 
     Attributes:
-        outbox: recipient -> letter, of those that go with the reply.
-        opened: the tags of the letters that were opened.
+        outbox: letters that are sent with the reply, by recipient.
+        opened: the tags of opened letters.
     """
 
     __slots__ = (
@@ -71,12 +71,12 @@ class Letterbox:
 
     @property
     def arrived(self) -> dict[str, Letter]:
-        """Letters that came with the request, unopened: sender -> letter."""
+        """Letters that arrived with the request, unopened, by sender."""
         return dict(self._arrived)
 
     @property
     def content(self) -> dict[str, Tree]:
-        """All of them opened, at first use: sender -> content."""
+        """The content of all of them, opened on first use, by sender."""
         if self._content is None:
             self._content = {sender: self.open(sender, letter) for sender, letter in self._arrived.items()}
         return self._content
@@ -85,8 +85,8 @@ class Letterbox:
         """Seal a letter.
 
         Raises:
-            ConfigError: nobody in the job has this name.
-            PolicyError: the island keeps the content in.
+            ConfigError: no party of the job has this name.
+            PolicyError: the island's policy does not release the content.
         """
         self._require(to)
         self._release(content)
@@ -95,27 +95,27 @@ class Letterbox:
         return letter
 
     def post(self, to: str, content: Tree, secret: Draw) -> None:
-        """Seal a letter that goes with the reply."""
+        """Seal a letter to send with the reply."""
         if to in self.outbox:
             raise ConfigError(f"{self._party} posted two envelopes to {to!r}", remedy="put everything into one payload")
         self.outbox[to] = self.write(to, content, secret)
 
     def open(self, sender: str, letter: Letter) -> Tree:
-        """Open a letter of a sender to this party.
+        """Open a letter from a sender to this party.
 
         Raises:
-            LetterError: it was altered, is not of this sender or not to this party, or nobody here can open it.
+            LetterError: it was altered, is from another sender or for another party, or has no key here that opens it.
         """
         try:
             if (letter.sender, letter.to) != (sender, self._party):
                 raise LetterError(
-                    f"its envelope says {letter.sender} to {letter.to}", remedy="look at whoever relayed the letter"
+                    f"its envelope says {letter.sender} to {letter.to}", remedy="check the relay of the letter"
                 )
             content = self.sealing.open(letter)
         except AtollError as error:
             where = f"a letter of {sender} to {self._party}" + ("" if error.where is None else f", {error.where}")
             raise type(error)(
-                error.what, where=where, remedy=error.remedy or "look at whoever relayed the letter"
+                error.what, where=where, remedy=error.remedy or "check the relay of the letter"
             ) from error
         self.opened.append(letter.tag)
         return content

@@ -1,4 +1,4 @@
-"""Receipts: a letter is good for one request. What was opened in one does not open in another, whoever hands it over again."""
+"""Receipts: a letter is valid for one request. A letter opened in one request does not open in another, even if it is delivered again."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _FEW = 20_000
 
 
 class Receipts:
-    """Which letters were opened, and in which request.
+    """The record of opened letters, and of the request in which each was opened.
 
-    They never roll back: a job that goes back to a checkpoint opens the same letters in the same requests again, and that is allowed.
+    Receipts never roll back: a job that returns to a checkpoint may open the same letters in the same requests again.
 
     Args:
-        path: the file they are kept in. Without one, as in a simulation, only the latest are remembered: enough to notice a program that hands
-            letters over twice.
+        path: the file of the receipts. Without one, as in a simulation, only the latest are kept: enough to notice a program that delivers
+            letters twice.
     """
 
     def __init__(self, path: Path | None = None) -> None:
@@ -34,7 +34,7 @@ class Receipts:
         self._known: dict[bytes, bytes] = {}
         if path is not None and path.exists():
             raw = path.read_bytes()
-            whole = len(raw) // _ROW.size * _ROW.size  # a row that a crash tore was never answered for
+            whole = len(raw) // _ROW.size * _ROW.size  # no reply followed an incomplete row
             self._known.update(_ROW.iter_unpack(raw[:whole]))
             if whole < len(raw):
                 append_bytes(path, b"", at=whole)
@@ -46,7 +46,7 @@ class Receipts:
         """Refuse letters that were opened in another request.
 
         Raises:
-            LetterError: one was.
+            LetterError: a letter was opened in another request.
         """
         here = _hash(8, request)
         for tag in tags:
@@ -54,11 +54,11 @@ class Receipts:
                 raise LetterError(
                     f"the letter of {tag[1]} to {party}, written in {tag[0]}, was opened before in another request",
                     where=request,
-                    remedy="hand every letter over once; if the program does, look at whoever relays",
+                    remedy="deliver each letter once; if the program does, check the relay",
                 )
 
     def note(self, request: str, party: str, tags: Iterable[Tag]) -> None:
-        """Remember letters that a reply was made of; durable when this returns."""
+        """Record the letters that a reply depends on; durable when this returns."""
         here = _hash(8, request)
         fresh = {row: here for tag in tags if (row := _row(party, tag)) not in self._known}
         if self.path is not None and fresh:

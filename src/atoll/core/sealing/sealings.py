@@ -1,4 +1,4 @@
-"""Who can seal and open letters: for real, with keys, or virtually, where everything is one process and one trust domain."""
+"""Sealing of letters: real, with keys, or virtual, if everything is one process and one trust domain."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from .letter import Letter, envelope_of
 __all__ = ["DerivedKeys", "Draw", "Keys", "RealSealing", "Sealing", "VirtualSealing"]
 
 Draw = Callable[[int], bytes]
-"""Gives so many secret bytes."""
+"""Returns this many secret bytes."""
 
 
 class Keys(Protocol):
-    """The keys that one place has: private ones of its own parties, public ones of all."""
+    """The keys of one place: private keys of its own parties, public keys of all."""
 
     def private(self, party: str) -> bytes:
-        """The private key of a party that lives here.
+        """The private key of a party here.
 
         Raises:
-            LetterError: it lives elsewhere.
+            LetterError: the party is elsewhere.
         """
         ...
 
@@ -34,13 +34,13 @@ class Keys(Protocol):
         """The public key of a party of the job.
 
         Raises:
-            LetterError: no key of it is known.
+            LetterError: no key of the party is known.
         """
         ...
 
 
 class DerivedKeys:
-    """The keys of a simulation's parties, all from one secret: ``HMAC-SHA256(root, name)``.
+    """The keys of a simulation's parties, all derived from one secret: ``HMAC-SHA256(root, name)``.
 
     Args:
         root: the world's own 32 bytes.
@@ -68,51 +68,51 @@ class Sealing(Protocol):
         """Seal a letter.
 
         Args:
-            sender: a party that lives here.
+            sender: a party here.
             to: any party.
-            request: in which it is written.
+            request: the request in which it is written.
             number: its number among the sender's letters of the request.
-            content: what only the recipient shall read.
-            secret: gives the ephemeral key.
+            content: the content, which only the recipient can read.
+            secret: returns secret bytes for the ephemeral key.
         """
         ...
 
     def open(self, letter: Letter) -> Tree:
-        """Open a letter to a party that lives here.
+        """Open a letter to a party here.
 
         Raises:
-            LetterError: it is not what its envelope says.
+            LetterError: it does not match its envelope.
         """
         ...
 
 
 class VirtualSealing:
-    """Hides contents from the program by the API alone, and accounts the bytes of real sealing: for simulations."""
+    """Hides contents from the program only behind the API, and counts the bytes of real sealing: for simulations."""
 
     name: ClassVar[str] = "virtual"
     real: ClassVar[bool] = False
 
     def seal(self, sender: str, to: str, request: str, number: int, content: Tree, secret: Draw) -> Letter:
-        """Hold the content back."""
+        """Keep the content inside the letter object."""
         del secret
         return Letter(sender, to, request, number, content=content)
 
     def open(self, letter: Letter) -> Tree:
-        """The content."""
+        """Return the content."""
         if letter.real:
-            raise LetterError("it is encrypted, and this simulation has no keys", remedy="use sealing='real'")
+            raise LetterError("it is encrypted, but this simulation has no keys", remedy="use sealing='real'")
         return M.decode(letter._box) if letter._box else letter._content
 
 
 class RealSealing:
-    """Encrypts party to party with HPKE (RFC 9180) in its authenticated mode.
+    """Encrypts from party to party with HPKE (RFC 9180) in its authenticated mode.
 
     ``info`` is the domain, so that a letter of one job never opens in another. ``aad`` is the envelope: sender, recipient, request and number cannot be
-    exchanged, and a letter that comes back to its sender does not open, because the two ends' keys have different parts in the key agreement.
+    changed. A letter returned to its sender does not open, because the two ends' keys have different parts in the key agreement.
 
     Args:
         keys: the keys of this place.
-        domain: what all parties agree on, and no other job has.
+        domain: a value that all parties of the job share, and no other job has.
     """
 
     name: ClassVar[str] = "real"
@@ -123,23 +123,23 @@ class RealSealing:
         self.domain = domain
 
     def seal(self, sender: str, to: str, request: str, number: int, content: Tree, secret: Draw) -> Letter:
-        """Encrypt."""
+        """Encrypt a letter."""
         enc, context = hpke.send(self.keys.public(to), self.keys.private(sender), secret(hpke.KEY), self.info("letter"))
         aad = M.encode(envelope_of(sender, to, request, number))
         return Letter(sender, to, request, number, enc, context.seal(M.encode(content), aad))
 
     def open(self, letter: Letter) -> Tree:
-        """Decrypt and verify."""
+        """Decrypt and verify a letter."""
         if not letter.real:
-            raise LetterError("it is not encrypted", remedy="look at whoever relayed it: parties encrypt theirs")
+            raise LetterError("it is not encrypted", remedy="check its relay: parties encrypt their letters")
         context = hpke.receive(
             letter.key, self.keys.public(letter.sender), self.keys.private(letter.to), self.info("letter")
         )
         try:
             return M.decode(context.open(letter.ciphertext, M.encode(letter.envelope())))
         except MessageError as error:
-            raise LetterError(f"its content is no message: {error.what}") from error
+            raise LetterError(f"its content is not a message: {error.what}") from error
 
     def info(self, use: str) -> bytes:
-        """What the keys of one use are bound to."""
+        """The context that the keys of one use are bound to."""
         return M.encode(["atoll", 1, use, self.domain])

@@ -1,4 +1,4 @@
-"""Requests under way as a checkpoint keeps them."""
+"""Requests in flight, as a checkpoint stores them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["flights_of", "saved_flights"]
 
 
 def saved_flights(flights: Sequence[Flight]) -> dict[str, Any]:
-    """These requests as a tree; a message that was sent many times is kept once."""
+    """These requests as a tree; a message that was sent many times is stored once."""
     messages = {id(f.request.message): f.request.message for f in flights}
     places = {key: i for i, key in enumerate(messages)}
     return {"messages": list(messages.values()), "rows": [_row(f, places[id(f.request.message)]) for f in flights]}
@@ -31,10 +31,10 @@ def flights_of(saved: dict[str, Any], roster: Roster, slot: str, find: Callable[
     """The requests of a checkpoint.
 
     Args:
-        saved: from `saved_flights`.
-        roster: whose positions they name.
-        slot: in which their parties keep private state.
-        find: the task of a name.
+        saved: the result of `saved_flights`.
+        roster: the roster that their positions refer to.
+        slot: the slot of their parties' private states.
+        find: returns the task with a name.
     """
     return [_flight(row, saved["messages"][row["message"]], roster, slot, find) for row in saved["rows"]]
 
