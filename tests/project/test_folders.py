@@ -40,3 +40,21 @@ def test_the_count_sees_modules_and_no_frame(tmp_path: Path) -> None:
     for name in ("__init__.py", "room.py", "one.py", "notes.txt", "inner/two.py", "inner/three.py"):
         (tmp_path / name).touch()
     assert counted(tmp_path) == {".": 1, "inner": 2}
+
+
+TESTS = PACKAGE.parents[1] / "tests"
+# Folders of tests that ask about several rooms at once, and about what.
+ACROSS = {
+    "project": "the rules of the project",
+    "waist": "whole protocols over the waist",
+    "runtime/failures": "kills, full disks and clocks that jump",
+    "runtime/security": "hostile parties",
+}
+
+
+def test_tests_lie_where_the_code_lies() -> None:
+    rooms = [path for path in [*TESTS.iterdir(), *(TESTS / "runtime").iterdir()] if any(path.glob("test_*.py"))]
+    names = {path.relative_to(TESTS).as_posix() for path in rooms} - {"runtime"}
+    strange = {name for name in names - set(ACROSS) if not (PACKAGE / name).is_dir()}
+    assert not strange, "name the folder of tests as the folder that it tests"
+    assert set(ACROSS) <= names

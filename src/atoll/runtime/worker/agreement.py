@@ -22,7 +22,7 @@ def merge_cards(cards: Mapping[str, DataCard]) -> DataCard:
     """Merge the cards of all sites into one.
 
     Class names are united. If all sites have the same names in the same order, that order stays; otherwise numbers are
-    sorted by value, words by spelling. That is the coding of all rows together (see `atoll.data.readers.from_table`). A
+    sorted by value, words by spelling. That is the coding of all rows together (see `atoll.data.readers.table.from_table`). A
     site without names uses its codes as they are.
 
     Args:
