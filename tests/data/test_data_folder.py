@@ -193,7 +193,7 @@ def test_what_to_set_is_said(folder, monkeypatch):
     monkeypatch.delenv("ATOLL_DATA")
     with pytest.raises(DataError, match="ATOLL_DATA is not set") as caught:
         atoll.data.open("airfoil")
-    assert "set ATOLL_DATA to the folder that holds airfoil/airfoil_self_noise.csv.gz" in str(caught.value)
+    assert "set ATOLL_DATA to the folder with airfoil/airfoil_self_noise.csv.gz" in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -163,7 +163,7 @@ def test_a_csv_becomes_features_labels_and_kept_columns(tmp_path, name):
         ("10 20 9", "classification", ("9", "10", "20")),
         ("-1 1 1", "binary", ()),
         ("-1 0 1", "classification", ("-1", "0", "1")),
-        ("0.0 1.0 1.0", "regression", ()),
+        ("0.0 1.5 1.0", "regression", ()),
         ("cat dog ape", "classification", ("ape", "cat", "dog")),
     ],
 )

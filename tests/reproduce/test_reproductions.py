@@ -118,7 +118,7 @@ def test_without_the_data_it_says_what_to_set(tmp_path: Path, monkeypatch: pytes
     error = json.loads(capsys.readouterr().out)["error"]
     assert error["kind"] == "DataError"
     assert error["what"] == "the environment variable ATOLL_DATA is not set"
-    assert "set ATOLL_DATA to the folder that holds " in error["remedy"]
+    assert "set ATOLL_DATA to the folder with " in error["remedy"]
 
 
 def test_the_registry_is_listed(capsys: Any) -> None:

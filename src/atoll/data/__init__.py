@@ -69,6 +69,8 @@ if TYPE_CHECKING:
     from .prepare import hash_words, scaled
     from .readers import (
         from_arrow,
+        from_csv_folder,
+        from_dataframes,
         from_hugging_face,
         from_pandas,
         from_torch,
@@ -138,6 +140,8 @@ else:
             "prepare": ("hash_words", "scaled"),
             "readers": (
                 "from_arrow",
+                "from_csv_folder",
+                "from_dataframes",
                 "from_hugging_face",
                 "from_pandas",
                 "from_torch",
@@ -188,6 +192,8 @@ __all__ = [
     "fate_vertical",
     "feature_skew",
     "from_arrow",
+    "from_csv_folder",
+    "from_dataframes",
     "from_hugging_face",
     "from_pandas",
     "from_torch",

@@ -127,6 +127,12 @@ def resolve_task(y: Array | None, task: str | None, where: str) -> str:
         if y is None:
             return "unlabelled"
         if y.dtype.kind == "f":
+            if y.ndim == 1 and len(y) > 1 and np.array_equal(np.unique(y), (0.0, 1.0)):
+                raise DataError(
+                    f"the targets are 0 and 1, as fractions (dtype {y.dtype})",
+                    where=where,
+                    remedy="turn them into whole numbers for a classification, or set task='regression'",
+                )
             return "regression"
         return "binary" if y.ndim == 1 and _signs(y[:4096]) else "classification"
     if task not in TASKS:

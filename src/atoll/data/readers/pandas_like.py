@@ -13,7 +13,7 @@ from .._checks import Array
 from ..dataset import Dataset
 from .table import from_table
 
-__all__ = ["from_pandas"]
+__all__ = ["from_pandas", "table_of_frame"]
 
 
 def from_pandas(frame: Any, *, target: str | Sequence[str] | None, name: str = "frame", **options: Any) -> Dataset:
@@ -28,6 +28,15 @@ def from_pandas(frame: Any, *, target: str | Sequence[str] | None, name: str = "
     Raises:
         DataError: the object is not a data frame, columns are unknown, values are missing, or a column in use has dates or objects.
     """
+    return from_table(table_of_frame(frame, name), target=target, name=name, **options)
+
+
+def table_of_frame(frame: Any, name: str) -> dict[str, Array]:
+    """The columns of a data frame by name.
+
+    Raises:
+        DataError: the object is not a data frame, or two columns share a name.
+    """
     if not all(hasattr(frame, attribute) for attribute in ("columns", "iloc", "isna")):
         raise DataError(
             f"a {type(frame).__name__}", where=f"table {name!r}", remedy="pass a pandas.DataFrame, or make a Dataset"
@@ -35,8 +44,7 @@ def from_pandas(frame: Any, *, target: str | Sequence[str] | None, name: str = "
     names = [str(column) for column in frame.columns]
     if len(set(names)) != len(names):
         raise DataError(f"the columns are {', '.join(names)}", where=f"table {name!r}", remedy="give each its own name")
-    table = {column: _plain(frame.iloc[:, k]) for k, column in enumerate(names)}
-    return from_table(table, target=target, name=name, **options)
+    return {column: _plain(frame.iloc[:, k]) for k, column in enumerate(names)}
 
 
 def _plain(column: Any) -> Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
@@ -13,11 +14,12 @@ from .._checks import Array, resolve_task
 from ..dataset import Dataset
 from ._words import first_word, require_categories
 
-__all__ = ["from_table"]
+__all__ = ["from_table", "inferred", "missing", "names_of_classes"]
 
 _MISSING = ("", "NA", "N/A", "NaN", "nan", "null", "NULL", "None", "?")
 _MOST_CLASSES = 100
 _FEW_ROWS = 20
+_KEY = re.compile(r"(^|[_\s])(id|uuid|guid|key|index)$|^unnamed: 0$", re.IGNORECASE)
 
 
 def from_table(
@@ -37,7 +39,8 @@ def from_table(
 
     Numeric columns become features unchanged; text columns become codes: the position of the value in
     ``categories[column]``, or among the sorted distinct values. **Parties that code their own tables must agree on
-    the categories**, or the same code means different things. Text that is not a category raises an error: numbers with
+    the categories**, or the same code means different things. Unless ``features`` lists it, a column that numbers or names its rows raises an error:
+    ``0, 1, 2, ...``, whole numbers that never repeat under a name such as ``patient_id``, and text that never repeats. Text that is not a category raises an error: numbers with
     a decimal comma, an unreadable number among others, and dates.
 
     The task follows from the target as everywhere (see `Dataset`): fractions are a regression, whole numbers and text
@@ -68,6 +71,7 @@ def from_table(
     _check_known(table, [*targets, *keep, *drop, *(features or ()), *(categories or ())], name)
     if features is None:
         features = [c for c in table if c not in {*targets, *keep, *drop}]
+        _require_no_keys(table, [c for c in features if c not in (categories or {})], name)
     used = [*features, *targets]
     _check_complete({column: table[column] for column in used}, targets, name, row_offset)
     fixed = categories or {}
@@ -80,6 +84,33 @@ def from_table(
         columns["y"], labels, task = _target(table, targets, task, fixed, name, row_offset)
     columns |= {column: table[column] for column in keep}
     return Dataset(columns, task=task, name=name, citation=citation, labels=labels, features=tuple(features))
+
+
+def _require_no_keys(table: Mapping[str, Array], features: Iterable[str], name: str) -> None:
+    """Refuse columns that number the rows or name them: a model would learn the rows by heart.
+
+    Raises:
+        DataError: names the first.
+    """
+    for column in features:
+        values = table[column]
+        if len(values) >= _FEW_ROWS and values.dtype.kind in "iuU" and len(np.unique(values)) == len(values):
+            kind = _key(column, values)
+            if kind:
+                raise DataError(
+                    f"column {column!r} {kind}, and would become a feature",
+                    where=f"table {name!r}",
+                    remedy=f"leave it out with drop=[{column!r}], keep it apart with keep=[{column!r}], or list the features=",
+                )
+
+
+def _key(column: str, values: Array) -> str:
+    """What a column of distinct values is, if it is no feature."""
+    if values.dtype.kind == "U":
+        return "has another text in every row"
+    if (np.diff(values) == 1).all() and values[0] in (0, 1):
+        return "numbers the rows"
+    return "looks like a key: it has another value in every row" if _KEY.search(column) else ""
 
 
 def _check_known(table: Mapping[str, Array], asked: Iterable[str], name: str) -> None:
@@ -165,7 +196,7 @@ def _target(
         )
     column, values = targets[0], table[targets[0]]
     words, listed = values.dtype.kind == "U", fixed.get(column)
-    task = task or ("classification" if words or listed is not None else _inferred(values, column, name))
+    task = task or ("classification" if words or listed is not None else inferred(values, column, name))
     if task == "regression":
         if words and listed is None:
             row, word = first_word(values)
@@ -184,12 +215,17 @@ def _target(
     return codes.astype(np.int64), tuple(_shown(known).tolist()), task
 
 
+def names_of_classes(values: Array) -> list[str]:
+    """The names of the classes of a numeric target, in the order of their codes."""
+    return [str(name) for name in _shown(np.unique(values))]
+
+
 def _shown(numbers: Array) -> Array:
     """Numbers as class names: 1 for 1.0."""
     return np.array([f"{v:g}" if numbers.dtype.kind == "f" else str(v) for v in numbers], dtype=np.str_)
 
 
-def _inferred(values: Array, column: str, name: str) -> str:
+def inferred(values: Array, column: str, name: str) -> str:
     """The task of a numeric target if it is not given, by the rule of `Dataset`."""
     task = resolve_task(values, None, name)
     if task == "classification":

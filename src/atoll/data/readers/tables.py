@@ -1,0 +1,188 @@
+"""A table for each client: data frames or CSV files, coded alike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from atoll.core.errors import DataError, nearest
+
+from .._checks import Array
+from ..dataset import Dataset
+from ..islands import Islands
+from ._words import require_categories
+from .csv import table_of_csv
+from .pandas_like import table_of_frame
+from .table import from_table, inferred, missing, names_of_classes
+
+__all__ = ["from_csv_folder", "from_dataframes"]
+
+Tables = Mapping[str, Mapping[str, Array]]
+
+
+def from_dataframes(
+    frames: Mapping[str, Any], *, target: str | Sequence[str] | None, test: Any = None, **options: Any
+) -> Islands:
+    """Make a client of each ``pandas.DataFrame``: ``from_dataframes({"north": df1, "south": df2}, target="died")``.
+
+    Text columns and classes get common codes: the sorted distinct values of all tables. Between organisations, where no one sees all tables, the
+    sites agree on codes instead.
+
+    Args:
+        frames: client's name -> its table.
+        target: target column, or columns.
+        test: the server's test rows, as a table with the same columns.
+        options: ``task``, ``features``, ``keep``, ``drop``, ``categories`` and ``citation``, see `read_csv`.
+
+    Raises:
+        DataError: as in `from_pandas`; names the client. Or the tables differ in their columns, or there is no table.
+    """
+    if not isinstance(frames, Mapping):
+        raise DataError(
+            f"frames is a {type(frames).__name__}",
+            where="from_dataframes",
+            remedy="give a dict: client's name -> its pandas.DataFrame",
+        )
+    tables = {str(name): table_of_frame(frame, str(name)) for name, frame in frames.items()}
+    held = None if test is None else table_of_frame(test, "test")
+    return _islands(tables, held, target, "frames", 0, **options)
+
+
+def from_csv_folder(
+    folder: str | Path,
+    *,
+    target: str | Sequence[str] | None,
+    test: str | None = None,
+    delimiter: str = ",",
+    decimal: str = ".",
+    encoding: str = "utf-8",
+    **options: Any,
+) -> Islands:
+    """Make a client of each CSV file in a folder, named after the file: ``from_csv_folder("hospitals", target="died", test="held_out.csv")``.
+
+    Text columns and classes get common codes, as in `from_dataframes`. Files end in ``.csv`` or ``.csv.gz``.
+
+    Args:
+        folder: the folder.
+        target: target column, or columns.
+        test: name of the file in the folder with the server's test rows.
+        delimiter: the separator of the values.
+        decimal: the decimal sign, "." or ",".
+        encoding: the encoding of the text.
+        options: ``task``, ``features``, ``keep``, ``drop``, ``categories`` and ``citation``, see `read_csv`.
+
+    Raises:
+        DataError: there is no such folder or file, or no CSV file in it; else as in `read_csv`.
+    """
+    place = Path(folder)
+    found = sorted(place.glob("*.csv")) + sorted(place.glob("*.csv.gz"))
+    files = {path.name: path for path in found if path.is_file()}
+    if test is not None and test not in files:
+        raise DataError(
+            f"test={test!r}: there is no such CSV file.{nearest(test, files)}",
+            where=str(place),
+            remedy=f"use one of {', '.join(files)}" if files else "give the folder with the files",
+        )
+    tables = {
+        name.removesuffix(".gz").removesuffix(".csv"): table_of_csv(
+            path, delimiter=delimiter, decimal=decimal, encoding=encoding
+        )
+        for name, path in files.items()
+        if name != test
+    }
+    if not tables:
+        raise DataError(
+            "there is no CSV file" if place.is_dir() else "there is no such folder",
+            where=str(place),
+            remedy="give a folder with one file NAME.csv for each client",
+        )
+    held = None if test is None else table_of_csv(files[test], delimiter=delimiter, decimal=decimal, encoding=encoding)
+    return _islands(tables, held, target, "files", 2, **options)
+
+
+def _islands(
+    tables: Tables,
+    test: Mapping[str, Array] | None,
+    target: str | Sequence[str] | None,
+    scheme: str,
+    row_offset: int,
+    *,
+    task: str | None = None,
+    categories: Mapping[str, Sequence[str]] | None = None,
+    **options: Any,
+) -> Islands:
+    everyone = {**tables, **({} if test is None else {"test": test})}
+    if len(everyone) < len(tables) + (test is not None) or not tables:
+        raise DataError(
+            "a client is named 'test'" if tables else "there are no tables",
+            where=scheme,
+            remedy="give every client a table and a name other than 'test'",
+        )
+    _require_same_columns(everyone)
+    targets = [target] if isinstance(target, str) else list(target or ())
+    used = _used(next(iter(tables.values())), targets, options)
+    fixed = {**_texts(everyone, used, categories or {}, row_offset), **(categories or {})}
+    task = _task(everyone, targets, task, fixed)
+    if task == "classification" and len(targets) == 1 and targets[0] not in fixed:
+        fixed[targets[0]] = names_of_classes(np.concatenate([table[targets[0]] for table in everyone.values()]))
+
+    def made(name: str) -> Dataset:
+        known = {column: words for column, words in fixed.items() if column in everyone[name]}
+        return from_table(
+            everyone[name], target=target, task=task, categories=known, name=name, row_offset=row_offset, **options
+        )
+
+    return Islands.from_datasets(
+        {name: made(name) for name in tables}, test=None if test is None else made("test"), scheme=scheme
+    )
+
+
+def _used(table: Mapping[str, Array], targets: Sequence[str], options: Mapping[str, Any]) -> list[str]:
+    """The columns that become features or targets, as `from_table` chooses them."""
+    features = options.get("features")
+    out = {*options.get("keep", ()), *options.get("drop", ())}
+    chosen = [column for column in table if column not in out] if features is None else list(features)
+    return [column for column in table if column in {*chosen, *targets}]
+
+
+def _require_same_columns(tables: Tables) -> None:
+    first, columns = next((name, list(table)) for name, table in tables.items())
+    for name, table in tables.items():
+        if set(table) != set(columns):
+            lacks, more = sorted(set(columns) - set(table)), sorted(set(table) - set(columns))
+            said = "; ".join(
+                [*([f"lacks {', '.join(lacks)}"] if lacks else []), *([f"has also {', '.join(more)}"] if more else [])]
+            )
+            raise DataError(
+                f"table {name!r} {said}, compared with table {first!r}",
+                where=f"table {name!r}",
+                remedy="give all tables the same columns, or leave columns out with drop= before you pass them",
+            )
+
+
+def _texts(
+    tables: Tables, used: Iterable[str], given: Mapping[str, Sequence[str]], row_offset: int
+) -> dict[str, list[str]]:
+    """The categories of each text column: all values that some table has, sorted."""
+    found: dict[str, list[str]] = {}
+    for column in used:
+        parts = {name: table[column] for name, table in tables.items() if table[column].dtype.kind == "U"}
+        if not parts or column in given:
+            continue
+        for name, values in parts.items():
+            require_categories(values, column, f"table {name!r}", row_offset)
+        values = np.concatenate([table[column].astype(np.str_) for table in tables.values()])
+        found[column] = np.unique(values[~missing(values)]).tolist()
+    return found
+
+
+def _task(tables: Tables, targets: Sequence[str], task: str | None, fixed: Mapping[str, Sequence[str]]) -> str | None:
+    """The task that the targets of all tables together imply."""
+    if task is not None or len(targets) != 1 or targets[0] in fixed:
+        return task
+    values = [table.get(targets[0]) for table in tables.values()]
+    known = [column for column in values if column is not None]
+    return inferred(np.concatenate(known), targets[0], "all") if known else None
