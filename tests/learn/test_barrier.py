@@ -135,7 +135,7 @@ def test_engines_agree(engine):
     [
         (PartialBarrier(replies=9), {}, "replies=9, but only 5 clients work at once"),
         (PartialBarrier(replies=3), {"selection": Uniform(2)}, "replies=3, but only 2 clients work at once"),
-        (PartialBarrier(), {"algorithm": SufficientStatistics()}, "forgets what it had"),
+        (PartialBarrier(), {"algorithm": SufficientStatistics()}, "discards its previous state"),
         (PartialBarrier(), {"algorithm": FedSSO(batch_size=None)}, "pairs models and gradients of one round"),
     ],
 )

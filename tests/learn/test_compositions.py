@@ -96,7 +96,7 @@ REFUSED = {
         "server optimised",
     ): "computes its statistics exactly, with nothing to extrapolate or to step along",
     ("SufficientStatistics", "upcycled"): "computes its statistics exactly, with nothing to extrapolate",
-    ("SufficientStatistics", "error feedback"): "adds up what all clients sent, and forgets what it had",
+    ("SufficientStatistics", "error feedback"): "adds up what all clients sent, and discards its previous state",
     ("SufficientStatistics", "gossip"): "adds up what all clients sent",
 }
 """``(algorithm, composition) -> reason``: what makes no sense."""

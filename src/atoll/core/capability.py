@@ -66,7 +66,7 @@ class Need:
 SINGLE_REPLIES = Capability(
     "single replies",
     of=("reducer",),
-    means="The server sees every reply by itself.",
+    means="The server sees each single reply.",
     lack="reveals sums only",
     instead="a plain reducer",
 )
@@ -74,29 +74,29 @@ DROPPABLE = Capability(
     "droppable replies",
     of=("replies", "reducer"),
     means="A reply that the server drops leaves nothing behind at its client.",
-    lack="has clients that keep state, and what they kept of a dropped reply the server would never know",
+    lack="has clients that keep state, which a dropped reply would change without the server knowing",
     instead="an algorithm whose clients keep no state, such as FedAvg",
     some=True,
 )
 DISTINCT_CLIENTS = Capability(
     "distinct clients",
     of=("selection",),
-    means="No client is twice in a round.",
+    means="No client takes part twice in a round.",
     lack="may draw a client twice",
     instead="a rule that draws without replacement",
 )
 NUMBERS = Capability(
     "numbers",
     of=("uplink",),
-    means="What a stage sends are numbers, on which a stage behind it can act.",
+    means="A stage sends numbers, on which a later stage can act.",
     lack="sends a binary form before that",
     instead="no such stage before it",
 )
 STEPS = Capability(
     "steps",
     of=("algorithm",),
-    means="A round goes on from what the last one left, and what is late or left over still counts.",
-    lack="adds up what all clients sent, and forgets what it had",
+    means="A round continues from the state of the last one, so late or leftover values still count.",
+    lack="adds up what all clients sent, and discards its previous state",
     instead="an algorithm that takes steps, such as FedAvg",
 )
 SERVER = Capability(
@@ -116,8 +116,8 @@ CENTRAL_SERVER = Capability(
 FIXED_COHORT = Capability(
     "fixed cohort",
     of=("pacing", "topology"),
-    means="Who is asked is known before a round begins, and the round is theirs.",
-    lack="does not know before a round who is in it",
+    means="The clients of a round are known before it begins, and it accepts no others.",
+    lack="does not know before a round which clients are in it",
     instead="Synchronous() on Star()",
 )
 PROTECTION = Capability(
@@ -131,28 +131,28 @@ PROTECTION = Capability(
 RELEASED_ONLY = Capability(
     "released replies only",
     of=("topology",),
-    means="Whatever a client sends, to whomever, follows from the replies that a privacy mechanism released and from what others sent.",
+    means="Every message of a client depends only on replies that a privacy mechanism released and on messages from others.",
     lack="does not say that a privacy mechanism is sound on it",
     instead="Star(), or a topology of your own that offers it",
 )
 REPLIES_ONLY = Capability(
     "replies only",
     of=("selection", "evaluation"),
-    means="Clients tell nothing besides their replies.",
-    lack="has clients tell more, which would leave the clients without noise",
+    means="Clients send nothing besides their replies.",
+    lack="has clients send more, which would leave the clients without noise",
     instead="Uniform(), and an evaluation at the server",
 )
 NO_BUFFERS = Capability(
     "no buffers",
     of=("model",),
-    means="No running statistics travel beside the parameters.",
-    lack="has running statistics of normalisation layers beside them",
+    means="No running statistics are sent with the parameters.",
+    lack="has running statistics of normalisation layers",
     instead="buffers='local', or a model without batch normalisation",
 )
 UNMEASURED = Capability(
     "no measurements",
     of=("replies",),
-    means="A reply holds values that stages act on, and no measurements beside them.",
+    means="A reply has only values that stages act on, and no measurements.",
     lack="sends measurements, which would leave the clients without noise",
     instead="an algorithm that sends updates alone, such as FedAvg()",
 )

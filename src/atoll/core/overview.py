@@ -19,7 +19,7 @@ class Overview:
 
     Attributes:
         title: the first line.
-        lines: name -> text.
+        lines: maps a name to its text.
     """
 
     title: str

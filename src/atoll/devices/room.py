@@ -13,16 +13,16 @@ PARTS = (
         "How fast devices and links are, and when they fail.",
     ),
     PartKind(
-        "distribution", _HOME, is_class("atoll.devices:Distribution"), "How a trait is spread over devices.",
+        "distribution", _HOME, is_class("atoll.devices:Distribution"), "The distribution of a trait over devices.",
         "Distribution",
     ),
     PartKind("compute rule", _HOME, is_class("atoll.devices:Compute"), "How long a device computes.", "Compute"),
     PartKind("link rule", _HOME, is_class("atoll.devices:Link"), "How long bytes take to a device and back.", "Link"),
     PartKind(
-        "availability", _HOME, is_class("atoll.devices:Availability"), "When devices can be asked.", "Availability"
+        "availability", _HOME, is_class("atoll.devices:Availability"), "When devices are available.", "Availability"
     ),
     PartKind(
         "trace", _HOME, any_of(is_class("atoll.devices:Trace"), gives("Recorded")),
-        "What goes wrong, by turn and device.", "Trace",
+        "Which devices crash, and when.", "Trace",
     ),
 )  # fmt: skip

@@ -17,7 +17,7 @@ _MEASURES = 4
 
 
 def of_result(result: Result) -> Overview:
-    """What a run gave, in six lines."""
+    """The result of a run in six lines."""
     rows, job = result.metrics.rows, result.job
     rounds = f"{len(rows)} of {job.most_rounds}" if job.most_rounds else str(len(rows))
     engine = result.engine.get("name", "")

@@ -20,7 +20,7 @@ def plot_history(history: History, job: Job, names: Sequence[str] = (), axes: An
 
     Args:
         history: the records.
-        job: whose measures are drawn when there are no names.
+        job: the job whose measures are drawn if there are no names.
         names: columns of the records.
         axes: matplotlib axes to draw into; by default those of a new figure.
 
@@ -28,7 +28,7 @@ def plot_history(history: History, job: Job, names: Sequence[str] = (), axes: An
         The axes.
 
     Raises:
-        ConfigError: a column that no round has, or nothing was measured.
+        ConfigError: no round has the column, or nothing was measured.
         MissingExtraError: matplotlib is not installed.
     """
     measured = set(history.names)

@@ -13,6 +13,6 @@ PARTS = (
         "tracker",
         ("atoll.report.mlflow", "atoll.report.tensorboard"),
         inspect.isclass,
-        "Who else is told of every round.",
+        "Further receivers of each round's record.",
     ),
 )

@@ -1,4 +1,4 @@
-"""What a person who calls ``simulate`` sees of the run: its progress, and where Ctrl-C has stopped it."""
+"""What a caller of ``simulate`` sees of the run: its progress, and where Ctrl-C stopped it."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ Restore = Callable[[list[dict[str, Any]]], None]
 
 
 class Watch:
-    """Listens to a run: passes its records on, shows them, and ends it after the record during which Ctrl-C was pressed.
+    """Listens to a run: passes on its records, shows them, and ends the run after the record during which Ctrl-C was pressed.
 
     Args:
-        job: what runs.
+        job: the job.
         rounds: the display, if there is one.
         on_record: the caller's own listener; it is called first.
-        on_restore: the same, for the records that a resumed run continues from.
+        on_restore: the caller's listener for the records that a resumed run continues from.
     """
 
     def __init__(self, job: Job, rounds: Rounds | None, on_record: Record | None, on_restore: Restore | None) -> None:
@@ -42,10 +42,10 @@ class Watch:
         self._stopped = False
 
     def record(self, row: dict[str, Any]) -> None:
-        """Pass a record on, and stop after it if asked.
+        """Pass on a record, and stop after it if requested.
 
         Raises:
-            StopRun: Ctrl-C was pressed, or the caller's listener wants to stop.
+            StopRun: Ctrl-C was pressed, or the caller's listener requested a stop.
         """
         if self._rounds is not None:
             self._rounds.record(row)
@@ -55,14 +55,14 @@ class Watch:
         self.stopping(row)
 
     def restore(self, rows: list[dict[str, Any]]) -> None:
-        """Pass on what a resumed run continues from."""
+        """Pass on the records that a resumed run continues from."""
         if self._rounds is not None:
             self._rounds.begin(len(rows))
         if self._on_restore is not None:
             self._on_restore(rows)
 
     def explain(self, fed: Federation, folder: Path | None) -> None:
-        """Say where an interrupted run ended, and how to go on."""
+        """Print where an interrupted run ended, and how to continue it."""
         if not self._stopped:
             return
         most = self._job.most_rounds
@@ -70,12 +70,12 @@ class Watch:
         if folder is None:
             _tell(f"{done}. Without folder=... there is no checkpoint to resume from")
         else:
-            _tell(f"{done}. To go on, make the same call with folder={str(folder)!r}, resume=True")
+            _tell(f"{done}. To continue, make the same call with folder={str(folder)!r}, resume=True")
 
 
 @contextlib.contextmanager
 def own_display() -> Iterator[None]:
-    """What runs inside has a display of its own: ``simulate`` shows no progress unless it must."""
+    """Mark the code inside as having its own display: ``simulate`` then shows progress only on request."""
     token = _own.set(True)
     try:
         yield
@@ -87,11 +87,11 @@ def own_display() -> Iterator[None]:
 def watching(job: Job, on_record: Record | None, on_restore: Restore | None, progress: bool | None) -> Iterator[Watch]:
     """Listen to the run inside, and to SIGINT.
 
-    A handler of the caller's own stays in place, and so does a signal that is ignored.
+    A handler of the caller stays in place, and an ignored signal stays ignored.
 
     Args:
-        job: what runs.
-        on_record: called with every record.
+        job: the job.
+        on_record: called with each record.
         on_restore: called with the records that a resumed run continues from.
         progress: see ``simulate``.
     """
@@ -103,7 +103,7 @@ def watching(job: Job, on_record: Record | None, on_restore: Restore | None, pro
 
 
 def _display(progress: bool | None, job: Job) -> contextlib.AbstractContextManager[Rounds | None]:
-    """The display; what cannot be one is not worth loading rich for."""
+    """The display, if there is one; rich is loaded only then."""
     if progress is False or (progress is None and (_own.get() or not _may_show())):
         return contextlib.nullcontext()
     from atoll.report.progress import displayed

@@ -9,10 +9,10 @@ __all__ = ["PARTS"]
 PARTS = (
     PartKind(
         "uplink stage", ("atoll.core.requests.stage", "atoll.stages"), is_class("atoll.core.requests.stage:Stage"),
-        "What happens to an update on its way up.", "Stage",
+        "What happens to an update on its way to the server.", "Stage",
     ),
     PartKind(
         "reducer", ("atoll.core.federation.reducer", "atoll.secure"), is_class("atoll.core.federation.reducer:Reducer"),
-        "How replies become one.", "Reducer",
+        "How replies are combined.", "Reducer",
     ),
 )  # fmt: skip

@@ -23,11 +23,11 @@ __all__ = ["Engine", "RunContext"]
 
 
 class RunContext(Protocol):
-    """What an engine sees of the run that it serves: see `atoll.core.world.World`, which is one."""
+    """What an engine sees of the run that it serves; `atoll.core.world.World` is one."""
 
     @property
     def roster(self) -> Roster:
-        """Everyone."""
+        """All parties."""
         ...
 
     @property
@@ -37,17 +37,17 @@ class RunContext(Protocol):
 
     @property
     def clock(self) -> Clock:
-        """Virtual or real."""
+        """The run's clock, virtual or real."""
         ...
 
     @property
     def folder(self) -> Path | None:
-        """Where the run keeps its files, if anywhere."""
+        """Folder of the run's files, if it has one."""
         ...
 
     @property
     def resume(self) -> bool:
-        """Whether the run in the folder goes on."""
+        """Whether to continue the run in the folder."""
         ...
 
     @property
@@ -62,15 +62,15 @@ class RunContext(Protocol):
 
     @property
     def ledger(self) -> Ledger:
-        """Where privacy events go."""
+        """The ledger of privacy events."""
         ...
 
     def executor(self, *, vectorised: bool) -> Executor:
-        """An executor for the islands of the run."""
+        """Make an executor for the islands of the run."""
         ...
 
     def host(self, *, vectorised: bool = False) -> Host:
-        """An executor with state, journal and ledger."""
+        """Make an executor with state, journal and ledger."""
         ...
 
 

@@ -105,7 +105,7 @@ class Scope:
             try:
                 self.world.on_record(entry)
             except StopRun as stop:
-                self.world.asked = str(stop) or "somebody asked to stop"
+                self.world.asked = str(stop) or "a stop was requested"
 
     @property
     def ending(self) -> str | None:

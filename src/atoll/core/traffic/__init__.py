@@ -1,1 +1,1 @@
-"""Requests on their way: sent, awaited, taken into use or given up; in virtual time and between real parties."""
+"""Requests in flight: sent, awaited, used or given up; in virtual time and between real parties."""
