@@ -37,7 +37,9 @@ def test_a_broken_entry_is_in_nobodys_way(tmp_path: Path, monkeypatch: pytest.Mo
     (tmp_path / "empty_page.py").write_text("")
     monkeypatch.setattr(atoll.reproduce, "__path__", [*atoll.reproduce.__path__, str(tmp_path)])
     assert find_entry("fedavg-mnist").name == "fedavg-mnist"
-    with pytest.raises(ConfigError, match=r"'torn-page' cannot be loaded: RuntimeError: half a file.*mend that module"):
+    with pytest.raises(
+        ConfigError, match=r"'torn-page' cannot be loaded: RuntimeError: half a file.*repair that module"
+    ):
         find_entry("torn-page")
     assert run(["reproduce", "torn-page"]) == ConfigError.exit_code
     capsys.readouterr()

@@ -1,7 +1,7 @@
-"""Papers' tables, run again: every claim is a command.
+"""Reproductions of papers' tables: every claim is a command.
 
-An entry is one file of this package that defines ``ENTRY``; it is in the registry because it is there, by
-the module's name with dashes. A file that is broken is in nobody's way: it is loaded when its entry is asked for.
+An entry is one file of this package that defines ``ENTRY``; the registry finds it by the module's name with dashes. A
+broken file does not affect others: it is loaded only when its entry is asked for.
 """
 
 from typing import TYPE_CHECKING

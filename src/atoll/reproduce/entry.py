@@ -1,4 +1,4 @@
-"""What a reproduction is made of: an entry, its claims, and the lab that runs and keeps its trainings."""
+"""The parts of a reproduction: an entry, its claims, and the lab that runs and keeps its trainings."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ __all__ = ["Claim", "Entry", "Interrupted", "Lab", "NotKept", "TrainedRun"]
 
 @dataclass(frozen=True)
 class Claim:
-    """One statement of a paper and what we found.
+    """One statement of a paper, and our result.
 
     Attributes:
         claim: the statement, with its place in the paper.
-        paper: the paper's number; ``None`` where it gives none.
+        paper: the paper's number; ``None`` if it gives none.
         ours: our number.
-        holds: whether it holds here; ``None`` where it was not run, or what was run does not decide it.
-        note: by which rule it was judged, and how our setting differs.
-        part: the heading below which a page has it; empty for the statements that come first.
+        holds: whether it holds here; ``None`` if it was not run, or the runs do not decide it.
+        note: the rule that judges it, and how our setting differs.
+        part: its heading on a page; empty for the first statements.
     """
 
     claim: str
@@ -38,13 +38,13 @@ class Claim:
 
     @property
     def verdict(self) -> str:
-        """In words."""
+        """Return the verdict in words."""
         if self.holds is None:
             return "not run" if self.ours is None else "undecided"
         return "holds" if self.holds else "does not hold"
 
     def plain(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """Return it as plain data for JSON."""
         return asdict(self)
 
 
@@ -53,12 +53,12 @@ class Entry:
     """One reproduction.
 
     Attributes:
-        name: what the command line says.
+        name: its name on the command line.
         title: one line.
         source: the publication.
-        needs: what it needs that Atoll does not bring along, in words; empty for nothing.
+        needs: what it needs that Atoll does not include, in words; empty for nothing.
         run: ``(lab, quick) -> claims``.
-        folder: the folder of its trainings; empty for its name. Reproductions that have trainings in common share one.
+        folder: the folder of its trainings; empty for its name. Reproductions with common trainings share one.
     """
 
     name: str
@@ -70,11 +70,11 @@ class Entry:
 
 
 class Interrupted(Exception):  # noqa: N818 - a request of the user, not an error
-    """Somebody stopped a reproduction; what it finished is kept."""
+    """The user stopped a reproduction; finished trainings are kept."""
 
 
 class NotKept(Exception):  # noqa: N818 - says what is, not what went wrong
-    """A training that was not finished, where nothing may be trained."""
+    """A training is not finished, but nothing may be trained."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class TrainedRun:
 
     Attributes:
         folder: the run's folder.
-        rows: a record a round.
+        rows: one record for each round.
         seconds: how long it took when it ran.
     """
 
@@ -92,11 +92,11 @@ class TrainedRun:
     seconds: float
 
     def best(self, metric: str = "test/accuracy") -> float:
-        """The best value of a metric."""
+        """Return the best value of a metric."""
         return max(self._values(metric))
 
     def last(self, metric: str = "test/accuracy") -> float:
-        """The last value of a metric."""
+        """Return the last value of a metric."""
         return self._values(metric)[-1]
 
     def _values(self, metric: str) -> list[float]:
@@ -108,7 +108,7 @@ class TrainedRun:
         return found
 
     def rounds_to(self, target: float, metric: str = "test/accuracy") -> float | None:
-        """Rounds until the best value so far crosses a target, with linear interpolation (McMahan et al. 2017, section 3)."""
+        """Return the rounds until the best value so far crosses a target, with linear interpolation (McMahan et al. 2017, section 3)."""
         before, best = 0, 0.0
         for row in self.rows:
             if row.get(metric) is None:
@@ -123,13 +123,13 @@ class TrainedRun:
 
 @dataclass
 class Lab:
-    """Runs trainings and keeps them: one that was finished is read back, one that was stopped goes on.
+    """Runs trainings and keeps them: a finished one is read back, a stopped one continues.
 
     Attributes:
-        folder: where run folders are kept, one a configuration, named by its digest.
-        stopping: asks a training to stop.
-        watch: called with the title and the job of each training that begins; gives a listener for its records.
-        fresh: forget what was kept.
+        folder: the folder of run folders, one for each configuration, named by its digest.
+        stopping: tells whether a training must stop.
+        watch: called with the title and the job of each training that starts; returns a listener for its records.
+        fresh: discard kept trainings.
         kept: train nothing.
     """
 
@@ -141,11 +141,11 @@ class Lab:
     seconds: float = 0.0
 
     def train(self, settings: dict[str, Any]) -> TrainedRun:
-        """Train what a configuration says, or read it back.
+        """Train a configuration, or read it back.
 
         Raises:
-            Interrupted: somebody asked to stop.
-            NotKept: it would have to be trained, and nothing may be.
+            Interrupted: the user asked to stop.
+            NotKept: it is not kept, and nothing may be trained.
         """
         from atoll import __version__
 

@@ -1,10 +1,11 @@
 """FedAvg on MNIST: rounds to a target accuracy, and the distance to a model trained on pooled data.
 
-Source: McMahan, Moore, Ramage, Hampson, Agüera y Arcas, "Communication-Efficient Learning of Deep Networks from Decentralized Data", AISTATS
-2017 (arXiv 1602.05629v4), section 3, Tables 1 and 2: a multilayer perceptron with two hidden layers of 200 units (2NN, 199,210 parameters)
-reaches 97 % of the test set, a CNN (1,663,370 parameters) 99 %, with 100 clients of 600 examples, IID or with two shards of sorted labels each.
-The paper tuned the learning rate of every cell on a grid; we use one for each model. It reports the best accuracy so far, crossed with linear
-interpolation; so do we. The settings of the quick form were chosen after looking at the test rows: it is a smoke test, no evidence.
+Source: McMahan, Moore, Ramage, Hampson, Agüera y Arcas, "Communication-Efficient Learning of Deep Networks from
+Decentralized Data", AISTATS 2017 (arXiv 1602.05629v4), section 3, Tables 1 and 2: a multilayer perceptron with two
+hidden layers of 200 units (2NN, 199,210 parameters) reaches 97 % of the test set, a CNN (1,663,370 parameters) 99 %,
+with 100 clients of 600 examples, IID or with two shards of sorted labels each. The paper tuned the learning rate of
+every cell on a grid; we use one for each model. It reports the best accuracy so far, crossed with linear interpolation;
+so do we. The settings of the quick form were chosen after looking at the test rows: it is a smoke test, not evidence.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["ENTRY", "paper_cnn", "some_digits"]
 
 _SLACK = 1.5
-"""Rounds that we allow ourselves, as a factor on the paper's: it took the best of a dozen learning rates."""
+"""Rounds that we allow, as a factor on the paper's, which took the best of a dozen learning rates."""
 _QUICK_ROWS = 5_000
 _CAVEAT = "; its settings were chosen after looking at the test rows: a smoke test, no evidence"
 
@@ -34,7 +35,7 @@ def some_digits(rows: int | None = None, writers: bool = False, flat: bool = Tru
 
     Args:
         rows: how many training rows; ``None`` for all.
-        writers: with a column that says who wrote each digit.
+        writers: add a column with the writer of each digit.
         flat: 784 features instead of an image.
     """
     from atoll.data import mnist, qmnist_writers
@@ -52,9 +53,9 @@ def some_digits(rows: int | None = None, writers: bool = False, flat: bool = Tru
 
 
 def paper_cnn() -> Callable[[], nn.Module]:
-    """Makes the paper's CNN: 5x5 convolutions with 32 and 64 channels, each with 2x2 max-pooling, 512 units, softmax; 1,663,370 parameters.
+    """Return a maker of the paper's CNN: 5x5 convolutions with 32 and 64 channels, each with 2x2 max-pooling, 512 units, softmax; 1,663,370 parameters.
 
-    A maker and no model, so that its weights follow the run's seed.
+    It returns a maker, not a model, so that the weights follow the run's seed.
     """
 
     def make() -> nn.Module:
@@ -79,7 +80,7 @@ _WRITERS = {"name": "natural", "column": "writer"}
 
 
 def _settings(name: str, source: dict[str, Any], partition: dict[str, Any], **changes: Any) -> dict[str, Any]:
-    """A run: 10 % of the clients a round, batches of 10."""
+    """Return a run's settings: 10 % of the clients per round, batches of 10."""
     algorithm = {"name": "FedAvg", "lr": 0.1, "epochs": 1, "batch_size": 10, **changes.pop("algorithm", {})}
     return {
         "name": name,
@@ -94,7 +95,7 @@ def _settings(name: str, source: dict[str, Any], partition: dict[str, Any], **ch
 
 
 def _pooled(name: str, source: dict[str, Any], epochs: int, lr: float = 0.1, **changes: Any) -> dict[str, Any]:
-    """The same model where one client holds everything; a round is an epoch."""
+    """Return the settings of the same model with all data at one client; a round is an epoch."""
     one = {"name": "iid", "parties": 1}
     return _settings(name, source, one, selection="Everyone", rounds=epochs, algorithm={"lr": lr}, **changes)
 
@@ -107,9 +108,9 @@ def _full(lab: Lab) -> list[Claim]:
     until = {"stop": [{"name": "Target", "metric": "test/accuracy", "value": 0.97}]}
     iid = lab.train(_settings("mnist-2nn-iid", {}, _IID, rounds=200))
     skewed = lab.train(_settings("mnist-2nn-shards", {}, _SHARDS, rounds=1000, **until))
-    # As long as the paper's other clients that differ from one another may take: 1.5 times 664 rounds.
+    # As long as the paper's other clients with different data may take: 1.5 times 664 rounds.
     writers = lab.train(_settings("mnist-2nn-writers", {"writers": True}, _WRITERS, rounds=1000))
-    # A writer has 111 digits, not 600: with five epochs its steps a round are about those of Table 1 (56 and 60).
+    # A writer has 111 digits, not 600: with five epochs its steps per round are about those of Table 1 (56 and 60).
     longer = lab.train(
         _settings("mnist-2nn-writers-5", {"writers": True}, _WRITERS, rounds=1000, algorithm={"epochs": 5}, **until)
     )

@@ -1,7 +1,7 @@
-"""FedProf with a part of CIFAR-10: what the thesis says of the L-Task, asked of coloured images.
+"""FedProf with a part of CIFAR-10: the thesis's statements about the L-Task, tested on colour images.
 
-Source: `atoll.reproduce.fedprof`; the protocol, which is ours: `atoll.reproduce.fedprof.colour`. Partial aggregation only: full aggregation needs some six times
-as many rounds.
+Source: `atoll.reproduce.fedprof`; the protocol, which is ours: `atoll.reproduce.fedprof.colour`. Partial aggregation
+only: full aggregation needs some six times as many rounds.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def _run(lab: Lab, quick: bool) -> list[Claim]:
 
 
 def _seen(protocol: FedProfProtocol, trained: Sequence[TrainedRun]) -> list[Claim]:
-    """How far clients' profiles are from the server's, by the first model and by the last."""
+    """Judge how far clients' profiles are from the server's, with the first model and with the last."""
     first = [divergences(protocol, seed) for seed in range(len(trained))]
     last = [divergences(protocol, seed, read_model(run.folder.model_file)) for seed, run in enumerate(trained)]
     return [

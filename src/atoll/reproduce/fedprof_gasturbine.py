@@ -1,7 +1,8 @@
 """FedProf, S-Task: fifty sensors of a gas turbine, half of them with bad data.
 
-Source and protocol: `atoll.reproduce.fedprof`; data and models: `atoll.reproduce.fedprof.tasks`. Time and energy a round are judged without training, all
-else by medians of ten seeds, each with its own partition, bad clients and devices.
+Source and protocol: `atoll.reproduce.fedprof`; data and models: `atoll.reproduce.fedprof.tasks`. Time and energy per
+round are judged without training, everything else by medians of ten seeds, each with its own partition, bad clients and
+devices.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""FedProf, L-Task: a thousand devices with digits; and what section 5.3 says of data quality and of representations.
+"""FedProf, L-Task: a thousand devices with digits; and the statements of section 5.3 about data quality and representations.
 
-Source and protocol: `atoll.reproduce.fedprof`. Time and energy of rounds are simulated without training, in full. What is trained is smaller than the thesis's:
-see `atoll.reproduce.fedprof.lab.SMALL`, `atoll.reproduce.fedprof.quality` and `atoll.reproduce.fedprof.shapes`.
+Source and protocol: `atoll.reproduce.fedprof`. Time and energy of rounds are simulated without training, in full.
+Training is smaller than the thesis's: see `atoll.reproduce.fedprof.lab.SMALL`, `atoll.reproduce.fedprof.quality` and
+`atoll.reproduce.fedprof.shapes`.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from .fedprof.shapes import fan_in, judge_shapes, shapes
 __all__ = ["ENTRY"]
 
 _NEARER = 0.8
-"""A second target: fewer local steps than the thesis's leave most methods short of its 0.9."""
+"""A second target: with fewer local steps than the thesis's, most methods do not reach its 0.9."""
 
 
 def _run(lab: Lab, quick: bool) -> list[Claim]:
@@ -35,7 +36,7 @@ def _run(lab: Lab, quick: bool) -> list[Claim]:
 
 
 def _trained(lab: Lab, protocol: FedProfProtocol) -> list[Claim]:
-    """Both groups, and who is heard in them."""
+    """Judge both groups, and which clients take part in them."""
     trained, share = runs(lab, protocol), protocol.shares[0]
     claims = judge_trained(IMAGES, cells("images", trained))
     claims += judge_sooner(IMAGES, cells("images", trained, _NEARER), _NEARER)

@@ -1,7 +1,7 @@
 """HybridFL, Task 2: rounds, time and energy of five hundred clients.
 
-Source and protocol: `atoll.reproduce.hybridfl`. Round lengths are simulated without training, in full; energy is that of the rounds which the thesis needed.
-What is trained is smaller than the thesis's: see `atoll.reproduce.hybridfl.protocol`.
+Source and protocol: `atoll.reproduce.hybridfl`. Round lengths are simulated without training, in full; energy is for
+the rounds that the thesis needed. Training is smaller than the thesis's: see `atoll.reproduce.hybridfl.protocol`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _run(lab: Lab, quick: bool) -> list[Claim]:
     if quick:
         return timed + _trained(lab, [_QUICK])
     lower = _trained(lab, [replace(protocol, goal=0.85) for protocol in SMALL], _LOWER)
-    again = [claim for claim in lower if "best accuracy" not in claim.claim]  # which no target changes
+    again = [claim for claim in lower if "best accuracy" not in claim.claim]  # which does not depend on the target
     return timed + _trained(lab, SMALL) + again + _trained(lab, [LENET], _ONE)
 
 

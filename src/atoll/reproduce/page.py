@@ -1,11 +1,11 @@
 """The page of a reproduction: its verdicts and tables in Markdown, written by the command that made them.
 
-A page has a place for each reproduction that it tells of, between two marks that readers do not see::
+A page has a place for each of its reproductions, between two marks that readers do not see::
 
     <!-- atoll reproduce NAME -->
     <!-- end of NAME -->
 
-What stands there is replaced; the words around it are the author's. A page that is not there yet is made.
+The command replaces the text between the marks and leaves the rest. It creates a missing page.
 """
 
 from __future__ import annotations
@@ -44,20 +44,20 @@ class Page:
 
     @property
     def marks(self) -> tuple[str, str]:
-        """The lines before and after what is written."""
+        """Return the lines before and after the written text."""
         return f"<!-- atoll reproduce {self.entry.name} -->", f"<!-- end of {self.entry.name} -->"
 
     def check(self) -> Page:
         """Refuse a page that has no place for the reproduction, before anything is trained.
 
         Raises:
-            ConfigError: the page is there, but not each mark once, in order.
+            ConfigError: the page exists, but does not have each mark once, in order.
         """
         self._around()
         return self
 
     def write(self, found: dict[str, Any]) -> None:
-        """Replace what stands between the marks by what `reproduce` found."""
+        """Replace the text between the marks by the result of `reproduce`."""
         before, after = self._around()
         begin, end = self.marks
         text = "\n".join([begin, block(found), end])
@@ -77,7 +77,7 @@ class Page:
 
 
 def block(found: dict[str, Any]) -> str:
-    """What `reproduce` found, in Markdown: how many statements hold, and a table for each part.
+    """Return the result of `reproduce` in Markdown: how many statements hold, and a table for each part.
 
     A column that is empty throughout a table is left out.
     """

@@ -1,4 +1,4 @@
-"""Which reproductions there are."""
+"""The registry of reproductions."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ __all__ = ["entries", "find_entry", "names", "reproduce"]
 
 
 def names() -> list[str]:
-    """Every entry's name. Nothing is loaded."""
+    """Return every entry's name, without loading any."""
     return sorted(reproductions())
 
 
 def find_entry(name: str) -> Entry:
-    """An entry by name; no other is loaded.
+    """Return an entry by name; no other is loaded.
 
     Raises:
         ConfigError: there is none, or its module cannot be loaded.
-        AtollError: the module's own, as it is.
+        AtollError: the module's own error.
     """
     known = names()
     if name not in known:
@@ -41,13 +41,13 @@ def find_entry(name: str) -> Entry:
         raise ConfigError(
             f"the reproduction {name!r} cannot be loaded: {type(error).__name__}: {error}",
             where=module,
-            remedy="mend that module; the other reproductions do without it",
+            remedy="repair that module; the other reproductions work without it",
         ) from error
     return made
 
 
 def entries() -> dict[str, Entry | AtollError]:
-    """Every entry by name, or why it cannot be loaded."""
+    """Return every entry by name, or why it cannot be loaded."""
     found: dict[str, Entry | AtollError] = {}
     for name in names():
         try:
@@ -61,16 +61,16 @@ def reproduce(name: str, lab: Lab, *, quick: bool = False) -> dict[str, Any]:
     """Run an entry.
 
     Args:
-        name: of the entry.
+        name: the entry's name.
         lab: runs and keeps its trainings.
-        quick: on less data and in less than a minute; judged only on what it ran.
+        quick: use less data and less than a minute; judge only these runs.
 
     Returns:
-        ``{"name": ..., "claims": [{"claim", "paper", "ours", "holds", "note", "part"}, ...], "seconds": ...}``; the seconds are those
-        that the trainings took when they ran, also if they were read back.
+        ``{"name": ..., "claims": [{"claim", "paper", "ours", "holds", "note", "part"}, ...], "seconds": ...}``; the
+        seconds are those of the trainings when they ran, even if they were read back.
 
     Raises:
-        CheckpointError: nothing may be trained, and it cannot judge what was kept alone.
+        CheckpointError: nothing may be trained, and the kept trainings are not enough.
     """
     try:
         claims = find_entry(name).run(lab, quick)

@@ -1,4 +1,4 @@
-"""What the room of reproductions brings: an entry a module."""
+"""What the room of reproductions provides: one entry per module."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _OTHERS = {"entry", "page", "registry", "room"}
 
 
 def reproductions() -> dict[str, str]:
-    """Every entry's name, that of its module with dashes -> the module. Nothing is loaded."""
+    """Return every entry's name (its module's, with dashes) -> the module, without loading any."""
     package = importlib.import_module("atoll.reproduce")
     found = (m.name for m in pkgutil.iter_modules(package.__path__) if not m.ispkg)
     return {name.replace("_", "-"): f"atoll.reproduce.{name}" for name in found if name not in _OTHERS}

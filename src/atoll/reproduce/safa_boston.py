@@ -1,4 +1,4 @@
-"""SAFA on Boston housing: the tables and statements of the thesis about it, and ours beside them. Protocol: `atoll.reproduce.safa`."""
+"""SAFA on Boston housing: the thesis's tables and statements against ours. Protocol: `atoll.reproduce.safa`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SAFA on KDD Cup 1999: the tables and statements of the thesis about it, and ours beside them. Protocol: `atoll.reproduce.safa`."""
+"""SAFA on KDD Cup 1999: the thesis's tables and statements against ours. Protocol: `atoll.reproduce.safa`."""
 
 from __future__ import annotations
 

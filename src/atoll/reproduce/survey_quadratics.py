@@ -35,7 +35,7 @@ def _rate(rate: Rate) -> Claim:
 
 
 def _complete() -> Claim:
-    """Every method of the catalogue is above, or no source gives it a rate."""
+    """Judge that every method of the catalogue is above, or no source gives it a rate."""
     claimed, without = {name for rate in rates() for name in rate.methods}, unclaimed()
     why = "; ".join(f"{reason}: {', '.join(names)}" for reason, names in without.items())
     count = len({*kinds(), *programs()})

@@ -1,8 +1,9 @@
 """Upcycled-FL, Table 1: the columns FEMNIST and Sent140 with 90 % stragglers, on stand-ins.
 
-Source and protocol: `atoll.reproduce.upcycled`; data and models, and how they differ from the paper's: `atoll.reproduce.upcycled.columns`. Scaled
-down besides, so that all cells take about 40 minutes of one processor, most of it the tweets': ``T = 20`` against 40, five local epochs, 4,160 of the tweets
-(two mini-batches a client), and learning rates picked from three, with one seed and ``T = 10``. The rows of FedYogi are lost in our copy.
+Source and protocol: `atoll.reproduce.upcycled`; data and models, and how they differ from the paper's:
+`atoll.reproduce.upcycled.columns`. Also scaled down, so that all cells take about 40 minutes of one processor, most of
+it for the tweets: ``T = 20`` against 40, five local epochs, 4,160 of the tweets (two mini-batches a client), and
+learning rates picked from three, with one seed and ``T = 10``. The rows of FedYogi are lost in our copy.
 """
 
 from __future__ import annotations

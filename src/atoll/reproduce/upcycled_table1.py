@@ -1,6 +1,7 @@
 """Upcycled-FL, Table 1: test accuracy with 90 % stragglers, on the four synthetic populations.
 
-Source and protocol: `atoll.reproduce.upcycled`. The rows of FedYogi are lost in our copy of the paper. The table's other two columns (FEMNIST, Sent140) are stood in for by `upcycled-columns`.
+Source and protocol: `atoll.reproduce.upcycled`. The rows of FedYogi are lost in our copy of the paper.
+`upcycled-columns` replaces the table's other two columns (FEMNIST, Sent140).
 """
 
 from __future__ import annotations

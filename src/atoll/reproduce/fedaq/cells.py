@@ -1,4 +1,4 @@
-"""Cells of the table: a method on a task, over seeds, and what it took to reach the target."""
+"""Cells of the table: a method on a task, over seeds, and the cost of reaching the target."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class FedAQCell:
     Attributes:
         method: the row.
         task: the column.
-        rounds: until the target, one a seed; ``None`` where it was not reached.
+        rounds: until the target, for each seed; ``None`` if it was not reached.
         best: the best accuracy of each seed until then.
         measured: bytes up of one client until then, mean of the seeds that reached it.
     """
@@ -37,24 +37,24 @@ class FedAQCell:
 
     @property
     def reached(self) -> list[int]:
-        """Rounds of the seeds that reached the target."""
+        """Return the rounds of the seeds that reached the target."""
         return [found for found in self.rounds if found is not None]
 
     @property
     def mean(self) -> float:
-        """Mean rounds; infinite if a seed did not reach the target."""
+        """Return the mean rounds; infinite if a seed did not reach the target."""
         return float(np.mean(self.reached)) if len(self.reached) == len(self.rounds) else float("inf")
 
     @property
     def bits(self) -> float:
-        """Uplink bits of one client until the target, as the paper counts: no headers, 32 bits a number that is not quantised."""
+        """Return the uplink bits of one client until the target, as the paper counts: no headers, 32 bits for a number that is not quantised."""
         return self.mean * self.method.bits * self.task.parameters
 
     def seconds(self, devices: int | None = None) -> float:
-        """Human time with the paper's sizes and computing at our rounds; a control computes as long as the method it is one of.
+        """Return the human time with the paper's sizes and computing at our rounds; a control computes as long as its base method.
 
         Args:
-            devices: that share the links; those of the paper's text if ``None``.
+            devices: devices that share the links; the number in the paper's text if ``None``.
         """
         column, base = COLUMNS[self.task.column], self.method.base
         row = base if base in column.cells else next(name for name in column.cells if BITS[name] == BITS[base])
@@ -75,13 +75,13 @@ class FedAQCell:
 
 
 def first_round(run: TrainedRun, target: float) -> int | None:
-    """The first round that meets the target."""
+    """Return the first round that meets the target."""
     met = [int(row["round"]) for row in run.rows if row.get(_METRIC) is not None and row[_METRIC] >= target]
     return met[0] if met else None
 
 
 def target_of(lab: Lab, task: FedAQTask) -> float:
-    """The task's target: the paper's, or the best that FedAvg has in all its rounds with the first seed."""
+    """Return the task's target: the paper's, or the best of FedAvg in all its rounds with the first seed."""
     return lab.train(settings(METHODS["FedAvg"], task, 0)).best() if task.target is None else task.target
 
 

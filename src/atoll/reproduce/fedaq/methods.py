@@ -18,12 +18,13 @@ class FedAQMethod:
     """A row of the table.
 
     Attributes:
-        name: as shown.
+        name: the name in tables.
         bits: for an entry of the model, up (and down), as the paper counts.
         algorithm: configuration for a task and a learning rate.
         streams: models sent each way.
         fast: runs at ``lr = gamma`` instead of ``eta``: a control.
-        unbiased: QSGD on the way up and nothing on the way down, as Algorithm 7 has it, instead of the authors' quantiser both ways.
+        unbiased: QSGD on the uplink and nothing on the downlink, as in Algorithm 7, instead of the authors' quantiser
+            in both directions.
     """
 
     name: str
@@ -35,12 +36,12 @@ class FedAQMethod:
 
     @property
     def base(self) -> str:
-        """The method that a control or a variant is one of, as the paper names it."""
+        """Return the base method of a control or a variant, as the paper names it."""
         return self.name.partition(",")[0]
 
     @property
     def each(self) -> int:
-        """Bits a number."""
+        """Return the bits per number."""
         return self.bits // self.streams
 
 
@@ -75,13 +76,13 @@ METHODS = {
 
 
 def settings(method: FedAQMethod, task: FedAQTask, seed: int, *, whole: bool = False) -> Config:
-    """A run's configuration: every client in every round.
+    """Return a run's configuration: every client in every round.
 
     Args:
         method: the row.
         task: the column.
         seed: of the partition, the model and everything else.
-        whole: all rounds, also past the target.
+        whole: all rounds, also beyond the target.
     """
     algorithm = method.algorithm(task, task.gamma if method.fast else task.lr)
     made: Config = {}

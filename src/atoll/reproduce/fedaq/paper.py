@@ -1,7 +1,4 @@
-"""What the paper prints, and what follows from its own rules for sizes and times.
-
-Source: Youn, Kumar, Abernethy, "Accelerated Federated Optimization with Quantization", IEEE Data Engineering Bulletin 45(4), 2022, section 6.
-"""
+"""The paper's printed values, and what follows from its own rules for sizes and times."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ BITS: Mapping[str, int] = {
     "FedAQ-II 8b": 16,
     "FedAQ-I 4b": 8,
 }
-"""Bits that a client sends an entry of the model; the paper's times count as many on the way down."""
+"""Bits that a client sends per entry of the model; the paper's times count as many on the downlink."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +27,7 @@ class Printed:
 
     Attributes:
         rounds: until the target.
-        bits: that one client has sent by then, to two digits.
+        bits: bits that one client has sent by then, to two digits.
         seconds: human time.
     """
 
@@ -45,8 +42,8 @@ class PaperColumn:
 
     Attributes:
         parameters: of the model, as the bits count them.
-        devices: that the text names.
-        fits: devices with which the printed times agree with each other.
+        devices: the number of devices in the text.
+        fits: the number of devices for which the printed times agree.
         cells: by method.
     """
 
@@ -56,7 +53,7 @@ class PaperColumn:
     cells: Mapping[str, Printed]
 
     def bits(self, method: str, rounds: int | None = None) -> int:
-        """Bits that one client sends: rounds times bits an entry times entries.
+        """Return the bits that one client sends: rounds times bits per entry times entries.
 
         Args:
             method: a row.
@@ -65,28 +62,28 @@ class PaperColumn:
         return (self.cells[method].rounds if rounds is None else rounds) * BITS[method] * self.parameters
 
     def residual(self, method: str, devices: int | None = None) -> float:
-        """Seconds of a printed round that neither the links nor the constant explain: ``R_comp T_sim``.
+        """Return the seconds of a printed round that neither the links nor the constant explain: ``R_comp T_sim``.
 
         Args:
             method: a row.
-            devices: that share the links; those of the text if ``None``.
+            devices: devices that share the links; the text's number if ``None``.
         """
         cell, model, size = self.cells[method], HumanTime(), self._bytes(method, devices)
         return model.ratio * model.simulated_in(cell.seconds / cell.rounds, size, size)
 
     def computing(self, devices: int | None = None) -> float:
-        """The mean residual of all rows: one constant for the column."""
+        """Return the mean residual of all rows: one constant for the column."""
         return sum(self.residual(name, devices) for name in self.cells) / len(self.cells)
 
     def seconds(
         self, method: str, rounds: int | None = None, devices: int | None = None, computing: float | None = None
     ) -> float:
-        """Human time from sizes.
+        """Return the human time from sizes.
 
         Args:
             method: a row.
             rounds: the paper's if ``None``.
-            devices: that share the links; those of the text if ``None``.
+            devices: devices that share the links; the text's number if ``None``.
             computing: ``R_comp T_sim`` of a round; the column's constant if ``None``.
         """
         size, model = self._bytes(method, devices), HumanTime()

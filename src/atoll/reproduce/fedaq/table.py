@@ -1,4 +1,4 @@
-"""The table and what the paper says of it, judged by rules that were fixed before anything ran."""
+"""The table and the paper's statements about it, judged by rules fixed before anything ran."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from .tasks import FedAQTask
 __all__ = ["claims_of", "column", "printed", "stability"]
 
 _SLACK = 1.5
-"""Rounds that a cell may take, as a factor on the paper's, whose batches, initial model, schedule and seeds are not stated."""
+"""Rounds that a cell may take, as a factor on the paper's; the paper does not state batches, initial model, schedule and seeds."""
 _AS_FAST = 1.15
-"""How many times the rounds still count as no slower."""
+"""Up to this factor, the rounds count as no slower."""
 _FAMILY = ("FedAQ-I 8b", "FedAQ-II 8b", "FedAQ-I 4b")
 _BASELINES = ("FedAvg", "FedPAQ 8b", "FedCOMGATE 8b", "FedAC-I")
 
 
 def printed() -> list[Claim]:
-    """The paper's own arithmetic: needs no training."""
+    """Judge the paper's own arithmetic, without training."""
     exact = [
         (name, method)
         for name, column in COLUMNS.items()
@@ -90,7 +90,7 @@ def _times(found: FedAQCell) -> str:
 
 
 def claims_of(cells: Mapping[str, FedAQCell]) -> list[Claim]:
-    """The statements about a column."""
+    """Return the claims about a column."""
     task = next(iter(cells.values())).task
     column = {name: found for name, found in cells.items() if name in _FAMILY + _BASELINES}
     made = [
@@ -143,7 +143,7 @@ def _no_slower(task: FedAQTask, quantised: FedAQCell, exact: FedAQCell) -> Claim
 
 
 def _control(task: FedAQTask, fedaq: FedAQCell, plain: FedAQCell) -> list[Claim]:
-    """The comparison that the paper does not make: its accelerated methods move with gamma, the others with eta."""
+    """Judge the comparison that the paper lacks: its accelerated methods move with gamma, the others with eta."""
     name = plain.method.name
     step = f"gamma = {task.gamma:.4g} is {task.gamma / task.lr:.3g} times eta"
     return [
@@ -163,12 +163,12 @@ def _control(task: FedAQTask, fedaq: FedAQCell, plain: FedAQCell) -> list[Claim]
 
 
 def stability(lab: Lab, task: FedAQTask, after: int) -> Claim:
-    """FedAQ-II is fast but unstable: the largest fall of its accuracy below its best so far, in a whole run.
+    """Judge that FedAQ-II is fast but unstable: the largest fall of its accuracy below its best so far, in a whole run.
 
     Args:
         lab: runs and keeps trainings.
         task: the column.
-        after: rounds at the beginning that do not count.
+        after: initial rounds that do not count.
     """
     falls = {}
     for name in ("FedAQ-I 8b", "FedAQ-II 8b"):

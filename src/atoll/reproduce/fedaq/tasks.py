@@ -28,15 +28,15 @@ class FedAQTask:
         source: data source of a configuration.
         model: of a configuration.
         parameters: of the model, ``d``.
-        clients: all of which take part in every round.
+        clients: number of clients, all of which take part in every round.
         rounds: ``K``.
-        steps: local steps a round, ``tau``.
+        steps: local steps per round, ``tau``.
         lr: ``eta``.
         mu: of FedAC and FedAQ.
-        target: test accuracy of the paper; ``None``: what FedAvg has after its last round, first seed.
-        seeds: runs a cell.
+        target: test accuracy of the paper; ``None``: FedAvg's after its last round, first seed.
+        seeds: runs per cell.
         batch_size: of a local step.
-        engine: that runs it.
+        engine: the engine that runs it.
     """
 
     name: str
@@ -56,7 +56,7 @@ class FedAQTask:
 
     @property
     def gamma(self) -> float:
-        """The step of the main stream of FedAC and FedAQ: ``max(sqrt(eta / (mu tau)), eta)``."""
+        """Return the step of the main stream of FedAC and FedAQ: ``max(sqrt(eta / (mu tau)), eta)``."""
         return max(math.sqrt(self.lr / (self.mu * self.steps)), self.lr)
 
 

@@ -1,8 +1,9 @@
-"""The L-Task's setting with coloured images: a part of CIFAR-10, which the thesis does not train.
+"""The L-Task's setting with colour images: a part of CIFAR-10, which the thesis does not train.
 
-Shares and kinds of bad data, a dominant class of 60 %, epochs, rate and ``C`` are the L-Task's, with the batches of the digits. What the thesis cannot give was
-fixed before any method was trained. Rounds: twelve, as with the digits, which is as much as a quarter of an hour of one processor core allows for five methods and
-three seeds. Target: what a lone client reaches, see `lone_settings`, as the median of the seeds and rounded down to a multiple of 0.05.
+Shares and kinds of bad data, a dominant class of 60 %, epochs, rate and ``C`` are the L-Task's, with the batches of the
+digits. Other settings were fixed before any method was trained. Rounds: twelve, as with the digits, the most that a
+quarter of an hour of one processor core allows for five methods and three seeds. Target: the accuracy of a single
+client, see `lone_settings`, as the median of the seeds, rounded down to a multiple of 0.05.
 """
 
 from __future__ import annotations
@@ -26,20 +27,20 @@ if TYPE_CHECKING:
 __all__ = ["COLOUR", "SETTING", "lone", "lone_settings", "target_of", "yardstick"]
 
 COLOUR = FedProfProtocol("cifar10", rows=10_000, clients=100, seeds=3, shares=(0.1,), lengths={"partial": 12})
-"""A hundred clients with 100 images each, ten of them a round."""
+"""A hundred clients with 100 images each, ten of them per round."""
 
 SETTING = replace(IMAGES, name="cifar10")
-"""Table 5.2's L-Task under the name that claims have."""
+"""Table 5.2's L-Task under the name in claims."""
 
 _STEP = 0.05
 
 
 @functools.lru_cache(maxsize=4)
 def lone(draw: int, rows: int) -> Islands:
-    """One client with clean training images, tested on the 1,000 images held out, with which nothing else is trained or tested.
+    """One client with clean training images, tested on the 1,000 held-out images, which nothing else uses.
 
     Args:
-        draw: seed of which images.
+        draw: seed that selects the images.
         rows: how many.
 
     Raises:
@@ -53,9 +54,9 @@ def lone(draw: int, rows: int) -> Islands:
 
 
 def lone_settings(protocol: FedProfProtocol, seed: int) -> dict[str, Any]:
-    """A client alone, with as many clean images as a round hears, and as many local steps as a client does that is heard in every round.
+    """Return the settings of a single client, with as many clean images as a round uses, and as many local steps as a client that takes part in every round.
 
-    A round of it is an epoch, after each of which it is tested.
+    One of its rounds is an epoch, and it is tested after each.
     """
     share = protocol.shares[0]
     made = settings(protocol, "partial", "FedAvg-RP", share, seed)
@@ -75,12 +76,12 @@ def lone_settings(protocol: FedProfProtocol, seed: int) -> dict[str, Any]:
 
 
 def yardstick(lab: Lab, protocol: FedProfProtocol) -> list[TrainedRun]:
-    """Train the lone client, once a seed."""
+    """Train the single client, once per seed."""
     return [lab.train(lone_settings(protocol, seed)) for seed in range(protocol.seeds)]
 
 
 def target_of(lone: Sequence[TrainedRun]) -> float:
-    """The median of the best accuracies, rounded down to a multiple of 0.05."""
+    """Return the median of the best accuracies, rounded down to a multiple of 0.05."""
     reached = float(np.median([run.best() for run in lone]))
-    # Half a held-out image in 1,000 keeps 0.3, say, from being taken for 0.25.
+    # Half a held-out image in 1,000 keeps 0.3, for example, from being rounded to 0.25.
     return round(math.floor((reached + 0.0005) / _STEP) * _STEP, 2)

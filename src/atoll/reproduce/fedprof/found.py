@@ -1,4 +1,4 @@
-"""What is found of a cell of the tables: the medians of its runs, and how far these lie apart."""
+"""The results of a cell of the tables: the medians of its runs, and their spread."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ __all__ = ["FedProfFound"]
 
 @dataclass(frozen=True)
 class FedProfFound:
-    """What we found of a cell, as medians over seeds; ``None`` where the target was not reached.
+    """Our results for a cell, as medians over seeds; ``None`` if the target was not reached.
 
     Attributes:
         best: best accuracy in all rounds.
         rounds: to the target accuracy.
         seconds: to the target.
         watt_hours: of all clients together to the target.
-        runs: whose medians these are; none of one run.
+        runs: the runs behind the medians; none for a single run.
     """
 
     best: float
@@ -30,9 +30,9 @@ class FedProfFound:
 
     @classmethod
     def median(cls, runs: Sequence[FedProfFound]) -> FedProfFound:
-        """The median of runs; one that never reached the target is later than all others.
+        """Return the median of runs; a run that never reached the target is later than all others.
 
-        Where the median run did not reach it, the median is ``None``.
+        If the median run did not reach it, the median is ``None``.
         """
 
         def middle(of: str) -> float | None:
@@ -43,7 +43,7 @@ class FedProfFound:
         return cls(best, middle("rounds"), middle("seconds"), middle("watt_hours"), tuple(runs))
 
     def told(self, of: str, form: str = "g") -> str:
-        """A figure in words, with the least and the most of its runs where there are several.
+        """Return a figure in words, with the least and the most of its runs if there are several.
 
         Args:
             of: ``"best"``, ``"rounds"``, ``"seconds"`` or ``"watt_hours"``.

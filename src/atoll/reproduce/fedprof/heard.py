@@ -1,4 +1,4 @@
-"""Who is heard (Figures 5.11 and 5.12), and what FedProf goes by: how far a client's profile is from the server's."""
+"""Which clients take part (Figures 5.11 and 5.12), and what FedProf uses: how far a client's profile is from the server's."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ __all__ = ["divergences", "judge_divergences", "judge_participation", "taken_par
 
 
 def taken_part(protocol: FedProfProtocol, trained: Sequence[TrainedRun]) -> dict[str, float]:
-    """Mean number of rounds in which a client of each quality was heard, over clients and seeds; ``""`` is good data.
+    """Return the mean number of rounds with a client of each quality, over clients and seeds; ``""`` is good data.
 
-    FedProf's survey of everyone before its first round is none of them.
+    FedProf's survey of all clients before its first round does not count.
 
     Args:
         protocol: of the trainings.
-        trained: the trainings of a cell, one a seed.
+        trained: the trainings of a cell, one for each seed.
     """
     means: dict[str, list[float]] = {}
     for seed, run in enumerate(trained):
@@ -40,7 +40,7 @@ def taken_part(protocol: FedProfProtocol, trained: Sequence[TrainedRun]) -> dict
 
 
 def judge_participation(setting: FedProfSetting, counts: Mapping[str, float], rounds: int) -> list[Claim]:
-    """Figures 5.11 and 5.12: how often clients of each data quality were selected.
+    """Judge Figures 5.11 and 5.12: how often clients of each data quality were selected.
 
     Args:
         setting: the task.
@@ -83,12 +83,12 @@ def judge_participation(setting: FedProfSetting, counts: Mapping[str, float], ro
 def divergences(
     protocol: FedProfProtocol, draw: int, params: Mapping[str, NDArray[Any]] | None = None
 ) -> dict[str, float]:
-    """Median divergence from the server's profile, by quality of the data; ``""`` is good data.
+    """Return the median divergence from the server's profile, by quality of the data; ``""`` is good data.
 
     Args:
-        protocol: whose clients; of images.
+        protocol: the protocol of the clients, which hold images.
         draw: seed of the partition and, without ``params``, of the model.
-        params: of a trained model; one before training otherwise.
+        params: of a trained model; by default of the model before training.
     """
     import torch
 
@@ -107,11 +107,11 @@ def divergences(
 
 
 def judge_divergences(found: Sequence[Mapping[str, float]], model: str, setting: FedProfSetting = IMAGES) -> Claim:
-    """Whether profiles put clients with salt and pepper between good ones and all others, as Figure 5.12 puts their selections.
+    """Judge whether profiles place clients with salt and pepper between good ones and all others, as Figure 5.12 does with selections.
 
     Args:
-        found: what `divergences` says, one a seed.
-        model: which one made the profiles, in words.
+        found: the results of `divergences`, one for each seed.
+        model: the model that made the profiles, in words.
         setting: the task.
     """
     middle = {tag: float(np.median([each[tag] for each in found])) for tag in found[0]}

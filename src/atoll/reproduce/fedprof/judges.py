@@ -1,4 +1,4 @@
-"""Verdicts on what the thesis says of FedProf's rounds: time and energy can be judged without training."""
+"""Verdicts on the thesis's statements about FedProf's rounds: time and energy can be judged without training."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from .setting import FedProfSetting
 __all__ = ["judge_ratios", "judge_rounds", "rounds_of"]
 
 _FEW = 0.15
-"""Tolerance of a cell's time and energy a round: cells of four to sixteen rounds are few draws, and energy is printed to 0.01 Wh."""
+"""Tolerance of a cell's time and energy per round: cells of four to sixteen rounds are few draws, and energy is printed to 0.01 Wh."""
 _RULES = {"FedProx": "sizes", "CFCFM": "first"}
 
 
 def rounds_of(setting: FedProfSetting, seed: int = 0, draws: int = 200) -> dict[tuple[str, float], Expected]:
-    """Expected time and energy of a round, ``(method, C) ->``; FedProf's with everybody equally likely."""
+    """Return the expected time and energy of a round, ``(method, C) ->``; FedProf's with all clients equally likely."""
     methods = dict.fromkeys(method for group in GROUPS.values() for method in group)
     return {
         (method, share): expected_round(
@@ -36,7 +36,7 @@ def rounds_of(setting: FedProfSetting, seed: int = 0, draws: int = 200) -> dict[
 
 
 def judge_rounds(setting: FedProfSetting, rounds: Mapping[tuple[str, float], Expected]) -> list[Claim]:
-    """Mean time and energy of a round, cell by cell."""
+    """Judge the mean time and energy of a round, cell by cell."""
     claims = []
     for (group, method, share), cell in table_of(setting).items():
         ours = rounds[method, share]
@@ -59,7 +59,7 @@ def judge_rounds(setting: FedProfSetting, rounds: Mapping[tuple[str, float], Exp
 
 
 def judge_ratios(setting: FedProfSetting) -> list[Claim]:
-    """What the text says of its own tables."""
+    """Judge the text's statements about its own tables."""
     table = table_of(setting)
     first = {group: methods[0] for group, methods in GROUPS.items()}
 

@@ -1,4 +1,4 @@
-"""Trainings of chapter 5: one configuration a method, run with several seeds and reduced to medians."""
+"""Trainings of chapter 5: one configuration per method, run with several seeds and reduced to medians."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["SMALL", "FedProfProtocol", "cells", "found_of", "runs", "selection",
 
 _FLEETS = {"gasturbine": "gas-turbine", "images": "digits", "cifar10": "digits"}
 _NO_MODEL = 2048
-"""Bytes up to which a message is no model. A profile has ``8 q`` and an envelope: 704 for 64 units, 1,216 for 128, and (5.30) charges just these. The smallest message
+"""Bytes; a message of at most this size is not a model. A profile has ``8 q`` and an envelope: 704 for 64 units, 1,216 for 128, and (5.30) charges just these. The smallest message
 with a model, the perceptron's, has 11 kB. At 0, profiles sent alone, as before the first round, would each be charged as a model of 5 or 10 MB."""
 
 
@@ -31,9 +31,9 @@ class FedProfProtocol:
         task: ``"gasturbine"``, ``"images"`` or ``"cifar10"``.
         rounds: most rounds.
         rows: training rows in all.
-        clients: how many.
+        clients: number of clients.
         tests: test rows, of the digits.
-        seeds: runs a cell; each also draws its own partition and devices.
+        seeds: runs per cell; each also draws its own partition and devices.
         shares: ``C``.
         lengths: rounds of each group, before ``rounds``.
     """
@@ -49,29 +49,30 @@ class FedProfProtocol:
     lengths: Mapping[str, int] = field(default_factory=dict)
 
     def population(self) -> int:
-        """Number of clients."""
+        """Return the number of clients."""
         return self.clients or (100 if self.task == "cifar10" else setting_of(self.task).clients)
 
     def length(self, group: str) -> int:
-        """Rounds of a group."""
+        """Return the rounds of a group."""
         return self.lengths.get(group) or self.rounds or setting_of(self.task).rounds[group]
 
     def cohort(self, share: float) -> int:
-        """``K = C N``."""
+        """Return ``K = C N``."""
         return max(1, round(share * self.population()))
 
 
 SMALL = FedProfProtocol(
     "images", rows=12_000, clients=50, tests=2000, shares=(0.1,), lengths={"full": 76, "partial": 12}
 )
-"""What is trained of the L-Task: 50 clients in place of 1,000, with the thesis's 240 digits each, five of them a round. Each group trains for as many rounds as
+"""The trained part of the L-Task: 50 clients in place of 1,000, with the thesis's 240 digits each, five of them a round. Each group trains for as many rounds as
 FedAvg and FedAvg-RP need to 0.90 in the thesis's Table 5.4 at ``C = 0.1``."""
 
 
 def selection(method: str, count: int, alpha: float = 10.0) -> dict[str, Any]:
-    """The rule of selection of a method, as Table 5.1 says: the one place where rules are plugged in.
+    """Return the selection rule of a method, as in Table 5.1: the one place where rules are plugged in.
 
-    CFCFM takes those who arrive first, so that it needs a model of devices. FedProf draws without replacement, which the thesis's energies show.
+    CFCFM takes the first replies to arrive, so it needs a model of devices. FedProf draws without replacement, which
+    the thesis's energies show.
 
     Raises:
         ConfigError: an unknown method.
@@ -91,14 +92,14 @@ def selection(method: str, count: int, alpha: float = 10.0) -> dict[str, Any]:
 
 
 def _aggregation(group: str, method: str) -> str:
-    """Full aggregation keeps the global model for those who were not selected (2.46); partial is Scheme II or the plain mean."""
+    """Return a method's aggregation: full aggregation keeps the global model for clients that were not selected (2.46); partial is Scheme II or the plain mean."""
     if group == "full":
         return "KeepGlobal"
     return "Rescaled" if method == "FedAvg-RP" else "EqualWeights"
 
 
 def _algorithm(task: str, method: str) -> dict[str, Any]:
-    """Local SGD with the rate of Table 5.2; what the thesis leaves out (mu, the server's rate) is the methods' own default."""
+    """Return local SGD with the rate of Table 5.2; settings that the thesis leaves out (mu, the server's rate) are the methods' defaults."""
     setting = setting_of(task)
     local: dict[str, Any] = {"lr": setting.lr, "epochs": setting.epochs, "batch_size": BATCH[task]}
     if method == "FedAdam":
@@ -107,7 +108,7 @@ def _algorithm(task: str, method: str) -> dict[str, Any]:
 
 
 def settings(protocol: FedProfProtocol, group: str, method: str, share: float, seed: int) -> dict[str, Any]:
-    """A run's configuration."""
+    """Return a run's configuration."""
     task, setting = protocol.task, setting_of(protocol.task)
     room = "atoll.reproduce.fedprof.tasks"
     where = {"task": task, "draw": seed, "rows": protocol.rows, "clients": protocol.clients}
@@ -132,7 +133,7 @@ def settings(protocol: FedProfProtocol, group: str, method: str, share: float, s
 
 
 def found_of(task: str, run: TrainedRun, target: float) -> FedProfFound:
-    """A run's best accuracy, and rounds, seconds and energy to the first round that reaches the target."""
+    """Return a run's best accuracy, and rounds, seconds and energy to the first round that reaches the target."""
     metric = METRIC[task]
     spent = 0.0
     for row in run.rows:
@@ -146,7 +147,7 @@ def found_of(task: str, run: TrainedRun, target: float) -> FedProfFound:
 def runs(
     lab: Lab, protocol: FedProfProtocol, groups: Mapping[str, Sequence[str]] = GROUPS
 ) -> dict[Key, list[TrainedRun]]:
-    """Train every method of some groups at every share, one training a seed.
+    """Train every method of some groups at every share, one training for each seed.
 
     Args:
         lab: runs and keeps trainings.
@@ -166,7 +167,7 @@ def runs(
 def cells(
     task: str, trained: Mapping[Key, Sequence[TrainedRun]], target: float | None = None
 ) -> dict[Key, FedProfFound]:
-    """Medians over seeds.
+    """Return medians over seeds.
 
     Args:
         task: as in `FedProfProtocol`.

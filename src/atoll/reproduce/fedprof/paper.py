@@ -16,12 +16,12 @@ GROUPS = {
     "full": ("FedAvg", "CFCFM", "FedProf"),
     "partial": ("FedAvg-RP", "FedProx", "FedAdam", "AFL", "FedProf"),
 }
-"""The methods of each group; the first is the one that improvements are measured against."""
+"""The methods of each group; improvements are measured against the first."""
 
 
 @dataclass(frozen=True)
 class FedProfCell:
-    """What the thesis prints of a run.
+    """The thesis's printed values of a run.
 
     Attributes:
         best: best accuracy in ``t_max`` rounds.
@@ -37,7 +37,7 @@ class FedProfCell:
 
     @property
     def length(self) -> float:
-        """Mean seconds a round."""
+        """Return the mean seconds per round."""
         return self.seconds / self.rounds
 
 
@@ -84,5 +84,5 @@ TABLE_4 = _cells(
 
 
 def table_of(setting: FedProfSetting) -> dict[Key, FedProfCell]:
-    """The thesis's table of a task."""
+    """Return the thesis's table of a task."""
     return {"gasturbine": TABLE_3, "images": TABLE_4}[setting.name]

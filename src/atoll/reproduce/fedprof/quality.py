@@ -1,6 +1,7 @@
-"""Section 5.3: what bad data do to FedAvg (Figure 5.1).
+"""Section 5.3: what bad data does to FedAvg (Figure 5.1).
 
-Smaller than the thesis's: 60 digits a client in place of 600. Noise has half of the deviation of the pixels, which the thesis does not give.
+Smaller than the thesis's: 60 digits per client in place of 600. Noise has half of the deviation of the pixels, a value
+that the thesis does not give.
 """
 
 from __future__ import annotations
@@ -22,19 +23,19 @@ if TYPE_CHECKING:
 __all__ = ["BATCH", "CONDITIONS", "RATE", "conditions", "judge_conditions", "qualities", "quality_settings", "some"]
 
 CONDITIONS = ("original", "biased", "noisy", "biased and noisy")
-"""Of Figure 5.1: as it is, a dominant class of 55 % a client, noise at 65 % of the clients, both."""
+"""The conditions of Figure 5.1: unchanged, a dominant class of 55 % per client, noise at 65 % of the clients, both."""
 _CLIENTS, _ROWS, _SHARE = 100, 6_000, 0.3
 RATE, BATCH = 0.05, 10
-"""The thesis gives neither; with these, one client learned fast on training rows held out."""
+"""The thesis gives neither; with these, one client learned fast on held-out training rows."""
 
 
 def some(rows: int, tests: int, seed: int) -> Dataset:
-    """Some of the training digits, and the first of those to test.
+    """Return some of the training digits, and the first test digits.
 
     Args:
         rows: training digits.
         tests: test digits.
-        seed: of which are taken.
+        seed: of the draw.
     """
     from atoll.data import mnist
 
@@ -46,13 +47,13 @@ def some(rows: int, tests: int, seed: int) -> Dataset:
 
 @functools.lru_cache(maxsize=4)
 def qualities(condition: str, draw: int = 0, rows: int = _ROWS, clients: int = _CLIENTS) -> Islands:
-    """The clients of Figure 5.1 under one of `CONDITIONS`.
+    """Return the clients of Figure 5.1 under one of `CONDITIONS`.
 
     Args:
-        condition: which.
+        condition: one of them.
         draw: seed of the partition and of the noise.
         rows: training rows in all.
-        clients: how many.
+        clients: number of clients.
 
     Raises:
         ConfigError: another condition.
@@ -73,7 +74,7 @@ def qualities(condition: str, draw: int = 0, rows: int = _ROWS, clients: int = _
 
 
 def quality_settings(condition: str, rounds: int, seed: int = 0, rows: int = _ROWS) -> dict[str, Any]:
-    """A run of Figure 5.1."""
+    """Return the settings of a run of Figure 5.1."""
     source = {"name": "atoll.reproduce.fedprof.quality:qualities", "condition": condition, "draw": seed}
     return {
         "name": f"quality-{condition.replace(' ', '-')}",
@@ -88,13 +89,13 @@ def quality_settings(condition: str, rounds: int, seed: int = 0, rows: int = _RO
 
 
 def conditions(lab: Lab, rounds: int, rows: int = _ROWS, seeds: int = 1) -> dict[str, list[tuple[float, ...]]]:
-    """Accuracy by round under each condition, one trace a seed.
+    """Return accuracy by round under each condition, one trace per seed.
 
     Args:
         lab: runs and keeps trainings.
-        rounds: of each.
+        rounds: rounds of each run.
         rows: training rows in all.
-        seeds: runs a condition; each also draws its own digits, partition and noise.
+        seeds: runs per condition; each also draws its own digits, partition and noise.
     """
 
     def trace(name: str, seed: int) -> tuple[float, ...]:
@@ -105,7 +106,7 @@ def conditions(lab: Lab, rounds: int, rows: int = _ROWS, seeds: int = 1) -> dict
 
 
 def judge_conditions(found: Mapping[str, Sequence[Sequence[float]]]) -> list[Claim]:
-    """Figure 5.1: bias and noise make the model worse and slower, both together most. Best accuracy, and its mean over the rounds."""
+    """Judge Figure 5.1: bias and noise make the model worse and slower, both together most. Best accuracy, and its mean over the rounds."""
     best = {name: FedProfFound.median([FedProfFound(max(trace)) for trace in traces]) for name, traces in found.items()}
     mean = {
         name: FedProfFound.median([FedProfFound(float(np.mean(trace))) for trace in traces])

@@ -1,6 +1,7 @@
 """Time and energy of a round in chapter 5, NumPy alone and without training: (5.27) to (5.34).
 
-Nobody drops out and there is no deadline. Only selected clients are charged; CFCFM's are those whose updates were picked. The model's sizes are chapter 4's.
+No client drops out and there is no deadline. Only selected clients are charged; for CFCFM, those whose updates were
+picked. The model's sizes are chapter 4's.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ __all__ = [
 
 Floats = NDArray[np.float64]
 RULES = ("uniform", "sizes", "first")
-"""Uniform without replacement; in proportion to the examples, with replacement; CFCFM: those first to arrive, who were not picked the round before."""
+"""Uniform without replacement; in proportion to the examples, with replacement; CFCFM: the first to arrive that were not picked in the round before."""
 _RADIO_WATTS, _BASE_WATTS = 0.5, 0.7
 
 
@@ -112,7 +113,7 @@ def expected_round(
     Args:
         setting: a column of Table 5.2.
         share: ``C``.
-        rng: of everything.
+        rng: random numbers.
         rule: one of `RULES`.
         profiles: whether clients also make and send profiles.
         draws: of the clients.

@@ -1,7 +1,7 @@
-"""Verdicts on FedProf beside the methods of its group, once trained.
+"""Verdicts on FedProf against the methods of its group, once trained.
 
-The thesis gives neither layers, batch size, noise levels nor seeds, so only orders and ratios are judged; a ratio holds from three quarters of the thesis's,
-as medians over seeds.
+The thesis gives neither layers, batch size, noise levels nor seeds, so only orders and ratios are judged; a ratio holds
+from three quarters of the thesis's, as medians over seeds.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["judge_better", "judge_sooner", "judge_trained"]
 
 
 def judge_trained(setting: FedProfSetting, found: Mapping[Key, FedProfFound]) -> list[Claim]:
-    """FedProf beside every method of its group, for the cells that were trained; who arrives first is undecided where neither does."""
+    """Judge FedProf against every method of its group, for the trained cells; if neither reaches the target, it is undecided which is first."""
     claims = []
     for key, own, other in _pairs(setting, found):
         claims += _pair(setting, key, own, other)
@@ -25,7 +25,7 @@ def judge_trained(setting: FedProfSetting, found: Mapping[Key, FedProfFound]) ->
 
 
 def judge_sooner(setting: FedProfSetting, found: Mapping[Key, FedProfFound], target: float) -> list[Claim]:
-    """Rounds to a target that the thesis has no numbers for, FedProf's beside those of every method of its group.
+    """Judge rounds to a target without numbers in the thesis: FedProf against every method of its group.
 
     Args:
         setting: the task.
@@ -45,7 +45,7 @@ def judge_sooner(setting: FedProfSetting, found: Mapping[Key, FedProfFound], tar
 
 
 def judge_better(setting: FedProfSetting, found: Mapping[Key, FedProfFound]) -> list[Claim]:
-    """Best accuracy in a task that the thesis has no numbers for, FedProf's beside that of every method of its group."""
+    """Judge the best accuracy in a task without numbers in the thesis: FedProf against every method of its group."""
     return [
         Claim(
             f"{_where(setting, key)}: higher best accuracy",
@@ -59,7 +59,7 @@ def judge_better(setting: FedProfSetting, found: Mapping[Key, FedProfFound]) -> 
 
 
 def _pairs(setting: FedProfSetting, found: Mapping[Key, FedProfFound]) -> list[tuple[Key, FedProfFound, FedProfFound]]:
-    """Every trained rival's key, FedProf's cell and the rival's."""
+    """Return every trained rival's key, FedProf's cell and the rival's."""
     keys = [
         (group, method, share)
         for group, methods in GROUPS.items()

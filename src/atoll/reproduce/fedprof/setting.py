@@ -1,4 +1,4 @@
-"""Table 5.2: what is simulated."""
+"""Table 5.2: the simulated setting."""
 
 from __future__ import annotations
 
@@ -18,16 +18,17 @@ class FedProfSetting:
         speed: of a client's processor, GHz.
         bandwidth: of a client's radio, MHz.
         bits: of one sample (BPS).
-        cycles: processor cycles a bit (CPB).
-        epochs: local epochs a round.
+        cycles: processor cycles per bit (CPB).
+        epochs: local epochs per round.
         rounds: ``t_max``, by group.
         shares: ``C``.
         target: accuracy of the second kind of run.
-        model_bits: size of the model by decree; 1 MB is 8e6 bits. Chapter 5 gives none; these are chapter 4's, and agree with the tables' times.
+        model_bits: assumed size of the model; 1 MB is 8e6 bits. Chapter 5 gives none; these are chapter 4's, and agree
+            with the tables' times.
         width: elements of a profile, ``q``; chapter 5 gives none.
         quality: share of the clients with each kind of bad data.
         lr: learning rate.
-        decay: of the learning rate, a round.
+        decay: of the learning rate, per round.
         snr: signal-to-noise ratio of the radio, linear.
         alpha: FedProf's factor on the divergence of a profile.
     """

@@ -25,7 +25,7 @@ _NEURONS = (1, 15, 21, 75, 127)
 
 @dataclass(frozen=True)
 class Shape:
-    """How far from Gaussian numbers are: both are 0 for a Gaussian.
+    """How far numbers are from Gaussian: both values are 0 for a Gaussian.
 
     Attributes:
         skewness: third standardised moment.
@@ -37,7 +37,7 @@ class Shape:
 
 
 def shape_of(values: ArrayLike) -> Shape:
-    """Skewness and excess kurtosis; both 0 where all values are equal."""
+    """Return skewness and excess kurtosis; both 0 if all values are equal."""
     x = np.asarray(values, dtype=np.float64).ravel()
     spread = x.std()
     if spread == 0:
@@ -68,10 +68,10 @@ def _mean(made: Sequence[Shape]) -> Shape:
 
 
 def shapes(epochs: Sequence[int] = (0, 1, 6, 10), rows: int = 6000, seed: int = 0) -> dict[int, list[Shape]]:
-    """Pre-activations of the first dense layer of LeNet-5 over 2,000 test digits, after some epochs of training on MNIST: a shape a neuron.
+    """Pre-activations of the first dense layer of LeNet-5 over 2,000 test digits, after some epochs of training on MNIST: one shape for each neuron.
 
     Args:
-        epochs: after how many to look; 0 is the model before training.
+        epochs: the epochs to check after; 0 is the model before training.
         rows: training rows.
         seed: of the rows, the first weights and the batches.
     """
@@ -88,7 +88,7 @@ def shapes(epochs: Sequence[int] = (0, 1, 6, 10), rows: int = 6000, seed: int = 
     for epoch in range(max(epochs) + 1):
         if epoch in epochs:
             with torch.no_grad():
-                # Up to and with the first dense layer, before its activation.
+                # Up to and including the first dense layer, before its activation.
                 outputs = cast("nn.Sequential", model)[:8](seen).numpy()
             found[epoch] = [shape_of(column) for column in outputs.T]
         if epoch == max(epochs):

@@ -1,13 +1,15 @@
 """Data and models of chapter 5, and how ours differ.
 
-* S-Task: UCI gas turbine; 11,020 of 36,733 rows are the server's, as in the thesis (11.0 of 36.7 thousand). Features are standardised; each target is divided by
-  its mean, which leaves the thesis's accuracy ``1 - mean |(y - z) / max(y, z)|`` what it is on the raw targets (the mean of both is guessed right to 0.73). The
-  multilayer perceptron has 64 and 32 hidden units, which the thesis does not give; batches are those of its chapter 3, since chapter 5 gives none.
-* L-Task: EMNIST is not at hand; the digits are MNIST's, and the server's 10,000 are MNIST's test set. A thousand clients would hold 60 each in place of 240; what is
-  trained has fewer clients with 240, see `atoll.reproduce.fedprof.lab.SMALL`. ``"cifar10"`` is another variant with 10,000 images, standardised. Models: LeNet-5 with 128 units in its first dense layer, as the thesis's figures
-  have it.
-* Bad data: ``"fake"`` and ``"irrelevant"`` are uniform noise over the data's range, Gaussian noise has the deviation of the features, blur two pixels: the thesis gives
-  none of these. The density of salt and pepper, 0.3, is the thesis's.
+* S-Task: UCI gas turbine; 11,020 of 36,733 rows are the server's, as in the thesis (11.0 of 36.7 thousand). Features
+  are standardised; each target is divided by its mean, which does not change the thesis's accuracy ``1 - mean |(y - z)
+  / max(y, z)|`` (the mean of both is guessed right to 0.73). The multilayer perceptron has 64 and 32 hidden units,
+  which the thesis does not give; batches are from its chapter 3, since chapter 5 gives none.
+* L-Task: EMNIST is not available; the digits are MNIST's, and the server's 10,000 are MNIST's test set. A thousand
+  clients would hold 60 each in place of 240; training uses fewer clients with 240, see
+  `atoll.reproduce.fedprof.lab.SMALL`. ``"cifar10"`` is another variant with 10,000 images, standardised. Models:
+  LeNet-5 with 128 units in its first dense layer, as in the thesis's figures.
+* Bad data: ``"fake"`` and ``"irrelevant"`` are uniform noise over the data's range, Gaussian noise has the deviation of
+  the features, blur two pixels: the thesis gives none of these. The density of salt and pepper, 0.3, is the thesis's.
 """
 
 from __future__ import annotations
@@ -29,11 +31,11 @@ BATCH = {"gasturbine": 5, "images": 5, "cifar10": 5}
 """Rows of a mini-batch. The thesis's chapter 3 has 5 for a regression and 40 for digits. At the rate of Table 5.2, 5 is the largest of 5, 10 and 40 with which one
 client passes 0.9 on held-out training digits after the local steps of twelve rounds, which are the thesis's; with 40 it has learned nothing by then."""
 METRIC = {"gasturbine": "test/relative_accuracy", "images": "test/accuracy", "cifar10": "test/accuracy"}
-"""The accuracy of each task, as records have it."""
+"""The name of each task's accuracy in records."""
 
 
 def scaled_targets(data: Dataset) -> Dataset:
-    """Standardised features, and each target divided by its mean over the training rows; the test rows by the same numbers."""
+    """Return standardised features, and each target divided by its mean over the training rows; the test rows use the same numbers."""
     from atoll.data import scaled
 
     made = scaled(data)
@@ -47,12 +49,12 @@ def scaled_targets(data: Dataset) -> Dataset:
 
 
 def coloured(holdout: bool = False) -> Dataset:
-    """The part of CIFAR-10, each value standardised over the training rows; the test rows by the same numbers.
+    """Return the part of CIFAR-10, each value standardised over the training rows; the test rows use the same numbers.
 
-    Left between 0 and 1, LeNet-5 with the rate of Table 5.2 has hardly begun to learn after the local steps that are run here.
+    With values between 0 and 1, LeNet-5 with the rate of Table 5.2 barely starts to learn in the local steps here.
 
     Args:
-        holdout: test on the training images held out.
+        holdout: test on the held-out training images.
     """
     from atoll.data import cifar10_subset, scaled
 
@@ -61,14 +63,14 @@ def coloured(holdout: bool = False) -> Dataset:
 
 @functools.lru_cache(maxsize=8)
 def islands(task: str, draw: int = 0, rows: int = 0, clients: int = 0, tests: int = 0) -> Islands:
-    """The clients with their data of all qualities, and the server's test rows; ``islands.tags`` says who has what.
+    """Return the clients with their data of all qualities, and the server's test rows; ``islands.tags`` has each client's quality.
 
     Args:
         task: ``"gasturbine"``, ``"images"`` or ``"cifar10"``.
-        draw: seed of the partition, and of who has bad data.
-        rows: at most so many training rows; 0 for all.
-        clients: how many; 0 for the thesis's number (of ``"cifar10"``, 100).
-        tests: at most so many test rows of images, the first; 0 for all.
+        draw: seed of the partition, and of the clients with bad data.
+        rows: most training rows; 0 for all.
+        clients: number of clients; 0 for the thesis's number (of ``"cifar10"``, 100).
+        tests: most test rows of images, the first ones; 0 for all.
 
     Raises:
         ConfigError: another task.
@@ -103,14 +105,14 @@ def islands(task: str, draw: int = 0, rows: int = 0, clients: int = 0, tests: in
 
 
 def perceptron() -> Callable[[], Any]:
-    """Makes the S-Task's model, so that its weights follow the run's seed: 9 features, 64 and 32 hidden units, CO and NOx."""
+    """Return a maker of the S-Task's model, so that its weights follow the run's seed: 9 features, 64 and 32 hidden units, CO and NOx."""
     from atoll.models import mlp
 
     return mlp(9, 2, [TURBINE.width, 32])
 
 
 def lenet(channels: int = 1, size: int = 28, dense: int = 128) -> Callable[[], Any]:
-    """Makes LeNet-5: two 5x5 convolutions of 6 and 16 channels with 2x2 max-pooling, then ``dense``, 84 and 10 units.
+    """Return a maker of LeNet-5: two 5x5 convolutions of 6 and 16 channels with 2x2 max-pooling, then ``dense``, 84 and 10 units.
 
     Args:
         channels: of the images.
@@ -131,7 +133,7 @@ def lenet(channels: int = 1, size: int = 28, dense: int = 128) -> Callable[[], A
 
 
 def model(task: str) -> tuple[str, dict[str, Any]]:
-    """The path of a task's model, and its settings."""
+    """Return the path of a task's model, and its settings."""
     room = "atoll.reproduce.fedprof.tasks"
     if task == "gasturbine":
         return f"{room}:perceptron", {}
@@ -139,5 +141,5 @@ def model(task: str) -> tuple[str, dict[str, Any]]:
 
 
 def setting_of(task: str) -> FedProfSetting:
-    """Table 5.2's column of a task."""
+    """Return Table 5.2's column of a task."""
     return TURBINE if task == "gasturbine" else IMAGES

@@ -35,7 +35,7 @@ ESTIMATORS: dict[str, SlackEstimator] = {
     "forgetting": Forgetting(memory=0.95),
     "chance_constrained": ChanceConstrained(delta=0.1),
 }
-"""The slack estimators that are compared; the first two are the published one, as derived and as printed."""
+"""The compared slack estimators; the first two are the published one, as derived and as printed."""
 
 
 def timing(
@@ -50,13 +50,13 @@ def timing(
 
     Args:
         setting: the task.
-        seeds: of the draws of clients that are averaged over; every method meets the same clients.
+        seeds: of the draws of clients to average over; every method has the same clients.
         estimator: HybridFL's.
-        methods: which.
+        methods: the methods to run.
         rounds: of each run; ``t_max`` by default.
 
     Returns:
-        Cells whose energy is that of the rounds that the thesis needed to its target.
+        Cells whose energy is for the rounds that the thesis needed to its target.
     """
     table, found = table_of(setting), {}
     for method in methods:
@@ -76,7 +76,7 @@ def timing(
 
 
 def judge_estimators(setting: HybridSetting, seeds: Sequence[int], rounds: int = 200) -> list[Claim]:
-    """HybridFL's round lengths with every estimator, and the baselines' on the same clients.
+    """Judge HybridFL's round lengths with every estimator, and the baselines' on the same clients.
 
     Args:
         setting: the task.
@@ -93,7 +93,7 @@ def judge_estimators(setting: HybridSetting, seeds: Sequence[int], rounds: int =
 
 
 def judge_slack(seeds: Sequence[int] = range(10), rounds: int = 100) -> list[Claim]:
-    """Figure 4.4 with every estimator: where the factors settle, and whether ``|X_r| / N_r`` is near C = 0.3."""
+    """Judge Figure 4.4 with every estimator: where the factors settle, and whether ``|X_r| / N_r`` is near C = 0.3."""
     claims = []
     for name, estimator in ESTIMATORS.items():
         runs = [trace(estimator, seed, rounds) for seed in seeds]

@@ -1,7 +1,7 @@
-"""Verdicts on what the thesis says of HybridFL, from cells that were measured or simulated.
+"""Verdicts on the thesis's statements about HybridFL, from measured or simulated cells.
 
-Without training one can judge time and energy; accuracy and rounds to a target need it. The thesis gives no batch size, optimiser, layers or seeds, so of
-trained figures only orders and ratios are judged, at the thesis's own thresholds.
+Time and energy can be judged without training; accuracy and rounds to a target need it. The thesis gives no batch size,
+optimiser, layers or seeds, so of trained figures only orders and ratios are judged, at the thesis's own thresholds.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ __all__ = [
 
 _BASELINES = ("FedAvg", "HierFAVG")
 _LENGTHS = 0.15
-"""Tolerance of the baselines' mean round lengths: fifteen clients are few, and one draw of them moves a cell by up to this much."""
+"""Tolerance of the baselines' mean round lengths: with only fifteen clients, one draw of them moves a cell by up to this much."""
 
 
 @dataclass(frozen=True)
 class HybridFound:
-    """What we found of a cell; ``None`` where it was not trained, or the target was not reached.
+    """Our results for a cell; ``None`` if it was not trained, or the target was not reached.
 
     Attributes:
         length: mean round length in seconds.
@@ -51,7 +51,7 @@ class HybridFound:
 
     @classmethod
     def median(cls, runs: Sequence[HybridFound]) -> HybridFound:
-        """The median of runs; one that never reached the target is later than all others, and so ``None`` may be the median."""
+        """Return the median of runs; a run that never reached the target is later than all others, so the median may be ``None``."""
 
         def middle(values: list[float | None]) -> float | None:
             made = float(np.median([np.inf if value is None else value for value in values]))
@@ -67,7 +67,7 @@ class HybridFound:
 
 
 def judge_limits(setting: HybridSetting) -> list[Claim]:
-    """The constants that the tables show to two decimals."""
+    """Judge the constants that the tables show to two decimals."""
     table, cap, way = table_of(setting), limit(setting), backhaul_seconds(setting)
     shown = {
         "FedAvg": cap,
@@ -87,7 +87,7 @@ def judge_limits(setting: HybridSetting) -> list[Claim]:
 
 
 def judge_table(setting: HybridSetting) -> list[Claim]:
-    """Whether the thesis's table agrees with itself."""
+    """Judge whether the thesis's table agrees with itself."""
     table = table_of(setting)
     cap = max(cell.length for key, cell in table.items() if key[0] == "FedAvg")
     way = {"FedAvg": 0.0, "HierFAVG": backhaul_seconds(setting) / setting.kappa, "HybridFL": backhaul_seconds(setting)}
@@ -110,7 +110,7 @@ def judge_table(setting: HybridSetting) -> list[Claim]:
 
 
 def judge_lengths(setting: HybridSetting, found: Mapping[Key, HybridFound]) -> list[Claim]:
-    """Mean round lengths: cell by cell for the baselines, as a range of cuts for HybridFL."""
+    """Judge mean round lengths: cell by cell for the baselines, as a range of cuts for HybridFL."""
     table = table_of(setting)
     claims = [_length(setting, key, found[key].length) for key in table if key in found]
     cuts = [
@@ -149,7 +149,7 @@ def judge_lengths(setting: HybridSetting, found: Mapping[Key, HybridFound]) -> l
 def judge_estimator(
     setting: HybridSetting, name: str, found: Mapping[Key, HybridFound], baselines: Mapping[Key, HybridFound]
 ) -> Claim:
-    """Mean round lengths of HybridFL with one of the estimators, as the thesis does not say which is behind its table.
+    """Judge mean round lengths of HybridFL with one of the estimators; the thesis does not say which one its table uses.
 
     Args:
         setting: the task.
@@ -187,7 +187,7 @@ def _length(setting: HybridSetting, key: Key, ours: float) -> Claim:
 
 
 def judge_half(found: Mapping[Key, HybridFound]) -> list[Claim]:
-    """Section 4.5.2 on Figure 4.7, whose numbers cannot be read: half of the energy in Task 1 at ``E[dr] = 0.6`` and C = 0.1, for the rounds that the thesis needed."""
+    """Judge section 4.5.2 on Figure 4.7, whose numbers are unreadable: half of the energy in Task 1 at ``E[dr] = 0.6`` and C = 0.1, for the rounds that the thesis needed."""
     spent = {m: found[m, 0.6, 0.1].watt_hours or np.nan for m in OFFSET}
     cut = 1 - spent["HybridFL"] / max(spent[m] for m in _BASELINES)
     return [
@@ -202,7 +202,7 @@ def judge_half(found: Mapping[Key, HybridFound]) -> list[Claim]:
 
 
 def judge_energy(found: Mapping[Key, HybridFound]) -> list[Claim]:
-    """Figure 4.9 (MNIST), and who uses least."""
+    """Judge Figure 4.9 (MNIST), and which method uses least."""
     claims = [
         Claim(
             f"mnist, {key[0]}, E[dr]={key[1]:g}, C={key[2]:g}: energy of a client in Wh to accuracy 0.90",

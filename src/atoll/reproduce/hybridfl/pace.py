@@ -1,4 +1,4 @@
-"""HybridFL's slack estimators, and what Atoll adds to them, on the waist and the thesis's devices, without training: a table of times and waste."""
+"""HybridFL's slack estimators, and Atoll's additions, on the waist and the thesis's devices, without training: a table of times and waste."""
 
 from __future__ import annotations
 
@@ -48,19 +48,20 @@ PACES: dict[str, HybridFL] = {
     ),
     "ChanceConstrained(0.1), most=1": HybridFL(slack=ChanceConstrained(delta=0.1), most=1.0),
 }
-"""The paces that are compared; each gets the setting's time limit."""
+"""The compared paces; each gets the setting's time limit."""
 
 
 @dataclass(frozen=True)
 class RecordedPace:
-    """What a pace costs, as means over rounds and seeds.
+    """The cost of a pace, as means over rounds and seeds.
 
     Attributes:
         seconds: of a round.
         missed: share of rounds whose quota was not met.
-        selected: clients invited a round.
+        selected: clients invited per round.
         watt_hours: energy of a round, all clients together.
-        spread: how unevenly regions are heard: standard deviation over regions of submissions in the whole run by client, over their mean.
+        spread: how unevenly regions take part: standard deviation over regions of submissions per client in the whole
+            run, over their mean.
     """
 
     seconds: float
@@ -76,12 +77,12 @@ def held(
     """Hold rounds without training.
 
     Args:
-        pace: its deadline is the setting's limit, whatever it says.
+        pace: the pace; the setting's limit replaces its deadline.
         drop: ``E[dr]``, or `DRIFT`.
         share: ``C``.
         seed: of devices, drop-outs and selections.
         setting: a column of Table 4.2.
-        rounds: how many.
+        rounds: number of rounds.
     """
     sizes = region_sizes(setting, np.random.default_rng([seed, 0]))
     ends = np.cumsum(sizes)
@@ -103,7 +104,7 @@ def held(
 
 
 def _fleet(setting: HybridSetting, drop: float | str, seed: int, rounds: int) -> Fleet:
-    """The thesis's devices; with `DRIFT`, the drop-outs of two of its fleets, one after the other."""
+    """Return the thesis's devices; with `DRIFT`, the drop-outs of two of its fleets, one after the other."""
 
     def fleet(mean: float) -> Fleet:
         drops = Normal(mean, setting.drop_spread, low=0.0, high=1.0)
@@ -138,7 +139,7 @@ def measured(
     setting: HybridSetting = DIGITS,
     rounds: int = 200,
 ) -> RecordedPace:
-    """A pace's cost; see `held`."""
+    """Return a pace's cost; see `held`."""
     quota = Uniform(share).cohort_size(setting.clients)
     rows = []
     for seed in seeds:
@@ -166,7 +167,7 @@ def table(
     setting: HybridSetting = DIGITS,
     rounds: int = 200,
 ) -> str:
-    """All paces as a table in Markdown."""
+    """Return all paces as a table in Markdown."""
     lines = ["| E[dr] | pace | s a round | below quota | invited | Wh a round | uneven |", "| --- " * 7 + "|"]
     for drop in drops:
         for name, pace in PACES.items():

@@ -15,13 +15,13 @@ Key = tuple[str, float, float]
 
 @dataclass(frozen=True)
 class HybridCell:
-    """What the thesis prints of a run.
+    """The thesis's printed values of a run.
 
     Attributes:
         best: best accuracy in ``t_max`` rounds.
         length: mean round length in seconds.
         printed: rounds to the target accuracy as printed.
-        rounds: rounds to the target that the printed time says.
+        rounds: rounds to the target that the printed time implies.
         seconds: to the target.
     """
 
@@ -33,7 +33,7 @@ class HybridCell:
 
 
 OFFSET = {"FedAvg": 1, "HierFAVG": 10, "HybridFL": 1}
-"""Printed rounds are counted from 0, and HierFAVG's in steps of its ten edge rounds: the printed times are those of so many rounds more."""
+"""Printed rounds are counted from 0, and HierFAVG's in steps of its ten edge rounds: the printed times are for this many more rounds."""
 
 _Row = tuple[tuple[float, ...], tuple[float, ...], tuple[int, ...], tuple[float, ...]]
 
@@ -81,7 +81,7 @@ DOUBTFUL: dict[tuple[str, Key], str] = {
     ("aerofoil", ("HierFAVG", 0.1, 0.3)): "the scan has 4|1765.8 for the time",
     ("aerofoil", ("HybridFL", 0.1, 0.1)): "the scan has 4254 1.6 for the time",
 }
-"""Cells that cannot be taken at face value, and why."""
+"""Cells that cannot be used as printed, and why."""
 
 _NINE = {
     0.1: ((0.115, 0.091, 0.090), (0.119, 0.108, 0.098), (0.155, 0.149, 0.135)),
@@ -93,12 +93,12 @@ ENERGY: dict[Key, float] = {
     for i, drop in enumerate(DROPS)
     for j, method in enumerate(OFFSET)
 } | {("FedAvg", 0.6, 0.5): 0.140, ("HierFAVG", 0.6, 0.5): 0.148, ("HybridFL", 0.6, 0.5): 0.134}
-"""Figure 4.9, Wh a client until accuracy 0.90. Numbers were given to bars by the order of reading; only those of C = 0.1 are not in doubt."""
+"""Figure 4.9, Wh per client until accuracy 0.90. Numbers were assigned to bars in reading order; only those of C = 0.1 are certain."""
 
 SLACK = (0.46, 0.63)
 """Figure 4.4: the regions' factors from about round 40 on; ``|X_r| / N_r`` stays around C = 0.3."""
 
 
 def table_of(setting: HybridSetting) -> dict[Key, HybridCell]:
-    """The thesis's table of a task."""
+    """Return the thesis's table of a task."""
     return {"aerofoil": TABLE_3, "mnist": TABLE_4}[setting.name]

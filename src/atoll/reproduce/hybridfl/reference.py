@@ -1,15 +1,16 @@
 """HybridFL, HierFAVG and FedAvg in the thesis's model of time and energy, NumPy alone and without training.
 
-Written from the equations and independent of Atoll's clock, fleets and pacing, so that it can judge them: a round is a draw of clients, a draw of drop-outs
-and a comparison of times. Readings of what the text leaves open:
+Written from the equations and independent of Atoll's clock, fleets and pacing, so that it can judge them: a round is a
+draw of clients, a draw of drop-outs and a comparison of times. Our readings where the text is unclear:
 
-* the logarithm of (4.40) has base 2, a MB has 8e6 bits, MHz times bit/s/Hz gives Mbit/s (these give the tables' limits to the digit);
+* the logarithm of (4.40) has base 2, a MB has 8e6 bits, MHz times bit/s/Hz gives Mbit/s (these give the tables' limits
+  to the digit);
 * draws of speed and bandwidth are cut at ``mu - 3 sigma``, the straggler that defines the time limit;
 * a HybridFL round whose quota is not met lasts until the limit, as section 4.5.2 says and (4.38) does not;
-* FedAvg and HierFAVG select ``ceil(C N)`` of all clients (for HierFAVG, ``ceil(C N_r)`` in each region gives longer rounds and more energy than the tables
-  have at C = 0.1), HybridFL ``ceil(C_r N_r)`` in each region;
-* HierFAVG pays for the way between cloud and edges once in ``kappa_2 = 10`` rounds;
-* a client that drops out has used half of the energy of its round; one that is late has used all.
+* FedAvg and HierFAVG select ``ceil(C N)`` of all clients (for HierFAVG, ``ceil(C N_r)`` in each region gives longer
+  rounds and more energy than the tables have at C = 0.1), HybridFL ``ceil(C_r N_r)`` in each region;
+* HierFAVG pays for the transfer between cloud and edges once in ``kappa_2 = 10`` rounds;
+* a client that drops out has used half of the energy of its round; a late client has used all of it.
 """
 
 from __future__ import annotations
@@ -123,15 +124,15 @@ def region_sizes(setting: HybridSetting, rng: np.random.Generator) -> NDArray[np
 
 @dataclass(frozen=True)
 class HybridRounds:
-    """What happened, a row a round.
+    """What happened, one row for each round.
 
     Attributes:
         length: seconds, ``(rounds,)``.
-        full: whether the round closed because its quota was met (FedAvg, HierFAVG: because everybody answered).
+        full: whether the round closed because its quota was met (FedAvg, HierFAVG: because every client answered).
         selected: clients asked in each region, ``(rounds, M)``.
-        survived: of those, who would answer within the limit.
-        submitted: of those, whose models were taken.
-        theta: slack factors that the round was selected with, ``(rounds, M)``; NaN for the baselines.
+        survived: of those, the clients that would answer within the limit.
+        submitted: of those, the clients whose models were taken.
+        theta: slack factors of the round's selection, ``(rounds, M)``; NaN for the baselines.
         joules: spent by each client over all rounds, ``(N,)``.
     """
 
@@ -144,11 +145,11 @@ class HybridRounds:
     joules: Floats
 
     def mean_length(self) -> float:
-        """Mean round length in seconds."""
+        """Return the mean round length in seconds."""
         return float(self.length.mean())
 
     def watt_hours(self, rounds: int | None = None) -> float:
-        """Mean energy of a client over all rounds, or scaled to another number of rounds."""
+        """Return the mean energy of a client over all rounds, or scaled to another number of rounds."""
         scale = 1.0 if rounds is None else rounds / len(self.length)
         return float(self.joules.mean()) / 3600 * scale
 
@@ -171,7 +172,7 @@ def simulate(
         method: one of `METHODS`.
         share: ``C``.
         rng: draws selections and drop-outs.
-        rounds: how many; ``t_max`` by default.
+        rounds: number of rounds; ``t_max`` by default.
         estimator: HybridFL's; `LateCount` by default.
 
     Raises:
@@ -186,7 +187,7 @@ def simulate(
 
 
 class _Run:
-    """The state of a run: what the edges have learned, and what the clients have spent."""
+    """The state of a run: the edges' models, and the clients' energy."""
 
     def __init__(
         self,
@@ -239,7 +240,7 @@ class _Run:
         return asked
 
     def _close(self, answers: NDArray[np.bool_]) -> tuple[float, bool]:
-        """When the cloud has its quota, or gives up."""
+        """Return when the cloud has its quota, or gives up."""
         quota = int(np.ceil(self.share * len(answers) - 1e-9))
         times = np.sort(self.seconds[answers])
         return (float(times[quota - 1]), True) if len(times) >= quota else (self.cap, False)

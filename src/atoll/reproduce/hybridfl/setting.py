@@ -1,4 +1,4 @@
-"""Table 4.2: what is simulated."""
+"""Table 4.2: the simulated setting."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["AEROFOIL", "DIGITS", "DROPS", "SHARES", "HybridSetting"]
 DROPS = (0.1, 0.3, 0.6)
 """``E[dr]``, the mean probability that a client drops out of a round."""
 SHARES = (0.1, 0.3, 0.5)
-"""``C``, submissions wanted over clients."""
+"""``C``, wanted submissions over clients."""
 
 
 @dataclass(frozen=True)
@@ -24,17 +24,17 @@ class HybridSetting:
         samples: examples of a client.
         speed: of a client's processor, GHz.
         bandwidth: of a client's radio, MHz.
-        model_bits: size of the model by decree; 1 MB is 8e6 bits.
+        model_bits: assumed size of the model; 1 MB is 8e6 bits.
         bits: of one sample (BPS).
-        cycles: processor cycles a bit (CPB).
+        cycles: processor cycles per bit (CPB).
         rounds: ``t_max``.
         lr: learning rate.
         target: accuracy at which the second kind of run stops.
-        epochs: local epochs a round.
+        epochs: local epochs per round.
         drop_spread: standard deviation of the clients' drop-out probabilities.
         snr: signal-to-noise ratio of the radio, linear.
         backhaul: between cloud and edges, Mbit/s.
-        kappa: HierFAVG's edge rounds a cloud round.
+        kappa: HierFAVG's edge rounds per cloud round.
     """
 
     name: str

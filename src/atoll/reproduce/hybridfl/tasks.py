@@ -1,10 +1,12 @@
 """Data, models and runs of chapter 4, and how ours differ.
 
-* Aerofoil: UCI airfoil self-noise; a fifth of the 1,503 rows is the server's (the thesis's arithmetic uses all of them for training and does not say what it tests
-  on). Features are standardised and the target is scaled to [0, 1] by the training rows. The thesis does not say how it scales; its accuracies of .71 to .73 rule out
-  decibels, where a constant has .95, and standard scores, where the accuracy has no lower bound, and fit [0, 1], where a constant has .75 on held-out training rows:
-  0.70 then says when the output's mean is about right. The feed-forward network has 32 and 16 hidden units, which the thesis does not give.
-* MNIST: 60,000 digits in place of 70,000, tested on MNIST's own 10,000; LeNet-5. What is trained is smaller, see `protocol`.
+* Aerofoil: UCI airfoil self-noise; a fifth of the 1,503 rows is the server's (the thesis's arithmetic uses all of them
+  for training and does not say which rows it tests on). Features are standardised and the target is scaled to [0, 1] by
+  the training rows. The thesis does not say how it scales; its accuracies of .71 to .73 rule out decibels, where a
+  constant has .95, and standard scores, where the accuracy has no lower bound, and fit [0, 1], where a constant has .75
+  on held-out training rows: 0.70 then shows when the output's mean is about right. The feed-forward network has 32 and
+  16 hidden units, which the thesis does not give.
+* MNIST: 60,000 digits in place of 70,000, tested on MNIST's own 10,000; LeNet-5. Training is smaller, see `protocol`.
 
 Chapter 4 gives no batch sizes: those of chapter 3 for a regression and for digits are used, 5 and 40.
 Dropped clients of FedAvg count with the global model (2.46), which is HybridFL's own rule for absent clients.
@@ -43,7 +45,7 @@ __all__ = [
 ]
 
 METRIC = {"aerofoil": "test/relative_accuracy", "mnist": "test/accuracy"}
-"""The accuracy of each task, as records have it."""
+"""The name of each task's accuracy in records."""
 _ROOM = "atoll.reproduce.hybridfl.tasks"
 _BATCH = {"aerofoil": 5, "mnist": 40}
 _LEAST = 1e-3
@@ -52,12 +54,12 @@ _LEAST = 1e-3
 
 @functools.lru_cache(maxsize=8)
 def islands(task: str, draw: int = 0, rows: int = 0) -> Islands:
-    """The clients, and the server's test rows.
+    """Return the clients, and the server's test rows.
 
     Args:
         task: ``"aerofoil"`` or ``"mnist"``.
         draw: seed of the partition.
-        rows: at most so many training rows of the digits; 0 for all.
+        rows: most training rows of the digits; 0 for all.
 
     Raises:
         ConfigError: another task.
@@ -83,13 +85,13 @@ def islands(task: str, draw: int = 0, rows: int = 0) -> Islands:
 
 @functools.lru_cache(maxsize=8)
 def digits(draw: int = 0, rows: int = 0, clients: int = 0, tests: int = 0) -> Islands:
-    """Clients with digits, three quarters of each one's of class ``k mod 10``, and the server's test rows.
+    """Return clients with digits, three quarters of each one's of class ``k mod 10``, and the server's test rows.
 
     Args:
-        draw: seed of the partition, and of which training rows.
-        rows: at most so many training rows; 0 for all.
-        clients: how many; 0 for the thesis's 500.
-        tests: at most so many test rows, the first; 0 for all.
+        draw: seed of the partition, and of the choice of training rows.
+        rows: most training rows; 0 for all.
+        clients: number of clients; 0 for the thesis's 500.
+        tests: most test rows, the first ones; 0 for all.
 
     Raises:
         DataError: no data folder, or files missing from it.
@@ -107,21 +109,21 @@ def digits(draw: int = 0, rows: int = 0, clients: int = 0, tests: int = 0) -> Is
 
 
 def feed_forward() -> Callable[[], Any]:
-    """Makes the aerofoil's model, so that its weights follow the run's seed: 5 features, 32 and 16 hidden units, one output."""
+    """Return a maker of the aerofoil's model, so that its weights follow the run's seed: 5 features, 32 and 16 hidden units, one output."""
     from atoll.models import mlp
 
     return mlp(5, 1, [32, 16])
 
 
 def perceptron(hidden: int) -> Callable[[], Any]:
-    """Makes a model of digits that costs a thirtieth of LeNet-5: 784 features, one layer of hidden units, ten classes."""
+    """Return a maker of a model of digits that costs a thirtieth of LeNet-5: 784 features, one layer of hidden units, ten classes."""
     from atoll.models import mlp
 
     return mlp(784, 10, [hidden])
 
 
 def system(method: str, setting: HybridSetting, draw: int) -> dict[str, Any]:
-    """Topology, pacing and aggregation of a method: the one place where ``HybridFL(...)`` is plugged in.
+    """Return topology, pacing and aggregation of a method: the one place where ``HybridFL(...)`` is plugged in.
 
     Regions are consecutive clients, ``N_r`` as `region_sizes` draws them. HybridFL estimates by late counts.
 
@@ -145,7 +147,7 @@ def system(method: str, setting: HybridSetting, draw: int) -> dict[str, Any]:
 
 
 def settings(protocol: HybridProtocol, method: str, drop: float, share: float, seed: int = 0) -> dict[str, Any]:
-    """A run's configuration."""
+    """Return a run's configuration."""
     task, setting = protocol.task, protocol.setting
     compiled = task == "aerofoil" or protocol.hidden > 0
     rounds = protocol.rounds or setting.rounds
@@ -189,7 +191,7 @@ def _source(protocol: HybridProtocol, seed: int) -> dict[str, Any]:
 
 
 def found_of(protocol: HybridProtocol, run: TrainedRun) -> HybridFound:
-    """A run's mean round, best accuracy, and rounds, time and energy to the first evaluated round that reaches the target."""
+    """Return a run's mean round, best accuracy, and rounds, time and energy to the first evaluated round that reaches the target."""
     setting, metric, spent = protocol.setting, METRIC[protocol.task], 0.0
     length = float(np.mean([row["t_end"] - row["t_start"] for row in run.rows]))
     for row in run.rows:

@@ -15,7 +15,7 @@ from .setting import AEROFOIL
 __all__ = ["TOY", "ToyTrace", "trace"]
 
 TOY = replace(AEROFOIL, name="toy", clients=20, regions=2, rounds=100)
-"""Section 4.4.2: speeds ``N(0.5, 0.1^2)``; bandwidth and data, which the text leaves out, as in Task 1."""
+"""Section 4.4.2: speeds ``N(0.5, 0.1^2)``; bandwidth and data are as in Task 1, since the text leaves them out."""
 _REGIONS, _RELIABLE, _SPREAD, _SHARE = (11, 9), (0.43, 0.57), 0.15, 0.3
 
 
@@ -29,7 +29,7 @@ class ToyTrace:
         survivors: ``|X_r| / N_r`` by round.
         asked: ``C_r`` as carried out, by round.
         quality: the surrogate ``q_r = |Psi_r| / (C N_r)``, by round.
-        true_quality: ``|Psi_r| / |X_r|``, NaN where nobody survived.
+        true_quality: ``|Psi_r| / |X_r|``, NaN if no client survived.
     """
 
     theta: NDArray[np.float64]

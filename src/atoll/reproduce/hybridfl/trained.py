@@ -1,4 +1,4 @@
-"""Verdicts on HybridFL's trainings: accuracy, rounds and time to the target beside FedAvg and HierFAVG."""
+"""Verdicts on HybridFL's trainings: accuracy, rounds and time to the target against FedAvg and HierFAVG."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _BASELINES = ("FedAvg", "HierFAVG")
 
 
 def judge_trained(setting: HybridSetting, found: Mapping[Key, HybridFound]) -> list[Claim]:
-    """Accuracy, rounds and time to the target, for the cells that were trained with all three methods."""
+    """Accuracy, rounds and time to the target, for the cells trained with all three methods."""
     cells = sorted(
         {
             (drop, share)

@@ -1,9 +1,10 @@
 """The trainings behind tables A.1, A.3 and A.5, as configurations that the lab runs, keeps and resumes.
 
-As in the author's program: clients that are not in a round stand in with the current model (`KeepGlobal`) under FedAvg and FedCS; FedCS compares training and
-one transfer with the limit. In task 2, where it matters, everyone first trains for one epoch, as there; the convex tasks begin from 0. Unlike it: batches are drawn in random
-order, and a round's model goes into the next round even if it is worse on the test rows (the program keeps the best one so far, which lets test rows choose).
-What is reported is the best value over rounds, as in the tables.
+As in the author's program: absent clients count with the current model (`KeepGlobal`) under FedAvg and FedCS; FedCS
+compares training and one transfer with the limit. In task 2, where it matters, all clients first train for one epoch,
+as in that program; the convex tasks start from 0. Unlike that program, batches are drawn in random order, and a round's
+model goes into the next round even if it is worse on the test rows (the program keeps the best one so far, so test rows
+choose the model). We report the best value over rounds, as in the tables.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ METRICS = {"boston": "test/scaled_accuracy", "mnist": "test/accuracy", "kdd": "t
 
 @dataclass(frozen=True)
 class Scale:
-    """A task made smaller. Devices need as long as with the whole task, so that rounds last as long and the same clients are in time.
+    """A smaller version of a task. Devices take as long as with the whole task, so rounds last as long and the same clients are in time.
 
     Attributes:
         rows: training rows, the first ones, divided among all clients in the same proportions; ``None`` for all.
@@ -43,11 +44,11 @@ class Scale:
 
     @property
     def whole(self) -> bool:
-        """Nothing is smaller."""
+        """Tell whether nothing is reduced."""
         return self == Scale()
 
     def told(self, task: SafaTask) -> str:
-        """In words."""
+        """Describe it in words."""
         rounds = task.rounds if self.rounds is None else self.rounds
         return f"scaled down to {self.rows} training and {self.tests} test rows and {rounds} rounds"
 
@@ -57,12 +58,12 @@ _WHOLE = Scale()
 
 @dataclass(frozen=True)
 class Score:
-    """What a cell has learnt.
+    """The results of a cell.
 
     Attributes:
         best: the best accuracy over rounds.
-        losses: the best test loss up to rounds 1, 10, 25 and the last; of fully local training the last alone.
-        rows: a record a round; none of fully local training.
+        losses: the best test loss up to rounds 1, 10, 25 and the last; of fully local training only the last.
+        rows: one record per round; none for fully local training.
         seconds: of computing.
     """
 
@@ -73,10 +74,10 @@ class Score:
 
 
 def pace(task: SafaTask, algorithm: str, fraction: float, lag: int = LAG) -> Config:
-    """Who trains, when a round ends and what becomes of the others: all that tells FedAvg, FedCS and SAFA apart.
+    """Return which clients train, when a round ends and what happens to the others: all that distinguishes FedAvg, FedCS and SAFA.
 
     Args:
-        task: with its limit.
+        task: the task, with its limit.
         algorithm: ``"FedAvg"``, ``"FedCS"`` or ``"SAFA"``.
         fraction: ``C``.
         lag: SAFA's tolerance.
@@ -91,13 +92,13 @@ def pace(task: SafaTask, algorithm: str, fraction: float, lag: int = LAG) -> Con
     waits = {"name": "Synchronous", "deadline": task.limit, "quorum": 1, "on_failure": "skip"}
     chosen: Config = {"name": "Uniform", "count": float(fraction)}
     if algorithm == "FedCS":
-        # Its forecast is training and two transfers; the program's is training and one.
+        # Its forecast has training and two transfers; the program's has training and one.
         chosen = {"name": "FedCS", "count": float(fraction), "deadline": task.limit + TRANSFER_SECONDS}
     return {"selection": chosen, "pacing": waits, "aggregation": "KeepGlobal"}
 
 
 def _learning(task: SafaTask) -> Config:
-    """Model, loss and metric."""
+    """Return model, loss and metric."""
     known: dict[str, Config] = {
         "boston": {
             "model": {"name": "linear", "features": 12, "outputs": 1},
@@ -128,15 +129,15 @@ def settings(
     device: str = "cpu",
     lag: int = LAG,
 ) -> Config:
-    """A cell's configuration.
+    """Return a cell's configuration.
 
     Args:
         task: one of the three.
         algorithm: ``"FedAvg"``, ``"FedCS"`` or ``"SAFA"``; for fully local training see `alone`.
         crash: probability of a crash in a round.
         fraction: ``C``.
-        seed: of clients, crashes, model and everything else.
-        rounds: other than the task's.
+        seed: of all randomness: clients, crashes, model, ...
+        rounds: replaces the task's number.
         scale: of the task.
         device: cpu or cuda.
         lag: SAFA's tolerance.
@@ -145,7 +146,8 @@ def settings(
     rows = {} if scale.rows is None else {"rows": scale.rows}
     tests = {} if scale.tests is None else {"tests": scale.tests}
     model = learning["model"] | ({"seed": seed, **rows} if task.name == "mnist" else {})
-    # Blocks of clients pay where these have much to compute; on a few rows they cost more than they save (53 s : 39 s measured on 6,000 images).
+    # Blocks of clients pay if clients have much to compute; on a few rows they cost more than they save (53 s : 39 s
+    # measured on 6,000 images).
     engine = "inline" if rows else learning["engine"]
     rounds = rounds or scale.rounds or task.rounds
     evaluation: Config = {"every": 1}
@@ -179,7 +181,7 @@ def score(lab: Lab, config: Config) -> Score:
 
 
 def efforts(task: SafaTask, crash: float, fraction: float, seed: int = 0, rounds: int | None = None) -> np.ndarray:
-    """Rounds that each client finishes in fully local training, ``(clients,)``: drawn, and not crashed."""
+    """Return the rounds that each client finishes in fully local training, ``(clients,)``: those where it was drawn and did not crash."""
     members, crashes = drawn(task, crash, seed)
     made = simulate(task, "Fully local", fraction, members, crashes, seed)
     finished: np.ndarray = (made.asked & ~made.crashed)[:rounds].sum(axis=0)
@@ -197,10 +199,10 @@ def alone(
     scale: Scale = _WHOLE,
     device: str = "cpu",
 ) -> Score:
-    """Fully local training: every client from the same start by itself, and one average ``sum_k (n_k/n) w_k`` at the end.
+    """Do fully local training: every client trains alone from the same start, with one average ``sum_k (n_k/n) w_k`` at the end.
 
-    A client that finished m rounds has trained m E epochs. Those with the same m are one training of one round, whose model is their weighted average; the
-    averages of all m, and the start for m = 0, make the whole.
+    A client that finished m rounds has trained m E epochs. Clients with the same m form one training of one round,
+    whose model is their weighted average; the averages of all m, and the start for m = 0, are combined.
     """
     from atoll.runs import parse_config, to_job
     from atoll.runs.model import read_model
@@ -228,7 +230,7 @@ def alone(
 
 
 def _group(base: Config, task: SafaTask, members: Iterable[int], count: int) -> Config:
-    """The clients that finish ``count`` rounds. Those that finish none keep the start: their step is too small to move a number."""
+    """Return the settings of the clients that finish ``count`` rounds. Clients that finish none keep the start: their step is too small to change a number."""
     source = {**base["data"]["source"], "only": list(members)}
     algorithm = {**base["algorithm"], "epochs": max(1, count * task.epochs)}
     if count == 0:

@@ -1,4 +1,4 @@
-"""What the thesis says in words about the cost of rounds, held against the simulated runs; and the same under Eqs. 3.4 and 3.6."""
+"""Judges the thesis's statements about the cost of rounds against the simulated runs; and the same under Eqs. 3.4 and 3.6."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ __all__ = ["bias_claims", "cost_claims", "study_claims"]
 
 Grid = Mapping[Key, Mapping[str, GridCost]]
 _CLOSE = 0.85
-"""A printed speed-up holds if ours is at least this share of it: it is the largest of many noisy cells."""
+"""A printed speed-up holds if ours is at least this share of it, as it is the largest of many noisy cells."""
 
 
 def cost_claims(task: SafaTask, seeds: int = SEEDS) -> list[Claim]:
-    """Everything about the task's rounds: its tables row by row, the statements, and what is left of them under the equations.
+    """Return all claims about the task's rounds: its tables row by row, the statements, and what remains of them under the equations.
 
     Args:
         task: one of the three.
@@ -42,7 +42,7 @@ def cost_claims(task: SafaTask, seeds: int = SEEDS) -> list[Claim]:
 
 
 def _speed_up(found: Grid, over: str, quantity: str, fractions: tuple[float, ...] = (0.1, 0.3)) -> tuple[float, str]:
-    """The largest speed-up of SAFA, and where."""
+    """Return the largest speed-up of SAFA, and where."""
     ratios = {
         (crash, c): found[over, crash, c][quantity].mean / found["SAFA", crash, c][quantity].mean
         for crash in CRASHES
@@ -91,7 +91,7 @@ def _boston(found: Grid) -> list[Claim]:
 
 
 def _patient(found: Grid, seeds: int) -> Claim:
-    """Which rule the FedAvg rows of Table 3.4 follow."""
+    """Judge which rule the FedAvg rows of Table 3.4 follow."""
     table = TABLES["boston", "length"]
     keys = [("FedAvg", cr, c) for cr in CRASHES for c in FRACTIONS]
     met = {
@@ -152,7 +152,7 @@ def _waste(task: SafaTask, found: Grid) -> list[Claim]:
 
 
 def _corrected(task: SafaTask, found: Grid) -> list[Claim]:
-    """What the tables' rules are worth: SAFA where the quota cannot be met, and FedCS that waits as FedAvg does."""
+    """Judge the effect of the tables' rules: SAFA when the quota cannot be met, and FedCS when it waits as FedAvg does."""
     starved = [(cr, c) for cr in CRASHES for c in FRACTIONS if c > 1 - cr + 0.01]
     between = [(cr, c) for cr in CRASHES for c in FRACTIONS if case_of(c, cr) == 2 and c < 1 - cr - 0.01]
 
@@ -195,7 +195,7 @@ def _corrected(task: SafaTask, found: Grid) -> list[Claim]:
 
 
 def _by_definition(task: SafaTask, found: Grid) -> list[Claim]:
-    """SR of FedAvg counted as Eq. 3.12 has it."""
+    """Judge the SR of FedAvg by Eq. 3.12."""
     ours = [found["FedAvg", 0.1, c]["copies"].mean for c in FRACTIONS]
     return [
         Claim(
@@ -209,7 +209,7 @@ def _by_definition(task: SafaTask, found: Grid) -> list[Claim]:
 
 
 def study_claims(seeds: int = SEEDS) -> list[Claim]:
-    """The study of the tolerance on task 1, against the author's sheet behind Figs. 3.3 and 3.4."""
+    """Judge the study of the tolerance on task 1, against the author's sheet behind Figs. 3.3 and 3.4."""
     lags = sorted({key[3] for key in STUDY})
     names = {"synchronised": ("SR", 3), "effective": ("EUR", 3), "variance": ("VV", 3)}
     ours = {(c, cr, lag): study(BOSTON, c, cr, lag, seeds) for c, cr in ((0.1, 0.3), (0.1, 0.7), (0.5, 0.3), (1.0, 0.7)) for lag in lags}  # fmt: skip
@@ -248,7 +248,7 @@ def _tolerance(ours: Mapping[tuple[float, float, int], Mapping[str, GridCost]], 
 
 
 def bias_claims() -> list[Claim]:
-    """Fig. 3.5 with the sign of the closed form put right; limits for equal probabilities of crash of 0.3."""
+    """Judge Fig. 3.5 with the corrected sign of the closed form; limits for equal probabilities of crash of 0.3."""
     two, three = bias_limit(2, 0.3, 0.3), bias_limit(3, 0.3, 0.3)
     note = "ours by the recurrence, which a simulation confirms; above 1 the fastest client contributes more often"
     return [
@@ -259,7 +259,7 @@ def bias_claims() -> list[Claim]:
 
 
 def _converges(crash: float, last: int = 60) -> Claim:
-    """From which round on the bias of both cases stays within 3 % of where it ends."""
+    """Judge from which round on the bias of both cases stays within 3 % of its final value."""
     limits = {case: bias_limit(case, crash, crash) for case in (2, 3)}
     off = {r: max(abs(bias(case, crash, crash, r) / limits[case] - 1) for case in limits) for r in range(2, last + 1)}
     far = [r for r in off if off[r] > 0.03]

@@ -1,8 +1,8 @@
 """The tasks' rows, clients, models and metrics, as parts of a configuration.
 
-Task 1 takes the first 12 of Boston's 13 inputs and scales inputs and target to [0, 1] over the whole table; task 3 scales its 35 inputs so. Task 2 feeds raw
-pixels 0 to 255 (all three as the author's program does). The first rows train and the last test, clients are consecutive slices, and nothing is shuffled but
-the order of batches.
+Task 1 takes the first 12 of Boston's 13 inputs and scales inputs and target to [0, 1] over the whole table; task 3
+scales its 35 inputs likewise. Task 2 uses raw pixels 0 to 255 (all three as the author's program does). The first rows
+train and the last test, clients are consecutive slices, and only the order of batches is shuffled.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ __all__ = ["ScaledAccuracy", "cnn", "devices", "drawn", "islands", "svm", "train
 
 
 def drawn(task: SafaTask, crash: float, seed: int) -> tuple[SafaFleet, Crashes]:
-    """The clients and crashes of a seed, the same as in the grid of costs."""
+    """Return the clients and crashes of a seed, the same as in the grid of costs."""
     rng = np.random.default_rng([seed, 0])
     members = fleet(task, rng)
     return members, draw_crashes(task.rounds, task.clients, crash, rng)
 
 
 def train_sizes(sizes: NDArray[np.int64], rows: int) -> NDArray[np.int64]:
-    """Training rows of each client: in proportion to all its rows, summing to ``rows``.
+    """Return the training rows of each client: in proportion to all its rows, summing to ``rows``.
 
     Args:
         sizes: rows of each, training and test together, ``(clients,)``.
@@ -52,14 +52,14 @@ def train_sizes(sizes: NDArray[np.int64], rows: int) -> NDArray[np.int64]:
 def islands(
     task: str, seed: int = 0, only: list[int] | None = None, rows: int | None = None, tests: int | None = None
 ) -> Islands:
-    """A task's clients, with the test rows at the server.
+    """Return a task's clients, with the test rows at the server.
 
     Args:
         task: ``"boston"``, ``"mnist"`` or ``"kdd"``.
         seed: of the clients' sizes.
-        only: these clients alone.
-        rows: the first so many training rows, divided in the same proportions; all by default.
-        tests: the first so many test rows.
+        only: use only these clients.
+        rows: use only the first training rows, divided in the same proportions; all by default.
+        tests: use only the first test rows.
 
     Raises:
         DataError: no data folder, or files missing from it.
@@ -108,7 +108,7 @@ def _unit(columns: NDArray[Any]) -> NDArray[Any]:
 
 
 def _raw(digits: Dataset) -> Dataset:
-    """Pixels as they are on file, 0 to 255; the reader gives them in [0, 1]."""
+    """Return the pixels as in the file, 0 to 255; the reader scales them to [0, 1]."""
 
     def scaled(part: Dataset) -> Dataset:
         return part.with_columns({"x": np.rint(np.asarray(part.x, np.float32) * 255.0)})
@@ -117,15 +117,15 @@ def _raw(digits: Dataset) -> Dataset:
 
 
 def devices(task: str, crash: float = 0.1, seed: int = 0, rows: int | None = None) -> Devices:
-    """The clients of `drawn` as a model of devices: their seconds of training, links of 1.4 Mbit/s, a server of 10 Gbit/s, models of 10 MB and the trace.
+    """Return the clients of `drawn` as a model of devices: their seconds of training, links of 1.4 Mbit/s, a server of 10 Gbit/s, models of 10 MB and the trace.
 
-    As in the tables, every message counts as a model, also the note to a client that goes on with its own.
+    As in the tables, every message counts as a model, even the message to a client that continues with its own.
 
     Args:
         task: ``"boston"``, ``"mnist"`` or ``"kdd"``.
         crash: probability of a crash in a round.
         seed: of sizes, speeds and crashes.
-        rows: training rows that are there; a device needs as long for its share of them as for its share of all.
+        rows: number of training rows; a device takes as long for its share of them as for its share of all.
     """
     from atoll.devices import BatchRate, GivenTraits, Recorded, Throughput
     from atoll.devices import Fleet as Devices
@@ -133,7 +133,7 @@ def devices(task: str, crash: float = 0.1, seed: int = 0, rows: int | None = Non
     of = TASKS[task]
     members, crashes = drawn(of, crash, seed)
     train = train_sizes(members.sizes, rows or _train_rows(of))
-    # A client's batches a second, so that its training rows take the seconds that its training and test rows take together.
+    # A client's batches per second, so that its training rows take as long as its training and test rows together.
     speed = train * of.epochs / of.batch_size / members.training
     calm = np.zeros((1, of.clients))
     trace = Recorded(np.vstack([calm.astype(bool), crashes.crashed]), np.vstack([calm, np.where(crashes.crashed, crashes.point, 0.0)]))  # fmt: skip
@@ -152,7 +152,7 @@ def _train_rows(task: SafaTask) -> int:
 
 
 def svm() -> nn.Module:
-    """A linear machine with one score, from 0."""
+    """Return a linear machine with one score, from 0."""
     from torch import nn
 
     made = nn.Linear(35, 1)
@@ -162,7 +162,7 @@ def svm() -> nn.Module:
 
 
 def cnn() -> nn.Module:
-    """5x5 convolutions with 20 and 50 channels, each with 2x2 max-pooling, and 500 units: 431,080 parameters (line 2075, and the author's program)."""
+    """Return 5x5 convolutions with 20 and 50 channels, each with 2x2 max-pooling, and 500 units: 431,080 parameters (line 2075, and the author's program)."""
     from torch import nn
 
     first, second = nn.Conv2d(1, 20, 5), nn.Conv2d(20, 50, 5)
@@ -192,11 +192,11 @@ def _warm(seed: int, rows: int | None = None) -> Any:
 
 
 def warm_cnn(seed: int = 0, rows: int | None = None) -> nn.Module:
-    """`cnn` after one epoch at every client and their average, which is where the author's program begins.
+    """Return `cnn` after one epoch at every client and their average, where the author's program starts.
 
     Args:
         seed: of the weights, the clients' sizes and their batches.
-        rows: training rows that are there; all by default.
+        rows: number of training rows; all by default.
     """
     import torch
 
@@ -211,8 +211,8 @@ def warm_cnn(seed: int = 0, rows: int | None = None) -> nn.Module:
 class ScaledAccuracy(ScoreMetric):
     """Table 3.3's accuracy of a regression, ``1 - (1/n) sum_i |(y_i - z_i) / max(y_i, z_i)|``, for targets scaled to [0, 1].
 
-    The smallest target is then 0, where the fraction is 1 for a guess above 0 and has no value below. Such a row counts as an error of 1, and no other row
-    counts as more than a guess of 0 would unless its guess is negative.
+    The smallest target is then 0, where the fraction is 1 for a guess above 0 and undefined below. Such a row counts as
+    an error of 1, and another row counts as more than a guess of 0 would only if its guess is negative.
     """
 
     def zero(self) -> Summary:
@@ -228,5 +228,5 @@ class ScaledAccuracy(ScoreMetric):
         return {"n": float(z.size), "sum": float(errors.sum())}
 
     def result(self, summary: Summary) -> dict[str, float]:
-        """The accuracy."""
+        """Return the accuracy."""
         return {"scaled_accuracy": 1.0 - ratio(summary["sum"], summary["n"])}

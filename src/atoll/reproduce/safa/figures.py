@@ -43,11 +43,11 @@ def lengths(crash: float, seeds: int = 20) -> Mapping[str, list[float]]:
     }
 
 
-# ------------------------------------------------------------------ what the lab learnt
+# ------------------------------------------------------------------ what the lab has trained
 
 
 def losses(lab: Path, fraction: float = 0.3) -> Mapping[tuple[str, float, str], list[float]]:
-    """Test losses by round of the finished trainings of a lab, first seed: ``(task, cr, algorithm) -> losses``; what is not there is left out."""
+    """Test losses by round of the finished trainings of a lab, first seed: ``(task, cr, algorithm) -> losses``; missing trainings are left out."""
     found = {}
     for task in TASKS:
         for folder in sorted((lab / f"safa-{task}").glob(f"safa-{task}-*")):
@@ -68,7 +68,7 @@ def losses(lab: Path, fraction: float = 0.3) -> Mapping[tuple[str, float, str], 
 
 
 def draw_timeline(folder: Path, minutes: float = 30.0) -> Path:
-    """Three paces over each other: dark bars are work that came, light ones work that was lost, lines are the ends of rounds."""
+    """Draw three paces one above the other: dark bars are work that arrived, light ones work that was lost, lines are the ends of rounds."""
     paces = ("FedAvg", "SAFA", "FedBuff")
     made = {pace: timeline(pace) for pace in paces}
     target = folder / "asynchrony-timeline.svg"
@@ -96,7 +96,7 @@ def draw_timeline(folder: Path, minutes: float = 30.0) -> Path:
 
 
 def draw_lengths(folder: Path, seeds: int = 20) -> Path:
-    """Round lengths by fraction, for a low and a high probability of crash."""
+    """Draw round lengths by fraction, for a low and a high probability of crash."""
     target = folder / "asynchrony-lengths.svg"
     with _drawn(target, 1, 2, (7.2, 3.2)) as (figure, grid):
         for axes, crash in zip(grid[0], (0.3, 0.7), strict=True):
@@ -116,7 +116,7 @@ def draw_lengths(folder: Path, seeds: int = 20) -> Path:
 
 
 def draw_losses(folder: Path, found: Mapping[tuple[str, float, str], Sequence[float]]) -> Path:
-    """Figs. 3.7 to 3.9 at C = 0.3: lines are ours, rings the author's sheet; a row a task, a column a probability of crash."""
+    """Draw Figs. 3.7 to 3.9 at C = 0.3: lines are ours, rings the author's sheet; one row per task, one column per probability of crash."""
     tasks = [task for task in TASKS if any(key[0] == task for key in found)]
     target = folder / "safa-losses.svg"
     with _drawn(target, len(tasks), len(CRASHES), (8.0, 1.9 * len(tasks) + 0.4)) as (figure, grid):
@@ -148,7 +148,7 @@ def draw_losses(folder: Path, found: Mapping[tuple[str, float, str], Sequence[fl
 
 @contextmanager
 def _drawn(target: Path, rows: int, columns: int, size: tuple[float, float]) -> Iterator[tuple[Any, Any]]:
-    """A figure and its axes, saved at the end; the same file from run to run, with letters as letters."""
+    """Yield a figure and its axes, saved at the end; the file is identical from run to run, with text as text."""
     matplotlib = need("matplotlib", "report", "a figure", where="atoll.report")
     style = {"svg.hashsalt": "atoll", "svg.fonttype": "none", "axes.spines.top": False, "axes.spines.right": False}
     with matplotlib.rc_context(style):

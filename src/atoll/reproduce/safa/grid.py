@@ -1,4 +1,4 @@
-"""What rounds cost in all 240 runs, simulated without training: ours beside the thesis'."""
+"""The cost of rounds in all 240 runs, simulated without training: ours against the thesis'."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class GridCost:
 
     Attributes:
         mean: over draws.
-        spread: standard deviation between draws: what a single printed run may be off.
+        spread: standard deviation between draws: how far a single printed run may be off.
     """
 
     mean: float
@@ -71,17 +71,17 @@ def simulate(
     compat: bool = True,
     lag: int = LAG,
 ) -> SafaRounds:
-    """One run, without training.
+    """Simulate one run, without training.
 
     Args:
-        task: with its limit.
+        task: the task, with its limit.
         algorithm: one of `ALGORITHMS`.
         fraction: ``C``.
         members: the clients.
         crashes: the trace.
         seed: of the random selection.
-        compat: SAFA takes replies by the clients' speed and passes over those whose training alone exceeds the limit, as the author's program does; else by
-            arrival, and over those that arrive too late.
+        compat: SAFA takes replies by the clients' speed and skips those whose training alone exceeds the limit, as the
+            author's program does; otherwise by arrival, and skips those that arrive too late.
         lag: SAFA's tolerance.
     """
     rng = np.random.default_rng([seed, 1])
@@ -98,10 +98,11 @@ def simulate(
 
 
 def printed_futility(made: SafaRounds) -> float:
-    """Futility as the tables have it: each client's share of time thrown away, and their plain mean (the author's program).
+    """Return futility as in the tables: each client's share of wasted time, and the plain mean (the author's program).
 
-    Under SAFA the time of a round counts as lost if the client was overwritten at its beginning and finished, of all rounds that it finished. Otherwise a
-    crash loses the time until then, and a client that was never asked counts as wholly lost, both sums starting from 0.01 s.
+    Under SAFA the time of a round counts as lost if the client was overwritten at its start and finished, out of all
+    rounds that it finished. Otherwise a crash loses the time until then, and a client that was never asked counts as
+    fully lost; both sums start from 0.01 s.
     """
     if made.resumes:
         done = made.picked | made.undrafted
@@ -112,7 +113,7 @@ def printed_futility(made: SafaRounds) -> float:
 
 
 def printed_ratio(ratio: float, algorithm: str, fraction: float) -> float:
-    """SR as the tables have it: of FedAvg and FedCS ``SR C / (C + 0.1)`` where it is above C (the author's program), so that 5 clients show C and not ``ceil(5 C) / 5``."""
+    """Return SR as in the tables: for FedAvg and FedCS ``SR C / (C + 0.1)`` if it is above C (the author's program), so that 5 clients show C and not ``ceil(5 C) / 5``."""
     scaled = algorithm in ("FedAvg", "FedCS") and ratio > fraction + 1e-9
     return ratio * fraction / (fraction + 0.1) if scaled else ratio
 
@@ -148,10 +149,10 @@ def _measures(
 def cost(
     task: SafaTask, algorithm: str, crash: float, fraction: float, seeds: int = SEEDS, lag: int = LAG
 ) -> dict[str, GridCost]:
-    """One run's quantities over several draws; see `grid` for what they are."""
+    """Return one run's quantities over several draws; see `grid` for their meaning."""
     found: dict[str, list[float]] = {}
     for seed in range(seeds):
-        rng = np.random.default_rng([seed, 0])  # the same clients and the same crashes for every algorithm
+        rng = np.random.default_rng([seed, 0])  # the same clients and crashes for every algorithm
         members = fleet(task, rng)
         crashes = draw_crashes(task.rounds, task.clients, crash, rng)
         run = simulate(task, algorithm, fraction, members, crashes, seed, lag=lag)
@@ -166,20 +167,22 @@ def cost(
 
 
 def costs(task: SafaTask, algorithm: str, crash: float, seeds: int = SEEDS) -> dict[float, dict[str, GridCost]]:
-    """A row of the tables: by fraction, each quantity by name."""
+    """Return a row of the tables: by fraction, each quantity by name."""
     return {fraction: cost(task, algorithm, crash, fraction, seeds) for fraction in FRACTIONS}
 
 
 def grid(task: SafaTask, seeds: int = SEEDS) -> Mapping[Key, Mapping[str, GridCost]]:
-    """All 80 runs of a task: ``(algorithm, cr, C) -> quantity -> cost``.
+    """Return all 80 runs of a task: ``(algorithm, cr, C) -> quantity -> cost``.
 
-    Quantities: ``length``, ``distribution`` (seconds), ``synchronised`` and ``futility`` by the tables' own rules; ``corrected`` and ``corrected
-    distribution`` (seconds) by Eqs. 3.4 and 3.6 with rounds that wait as Algorithm 1 is written, ``copies`` (SR) by Eq. 3.12 and ``wasted`` in client-rounds, and ``forgotten``, what
-    is lost if no crashed client goes on from where it was; ``fixed`` and ``strict`` between the two
-    accountings (see `FIXED`, `STRICT`) and ``patient`` by the tables' rule for FedCS; ``effective`` (EUR), ``variance`` (VV).
+    Quantities: ``length``, ``distribution`` (seconds), ``synchronised`` and ``futility`` by the tables' own rules;
+        ``corrected`` and ``corrected
+    distribution`` (seconds) by Eqs. 3.4 and 3.6 with rounds that wait literally as in Algorithm 1, ``copies`` (SR) by
+    Eq. 3.12 and ``wasted`` in client-rounds, and ``forgotten``, the loss if no crashed client resumes its work;
+    ``fixed`` and ``strict`` between the two accountings (see `FIXED`, `STRICT`) and ``patient`` by the tables' rule for
+    FedCS; ``effective`` (EUR), ``variance`` (VV).
 
     Args:
-        task: whose.
+        task: the task.
         seeds: draws of clients and crashes.
     """
     return {
@@ -191,5 +194,5 @@ def grid(task: SafaTask, seeds: int = SEEDS) -> Mapping[Key, Mapping[str, GridCo
 
 
 def study(task: SafaTask, fraction: float, crash: float, lag: int, seeds: int = SEEDS) -> dict[str, GridCost]:
-    """SAFA with another tolerance."""
+    """Return SAFA with another tolerance."""
     return cost(task, "SAFA", crash, fraction, seeds, lag)

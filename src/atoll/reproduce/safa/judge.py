@@ -1,9 +1,10 @@
-"""The rules by which our costs are held against printed cells.
+"""The rules that compare our costs with printed cells.
 
-A printed cell is one run with clients and crashes that we do not have, so it is held against the distribution of such runs: it holds if it lies within three
-standard deviations of one run, seen over our draws, give or take its last printed digit. The rule is as tight as the quantity: distribution times,
-synchronisation ratios, futility and round lengths at small C vary by some per cent or less between draws, and lengths where one slow client decides by a
-quarter to a third. Each claim says how much.
+A printed cell is one run with clients and crashes that we do not have, so it is compared with the distribution of such
+runs. It holds if it lies within three standard deviations of one run, estimated over our draws, plus or minus its last
+printed digit. The rule is as tight as the quantity: distribution times, synchronisation ratios, futility and round
+lengths at small C vary by a few per cent or less between draws; lengths that one slow client decides vary by a quarter
+to a third. Each claim says how much.
 """
 
 from __future__ import annotations
@@ -35,13 +36,13 @@ _WHY = {
 
 
 def agrees(printed: float, ours: GridCost, digits: int, seeds: int) -> bool:
-    """Whether a printed cell is one of our runs: ``|printed - mean| <= 3 s sqrt(1 + 1/seeds) + half a unit of the last digit``.
+    """Tell whether a printed cell could be one of our runs: ``|printed - mean| <= 3 s sqrt(1 + 1/seeds) + half a unit of the last digit``.
 
     Args:
         printed: the cell.
         ours: mean and standard deviation over our draws.
         digits: printed after the point.
-        seeds: our draws; of one draw nothing is known of the spread, and only the last digit is forgiven.
+        seeds: our draws; a single draw has no known spread, and allows only for the last digit.
     """
     room = _DEVIATIONS * ours.spread * math.sqrt(1 + 1 / seeds) + 0.5 * 10.0**-digits
     return abs(printed - ours.mean) <= room + 1e-9
@@ -77,12 +78,12 @@ def _row(
 
 
 def row_claims(task: SafaTask, grid: Mapping[Key, Mapping[str, GridCost]], seeds: int) -> list[Claim]:
-    """A claim for each row of the task's four cost tables.
+    """Return a claim for each row of the task's four cost tables.
 
     Args:
-        task: whose.
-        grid: of the task.
-        seeds: draws behind it.
+        task: the task.
+        grid: the task's grid.
+        seeds: the draws of the grid.
     """
     return [
         _row(

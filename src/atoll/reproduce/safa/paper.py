@@ -1,4 +1,4 @@
-"""What the thesis prints, cell by cell, and what it says about it; with figures of its author's own sheets where it shows drawings only."""
+"""The thesis's printed values, cell by cell, and its statements; with figures from its author's own sheets where it shows only drawings."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class PaperTable:
     """A table of the thesis: a value for each algorithm, probability of crash and fraction.
 
     Attributes:
-        label: as the thesis numbers it.
+        label: its number in the thesis.
         digits: after the point.
         cells: ``(algorithm, cr, C) -> value``.
         lines: ``(algorithm, cr) -> line``.
@@ -64,13 +64,13 @@ TABLES: Mapping[tuple[str, str], PaperTable] = {
 
 @dataclass(frozen=True)
 class Statement:
-    """Something that the thesis says in words.
+    """A statement of the thesis in words.
 
     Attributes:
-        text: what.
+        text: the statement.
         number: the number in it.
-        line: where.
-        basis: how the number comes from the tables.
+        line: its line.
+        basis: how the number follows from the tables.
     """
 
     text: str

@@ -19,11 +19,11 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Crashes:
-    """Who crashes when, the same for every algorithm.
+    """Which clients crash when, the same for every algorithm.
 
     Attributes:
         crashed: whether a client crashes in a round, ``(rounds, clients)``.
-        point: share of the round's work that it has done by then, same shape; 1 where it does not crash.
+        point: share of the round's work done by then, same shape; 1 if it does not crash.
     """
 
     crashed: Bools
@@ -38,15 +38,16 @@ class SafaRounds:
         seconds: each client's response time when nothing fails, ``(clients,)``.
         quota: replies that the server wants in a round.
         asked: trained in this round.
-        sent: got the global model at its beginning.
+        sent: received the global model at its start.
         crashed: trained and crashed.
         picked: its reply is in the round's model.
-        undrafted: its reply came and waits for the next round.
-        deprecated: its own model was overwritten at the beginning, being too old.
-        versions: round whose model its training began from, integers.
+        undrafted: its reply arrived and waits for the next round.
+        deprecated: its own model was too old and overwritten at the start.
+        versions: round whose model its training started from, integers.
         point: share of the round's work done, floats.
-        resumes: whether a client that crashed goes on from its own model afterwards.
-        filled: whether clients that were not picked in the round before filled the quota, ``(rounds,)``; ``None`` where nobody has priority.
+        resumes: whether a crashed client continues from its own model afterwards.
+        filled: whether clients that were not picked in the round before filled the quota, ``(rounds,)``; ``None`` if no
+            client has priority.
         pickable: clients whose replies can be in a round, ``(clients,)``; ``None`` for all.
     """
 
@@ -65,14 +66,15 @@ class SafaRounds:
     pickable: Bools | None = None
 
     def log(self, literal: bool = False) -> RoundAccount:
-        """The columns that times and ratios are made of.
+        """Return the columns behind times and ratios.
 
-        Thrown away is what a client had done when it crashed, if it begins anew afterwards; if it goes on, one round's work for every model of a client's
-        own that the server overwrites, as the thesis' tables have it.
+        Wasted work is what a client had done when it crashed, if it starts again afterwards. If it continues, it is one
+        round's work for every own model that the server overwrites, as in the thesis' tables.
 
         Args:
-            literal: the round waits as Algorithm 1 is written: whoever was picked last round fills the quota only once nobody with priority can come any
-                more, which a server knows when all have come, or at the limit. Otherwise it ends when the last of those picked has come.
+            literal: the round waits literally as in Algorithm 1: clients picked last round fill the quota only once no
+                client with priority can arrive any more, which a server knows when all have arrived, or at the limit.
+                Otherwise it ends when the last picked reply has arrived.
         """
         finished = self.picked | self.undrafted
         lost = self.deprecated.astype(float) if self.resumes else np.where(self.crashed, self.point, 0.0)
@@ -99,20 +101,20 @@ class SafaRounds:
 
 
 def draw_crashes(rounds: int, clients: int, crash: float, rng: np.random.Generator) -> Crashes:
-    """Every client crashes in every round with probability ``crash``, at a point of its work drawn from ``U(0, 1)``."""
+    """Draw crashes: every client crashes in every round with probability ``crash``, at a point of its work drawn from ``U(0, 1)``."""
     crashed = rng.random((rounds, clients)) < crash
     return Crashes(crashed, np.where(crashed, rng.random((rounds, clients)), 1.0))
 
 
 def quota_of(clients: int, fraction: float) -> int:
-    """``ceil(C N)``, at least one."""
+    """Return ``ceil(C N)``, at least one."""
     return max(1, math.ceil(fraction * clients - 1e-9))
 
 
 def _synchronous(
     crashes: Crashes, seconds: Floats, fraction: float, rng: np.random.Generator, able: Bools, limit: float
 ) -> SafaRounds:
-    """Draw ``ceil(C N)``, ask those who are able, take everyone who answers in time."""
+    """Draw ``ceil(C N)``, ask those that are able, take all that answer in time."""
     rounds, clients = crashes.crashed.shape
     quota = quota_of(clients, fraction)
     asked = np.zeros((rounds, clients), bool)
@@ -129,7 +131,7 @@ def _synchronous(
 def fedavg(
     crashes: Crashes, seconds: Floats, fraction: float, rng: np.random.Generator, limit: float = math.inf
 ) -> SafaRounds:
-    """``ceil(C N)`` clients at random get the model; whoever neither crashes nor needs more than ``limit`` seconds is in the round."""
+    """Run FedAvg: ``ceil(C N)`` random clients get the model; those that neither crash nor need more than ``limit`` seconds are in the round."""
     return _synchronous(crashes, seconds, fraction, rng, np.ones(len(seconds), bool), limit)
 
 
@@ -141,12 +143,12 @@ def fedcs(
     forecast: Floats,
     limit: float,
 ) -> SafaRounds:
-    """As FedAvg, but of those drawn only they are asked whose ``forecast`` is within ``limit`` seconds, too."""
+    """Run FedCS: as FedAvg, but only drawn clients whose ``forecast`` is also within ``limit`` seconds are asked."""
     return _synchronous(crashes, seconds, fraction, rng, forecast <= limit, limit)
 
 
 def local(crashes: Crashes, seconds: Floats, fraction: float, rng: np.random.Generator) -> SafaRounds:
-    """``ceil(C N)`` clients at random train on by themselves, and all models are averaged once, at the very end."""
+    """Run fully local training: ``ceil(C N)`` random clients train alone, and all models are averaged once, at the very end."""
     made = fedavg(crashes, seconds, fraction, rng)
     picked, none = np.zeros_like(made.asked), np.zeros_like(made.asked)
     picked[-1] = True
@@ -157,7 +159,7 @@ def local(crashes: Crashes, seconds: Floats, fraction: float, rng: np.random.Gen
 
 
 def cfcfm(arrivals: list[int], before: set[int], quota: int) -> list[int]:
-    """Compensatory first come, first merged: of the arrivals in order, first those not picked last round, then the others (Algorithm 1).
+    """Pick by compensatory first come, first merged: of the arrivals in order, first those not picked last round, then the others (Algorithm 1).
 
     Args:
         arrivals: clients in the order of their replies.
@@ -179,16 +181,17 @@ def safa(
     order: Floats | None = None,
     pickable: Bools | None = None,
 ) -> SafaRounds:
-    """Everyone trains; a model of lag ``(t - 1) - v`` is overwritten if it is current (lag 0) or too old (Algorithm 2, Eq. 3.7).
+    """Run SAFA: every client trains; a model of lag ``(t - 1) - v`` is overwritten if it is current (lag 0) or too old (Algorithm 2, Eq. 3.7).
 
     Args:
         crashes: the trace.
         seconds: response times, ``(clients,)``.
         fraction: ``C``, of which the quota is made.
         lag: tolerance ``tau``.
-        beyond: too old is ``lag > tau``, as the text and the tables have it; else ``lag >= tau``, as Eq. 3.7 is printed.
+        beyond: too old means ``lag > tau``, as in the text and the tables; otherwise ``lag >= tau``, as Eq. 3.7 is
+            printed.
         order: clients arrive by this number, the smallest first; ``seconds`` if ``None``.
-        pickable: clients that are never picked where false, and then stay undrafted; everyone if ``None``.
+        pickable: where false, clients are never picked and stay undrafted; ``None`` for all clients.
     """
     rounds, clients = crashes.crashed.shape
     quota = quota_of(clients, fraction)
@@ -229,11 +232,11 @@ def safa(
 
 
 def cached(made: SafaRounds) -> tuple[Ints, Bools]:
-    """Whose work stands for each client in each round's model under SAFA (Eqs. 3.9 to 3.11), ``(rounds, clients)`` each.
+    """Return whose work represents each client in each round's model under SAFA (Eqs. 3.9 to 3.11), ``(rounds, clients)`` each.
 
     Returns:
-        The round that the server's entry for a client comes from when round t is aggregated; 0 is the start. And whether the entry is the client's own
-        training of that round, or else the global model after it.
+        The round that the server's entry for a client comes from when round t is aggregated; 0 is the start. And
+        whether the entry is the client's own training of that round, or else the global model after it.
     """
     rounds, clients = made.asked.shape
     origin, own = np.zeros((rounds, clients), np.int64), np.zeros((rounds, clients), bool)

@@ -1,4 +1,4 @@
-"""From a task to its reproduction: what rounds cost, and what is learnt."""
+"""From a task to its reproduction: the cost of rounds, and the trained results."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def claims(task: SafaTask, lab: Lab, quick: bool) -> list[Claim]:
 
 
 def entry(task: SafaTask, data: str) -> Entry:
-    """The reproduction of a task.
+    """Return the reproduction of a task.
 
     Args:
         task: one of the three.

@@ -1,4 +1,4 @@
-"""What is learnt, beside tables A.1, A.3 and A.5; cells that were not trained say so."""
+"""Trained results against tables A.1, A.3 and A.5; cells that were not trained say so."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class ScorePlan:
         algorithms: rows.
         crashes: probabilities of a crash.
         fractions: columns.
-        seeds: runs a cell.
+        seeds: runs per cell.
         scale: of the task.
     """
 
@@ -45,7 +45,7 @@ PLANS = {
     "kdd": ScorePlan(),
 }
 """All 80 cells of tasks 1 and 3. Of task 2, whose network takes half a processor hour to two a cell at C = 1, four columns of 16, on a tenth of the images and in
-20 of 50 rounds: a client takes 10 steps a round, not 75, so that accuracies are lower and only their order says something."""
+20 of 50 rounds: a client takes 10 steps per round, not 75, so accuracies are lower and only their order counts."""
 
 
 @dataclass(frozen=True)
@@ -64,16 +64,16 @@ class Learnt:
 
     @property
     def mean(self) -> float:
-        """Mean best accuracy."""
+        """Return the mean best accuracy."""
         return float(np.mean(self.best))
 
     @property
     def spread(self) -> float:
-        """Standard deviation between seeds; 0 of one."""
+        """Return the standard deviation between seeds; 0 for one seed."""
         return float(np.std(self.best, ddof=1)) if len(self.best) > 1 else 0.0
 
     def near(self, printed: float, tolerance: float) -> bool:
-        """Whether a printed accuracy is within three standard deviations, or the tolerance."""
+        """Tell whether a printed accuracy is within three standard deviations, or the tolerance."""
         return abs(self.mean - printed) <= max(tolerance, 3 * self.spread) + 1e-9
 
 
@@ -99,7 +99,7 @@ def _one(lab: Lab, task: SafaTask, plan: ScorePlan, key: Key, seed: int, device:
 
 
 def accuracy_claims(task: SafaTask, found: Mapping[Key, Learnt]) -> list[Claim]:
-    """A claim for each row of the task's accuracy table, and the statements about it that the trained cells decide.
+    """Return a claim for each row of the task's accuracy table, and the statements about it that the trained cells decide.
 
     Args:
         task: one of the three.
@@ -195,7 +195,7 @@ def _scaled(task: SafaTask) -> str:
 
 
 def _traces(task: SafaTask, found: Mapping[Key, Learnt]) -> list[Claim]:
-    """Figs. 3.7 to 3.9 at C = 0.3, with the author's sheet beside them."""
+    """Judge Figs. 3.7 to 3.9 at C = 0.3 against the author's sheet."""
     made = []
     for crash in CRASHES:
         rows = {

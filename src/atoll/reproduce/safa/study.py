@@ -1,10 +1,12 @@
-"""Beyond the thesis: SAFA without foresight, its extensions and its rivals under one clock, by the time until all of them are as far as FedAvg.
+"""Beyond the thesis: SAFA without foresight, its extensions and its rivals under one clock, by the time until each of them is as far as FedAvg.
 
-A server with `published=True` knows who will end before ``T_lim`` although the round closed long before, and every client begins afresh in every round. The
-study asks what is left without that, what the extensions bring, and what rivals do with the same devices. Rules, set before the runs: learning rates and
-epochs of Table 3.2 for everyone, every other setting at its default, nothing tuned; the measure is the objective itself, the loss over all clients'
-training rows; the target of a cell and a seed is the lowest settled loss (mean of 5 rounds) that FedAvg has in its first rounds, so that everyone can reach it
-and no method chooses it; whoever needs more than `CAP` times as many rounds has not reached it.
+A server with `published=True` knows which clients will end before ``T_lim`` although the round closed long before, and
+every client starts afresh in every round. The study measures what remains without that, what the extensions gain, and
+what rivals reach with the same devices. Rules, set before the runs: learning rates and epochs of Table 3.2 for all
+methods, every other setting at its default, nothing tuned; the measure is the objective itself, the loss over all
+clients' training rows; the target of a cell and a seed is the lowest settled loss (mean of 5 rounds) that FedAvg has in
+its first rounds, so every method can reach it and none chooses it; a method that needs more than `CAP` times as many
+rounds has not reached it.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ _BETTER = 0.95
 
 
 class SafaCell(NamedTuple):
-    """A task, a probability of crash ``cr`` and a fraction ``C``, and by what the learning rate of Table 3.2 is multiplied."""
+    """A task, a probability of crash ``cr`` and a fraction ``C``, and the factor on the learning rate of Table 3.2."""
 
     task: str
     crash: float
@@ -57,15 +59,15 @@ class SafaCell(NamedTuple):
 
 @dataclass(frozen=True)
 class StudyPlan:
-    """What is run of a task.
+    """The runs of a task.
 
     Attributes:
         task: its name.
         rounds: of FedAvg, which set the target.
         crashes: probabilities of a crash.
         fractions: ``C``.
-        seeds: runs a cell.
-        rate: by what the learning rate of Table 3.2 is multiplied.
+        seeds: runs per cell.
+        rate: the factor on the learning rate of Table 3.2.
     """
 
     task: str
@@ -77,7 +79,7 @@ class StudyPlan:
 
     @property
     def cells(self) -> list[SafaCell]:
-        """All of them."""
+        """Return all cells."""
         return [
             SafaCell(self.task, crash, fraction, self.rate) for crash in self.crashes for fraction in self.fractions
         ]
@@ -98,12 +100,12 @@ Found = Mapping[tuple[SafaCell, str], Sequence[tuple[Run, float]]]
 
 
 def target_of(run: Run, rounds: int) -> float:
-    """The lowest settled loss of the first rounds, rounded up in the sixth digit."""
+    """Return the lowest settled loss of the first rounds, rounded up in the sixth digit."""
     return math.ceil(float(settled(run.losses)[:rounds].min()) * 1e6) / 1e6
 
 
 def study(lab: Lab, plans: Iterable[StudyPlan]) -> Found:
-    """Run everything that was not yet, and read back what was."""
+    """Run everything that is missing, and read back the rest."""
     found: dict[tuple[SafaCell, str], list[tuple[Run, float]]] = {}
     for plan in plans:
         for cell in plan.cells:
@@ -122,7 +124,7 @@ def _first(cell: SafaCell) -> tuple[str, str, float, float]:
 
 
 def ratios(found: Found, cell: SafaCell, method: str, base: str, quantity: str) -> list[float]:
-    """What a method needed until the target, over what the base needed, of each seed; infinite if it alone never came, NaN if neither did."""
+    """Return what a method needed until the target, over what the base needed, for each seed; infinite if only the method never reached it, NaN if neither did."""
     pairs = zip(found[cell, method], found[cell, base], strict=True)
     with np.errstate(invalid="ignore"):
         return [float(np.divide(a.until(t)[quantity], b.until(t)[quantity])) for (a, t), (b, _) in pairs]
@@ -130,13 +132,13 @@ def ratios(found: Found, cell: SafaCell, method: str, base: str, quantity: str) 
 
 @dataclass(frozen=True)
 class Verdict:
-    """How a method fared against another.
+    """The result of one method against another.
 
     Attributes:
         better: cells in which all seeds need less, by 5 % or more on average.
         worse: cells in which all need more.
         open: the others.
-        ratios: of each cell, geometric mean over seeds; infinite if one never came, NaN if neither did.
+        ratios: of each cell, geometric mean over seeds; infinite if one never reached it, NaN if neither did.
     """
 
     better: tuple[SafaCell, ...]
@@ -146,20 +148,20 @@ class Verdict:
 
     @property
     def holds(self) -> bool:
-        """Better in most cells and worse in none."""
+        """Tell whether it is better in most cells and worse in none."""
         return not self.worse and len(self.better) > len(self.ratios) / 2
 
     def told(self) -> str:
-        """In words."""
+        """Describe it in words."""
         return f"better in {len(self.better)}, worse in {len(self.worse)}, undecided in {len(self.open)} of {len(self.ratios)} cells"
 
     def where(self) -> str:
-        """The ratio of each cell."""
+        """Return the ratio of each cell."""
         return "; ".join(f"{c}: {number(r)}" for c, r in self.ratios.items())
 
 
 def compared(found: Found, method: str, base: str, quantity: str = "seconds") -> Verdict:
-    """Cell by cell, over the seeds."""
+    """Compare cell by cell, over the seeds."""
     sides: dict[str, list[SafaCell]] = {"better": [], "worse": [], "open": []}
     means = {}
     for cell in dict.fromkeys(key[0] for key in found):
@@ -176,5 +178,5 @@ def compared(found: Found, method: str, base: str, quantity: str = "seconds") ->
 
 
 def number(value: float) -> str:
-    """Four digits, or that it never came to it."""
+    """Return four digits, or that it never reached the target."""
     return "never" if math.isinf(value) and value > 0 else "neither" if math.isnan(value) else f"{value:.4g}"

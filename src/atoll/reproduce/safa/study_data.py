@@ -1,4 +1,4 @@
-"""The study's three convex tasks: clients of chapter 3, whose crashes are drawn without end, as rivals of SAFA ask clients in any number of turns."""
+"""The study's three convex tasks: clients of chapter 3, with endless draws of crashes, since rivals of SAFA contact clients in any number of turns."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ STUDIED = {task.name: task for task in (BOSTON, FIFTH, DIGITS)}
 
 
 def members(task: str, seed: int) -> SafaFleet:
-    """The clients of a seed: sizes and speeds."""
+    """Return the clients of a seed: sizes and speeds."""
     return fleet(STUDIED[task], np.random.default_rng([seed, 0]))
 
 
 def islands(task: str, seed: int = 0) -> Islands:
-    """A task's clients. At the server, what the study evaluates on: all their training rows, as it asks how fast the objective falls; no test row is looked at.
+    """Return a task's clients. The server has the study's evaluation data: all their training rows, since it measures how fast the objective falls; no test row is used.
 
     Args:
         task: ``"boston"``, ``"kdd-fifth"`` or ``"digits"``.
@@ -57,16 +57,16 @@ def _table(task: str) -> Dataset:
 
 
 def devices(task: str, crash: float = 0.3, seed: int = 0, model_over: int = 0) -> Devices:
-    """The clients as a model of devices; see `atoll.reproduce.safa.data.devices`. What differs: crashes without end.
+    """Return the clients as a model of devices; see `atoll.reproduce.safa.data.devices`. The difference: endless crashes.
 
-    A device that has crashed is back at once, as in the thesis, where it goes on in the next round. Asynchronous servers hear of it and can ask it again;
-    synchronous ones, and SAFA while its quota is unmet, wait until ``T_lim`` all the same.
+    A crashed device is back at once, as in the thesis, where it continues in the next round. Asynchronous servers
+    notice and can ask it again; synchronous ones, and SAFA while its quota is unmet, wait until ``T_lim`` all the same.
 
     Args:
         task: ``"boston"``, ``"kdd-fifth"`` or ``"digits"``.
         crash: probability of a crash, of each participation.
         seed: of sizes, speeds and crashes.
-        model_over: messages of at most this many bytes hold no model.
+        model_over: messages of at most this many bytes contain no model.
     """
     from atoll.devices import BatchRate, GeneratedTrace, GivenTraits, Throughput
     from atoll.devices import Fleet as Devices

@@ -49,10 +49,10 @@ _NOTE = 256
 
 
 def pace(task: SafaTask, method: str, fraction: float) -> Config:
-    """Who trains, and when a round ends.
+    """Return which clients train, and when a round ends.
 
     Args:
-        task: with its clients and limit.
+        task: the task, with its clients and limit.
         method: one of `METHODS`, except those in `SAME`.
         fraction: ``C``.
     """
@@ -86,20 +86,20 @@ def settings(
     target: float | None = None,
     rate: float = 1.0,
 ) -> Config:
-    """A run's configuration.
+    """Return a run's configuration.
 
     Args:
         task: ``"boston"``, ``"kdd-fifth"`` or ``"digits"``.
         method: one of `METHODS`, except those in `SAME`.
         crash: probability of a crash, of each participation.
         fraction: ``C``.
-        seed: of clients, crashes and everything else.
-        rounds: how many at most.
+        seed: of all randomness: clients, crashes, ...
+        rounds: the most rounds.
         target: settled loss at which the run ends.
-        rate: of Table 3.2 times this.
+        rate: factor on the rate of Table 3.2.
     """
     of, learning = STUDIED[task], _LEARNING[task]
-    # As published, every client is charged a model each way, whether or not it gets one.
+    # As published, every client is charged for one model each way, whether or not it gets one.
     notes = {"model_over": _NOTE} if method in _OWN and method != PUBLISHED else {}
     name = "-".join(("study", task, method.lower().replace(",", "").replace(" ", "-"), f"{crash:g}", f"{fraction:g}"))
     return {

@@ -1,4 +1,4 @@
-"""What a run of one of the study's methods comes to."""
+"""The result of a run of one of the study's methods."""
 
 from __future__ import annotations
 
@@ -35,23 +35,23 @@ class Settled(StopRule):
     value: float
 
     def reason(self, history: History) -> str | None:
-        """The mean is there."""
+        """Return a reason once the mean is reached."""
         last = [row.get("test/loss") for row in history[-WINDOW:]]
-        if len(last) < WINDOW or None in last:  # asked also before a round is evaluated
+        if len(last) < WINDOW or None in last:  # also called before a round is evaluated
             return None
         mean = float(np.mean(last))
         return f"a mean loss of {mean:.4g} reached the target {self.value:g}" if mean <= self.value else None
 
 
 def settled(losses: np.ndarray) -> np.ndarray:
-    """The mean of the last `WINDOW` losses after each round; infinite before there are so many."""
+    """Return the mean of the last `WINDOW` losses after each round; infinite before there are enough."""
     means: Any = np.convolve(losses, np.full(WINDOW, 1 / WINDOW), mode="valid") if len(losses) >= WINDOW else []
     return np.concatenate([np.full(min(WINDOW - 1, len(losses)), np.inf), means])
 
 
 @dataclass(frozen=True)
 class Run:
-    """What a run's rounds did: columns of shape ``(rounds,)``.
+    """What happened in a run's rounds: columns of shape ``(rounds,)``.
 
     Attributes:
         clients: in the population.
@@ -59,11 +59,11 @@ class Run:
         losses: the objective, all clients' training loss, after it.
         merged: replies in the round's model.
         copies: of the model, sent to clients.
-        replies: that clients sent: those merged, and those kept for later.
+        replies: replies that clients sent: merged ones, and those kept for later.
         wasted: local updates thrown away.
-        begun: local updates begun.
+        begun: local updates started.
         spread: variance of the versions that replies were trained from.
-        late: replies that nobody waited for.
+        late: replies that no round waited for.
         computing: seconds of our own.
     """
 
@@ -80,7 +80,7 @@ class Run:
     computing: float
 
     def costs(self) -> dict[str, float]:
-        """Means over rounds: ``length`` in seconds; ``EUR``, ``SR`` and ``up`` (replies) a client; ``VV``; ``waste``, futility: of the updates begun."""
+        """Return means over rounds: ``length`` in seconds; ``EUR``, ``SR`` and ``up`` (replies) a client; ``VV``; ``waste``, futility: a share of the started updates."""
         work, begun = self.replies.sum() + self.wasted.sum(), self.begun.sum()
         return {
             "length": float(self.seconds[-1] / len(self.seconds)),
@@ -93,7 +93,7 @@ class Run:
         }
 
     def until(self, target: float) -> dict[str, float]:
-        """What it took until the loss had settled at a target: ``rounds``, ``seconds``, ``down`` and ``up`` in models, ``work`` in local updates; infinite if it was never reached."""
+        """Return the cost until the loss settled at a target: ``rounds``, ``seconds``, ``down`` and ``up`` in models, ``work`` in local updates; infinite if it was never reached."""
         met = np.flatnonzero(settled(self.losses) <= target)
         if not len(met):
             return dict.fromkeys(("rounds", "seconds", "down", "up", "work"), np.inf)
@@ -107,13 +107,13 @@ class Run:
         }
 
     def after(self, seconds: float) -> float:
-        """The lowest settled loss by that time; infinite if there is none."""
+        """Return the lowest settled loss by that time; infinite if there is none."""
         found = settled(self.losses)[self.seconds <= seconds]
         return float(found.min()) if len(found) else np.inf
 
 
 def measured(rows: Sequence[Mapping[str, Any]], clients: int, computing: float = 0.0) -> Run:
-    """A run's columns from its records."""
+    """Return a run's columns from its records."""
 
     def column(name: str) -> np.ndarray:
         return np.array([float(row.get(name) or 0.0) for row in rows])
@@ -145,7 +145,7 @@ def trained(
     target: float | None = None,
     rate: float = 1.0,
 ) -> Run:
-    """Run a method, or read it back; those in `SAME` with their own seconds. Arguments as of `settings`."""
+    """Run a method, or read it back; methods in `SAME` use their own seconds. See `settings` for the arguments."""
     of = STUDIED[task]
     made = lab.train(settings(task, SAME.get(method, method), crash, fraction, seed, rounds, target, rate))
     run = measured(made.rows, of.clients, made.seconds)

@@ -1,4 +1,4 @@
-"""The three tasks of Table 3.2: their constants, their clients' speeds and sizes, and what a round costs a client."""
+"""The three tasks of Table 3.2: their constants, their clients' speeds and sizes, and the cost of a round for a client."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MODEL_BYTES = 10_000_000
 CLIENT_BITS, SERVER_BITS = 1.4e6, 1.0e10
 """Bits a second, up as well as down (line 2070)."""
 TRANSFER_SECONDS = 8 * MODEL_BYTES / CLIENT_BITS
-"""Of one model to or from a client: 57.14 s."""
+"""Seconds to send one model to or from a client: 57.14 s."""
 COPY_SECONDS = 8 * MODEL_BYTES / SERVER_BITS
 """The server's for one copy: 0.008 s."""
 CRASHES = (0.1, 0.3, 0.5, 0.7)
@@ -55,8 +55,8 @@ class SafaTask:
         batch_size: ``B``.
         lr: learning rate.
         train: share of the rows to train on.
-        slowest: batches a second that every client has at least (the author's program).
-        speeds: batches a second of each client where the author's are known; drawn otherwise.
+        slowest: the least batches per second of a client (the author's program).
+        speeds: batches per second of each client if the author's are known; drawn otherwise.
     """
 
     name: str
@@ -87,7 +87,7 @@ class SafaFleet:
 
     Attributes:
         sizes: rows of each, training and test together, ``(clients,)``.
-        speeds: batches a second, ``(clients,)``.
+        speeds: batches per second, ``(clients,)``.
         training: seconds of a round's training, ``n_k E / (B s_k)`` with fractional batches, ``(clients,)``.
     """
 
@@ -97,12 +97,12 @@ class SafaFleet:
 
     @property
     def seconds(self) -> Floats:
-        """Response times: training, and a transfer each way."""
+        """Return response times: training, and a transfer each way."""
         return 2 * TRANSFER_SECONDS + self.training
 
     @property
     def forecast(self) -> Floats:
-        """What FedCS compares with the limit: training and one transfer (the author's program)."""
+        """Return what FedCS compares with the limit: training and one transfer (the author's program)."""
         return TRANSFER_SECONDS + self.training
 
 
@@ -110,9 +110,9 @@ def fleet(task: SafaTask, rng: np.random.Generator, speeds: Floats | None = None
     """Draw sizes from ``N(mu, (0.3 mu)^2)`` and speeds from ``Exp(1)``, again until none is too small (the author's program).
 
     Args:
-        task: whose.
+        task: the task.
         rng: random numbers.
-        speeds: used in place of the task's own.
+        speeds: replaces the task's own.
     """
     sizes = _sizes(task, rng)
     given = np.asarray(task.speeds if speeds is None else speeds, dtype=np.float64)

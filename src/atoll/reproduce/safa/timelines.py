@@ -1,4 +1,4 @@
-"""What clients do by the clock, at three paces: a run of six of them, written down by their devices."""
+"""What clients do over time, at three paces: a run of six clients, recorded by their devices."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ class Span:
     """A client at work.
 
     Attributes:
-        client: its place.
+        client: its position.
         start: seconds.
-        end: when its reply came, or when it was lost.
-        lost: it crashed, or was given a newer model before it was done.
+        end: when its reply arrived or was lost.
+        lost: it crashed, or received a newer model before it was done.
     """
 
     client: int
@@ -30,7 +30,7 @@ class Span:
 
 @dataclass
 class _Witness:
-    """A model of devices that writes down what it says."""
+    """A model of devices that records its answers."""
 
     fleet: Any
     spans: list[Span] = field(default_factory=list)
@@ -47,7 +47,7 @@ class _Witness:
 
 
 def _cut(spans: Sequence[Span]) -> list[Span]:
-    """The same, where work ends when the client begins other work."""
+    """Return the same spans, with work cut when the client starts other work."""
     made, later = [], dict[int, float]()
     for span in reversed(spans):
         until = later.get(span.client, np.inf)
@@ -58,7 +58,7 @@ def _cut(spans: Sequence[Span]) -> list[Span]:
 
 @dataclass(frozen=True)
 class Timeline:
-    """A run by the clock.
+    """A run over time.
 
     Attributes:
         spans: of work.
@@ -70,7 +70,7 @@ class Timeline:
 
     @property
     def busy(self) -> float:
-        """Share of the clients' time until the last round's end in which they work on a reply that comes."""
+        """Return the share of the clients' time until the last round's end spent on replies that arrive."""
         end = self.rounds[-1]
         clients = 1 + max(span.client for span in self.spans)
         spent = sum(min(s.end, end) - s.start for s in self.spans if not s.lost and s.start < end)
@@ -78,12 +78,12 @@ class Timeline:
 
 
 def timeline(pace: str, rounds: int = 60, seed: int = 5) -> Timeline:
-    """Six clients, one of them ten times slower than the fastest, each losing one in five of its updates; two replies a round.
+    """Run six clients, one of them ten times slower than the fastest, each losing one in five of its updates; two replies per round.
 
     Args:
-        pace: ``"FedAvg"`` (three asked a round, deadline of 600 s), ``"SAFA"`` or ``"FedBuff"``.
+        pace: ``"FedAvg"`` (three asked per round, deadline of 600 s), ``"SAFA"`` or ``"FedBuff"``.
         rounds: most rounds; fewer are shown.
-        seed: of crashes and of who is asked.
+        seed: of crashes and selections.
     """
     import atoll
     from atoll import devices

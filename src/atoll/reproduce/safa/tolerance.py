@@ -1,4 +1,4 @@
-"""The tolerance of task 1 by what is learnt: best loss of SAFA with other tolerances (Figs. 3.3 and 3.4), trained."""
+"""The tolerance of task 1 in training: best loss of SAFA with other tolerances (Figs. 3.3 and 3.4)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def loss_claims(lab: Lab) -> list[Claim]:
 
 
 def judge_losses(found: Losses) -> list[Claim]:
-    """A claim for each row of the author's sheet that was trained, and the statement; without trainings they say that nothing was run."""
+    """Return a claim for each row of the author's sheet that was trained, and the statement; without trainings they say that nothing was run."""
     return [_row(found, c, cr) for c, cr in CELLS] + [_statement(found)]
 
 
@@ -56,7 +56,7 @@ def _row(found: Losses, c: float, cr: float) -> Claim:
 
 
 def _statement(found: Losses) -> Claim:
-    """Whether the loss is lower with a small tolerance, where many crash."""
+    """Judge whether the loss is lower with a small tolerance when many clients crash."""
     said = STATEMENTS["tolerance loss"]
     rule = f"line {said.line}; C = 0.1, cr = 0.7: mean over tau of {_SMALL} and of {_LARGE}, each seed; holds if lower with every seed"
     if not found:

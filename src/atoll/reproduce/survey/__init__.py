@@ -1,4 +1,4 @@
-"""The survey's methods on quadratics whose optimum is known: one module of ``ROWS`` a family."""
+"""The survey's methods on quadratics whose optimum is known: one module with ``ROWS`` per family."""
 
 from .row import SurveyRow
 from .table import rows

@@ -19,7 +19,7 @@ _MAX = 558.482184  # the largest curvature of a client's loss in matrix_observat
 
 
 def wide_quadratics() -> Any:
-    """Eight quadratics in 15 dimensions that disagree, with eigenvalues log-uniform in [0.02, 10]."""
+    """Return eight quadratics in 15 dimensions that disagree, with eigenvalues log-uniform in [0.02, 10]."""
     from atoll.data import Dataset, Islands
 
     draw, parts = np.random.default_rng(0), {}

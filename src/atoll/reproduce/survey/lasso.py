@@ -20,7 +20,7 @@ def lasso(clients: int = 10, dim: int = 100, rows: int = 40, seed: int = 0) -> A
     The targets have noise 0.5. The constant of ``F_k`` is left out.
 
     Returns:
-        One island a client; ``x`` is the Hessian ``2/n X^T X`` and ``y`` is ``2/n X^T y``.
+        One island per client; ``x`` is the Hessian ``2/n X^T X`` and ``y`` is ``2/n X^T y``.
     """
     from atoll.data import Dataset, Islands
 
@@ -48,7 +48,7 @@ def _value(matrix: np.ndarray, target: np.ndarray, w: np.ndarray, l1: float) -> 
 
 
 def lasso_optimum(islands: Any, l1: float = LASSO_L1, rounds: int = 5000) -> tuple[np.ndarray, float]:
-    """The optimum of the pooled problem and its value, by accelerated proximal gradient steps (Beck, Teboulle 2009)."""
+    """Return the optimum of the pooled problem and its value, by accelerated proximal gradient steps (Beck, Teboulle 2009)."""
     matrix, target = _mean(islands)
     lr = 1.0 / float(np.linalg.eigvalsh(matrix)[-1])
     w = ahead = np.zeros(len(target))
@@ -62,11 +62,11 @@ def lasso_optimum(islands: Any, l1: float = LASSO_L1, rounds: int = 5000) -> tup
 
 
 def lasso_gap(islands: Any, params: Any) -> float:
-    """The composite objective above its optimum."""
+    """Return the composite objective above its optimum."""
     return _value(*_mean(islands), params["w"], LASSO_L1) - lasso_optimum(islands)[1]
 
 
 def non_zeros(islands: Any, params: Any) -> float:
-    """How many entries of the model are not zero."""
+    """Return how many entries of the model are not zero."""
     del islands
     return float(np.count_nonzero(params["w"]))

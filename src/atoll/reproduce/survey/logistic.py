@@ -1,4 +1,4 @@
-"""Logistic regression over eight clients: a convex problem that is no quadratic, for methods that use curvature."""
+"""Logistic regression over eight clients: a convex problem that is not quadratic, for methods that use curvature."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Logistic:
     l2: float = L2
 
     def learner(self, settings: LearnerSettings, data: Any) -> _LogisticLearner:
-        """Ready for a data set."""
+        """Return a learner for a data set."""
         made = _LogisticLearner(self, settings)  # type: ignore[arg-type]
         made.check(data)
         return made
@@ -53,7 +53,7 @@ class _LogisticLearner(QuadraticLearner):
             )
 
     def loss_gradient(self, params: Tree, x: Any, y: Any) -> tuple[float, Tree]:
-        """The mean log-loss with its penalty, and the gradient."""
+        """Return the mean log-loss with its penalty, and the gradient."""
         w = params["w"]
         margin = y * (x @ w)
         slope = -y / (1.0 + np.exp(margin))
@@ -61,17 +61,17 @@ class _LogisticLearner(QuadraticLearner):
         return loss, {"w": x.T @ slope / len(y) + self.model.l2 * w}
 
     def curvature(self, params: Tree, x: Any, y: Any, vector: Tree) -> Tree:
-        """``(X^T diag(p (1 - p)) X / n + l2 I) v``."""
+        """Return ``(X^T diag(p (1 - p)) X / n + l2 I) v``."""
         del y
         p = 1.0 / (1.0 + np.exp(-(x @ params["w"])))
         return {"w": x.T @ (p * (1.0 - p) * (x @ vector["w"])) / len(p) + self.model.l2 * vector["w"]}
 
 
 def logistic_clients(clients: int = 8, dim: int = 12, rows: int = 60, seed: int = 0) -> Any:
-    """Clients whose inputs lie around means of their own, ``0.4 N(0, I)``, and whose labels follow one model ``2 N(0, I)``.
+    """Return clients whose inputs lie around separate means, ``0.4 N(0, I)``, and whose labels follow one model ``2 N(0, I)``.
 
-    NumPy's ``default_rng(seed)`` draws the model, then for each client its mean, its inputs and the numbers that decide its labels:
-    ``y = 1`` with probability ``1/(1 + exp(-w^T x))``, else -1.
+    NumPy's ``default_rng(seed)`` draws the model, then for each client its mean, its inputs and the numbers that decide
+    its labels: ``y = 1`` with probability ``1/(1 + exp(-w^T x))``, else -1.
     """
     from atoll.data import Dataset, Islands
 
@@ -86,7 +86,7 @@ def logistic_clients(clients: int = 8, dim: int = 12, rows: int = 60, seed: int 
 
 
 def logistic_optimum(islands: Any, l2: float = L2) -> tuple[np.ndarray, float]:
-    """The optimum of the pooled problem and its value, by Newton's method with exact Hessians."""
+    """Return the optimum of the pooled problem and its value, by Newton's method with exact Hessians."""
     x, y = _pooled(islands)
     w = np.zeros(x.shape[1])
     for _ in range(50):
@@ -97,7 +97,7 @@ def logistic_optimum(islands: Any, l2: float = L2) -> tuple[np.ndarray, float]:
 
 
 def logistic_gap(islands: Any, params: Any) -> float:
-    """The pooled loss above its optimum; the clients have as many rows each."""
+    """Return the pooled loss above its optimum; all clients have the same number of rows."""
     return _value(*_pooled(islands), params["w"], L2) - logistic_optimum(islands)[1]
 
 

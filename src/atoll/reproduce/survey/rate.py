@@ -1,4 +1,4 @@
-"""One claimed rate, and the exponent that is fitted to what a method does."""
+"""One claimed rate, and the exponent fitted to a run of the method."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ __all__ = ["Rate"]
 
 @dataclass(frozen=True, kw_only=True)
 class Rate:
-    """A rate that a source claims, and a number fitted to a run that shows it.
+    """A rate that a source claims, and a number fitted to a run.
 
     Attributes:
-        name: the method, and over what is fitted where that is not rounds.
-        methods: names in the catalogue that it speaks of.
+        name: the method, and the variable of the fit if it is not rounds.
+        methods: names of its methods in the catalogue.
         claim: as the source writes it.
-        source: where.
-        fit: runs the method and gives the fitted number.
-        expected: the number that the claim means.
+        source: its place.
+        fit: runs the method and returns the fitted number.
+        expected: the number that the claim implies.
         tol: how far the fit may be from it.
-        bound: the claim is an upper bound that our problem does not attain: the fit may be any amount smaller (a faster decrease).
-        but: why the claim does not hold in this setting; empty where it does.
+        bound: the claim is an upper bound that our problem does not attain: the fit may be smaller by any amount (a
+            faster decrease).
+        but: why the claim does not hold in this setting; empty if it does.
         note: what was fitted, and where.
     """
 
@@ -37,10 +38,10 @@ class Rate:
     note: str = ""
 
     def holds(self, found: float) -> bool:
-        """Whether a fitted number is what the claim means."""
+        """Tell whether a fitted number agrees with the claim."""
         return found <= self.expected + self.tol and (self.bound or found >= self.expected - self.tol)
 
     def stated(self) -> str:
-        """The claim and its number, in words."""
+        """Return the claim and its number, in words."""
         near = "at most " if self.bound else ""
         return f"{self.claim}: {near}{self.expected:g} ± {self.tol:g}"

@@ -1,6 +1,7 @@
-"""The rates that the survey claims, each with the run that it is fitted to, and the methods of which nothing claims one.
+"""The rates that the survey claims, each with the run of its fit, and the methods without a claimed rate.
 
-Where a rate is an upper bound over a class of problems, the problem is one that attains it (`fit.wide`), or the row says that the bound is kept with room to spare.
+If a rate is an upper bound over a class of problems, the problem is one that attains it (`fit.wide`), or the row says
+that the bound is met with a margin.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ _WHERE = {
 
 
 def _in_rounds(name: str, algorithm: Any, claim: str, table: int = 4, *, bent: bool = True, **more: Any) -> Rate:
-    """The gap over rounds on `wide`, from round 10 to 150."""
+    """Return the gap over rounds on `wide`, from round 10 to 150."""
     settings: dict[str, Any] = {"expected": -1.0, "note": f"gap over rounds 10 to 150; {_WHERE[bent]}", **more}
     return Rate(
         name=name,
@@ -61,7 +62,7 @@ def _in_rounds(name: str, algorithm: Any, claim: str, table: int = 4, *, bent: b
 
 
 def _in_steps(name: str, kind: Any, *, bent: bool = True) -> Rate:
-    """The gap after 60 rounds over local steps, 1 to 8."""
+    """Return the gap after 60 rounds over local steps, 1 to 8."""
     return Rate(
         name=f"{name}, over local steps",
         methods=(kind.__name__,),

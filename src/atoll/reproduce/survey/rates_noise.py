@@ -20,7 +20,7 @@ _ROUNDS, _CLIENTS = (32, 64, 128), (1, 8)
 
 
 def _of(kind: Any, *, accelerated: bool = False, **more: Any) -> Callable[[int], Any]:
-    """A method by the number of its rounds: 4 local steps, with the step of the theory, ``~ log R / R``, accelerated ``~ (log R / R)^2``."""
+    """Return a method by the number of its rounds: 4 local steps, with the step of the theory, ``~ log R / R``, accelerated ``~ (log R / R)^2``."""
 
     def make(rounds: int) -> Any:
         share = float(np.log(rounds) / rounds)
@@ -57,7 +57,7 @@ def _over_clients(name: str, kind: str, claim: str, make: Callable[[int], Any]) 
 
 
 def _over_steps(name: str, kind: Any, **more: Any) -> Rate:
-    """The decrease a round goes with the root of ``eta``, where plain descent has ``eta`` itself."""
+    """Return the rate of a method whose decrease per round follows the root of ``eta``, where plain descent follows ``eta`` itself."""
     make = lambda lr: kind(lr=lr, steps=4, mu=0.05, batch_size=None, **more)  # noqa: E731
     return Rate(
         name=f"{name}, over eta",

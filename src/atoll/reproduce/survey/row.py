@@ -18,23 +18,24 @@ __all__ = ["SurveyRow", "gap_to_optimum"]
 
 @dataclass(frozen=True, kw_only=True)
 class SurveyRow:
-    """A method on a problem with a known optimum, beside a reference value.
+    """A method on a problem with a known optimum, with a reference value.
 
-    The problem, unless ``problem`` says otherwise, is ``atoll.models.quadratic.quadratics()``: ten clients, 20 dimensions, full local
-    gradients, start at zero. The measure, unless ``measure`` says otherwise, is ``f(w) - f(w*)`` after the last round.
+    The problem, unless ``problem`` says otherwise, is ``atoll.models.quadratic.quadratics()``: ten clients, 20
+    dimensions, full local gradients, start at zero. The measure, unless ``measure`` says otherwise, is ``f(w) - f(w*)``
+    after the last round.
 
     Attributes:
-        name: the method and what is special in its setting, for example ``"FedAvg T=5, 3 of 10"``.
+        name: the method and its special settings, for example ``"FedAvg T=5, 3 of 10"``.
         algorithm: the method with its settings.
-        reference: the reference value; ``None`` where ``below`` is all that is known.
+        reference: the reference value; ``None`` if only ``below`` is known.
         rtol: relative tolerance around the reference; the default is the rounding of a number given with three digits.
-        factor: instead of ``rtol``, how many times larger or smaller than the reference ours may be: for a reference that comes from one
-            draw of cohorts, which nobody can repeat.
+        factor: instead of ``rtol``, how many times larger or smaller than the reference ours may be: for a reference
+            from a single draw of cohorts, which cannot be repeated.
         below: ours must be at most this.
-        diverges: the method must leave every bound: the training stops with a non-finite model, or ends above 1e3.
+        diverges: the method must diverge: the training stops with a non-finite model, or ends above 1e3.
         rounds: communication rounds.
         cohort: clients drawn in each round; ``None`` for all.
-        seeds: seeds whose runs are averaged (geometric mean); of use where the cohort or the method is random.
+        seeds: seeds whose runs are averaged (geometric mean); useful if the cohort or the method is random.
         noise: standard deviation of the gradient noise, in the Euclidean norm.
         uplink: stages between the clients and the server.
         origin: where the reference comes from.
@@ -65,14 +66,14 @@ class SurveyRow:
     more: dict[str, Any] = field(default_factory=dict)
 
     def run(self, engine: str = "inline") -> float:
-        """Train and measure: the geometric mean over the seeds; infinite if a training left the finite numbers."""
+        """Train and measure: the geometric mean over the seeds; infinite if a training became non-finite."""
         values = [self._once(seed, engine) for seed in self.seeds]
         if len(values) == 1:
             return values[0]
         return float(np.exp(np.mean(np.log(np.maximum(values, 1e-300)))))
 
     def holds(self, value: float) -> bool:
-        """Whether a measured value is what the row states."""
+        """Tell whether a measured value agrees with the row."""
         if self.diverges:
             return value > 1e3
         return self._near(value) and (self.below is None or value <= self.below)
@@ -85,7 +86,7 @@ class SurveyRow:
         return abs(value - self.reference) <= self.rtol * self.reference
 
     def stated(self) -> str:
-        """What the row states, in words."""
+        """Describe what the row states."""
         if self.diverges:
             return "diverges"
         near = "" if self.reference is None else f"{self.reference:.3g}"
@@ -93,7 +94,7 @@ class SurveyRow:
         return ", ".join(part for part in (near, "" if self.below is None else f"at most {self.below:g}") if part)
 
     def training(self, islands: Any) -> Any:
-        """The row's training."""
+        """Return the row's training."""
         import atoll
 
         dim = int(np.shape(islands.shard(0).x)[1])
@@ -121,7 +122,7 @@ class SurveyRow:
 
 
 def gap_to_optimum(islands: Any, params: Any) -> float:
-    """``f(w) - f(w*) = 1/2 (w - w*)^T H (w - w*)`` with the mean Hessian ``H``: no cancellation near the optimum."""
+    """Return ``f(w) - f(w*) = 1/2 (w - w*)^T H (w - w*)`` with the mean Hessian ``H``: no cancellation near the optimum."""
     best, _ = minimiser(islands)
     matrix = np.mean([np.asarray(islands.shard(k).x) for k in range(len(islands))], axis=0)
     off = params["w"] - best

@@ -1,8 +1,8 @@
 """Second-order methods, on a logistic regression; with sampled cohorts, on the quadratics.
 
-The survey's specification gives gaps for a problem of this size (8 clients, 12 dimensions, 60 rows each, l2 0.05) whose generator it does not state. So
-the references are those of an independent NumPy loop, with exact solves, over the problem of `atoll.reproduce.survey.logistic`; what was measured
-on the other draw stands beside them.
+The survey's specification gives gaps for a problem of this size (8 clients, 12 dimensions, 60 rows each, l2 0.05) but
+does not state its generator. So the references are from an independent NumPy loop, with exact solves, over the problem
+of `atoll.reproduce.survey.logistic`; measurements on the other draw are noted with them.
 """
 
 from __future__ import annotations

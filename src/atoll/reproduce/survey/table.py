@@ -14,7 +14,7 @@ _OTHERS = {"row", "table"}
 
 
 def families() -> dict[str, tuple[SurveyRow, ...]]:
-    """The rows of each module of this package that defines ``ROWS``, by the module's name."""
+    """Return the rows of each module of this package that defines ``ROWS``, by the module's name."""
     package = importlib.import_module("atoll.reproduce.survey")
     names = sorted(m.name for m in pkgutil.iter_modules(package.__path__) if m.name not in _OTHERS)
     modules = {name: importlib.import_module(f"atoll.reproduce.survey.{name}") for name in names}
@@ -22,12 +22,12 @@ def families() -> dict[str, tuple[SurveyRow, ...]]:
 
 
 def rows() -> tuple[SurveyRow, ...]:
-    """All rows."""
+    """Return all rows."""
     return tuple(row for some in families().values() for row in some)
 
 
 def rates() -> tuple[Rate, ...]:
-    """All claimed rates."""
+    """Return all claimed rates."""
     from . import rates as tables
     from . import rates_noise
 
@@ -35,7 +35,7 @@ def rates() -> tuple[Rate, ...]:
 
 
 def unclaimed() -> dict[str, tuple[str, ...]]:
-    """Why no rate is claimed -> names of methods in the catalogue."""
+    """Return why no rate is claimed -> names of methods in the catalogue."""
     from .rates import UNCLAIMED
 
     return UNCLAIMED

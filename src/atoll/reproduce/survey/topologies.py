@@ -1,4 +1,4 @@
-"""The same methods where there is no single server."""
+"""The same methods without a single server."""
 
 from __future__ import annotations
 

@@ -28,12 +28,12 @@ class UpcycledProtocol:
     Attributes:
         late: share of stragglers.
         rounds: ``T`` of the bases; Upcycled versions have ``2 T``.
-        seeds: runs a cell.
+        seeds: runs per cell.
         tuning_seeds: runs of each setting while tuning.
         tuning_rounds: ``T`` while tuning; ``None`` for ``rounds``.
         tuning_late: share of stragglers while tuning.
         epochs: local epochs.
-        rows: most rows a client (of the tweets: in all); 0 for all.
+        rows: most rows per client (for tweets: in all); 0 for all.
         draw: seed of the data.
     """
 
@@ -67,7 +67,7 @@ class UpcycledCell:
 
 
 def _places(kind: str) -> tuple[str, str, str, int]:
-    """Where the clients and the model are made, a name for the run, and 30 % of the clients."""
+    """Return the factories of clients and model, a name for the run, and 30 % of the clients."""
     if kind in COLUMNS:
         return f"{_ROOM}.columns:islands", f"{_ROOM}.columns:model", kind, COLUMNS[kind][1]
     return f"{_ROOM}.data:islands", f"{_ROOM}.model:logistic", f"syn-{kind}", 9
@@ -76,7 +76,7 @@ def _places(kind: str) -> tuple[str, str, str, int]:
 def settings(
     method: UpcycledMethod, kind: str, protocol: UpcycledProtocol, *, tuning: bool, seed: int
 ) -> dict[str, Any]:
-    """A run's configuration."""
+    """Return a run's configuration."""
     late = protocol.tuning_late if tuning else protocol.late
     rounds = protocol.tuning_rounds if tuning and protocol.tuning_rounds else protocol.rounds
     rounds *= 2 if method.way == "upcycled" else 1
@@ -100,7 +100,7 @@ def settings(
 
 
 def _speed(kind: str, rounds: int) -> dict[str, str]:
-    """Native code where rounds pay for it; the LSTM has none, and is fastest client by client."""
+    """Choose native code if rounds repay it; the LSTM has none, and is fastest client by client."""
     if kind == "tweets":
         return {"engine": "inline", "compile": "never"}
     return {"engine": "batched", "compile": "always" if rounds >= _MANY.get(kind, _MANY_OF_SMALL) else "auto"}
@@ -109,7 +109,7 @@ def _speed(kind: str, rounds: int) -> dict[str, str]:
 def _accuracy(
     lab: Lab, method: UpcycledMethod, kind: str, protocol: UpcycledProtocol, **which: Any
 ) -> tuple[float, float]:
-    """Accuracy of the last round, and seconds; 0 where the model left the finite numbers."""
+    """Return the accuracy of the last round, and seconds; 0 if the model became non-finite."""
     from atoll.core.errors import AtollError
 
     try:
@@ -122,7 +122,7 @@ def _accuracy(
 
 
 def tuned(lab: Lab, base: str, way: str, kind: str, protocol: UpcycledProtocol) -> UpcycledMethod:
-    """The rule of selection, the same for every method: the best mean accuracy on the validation rows at the table's own ``T``; of equals the smaller rate."""
+    """Pick a setting by the same rule for every method: the best mean accuracy on the validation rows at the table's own ``T``; on a tie, the smaller rate."""
     seeds = range(_TUNING_SEEDS, _TUNING_SEEDS + protocol.tuning_seeds)
     found = [
         (method, sum(_accuracy(lab, method, kind, protocol, tuning=True, seed=seed)[0] for seed in seeds))
@@ -132,7 +132,7 @@ def tuned(lab: Lab, base: str, way: str, kind: str, protocol: UpcycledProtocol) 
 
 
 def cell(lab: Lab, method: UpcycledMethod, kind: str, protocol: UpcycledProtocol) -> UpcycledCell:
-    """A method's runs on the test rows: all seeds, or, where nothing may be trained, the first that were kept.
+    """Return a method's runs on the test rows: all seeds or, if nothing may be trained, the first kept ones.
 
     Raises:
         NotKept: nothing may be trained, and the first seed was not kept.

@@ -1,13 +1,16 @@
 """The two columns with real data: digits by writer and tweets, with their models.
 
-They stand in for the paper's FEMNIST and Sent140, which are other data, so that only differences between methods compare:
+They stand in for the paper's FEMNIST and Sent140, which are other data, so that only differences between methods
+compare:
 
-* ``"qmnist"``: 50 of the 539 writers of MNIST's training digits, drawn without replacement by a seed, a client each (about 112 digits of ten
-  classes); the paper has 50 clients with five of ten lower-case letters and 328 images. Model of the paper: 784-196-10 with ReLU (without its
-  dropout, and, unless ``softmax=True``, without the second softmax of its code).
-* ``"tweets"``: 52 clients with Sentiment140's 20,000 tweets, or a share of them drawn by a seed, in equal parts whose mix of the two labels is drawn from
-  ``Dir(1)``; the paper has 52 clients with 621 tweets. A bidirectional LSTM with 32 hidden units a direction on 25 words, with learned embeddings of 32 numbers
-  for the 2,000 most frequent words of the training tweets; the paper has 128 a direction and given embeddings of 300.
+* ``"qmnist"``: 50 of the 539 writers of MNIST's training digits, drawn without replacement by a seed, one per client
+  (about 112 digits of ten classes); the paper has 50 clients with five of ten lower-case letters and 328 images. Model
+  of the paper: 784-196-10 with ReLU (without its dropout, and, unless ``softmax=True``, without the second softmax of
+  its code).
+* ``"tweets"``: 52 clients with Sentiment140's 20,000 tweets, or a share of them drawn by a seed, in equal parts whose
+  mix of the two labels is drawn from ``Dir(1)``; the paper has 52 clients with 621 tweets. A bidirectional LSTM with 32
+  hidden units per direction on 25 words, with learned embeddings of 32 numbers for the 2,000 most frequent words of the
+  training tweets; the paper has 128 per direction and pretrained embeddings of 300.
 """
 
 from __future__ import annotations
@@ -41,10 +44,10 @@ def _words(text: str) -> list[str]:
 
 
 def vocabulary(texts: Iterable[str], size: int = _WORDS) -> dict[str, int]:
-    """Word -> number, for the most frequent words that occur twice, from 2 on; of equals the first in the alphabet.
+    """Return word -> number, from 2 on, for the most frequent words that occur at least twice; on a tie, in alphabetical order.
 
     Args:
-        texts: training texts alone.
+        texts: training texts only.
         size: most words.
     """
     counts = Counter(word for text in texts for word in _words(text))
@@ -53,7 +56,7 @@ def vocabulary(texts: Iterable[str], size: int = _WORDS) -> dict[str, int]:
 
 
 def encode(texts: Sequence[str], known: dict[str, int], length: int = _LENGTH) -> np.ndarray:
-    """The first words of each text, ``(texts, length)`` int64, behind padding; 0 is padding and 1 an unknown word."""
+    """Return the first words of each text, ``(texts, length)`` int64, after padding; 0 is padding and 1 an unknown word."""
     made = np.full((len(texts), length), _PAD, np.int64)
     for row, text in zip(made, texts, strict=True):
         numbers = [known.get(word, _UNKNOWN) for word in _words(text)[:length]]
@@ -64,13 +67,13 @@ def encode(texts: Sequence[str], known: dict[str, int], length: int = _LENGTH) -
 
 @functools.lru_cache(maxsize=8)
 def divided(kind: str, tuning: bool = False, draw: int = 0, rows: int = 0) -> tuple[Islands, Islands]:
-    """The clients as (rows to train on, rows to measure on): a tenth of each is held out, a fifth of the tweets (the paper's share), and a tenth of the rest while tuning.
+    """Return the clients as (training rows, measuring rows): a tenth of each is held out, a fifth of the tweets (the paper's share), and a tenth of the rest while tuning.
 
     Args:
         kind: one of `COLUMNS`.
         tuning: measure on a tenth of the training rows instead of the test rows, which are left out.
-        draw: seed of the draw of writers or tweets, and of what is held out.
-        rows: at most so many tweets in all; 0 for all.
+        draw: seed of the draw of writers or tweets, and of the held-out rows.
+        rows: most tweets in all; 0 for all.
 
     Raises:
         DataError: no data folder, or files missing from it.
@@ -94,7 +97,7 @@ def _digits(draw: int) -> tuple[Islands, None]:
 
 
 def _tweets(draw: int, rows: int) -> tuple[Islands, list[str]]:
-    """The division, whose ``x`` is the number of a tweet; and the tweets."""
+    """Return the division, whose ``x`` is the number of a tweet, and the tweets."""
     from atoll.data import Dataset, dirichlet, sentiment140
 
     data = sentiment140(test=0)
@@ -115,13 +118,13 @@ def _read(part: Islands, numbers: np.ndarray) -> Islands:
 
 
 def islands(kind: str, tuning: bool = False, draw: int = 0, rows: int = 0) -> Islands:
-    """The clients, and what is measured on as the server's test set."""
+    """Return the clients, with the measuring rows as the server's test set."""
     train, test = divided(kind, tuning, draw, rows)
     return train.with_test(test.pooled())
 
 
 def model(kind: str, tuning: bool = False, draw: int = 0, rows: int = 0, softmax: bool = False) -> Tested:
-    """The model of a column, with each client's rows to measure on; ``softmax`` as in the paper's code, see `twice`."""
+    """Return the model of a column, with each client's measuring rows; ``softmax`` as in the paper's code, see `twice`."""
     from .model import Tested, twice
 
     make = _perceptron if kind == "qmnist" else _recurrent

@@ -1,4 +1,4 @@
-"""What the paper does not compare with: a server learning rate, other coefficients, and the contacts as they are counted."""
+"""Comparisons that the paper lacks: a server learning rate, other coefficients, and counted contacts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FOLDS = ("FedAvg", "FedAvgM", "FedProx", "pFedMe", "FedYogi")
 
 
 def _server(lab: Lab, protocol: UpcycledProtocol, kind: str, pair: PairedCells) -> UpcycledCell | None:
-    """``T`` rounds of the base with server learning rate ``1 + u``, at the settings of its Upcycled version."""
+    """Run ``T`` rounds of the base with server learning rate ``1 + u``, at the settings of its Upcycled version."""
     try:
         return cell(lab, replace(pair.upcycled.method, way="server"), kind, protocol)
     except NotKept:
@@ -27,7 +27,7 @@ def _server(lab: Lab, protocol: UpcycledProtocol, kind: str, pair: PairedCells) 
 
 
 def folds(lab: Lab, protocol: UpcycledProtocol, pairs: Mapping[Key, PairedCells]) -> Claim:
-    """The identity with the server learning rate, on the first seed."""
+    """Judge the identity with the server learning rate, on the first seed."""
     one = replace(protocol, seeds=1)
     found = {
         key: (_server(lab, one, key[1], pair), float(pair.upcycled.values[0]))
@@ -46,9 +46,9 @@ def folds(lab: Lab, protocol: UpcycledProtocol, pairs: Mapping[Key, PairedCells]
 
 
 def scaffold(lab: Lab, protocol: UpcycledProtocol, pairs: Mapping[str, PairedCells]) -> Claim:
-    """Scaffold moves its control variate along, which a server learning rate does not.
+    """Judge Scaffold, whose Upcycled version also moves the control variate, which a server learning rate does not.
 
-    Judged as a cell is: a seed's value is its mean over the populations, of which each counts alike.
+    Judged as a cell is: a seed's value is its mean over the populations, each with equal weight.
 
     Args:
         lab: runs and keeps trainings.
@@ -74,7 +74,7 @@ def scaffold(lab: Lab, protocol: UpcycledProtocol, pairs: Mapping[str, PairedCel
 
 
 def contacts(lab: Lab, protocol: UpcycledProtocol, pairs: Mapping[Key, PairedCells]) -> Claim:
-    """Contacts and bytes at equal iterations, in the first cell and seed."""
+    """Judge contacts and bytes at equal iterations, in the first cell and seed."""
     (_, kind), pair = next(iter(pairs.items()))
     sums = []
     for found in (pair.base, pair.upcycled):
@@ -91,7 +91,7 @@ def contacts(lab: Lab, protocol: UpcycledProtocol, pairs: Mapping[Key, PairedCel
 
 
 def larger(lab: Lab, protocol: UpcycledProtocol, kind: str, where: str, pair: PairedCells) -> Claim:
-    """A base with every coefficient, at its own learning rate; ``where`` is the population in words."""
+    """Judge a base with every coefficient, at its own learning rate; ``where`` is the population in words."""
     tried = {u: at_base_rate(lab, protocol, kind, pair, u) for u in COEFFICIENTS}
     found = {u: made for u, made in tried.items() if made is not None}
     best = max(found.values(), key=lambda made: float(made.gains.mean()), default=None)

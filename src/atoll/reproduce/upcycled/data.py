@@ -23,14 +23,14 @@ KINDS: dict[str, tuple[float, float] | None] = {
 def divided(
     kind: str, tuning: bool = False, draw: int = 0, rows: int = 0, unit: bool = False
 ) -> tuple[Islands, Islands]:
-    """The population as (rows to train on, rows to measure on), client by client.
+    """Return the population as (training rows, measuring rows), client by client.
 
     Args:
         kind: one of `KINDS`.
         tuning: measure on a tenth of the training rows instead of the test rows, which are left out.
         draw: seed of the data.
-        rows: at most so many rows a client; 0 for the sizes of the experiment.
-        unit: every row divided by its norm where that is above 1, which looks at no other row.
+        rows: most rows per client; 0 for the sizes of the experiment.
+        unit: divide every row by its norm if that is above 1; this uses no other row.
     """
     import numpy as np
 
@@ -61,6 +61,6 @@ def _unit(shard: Any) -> Dataset:
 
 
 def islands(kind: str, tuning: bool = False, draw: int = 0, rows: int = 0, unit: bool = False) -> Islands:
-    """The clients, and what is measured on as the server's test set."""
+    """Return the clients, with the measuring rows as the server's test set."""
     train, test = divided(kind, tuning, draw, rows, unit)
     return train.with_test(test.pooled())

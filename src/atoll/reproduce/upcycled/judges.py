@@ -1,4 +1,4 @@
-"""What the paper says of a table as a whole, judged by rules that were fixed before anything ran."""
+"""The paper's statements about a whole table, judged by rules fixed before anything ran."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ _NEAR = 2.0
 
 
 def gains_of(pairs: Mapping[Key, PairedCells]) -> Gains:
-    """What each cell gains."""
+    """Return the gain of each cell."""
     return {key: (pair.gains, pair.error) for key, pair in pairs.items()}
 
 
 def judge_gains(gains: Gains, paper: Paper, absent: int = 0) -> list[Claim]:
-    """The three statements about all cells together.
+    """Judge the three statements about all cells together.
 
     Args:
         gains: of each cell that was run, at least one.
         paper: its numbers.
-        absent: cells that were not run, which leave open what they could still change.
+        absent: cells that were not run; a verdict that they could change stays open.
     """
     means = {key: float(found.mean()) for key, (found, _) in gains.items()}
     theirs = [b - a for key, (a, b) in paper.items() if key in gains]
@@ -75,7 +75,7 @@ def _named(keys: Iterable[Key]) -> str:
 
 
 def judge_bases(gains: Gains, absent: int = 0) -> Claim:
-    """Whether each base gains on average; open while none loses and ``absent`` cells were not run."""
+    """Judge whether each base gains on average; open while none loses and ``absent`` cells were not run."""
     by: dict[str, list[float]] = {}
     for (base, _), (found, _) in gains.items():
         by.setdefault(base, []).append(float(found.mean()))
@@ -90,7 +90,7 @@ def judge_bases(gains: Gains, absent: int = 0) -> Claim:
 
 
 def judge_level(pairs: Mapping[Key, PairedCells], paper: Paper) -> Claim:
-    """Whether the bases alone are as accurate as the paper's."""
+    """Judge whether the bases alone are as accurate as the paper's."""
     off = {key: 100 * float(pair.base.values.mean()) - paper[key][0] for key, pair in pairs.items() if key in paper}
     near = sum(abs(distance) <= _NEAR for distance in off.values())
     far = sorted(off, key=lambda key: -abs(off[key]))[:4]

@@ -87,7 +87,7 @@ COEFFICIENTS = (0.3, 0.9)
 
 
 def algorithm(method: UpcycledMethod, late: float, epochs: int = 10) -> Config:
-    """The algorithm of a method with a share of stragglers."""
+    """Return the algorithm of a method with a share of stragglers."""
     local: Config = {"lr": method.lr, "epochs": epochs, "batch_size": 32}
     if late:
         local["stragglers"] = {"probability": late}
@@ -96,12 +96,12 @@ def algorithm(method: UpcycledMethod, late: float, epochs: int = 10) -> Config:
 
 
 def tries(base: str, way: str, kind: str = "") -> list[UpcycledMethod]:
-    """The grid: the same learning rates, as many, for a base and its Upcycled version.
+    """Return the grid: the same learning rates for a base and its Upcycled version.
 
     Args:
         base: one of `BASES`.
         way: ``"base"`` or ``"upcycled"``.
-        kind: the population. Real data have three large rates, for their trainings are few and short.
+        kind: the population. Real data has three large rates, because its trainings are few and short.
     """
     rates = _SMALL_RATES if base == "pFedMe" else _RATES
     return [UpcycledMethod(base, way, lr, 0.0 if way == "base" else COEFFICIENT) for lr in rates.get(kind, rates[""])]

@@ -1,4 +1,4 @@
-"""A PyTorch model whose clients are measured on their own test rows, not on those that they train on."""
+"""A PyTorch model whose clients are measured on their own test rows, not on their training rows."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Tested:
     tests: Islands
 
     def learner(self, settings: LearnerSettings, data: Any) -> Any:
-        """Ready for a data set."""
+        """Return a learner for a data set."""
         from dataclasses import replace
 
         from atoll.core.requests.task import Task
@@ -47,11 +47,11 @@ class Tested:
 
 
 def logistic(kind: str, tuning: bool = False, draw: int = 0, rows: int = 0, softmax: bool = False) -> Tested:
-    """Logistic regression on 20 features with 2 classes, from 0, for a synthetic population; see `islands`.
+    """Return logistic regression on 20 features with 2 classes, from 0, for a synthetic population; see `islands`.
 
     Args:
         kind: the population.
-        tuning: whether the test rows are those that methods are tuned on.
+        tuning: whether the test rows are the tuning rows.
         draw: of the population.
         rows: as in `islands`.
         softmax: as in the paper's code; see `twice`.
@@ -62,9 +62,10 @@ def logistic(kind: str, tuning: bool = False, draw: int = 0, rows: int = 0, soft
 
 
 def twice(make: Callable[[], Any]) -> Callable[[], Any]:
-    """A model that ends in a softmax, although its loss applies another one: so do the models of the paper's code (its text says nothing of it).
+    """Return a maker of a model that ends in a softmax, although its loss applies another one. The models of the paper's code do this; its text does not mention it.
 
-    Logits are then between 0 and 1, so that with ``C`` classes the loss cannot fall below ``log(1 + (C - 1) / e)`` and gradients are flat.
+    Logits are then between 0 and 1, so that with ``C`` classes the loss cannot fall below ``log(1 + (C - 1) / e)`` and
+    gradients are flat.
     """
 
     def made() -> Any:

@@ -1,4 +1,4 @@
-"""A base beside its Upcycled version, and the same at the base's rate: the cells of a table."""
+"""A base with its Upcycled version, and the same at the base's rate: the cells of a table."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ class PairedCells:
 
     @classmethod
     def of(cls, base: UpcycledCell, upcycled: UpcycledCell) -> PairedCells:
-        """Two cells beside each other, one of which may have been stopped early."""
+        """Pair two cells, one of which may have been stopped early."""
         n = min(len(base.values), len(upcycled.values))
         return cls(*(replace(found, values=found.values[:n]) for found in (base, upcycled)))
 
     @property
     def gains(self) -> np.ndarray:
-        """Percentage points, seed by seed."""
+        """Return percentage points, seed by seed."""
         return np.asarray(100 * (self.upcycled.values - self.base.values))
 
     @property
     def error(self) -> float:
-        """Standard error of the mean gain; 0 with one seed."""
+        """Return the standard error of the mean gain; 0 with one seed."""
         return _error(self.gains)
 
     def __str__(self) -> str:
@@ -52,16 +52,16 @@ class PairedCells:
 
 
 def decided(gains: np.ndarray, error: float) -> bool | None:
-    """Whether a mean is positive or negative beyond noise, by more than two standard errors of `SEEDS` seeds or more; ``None`` where it is neither."""
+    """Tell whether a mean is positive or negative beyond noise, by more than two standard errors of `SEEDS` seeds or more; ``None`` if it is neither."""
     mean = float(gains.mean())
     return mean > 0 if len(gains) >= SEEDS and abs(mean) > 2 * error else None
 
 
 def over_populations(gains: Sequence[np.ndarray]) -> tuple[np.ndarray, float]:
-    """The mean over populations of each seed that all of them ran, and the standard error of the mean over seeds.
+    """Return the mean over populations for each seed that all of them ran, and the standard error of the mean over seeds.
 
-    Populations are the ones of the table, not draws: their differences are no noise. A seed is one draw of cohorts and initial weights for all of them, so
-    its populations are not independent.
+    Populations are those of the table, not draws: their differences are not noise. A seed is one draw of cohorts and
+    initial weights for all of them, so its populations are not independent.
 
     Args:
         gains: of each population, seed by seed.
@@ -92,7 +92,7 @@ def pairs_of(
         lab: runs and keeps trainings.
         protocol: how much is run.
         kinds: populations.
-        bases: which of the seven.
+        bases: some of the seven bases.
         chosen: base -> ``(lr, u)`` instead of tuning.
     """
     return {(base, kind): _pair(lab, protocol, base, kind, chosen) for kind in kinds for base in bases}
@@ -115,7 +115,7 @@ def _pair(
 def at_base_rate(
     lab: Lab, protocol: UpcycledProtocol, kind: str, pair: PairedCells, u: float = COEFFICIENT
 ) -> PairedCells | None:
-    """Upcycled at the learning rate that was picked for its base, so that the pick of another rate cannot be to blame."""
+    """Run Upcycled at the learning rate picked for its base, so that a different rate cannot explain the result."""
     try:
         return PairedCells.of(pair.base, cell(lab, replace(pair.base.method, way="upcycled", u=u), kind, protocol))
     except NotKept:

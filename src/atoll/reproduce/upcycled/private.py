@@ -1,4 +1,4 @@
-"""Private Upcycled-FL: the loss that a budget buys."""
+"""Private Upcycled-FL: the loss at a given privacy budget."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Trial:
         lr: local learning rate.
         iterations: ``T``, of both.
         epochs: local epochs.
-        rows: most rows a client.
+        rows: most rows per client.
     """
 
     mechanism: str
@@ -51,11 +51,11 @@ class Trial:
 
     @property
     def releases(self) -> int:
-        """Of one client, which takes part in every round with data."""
+        """Return the releases of one client, which takes part in every round with data."""
         return self.iterations // 2 if self.upcycled else self.iterations
 
     def algorithm(self, smallest: int) -> dict[str, Any]:
-        """The configuration: as much noise as the budget wants by Theorem 6.2 or 6.3.
+        """Return the configuration: the noise that the budget requires by Theorem 6.2 or 6.3.
 
         Args:
             smallest: examples of the smallest client, whose objective perturbation costs most.
@@ -72,7 +72,7 @@ class Trial:
         return {"name": "Upcycled", "base": made, "coefficient": _U} if self.upcycled else made
 
     def settings(self, *, tuning: bool, seed: int) -> dict[str, Any]:
-        """A run's configuration; the budget is the training's too, and refuses what exceeds it."""
+        """Return a run's configuration; the training has the same budget, and refuses what exceeds it."""
         from .data import divided
 
         where = {"kind": self.kind, "tuning": tuning, "rows": self.rows, "unit": True}
@@ -93,7 +93,7 @@ class Trial:
 
 
 def losses(lab: Lab, trial: Trial, seeds: int, rates: tuple[float, ...] = _RATES) -> np.ndarray:
-    """Test loss of each seed, with the best of some learning rates on validation rows."""
+    """Return the test loss of each seed, with the best of some learning rates on validation rows."""
     if len(rates) > 1:
         tried = [
             (lab.train(replace(trial, lr=lr).settings(tuning=True, seed=100)).last("test/loss"), lr) for lr in rates
@@ -136,7 +136,7 @@ def private(
 
 
 def _compared(lab: Lab, trials: Sequence[Trial], seeds: int, rates: tuple[float, ...]) -> Claim:
-    """A base's trial and its Upcycled version's."""
+    """Compare a base's trial with its Upcycled version's."""
     one = trials[0]
     claim = f"{one.mechanism} perturbation on Syn({one.kind}) at epsilon={one.epsilon:g}: Upcycled reaches a lower loss"
     try:

@@ -1,4 +1,4 @@
-"""A table: tune, run, and judge what the paper says of it."""
+"""A table: tune, run, and judge the paper's statements about it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def table(
         protocol: how much is run.
         paper: its numbers.
         kinds: populations.
-        bases: which of the seven.
+        bases: some of the seven bases.
         chosen: base -> ``(lr, u)`` instead of tuning.
     """
     every = pairs_of(lab, protocol, kinds, bases, chosen)
@@ -83,7 +83,7 @@ def _together(
 
 
 def synthetic(number: int, late: float, paper: Paper) -> Entry:
-    """The entry of one of the paper's tables on its four synthetic populations.
+    """Return the entry of one of the paper's tables on its four synthetic populations.
 
     Args:
         number: of the table.
@@ -108,7 +108,7 @@ def synthetic(number: int, late: float, paper: Paper) -> Entry:
 
 
 def title(kind: str) -> str:
-    """A population in words."""
+    """Describe a population in words."""
     return f"our {COLUMNS[kind][0]}, {kind}" if kind in COLUMNS else f"Syn({kind})"
 
 
