@@ -120,7 +120,7 @@ def test_a_small_demo(typed: Typed, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     page = Path(result["report"])
     assert "Is federating worth it?" in page.read_text()
     assert "chosen after looking at these test rows" in said
-    assert "a smoke test, no evidence" in page.read_text()
+    assert "a smoke test, not evidence" in page.read_text()
     assert "federation" in said
     folder = RunFolder(page.parent)
     assert folder.config().name == "demo"

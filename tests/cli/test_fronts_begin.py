@@ -52,7 +52,7 @@ def test_a_kit_that_is_refused_leaves_no_folder(
     monkeypatch.chdir(tmp_path / "here")
     code, said, _ = typed(*front(kits, rows, kind, whose))
     assert code == 2
-    assert said["error"]["what"].startswith("the kit is that of ")
+    assert said["error"]["what"].startswith("this is the kit of ")
     assert f"give a {kind}'s kit" in said["error"]["remedy"]
     assert list(Path().iterdir()) == []
 

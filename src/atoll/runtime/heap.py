@@ -19,7 +19,7 @@ _KEPT = 256 << 20  # bytes
 def keep_freed_memory() -> bool:
     """Let this process keep up to 256 MiB of memory that it has freed, for what it needs next.
 
-    By default glibc maps each array of a few MiB anew and gives it back. Each page then costs a fault, and the system
+    By default glibc maps and unmaps each array of a few MiB. Each page then costs a fault, and the system
     clears it: more than moving the bytes costs. Arrays of 32 MiB and more are still mapped one by one. This does
     nothing if the environment sets malloc options (``MALLOC_...``, ``GLIBC_TUNABLES``) or the C library is not glibc.
 

@@ -67,7 +67,7 @@ class Credentials:
 
 
 def uri_of(project: str, role: str, name: str) -> str:
-    """The name in a certificate that binds project, role and name: ``atoll://project/role/name``."""
+    """Return the name in a certificate that binds project, role and name: ``atoll://project/role/name``."""
     return f"atoll://{project}/{role}/{name}"
 
 
@@ -172,7 +172,7 @@ def _named(certificate: Certificate) -> tuple[str, str, str]:
     uris = [] if names is None else names.get_values_for_type(x509.UniformResourceIdentifier)
     found = _URI.fullmatch(uris[0]) if len(uris) == 1 else None
     if found is None:
-        raise _unusable(f"the certificate names {uris or 'nobody'} and not one atoll://project/role/name")
+        raise _unusable(f"the certificate names {uris or 'no address'}, not exactly one atoll://project/role/name")
     return found[1], found[2], found[3]
 
 

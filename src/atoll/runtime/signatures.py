@@ -40,7 +40,7 @@ def sign(purpose: bytes, text: bytes, credentials: Credentials) -> bytes:
         raise IdentityError(f"the key of {owner} cannot be read: {error}", where="kit", remedy=remedy) from error
     certified = _certificates(credentials.certificate)[0].public_key()
     if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != certified:
-        raise IdentityError(f"the key is not that of the certificate of {owner}", where="kit", remedy=remedy)
+        raise IdentityError(f"the key does not match the certificate of {owner}", where="kit", remedy=remedy)
     return key.sign(purpose + text, _algorithm())
 
 

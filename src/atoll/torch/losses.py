@@ -238,9 +238,9 @@ def form_of(objective: Objective, values: Any, rows: int) -> str:
         return "batch" if "real" in objective.signature.names else "mean"
     if isinstance(values, torch.Tensor) and len(values) == rows and values.is_floating_point():
         return "rows"
-    shown = f"a tensor {tuple(values.shape)}" if isinstance(values, torch.Tensor) else f"a {type(values).__name__}"
+    returned = f"a tensor {tuple(values.shape)}" if isinstance(values, torch.Tensor) else f"a {type(values).__name__}"
     raise DataError(
-        f"the loss {objective.name!r} returns {shown} for {rows} rows",
+        f"the loss {objective.name!r} returns {returned} for {rows} rows",
         where="Training.loss",
         remedy="return one number, or a loss for each row: (rows,) or (rows, ...)",
     )

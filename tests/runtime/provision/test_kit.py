@@ -70,5 +70,5 @@ def test_only_the_right_party_is_admitted(kits: Path) -> None:
 def test_what_is_no_certificate_of_a_kit(kits: Path) -> None:
     with pytest.raises(IdentityError, match="not a certificate"):
         peer_of(b"\x30\x03abc")
-    with pytest.raises(IdentityError, match="not one atoll://project/role/name"):
+    with pytest.raises(IdentityError, match="not exactly one atoll://project/role/name"):
         peer_of((kits / "ca" / "ca.pem").read_bytes())

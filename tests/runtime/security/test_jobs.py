@@ -103,7 +103,7 @@ def bad_bundles(kit: Kits) -> dict[str, tuple[bytes, str]]:
         "noise": (np.random.default_rng(0).bytes(5000), "it is not an archive"),
         "cut short": (good[:-40], "it is not an archive"),
         "one bit": (good[:-900] + bytes([good[-900] ^ 1]) + good[-899:], r"\w"),
-        "altered, manifest and all": (altered(good), "the signature is not that of admin 'anna'"),
+        "altered, manifest and all": (altered(good), "the signature is not by admin 'anna'"),
         "altered below the manifest": (swapped(good), "is not the file that was signed"),
         "signed by a site": (forged(GOOD, kit("ours/north").credentials()), "for role 'site' cannot act as admin"),
         "signed by an auditor": (forged(GOOD, kit("ours/vera").credentials()), "for role 'auditor' cannot act as admin"),

@@ -118,7 +118,7 @@ def test_jobs_speak_directly_where_they_can(tmp_path: Path) -> None:
         said = [meter["bytes_relayed"] + meter["bytes_between"] for meter in meters]
         assert said[0] == said[1] == said[2] > 0
         assert len(back[2]) == 1
-        assert back[2][0].startswith("site 'site-3' is not reached directly, the server passes on what is said: ")
+        assert back[2][0].startswith("site 'site-3' is not reached directly, the server relays its messages: ")
 
     played(folder, body, data=data)
 

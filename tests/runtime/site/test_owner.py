@@ -27,7 +27,7 @@ def test_another_sites_folder_is_refused_and_left_as_it_is(kits: Path, tmp_path:
     Site(north, {}, tmp_path, Resources(1.0))
     Site(north, {}, tmp_path, Resources(1.0))  # the newer process of the same site
     held = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    said = r"folder is that of site 'north' of project 'lungs', and this is site 'south' of .* --folder"
+    said = r"folder belongs to site 'north' of project 'lungs', but this is site 'south' of .* --folder"
     with pytest.raises(ConfigError, match=said):
         Site(south, {}, tmp_path, Resources(1.0))
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == held
@@ -36,7 +36,7 @@ def test_another_sites_folder_is_refused_and_left_as_it_is(kits: Path, tmp_path:
 def test_a_mark_that_was_cut_short_is_written_again(kits: Path, tmp_path: Path) -> None:
     (tmp_path / "owner").touch()
     take_folder(tmp_path, Kit.read(kits / "south"))
-    with pytest.raises(ConfigError, match=r"that of site 'south'"):
+    with pytest.raises(ConfigError, match=r"belongs to site 'south'"):
         take_folder(tmp_path, Kit.read(kits / "north"))
 
 

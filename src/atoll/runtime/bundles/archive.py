@@ -75,7 +75,7 @@ def members(content: bytes, most: int) -> list[Member]:
     except _MALFORMED as error:
         raise _refused(f"it is not an archive: {error}") from error
     if not same:
-        raise _refused("it has bytes of its own beside its files: flags, dates, links, extra fields or comments")
+        raise _refused("it has bytes outside its files: flags, dates, links, extra fields or comments")
     return found
 
 

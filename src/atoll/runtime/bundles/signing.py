@@ -49,7 +49,7 @@ def require_signature(
     signatures.require_issued(certificate, ca, now, then)
     if not signatures.fits(_PURPOSE, text, signature, certificate):
         raise BundleError(
-            f"the signature is not that of {signer}",
+            f"the signature is not by {signer}",
             where="bundle",
             remedy="it was altered on the way, or another key signed it: submit the job again from its folder",
         )

@@ -46,7 +46,7 @@ class Admin:
     def __init__(self, kit: Kit, server: str | None = None, patience: float = 15.0) -> None:
         if kit.role not in ("admin", "auditor"):
             raise ConfigError(
-                f"the kit is that of {kit.role} {kit.name!r}, which makes no requests",
+                f"this is the kit of {kit.role} {kit.name!r}, which makes no requests",
                 where=str(kit.folder),
                 remedy="give the kit of an admin or auditor: --kit FOLDER, or ATOLL_KIT",
             )

@@ -147,7 +147,7 @@ class Poc:
         provision(project, self.folder / "kits")
 
     def kit(self, name: str) -> Kit:
-        """The kit of a party."""
+        """Return the kit of a party."""
         return Kit.read(self.folder / "kits" / name)
 
     async def __aenter__(self) -> Self:
@@ -192,7 +192,7 @@ class Poc:
             self.address = str(said["listening"])
 
     def process(self, name: str) -> Process:
-        """The process of a front."""
+        """Return the process of a front."""
         found = self._fronts[name].process
         if found is None:
             raise JobError(f"{name} was not started", where="poc", remedy="enter it first")

@@ -47,7 +47,7 @@ class Place:
 
     @property
     def state(self) -> Path:
-        """What outlives an attempt: results and checkpoints at the server, private state at a site."""
+        """Return what outlives an attempt: results and checkpoints at the server, private state at a site."""
         return self.folder / "state"
 
     @property
@@ -57,11 +57,11 @@ class Place:
 
     @property
     def checkpoints(self) -> Path:
-        """The generations of the job at the server."""
+        """Return the generations of the job at the server."""
         return self.state / "checkpoints"
 
     def code(self, attempt: int) -> Path:
-        """The unpacked bundle of an attempt."""
+        """Return the unpacked bundle of an attempt."""
         return self.folder / f"attempt-{attempt}"
 
     def open(

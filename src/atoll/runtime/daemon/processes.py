@@ -191,5 +191,5 @@ def _inherited() -> dict[str, str]:
 
 def _text(line: bytes) -> str:
     more = len(line) - LINE
-    shown = line[:LINE].rstrip(b"\r").decode("utf-8", "replace")
-    return f"{shown} [cut off]" if more > 0 else shown
+    text = line[:LINE].rstrip(b"\r").decode("utf-8", "replace")
+    return f"{text} [cut off]" if more > 0 else text

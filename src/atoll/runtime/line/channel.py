@@ -47,7 +47,7 @@ class Bearer(Protocol):
 
     @property
     def peer(self) -> Peer:
-        """Who is at the other end."""
+        """Return who is at the other end."""
         ...
 
     @property
@@ -56,15 +56,15 @@ class Bearer(Protocol):
         ...
 
     def ready(self, channel: Channel) -> None:
-        """A channel has something to write."""
+        """Note that a channel has something to write."""
         ...
 
     def ask(self, channel: Channel) -> None:
-        """The other end should say once it has consumed all."""
+        """Ask the other end to say when it has consumed all."""
         ...
 
     def tell(self, channel: Channel) -> None:
-        """The other end should know what was consumed."""
+        """Tell the other end what was consumed."""
         ...
 
 

@@ -110,7 +110,7 @@ class Frame(NamedTuple):
 
     @property
     def cost(self) -> int:
-        """What it counts against a window, in bytes."""
+        """Return what it counts against a window, in bytes."""
         return len(self.content) + OVERHEAD
 
     def header(self) -> bytes:
@@ -143,7 +143,7 @@ def parse(block: Buffer) -> Frame:
 
 
 def room_of(size: int) -> bytes:
-    """The content of an acknowledgement."""
+    """Return the content of an acknowledgement."""
     return _ROOM.pack(size)
 
 
@@ -162,7 +162,7 @@ def room_in(frame: Frame) -> int | None:
 
 
 def text_of(frame: Frame) -> str:
-    """The text in a frame: a name or a reason.
+    """Return the text in a frame: a name or a reason.
 
     Raises:
         Violation: it is too long, not UTF-8, or holds control characters.

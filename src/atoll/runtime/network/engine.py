@@ -81,7 +81,7 @@ class Network:
 
     @property
     def world(self) -> RunContext:
-        """The world that it serves."""
+        """Return the world that it serves."""
         if self._world is None:
             raise RuntimeError("the engine is not open")
         return self._world

@@ -135,7 +135,7 @@ class Kit:
         """
         if self.role != role:
             raise ConfigError(
-                f"the kit is that of {self.role} {self.name!r}", where=str(self.folder), remedy=f"give a {role}'s kit"
+                f"this is the kit of {self.role} {self.name!r}", where=str(self.folder), remedy=f"give a {role}'s kit"
             )
 
     @property

@@ -111,7 +111,7 @@ class _Work:
                     raise ConfigError(
                         f"{name!r} is not the name of a party here.{nearest(name, known)}",
                         where=option,
-                        remedy=f"give one of: {', '.join(known) or 'nobody yet'}",
+                        remedy=f"give one of: {', '.join(known) or 'no names yet'}",
                     )
         for name, (role, org) in parties.items():
             before = ledger.latest(name)

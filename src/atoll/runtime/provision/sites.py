@@ -1,4 +1,4 @@
-"""The sites of a project as its server knows them: a list beside the revocation list, written whenever kits are made.
+"""The sites of a project as its server knows them: a list next to the revocation list, written whenever kits are made.
 
 ```
 north

@@ -62,7 +62,7 @@ class Resources:
 
     @classmethod
     def of(cls, tree: Any) -> Resources:
-        """The inverse of ``tree``.
+        """Return the inverse of ``tree``.
 
         Raises:
             ConfigError: it is not such a tree.

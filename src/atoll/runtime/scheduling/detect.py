@@ -21,7 +21,7 @@ _NVIDIA = Path("/proc/driver/nvidia/gpus")
 
 
 def detected(cgroup: Path = _CGROUP, nvidia: Path = _NVIDIA) -> tuple[Resources, tuple[str, ...]]:
-    """The resources of this machine and the names of its GPUs.
+    """Return the resources of this machine and the names of its GPUs.
 
     Cores are those that this process may use, by its affinity and the quota of its control group. Memory is that of the
     machine or of the control group, whichever is less; 0 if the system does not say. GPUs are NVIDIA's, narrowed by

@@ -133,9 +133,9 @@ class Asking:
 def listed(sites: Iterable[str], most: int = 5) -> str:
     """``site 'a'``, ``sites 'a', 'b' and 7 more``."""
     names = sorted(sites)
-    shown = ", ".join(map(repr, names[:most]))
+    text = ", ".join(map(repr, names[:most]))
     rest = f" and {len(names) - most} more" if len(names) > most else ""
-    return f"site{'s' if len(names) != 1 else ''} {shown or '(none is known)'}{rest}"
+    return f"site{'s' if len(names) != 1 else ''} {text or '(none is known)'}{rest}"
 
 
 def _unknown(names: Set[str], known: Set[str]) -> str:

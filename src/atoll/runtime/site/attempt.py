@@ -190,7 +190,7 @@ class SiteAttempt:
         except (AtollError, OSError) as error:
             why = str(error) or f"not within {_REACH:g} s"
             _LOG.warning("job %s: site %r is not reached directly: %s", self.job, site, why)
-            self._log([f"site {site!r} is not reached directly, the server passes on what is said: {why}"])
+            self._log([f"site {site!r} is not reached directly, the server relays its messages: {why}"])
         else:
             await self._pass_on(site, channel, process)
 

@@ -37,7 +37,7 @@ def take_folder(folder: Path, kit: Kit) -> None:
         ) from error
     if owner != me:
         raise ConfigError(
-            f"the folder is that of {owner}, and this is {me}",
+            f"the folder belongs to {owner}, but this is {me}",
             where=str(folder),
             remedy="give each its own --folder, or move this one away if you do not need it",
         )

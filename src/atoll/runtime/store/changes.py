@@ -72,8 +72,8 @@ def visible(text: str, width: int) -> str:
     """
     if not isinstance(text, str):
         raise TypeError(type(text).__name__)
-    shown = clean(text[: width + 1])
-    return shown if len(shown) <= width else shown[: width - 1] + "…"
+    kept = clean(text[: width + 1])
+    return kept if len(kept) <= width else kept[: width - 1] + "…"
 
 
 def cut(lines: Iterable[str], keep: int, width: int) -> list[str]:

@@ -24,5 +24,5 @@ def split(address: str) -> tuple[str, int]:
 
 
 def joined(host: str, port: int) -> str:
-    """The inverse of ``split``."""
+    """Return the inverse of ``split``."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

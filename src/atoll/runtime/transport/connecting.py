@@ -1,4 +1,4 @@
-"""How sockets come to be connected, without waiting elsewhere than in the event loop."""
+"""Connects sockets, waiting only in the event loop."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _BACKLOG = 1024  # connections that wait to be accepted
 
 
 async def listening(host: str, port: int) -> list[socket.socket]:
-    """Sockets that listen at every address of a host.
+    """Return sockets that listen at every address of a host.
 
     Raises:
-        OSError: why one of them cannot be listened at; whoever asked says which it was.
+        OSError: it cannot listen at one of them; the caller names it.
     """
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -41,10 +41,10 @@ async def listening(host: str, port: int) -> list[socket.socket]:
 
 
 async def connected(host: str, port: int) -> socket.socket:
-    """A socket that is connected to the first address of a host that answers.
+    """Return a socket connected to the first address of a host that answers.
 
     Raises:
-        OSError: none does.
+        OSError: none answers.
     """
     loop = asyncio.get_running_loop()
     last = OSError(f"{host} has no address")
@@ -64,11 +64,11 @@ async def connected(host: str, port: int) -> socket.socket:
 
 
 async def shake_hands(sock: ssl.SSLSocket, moves: Callable[[], None] = lambda: None) -> SecuredEnd:
-    """Carry a TLS handshake out, without a bound on time.
+    """Do a TLS handshake, without a time limit.
 
     Args:
-        sock: connected.
-        moves: called whenever the other end has done something.
+        sock: a connected socket.
+        moves: called whenever the other end does something.
 
     Raises:
         ssl.SSLError: one end refuses the other.
@@ -87,7 +87,7 @@ async def shake_hands(sock: ssl.SSLSocket, moves: Callable[[], None] = lambda: N
 
 
 async def _ready(begin: Callable[..., None], end: Callable[..., object], sock: socket.socket) -> None:
-    """Wait until the event loop says that a socket can be read or written."""
+    """Wait until a socket can be read or written."""
     future = asyncio.get_running_loop().create_future()
     begin(sock, _set, future)
     try:

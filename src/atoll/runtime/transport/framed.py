@@ -137,7 +137,7 @@ class FramedPipe(Reader):
 
 
 async def local_pipe(sock: socket.socket, peer: Peer) -> FramedPipe:
-    """A pipe over a connected socket of this machine, such as one of ``socket.socketpair()``: without TLS, from a front to its job processes.
+    """Return a pipe over a connected socket of this machine, such as one of ``socket.socketpair()``: without TLS, from a front to its job processes.
 
     Args:
         sock: a connected socket; the pipe owns it from now on.

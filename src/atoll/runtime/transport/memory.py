@@ -132,15 +132,15 @@ class MemoryTransport(Transport):
         place = self.places.get(address)
         if place is None:
             raise ConnectionRefusedError(f"nothing listens at {address}")
-        shown = admission.credentials.certificate
+        certificate = admission.credentials.certificate
         try:
-            place.admission.judged(shown, place.peer)
+            place.admission.judged(certificate, place.peer)
         except IdentityError as error:
             raise refusal(address, reason(error)) from error
         if place.peer.role not in admission.roles:
             raise refusal(address, f"{place.peer} cannot act as {' or '.join(admission.roles)}")
         if admission.revoked(place.peer.serial):
             raise PipeClosed(f"the certificate of {place.peer} was revoked")
-        held, other = pair(peer_of(shown), place.peer)
+        held, other = pair(peer_of(certificate), place.peer)
         place.took(other)
         return held

@@ -98,9 +98,9 @@ class GrpcTransport(Transport):
         made = _Listening(admission, accept)
         server = aio.server(handlers=(made,), options=[*OPTIONS, *PATIENCE, ("grpc.so_reuseport", 0)])
         made.server = server
-        shown = grpc.ssl_server_certificate_configuration([(mine.key, mine.certificate)], root_certificates=mine.ca)
+        config = grpc.ssl_server_certificate_configuration([(mine.key, mine.certificate)], root_certificates=mine.ca)
         # gRPC calls this at each connection and is told that nothing has changed; the call itself is what matters.
-        proof = grpc.dynamic_ssl_server_credentials(shown, made.handshakes.begun, require_client_authentication=True)
+        proof = grpc.dynamic_ssl_server_credentials(config, made.handshakes.begun, require_client_authentication=True)
         try:
             port = server.add_secure_port(address, proof)
         except RuntimeError as error:

@@ -84,7 +84,7 @@ def _require_features(a: str, first: DataCard, b: str, other: DataCard) -> None:
     if not first.features or not other.features:
         named, bare = (a, b) if first.features else (b, a)
         raise _differ(
-            named, bare, "the features have names", "they have none, so that nobody can tell their order",
+            named, bare, "the features have names", "they have none, so their order is unknown",
             "give names to all (an array `features` in a .npz file) or to none",
         )  # fmt: skip
     for name in first.features:

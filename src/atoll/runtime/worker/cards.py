@@ -75,7 +75,7 @@ class DataCard:
 
     @staticmethod
     def unpack(tree: Any, where: str) -> DataCard:
-        """The inverse of ``packed``.
+        """Return the inverse of ``packed``.
 
         Raises:
             MessageError: it is not a card.

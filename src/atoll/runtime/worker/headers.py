@@ -94,7 +94,7 @@ def _header(path: Path, spec: Mapping[str, Any]) -> list[str]:
         raise DataError(
             "the first line is empty" if more else "the file is empty",
             where=path.name,
-            remedy="begin with a line of column names" if more else "remove it, or fill it: column names, then rows",
+            remedy="start with a line of column names" if more else "remove it, or fill it: column names, then rows",
         )
     _require_separated(path, header)
     return header

@@ -45,12 +45,12 @@ class SignedKey:
     signature: bytes
 
     def packed(self) -> dict[str, bytes]:
-        """As a message."""
+        """Return it as a message."""
         return {"public": self.public, "certificate": self.certificate, "signature": self.signature}
 
     @staticmethod
     def unpack(tree: Any, where: str) -> SignedKey:
-        """The inverse of ``packed``.
+        """Return the inverse of ``packed``.
 
         Raises:
             MessageError: it has the wrong form.
@@ -122,7 +122,7 @@ class LetterKey:
 
     @classmethod
     def ordered(cls, order: Mapping[str, Any], state: Path) -> LetterKey:
-        """The inverse of ``order``."""
+        """Return the inverse of ``order``."""
         words = {name: order[name] for name in ("project", "job", "site", "ca", "revoked")}
         signed = SignedKey.unpack(order["signed"], "order")
         return cls(**words, signed=signed, private=(state / KEY_FILE).read_bytes())

@@ -88,11 +88,11 @@ class _Line(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         row = getattr(record, "record", None)
         said = {k: v for k, v in row.items() if k not in ("slot", "clock", "round")} if isinstance(row, dict) else {}
-        shown = ", ".join(f"{k} {v:.6g}" if isinstance(v, float) else f"{k} {v}" for k, v in said.items())
+        fields = ", ".join(f"{k} {v:.6g}" if isinstance(v, float) else f"{k} {v}" for k, v in said.items())
         number = f" {row['round']}" if isinstance(row, dict) and "round" in row else ""
         level = "" if record.levelno < logging.WARNING else f"{record.levelname.lower()}: "
         error = f": {record.error}" if hasattr(record, "error") else ""
-        return f"{level}{record.getMessage()}{number}{error}" + (f": {shown}" if shown else "")
+        return f"{level}{record.getMessage()}{number}{error}" + (f": {fields}" if fields else "")
 
 
 async def _attend(sock: socket.socket, order: Mapping[str, Any]) -> int:

@@ -73,7 +73,7 @@ class RemoteIslands:
 
     @property
     def task(self) -> str:
-        """The kind of target."""
+        """Return the kind of target."""
         return self.about.task
 
     @property
@@ -115,9 +115,9 @@ class RemoteIslands:
     def describe(self, sample: int = 10_000, seed: int = 0) -> Description:
         """Summarise what is known: sizes, but no labels."""
         del sample, seed
-        nobody = np.zeros(0, np.int64)
+        none = np.zeros(0, np.int64)
         rows = int(self.sizes.sum())
-        return Description(self.name, self.scheme, len(self), rows, self.sizes, nobody, None, (), {})
+        return Description(self.name, self.scheme, len(self), rows, self.sizes, none, None, (), {})
 
     def outline(self) -> Outline:
         """Return the same population with made-up rows, to build a learner for: see ``example_rows``.
@@ -169,9 +169,9 @@ def _require_fit(test: Dataset, card: DataCard) -> None:
     """Refuse test rows of the server whose form differs from the sites'."""
     wanted, found = card.columns.get("x"), np.asarray(test["x"]) if "x" in test else None
     if wanted is None or found is None or found.shape[1:] != wanted.shape:
-        shown = "no column 'x'" if found is None else f"a column 'x' of shape {found.shape[1:]}"
+        actual = "no column 'x'" if found is None else f"a column 'x' of shape {found.shape[1:]}"
         raise DataError(
-            f"the server's own test rows have {shown}, but the sites have {wanted or 'none'}",
+            f"the server's own test rows have {actual}, but the sites have {wanted or 'none'}",
             where="data.test",
             remedy="give the server rows of the same form, or leave data.test out",
         )

@@ -19,7 +19,7 @@ SIZE = 7
 
 
 async def every_verb(fed: Federation) -> Any:
-    """A program that uses all verbs, with a checkpoint after each."""
+    """Run a program that uses all verbs, with a checkpoint after each."""
     everyone = fed.parties
     state = await fed.restore({})
     steps: dict[str, Callable[[], Any]] = {

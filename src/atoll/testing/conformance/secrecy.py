@@ -101,8 +101,8 @@ class _Seen:
                 raise AssertionError(f"{self.law}: {self._why(column, apart)}")
         redrawn = self._redrawn(secrets)
         for sight in redrawn:
-            if beside := (self.base.differs(sight) or set()) - self.moved:
-                raise AssertionError(f"{self.law}: {_shown(beside)} tells of several secrets together")
+            if revealing := (self.base.differs(sight) or set()) - self.moved:
+                raise AssertionError(f"{self.law}: {_shown(revealing)} tells of several secrets together")
         self._uniform(redrawn)
         self._masked_once(redrawn)
 
@@ -132,10 +132,10 @@ class _Seen:
             if not any(_apart(parties, self.links[column]) for column, parties in columns.items()):
                 break
             differs = self.base.differs(self.observe(0, dict.fromkeys(draws, 1)))
-            beside, touched = (differs or set()) - self.moved, self._columns(differs or set())
-            if len(draws) == 1 and beside:
-                self.told.update(dict.fromkeys((differs or set()) & self.moved, min(beside)))
-            if beside or (len(draws) > 1 and any(len(parties) > 1 for parties in touched.values())):
+            others, touched = (differs or set()) - self.moved, self._columns(differs or set())
+            if len(draws) == 1 and others:
+                self.told.update(dict.fromkeys((differs or set()) & self.moved, min(others)))
+            if others or (len(draws) > 1 and any(len(parties) > 1 for parties in touched.values())):
                 continue  # which of several draws ties whom to whom shows when each is drawn alone
             found += draws
             for column, parties in touched.items():

@@ -137,7 +137,7 @@ def _remembers(stage: Stage, rows: list[Tree], public: Tree, root: Rng, name: st
         return
     alone = [stage.fresh(value) for value in rows]
     form = form_of(alone[0])
-    require(form is not None, f"{name}: its memory is no tree of arrays")
+    require(form is not None, f"{name}: its memory is not a tree of arrays")
     together = T.map(lambda *leaves: np.stack(leaves), *alone)
     block = T.map(lambda *leaves: np.stack(leaves), *rows)
     for number in range(3):

@@ -45,7 +45,7 @@ def _visit(island: Island) -> int:
 
 @task
 def draws(island: Island, message: Tree) -> Tree:
-    """All kinds of sums, of data, private state and random numbers."""
+    """Make all kinds of sums, of data, private state and random numbers."""
     count, draw = _visit(island), island.rng.generator().standard_normal(3)
     x = np.array([island.data, -island.data, 0.25 * message], dtype=np.float64)
     return {
@@ -65,7 +65,7 @@ def steps(island: Island, message: Tree) -> Tree:
 
 @task
 def peek(island: Island, message: Tree) -> Tree:
-    """The party's private state."""
+    """Return the party's private state."""
     return island.state
 
 

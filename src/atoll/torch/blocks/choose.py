@@ -71,7 +71,7 @@ class Choices:
             raise ConfigError(
                 f"choices {record} are not of this version",
                 where="local training",
-                remedy="leave them out, and they are made anew",
+                remedy="leave them out, and they are made again",
             )
         widths = record.get("widths")
         return cls(**{**record, "widths": None if widths is None else tuple(int(w) for w in widths)})

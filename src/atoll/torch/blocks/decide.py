@@ -234,8 +234,8 @@ def _vectorise(
     if mode:
         return mode, reason
     best, times = best_of({"vector": lambda: run(vector), "single": lambda: run(single)})
-    shown = ", ".join(f"{name} {1e3 * seconds / len(order):.3g} ms" for name, seconds in times.items())
-    return best, f"measured a client: {shown}"
+    timings = ", ".join(f"{name} {1e3 * seconds / len(order):.3g} ms" for name, seconds in times.items())
+    return best, f"measured a client: {timings}"
 
 
 def _native(runner: Runner, cost: StepCost, widths: int) -> bool:

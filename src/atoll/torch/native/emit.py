@@ -280,7 +280,7 @@ class _Emitter:
         else:
             length, start, step = node.args[0], 0, 1
         if not all(isinstance(n, int) and n >= 0 for n in (length, start, step)):
-            raise Unsupported("positions that run down, or are no whole numbers")
+            raise Unsupported("positions that run down, or are not whole numbers")
         length, start, step = cast(int, length), cast(int, start), cast(int, step)
         room = torch.empty(start + step * max(length, 1) + 1, device="meta", dtype=torch.uint8)
         return self._cast(

@@ -17,7 +17,7 @@ class Account:
     Args:
         session: its number.
         role: the role.
-        reached: the roles that it reaches directly -> their site; None if nobody in the session reaches anybody, and
+        reached: the roles that it reaches directly -> their site; None if no roles in the session reach each other, and
             the server sees all.
         say: sends a frame to the server.
 

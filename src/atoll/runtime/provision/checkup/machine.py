@@ -79,7 +79,7 @@ def _answers_as(kit: Kit, port: int) -> bool:
             socket.create_connection((host, port), timeout=3) as plain,
             context.wrap_socket(plain, server_hostname=kit.name) as wrapped,
         ):
-            shown = wrapped.getpeercert(binary_form=True)
+            certificate = wrapped.getpeercert(binary_form=True)
     except OSError:
         return False
-    return shown == ssl.PEM_cert_to_DER_cert(kit.bytes_of("certificate.pem").decode())
+    return certificate == ssl.PEM_cert_to_DER_cert(kit.bytes_of("certificate.pem").decode())
