@@ -116,5 +116,5 @@ async def _refused(world: World, job: str, tmp_path: Path) -> None:
     refused = [(event["who"], event["details"]["request"]) for event in events if event["what"] == "refused"]
     who = "auditor 'auditor' of 'poc'"
     assert refused == [(who, "abort"), (who, "bundle"), (who, "submit")]
-    with pytest.raises(ConfigError, match="is that of site 'site-1'"):
+    with pytest.raises(ConfigError, match="is the kit of site 'site-1'"):
         Admin(world.poc.kit("site-1"))

@@ -197,4 +197,4 @@ def test_a_port_that_is_taken_is_told_of_once_with_what_to_do(transport: str, tm
         with pytest.raises(ConfigError, match="cannot listen at") as refused:
             asyncio.run(server.serve())
     assert refused.value.what == f"cannot listen at {address}: Address already in use"
-    assert "stop the server or program that has the port, or choose another" in (refused.value.remedy or "")
+    assert "stop the server or program that uses the port, or choose another" in (refused.value.remedy or "")
