@@ -41,7 +41,7 @@ __all__ = [
     "open_kit",
     "serving",
     "telling",
-    "told",
+    "line_of",
     "waited",
 ]
 
@@ -168,7 +168,7 @@ def error_of(job: dict[str, Any]) -> AtollError | None:
     return found if isinstance(found, AtollError) else None
 
 
-def told(job: dict[str, Any]) -> str:
+def line_of(job: dict[str, Any]) -> str:
     """A job in one line."""
     colour = COLOURS.get(job["state"], "white")
     why = f"  {job['reason']}" if job["reason"] and job["state"] != "finished" else ""
@@ -181,7 +181,7 @@ def telling(output: Output) -> Callable[[dict[str, Any]], None]:
 
     def tell(job: dict[str, Any]) -> None:
         nonlocal last
-        before, last = last, told(job)
+        before, last = last, line_of(job)
         if last != before:
             output.note(last)
 
@@ -213,5 +213,5 @@ def ending(job: dict[str, Any], output: Output) -> int:
     error = error_of(job)
     if error is not None:
         raise error
-    output.give(job, told(job))
+    output.give(job, line_of(job))
     return 1 if job["state"] == "aborted" else 0

@@ -152,8 +152,8 @@ class Job:
     @classmethod
     def news(cls, last: Mapping[str, float]) -> Iterable[str]:
         """What a progress display prints of the newest values of the columns."""
-        told = [name for name in last if name not in _STAMPS and not name.startswith("bytes_")]
-        return [f"{name} {last[name]:.4g}" for name in told[:3]]
+        columns = [name for name in last if name not in _STAMPS and not name.startswith("bytes_")]
+        return [f"{name} {last[name]:.4g}" for name in columns[:3]]
 
 
 def name_of(found: Any) -> str:

@@ -63,8 +63,8 @@ class Description:
     @property
     def classes_per_client(self) -> float | None:
         """Mean number of classes that a client with rows has."""
-        held = self._held()
-        return None if held is None else float((held > 0).sum(axis=1).mean())
+        counts = self._nonempty()
+        return None if counts is None else float((counts > 0).sum(axis=1).mean())
 
     @property
     def label_skew(self) -> float | None:
@@ -73,11 +73,11 @@ class Description:
         ``TV(p, q) = sum_c |p_c - q_c| / 2``: 0 if every client looks like the whole, near 1 if clients have a single rare
         class. Small clients have some distance from sampling alone: compare with the uniform partition.
         """
-        held = self._held()
-        if held is None:
+        counts = self._nonempty()
+        if counts is None:
             return None
-        whole = held.sum(axis=0) / held.sum()
-        return float(np.abs(held / held.sum(axis=1, keepdims=True) - whole).sum(axis=1).mean() / 2)
+        whole = counts.sum(axis=0) / counts.sum()
+        return float(np.abs(counts / counts.sum(axis=1, keepdims=True) - whole).sum(axis=1).mean() / 2)
 
     def table(self) -> str:
         """Return the numbers as text in aligned lines."""
@@ -116,12 +116,12 @@ class Description:
 
         return draw(self, clients)
 
-    def _held(self) -> NDArray[np.int64] | None:
+    def _nonempty(self) -> NDArray[np.int64] | None:
         """Counts of the clients with at least one row."""
         if self.counts is None:
             return None
-        held = self.counts[self.counts.sum(axis=1) > 0]
-        return held if len(held) else None
+        counts = self.counts[self.counts.sum(axis=1) > 0]
+        return counts if len(counts) else None
 
     def __str__(self) -> str:
         return self.table()

@@ -130,11 +130,11 @@ class Islands:
         pool = concatenate(parts)
         classes = [p.classes for p in (pool, *parts) if p.classes is not None]
         about = replace(pool.about, classes=max(classes)) if classes else pool.about
-        held = pool.test
+        test_rows = pool.test
         if test is not None:
             pool.require_form(test)
-            held = test.coded_as(about)
-        pool = Dataset._of(pool._base, None, len(pool), about, held)
+            test_rows = test.coded_as(about)
+        pool = Dataset._of(pool._base, None, len(pool), about, test_rows)
         supply = Pooled(pool, offsets_of(np.array([len(p) for p in parts], np.int64)), None)
         return cls(supply, about=about, keys=keys, test=pool.test, scheme=scheme)
 

@@ -165,21 +165,23 @@ class Markov(Availability):
     def recorded(self, population: DrawnPopulation, until: float) -> Windows:
         """Record step by step; an availability that lasts beyond ``until`` is followed to its end."""
         everyone = population.positions
-        came = np.where(self.there(population, everyone, 0.0), 0.0, np.nan)  # the start of each device's current window
+        since = np.where(
+            self.there(population, everyone, 0.0), 0.0, np.nan
+        )  # the start of each device's current window
         rows: list[tuple[NDArray[np.int64], NDArray[np.float64], float]] = []
         step, asked = 1, everyone
         while True:
             moment = step * self.step
             if moment >= until:  # absent devices stay absent as far as the windows are known
-                asked = asked[~np.isnan(came[asked])]
+                asked = asked[~np.isnan(since[asked])]
             if not len(asked) or (moment >= until and math.isinf(self.on)):
                 break
             says = self._says(asked, step)
-            going, coming = asked[(says < 0) & ~np.isnan(came[asked])], asked[(says > 0) & np.isnan(came[asked])]
-            rows.append((going, came[going], moment))
-            came[going], came[coming] = np.nan, moment
+            going, coming = asked[(says < 0) & ~np.isnan(since[asked])], asked[(says > 0) & np.isnan(since[asked])]
+            rows.append((going, since[going], moment))
+            since[going], since[coming] = np.nan, moment
             step += 1
-        left = asked[~np.isnan(came[asked])]
-        rows.append((left, came[left], math.inf))
+        left = asked[~np.isnan(since[asked])]
+        rows.append((left, since[left], math.inf))
         who, begin = (np.concatenate([row[i] for row in rows]) for i in (0, 1))
         return Windows.of(who, begin, np.repeat([row[2] for row in rows], [len(row[0]) for row in rows]), until)

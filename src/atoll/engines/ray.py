@@ -381,12 +381,12 @@ async def _value_of(reference: Any) -> Any:
         else:
             waiting.set_exception(error)
 
-    def came(future: Any) -> None:  # runs in a thread of Ray
+    def arrived(future: Any) -> None:  # runs in a thread of Ray
         with contextlib.suppress(RuntimeError):  # the loop is closed
             loop.call_soon_threadsafe(hand, future)
 
     idle = loop.idle if isinstance(loop, WatchedLoop) else None
-    reference.future().add_done_callback(came)
+    reference.future().add_done_callback(arrived)
     if idle is not None:
         idle.helpers += 1  # as for an open socket: the loop waits for an event from outside
     try:

@@ -68,7 +68,7 @@ class ActorBody:
                 self._next += 1
                 self._registry.update(named)
                 if frame is not None:
-                    self._link.came(frame, broadcast)
+                    self._link.push(frame, broadcast)
 
     def take(self) -> list[bytes]:
         """Wait for frames from the worker, and return all of them."""
@@ -91,7 +91,7 @@ class _ThreadLink:
         self._inbox: asyncio.Queue[Any] = asyncio.Queue()
         self.ready.set()
 
-    def came(self, frame: Any, broadcast: Any) -> None:
+    def push(self, frame: Any, broadcast: Any) -> None:
         """Pass a frame to the worker, from any thread."""
         self._loop.call_soon_threadsafe(self._inbox.put_nowait, (frame, broadcast))
 

@@ -134,12 +134,12 @@ class ByDevice:
 
     def summary(self) -> dict[str, Any]:
         """A few plain numbers, for a record or a line."""
-        told = {name: self[name].sum().item() for name in COLUMNS[:5]}
+        values = {name: self[name].sum().item() for name in COLUMNS[:5]}
         spent = {"energy_wh": float(self.energy.sum()) / 3600, "energy_share_of_busiest_tenth": self.share("energy")}
         return {
             "population": self.population,
             "took_part": int((self.answered > 0).sum()),
-            **told,
+            **values,
             "fairness": self.fairness(),
             "replies": {str(k): v for k, v in self.histogram().items()},
             **(spent if self.powered else {}),
@@ -150,15 +150,15 @@ class ByDevice:
         return {**{f.name: getattr(self, f.name) for f in fields(self)}, "names": list(self.names)}
 
     @classmethod
-    def unpacked(cls, told: dict[str, Any]) -> ByDevice:
+    def unpacked(cls, values: dict[str, Any]) -> ByDevice:
         """Rebuild the columns from plain values.
 
         Raises:
             ConfigError: a column is missing, or the columns differ in length.
         """
         try:
-            whole = {name: np.array(told[name], dtype=np.int64) for name in ("positions", *COLUMNS[:-1])}
-            made = cls(**{**told, **whole, "energy": np.array(told["energy"], dtype=np.float64)})
+            whole = {name: np.array(values[name], dtype=np.int64) for name in ("positions", *COLUMNS[:-1])}
+            made = cls(**{**values, **whole, "energy": np.array(values["energy"], dtype=np.float64)})
         except (KeyError, TypeError, ValueError) as error:
             raise ConfigError(
                 f"these values are not columns of devices: {error}", remedy="restore the values of packed()"
@@ -198,8 +198,8 @@ def by_device(fed: Federation) -> ByDevice:
     elsewhere = {way: int(columns[way][~clients].sum()) for way in ("bytes_down", "bytes_up")}
     cost = fed.world.cost
     regions = cost.region(parties) if hasattr(cost, "region") and getattr(cost, "regions", None) != 1 else None
-    told = {name: columns[name][clients] for name in COLUMNS}
+    values = {name: columns[name][clients] for name in COLUMNS}
     return ByDevice(
-        population=population, positions=met[clients], names=_Names(parties), **told, powered=meter.joules is not None,
+        population=population, positions=met[clients], names=_Names(parties), **values, powered=meter.joules is not None,
         regions=regions, elsewhere=elsewhere,
     )  # fmt: skip

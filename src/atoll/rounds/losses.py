@@ -29,8 +29,8 @@ class Losses:
     def of(cls, fed: Federation) -> Losses:
         """The losses so far."""
         meters = [fed.meter, *(member.meter for member in fed.below())]
-        told = [meter.joules for meter in meters if meter.joules is not None]
-        return cls(sum(meter.crashed for meter in meters), sum(told) if told else None)
+        joules = [meter.joules for meter in meters if meter.joules is not None]
+        return cls(sum(meter.crashed for meter in meters), sum(joules) if joules else None)
 
     def since(self, fed: Federation) -> dict[str, Any]:
         """``crashed`` and ``energy_wh`` of a round that began then, over all its requests; empty in a world without devices.

@@ -104,14 +104,14 @@ def participation(rows: Iterable[Mapping[str, Any]], clients: int) -> Participat
     Raises:
         ConfigError: no row says who took part, or a row names a client that does not exist.
     """
-    told = [row for row in rows if _SELECTED in row]
-    if not told:
+    recorded = [row for row in rows if _SELECTED in row]
+    if not recorded:
         raise ConfigError(
             "no round recorded who took part", where="participation", remedy="train with Evaluation(participants=True)"
         )
     counts = []
     for name in (_SELECTED, _REPLIED):
-        found = np.array([k for row in told for k in row[name]], dtype=np.int64)
+        found = np.array([k for row in recorded for k in row[name]], dtype=np.int64)
         if len(found) and found.max() >= clients:
             raise ConfigError(
                 f"a round names client {found.max()} of {clients}",

@@ -96,9 +96,9 @@ class Kept:
             logger.warning("replies were rejected", extra={"round": row["round"], "clients": row["rejected_clients"]})
         if self.on_record is not None:
             self.on_record(row)
-        told = {name: value for name, value in row.items() if name not in ("slot", "clock")}
+        measures = {name: value for name, value in row.items() if name not in ("slot", "clock")}
         for listener in self._listeners:
-            listener(told)
+            listener(measures)
 
     def finish(self, result: Result) -> None:
         """Write the results, and complete the manifest."""

@@ -8,7 +8,7 @@ import typer
 
 from atoll.cli.app import app
 from atoll.cli.arguments import Json, output_of
-from atoll.cli.asking import JobName, KitOption, PassphraseFile, ServerOption, asked, id_of, open_kit, told
+from atoll.cli.asking import JobName, KitOption, PassphraseFile, ServerOption, asked, id_of, line_of, open_kit
 
 if TYPE_CHECKING:
     from atoll.runtime.client.admin import Admin
@@ -29,4 +29,4 @@ def command(
         return await admin.abort(await id_of(admin, job))
 
     found = asked(open_kit(kit, passphrase_file), server, body)
-    output_of(context).give(found, told(found))
+    output_of(context).give(found, line_of(found))

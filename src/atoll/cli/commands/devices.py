@@ -47,8 +47,8 @@ def command(
     if output is not None:
         write_bytes(output, devices_table(found).encode())
         output_of(context).note(f"Table: {output}")
-    told = {"run": folder.name, **found.summary(), "regions": found.by_region(), "devices": list(found.rows())}
-    output_of(context).give(told, Group(_replies(found), _totals(found)))
+    result = {"run": folder.name, **found.summary(), "regions": found.by_region(), "devices": list(found.rows())}
+    output_of(context).give(result, Group(_replies(found), _totals(found)))
 
 
 def _replies(found: ByDevice) -> Table:

@@ -342,12 +342,12 @@ class Switch:
         return True
 
     def _deadlock(self) -> TaskError:
-        told = []
+        lines = []
         for role in (r for r in self.parties if r in self._live):
             others = " and ".join(repr(other) for other in self._waits[role])
-            told.append(f"{role!r} at {self.parties[role]} waits for a message of {others}")
+            lines.append(f"{role!r} at {self.parties[role]} waits for a message of {others}")
         return TaskError(
-            f"the roles of the session wait for each other, and no message is on its way: {'; '.join(told)}",
+            f"the roles of the session wait for each other, and no message is on its way: {'; '.join(lines)}",
             where="session",
             remedy="let one of them send before it waits; every recv needs a send of the role that it names",
         )
@@ -406,7 +406,7 @@ class Switch:
             return
         how = {"lost": "was lost", "late": "did not end in time", "told": "gave up"}
         worst = next(kind for kind in how if any(ending == kind for ending, _ in self.ends.values()))
-        told = [
+        lines = [
             f"role {role!r} at {self.parties[role]} {how[worst]}{self._extent(role) if worst == 'lost' else ''}"
             for role in self.parties
             if self.ends[role][0] == worst
@@ -417,7 +417,7 @@ class Switch:
             else f", and {self.quorum} of {len(self.parties)} roles must end well"
         )
         raise SessionError(
-            f"{'; '.join(told)}{wanted}",
+            f"{'; '.join(lines)}{wanted}",
             remedy="run the session again under another label, lengthen the deadline, or let the roles continue without some (quorum=)",
         )
 

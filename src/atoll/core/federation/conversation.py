@@ -72,7 +72,7 @@ async def hold(
             ended = await _converse(scope, cast, switch, began)
     except SessionError as error:
         _decide(scope, cast, switch)
-        await _over(scope, cast, switch, terms.limit(began), came=[])
+        await _over(scope, cast, switch, terms.limit(began), well=[])
         raise SessionError(
             error.what + (terms.within if switch.missed else ""), where=cast.path, remedy=error.remedy
         ) from error
@@ -83,7 +83,7 @@ async def hold(
     for role in switch.well:
         reply = ended[role].reply
         scope.meter.up(scope.hub, np.array([reply.party]), np.array([reply.nbytes]))
-    await _over(scope, cast, switch, terms.limit(began), came=switch.well)
+    await _over(scope, cast, switch, terms.limit(began), well=switch.well)
     return {role: ended[role].reply.value for role in switch.well}
 
 
@@ -160,10 +160,10 @@ def _decide(scope: Scope, cast: Cast, switch: Switch) -> None:
         scope.world.decisions.put(cast.path, np.array(well, dtype=np.int64))
 
 
-async def _over(scope: Scope, cast: Cast, switch: Switch, until: float, came: list[str]) -> None:
+async def _over(scope: Scope, cast: Cast, switch: Switch, until: float, well: list[str]) -> None:
     """Record the outcomes of roles whose results are not used, and wait until the session is over on the program's clock."""
     for role, (_, position) in cast.roles.items():
-        if role not in came:
+        if role not in well:
             fate: Fate = "crashed" if switch.ends[role][0] == "lost" else "called_off"
             scope.meter.ended(scope.hub, fate, np.array([position], dtype=np.int64))
     await scope.clock.sleep_until(min(until, max(time for _, time in switch.ends.values())))

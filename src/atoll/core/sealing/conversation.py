@@ -86,14 +86,14 @@ class RoleSealing:
         Raises:
             LetterError: the message was altered, left out, repeated or moved, or is from another role, party or run.
         """
-        told = f"role {source!r} at {self._cast[source].party} to role {self._me!r} at {self._cast[self._me].party}"
+        route = f"role {source!r} at {self._cast[source].party} to role {self._me!r} at {self._cast[self._me].party}"
         number = 0 if source not in self._hearing else self._hearing[source].number
         try:
             if source not in self._hearing:
                 self._hearing[source] = self._listening(source)
             return M.decode(self._hearing[source].open(sealed))
         except (LetterError, MessageError) as error:
-            where = f"message {number + 1} of {told}" + ("" if error.where is None else f", {error.where}")
+            where = f"message {number + 1} of {route}" + ("" if error.where is None else f", {error.where}")
             raise LetterError(
                 error.what, where=where, remedy=error.remedy or "check the relay of the message"
             ) from error

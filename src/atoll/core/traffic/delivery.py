@@ -132,8 +132,8 @@ class Delivery:
         up: int | Callable[[], int] | None = None,
     ) -> Plan:
         """The request as a cost model sees it."""
-        told = up() if callable(up) else up
-        reply = request.task.reply_bytes or 0 if told is None else told
+        declared = up() if callable(up) else up
+        reply = request.task.reply_bytes or 0 if declared is None else declared
         positions, population = parties.positions, self.world.population
         work = functools.partial(request.workload, population, positions)
         lacking = functools.partial(self.world.lacking, positions, now)
@@ -288,9 +288,9 @@ class Delivery:
         """Run the request at some of its parties."""
         positions = flight.parties.positions[which]
         replies = await self.world.engine.run(flight.request, positions)
-        came = np.array([not r.rejected for r in replies], dtype=bool)
+        usable = np.array([not r.rejected for r in replies], dtype=bool)
         nbytes = np.array([r.nbytes for r in replies], dtype=np.int64)
-        self.meter.up(self.hub, positions[came], nbytes[came])
+        self.meter.up(self.hub, positions[usable], nbytes[usable])
         flight.up += int(nbytes.sum())
         if flight.request.wraps is not None:  # a reply to a sum, in its reducer's own form
             self._refused([r.party for r in replies if not r.usable])

@@ -70,6 +70,6 @@ def crowd_labels(name: str, *, folder: Folder = None) -> tuple[Dataset, Dataset]
         absent = [column for column in columns if column not in table]
         if absent:
             raise DataError(f"no column {', '.join(absent)}", where=path.name, remedy=f"give {', '.join(columns)}")
-        held = {column: np.asarray(table[column]) for column in columns}
-        parts.append(Dataset(held, name=f"{name} ({part})", citation="see the crowd data's own publication"))
+        chosen = {column: np.asarray(table[column]) for column in columns}
+        parts.append(Dataset(chosen, name=f"{name} ({part})", citation="see the crowd data's own publication"))
     return parts[0], parts[1]

@@ -75,5 +75,5 @@ def linear(
     weights = rng.child("model").generator().standard_normal((dims, classes), dtype=np.float32)
     about = About("linear", "classification", classes, "generated: one linear model shared by all clients")
     make = _Make(weights, examples, shift, noise, about)
-    held = _Make(weights, test, 0.0, 0.0, about)(0, rng.child("test").generator()) if test else None
-    return Islands.generate(parties, make, sizes=examples, seed=rng, name="linear", about=about, test=held)
+    test_rows = _Make(weights, test, 0.0, 0.0, about)(0, rng.child("test").generator()) if test else None
+    return Islands.generate(parties, make, sizes=examples, seed=rng, name="linear", about=about, test=test_rows)

@@ -88,10 +88,10 @@ def classes_per_client(
     if not 1 <= classes <= total:
         raise DataError(f"classes={classes} of {total}", where=scheme, remedy=f"choose 1 to {total}")
     rng = root(seed).child("classes_per_client")
-    held = _cyclic(parties, classes, total) if cyclic else _drawn(parties, classes, total, rng)
+    has_class = _cyclic(parties, classes, total) if cyclic else _drawn(parties, classes, total, rng)
     owner = np.empty(len(dataset), np.int64)
     for c, rows in enumerate(rows_by_class(codes, total, rng.child("rows").generator())):
-        owners = np.flatnonzero((held == c).any(axis=1))
+        owners = np.flatnonzero((has_class == c).any(axis=1))
         if len(owners):
             mixed = rng.child("order", c).generator().permutation(owners)
             owner[rows] = np.repeat(mixed, even(len(rows), len(owners)))

@@ -61,10 +61,10 @@ def from_hugging_face(
     columns |= {column: _array(rows[column], column, name) for column in keep}
     if citation is None:
         citation = str(getattr(getattr(source, "info", None), "citation", "") or "")
-    held = None
+    test_rows = None
     if test is not None:
-        held = from_hugging_face(test, x=x, y=y, keep=keep, task=task, name=name, citation=citation)
-    return Dataset(columns, task=task, labels=labels, name=name, citation=citation, test=held)
+        test_rows = from_hugging_face(test, x=x, y=y, keep=keep, task=task, name=name, citation=citation)
+    return Dataset(columns, task=task, labels=labels, name=name, citation=citation, test=test_rows)
 
 
 def _check(source: Any, name: str) -> None:

@@ -46,12 +46,12 @@ def read_leaf(
         DataError: keys are missing, a user appears twice, or sizes disagree with ``num_samples``; names file and user.
     """
     users = _read(Path(train))
-    held = _read(Path(test)) if test is not None else {}
-    labels = _labels(users, held)
+    test_users = _read(Path(test)) if test is not None else {}
+    labels = _labels(users, test_users)
     if classes is None and labels:
         classes = len(labels)
     parts = {user: _dataset(columns, task, classes, labels, name, citation) for user, columns in users.items()}
-    rows = [_dataset(columns, task, classes, labels, name, citation) for columns in held.values()]
+    rows = [_dataset(columns, task, classes, labels, name, citation) for columns in test_users.values()]
     return Islands.from_datasets(parts, test=concatenate(rows) if rows else None, scheme="natural (LEAF users)")
 
 
@@ -72,20 +72,22 @@ def _read(path: Path) -> _Users:
 
 def _read_file(file: Path) -> _Users:
     try:
-        held = json.loads(file.read_text(encoding="utf-8"))
+        content = json.loads(file.read_text(encoding="utf-8"))
     except ValueError as error:
         raise DataError(f"not JSON: {error}", where=file.name, remedy="fetch the file again") from error
-    absent = [key for key in ("users", "num_samples", "user_data") if not isinstance(held, dict) or key not in held]
+    absent = [
+        key for key in ("users", "num_samples", "user_data") if not isinstance(content, dict) or key not in content
+    ]
     if absent:
         raise DataError(f"no {', '.join(absent)}", where=file.name, remedy="give users, num_samples and user_data")
-    if len(held["users"]) != len(held["num_samples"]):
+    if len(content["users"]) != len(content["num_samples"]):
         raise DataError(
-            f"{len(held['users'])} users with {len(held['num_samples'])} num_samples",
+            f"{len(content['users'])} users with {len(content['num_samples'])} num_samples",
             where=file.name,
             remedy="give one number per user",
         )
-    pairs = zip(held["users"], held["num_samples"], strict=True)
-    return {str(user): _user(held["user_data"], user, int(n), file.name) for user, n in pairs}
+    pairs = zip(content["users"], content["num_samples"], strict=True)
+    return {str(user): _user(content["user_data"], user, int(n), file.name) for user, n in pairs}
 
 
 def _user(data: Any, user: Any, rows: int, file: str) -> dict[str, Array]:

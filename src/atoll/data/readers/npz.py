@@ -110,9 +110,9 @@ def _pairs(
     path: str | Path, train: tuple[str, str] | None, test: tuple[str, str] | Literal["auto"] | None
 ) -> list[tuple[str, str]]:
     """The names of the arrays to read: those given, else the usual names that exist."""
-    held = names_in(path)
+    found = names_in(path)
     if train is None:
-        train = ("x", "y") if "x" in held and "x_train" not in held else ("x_train", "y_train")
+        train = ("x", "y") if "x" in found and "x_train" not in found else ("x_train", "y_train")
     if test == "auto":
-        test = ("x_test", "y_test") if "x_test" in held else None
+        test = ("x_test", "y_test") if "x_test" in found else None
     return [train] if test is None else [train, test]

@@ -49,8 +49,8 @@ def from_torch(
     labels = tuple(map(str, getattr(source, "classes", ()) or ()))
     if classes is None and labels:
         classes = len(labels)
-    held = None if test is None else from_torch(test, task=task, classes=classes, name=name, citation=citation)
-    return Dataset(columns, task=task, classes=classes, labels=labels, name=name, citation=citation, test=held)
+    test_rows = None if test is None else from_torch(test, task=task, classes=classes, name=name, citation=citation)
+    return Dataset(columns, task=task, classes=classes, labels=labels, name=name, citation=citation, test=test_rows)
 
 
 def _columns(source: Any, name: str) -> dict[str, Array]:
