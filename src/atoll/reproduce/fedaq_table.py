@@ -36,7 +36,7 @@ def _run(lab: Lab, quick: bool) -> list[Claim]:
 
 ENTRY = Entry(
     name="fedaq-table",
-    title="FedAQ: rounds, uplink bits and human time to a target, beside plain averaging with the same step",
+    title="FedAQ: rounds, uplink bits and human time to a target, against plain averaging with the same step",
     source="Youn, Kumar, Abernethy, IEEE Data Engineering Bulletin 45(4), 2022, section 6",
     run=_run,
     needs="MNIST and the part of CIFAR-10 below ATOLL_DATA; nothing with --quick",

@@ -48,7 +48,7 @@ def _seen(protocol: FedProfProtocol, trained: Sequence[TrainedRun]) -> list[Clai
 
 ENTRY = Entry(
     name="fedprof-cifar",
-    title="FedProf with a part of CIFAR-10: accuracy, rounds and who is heard beside four methods",
+    title="FedProf with a part of CIFAR-10: accuracy, rounds and participation against four methods",
     source="W. Wu, Efficient Horizontal Federated Learning, section 5.6 (whose L-Task has EMNIST's digits)",
     run=_run,
     needs="the part of CIFAR-10 below ATOLL_DATA",

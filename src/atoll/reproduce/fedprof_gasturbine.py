@@ -30,7 +30,7 @@ def _run(lab: Lab, quick: bool) -> list[Claim]:
 
 ENTRY = Entry(
     name="fedprof-gasturbine",
-    title="FedProf on gas turbine sensors: accuracy, rounds, time and energy beside six methods",
+    title="FedProf on gas turbine sensors: accuracy, rounds, time and energy against six methods",
     source="W. Wu, Efficient Horizontal Federated Learning, Table 5.3",
     run=_run,
     needs="the gas turbine's emissions below ATOLL_DATA",

@@ -10,7 +10,7 @@ __all__ = ["ENTRY"]
 
 ENTRY = Entry(
     name="safa-study",
-    title="SAFA without foresight, its extensions and its rivals: what rounds cost, and time to where FedAvg is",
+    title="SAFA without foresight, its extensions and its rivals: the cost of rounds, and the time to the loss of FedAvg",
     source=f"Tasks of {SOURCE}; the study is ours",
     run=claims,
     needs="Boston housing and KDD Cup 1999, filtered, below ATOLL_DATA; nothing with --quick, which runs on bundled digits",

@@ -37,9 +37,7 @@ def entry(task: SafaTask, data: str) -> Entry:
         data: what it needs, in words.
     """
     scale = PLANS[task.name].scale
-    title = (
-        f"SAFA, task {task.number}: what rounds cost and what is learnt beside FedAvg, FedCS and fully local training"
-    )
+    title = f"SAFA, task {task.number}: cost of rounds and accuracy against FedAvg, FedCS and local training"
     return Entry(
         name=f"safa-{task.name}",
         title=title if scale.whole else f"{title} (trainings {scale.told(task)})",

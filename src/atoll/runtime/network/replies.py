@@ -187,7 +187,7 @@ class ReplyTable:
         self.news.ring()
 
     def parked(self, request: str, position: int, kind: str) -> bool:
-        """Tell whether a reply lies at its site, or is here in a form other than the wanted one."""
+        """Tell whether a reply is at its site, or is here in a form other than the wanted one."""
         said = self._entries[request, position].frame["op"]
         return bool(said == "done" or (said == "ran" and kind == "fold") or (said == "folded" and kind == "run"))
 

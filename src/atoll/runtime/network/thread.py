@@ -13,7 +13,7 @@ Step = Callable[[], Awaitable[Any]]
 
 
 class TaskThread:
-    """A thread with an event loop of its own, for what would block the loop that reads the link.
+    """A thread with an event loop of its own, for work that would block the loop that reads the link.
 
     Attributes:
         busy: whether something runs in it.

@@ -8,7 +8,7 @@ __all__ = ["joined", "split"]
 
 
 def split(address: str) -> tuple[str, int]:
-    """Return host and port of ``host:port``; an IPv6 address stands in brackets.
+    """Return host and port of ``host:port``; an IPv6 address has brackets.
 
     Raises:
         ConfigError: the port or the host is missing.

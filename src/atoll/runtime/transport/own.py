@@ -1,4 +1,4 @@
-"""What a party that dials checks of its own certificate first."""
+"""Checks that a party makes of its own certificate before it dials."""
 
 from __future__ import annotations
 

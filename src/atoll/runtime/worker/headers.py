@@ -220,7 +220,7 @@ def tables_in(path: Path) -> list[Path]:
 
 
 def require_columns(file: str, columns: Collection[str], options: Mapping[str, Any]) -> None:
-    """Refuse options that name columns which are not there, or no target.
+    """Refuse options that name unknown columns, or no target.
 
     Raises:
         DataError: the error names the column and the existing ones.

@@ -39,7 +39,7 @@ def policy_of_site(given: Mapping[str, Any], name: str) -> SitePolicy | None:
 
 
 def require_allowed(given: Mapping[str, Any], name: str, file: Path, source: Path | None) -> None:
-    """Refuse a job with code of its own that the site's policy does not allow, before any of it is imported.
+    """Refuse a job whose own code the site's policy does not allow, before importing any of it.
 
     Args:
         given: the result of `settings_of`.

@@ -97,10 +97,10 @@ class DirectLinks:
 
 
 def require_at(site: str, role: str, places: Mapping[str, str]) -> None:
-    """Refuse a site that sends in the name of a role that is not there.
+    """Refuse a site that sends in the name of a role at another site.
 
     Raises:
-        TaskError: the role is not there.
+        TaskError: the role is not at the site.
     """
     if places.get(role) != site:
         raise TaskError(
