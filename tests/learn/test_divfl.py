@@ -126,7 +126,7 @@ def test_what_has_no_update_or_no_size_is_refused():
         DivFL(2, size=0)
     with pytest.raises(ConfigError, match=r"pool=1\.5"):
         DivFL(2, pool=1.5)
-    with pytest.raises(ConfigError, match="nobody trains in a survey"):
+    with pytest.raises(ConfigError, match="a survey does not train"):
         learner.report.run(None, {"params": None, "reports": {"sketch": {"size": 4}}})
     with pytest.raises(CompositionError, match="clients' reports about one model"):
         Training(model=atoll.models.linear(4, 3), selection=DivFL(2), pacing=FedBuff(buffer=2)).learner(data)
@@ -134,7 +134,9 @@ def test_what_has_no_update_or_no_size_is_refused():
 
 def test_what_is_no_model_with_updates_cannot_be_sketched():
     model = atoll.models.CustomLearner(init=lambda rng: {"w": np.zeros(1)}, train=lambda p, data, rng: p)
-    with pytest.raises(CompositionError, match=r"cannot tell 'sketch'.*use atoll\.models\.linear or a PyTorch module"):
+    with pytest.raises(
+        CompositionError, match=r"cannot report 'sketch'.*use atoll\.models\.linear or a PyTorch module"
+    ):
         Training(model=model, selection=DivFL(2)).learner(islands(SIZES))
 
 

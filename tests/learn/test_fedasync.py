@@ -223,7 +223,7 @@ def test_stop_rules_and_evaluation_go_by_rounds():
         ({"algorithm": FedDyn(batch_size=None)}, "FedDyn keeps the same sums of updates at its clients and its server"),
         (
             {"algorithm": SparseTernary(batch_size=None)},
-            "is told against the one model that everybody holds, and FedAsync lets clients work on models of several versions",
+            "is a difference to the one model that all clients have, and FedAsync lets clients work on models of several versions",
         ),
         ({"aggregation": KeepLocal()}, "KeepLocal keeps single models"),
         ({"selection": SizeProportional(3)}, "SizeProportional may draw a client twice"),

@@ -306,9 +306,9 @@ def test_full_and_partial_aggregation(aggregation):
 
 
 def test_what_it_cannot_do_without():
-    with pytest.raises(ConfigError, match="FedProf compares clients with the server's own data, and there is none"):
+    with pytest.raises(ConfigError, match="FedProf compares clients with the server's own data, but there is none"):
         atoll.simulate(job(FedProf(2)), spoiled(test=False), engine="inline")
-    with pytest.raises(CompositionError, match="cannot tell 'profile'"):
+    with pytest.raises(CompositionError, match="cannot report 'profile'"):
         atoll.simulate(
             Training(model=atoll.models.linear(4, 3), selection=FedProf(2)), islands([5, 6]), engine="inline"
         )

@@ -128,8 +128,8 @@ def test_fedcs_invites_fewer_and_a_round_without_anyone_fails():
     lone = Devices([9.0, 9.0, 9.0, 1.0, 1.0, 1.0])
     rows = atoll.simulate(one, islands(SIZES), engine="inline", devices=lone).metrics
     assert {row["selected"] for row in rows} == {0, 1}
-    assert all(row.get("failed") == (None if row["selected"] else "FedCS invites nobody") for row in rows)
-    with pytest.raises(QuorumError, match="FedCS invites nobody"):
+    assert all(row.get("failed") == (None if row["selected"] else "FedCS invites no client") for row in rows)
+    with pytest.raises(QuorumError, match="FedCS invites no client"):
         atoll.simulate(one.replace(pacing=Synchronous()), islands(SIZES), engine="inline", devices=lone)
     with pytest.raises(ConfigError, match=r"no client can answer within deadline=5 s; the fastest, .*FedCS"):
         atoll.simulate(job, islands(SIZES), engine="inline", devices=Devices([9.0] * 6))

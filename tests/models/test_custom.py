@@ -121,7 +121,7 @@ def test_nested_parameters():
 
 def test_a_loop_that_returns_other_shapes():
     broken = CustomLearner(init=start, train=lambda params, data, rng: {**params, "bias": np.zeros(1)})
-    with pytest.raises(DataError, match=r"parameter 'bias' of shape \(1,\), and it began as \(3,\)"):
+    with pytest.raises(DataError, match=r"parameter 'bias' of shape \(1,\), but it had shape \(3,\)"):
         train(broken)
     lost = CustomLearner(init=start, train=lambda params, data, rng: {"weight": params["weight"]})
     with pytest.raises(DataError, match="parameter 'bias' of shape None"):

@@ -408,7 +408,7 @@ def test_a_budget_wants_to_know_what_everyone_would_release():
             return known.shard(position)
 
     private = OutputPerturbation(base=FedAvg(**LOCAL), tau=1.0, sigma=8.0)
-    with pytest.raises(CompositionError, match="numbers of examples are not known beforehand"):
+    with pytest.raises(CompositionError, match="needs the clients' numbers of examples beforehand"):
         run(private, data=Unsized(), budget=Budget(10.0))
 
 

@@ -47,7 +47,7 @@ def test_float_labels_for_classes() -> None:
 
 
 def test_one_output_for_two_targets() -> None:
-    with pytest.raises(DataError, match=r"the model must return 2 value\(s\) an example"):
+    with pytest.raises(DataError, match=r"the model must return 2 value\(s\) per example"):
         _train(seeded(lambda: nn.Linear(6, 1)), [(np.zeros((3, 6), "f4"), np.zeros((3, 2)))], loss="mse")
 
 

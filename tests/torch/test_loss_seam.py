@@ -281,8 +281,8 @@ def test_an_unknown_name_is_refused_with_the_nearest() -> None:
         raise AssertionError("a client was contacted")
 
     said = _refused(loss)
-    assert "the loss 'loss' asks for 'lable', and the data have no such column" in said
-    assert "give a parameter of the loss itself a default" in said
+    assert "the loss 'loss' needs 'lable', but the data have no such column" in said
+    assert "give a default to a parameter of the loss itself" in said
 
 
 def test_something_that_the_server_does_not_send_is_refused() -> None:
@@ -305,5 +305,5 @@ def test_a_loop_of_ones_own_evaluates_a_loss_only() -> None:
 
     loop = CustomLoop(atoll.models.mlp(64, 10), lambda *given: None)
     job = atoll.Training(model=loop, loss=own.distilled, rounds=1)
-    with pytest.raises(ConfigError, match="asks for broadcast, model, and CustomLoop only evaluates it"):
+    with pytest.raises(ConfigError, match="needs broadcast, model, but CustomLoop only evaluates it"):
         atoll.simulate(job, _islands(), engine="inline")

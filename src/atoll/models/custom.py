@@ -68,22 +68,22 @@ class _Custom(OpaqueLearner):
             self.scores = model.scores
 
     def init(self, rng: Rng) -> Tree:
-        """The user's."""
+        """Start with the user's."""
         return self.model.init(rng.generator())
 
     def fit(self, params: Tree, data: Any, rng: Rng, memory: Tree) -> tuple[Tree, Tree]:
-        """The user's loop, on a copy."""
+        """Return the user's loop, on a copy."""
         return self.model.train(T.map(np.array, params), data, rng.generator()), memory
 
     def evaluate(self, params: Tree, data: Any) -> dict[str, float]:
-        """The user's means as sums."""
+        """Return the user's means as sums."""
         n = float(len(data))
         if self.model.evaluate is None or not n:
             return {"n": n}
         return {"n": n, **{name: float(value) * n for name, value in self.model.evaluate(params, data).items()}}
 
     def export(self, params: Tree) -> Any:
-        """The user's model."""
+        """Return the user's model."""
         return params if self.model.export is None else self.model.export(params)
 
     def check(self, data: Any) -> None:

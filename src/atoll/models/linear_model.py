@@ -62,7 +62,7 @@ class Linear:
 
 
 def linear(features: int, outputs: int, loss: str = "auto", l2: float = 0.0) -> Linear:
-    """A linear model in NumPy: softmax, least-squares or hinge loss. Needs no PyTorch."""
+    """Return a linear model in NumPy: softmax, least-squares or hinge loss. Needs no PyTorch."""
     return Linear(features, outputs, loss, l2)
 
 

@@ -39,7 +39,7 @@ def logistic(features: int, classes: int) -> Callable[[], nn.Module]:
 
 
 def mlp(features: int, outputs: int, hidden: Sequence[int] = (64,)) -> Callable[[], nn.Module]:
-    """A multilayer perceptron with ReLU.
+    """Return a multilayer perceptron with ReLU.
 
     Args:
         features: inputs per example, after flattening.
@@ -62,7 +62,7 @@ def mlp(features: int, outputs: int, hidden: Sequence[int] = (64,)) -> Callable[
 def cnn(
     shape: tuple[int, int, int], outputs: int, channels: Sequence[int] = (32, 64), dense: int = 128
 ) -> Callable[[], nn.Module]:
-    """Two 3x3 convolutions, a 2x2 max-pool and a dense layer.
+    """Return two 3x3 convolutions, a 2x2 max-pool and a dense layer.
 
     Args:
         shape: ``(channels, height, width)`` of an image.

@@ -13,7 +13,7 @@ __all__ = ["PARTS"]
 
 
 def _made_anew(make: Callable[[], Any]) -> Any:
-    """A model; of a PyTorch module, what makes it: its first weights then follow the run's seed, and no generator of the process."""
+    """Return a model; of a PyTorch module, what makes it: its first weights then follow the run's seed, and no generator of the process."""
     made = make()
     torch = sys.modules.get("torch")
     return make if torch is not None and isinstance(made, torch.nn.Module) else made

@@ -1,4 +1,4 @@
-"""One contact of a NumPy learner: what comes in, what is kept, and what may leave."""
+"""One contact of a NumPy learner: its input, the kept state, and what may leave."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = ["declared", "load_of", "trained"]
 
 
 def load_of(algorithm: Algorithm) -> Callable[[NDArray[np.int64], Mapping[str, Any], Tree], Workload]:
-    """``declared`` as the ``load`` of a `Task` that trains with an algorithm."""
+    """Return ``declared`` as the ``load`` of a `Task` that trains with an algorithm."""
     return functools.partial(_load, algorithm)
 
 
@@ -38,13 +38,13 @@ def _load(algorithm: Algorithm, sizes: NDArray[np.int64], args: Mapping[str, Any
 
 
 def declared(algorithm: Algorithm, sizes: NDArray[np.int64], message: Tree = None) -> Workload:
-    """What clients with so many examples say beforehand that they will do: examples, mini-batch steps and epochs of every pass, added up.
+    """Return the work that clients declare beforehand: examples, mini-batch steps and epochs, summed over all passes.
 
     Args:
         algorithm: the pure functions.
         sizes: examples of each client, ``(clients,)``.
-        message: of the request; the passes are those of its ``"phase"``, or of all phases where it names none (a node that is its own server);
-            its ``"epochs"`` stand for the algorithm's own, and a ``"profile"`` among its ``"reports"`` is one more pass over the data.
+        message: the request's message. The passes are those of its ``"phase"``, or of all phases if it names none (a node that is its own server);
+            its ``"epochs"`` replace the algorithm's own, and a ``"profile"`` in its ``"reports"`` is one more pass over the data.
     """
     named = isinstance(message, Mapping) and "phase" in message
     phases = (str(message["phase"]),) if named else algorithm.phases
@@ -64,7 +64,7 @@ def declared(algorithm: Algorithm, sizes: NDArray[np.int64], message: Tree = Non
 
 
 def _batches(part: Counted, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Mini-batches of a pass over the data; 1 where there is none."""
+    """Return the number of mini-batches of a pass over the data; 1 without a pass."""
     return np.asarray(np.maximum(-(-sizes // np.maximum(part.batch_of(sizes), 1)), 1))
 
 
@@ -77,25 +77,25 @@ def trained(
     curvature: Curvature,
     weight: float = 1.0,
 ) -> dict[str, Aggregate]:
-    """Run a phase at a client, keep its state, and give what may leave: under privacy the mechanism's reply alone, else the mean loss too.
+    """Run a phase at a client, keep its state, and return what may leave: with privacy only the mechanism's reply, otherwise also the mean loss.
 
     Args:
         algorithm: the pure functions.
         island: the client.
-        message: ``{"broadcast", "phase"}``, and perhaps ``"epochs"``; see `atoll.learn.local.partial`.
+        message: ``{"broadcast", "phase"}``, and optionally ``"epochs"``; see `atoll.learn.local.partial`.
         rows: inputs and targets.
         loss_gradient: see ``local_update``.
         curvature: see ``local_update``.
-        weight: of the client's loss in the cohort's mean.
+        weight: weight of the client's loss in the cohort's mean.
 
     Raises:
-        DataError: the data break what the algorithm's privacy rests on.
-        CompositionError: another amount of local work is asked for than the algorithm can do with.
+        DataError: the data break an assumption of the algorithm's privacy.
+        CompositionError: the algorithm does not support the requested amount of local work.
     """
     epochs = asked_epochs(algorithm, message)
     secret = released(algorithm, island)
     x, y = rows
-    # What overflows is not finite, and is rejected and named where replies are added up.
+    # Overflows are not finite; adding up replies rejects and names them.
     with np.errstate(over="ignore", invalid="ignore"):
         reply, state, loss = local_contact(
             algorithm,

@@ -1,4 +1,4 @@
-"""Base of privacy mechanisms at clients: whatever outlives a local update is made from what was privatised."""
+"""Base class of privacy mechanisms at clients: everything that outlives a local update comes from privatised values."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ __all__ = ["Mechanism"]
 
 @dataclass(frozen=True, kw_only=True)
 class Mechanism(Wrapped):
-    """An algorithm whose replies and private state follow from the privatised ends of its local update alone.
+    """An algorithm with replies and private state computed only from the privatised results of its local update.
 
-    After the steps, the local state is made anew by the base's ``start``; only what ``finish`` makes use of (``outgoing``) is carried over,
-    privatised. So every upload (an update, a delta, a control variate) and every number that a later round begins with is a function of
-    released values: nothing can leave beside them.
+    After the steps, the base's ``start`` makes a new local state. Only the entries that ``finish`` uses (``outgoing``) are carried over,
+    privatised. So every upload (an update, a delta, a control variate) and every number from which a later round starts is a function of
+    released values, and nothing else can leave.
 
     Attributes:
-        base: the algorithm inside; in every phase it runs one update of its own kind.
-        outgoing: names of the local state that the base's ``finish`` makes use of; ``"params"`` for most, two for pFedMe.
+        base: the algorithm inside; it must run one update of its own kind in every phase.
+        outgoing: entries of the local state that the base's ``finish`` uses; ``"params"`` for most, two for pFedMe.
 
     Raises:
-        CompositionError: the base runs further passes or phases, whose results would go around the mechanism.
+        CompositionError: the base runs further passes or phases, which would bypass the mechanism.
     """
 
     outgoing: tuple[str, ...] = field(init=False, repr=False, compare=False)
@@ -52,25 +52,25 @@ class Mechanism(Wrapped):
                 raise CompositionError(
                     f"{name} runs more than one update of its own kind in a contact",
                     where=type(self).__name__,
-                    remedy="use a base whose clients send what their last model gives, such as FedAvg, FedProx or Scaffold(option=2)",
+                    remedy="use a base with replies computed from the last model, such as FedAvg, FedProx or Scaffold(option=2)",
                 )
         object.__setattr__(self, "outgoing", _outgoing(self.base))
 
     def passes(self, phase: str) -> tuple[Algorithm, ...]:
-        """One: this one."""
+        """Run one: this one."""
         del phase
         return (self,)
 
     def noise(self, rng: Rng, entry: Tree) -> Tree:
-        """Noise for one outgoing entry."""
+        """Return noise for one outgoing entry."""
         raise NotImplementedError
 
     def privatise(self, entry: Tree, noise: Tree) -> Tree:
-        """What may leave of one outgoing entry."""
+        """Return what may leave of one outgoing entry."""
         raise NotImplementedError
 
     def draw(self, rng: Rng, params: Tree) -> Tree:
-        """Noise for every outgoing entry, and what the base draws."""
+        """Draw noise for every outgoing entry, and the base's random numbers."""
         begun = self.base.start(
             self.base.broadcast(self.base.init(params), self.base.phases[0]), self.base.client_init(params)
         )
@@ -79,11 +79,11 @@ class Mechanism(Wrapped):
         return drawn if inner is None else {**drawn, "base": inner}
 
     def step(self, local: Tree, grad: Gradient, broadcast: Tree) -> Tree:
-        """The base's, with its own draws."""
+        """Take the base's step, with its own draws."""
         return {**self.base.step(_inner(local), grad, broadcast), "drawn": local["drawn"]}
 
     def finish(self, local: Tree, broadcast: Tree, client: Tree, work: LocalWork) -> tuple[dict[str, Aggregate], Tree]:
-        """The base's, of a local state that is fresh but for what was privatised."""
+        """Reply as the base does, from a new local state with the privatised entries."""
         noise = local["drawn"]["noise"]
         fresh = {**self.base.start(broadcast, client), "drawn": local["drawn"]}
         safe = {name: self.privatise(local[name], noise[name]) for name in self.outgoing}
@@ -91,14 +91,14 @@ class Mechanism(Wrapped):
 
 
 def _inner(local: Tree) -> Tree:
-    """The local state as the base knows it."""
+    """Return the local state as the base knows it."""
     others = {name: value for name, value in local.items() if name != "drawn"}
     drawn = local["drawn"]
     return {**others, "drawn": drawn["base"]} if "base" in drawn else others
 
 
 def _outgoing(base: Algorithm) -> tuple[str, ...]:
-    """Names of the local state on which the base's reply or new private state depends, found by changing them one by one."""
+    """Return names of the local state on which the base's reply or new private state depends, found by changing them one at a time."""
     params = {"weight": np.array([1.0, -2.0, 3.0])}
     found: set[str] = set()
     for phase in base.phases:

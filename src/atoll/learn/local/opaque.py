@@ -30,28 +30,28 @@ __all__ = ["OpaqueLearner", "epochs_done"]
 
 
 def epochs_done(algorithm: Algorithm, asked: int | None) -> float:
-    """What counts as epochs of one contact of a model that trains by itself."""
+    """Return what counts as epochs in one contact of a model that runs its own training."""
     if asked is None or algorithm.steps is None:
         return float(asked or algorithm.epochs)
     return float(algorithm.epochs * whole_times(algorithm, asked))
 
 
 class OpaqueLearner(Reporting):
-    """Base of such learners. The algorithm's ``start`` and ``finish`` run as ever, with ``fit`` in place of its steps.
+    """Base class of such learners. The algorithm's ``start`` and ``finish`` run as usual, with ``fit`` instead of its steps.
 
-    So the algorithm decides what is sent and how it is combined, and the training itself (learning rate, batches) belongs to the model:
+    So the algorithm decides what is sent and how it is combined. The training itself (learning rate, batches) belongs to the model;
     the algorithm's ``lr`` and ``batch_size`` are not used.
 
-    One call of ``fit`` stands for the algorithm's own ``epochs`` (or ``steps``). Asked for another number, a client calls it as often as that
-    goes into it, each time from where the last one ended, and refuses what is no multiple. The loss that it reports after training is that of
+    One call of ``fit`` counts as the algorithm's own ``epochs`` (or ``steps``). If a request asks for another number, the client calls ``fit`` that many
+    times, each time from the last result, and refuses a number that is not a multiple. The loss reported after training is that of
     the trained model.
 
     Args:
-        name: of the tasks.
-        settings: what the training wants.
+        name: prefix of the tasks' names.
+        settings: the training's settings.
 
     Raises:
-        CompositionError: the algorithm changes the local step, which cannot be done here.
+        CompositionError: the algorithm changes the local step, which is impossible here.
     """
 
     offers: ClassVar[frozenset[Capability]] = frozenset({TRAINING})
@@ -64,28 +64,28 @@ class OpaqueLearner(Reporting):
         self.report = self.survey(f"{name}:report")
 
     def usable(self, data: Any) -> Any:
-        """The rows of a client that are trained on: all of them, unless the learner leaves some out."""
+        """Return the client's rows for training: all of them, unless the learner leaves some out."""
         return data
 
     def fit(self, params: Tree, data: Any, rng: Rng, memory: Tree) -> tuple[Tree, Tree]:
         """Train on a client's data.
 
         Args:
-            params: where to start; must not be changed in place.
+            params: the starting point; must not be changed in place.
             data: the client's rows.
             rng: the stream of this client and round.
-            memory: what the last call at this client returned, ``None`` at first.
+            memory: the memory from the last call at this client, ``None`` at first.
 
         Returns:
-            The trained parameters, ``None`` when nothing can be learned from these rows, and the new memory.
+            The trained parameters (``None`` if nothing can be learned from these rows) and the new memory.
         """
         raise NotImplementedError
 
     def fit_for(self, params: Tree, data: Any, rng: Rng, memory: Tree, epochs: int | None) -> tuple[Tree, Tree]:
-        """``fit``, for so many epochs (or steps) in place of the algorithm's own.
+        """Return the result of ``fit`` for ``epochs`` epochs (or steps) instead of the algorithm's own.
 
         Raises:
-            CompositionError: a training that cannot be divided is to be run for a part.
+            CompositionError: the request is for a part of a training that cannot be divided.
         """
         found: Tree = None
         for time in range(whole_times(self.algorithm, epochs)):
@@ -95,11 +95,11 @@ class OpaqueLearner(Reporting):
         return found, memory
 
     def personal(self, params: Tree, state: Tree) -> Tree:
-        """The model of a client with this private state."""
+        """Return the model of a client with this private state."""
         return own_model(self.algorithm, params, None if state is None else state["algorithm"])
 
     def buffers(self) -> Tree:
-        """None."""
+        """Return no buffers."""
         return {}
 
     def _load(self, sizes: NDArray[np.int64], args: Any, message: Tree) -> Workload:
@@ -135,13 +135,13 @@ class OpaqueLearner(Reporting):
 
 
 def _same_shapes(before: Tree, after: Tree) -> Tree:
-    """Refuse parameters of another structure: NumPy would broadcast some of them in silence."""
+    """Refuse parameters of another structure: NumPy would silently broadcast some of them."""
     old = {path: np.shape(leaf) for path, leaf in items(before)}
     new = {path: np.shape(leaf) for path, leaf in items(after)}
     if old != new:
         wrong = next(path for path in [*old, *new] if old.get(path) != new.get(path))
         raise DataError(
-            f"training returned parameter {wrong!r} of shape {new.get(wrong)}, and it began as {old.get(wrong)}",
-            remedy="return parameters of the same names and shapes as `init` gives",
+            f"training returned parameter {wrong!r} of shape {new.get(wrong)}, but it had shape {old.get(wrong)}",
+            remedy="return parameters with the same names and shapes as `init` returns",
         )
     return after

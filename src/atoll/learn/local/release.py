@@ -23,10 +23,10 @@ __all__ = ["SecretStream", "is_private", "refuse_reports", "released", "require_
 
 
 class SecretStream(Rng):
-    """A stream of numbers that nobody can draw again: every generator begins at 256 fresh bits of an island's secret.
+    """A random stream that no party can draw again: every generator starts from 256 fresh bits of an island's secret.
 
     Args:
-        secret: the island's.
+        secret: the island's secret.
     """
 
     __slots__ = ("_secret",)
@@ -36,25 +36,25 @@ class SecretStream(Rng):
         self._secret = secret
 
     def child(self, *path: str | int) -> Rng:
-        """Itself: a secret stream has no places to come back to."""
+        """Return the stream itself: a secret stream has no positions to return to."""
         del path
         return self
 
     def generator(self) -> np.random.Generator:
-        """A generator with a seed of its own."""
+        """Return a generator with its own seed."""
         return self._secret.generator()
 
 
 def is_private(algorithm: Algorithm) -> bool:
-    """Whether an algorithm promises privacy: it, or one that it wraps, names its events."""
+    """Return whether an algorithm promises privacy: whether it, or an algorithm inside it, has events."""
     return algorithm.overrides("events")
 
 
 def released(algorithm: Algorithm, island: Island) -> Rng | None:
-    """Before a local update: admit the data, write what will be released, and hand out the secret stream; ``None`` without privacy.
+    """Prepare a local update: admit the data, record the release, and return the secret stream; ``None`` without privacy.
 
     Raises:
-        DataError: the client's data break what its privacy rests on.
+        DataError: the client's data break an assumption of the privacy guarantee.
     """
     if not is_private(algorithm):
         return None
@@ -66,21 +66,21 @@ def released(algorithm: Algorithm, island: Island) -> Rng | None:
 
 
 def refuse_reports(algorithm: Algorithm, reports: Mapping[str, Any]) -> None:
-    """Refuse reports beside a mechanism: they are made of the raw data.
+    """Refuse reports with a mechanism: they come from the raw data.
 
     Raises:
-        CompositionError: the algorithm is private and something is asked for.
+        CompositionError: the algorithm is private and there are reports.
     """
     if reports and is_private(algorithm):
         raise CompositionError(
             f"reports ({', '.join(map(repr, reports))}) would leave the clients without noise",
             where=type(algorithm).__name__,
-            remedy="use a selection rule that asks for none, or the same algorithm without privacy",
+            remedy="use a selection rule without reports, or the same algorithm without privacy",
         )
 
 
 def require_mechanism_outside(algorithm: Algorithm) -> None:
-    """Refuse a wrapper around a privacy mechanism that makes replies or steps of its own.
+    """Refuse a wrapper around a privacy mechanism with its own replies or steps.
 
     Raises:
         CompositionError: names the wrapper.

@@ -1,4 +1,4 @@
-"""What reports there are, their options, and the rows that they look at; what they say stands in `atoll.learn.local.reports`."""
+"""The reports, their options, and their rows; `atoll.learn.local.reports` describes their content."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from atoll.core.errors import ConfigError, DataError
 __all__ = ["CAN", "OPTIONS", "TRAINED", "check_options", "rows_for"]
 
 OPTIONS: Mapping[str, tuple[str, ...]] = {"loss": ("rows",), "profile": ("layer",), "sketch": ("size",)}
-"""The reports that there are, with the names of their options."""
+"""All reports, with the names of their options."""
 CAN = {
     "loss": "a model with a loss",
     "profile": "a PyTorch module",
     "sketch": "atoll.models.linear or a PyTorch module",
 }
-"""What can make each."""
+"""Models that can make each report."""
 TRAINED = ("loss", "sketch")
-"""Those that come from training and take no pass over the data."""
+"""Reports that come from training and take no pass over the data."""
 
 
 def check_options(name: str, options: Any) -> None:
     """Refuse options that a report does not have, and counts below 1.
 
     Raises:
-        ConfigError: it names the first.
+        ConfigError: names the first wrong option.
     """
     if not isinstance(options, Mapping | None) or not set(options or {}) <= set(OPTIONS[name]):
         known = ", ".join(OPTIONS[name])
@@ -43,10 +43,10 @@ def check_options(name: str, options: Any) -> None:
 
 
 def rows_for(options: Mapping[str, Any], data: Any, key: int) -> Any:
-    """The rows of a client that a report of a survey looks at: all, or so many as its options say, drawn from the client's key.
+    """Return a client's rows for a survey report: all, or as many as its options say, drawn from the client's key.
 
     Raises:
-        DataError: fewer than all are wanted, of data that cannot be taken apart.
+        DataError: the report needs some rows of data that cannot be split.
     """
     rows, n = options.get("rows"), len(data)
     if rows is None or rows >= n:
@@ -54,7 +54,7 @@ def rows_for(options: Mapping[str, Any], data: Any, key: int) -> Any:
     whole = data.dataset() if hasattr(data, "dataset") else data
     if not hasattr(whole, "take"):
         raise DataError(
-            f"no rows can be drawn of a {type(data).__name__}",
+            f"cannot draw rows from a {type(data).__name__}",
             where="a survey's data",
             remedy="ask for all rows, or use Dataset",
         )

@@ -1,8 +1,8 @@
-"""Reports: what clients tell of their data and a model besides their replies, for whoever selects them.
+"""Reports: what clients send about their data and a model in addition to their replies, for the selection rule.
 
-A train message may hold ``"reports": {name: options}``; the reply then has ``"report/<name>": Parts(value, examples=n, role="report")``. The task
-``learner.report`` takes ``{"params", "reports"}`` and replies with reports alone (a survey), and ``learner.report_of(params, data, reports)``
-makes the same ones of any data, such as the server's own.
+A train message may contain ``"reports": {name: options}``; the reply then has ``"report/<name>": Parts(value, examples=n, role="report")``. The task
+``learner.report`` takes ``{"params", "reports"}`` and replies only with reports (a survey). ``learner.report_of(params, data, reports)``
+makes the same reports from any data, such as the server's own.
 
 =============  ==================================================================  =====================================
 name           in training                                                         in a survey
@@ -13,10 +13,10 @@ name           in training                                                      
 ``"profile"``  `Profile` of the received model, taken before training              the same; ``{"layer": name | "auto"}``
 =============  ==================================================================  =====================================
 
-Every value comes with the number ``n`` of the rows behind it as its weight, the client's own unless fewer were asked for. A client without rows, or with a model that has no loss yet, tells
-nothing: zeros with weight 0. Reports are single values made of raw data: never under privacy, never through a reducer that reveals sums only.
+Every value has the number ``n`` of rows behind it as its weight: all of the client's, unless fewer were requested. A client without rows, or with a model that has no loss yet, reports
+zeros with weight 0. Reports are single values made from raw data: never with privacy, never through a reducer that reveals only sums.
 
-In declared work a profile is one pass over the data, and so is every report of a survey, or as much of one as it looks at; a training loss costs nothing.
+In declared work, a profile is one pass over the data. So is every report of a survey, in proportion to its rows; a training loss costs nothing.
 """
 
 from __future__ import annotations
@@ -46,54 +46,54 @@ __all__ = ["Reporting", "as_reports", "key_of", "report_of", "training_passes"]
 
 
 def key_of(report: str) -> str:
-    """The name of a report in a reply, where a metric may have the report's own."""
+    """Return the name of a report in a reply, which differs from that of a metric."""
     return f"report/{report}"
 
 
 def report_of(key: str) -> str:
-    """The inverse of ``key_of``."""
+    """Return the inverse of ``key_of``."""
     return key.removeprefix("report/")
 
 
 def as_reports(told: Mapping[str, tuple[Tree, float]]) -> dict[str, Aggregate]:
-    """Values and weights by name as a reply."""
+    """Return values and weights by name as a reply."""
     return {key_of(name): Parts(value, examples=float(n), role="report") for name, (value, n) in told.items()}
 
 
 def training_passes(message: Tree) -> int:
-    """Passes over the data that the reports in a train message take besides the training."""
+    """Return the passes over the data for the reports in a train message, in addition to the training."""
     asked = message.get("reports") if isinstance(message, Mapping) else None
     return int("profile" in (asked or {}))
 
 
 class Reporting:
-    """Base of learners that report.
+    """Base class of learners that report.
 
     Attributes:
         algorithm: the local update; a private one forbids reports.
-        reports: names of what this learner can tell.
+        reports: names of the reports that this learner supports.
     """
 
     algorithm: Algorithm
     reports: tuple[str, ...] = ("loss",)
 
     def evaluate(self, params: Tree, data: Any) -> dict[str, float]:
-        """Sums over a data set."""
+        """Return sums over a data set."""
         raise NotImplementedError
 
     def survey(self, name: str) -> Task:
-        """The task ``report`` under a name."""
+        """Return the task ``report`` under a name."""
         return Task(name, self._report, load=self._report_load)
 
     def check_reports(self, reports: Mapping[str, Any] | None) -> dict[str, dict[str, Any]]:
-        """Reports by name with their options, once they are known to be possible.
+        """Return reports by name with their options, after checking that they are possible.
 
         Raises:
-            ConfigError: a name or an option that is not known.
-            CompositionError: this model cannot tell it, or the algorithm is private.
+            ConfigError: a name or an option is unknown.
+            CompositionError: this model does not support the report, or the algorithm is private.
         """
         if reports is not None and not isinstance(reports, Mapping):
-            raise ConfigError(f"reports={reports!r}", remedy='use a dict, for example {"loss": None}')
+            raise ConfigError(f"reports={reports!r}", remedy='use a dict such as {"loss": None}')
         given = dict(reports or {})
         refuse_reports(self.algorithm, given)
         for name, options in given.items():
@@ -105,61 +105,63 @@ class Reporting:
                 )
             if name not in self.reports:
                 raise CompositionError(
-                    f"{type(self).__name__} cannot tell {name!r}", where="reports", remedy=f"use {CAN[name]}"
+                    f"{type(self).__name__} cannot report {name!r}", where="reports", remedy=f"use {CAN[name]}"
                 )
             check_options(name, options)
             self._check_report(name, dict(options or {}))
         return {name: dict(options or {}) for name, options in given.items()}
 
     def report_of(self, params: Tree, data: Any, reports: Mapping[str, Any]) -> dict[str, Tree]:
-        """Reports of a model on some data, by name: what a client would tell in a survey that looks at all of them.
+        """Return reports of a model on some data, by name: as a client would in a survey of all rows.
 
         Args:
-            params: parameters, and running statistics where they travel.
+            params: parameters, and running statistics if they travel.
             data: columns ``x`` and ``y``.
             reports: name -> options.
 
         Raises:
-            ConfigError: a name or an option that is not known.
-            CompositionError: this model cannot tell it, or the algorithm is private.
+            ConfigError: a name or an option is unknown.
+            CompositionError: this model does not support the report, or the algorithm is private.
             DataError: there is no data.
         """
         asked = self.check_reports(reports)
         if data is None:
             raise DataError(
-                f"there is no data to report {', '.join(map(repr, asked))} of",
+                f"there are no data to report {', '.join(map(repr, asked))} on",
                 where="the server's own data",
                 remedy="give the federated data set a test set",
             )
         return {name: self._told(name, options, params, data)[0] for name, options in asked.items()}
 
     def _check_report(self, name: str, options: dict[str, Any]) -> None:
-        """Refuse options that this model cannot follow."""
+        """Refuse options that this model does not support."""
 
     def _asked(self, message: Tree) -> dict[str, dict[str, Any]]:
-        """The reports that a message asks for."""
+        """Return the reports that a message requests."""
         return self.check_reports(message.get("reports"))
 
     def _asked_for_survey(self, message: Tree) -> dict[str, dict[str, Any]]:
-        """The reports of a survey, at least one."""
+        """Return the reports of a survey, at least one."""
         asked = self._asked(message)
         if not asked:
-            raise ConfigError("no reports", where="the survey's message", remedy='ask for example for {"loss": None}')
+            raise ConfigError(
+                "no reports", where="the survey's message", remedy='ask for a report such as {"loss": None}'
+            )
         if "sketch" in asked:
             raise ConfigError(
-                "a sketch is of an update, and nobody trains in a survey",
+                "a sketch needs an update, but a survey does not train",
                 where="the survey's message",
-                remedy="take it from replies, or ask for a profile",
+                remedy="use sketches from replies, or ask for a profile",
             )
         return asked
 
     def _told(self, name: str, options: dict[str, Any], params: Tree, data: Any) -> tuple[Tree, float]:
-        """A report of a survey and its weight."""
+        """Return a report of a survey and its weight."""
         del options
         return self._loss_of(self.evaluate(params, data), len(data), name)
 
     def _loss_of(self, sums: Mapping[str, float], n: int, name: str = "loss") -> tuple[Tree, float]:
-        """The mean loss in some sums, and its weight."""
+        """Return the mean loss in some sums, and its weight."""
         found = sums.get("loss_sum", sums.get("loss"))
         if not n or not sums["n"]:
             return np.float64(0.0), 0.0
@@ -174,11 +176,11 @@ class Reporting:
     def _with_reports(
         self, reply: dict[str, Aggregate], asked: Mapping[str, dict[str, Any]], n: int
     ) -> dict[str, Aggregate]:
-        """A training's reply with what is asked for."""
+        """Return a training's reply with the requested reports."""
         return {**reply, **as_reports(self._trained(reply, asked, n))}
 
     def _trained(self, reply: dict[str, Aggregate], asked: Mapping[str, dict[str, Any]], n: int) -> dict[str, Any]:
-        """What training tells: the loss of its metric, the sketch of its update."""
+        """Return the reports from training: the loss of its metric, the sketch of its update."""
         told: dict[str, Any] = {}
         if "loss" in asked:
             told["loss"] = (reply["loss"].value, float(n))

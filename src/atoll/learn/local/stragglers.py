@@ -1,4 +1,4 @@
-"""Clients that do only a part of their local work."""
+"""Clients that do only part of their local work."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _PLACE = np.uint64(hash64("straggler"))
 
 @dataclass(frozen=True)
 class Stragglers:
-    """Each client of a cohort is a straggler with a probability, and then does ``1 .. E-1`` of its ``E`` epochs, each as likely.
+    """Makes each client of a cohort a straggler with a given probability. A straggler does ``1 .. E-1`` of its ``E`` epochs, all equally likely.
 
-    The draw follows the client's key in the request, so that algorithms that are compared meet the same stragglers. Li et al. 2020,
+    The draw follows the client's key in the request, so that compared algorithms have the same stragglers. Li et al. 2020,
     "Federated Optimization in Heterogeneous Networks", section 5.2.
 
     Attributes:
-        probability: of being a straggler, in [0, 1].
+        probability: probability of being a straggler, in [0, 1].
     """
 
     probability: float
@@ -32,11 +32,11 @@ class Stragglers:
             raise ConfigError(f"probability={self.probability}", where="Stragglers", remedy="use a number from 0 to 1")
 
     def done(self, full: int, key: int) -> int:
-        """Epochs (or steps) that a client does of ``full``."""
+        """Return epochs (or steps) that a client does of ``full``."""
         return int(self.done_many(full, np.array([key], dtype=np.uint64))[0])
 
     def done_many(self, full: int, keys: np.ndarray) -> np.ndarray:
-        """The same for many clients, ``(clients,)``."""
+        """Return the same for many clients, ``(clients,)``."""
         draw = mix64(np.asarray(keys, dtype=np.uint64) ^ _PLACE)
         late = _uniform(draw) < self.probability
         part = 1 + np.floor(_uniform(mix64(draw)) * (full - 1)).astype(np.int64)
@@ -44,5 +44,5 @@ class Stragglers:
 
 
 def _uniform(bits: np.ndarray) -> np.ndarray:
-    """Numbers in [0, 1) with 53 random bits."""
+    """Return numbers in [0, 1) with 53 random bits."""
     return np.asarray((bits >> np.uint64(11)) * 2.0**-53)

@@ -1,4 +1,4 @@
-"""Whether a model's outputs can be compared with the targets of a data set, by loss."""
+"""Checks that a model's outputs fit the targets of a data set, by loss."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from atoll.core.errors import DataError
 __all__ = ["LOSS_NAMES", "OutputsError", "check_classes", "check_shape", "check_signs"]
 
 LOSS_NAMES = ("cross_entropy", "nll", "multiclass_hinge", "mse", "l1", "bce", "hinge", "squared_hinge")
-"""Every loss that has a name: here, so that a file can be checked without the library that computes them."""
+"""All named losses, kept here so that a file can be checked without the library that computes them."""
 
 
 class OutputsError(ValueError):
-    """The cause of an error about a label beyond a model's outputs: who knows the names of the classes can say more.
+    """The cause of an error about a label beyond a model's outputs; a caller that knows the names of the classes can add them.
 
     Attributes:
-        outputs: how many there are.
+        outputs: number of outputs.
     """
 
     def __init__(self, outputs: int) -> None:
@@ -25,16 +25,16 @@ class OutputsError(ValueError):
 
 
 def check_classes(name: str, shape: tuple[int, ...], labels: np.ndarray, where: str) -> None:
-    """Refuse what are no classes, or classes that the outputs have no score for.
+    """Refuse targets that are not classes, or classes without a score in the outputs.
 
     Args:
-        name: of the loss.
-        shape: of the model's output; its first axis is the examples.
-        labels: the targets, one row an example.
-        where: model or party, for the message.
+        name: the loss.
+        shape: shape of the model's output; its first axis is the examples.
+        labels: the targets, one row per example.
+        where: the model or party, for the message.
 
     Raises:
-        DataError: they do not fit.
+        DataError: the targets do not fit.
     """
     if labels.dtype.kind not in "iub":
         raise DataError(
@@ -46,7 +46,7 @@ def check_classes(name: str, shape: tuple[int, ...], labels: np.ndarray, where: 
         raise DataError(
             f"the model's output has shape {('batch', *shape[1:])}, labels have {('batch', *labels.shape[1:])}",
             where=where,
-            remedy=f"for loss {name!r} the model must return one score a class: (batch, classes, ...)",
+            remedy=f"for loss {name!r} the model must return one score per class: (batch, classes, ...)",
         )
     if labels.size and (int(labels.max()) >= shape[1] or int(labels.min()) < 0):
         wrong = int(labels.max()) if int(labels.max()) >= shape[1] else int(labels.min())
@@ -62,32 +62,32 @@ def check_shape(name: str, shape: tuple[int, ...], labels: np.ndarray, where: st
     """Refuse another number of outputs than targets.
 
     Args:
-        name: of the loss.
-        shape: of the model's output; its first axis is the examples.
-        labels: the targets, one row an example.
-        where: model or party, for the message.
+        name: the loss.
+        shape: shape of the model's output; its first axis is the examples.
+        labels: the targets, one row per example.
+        where: the model or party, for the message.
 
     Raises:
-        DataError: they do not fit.
+        DataError: the targets do not fit.
     """
     if int(np.prod(shape[1:])) != int(np.prod(labels.shape[1:])):
         raise DataError(
             f"the model's output has shape {('batch', *shape[1:])}, targets have {('batch', *labels.shape[1:])}",
             where=where,
-            remedy=f"for loss {name!r} the model must return {int(np.prod(labels.shape[1:]))} value(s) an example",
+            remedy=f"for loss {name!r} the model must return {int(np.prod(labels.shape[1:]))} value(s) per example",
         )
 
 
 def check_signs(name: str, labels: np.ndarray, where: str) -> None:
-    """Refuse labels other than the two that the loss knows.
+    """Refuse labels other than the loss's two.
 
     Args:
-        name: of the loss.
-        labels: the targets, one row an example.
-        where: model or party, for the message.
+        name: the loss.
+        labels: the targets, one row per example.
+        where: the model or party, for the message.
 
     Raises:
-        DataError: they do not fit.
+        DataError: the targets do not fit.
     """
     allowed = (-1, 1) if name.endswith("hinge") else (0, 1)
     if not np.isin(labels, allowed).all():

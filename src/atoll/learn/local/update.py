@@ -25,7 +25,7 @@ Curvature = Callable[[Tree, Any, Any, Tree], Tree]
 
 
 def count_steps(algorithm: Counted, n: int, key: int | None = None) -> int:
-    """Mini-batch steps of a client with ``n`` examples; of all the work when no key says whether it is a straggler."""
+    """Mini-batch steps of a client with ``n`` examples; of the full work if no key tells whether it is a straggler."""
     if n == 0:
         return 0
     late = algorithm.stragglers if key is not None else None
@@ -37,7 +37,7 @@ def count_steps(algorithm: Counted, n: int, key: int | None = None) -> int:
 
 
 def count_many(algorithm: Counted, sizes: np.ndarray, keys: np.ndarray | None = None) -> np.ndarray:
-    """``count_steps`` of many clients at once, ``(clients,)``."""
+    """Return ``count_steps`` of many clients at once, ``(clients,)``."""
     full = algorithm.epochs if algorithm.steps is None else algorithm.steps
     late = None if keys is None else algorithm.stragglers
     done = np.full(len(sizes), full) if late is None else late.done_many(full, np.asarray(keys))
@@ -48,7 +48,7 @@ def count_many(algorithm: Counted, sizes: np.ndarray, keys: np.ndarray | None = 
 
 
 def batch_rows(algorithm: Counted, n: int, key: int) -> list[np.ndarray]:
-    """The rows of every mini-batch in order; a full-batch algorithm takes the rows as they lie."""
+    """Return the rows of every mini-batch in order; a full-batch algorithm takes the rows in stored order."""
     if n == 0:
         return []
     size = int(algorithm.batch_of(n))
@@ -63,18 +63,18 @@ def batch_rows(algorithm: Counted, n: int, key: int) -> list[np.ndarray]:
 
 
 def pass_key(key: int, at: int, count: int) -> int:
-    """The key of one of a contact's passes; the last one has the client's own."""
+    """Return the key of one of a contact's passes; the last pass has the client's own key."""
     return key if at == count - 1 else Rng(key).child("pass", at).key
 
 
 class MiniBatch:
-    """The gradient oracle of one mini-batch, on NumPy; remembers the first loss it saw.
+    """The gradient oracle of one mini-batch, on NumPy; remembers the first loss it computed.
 
     Args:
         loss_gradient: ``(params, x, y) -> (mean loss, gradient)``.
         x: inputs of the batch.
         y: targets of the batch.
-        curvature: ``(params, x, y, vector) -> Hessian times vector``, where the model has it.
+        curvature: ``(params, x, y, vector) -> Hessian times vector``, if the model has it.
     """
 
     def __init__(self, loss_gradient: LossGradient, x: Any, y: Any, curvature: Curvature | None = None) -> None:
@@ -84,19 +84,19 @@ class MiniBatch:
         self.first: float | None = None
 
     def __call__(self, params: Tree) -> Tree:
-        """The gradient."""
+        """Return the gradient."""
         loss, gradient = self._loss_gradient(params, self._x, self._y)
         self.first = float(loss) if self.first is None else self.first
         return gradient
 
     def loss(self, params: Tree) -> Any:
-        """The mean loss."""
+        """Return the mean loss."""
         loss = np.asarray(self._loss_gradient(params, self._x, self._y)[0])[()]
         self.first = float(loss) if self.first is None else self.first
         return loss
 
     def hvp(self, params: Tree, vector: Tree) -> Tree:
-        """The Hessian times a vector."""
+        """Return the Hessian times a vector."""
         if self._curvature is None:
             raise CompositionError(
                 "this model gives no Hessian-vector products",
@@ -106,7 +106,7 @@ class MiniBatch:
         return self._curvature(params, self._x, self._y, vector)
 
     def hvps(self, params: Tree, vectors: Tree) -> Tree:
-        """The Hessian times several vectors, one by one."""
+        """Return the Hessian times several vectors, one by one."""
         count = len(leaves(vectors)[0])
         found = [self.hvp(params, tree_map(lambda leaf, i=i: leaf[i], vectors)) for i in range(count)]
         return tree_map(lambda *parts: np.stack(parts), *found)
@@ -131,12 +131,12 @@ def local_update(
         loss_gradient: ``(params, x, y) -> (mean loss, gradient)``.
         broadcast: what the server sent.
         client: the client's private state; ``None`` before its first round.
-        x: inputs, one row an example.
+        x: inputs, one row per example.
         y: targets.
-        key: random key of this client in this request.
-        curvature: Hessian-vector products, where the model has them.
-        noise: where the algorithm's draws come from, instead of the key.
-        epochs: (or steps) to do in place of the algorithm's own.
+        key: the client's random key in this request.
+        curvature: Hessian-vector products, if the model has them.
+        noise: the stream for the algorithm's draws, instead of the key.
+        epochs: epochs (or steps) to do instead of the algorithm's own.
 
     Returns:
         The reply, the new private state and the mean loss over the steps.
@@ -149,14 +149,14 @@ def local_update(
     losses: list[float] = []
     taken: Any = None
     for rows in batch_rows(quota(algorithm, epochs), len(y), key):
-        if rows is not taken:  # full batches are the same rows, step after step
+        if rows is not taken:  # full batches are the same rows in every step
             taken, inputs, targets = rows, x[rows], y[rows]
         batch = MiniBatch(loss_gradient, inputs, targets, curvature)
         local = {**algorithm.step(local, batch, broadcast), **extra}
         losses.append(batch.first or 0.0)
     work = LocalWork(float(len(y)), float(len(losses)))
     reply, state = algorithm.finish(local, broadcast, client, work)
-    return reply, state, float(np.add.reduce(losses)) / len(losses) if losses else 0.0  # np.mean, without its wrappers
+    return reply, state, float(np.add.reduce(losses)) / len(losses) if losses else 0.0  # np.mean without its overhead
 
 
 def local_contact(
@@ -172,7 +172,7 @@ def local_contact(
     noise: Rng | None = None,
     epochs: int | None = None,
 ) -> tuple[dict[str, Aggregate], Tree, float]:
-    """Run all passes of a phase for one client; see ``local_update``. ``epochs`` is for those of the algorithm's own kind."""
+    """Run all passes of a phase for one client; see ``local_update``. ``epochs`` applies to passes of the algorithm's own kind."""
     passes = _passes(algorithm, phase)
     reply: dict[str, Aggregate] = {}
     loss = 0.0
@@ -184,7 +184,7 @@ def local_contact(
 
 
 def _passes(algorithm: Algorithm, phase: str) -> tuple[Algorithm, ...]:
-    """Its passes, made once: they follow from its settings, which do not change, and every client of every round asks for them."""
+    """Return the algorithm's passes, cached: its settings do not change, and every client of every round needs them."""
     made: dict[str, tuple[Algorithm, ...]] = algorithm.__dict__.setdefault("_made", {})
     if phase not in made:
         made[phase] = algorithm.passes(phase)

@@ -1,1 +1,1 @@
-"""The server's side of a training: rounds, invitations, evaluation, and what a round's row says."""
+"""The server's side of a training: rounds, invitations, evaluation, and the entries of a round's row."""

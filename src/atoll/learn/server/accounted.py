@@ -1,4 +1,4 @@
-"""What clients have spent of their privacy, in a row of every round, whatever happens in it."""
+"""The privacy that clients have spent, in every round's row, whatever happens in the round."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ __all__ = ["Accounted"]
 
 
 class Accounted(Course):
-    """A course whose rows have ``"epsilon"``: what the client that spent most has spent by the end of the round, at the budget's delta or 1e-5.
+    """A course with ``"epsilon"`` in its rows: the largest amount that a client has spent by the end of the round, at the budget's delta or 1e-5.
 
-    At a pace without rounds in step, that includes replies which are made and not used yet: they have left their clients.
+    With an asynchronous pacing, it includes replies that are not used yet, because they have left their clients.
 
     Args:
-        course: what happens in the rounds.
-        context: the training's, whose replies promise privacy.
+        course: the course of the rounds.
+        context: the context of a training with private replies.
     """
 
     def __init__(self, course: Course, context: Context) -> None:
@@ -33,23 +33,23 @@ class Accounted(Course):
         self._tally: LossTally | None = None
 
     def initial(self, fed: Federation) -> Tree:
-        """The course's."""
+        """Start with the course's state."""
         return self._course.initial(fed)
 
     def turns(self, rounds: int) -> int | None:
-        """The course's."""
+        """Return the course's number of turns."""
         return self._course.turns(rounds)
 
     def barred(self, fed: Federation, state: Tree, number: int) -> str | None:
-        """The course's."""
+        """Return the course's reason against the next round."""
         return self._course.barred(fed, state, number)
 
     async def round(self, fed: Federation, state: Tree, number: int) -> tuple[Tree, dict[str, Any]]:
-        """The course's, and what the ledger says after it."""
+        """Run the course's round, and add what the ledger says after it."""
         state, row = await self._course.round(fed, state, number)
         self._tally = self._tally or LossTally(fed.world.ledger)
         return state, {**row, "epsilon": self._tally.update().most(*self._terms)}
 
     async def model(self, watch: Federation, state: Tree, number: int) -> tuple[Tree, dict[str, Any]]:
-        """The course's."""
+        """Return the course's model."""
         return await self._course.model(watch, state, number)

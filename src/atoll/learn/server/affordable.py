@@ -1,4 +1,4 @@
-"""Rounds that a privacy budget affords: the coming one, and all that a training asks for."""
+"""Rounds that a privacy budget allows: the next one, and all rounds of a training."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ __all__ = ["Affordable"]
 
 
 class Affordable:
-    """A training's budget, held against the ledger.
+    """A training's budget, compared with the ledger.
 
     Args:
         fed: the federation.
-        context: the training's.
-        budget: its budget.
+        context: the training's context.
+        budget: the training's budget.
 
     Raises:
-        CompositionError: the data set does not say how many examples its clients have.
+        CompositionError: the data set does not give its clients' numbers of examples.
     """
 
     def __init__(self, fed: Federation, context: Context, budget: Budget) -> None:
@@ -41,13 +41,13 @@ class Affordable:
         self.sizes: Any = context.clients.sizes
         if self.sizes is None:
             raise CompositionError(
-                "a privacy budget, and the clients' numbers of examples are not known beforehand",
+                "a privacy budget needs the clients' numbers of examples beforehand",
                 where="Training.budget",
-                remedy="give the federated data set `sizes`, which say what each client would release",
+                remedy="give the federated data set `sizes`, which determine what each client would release",
             )
 
     def refusal(self, state: Tree) -> str | None:
-        """Why the coming round may not be held, from what its cohort has released and would release; ``None`` if it may."""
+        """Return why the next round is not allowed, from what its cohort has released and would release; ``None`` if it is."""
         phases = self.context.algorithm.plan(state["server"])
         if not phases:
             return None
@@ -60,16 +60,16 @@ class Affordable:
         return self.budget.exceeded(self.tally, names, planned)
 
     def require_all(self, state: Tree) -> None:
-        """Refuse a training that asks for more rounds than fit, where that is known before any client is contacted.
+        """Refuse a training with more rounds than the budget allows, if that is known before any client is contacted.
 
-        A client ``k`` affords ``a_k`` contacts. Rounds with ``m`` distinct clients each can be ``R`` only if ``m R <= sum_k min(a_k, R)``: no client
-        is in more than ``R``, nor in more than it affords. With everyone in every round that is ``R <= min_k a_k``, and exact; with a sample it is
-        the most that any luck of the draw allows. Nothing is known where a stop rule may end the training sooner, devices may be away, or
-        another rule selects. Callbacks do not count: most only look on. Where somebody has released before (a run that goes on after a crash in its
-        first round, a program that trained already) nothing is refused any more: training ends in time.
+        A client ``k`` can afford ``a_k`` contacts. ``R`` rounds with ``m`` distinct clients each are possible only if ``m R <= sum_k min(a_k, R)``: no client
+        is in more than ``R`` rounds, or in more than it affords. With all clients in every round, this is ``R <= min_k a_k`` and exact; with a sample, it is
+        the most that any draw allows. The bound is unknown if a stop rule may end the training sooner, devices may be away, or
+        another rule selects. Callbacks do not count, because most only observe. If a client has released before (a run that resumes after a crash in its
+        first round, a program that has trained already), nothing is refused: training ends in time.
 
         Raises:
-            PolicyError: with the number of rounds that fit.
+            PolicyError: names the number of rounds that fit.
         """
         context = self.context
         last, phases = context.algorithm.contacts(context.rounds), context.algorithm.plan(state["server"])
@@ -80,24 +80,24 @@ class Affordable:
             return
         able = self._contacts(last, phases, state["server"]["params"])
         count = sum(able.values())
-        # The room left, sum_k min(a_k, R) - m R, is concave in R and 0 at R = 0: it is negative from some R on.
+        # The slack, sum_k min(a_k, R) - m R, is concave in R and 0 at R = 0: it is negative from some R on.
         fit = bisect_right(range(1, last + 1), 0, key=lambda r: each * r - sum(n * min(a, r) for a, n in able.items()))
         if fit < last:
             rounds = bisect_right(range(1, context.rounds + 1), fit, key=lambda r: context.algorithm.contacts(r) or 0)
             raise PolicyError(
                 f"{context.rounds} rounds exceed the privacy budget, and {'' if each == count else 'at most '}{rounds} fit: "
-                f"{last} contacts with {each} of {count} clients are wanted, and a client affords {min(able)}"
+                f"{last} contacts with {each} of {count} clients are needed, but a client affords {min(able)}"
                 + ("" if len(able) == 1 else f" to {max(able)}"),
                 where="Training.budget",
                 remedy=f"use rounds={rounds}, more noise or a larger budget, or Budget(..., on_excess='stop') to train as long as it lasts",
             )
 
     def _contacts(self, most: int, phases: Sequence[str], params: Tree) -> Counter[int]:
-        """Contacts that clients afford, up to ``most`` -> how many clients."""
+        """Return the number of contacts that clients afford, up to ``most`` -> how many clients."""
         budget, tally = self.budget, self.tally
         alike = Counter(
             (budget.of(p.name), tally.of(p.name), self._size(p.name)) for p in self.fed.parties
-        )  # a round's cost depends on nothing else
+        )  # a round's cost depends only on this
         able: Counter[int] = Counter()
         for (epsilon, before, size), count in alike.items():
             once = sum(map(PrivacyLoss.of, self.context.events(size, phases, params)), PrivacyLoss())

@@ -1,8 +1,8 @@
 """What each client contributed to a round: Shapley values of cached updates, and cheaper measures.
 
-The game of a round: a set of clients is worth what the model gains if only their updates are averaged. Nothing is trained again; the updates of the round
-are reused. The Shapley value is the only division of the gain that gives everything away, treats equals alike, gives nothing to those who add nothing, and
-adds up over rounds (Shapley 1953); exact in ``2^n`` evaluations, estimated by random orders of arrival, each cut off where what is still missing is small
+In the game of a round, a set of clients is worth what the model gains if only their updates are averaged. Nothing is trained again: the round's updates
+are reused. The Shapley value is the only division of the gain that distributes all of it, treats equal clients equally, gives nothing to clients that add nothing, and
+adds up over rounds (Shapley 1953). It is exact in ``2^n`` evaluations, or estimated by random orders of arrival, each truncated when the missing worth is small
 (truncated Monte Carlo, Ghorbani and Zou 2019).
 """
 
@@ -21,12 +21,12 @@ __all__ = ["Game", "alignment", "exact_shapley", "leave_one_out", "round_game", 
 
 Floats = NDArray[np.float64]
 Game = Callable[[tuple[int, ...]], float]
-"""The worth of a set of clients, given as their sorted places; the empty set included."""
+"""Returns the worth of a set of clients, given as their sorted indices; the set may be empty."""
 _EXACT = 16
 
 
 def round_game(model: ArrayLike, updates: ArrayLike, weights: ArrayLike, utility: Callable[[Floats], float]) -> Game:
-    """The game of a round, with every worth computed once.
+    """Return the game of a round, which computes every worth once.
 
     ``v(A) = utility(w + sum_{i in A} p_i u_i / sum_{i in A} p_i) - utility(w)``.
 
@@ -34,10 +34,10 @@ def round_game(model: ArrayLike, updates: ArrayLike, weights: ArrayLike, utility
         model: ``w``, ``(d,)``.
         updates: ``u_i``, ``(clients, d)``.
         weights: ``p_i > 0``, ``(clients,)``.
-        utility: what is wanted of a model: accuracy, or a negative loss, on the server's own data.
+        utility: the quality of a model: accuracy, or negative loss, on the server's own data.
 
     Raises:
-        ConfigError: shapes that do not fit, or weights that are not positive.
+        ConfigError: the shapes do not match, or a weight is not positive.
     """
     start, moves = np.asarray(model, dtype=np.float64), np.asarray(updates, dtype=np.float64)
     shares = np.asarray(weights, dtype=np.float64)
@@ -60,10 +60,10 @@ def round_game(model: ArrayLike, updates: ArrayLike, weights: ArrayLike, utility
 
 
 def exact_shapley(game: Game, clients: int) -> Floats:
-    """``phi_i = sum_A |A|! (n - |A| - 1)! / n! (v(A + i) - v(A))`` over all sets without i.
+    """Return ``phi_i = sum_A |A|! (n - |A| - 1)! / n! (v(A + i) - v(A))`` over all sets without i.
 
     Raises:
-        ConfigError: more than 16 clients.
+        ConfigError: there are more than 16 clients.
     """
     if clients > _EXACT:
         raise ConfigError(
@@ -81,23 +81,23 @@ def exact_shapley(game: Game, clients: int) -> Floats:
 def truncated_shapley(
     game: Game, clients: int, rng: np.random.Generator, *, orders: int = 100, tolerance: float = 0.0
 ) -> tuple[Floats, Floats]:
-    """Shapley values by random orders of arrival.
+    """Estimate Shapley values by random orders of arrival.
 
-    An order ends, and whoever comes later gets nothing of it, once the worth so far is within ``tolerance`` of that of everybody. With
-    tolerance 0 the estimate is unbiased, and each order gives the whole worth away.
+    An order ends, with nothing for later clients, once the worth so far is within ``tolerance`` of that of all clients. With
+    tolerance 0, the estimate is unbiased, and each order distributes the whole worth.
 
     Args:
         game: see `round_game`.
-        clients: how many.
-        rng: of the orders.
-        orders: how many; at least 2.
-        tolerance: absolute.
+        clients: number of clients.
+        rng: the random stream of the orders.
+        orders: number of orders, at least 2.
+        tolerance: absolute tolerance.
 
     Returns:
         The estimates, and the standard error of each, ``(clients,)``.
 
     Raises:
-        ConfigError: fewer than two orders, or a negative tolerance.
+        ConfigError: ``orders`` is below 2, or the tolerance is negative.
     """
     if orders < 2 or tolerance < 0:
         raise ConfigError(
@@ -118,13 +118,13 @@ def truncated_shapley(
 
 
 def leave_one_out(game: Game, clients: int) -> Floats:
-    """``v(N) - v(N - i)``: what would be missing; ``n + 1`` evaluations. Of two equals, neither is missed."""
+    """Return ``v(N) - v(N - i)``: the loss of worth without each client, in ``n + 1`` evaluations. Of two equal clients, neither is missed."""
     everyone = tuple(range(clients))
     return np.array([game(everyone) - game(everyone[:i] + everyone[i + 1 :]) for i in everyone])
 
 
 def alignment(updates: ArrayLike, weights: ArrayLike) -> Floats:
-    """``<u_i, U> / (|u_i| |U|)`` with ``U`` the weighted mean update: no evaluation at all; 0 for an update of zeros.
+    """Return ``<u_i, U> / (|u_i| |U|)`` with ``U`` the weighted mean update: without any evaluation; 0 for an update of zeros.
 
     Args:
         updates: ``(clients, d)``.

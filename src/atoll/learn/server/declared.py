@@ -1,4 +1,4 @@
-"""Declared bits: what the stages on the way up say that a reply takes, to stand beside what the meter measures."""
+"""Declared bits: the size of a reply according to the uplink stages, to compare with the meter's measurement."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ __all__ = ["bits_of", "declare", "declared_bits"]
 
 
 def declared_bits(algorithm: Algorithm, chain: Chain, params: Tree, phase: str) -> int | None:
-    """Bits of what one reply of a phase holds: entry by entry of the algorithm's reply, what the last stage says of the form that reaches it.
+    """Return the bits of one reply of a phase: for each entry of the algorithm's reply, what the last stage declares for the form that reaches it.
 
-    Headers, padding and the weight, which the meter measures as well, are not in it, nor are measures and reports that ride along.
+    Headers, padding and the weight, which the meter also measures, do not count. Neither do measures and reports in the reply.
 
     Args:
-        algorithm: whose reply; of a form that does not depend on the data.
-        chain: the stages on its way up.
-        params: a model; its form alone counts.
-        phase: of the round.
+        algorithm: the algorithm; the form of its reply must not depend on the data.
+        chain: the uplink stages.
+        params: a model; only its form matters.
+        phase: the phase.
 
     Returns:
-        The bits; ``None`` where there are no stages, or their size depends on the values (a threshold keeps what happens to be large).
+        The bits; ``None`` if there are no stages, or the size depends on the values (a threshold keeps only large values).
     """
     if not chain:
         return None
@@ -48,26 +48,26 @@ def declared_bits(algorithm: Algorithm, chain: Chain, params: Tree, phase: str) 
 
 
 def bits_of(chain: Chain, value: Tree, name: str = "") -> int | None:
-    """Bits of a value of this form that goes through some stages; ``None`` where that depends on what it holds."""
+    """Return the bits of a value of this form after some stages; ``None`` if they depend on the values."""
     for stage, known in list(zip(chain.stages, chain.public(Rng(0)), strict=True))[:-1]:
-        if not stage.secret:  # which keeps the form
+        if not stage.secret:  # a secret stage keeps the form
             value = stage.encode(value, StageContext.of(Rng(0).child(name), known))
     bits = chain.stages[-1].bits(value)
     return None if bits is None or bits != chain.stages[-1].bits(T.map(_largest, value)) else bits
 
 
 def declare(row: dict[str, Any], bits: int | None, taken: int) -> None:
-    """Write into a round's row, beside its bytes, what is declared of the messages that were taken; nothing where nobody can tell.
+    """Write the declared bits of the taken messages into a round's row, next to its bytes; nothing if they are unknown.
 
     Args:
-        row: of the round; what it holds already is added to.
-        bits: of a message.
-        taken: how many messages.
+        row: the round's row; existing values are added to.
+        bits: declared bits of a message.
+        taken: number of messages.
     """
     if bits is not None:
         row["bits_declared"] = row.get("bits_declared", 0) + bits * taken
 
 
 def _largest(leaf: Any) -> Any:
-    """An array of the same form that keeps every entry, whatever the bound."""
+    """Return an array of the same form with every entry above any bound."""
     return np.full_like(leaf, np.inf) if np.issubdtype(leaf.dtype, np.floating) else leaf

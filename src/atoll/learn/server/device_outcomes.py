@@ -1,4 +1,4 @@
-"""What became of a cohort on its devices, as numbers of a round's row."""
+"""Outcomes of a cohort on its devices, as numbers of a round's row."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ __all__ = ["fates", "require_in_time"]
 
 
 def fates(fed: Federation, combined: Combined) -> dict[str, Any]:
-    """What a request adds to its round's row; nothing in a world without devices.
+    """Return what a request adds to its round's row; empty in a world without devices.
 
-    ``crashed``: who never answers; ``late``: whose reply nobody waits for; ``synchronised``: copies of the model that were sent; ``wasted``: work
-    that is thrown away, in whole local updates (a crash throws away the share that it had done, a late reply all of it). See also `atoll.rounds.losses.Losses`.
+    ``crashed``: clients that never answer; ``late``: replies not awaited; ``synchronised``: copies of the model sent; ``wasted``: discarded work
+    in whole local updates (a crash discards the share done, a late reply all of it). See also `atoll.rounds.losses.Losses`.
     """
     outcomes, asked = combined.outcomes, combined.asked
     if is_instant(fed.world.cost) or outcomes is None or asked is None:
@@ -39,10 +39,10 @@ def fates(fed: Federation, combined: Combined) -> dict[str, Any]:
 
 
 def require_in_time(inviter: Inviter) -> None:
-    """Refuse a deadline that no client can meet, be it of the pacing or of a selection rule such as FedCS.
+    """Refuse a deadline that no client can meet, of the pacing or of a selection rule such as FedCS.
 
     Raises:
-        ConfigError: it says which client is the fastest, and when.
+        ConfigError: names the fastest client and its time.
     """
     context = inviter.context
     limits = {"pacing": context.pacing.deadline, "selection": getattr(context.selection, "deadline", None)}

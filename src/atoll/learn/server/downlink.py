@@ -1,12 +1,12 @@
-"""Compression on the way down: what is sent is a difference to what the receiving client holds.
+"""Compression on the way down: the server sends the difference to what the receiving client has.
 
-The server keeps ``x_hat``, what everyone holds who was there last time. It sends ``C(x - x_hat)`` and goes to ``x_hat + C(x - x_hat)``, which is what every
-client works with. What compression left over stays in ``x - x_hat`` and is sent later: that is error feedback at the server, ``p = update + e``,
+The server keeps ``x_hat``, the model of all clients of the last round. It sends ``C(x - x_hat)`` and moves to ``x_hat + C(x - x_hat)``, the model that every
+client works with. What compression left out stays in ``x - x_hat`` and is sent later. This is error feedback at the server, ``p = update + e``,
 ``e = p - C(p)``. Zheng, Huang, Kwok 2019, "Communication-Efficient Distributed Blockwise Momentum SGD with Error-Feedback", algorithm 1; Sattler et al.
 2019, algorithm 2.
 
-A client that holds the last version is charged the packed difference, any other the whole ``x_hat``. Use a contraction (``TopK``, ``Sign``, ``STC``, or a
-quantiser with ``omega < 1``): with a larger error ``x_hat`` leaves ``x``. The model that a training returns is the server's ``x``.
+A client with the last version is charged the packed difference, any other client the whole ``x_hat``. Use a contraction (``TopK``, ``Sign``, ``STC``, or a
+quantiser with ``omega < 1``): with a larger error, ``x_hat`` diverges from ``x``. A training returns the server's ``x``.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ __all__ = ["DOWNLINK_NEEDS", "check_downlink", "held_by", "lowered"]
 
 DOWNLINK_NEEDS = (
     Need(SERVER, "compresses what a server sends", "no downlink"),
-    Need(ONE_MODEL, "is told against the one model that everybody holds", "no downlink"),
+    Need(ONE_MODEL, "is a difference to the one model that all clients have", "no downlink"),
 )
-"""What a compressor on the way down needs of the other parts, whatever it needs on the way up."""
+"""The needs of a downlink compressor, whatever it needs on the way up."""
 
 
 def check_downlink(stage: Stage | None) -> None:
-    """Refuse what cannot compress the way down.
+    """Refuse a stage that cannot compress the way down.
 
     Raises:
-        CompositionError: it acts on summands, or keeps memory: what it left over is kept by the server anyway.
+        CompositionError: the stage acts on summands, or keeps memory: the server already keeps what it left out.
     """
     if stage is not None and (stage.on != "value" or stage.remembers):
         raise CompositionError(
@@ -64,19 +64,19 @@ def lowered(
     parties: Parties,
     at: tuple[int, str],
 ) -> tuple[Tree, Tree, NDArray[np.int64] | None]:
-    """What the clients of a cohort work with, and what it costs to tell them.
+    """Return what the clients of a cohort work with, and the cost of sending it.
 
     Args:
-        fed: for randomness and the number of parties.
-        stage: the compressor; ``None`` sends everything as it is.
-        state: what the clients hold: entry -> held, target, version, and the version that every party holds.
-        broadcast: the algorithm's. Every entry that is a tree of arrays of floats is compressed; the others are sent as they are.
-        rest: sent beside it, as it is.
+        fed: the federation, for randomness and the number of parties.
+        stage: the compressor; ``None`` sends everything unchanged.
+        state: what the clients have: entry -> held, target, version, and the version of every party.
+        broadcast: the algorithm's broadcast. Entries that are trees of float arrays are compressed; the others are sent unchanged.
+        rest: further entries, sent unchanged.
         parties: the cohort.
-        at: contact and phase.
+        at: the contact and phase.
 
     Returns:
-        The broadcast with ``x_hat`` in place of ``x``, the new state, and bytes a party (``None`` when nothing is compressed).
+        The broadcast with ``x_hat`` instead of ``x``, the new state, and bytes per party (``None`` without compression).
     """
     if stage is None:
         return broadcast, state, None
@@ -108,7 +108,7 @@ def lowered(
 def _sizes(
     given: Tree, packed: dict[str, Tree], rest: Tree, holds: dict[str, Any], phase: str, count: int
 ) -> NDArray[np.int64]:
-    """Encoded size of what each client is sent: clients that hold the same entries are sent the same."""
+    """Return the encoded size of each client's message: clients with the same entries receive the same."""
     names = list(holds)
     kind = np.zeros(count, dtype=np.int64)
     for i, name in enumerate(names):
@@ -126,7 +126,7 @@ def _sizes(
 
 
 def held_by(state: Tree, positions: NDArray[np.int64]) -> Tree:
-    """These clients hold what was sent last: they have answered to it."""
+    """Return the state in which these clients have the last message: they have answered it."""
 
     def told(entry: Tree) -> Tree:
         of = entry["of"].copy()

@@ -32,19 +32,19 @@ __all__ = ["Evaluation", "distribution"]
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation(Checked):
-    """What is measured, and how often.
+    """What to measure, and how often.
 
     Attributes:
         every: rounds between evaluations; the last round is always evaluated, unless a callback stops the training.
         server: evaluate the global model on the server's own test set.
-        clients: evaluate it at this many clients too (all with ``-1``, none with 0), for the distribution over clients.
+        clients: also evaluate it at this many clients (all with ``-1``, none with 0), for the distribution over clients.
         clients_every: rounds between evaluations at clients; by default as often as ``every``.
-        personal: evaluate each of these clients' own model too (``Algorithm.personal``), under names that begin with ``"personal/"``; a
+        personal: also evaluate each of these clients' own models (``Algorithm.personal``), under names that start with ``"personal/"``; a
             client that has not trained uses the global one.
-        metrics: measured besides the loss and what the task suggests, such as ``Confusion(10)``; see ``atoll.learn.metrics``.
-        participants: whether every round's row says who was asked and whose reply was taken, by position (``selected_clients``,
-            ``replied_clients``), which ``History.participation`` counts.
-        human_time: what every round would take on real devices and links, as ``human_seconds``; not recorded if ``None``.
+        metrics: metrics in addition to the loss and the task's defaults, such as ``Confusion(10)``; see ``atoll.learn.metrics``.
+        participants: whether every round's row lists the invited clients and those with taken replies, by position (``selected_clients``,
+            ``replied_clients``); ``History.participation`` counts them.
+        human_time: how long every round would take on real devices and links, as ``human_seconds``; not recorded if ``None``.
     """
 
     every: int = 1
@@ -65,14 +65,18 @@ class Evaluation(Checked):
             raise ConfigError(
                 "personal=True with clients=0",
                 where="Evaluation",
-                remedy="personal models lie at the clients: use clients=-1 for all, or a number of them",
+                remedy="personal models are at the clients: use clients=-1 for all, or a number of them",
             )
         if not isinstance(self.metrics, Sequence):
-            raise ConfigError(f"metrics={self.metrics!r}", where="Evaluation", remedy="use for example [Confusion(10)]")
+            raise ConfigError(
+                f"metrics={self.metrics!r}", where="Evaluation", remedy="use a list such as [Confusion(10)]"
+            )
         for metric in self.metrics:
             if not isinstance(metric, ScoreMetric):
                 raise ConfigError(
-                    f"{metric!r} is not a metric of scores", where="metrics", remedy="use for example Confusion(10)"
+                    f"{metric!r} is not a metric of scores",
+                    where="metrics",
+                    remedy="use a metric such as Confusion(10)",
                 )
 
     @property
@@ -85,13 +89,13 @@ class Evaluation(Checked):
 
     @property
     def offers(self) -> frozenset[Capability]:
-        """What it offers to the other parts of a training."""
+        """What the evaluation offers to the other parts of a training."""
         return frozenset({REPLIES_ONLY}) if self.clients == 0 else frozenset()
 
     @property
     def lacks(self) -> Mapping[Capability, str]:
-        """Why it does not offer a capability."""
-        return {REPLIES_ONLY: "wants measures of clients, which would leave the clients without noise"}
+        """Reasons for capabilities that the evaluation does not offer."""
+        return {REPLIES_ONLY: "needs measures of clients, which would leave the clients without noise"}
 
     @property
     def at_each(self) -> Sequence[ScoreMetric]:
@@ -99,23 +103,23 @@ class Evaluation(Checked):
         return self.metrics if self.clients else ()
 
     def told(self, asked: Parties, replied: Parties) -> dict[str, list[int]]:
-        """Who took part in a round, if that is asked for."""
+        """Return the participants of a round, if ``participants`` is set."""
         return named(asked, replied) if self.participants else {}
 
     def timed(self, row: Mapping[str, Any]) -> dict[str, float]:
-        """What a round would take on real devices, if that is asked for."""
+        """Return how long a round would take on real devices, if ``human_time`` is set."""
         return {} if self.human_time is None else {"human_seconds": self.human_time.of(row)}
 
     def due(self, number: int, last: bool) -> bool:
-        """Whether the server evaluates after this round."""
+        """Return whether the server evaluates after this round."""
         return last or number % self.every == 0
 
     def clients_due(self, number: int, last: bool) -> bool:
-        """Whether clients evaluate after this round."""
+        """Return whether clients evaluate after this round."""
         return self.clients != 0 and (last or number % (self.clients_every or self.every) == 0)
 
     def at_server(self, learner: Learner, params: Tree, test: Any) -> dict[str, float]:
-        """Scores on the server's test set."""
+        """Return the scores on the server's test set."""
         if not self.server or test is None:
             return {}
         found = scores(learner.evaluate(params, test))
@@ -126,9 +130,9 @@ class Evaluation(Checked):
     async def at_clients(
         self, fed: Federation, learner: Learner, params: Tree, number: int, reducer: Reducer | None = None
     ) -> dict[str, Any]:
-        """Scores at clients: over all their rows together, and the distribution over clients.
+        """Return the scores at clients: over all their rows together, and the distribution over clients.
 
-        A secure reducer reveals sums only: there the distribution is that of shares such as accuracy, to a bin's width.
+        A secure reducer reveals only sums. The distribution is then that of shares such as accuracy, up to a bin's width.
         """
         parties = fed.parties
         if 0 < self.clients < len(parties):
@@ -156,7 +160,7 @@ class Evaluation(Checked):
         return result
 
     def _of_both(self, combined: Combined, made: Callable[[Combined, str, str], dict[str, Any]]) -> dict[str, Any]:
-        """Rows of the global model and, where they were asked for, of the clients' own."""
+        """Return the rows of the global model and, if requested, of the clients' own models."""
         return {**made(combined, "", "clients"), **(made(combined, "personal_", "personal") if self.personal else {})}
 
     def _of_parts(self, combined: Combined, begin: str, group: str) -> dict[str, Any]:
@@ -184,17 +188,17 @@ class Evaluation(Checked):
 
 
 def _of_measures(parts: Sequence[Any], group: str) -> dict[str, Any]:
-    """The distribution of single replies to ``measure``."""
+    """Return the distribution of single replies to ``measure``."""
     return distribution([scores(part.value) for part in parts], [float(part.value["n"]) for part in parts], group)
 
 
 def distribution(per_client: list[dict[str, float]], weights: list[float], group: str = "clients") -> dict[str, Any]:
-    """Mean by examples, and the spread over clients: standard deviation, median, worst and best decile means.
+    """Return mean by examples, and the spread over clients: standard deviation, median, worst and best decile means.
 
     Args:
         per_client: name -> value at each client.
         weights: examples of each client.
-        group: what the names in the result begin with.
+        group: the prefix of the names in the result.
     """
     result: dict[str, Any] = {}
     for name in sorted({key for row in per_client for key in row}):

@@ -1,4 +1,4 @@
-"""Before a round: who is there, what they report, and who is invited."""
+"""Before a round: available clients, their reports, and the invitations."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ __all__ = ["Inviter", "reply_bytes"]
 
 
 def reply_bytes(context: Context, params: Tree, phase: str) -> int:
-    """Bytes of a client's reply in a phase, from a dry run without a step: what a model of devices knows beforehand. Reports come on top."""
+    """Return bytes of a client's reply in a phase, from a dry run without a step, so that a device model knows them beforehand. Reports are extra."""
     chain: Chain = context.uplink(phase)
     public = chain.public(Rng(0))
     reply = dry_reply(context.local_algorithm, params, phase)
@@ -49,13 +49,13 @@ def reply_bytes(context: Context, params: Tree, phase: str) -> int:
 
 @dataclass(frozen=True)
 class Inviter:
-    """Invites, for one round.
+    """Invites clients for one round.
 
     Attributes:
         fed: the federation.
-        context: the training's.
-        state: of the server: ``"contacts"``, ``"selection"``, ``"server"``, ``"buffers"``.
-        among: whom it may invite; by default everyone.
+        context: the training's context.
+        state: the server's state: ``"contacts"``, ``"selection"``, ``"server"``, ``"buffers"``.
+        among: clients that it may invite; by default all.
     """
 
     fed: Federation
@@ -65,14 +65,14 @@ class Inviter:
 
     @property
     def size(self) -> int:
-        """Replies wanted."""
+        """The number of replies wanted."""
         return self.context.selection.cohort_size(len(self.fed.parties))
 
     def candidates(self) -> Candidates:
-        """Who can be asked now.
+        """Return the clients that can be invited now.
 
         Raises:
-            QuorumError: nobody.
+            QuorumError: no client is available.
         """
         fed, turn = self.fed, self.state["contacts"]
         there = fed.available(fed.parties if self.among is None else self.among)
@@ -80,7 +80,7 @@ class Inviter:
             raise QuorumError(
                 f"none of {len(fed.parties)} parties is available at {fed.clock.now():g} s",
                 where=f"contact {turn}",
-                remedy="use devices that are there more often, or a pacing that waits for them",
+                remedy="use devices that are available more often, or a pacing that waits for them",
             )
         where = None if there is fed.parties else places_of(fed.parties.positions, there.positions)
 
@@ -91,7 +91,7 @@ class Inviter:
         return Candidates(there, turn, fed.rng.child("selection", turn), sizes, lambda: self.seconds(there))
 
     def seconds(self, there: Parties) -> NDArray[np.float64] | None:
-        """How long each of these is expected to take if nothing goes wrong; ``None`` where nobody knows."""
+        """Return the expected seconds of each client if nothing goes wrong; ``None`` if unknown."""
         if is_instant(self.fed.world.cost):
             return None
         server, phase = self.state["server"], self.context.algorithm.phases[-1]
@@ -107,18 +107,18 @@ class Inviter:
         return self.fed.forecast(there, self.context.learner.train, message, up=lambda: self.up(phase))
 
     def up(self, phase: str) -> int:
-        """Expected bytes of a reply."""
+        """Return the expected bytes of a reply."""
         return reply_bytes(self.context, self.state["server"]["params"], phase)
 
     def invite(self) -> Parties:
-        """The cohort, without a survey."""
+        """Return the cohort, without a survey."""
         candidates = self.candidates()
         count = self.context.pacing.invited(self.size)
         chosen: Parties = candidates.parties[self.context.selection.invite(candidates, count, self.state["selection"])]
         return chosen
 
     def odds(self, invited: Parties) -> dict[int, float] | None:
-        """Position -> probability of a draw, of those invited, where the aggregation wants it."""
+        """Return, for invited clients, position -> probability of a draw, if the aggregation needs it."""
         if not self.context.aggregation.weighs_odds:
             return None
         candidates = self.candidates()
@@ -127,7 +127,7 @@ class Inviter:
         return {k: named[k] for k in invited.positions.tolist()}
 
     async def surveyed(self) -> tuple[Tree, dict[str, Any]]:
-        """The rule's memory after its survey, and what that cost; the same memory where it asks nobody."""
+        """Return the rule's memory after its survey, and the cost; the same memory if it asks no client."""
         rule, known = self.context.selection, self.state["selection"]
         if type(rule).survey is Selection.survey:
             return known, {}
@@ -155,14 +155,14 @@ class Inviter:
     async def inquired(
         self, inquiry: Inquiry, parties: Parties, model: Tree, known: Tree, *, held: bool
     ) -> tuple[Seen, Tree, dict[str, Any]]:
-        """What the rule's inquiry showed of some clients, its memory, and what that cost.
+        """Return the result of the rule's inquiry about some clients, its memory, and the cost.
 
         Args:
-            inquiry: the rule's.
-            parties: each once.
-            model: what they are asked about.
+            inquiry: the rule's inquiry.
+            parties: the clients, each once.
+            model: the model to ask about.
             known: the rule's memory.
-            held: whether they have the model already.
+            held: whether the clients have the model already.
         """
         fed = self.fed
         before = fed.bytes()
@@ -172,7 +172,7 @@ class Inviter:
         return seen, known, {name: after[name] - before[name] for name in ("bytes_up", "bytes_down")}
 
     def _report_bytes(self, model: Tree) -> int | None:
-        """Bytes of a survey's reply, as the server's own rows tell them; ``None`` where it has none."""
+        """Return the bytes of a survey's reply, measured on the server's own rows; ``None`` if it has none."""
         rows = self.context.test
         if rows is None or len(rows) == 0 or is_instant(self.fed.world.cost):
             return None

@@ -1,4 +1,4 @@
-"""What a training measures between rounds, for the loop of `atoll.rounds`, and what people look at first in its records."""
+"""Measurements of a training between rounds, for the loop of `atoll.rounds`, and the headline numbers of its records."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ MEASURES = {
 
 @dataclass(frozen=True)
 class TrainingMeasures:
-    """What a training's evaluation measures between rounds."""
+    """Measurements of a training's evaluation between rounds."""
 
     context: Context
 
     def timed(self, row: dict[str, Any]) -> dict[str, float]:
-        """What the round would take on real devices."""
+        """Return how long the round would take on real devices."""
         return self.context.evaluation.timed(row)
 
     def due(self, number: int, last: bool) -> bool:
-        """Whether the server or clients evaluate after this round."""
+        """Return whether the server or clients evaluate after this round."""
         evaluation = self.context.evaluation
         return evaluation.due(number, last) or evaluation.clients_due(number, last)
 
     async def take(self, watch: Federation, model: Tree, number: int, last: bool) -> tuple[dict[str, Any], bool]:
-        """Scores on the server's rows, then at clients."""
+        """Measure scores on the server's rows, then at clients."""
         context, evaluation, found = self.context, self.context.evaluation, dict[str, Any]()
         at_server, at_clients = evaluation.due(number, last), evaluation.clients_due(number, last)
         if at_server:
@@ -51,7 +51,7 @@ class TrainingMeasures:
 
 
 def news_of(last: Mapping[str, float]) -> Iterator[str]:
-    """Accuracy or error, and loss, as a progress display says them."""
+    """Return accuracy or error, and loss, as a progress display says them."""
     if "test/accuracy" in last:
         yield f"accuracy {100 * last['test/accuracy']:.1f} %"
     elif "test/rmse" in last:

@@ -1,4 +1,4 @@
-"""What a request showed of those who answered it, for the rule that selects them."""
+"""What a request showed about the clients that answered, for the selection rule."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ __all__ = ["examples_of", "own_reports", "reports_of", "seen_of"]
 
 
 def own_reports(context: Context, model: Tree) -> Callable[[str], Tree]:
-    """What the server reports about its own data under a model."""
+    """Return what the server reports about its own data under a model."""
 
     def own(name: str) -> Tree:
         rows = context.test
         if rows is None:
             raise ConfigError(
-                f"{type(context.selection).__name__} compares clients with the server's own data, and there is none",
+                f"{type(context.selection).__name__} compares clients with the server's own data, but there is none",
                 where="Training.selection",
                 remedy="give the federated data set a `test` set",
             )
@@ -41,23 +41,23 @@ def own_reports(context: Context, model: Tree) -> Callable[[str], Tree]:
 
 
 def reports_of(combined: Combined) -> dict[str, list[Tree]]:
-    """The reports among replies: name -> one value a sender, in cohort order."""
+    """Return the reports in replies: name -> one value per sender, in cohort order."""
     return {report_of(key): [part.value for part in parts] for key, parts in combined.of("report").items()}
 
 
 def examples_of(combined: Combined) -> NDArray[np.float64]:
-    """The rows behind each sender's reports, in cohort order; none without reports."""
+    """Return the rows behind each sender's reports, in cohort order; empty without reports."""
     parts: Any = next(iter(combined.of("report").values()), [])
     return np.array([part.weight for part in parts], dtype=np.float64)
 
 
 def seen_of(number: int, combined: Combined, own: Callable[[str], Tree]) -> Seen:
-    """What a request showed.
+    """Return what a request showed.
 
     Args:
-        number: of the round.
+        number: the round.
         combined: the replies.
-        own: what the server reports of its own data.
+        own: the server's report on its own data.
     """
     asked = combined.senders if combined.asked is None else combined.asked
     if combined.outcomes is None:

@@ -1,4 +1,4 @@
-"""Personal models: what a client itself uses, and how it is measured where it lies."""
+"""Personal models: the model that a client uses itself, measured at the client."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ __all__ = ["Personal", "measured", "own_model"]
 
 
 class Personal(SupportsPersonal, Protocol):
-    """A learner that knows its clients' own models, and measures any."""
+    """A learner that knows its clients' own models and can evaluate any model."""
 
     def evaluate(self, params: Tree, data: Any) -> dict[str, float]:
-        """Sums over a data set."""
+        """Return sums over a data set."""
         ...
 
 
 def own_model(algorithm: Algorithm, params: Tree, client: Tree) -> Tree:
-    """``algorithm.personal``, with what travels beside the parameters (running statistics) as it is in the global model."""
+    """Return ``algorithm.personal``, with running statistics, which travel with the parameters, from the global model."""
     return {**params, **algorithm.personal(params, client)}
 
 
 def measured(learner: Personal, island: Island, message: Tree) -> dict[str, Aggregate]:
-    """A client's reply to ``measure``: the global model on its rows and, if the message says ``"personal"``, its own model too."""
+    """Return a client's reply to ``measure``: the global model on its rows and, if the message says ``"personal"``, its own model too."""
     reply: dict[str, Aggregate] = {**as_parts(learner.evaluate(message["params"], island.data))}
     if message.get("personal"):
         sums = learner.evaluate(learner.personal(message["params"], island.state), island.data)

@@ -1,4 +1,4 @@
-"""The phases of a round with one cohort: what is sent, what comes back, and what becomes of it."""
+"""The phases of a round with one cohort: what is sent, what comes back, and how it is folded."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ __all__ = ["Phases", "account", "folded", "outgoing", "received_model", "round_i
 
 
 def round_info(fed: Federation, state: Tree, at: tuple[int, bool], selected: int, replied: int) -> RoundInfo:
-    """What a fold may know.
+    """Return what a fold can use.
 
     Args:
-        fed: for the server's random stream.
-        state: of the server.
-        at: number of the round, and whether clients are contacted in it.
-        selected: how many.
-        replied: how many of them answered.
+        fed: the federation, for the server's random stream.
+        state: the server's state.
+        at: the round, and whether it contacts clients.
+        selected: number of invited clients.
+        replied: number of clients that answered.
     """
-    # The server's numbers follow the contacts too; alone it has others.
+    # The server's random numbers follow the contacts; a round without clients has others.
     number, met = at
     stream = fed.rng.child("server", state["contacts"] if met else f"alone-{number}")
     return RoundInfo(number, selected, replied, len(fed.parties), state["weight"], stream)
@@ -61,7 +61,7 @@ class Phases:
     async def all(
         self, state: Tree, phases: tuple[str, ...], spent: dict[str, Any]
     ) -> tuple[Tree, dict[str, Any], Seen]:
-        """Run them; ``spent`` are bytes that the round cost before. Returns the state, the row and what was seen."""
+        """Run the phases; ``spent`` are earlier bytes of the round. Return the state, the row and what was seen."""
         row: dict[str, Any] = {"selected": len(self.invited), "bytes_up": 0, "bytes_down": 0, **spent}
         before, sent = state, None
         seen = Seen(state["contacts"], self.invited, self.invited, np.zeros(len(self.invited)))
@@ -75,13 +75,13 @@ class Phases:
             except QuorumError as error:
                 if self.context.pacing.on_failure == "stop" or self.context.algorithm.card.everyone:
                     raise self._failed(error) from error
-                # Clients already keep what the phases before gave them, and so does the server: both end at the same phase.
+                # Clients already keep the results of earlier phases, and so does the server: both end at the same phase.
                 if error.combined is not None:
                     self._account(row, error.combined)
                 return state, {**row, "replied": 0, "failed": str(error.what)}, self._nobody(seen)
             self._account(row, combined)
             declare(row, self.context.declared(state, phase), combined.n)
-            if combined.n == 0:  # a quorum of none is content, and there is nothing to fold
+            if combined.n == 0:  # a quorum of 0 is met, but there is nothing to fold
                 return state, {**row, "failed": "nobody replied"}, self._nobody(seen)
             info = round_info(self.fed, before, (self.number, True), len(self.invited), combined.n)
             info = info if self.odds is None else replace(info, odds=self.odds)
@@ -91,7 +91,7 @@ class Phases:
         return state, row, replace(seen, round=before["contacts"], model=sent)
 
     def _account(self, row: dict[str, Any], combined: Combined) -> None:
-        """Write a phase into the round's row. Who crashed or was late is the last phase's; copies sent add up."""
+        """Write a phase into the round's row. Crashed and late clients are those of the last phase; copies sent add up."""
         account(row, combined)
         found, copies = fates(self.fed, combined), row.get("synchronised", 0)
         row.update(found)
@@ -105,13 +105,13 @@ class Phases:
         context = self.context
         if not len(self.invited):
             raise QuorumError(
-                f"{type(context.selection).__name__} invites nobody",
+                f"{type(context.selection).__name__} invites no client",
                 where=f"contact {state['contacts']}",
                 remedy="let it choose among more clients, or a longer deadline",
             )
         size = min(context.selection.cohort_size(len(self.fed.parties)), len(self.invited))
         terms = context.pacing.terms(size)
-        if context.algorithm.card.everyone:  # with fewer it would go on, to somewhere else
+        if context.algorithm.card.everyone:  # with fewer, it would converge to another point
             terms["quorum"] = len(self.fed.parties)
         if context.selection.picks:
             terms["accept"] = lambda arrived: context.selection.take(arrived, size, state["selection"])
@@ -128,18 +128,18 @@ class Phases:
         )
 
     def _failed(self, error: QuorumError) -> QuorumError:
-        """What ends a training whose round had too few replies."""
+        """Return the error that ends a training after a round with too few replies."""
         what, remedy = error.what, error.remedy
         if self.context.algorithm.card.everyone:
             what = f"{what}; {type(self.context.algorithm).__name__} needs every client in every round"
-            remedy = f"{remedy}; with fewer, only an algorithm such as Scaffold can go on"
+            remedy = f"{remedy}; with fewer, only an algorithm such as Scaffold can continue"
         return type(error)(what, where=f"round {self.number}, {error.where}", remedy=remedy)
 
 
 def outgoing(
     fed: Federation, context: Context, state: Tree, invited: Parties, phase: str
 ) -> tuple[Tree, Tree, NDArray[np.int64] | None]:
-    """What a cohort is sent in a phase: the state with what they then hold, the message, and bytes a party (``None``: the message's own)."""
+    """Return the message to a cohort in a phase: the state with what clients then have, the message, and bytes per party (``None``: the message's own)."""
     broadcast = context.algorithm.broadcast(state["server"], phase)
     rest = beside(state, context.learner, state["contacts"])
     broadcast, down, sizes = lowered(
@@ -155,9 +155,9 @@ def outgoing(
 
 
 def folded(context: Context, state: Tree, combined: Combined, info: RoundInfo, phase: str) -> Tree:
-    """The server's state after a phase: the aggregation operator, then the algorithm's fold."""
+    """Return the server's state after a phase: the aggregation operator, then the algorithm's fold."""
     server = state["server"]
-    # Operators and algorithms see updates; running statistics are averaged as they are.
+    # Operators and algorithms see updates; running statistics are averaged directly.
     state = {**state, "buffers": combined.value.get("buffers", state["buffers"])}
     updates = combined.of("update", "side")
     sums, memory = context.aggregation.combine(
@@ -169,7 +169,7 @@ def folded(context: Context, state: Tree, combined: Combined, info: RoundInfo, p
 
 
 def account(row: dict[str, Any], combined: Combined) -> None:
-    """Write what a request moved and measured into the round's row."""
+    """Write the bytes and measures of a request into the round's row."""
     row["bytes_up"] += combined.bytes_up
     row["bytes_down"] += combined.bytes_down
     row["replied"] = combined.n
@@ -183,7 +183,7 @@ def account(row: dict[str, Any], combined: Combined) -> None:
 
 
 def received_model(message: Tree) -> Tree:
-    """The model that clients receive in a train message: what they report on. A compressed way down or the algorithm may send another than the server's."""
+    """Return the model that clients receive in a train message and report on. It can differ from the server's, by downlink compression or the algorithm."""
     broadcast = message["broadcast"]
     model: Tree = {**broadcast["params"], **broadcast.get("buffers", {})}
     return model

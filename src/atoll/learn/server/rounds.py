@@ -1,4 +1,4 @@
-"""Rounds of one server: invite, the phases, the server's last move; and the course of a training in a star at a synchronous pace."""
+"""Rounds of one server: invite, run the phases, advance; and the course of a synchronous training in a star."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class ServerRounds(Course):
     """One server's rounds.
 
     Args:
-        context: the training's.
+        context: the training's context.
     """
 
     def __init__(self, context: Context) -> None:
@@ -44,18 +44,18 @@ class ServerRounds(Course):
         self._affordable: Affordable | None = None
 
     def initial(self, fed: Federation) -> Tree:
-        """The server's state before the first round."""
+        """Return the server's state before the first round."""
         return initial(fed, self.context)
 
     def turns(self, rounds: int) -> int | None:
-        """A turn is a round with clients."""
+        """Return the number of rounds with clients: a turn is such a round."""
         return self.context.algorithm.contacts(rounds)
 
     def barred(self, fed: Federation, state: Tree, number: int) -> str | None:
-        """Why the coming round may not be held, from what the ledger says and what its cohort would release.
+        """Return why the next round is not allowed, from the ledger and what its cohort would release.
 
         Raises:
-            PolicyError: not even the first one, or fewer than are asked for; see `Affordable.require_all`.
+            PolicyError: the budget does not allow the first round, or all rounds; see `Affordable.require_all`.
         """
         if self.context.budget is None:
             return None
@@ -68,12 +68,12 @@ class ServerRounds(Course):
         return over
 
     async def round(self, fed: Federation, state: Tree, number: int) -> tuple[Tree, dict[str, Any]]:
-        """One round of the server."""
+        """Run one round of the server."""
         state = await weighed(fed, self.context, state)
         return await server_round(fed, self.context, state, number)
 
     async def model(self, watch: Federation, state: Tree, number: int) -> tuple[Tree, dict[str, Any]]:
-        """The server's."""
+        """Return the server's model."""
         del watch, number
         return global_model(state), {}
 
@@ -81,7 +81,7 @@ class ServerRounds(Course):
 async def server_round(
     fed: Federation, context: Context, state: Tree, number: int, among: Parties | None = None
 ) -> tuple[Tree, dict[str, Any]]:
-    """What one server does in a round: invite (``among`` some, if given), the phases, its last move, and what the selection rule learns of it.
+    """Run a round of one server: invite (``among`` some clients, if given), run the phases, advance, and let the selection rule learn.
 
     Returns:
         The new state and the round's row.
@@ -90,14 +90,14 @@ async def server_round(
     row: dict[str, Any] = {"selected": 0, "bytes_up": 0, "bytes_down": 0, "replied": 0}
     seen: Seen | None = None
     if phases:
-        # Contacts are counted by themselves: rounds of the server alone leave cohorts and random numbers as they were.
+        # Contacts are counted separately: rounds of the server alone leave cohorts and random numbers unchanged.
         state = {**state, "contacts": state["contacts"] + 1}
         start = fed.clock.now()
         state, row, seen = await _contact(Inviter(fed, context, state, among), phases, number, row)
         if "failed" in row and context.pacing.deadline is not None and fed.clock.now() == start:
             await fed.clock.sleep_until(
                 start + context.pacing.deadline
-            )  # nobody was asked: the next round finds another world
+            )  # no client was asked: the next round finds another situation
         if "failed" not in row:
             told, memory = context.aggregation.measured(
                 state["aggregation"], _utility(context, state), fed.world.roster.name
@@ -117,7 +117,7 @@ async def server_round(
 
 
 def _utility(context: Context, state: Tree) -> Callable[[Tree], float] | None:
-    """Minus the loss of a model on the server's own rows; ``None`` without such."""
+    """Return a function that gives minus the loss of a model on the server's own rows; ``None`` without such rows."""
     rows = context.test
     if rows is None or not len(rows):
         return None
@@ -125,7 +125,7 @@ def _utility(context: Context, state: Tree) -> Callable[[Tree], float] | None:
 
 
 async def _inquired(inquiry: Inquiry, inviter: Inviter, seen: Seen, row: dict[str, Any]) -> tuple[Tree, Seen]:
-    """The state and what was seen after the selection rule's inquiry of those who replied; its cost is added to the row."""
+    """Return the state and what was seen after the selection rule's inquiry with the clients that replied; its cost is added to the row."""
     who = inviter.fed.world.roster.all()[np.unique(seen.replied.positions)]
     told, known, spent = await inviter.inquired(inquiry, who, seen.model, inviter.state["selection"], held=True)
     row.update({name: row.get(name, 0) + value for name, value in spent.items()})
@@ -145,7 +145,7 @@ async def _contact(
         state = {**state, "selection": heard}
         inviter = replace(inviter, state=state)
         invited = inviter.invite()
-    except QuorumError as error:  # nobody is there
+    except QuorumError as error:  # no client is available
         if context.pacing.on_failure == "stop" or context.algorithm.card.everyone:
             raise
         return state, {**row, "failed": error.what}, None

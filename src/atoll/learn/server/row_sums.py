@@ -1,4 +1,4 @@
-"""An evaluation as sums over rows, which add up over parties, and the means that follow from them."""
+"""An evaluation as sums over rows, which add up over parties, and the resulting means."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ __all__ = ["as_parts", "scores"]
 
 
 def as_parts(sums: Mapping[str, float]) -> dict[str, Parts]:
-    """A party's evaluation as a reply: its sums, as one part."""
+    """Return a party's evaluation as a reply: its sums, as one part."""
     value = {name: np.float64(v) for name, v in sums.items()}
     return {"measure": Parts(value, examples=float(sums["n"]), role="metric")}
 
 
 def scores(sums: Mapping[str, Any]) -> dict[str, float]:
-    """Means from sums: ``loss_sum / n`` becomes ``loss``, ``correct / n`` accuracy, ``squared_error / n`` mse, ..."""
+    """Return means from sums: ``loss_sum / n`` becomes ``loss``, ``correct / n`` accuracy, ``squared_error / n`` mse, ..."""
     n = float(sums["n"])
     if n == 0:
         return {}

@@ -1,4 +1,4 @@
-"""Metrics of a learner's scores, computed where the data is and added up."""
+"""Metrics of a learner's scores, computed at the data and added up."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 __all__ = ["SPREAD", "merged_results", "scoring_task", "shares", "summarise"]
 
 SPREAD = Histogram(0.0, 1.0, 50)
-"""Where clients' shares (accuracy and its like) are counted when only sums may be seen."""
+"""Counts clients' shares (such as accuracy) in bins if only sums may be revealed."""
 
 
 def summarise(metrics: Sequence[ScoreMetric], learner: Learner, params: Tree, data: Any) -> list[Summary]:
-    """Each metric's summary of one data set.
+    """Return each metric's summary of one data set.
 
     Raises:
-        ConfigError: the learner cannot give scores.
+        ConfigError: the learner has no scores.
     """
     if not len(data):
         return [metric.zero() for metric in metrics]
@@ -52,7 +52,7 @@ def summarise(metrics: Sequence[ScoreMetric], learner: Learner, params: Tree, da
 
 
 def merged_results(metrics: Sequence[ScoreMetric], summaries: Iterable[Sequence[Summary]]) -> dict[str, float]:
-    """Name -> value over several summaries of each metric; what no row defines is left out."""
+    """Name -> value over several summaries of each metric; undefined values are left out."""
     rows = list(summaries)
     found: dict[str, float] = {}
     for i, metric in enumerate(metrics):
@@ -62,16 +62,16 @@ def merged_results(metrics: Sequence[ScoreMetric], summaries: Iterable[Sequence[
 
 
 def shares(values: dict[str, float]) -> dict[str, float]:
-    """Those values that are shares of 1."""
+    """Return the values that are shares of 1."""
     return {name: v for name, v in values.items() if "accuracy" in name and 0.0 <= v <= 1.0}
 
 
 def scoring_task(learner: Learner) -> Task:
-    """The task by which a client measures a model on its own data.
+    """Return the task by which a client measures a model on its own data.
 
-    The message holds ``params``, the packed ``metrics``, ``sums``: false replies with the client's own summaries, true with values that add
-    up (a secure reducer sees nothing else): sums, and a 1 in the bin of each of the client's shares; and ``personal``: true measures the
-    client's own model too, under names that begin with ``"personal_"``.
+    The message contains ``params``, the packed ``metrics``, ``sums``: false replies with the client's own summaries, true with values that add
+    up (a secure reducer sees only these): sums, and a 1 in the bin of each of the client's shares; and ``personal``: true also measures the
+    client's own model, under names that start with ``"personal_"``.
     """
 
     def of(params: Tree, data: Any, message: Tree) -> dict[str, Aggregate]:
@@ -101,7 +101,7 @@ def _arrays(summaries: Sequence[Summary]) -> Tree:
 
 
 def _spread(own: dict[str, float], metrics: Sequence[ScoreMetric], summaries: Sequence[Summary]) -> Tree:
-    """For every share that may be known, a 1 in its bin; nothing for a client without rows."""
+    """Return a 1 in the bin of every share that may be revealed; empty for a client without rows."""
     from .row_sums import scores
 
     found = shares({**scores(own), **merged_results(metrics, [summaries])})

@@ -1,4 +1,4 @@
-"""A server's state, as every course and every node that is its own server keeps it: how it begins, its model, and what travels beside a broadcast."""
+"""A server's state, as courses and nodes that are their own servers keep it: its start, its model, and further broadcast entries."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["beside", "global_model", "initial"]
 
 
 def initial(fed: Federation, context: Context) -> Tree:
-    """The state of a training before its first round."""
+    """Return the state of a training before its first round."""
     params = context.learner.init(fed.rng.child("init"))
     context.aggregation.check(context.algorithm, params)
     return {
@@ -32,18 +32,18 @@ def initial(fed: Federation, context: Context) -> Tree:
 
 
 def global_model(state: Tree) -> Tree:
-    """The global model: its parameters, and the running statistics that clients average."""
+    """Return the global model: its parameters, and the running statistics that clients average."""
     params = state["server"]["params"]
     return {**params, **state["buffers"]} if state["buffers"] else params
 
 
 def beside(state: Tree, learner: Any, number: int) -> Tree:
-    """What a broadcast carries beside the algorithm's own: the running statistics, where there are any, and the contact's number for a loss that asks for it.
+    """Return broadcast entries besides the algorithm's: running statistics, if there are any, and the contact's number if the loss needs it.
 
     Args:
-        state: with ``"buffers"``.
-        learner: its ``wants_round`` says whether the loss asks.
-        number: of the contact.
+        state: a state with ``"buffers"``.
+        learner: its ``wants_round`` says whether the loss needs the number.
+        number: the contact's number.
     """
     statistics = {"buffers": state["buffers"]} if state["buffers"] else {}
     return {**statistics, "round": number} if wants_round(learner) else statistics

@@ -22,18 +22,18 @@ __all__ = ["EstimatorLearner", "flat", "fresh", "quietly", "seeded"]
 
 
 def flat(x: Any) -> NDArray[np.float64]:
-    """Inputs as float64 rows, ``(n, features)``."""
+    """Return inputs as float64 rows, ``(n, features)``."""
     array = np.asarray(x, dtype=np.float64)
     return array.reshape(len(array), -1)
 
 
 def fresh(model: Any) -> Any:
-    """An unfitted estimator with the same settings."""
+    """Return an unfitted estimator with the same settings."""
     return importlib.import_module("sklearn.base").clone(model)
 
 
 def seeded(model: Any, rng: Rng) -> Any:
-    """The same estimator with its random state from a stream, if it has one."""
+    """Return the same estimator with its random state from a stream, if it has one."""
     if "random_state" in model.get_params():
         model.set_params(random_state=rng.key % (1 << 31))
     return model
@@ -83,15 +83,15 @@ class EstimatorLearner(OpaqueLearner):
             raise DataError(f"a {kind} for a {task} task", where="model", remedy="choose an estimator for this task")
 
     def usable(self, data: Any) -> Any:
-        """Those with a label."""
+        """Return those with a label."""
         return known_rows(data, "a scikit-learn estimator")
 
     def prime(self, model: Any) -> Any:
-        """A fitted clone, to give parameters to: with classes, shapes and everything else that ``predict`` needs."""
+        """Return a fitted clone, to give parameters to: with classes, shapes and everything else that ``predict`` needs."""
         raise NotImplementedError
 
     def read(self, model: Any) -> Tree:
-        """The parameters of a fitted estimator, fresh arrays of at least one dimension."""
+        """Return the parameters of a fitted estimator, fresh arrays of at least one dimension."""
         raise NotImplementedError
 
     def write(self, model: Any, params: Tree) -> Any:
@@ -108,27 +108,27 @@ class EstimatorLearner(OpaqueLearner):
         return x, np.zeros(shape)
 
     def target(self, y: Any) -> NDArray[Any]:
-        """Labels or target values as the estimator wants them."""
+        """Return labels or target values as the estimator wants them."""
         values = np.asarray(y)
         if self.classes is not None:
             return values.reshape(-1)
         return values.reshape(-1) if self.outputs == 1 else values.reshape(len(values), -1)
 
     def made(self, params: Tree) -> Any:
-        """A fresh estimator with these parameters."""
+        """Return a fresh estimator with these parameters."""
         return self.write(copy.deepcopy(self.template), params)
 
     def init(self, rng: Rng) -> Tree:
-        """Zeros."""
+        """Start with zeros."""
         del rng
         return {name: np.zeros_like(value) for name, value in self.read(self.template).items()}
 
     def export(self, params: Tree) -> Any:
-        """A fitted estimator of the user's own class."""
+        """Return a fitted estimator of the user's own class."""
         return self.made(params)
 
     def scores(self, params: Tree, x: Any) -> NDArray[np.float64]:
-        """Predictions ``(n, outputs)`` of a regressor; log-probabilities or margins ``(n, classes)`` of a classifier.
+        """Return predictions ``(n, outputs)`` of a regressor; log-probabilities or margins ``(n, classes)`` of a classifier.
 
         Two classes have one column: the log-odds or margin of the second.
         """
@@ -143,7 +143,7 @@ class EstimatorLearner(OpaqueLearner):
         return logs[:, 1:] - logs[:, :1] if len(self.classes) == 2 else logs
 
     def evaluate(self, params: Tree, data: Any) -> dict[str, float]:
-        """Sums over a data set.
+        """Return sums over a data set.
 
         The loss is the squared error of a regressor, the log-loss of a classifier with probabilities, else the hinge loss (for more than
         two classes, its mean over one-against-all margins).
@@ -174,7 +174,7 @@ def _losses(z: NDArray[np.float64], label: NDArray[Any], probabilities: bool) ->
 
 
 def _classes(data: Any) -> NDArray[np.int64]:
-    """Every class of the federation, also where no single client has them all."""
+    """Return every class of the federation, also where no single client has them all."""
     if getattr(data, "task", None) == "binary":
         return np.array([-1, 1])
     count = getattr(data, "classes", None)

@@ -21,7 +21,7 @@ _COUNTING = ("BernoulliNB", "ComplementNB", "MultinomialNB")
 
 
 def is_bayes(model: Any) -> bool:
-    """Whether an estimator is a naive Bayes model with sums for statistics."""
+    """Return whether an estimator is a naive Bayes model with sums for statistics."""
     return type(model).__module__.startswith("sklearn.naive_bayes") and (
         type(model).__name__ in _COUNTING or type(model).__name__ == "GaussianNB"
     )
@@ -46,18 +46,18 @@ class BayesLearner(EstimatorLearner):
         return hasattr(self.template, "var_")
 
     def prime(self, model: Any) -> Any:
-        """One pass over made-up rows; its statistics are overwritten."""
+        """Return one pass over made-up rows; its statistics are overwritten."""
         x, y = self.rows()
         return model.partial_fit(np.abs(x), y, classes=self.classes)
 
     def read(self, model: Any) -> Tree:
-        """Zero statistics of the right shapes."""
+        """Return zero statistics of the right shapes."""
         shape = (len(model.classes_), model.n_features_in_)
         names = ("sum", "square") if hasattr(model, "var_") else ("features",)
         return {"rows": np.zeros(shape[0]), **{name: np.zeros(shape) for name in names}}
 
     def fit(self, params: Tree, data: Any, rng: Rng, memory: Tree) -> tuple[Tree, Tree]:
-        """The statistics of these rows."""
+        """Return the statistics of these rows."""
         del params, rng
         x, y = flat(data.x), self.target(data.y)
         if self.gaussian:
@@ -78,14 +78,14 @@ class BayesLearner(EstimatorLearner):
         return model.partial_fit(np.zeros((1, model.n_features_in_)), model.classes_[place : place + 1])
 
     def evaluate(self, params: Tree, data: Any) -> dict[str, float]:
-        """Sums over a data set; nothing but the rows before any statistics are there."""
+        """Return sums over a data set; nothing but the rows before any statistics are there."""
         if not np.sum(params["rows"]) > 0:
             return {"n": float(len(data))}
         return super().evaluate(params, data)
 
 
 def _gaussian(model: Any, rows: NDArray[Any], sums: NDArray[Any], squares: NDArray[Any]) -> Any:
-    """Means and variances by class; a class that nobody has keeps prior ~0 and the smallest variance."""
+    """Return means and variances by class; a class that nobody has keeps prior ~0 and the smallest variance."""
     n = rows.sum()
     spread = squares.sum(axis=0) / n - (sums.sum(axis=0) / n) ** 2
     count = np.maximum(rows, 1.0)[:, None]

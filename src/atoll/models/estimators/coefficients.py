@@ -25,7 +25,7 @@ class FittedLearner(EstimatorLearner):
     """
 
     def prime(self, model: Any) -> Any:
-        """A fit on made-up rows; its coefficients are overwritten."""
+        """Return a fit on made-up rows; its coefficients are overwritten."""
         model.fit(*self.rows())
         if not hasattr(model, "coef_") or not hasattr(model, "intercept_"):
             raise ConfigError(
@@ -36,7 +36,7 @@ class FittedLearner(EstimatorLearner):
         return model
 
     def read(self, model: Any) -> Tree:
-        """``coef`` and ``intercept``."""
+        """Return ``coef`` and ``intercept``."""
         return {"coef": np.array(model.coef_, ndmin=1), "intercept": np.array(model.intercept_, ndmin=1)}
 
     def write(self, model: Any, params: Tree) -> Any:
@@ -47,7 +47,7 @@ class FittedLearner(EstimatorLearner):
         return model
 
     def fit(self, params: Tree, data: Any, rng: Rng, memory: Tree) -> tuple[Tree, Tree]:
-        """A whole fit on the client's rows."""
+        """Return a whole fit on the client's rows."""
         y = self.target(data.y)
         places = np.zeros(0, np.int64) if self.classes is None else np.searchsorted(self.classes, np.unique(y))
         if len(places) == 1:
@@ -81,7 +81,7 @@ class FittedLearner(EstimatorLearner):
             model.classes_ = self.classes if whole else self.classes[places]
 
     def _fill(self, model: Any, params: Tree, places: Any) -> Tree:
-        """The fitted rows of the classes that are here, the global ones of the others."""
+        """Return the fitted rows of the classes that are here, the global ones of the others."""
         found = self.read(model)
         if len(places) == 2:  # one row for two classes: the second against the first
             factors = self._row_share * np.array([-1.0, 1.0])

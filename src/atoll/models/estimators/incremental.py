@@ -22,7 +22,7 @@ class IncrementalLearner(EstimatorLearner):
     """
 
     def prime(self, model: Any) -> Any:
-        """One pass over made-up rows; its coefficients are overwritten."""
+        """Return one pass over made-up rows; its coefficients are overwritten."""
         if model.get_params().get("average") or model.get_params().get("early_stopping"):
             raise ConfigError(
                 "average and early_stopping keep weights beside the model's, which averaging would not see",
@@ -44,7 +44,7 @@ class IncrementalLearner(EstimatorLearner):
             model.partial_fit(x, y, classes=self.classes)
 
     def read(self, model: Any) -> Tree:
-        """``coef`` and ``intercept``."""
+        """Return ``coef`` and ``intercept``."""
         return {"coef": np.array(model.coef_, ndmin=1), "intercept": np.array(model.intercept_, ndmin=1)}
 
     def write(self, model: Any, params: Tree) -> Any:
@@ -54,7 +54,7 @@ class IncrementalLearner(EstimatorLearner):
         return model
 
     def fit(self, params: Tree, data: Any, rng: Rng, memory: Tree) -> tuple[Tree, Tree]:
-        """``epochs`` passes, each in an order of its own."""
+        """Return ``epochs`` passes, each in an order of its own."""
         return self._passes(params, data, rng, memory, self.algorithm.epochs)
 
     def fit_for(self, params: Tree, data: Any, rng: Rng, memory: Tree, epochs: int | None) -> tuple[Tree, Tree]:
@@ -77,7 +77,7 @@ class NetworkLearner(IncrementalLearner):
     """MLPClassifier and MLPRegressor. The optimiser starts afresh in every round, as FedAvg's local training does."""
 
     def prime(self, model: Any) -> Any:
-        """A pass over made-up rows with steps of no size: all attributes are there, the initial weights are untouched."""
+        """Return a pass over made-up rows with steps of no size: all attributes are there, the initial weights are untouched."""
         settings = model.get_params()
         if settings["solver"] not in ("sgd", "adam") or settings["early_stopping"]:
             raise ConfigError(
@@ -94,14 +94,14 @@ class NetworkLearner(IncrementalLearner):
         return model
 
     def init(self, rng: Rng) -> Tree:
-        """The estimator's own random weights, from the run's seed unless it has a ``random_state``."""
+        """Start with the estimator's own random weights, from the run's seed unless it has a ``random_state``."""
         model = fresh(self.template)
         if model.random_state is None:
             seeded(model, rng.child("weights"))
         return self.read(quietly(lambda: self.prime(model)))
 
     def read(self, model: Any) -> Tree:
-        """``coef_i`` and ``intercept_i`` of every layer."""
+        """Return ``coef_i`` and ``intercept_i`` of every layer."""
         layers = {f"coef_{i}": np.array(w) for i, w in enumerate(model.coefs_)}
         return {**layers, **{f"intercept_{i}": np.array(b) for i, b in enumerate(model.intercepts_)}}
 
