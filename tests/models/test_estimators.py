@@ -170,9 +170,12 @@ def test_clients_of_one_class_that_cannot_be_fitted_are_told_of():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"loss": "mse"}, "loss='mse' cannot act on SGDClassifier, which has a loss of its own"),
-        ({"algorithm": FedAvg(lr=0.5)}, "lr=0.5 cannot act on SGDClassifier, which trains by its own learning rate"),
-        ({"algorithm": FedAvg(batch_size=3)}, "batch_size=3 cannot act on SGDClassifier"),
+        ({"loss": "mse"}, "loss='mse' has no effect on SGDClassifier, which has its own loss"),
+        (
+            {"algorithm": FedAvg(lr=0.5)},
+            "lr=0.5 has no effect on SGDClassifier, which trains with its own learning rate",
+        ),
+        ({"algorithm": FedAvg(batch_size=3)}, "batch_size=3 has no effect on SGDClassifier"),
         ({"algorithm": FedAvg(steps=3)}, r"steps=3 cannot act.*leave steps out"),
     ],
 )
@@ -278,7 +281,7 @@ def test_the_learning_rate_goes_on_from_round_to_round():
         (lm.LinearRegression(), blobs, DataError, "a regressor for a classification task"),
         (lm.LogisticRegression(), line, DataError, "a classifier for a regression task"),
         (DecisionTreeClassifier(), blobs, ConfigError, "DecisionTreeClassifier has no coefficients to average"),
-        (lm.SGDClassifier(average=True), blobs, ConfigError, "average and early_stopping keep weights"),
+        (lm.SGDClassifier(average=True), blobs, ConfigError, "average and early_stopping keep other weights"),
         (lm.SGDClassifier(class_weight="balanced"), blobs, ConfigError, "SGDClassifier cannot be used here"),
         (MLPClassifier(solver="lbfgs"), blobs, ConfigError, "solver='lbfgs'"),
         (nb.GaussianNB(), blobs, CompositionError, "FedAvg trains the model at its clients, and GaussianNB is not trained, but estimated from sums"),
@@ -316,5 +319,5 @@ def test_classes_must_be_known():
         def shard(self, i):
             return blobs().shard(0)
 
-    with pytest.raises(ConfigError, match="the classes of the data are not known beforehand"):
+    with pytest.raises(ConfigError, match="the classes of the data are unknown beforehand"):
         adapt(lm.SGDClassifier(), LearnerSettings(algorithm=FedAvg()), Bare())

@@ -85,5 +85,5 @@ def test_what_makes_no_sense_is_refused():
     with pytest.raises(ConfigError, match="sizes="):
         IdleIslands([3, -1])
     private = OutputPerturbation(base=FedAvg(batch_size=None), tau=1.0, sigma=1.0)
-    with pytest.raises(CompositionError, match="IdleLearner sees no data that it could hide"):
+    with pytest.raises(CompositionError, match="IdleLearner sees no data that it could protect"):
         learner(private)

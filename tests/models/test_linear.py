@@ -89,7 +89,7 @@ def test_images_are_flattened():
 
 def test_what_does_not_fit_is_refused():
     data = islands([5])
-    with pytest.raises(DataError, match=r"the model takes 9 features and the data has 4 \(in Linear.features\)"):
+    with pytest.raises(DataError, match=r"the model takes 9 features, but the data have 4 \(in Linear.features\)"):
         atoll.models.linear(9, 3).learner(LearnerSettings(algorithm=Algorithm()), data)
     with pytest.raises(DataError, match="give the model at least 3 outputs, or number the classes from 0"):
         atoll.models.linear(4, 2).learner(LearnerSettings(algorithm=Algorithm()), data)

@@ -1,6 +1,6 @@
-"""Ready-made models, and models of your own: linear, quadratic and matrix problems in NumPy, PyTorch networks, scikit-learn estimators, a loop of yours.
+"""Ready-made models, and models of your own: linear, quadratic and matrix problems in NumPy, PyTorch networks, scikit-learn estimators, your own loop.
 
-A model's tasks keep the names that they had before this room was there: names of tasks seed random numbers.
+A model's tasks keep the names that they had before this room existed, because names of tasks seed random numbers.
 """
 
 from typing import TYPE_CHECKING

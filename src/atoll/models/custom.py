@@ -1,4 +1,4 @@
-"""A user's own training loop as a model: any code that turns parameters and data into parameters."""
+"""Your own training loop as a model: any code that turns parameters and data into parameters."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class CustomLearner:
 
     Attributes:
         init: ``rng -> params``; ``rng`` is a NumPy generator.
-        train: ``(params, data, rng) -> params``; ``data`` has ``x``, ``y`` and ``len``. The parameters are a copy and may be changed in
+        train: ``(params, data, rng) -> params``; ``data`` has ``x``, ``y`` and ``len``. The parameters are a copy and can be changed in
             place. All randomness must come from ``rng``, or runs cannot be repeated.
-        evaluate: ``(params, data) -> {"loss": ..., "accuracy": ...}``, means over the rows; anything may be measured. Clients can report
-            their ``"loss"`` to a selection rule if it is among them.
+        evaluate: ``(params, data) -> {"loss": ..., "accuracy": ...}``, means over the rows; you can measure anything. Clients can report
+            their ``"loss"`` to a selection rule if you return it.
         scores: ``(params, x) -> outputs``, for ``Evaluation(metrics=...)``.
         export: ``params -> model``, for ``result.model``; by default the parameters themselves.
 
@@ -51,7 +51,7 @@ class CustomLearner:
     export: Callable[[Tree], Any] | None = None
 
     def learner(self, settings: LearnerSettings, data: Any) -> _Custom:
-        """Ready for a data set; the functions are trusted to fit it."""
+        """Return a learner for a data set; it trusts the functions to fit the data."""
         del data
         return _Custom(self, settings)
 
@@ -60,7 +60,7 @@ class _Custom(OpaqueLearner):
     """The functions as a learner."""
 
     def __init__(self, model: CustomLearner, settings: LearnerSettings) -> None:
-        # names of tasks seed random numbers: they stay where the module goes
+        # names of tasks seed random numbers: they stay the same when the module moves
         super().__init__("atoll.learn.custom", settings)
         self.model = model
         self.reports = () if model.evaluate is None else ("loss",)
@@ -68,11 +68,11 @@ class _Custom(OpaqueLearner):
             self.scores = model.scores
 
     def init(self, rng: Rng) -> Tree:
-        """Start with the user's."""
+        """Start with the user's parameters."""
         return self.model.init(rng.generator())
 
     def fit(self, params: Tree, data: Any, rng: Rng, memory: Tree) -> tuple[Tree, Tree]:
-        """Return the user's loop, on a copy."""
+        """Run the user's loop, on a copy."""
         return self.model.train(T.map(np.array, params), data, rng.generator()), memory
 
     def evaluate(self, params: Tree, data: Any) -> dict[str, float]:
@@ -87,4 +87,4 @@ class _Custom(OpaqueLearner):
         return params if self.model.export is None else self.model.export(params)
 
     def check(self, data: Any) -> None:
-        """Nothing is known of what the functions take."""
+        """Accept all data: the requirements of the functions are unknown."""

@@ -1,4 +1,4 @@
-"""A model that learns nothing, and data that are sizes alone: rounds whose time, traffic and energy are wanted, and no training."""
+"""A model that learns nothing, and data that are only sizes: for the time, traffic and energy of rounds, without training."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ if TYPE_CHECKING:
 
 __all__ = ["IdleIslands", "IdleLearner", "IdleModel"]
 
-_SMALL = 100  # parameters of a model whose replies are kept from one round to the next
-_ROWS = 10_000  # different sizes whose replies to one message are
-_MESSAGES = 16  # different messages
+_SMALL = 100  # largest number of parameters of a model with cached replies
+_ROWS = 10_000  # largest number of different sizes with cached replies to one message
+_MESSAGES = 16  # largest number of cached messages
 
 
 class IdleIslands:
-    """Clients whose data are so many examples, and nothing in them.
+    """Clients with a number of examples each, and no content.
 
     Args:
         sizes: examples of each client.
 
     Attributes:
-        sizes: the same, ``(clients,)``.
+        sizes: examples of each client, ``(clients,)``.
         names: ``client-0``, ``client-1``, ...
     """
 
@@ -55,7 +55,7 @@ class IdleIslands:
         self.sizes = np.asarray(sizes, dtype=np.int64)
         if self.sizes.ndim != 1 or not (self.sizes >= 0).all():
             raise ConfigError(
-                f"sizes={sizes!r}", where="IdleIslands", remedy="give one number of examples a client, none below 0"
+                f"sizes={sizes!r}", where="IdleIslands", remedy="give one number of examples per client, none below 0"
             )
         self.names: Sequence[str] = [f"client-{i}" for i in range(len(self.sizes))]
 
@@ -63,19 +63,19 @@ class IdleIslands:
         return len(self.sizes)
 
     def shard(self, i: int) -> range:
-        """So many examples."""
+        """Return a range of the client's size."""
         return range(int(self.sizes[i]))
 
 
 @dataclass(frozen=True)
 class IdleModel:
-    """A model of some zeros that clients train in no time: they declare the work of their algorithm, and reply as after no step at all.
+    """A model of zeros that clients train in no time: they declare the work of their algorithm, and reply as after no step.
 
-    For studies of devices and pacings: the clock, the traffic and the energy are those of a real training of this size, and a round costs
-    microseconds a client. Any data set will do; `IdleIslands` has nothing but sizes.
+    Use it to study devices and pacings: the clock, the traffic and the energy are those of a real training of this size, and a round costs
+    microseconds per client. Any data set works; `IdleIslands` has only sizes.
 
     Attributes:
-        parameters: how many, 8 bytes each; models of devices that charge a size by decree do not mind.
+        parameters: number of parameters, 8 bytes each; device models with a fixed message size ignore it.
     """
 
     parameters: int = 1
@@ -88,7 +88,7 @@ class IdleModel:
         """Return a learner for a data set.
 
         Raises:
-            CompositionError: the algorithm promises privacy, which zeros that anyone knows cannot need.
+            CompositionError: the algorithm promises privacy, which publicly known zeros do not need.
         """
         del data
         made = IdleLearner(self, settings.algorithm)
@@ -99,12 +99,12 @@ class IdleModel:
 class IdleLearner(Reporting):
     """The idle model as a learner; its parameters are ``{"w": (parameters,)}``, zero at the start."""
 
-    lacks: ClassVar[Mapping[Capability, str]] = {RELEASES: "sees no data that it could hide"}
+    lacks: ClassVar[Mapping[Capability, str]] = {RELEASES: "sees no data that it could protect"}
 
     def __init__(self, model: IdleModel, algorithm: Algorithm) -> None:
         self.model, self.algorithm = model, algorithm
         self._answers: dict[str, _Answers] = {}
-        # A block is like its members only where clients remember and draw nothing.
+        # A block equals its members only if clients keep no state and draw nothing.
         alike = not algorithm.overrides("client_init") and not algorithm.overrides("draw")
         many = self._many if alike else None
         self.train = Task("atoll.learn.idle:train", self._train, many=many, load=load_of(self.algorithm))
@@ -121,7 +121,7 @@ class IdleLearner(Reporting):
         return {}
 
     def check(self, data: Any) -> None:
-        """Any data will do."""
+        """Accept all data."""
 
     def evaluate(self, params: Tree, data: Any) -> dict[str, float]:
         """Return no loss."""
@@ -146,7 +146,7 @@ class IdleLearner(Reporting):
     def _reply(
         self, contact: _Contact, n: int, batches: float, state: Tree, rng: Rng
     ) -> tuple[dict[str, Aggregate], Tree]:
-        """Return every pass of the phase, from its start to its finish without a step between."""
+        """Run every pass of the phase, from start to finish without steps."""
         broadcast, passes = contact.broadcast, contact.passes
         work = LocalWork(float(n), batches)
         reply: dict[str, Aggregate] = {}
@@ -168,7 +168,7 @@ class IdleLearner(Reporting):
         yield Batch(np.arange(len(cohort)), self._answered(message).rows(sizes))
 
     def _answered(self, message: Tree) -> _Answers:
-        """Return the answers to a message; those to the same message are made once, where they are small enough to keep."""
+        """Return the answers to a message, cached per message if they are small enough."""
         if self.model.parameters > _SMALL:
             return _Answers(self, message)
         key = fingerprint(message)
@@ -183,7 +183,7 @@ class IdleLearner(Reporting):
 
 
 class _Contact:
-    """What a message asks of everyone whom it goes to, worked out once."""
+    """What a message asks of its receivers, computed once."""
 
     def __init__(self, learner: IdleLearner, message: Tree) -> None:
         self.broadcast, self.passes = message["broadcast"], learner.algorithm.passes(message["phase"])
@@ -191,24 +191,24 @@ class _Contact:
         self._load = functools.partial(declared, learner.algorithm, message=message)
 
     def batches(self, sizes: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return mini-batches of one pass at clients with so many examples."""
+        """Return the number of mini-batches of one pass for clients of these sizes."""
         return self._load(sizes).batches / len(self.passes)
 
 
 class _Answers:
-    """What clients that remember and draw nothing reply to one message: a table with a row for each different size."""
+    """Replies of clients without state and random draws to one message: a table with one row per different size."""
 
     def __init__(self, learner: IdleLearner, message: Tree) -> None:
         self._learner, self._contact = learner, _Contact(learner, message)
         self._forget()
 
     def _forget(self) -> None:
-        self._sizes = np.zeros(0, dtype=np.int64)  # of each row
+        self._sizes = np.zeros(0, dtype=np.int64)  # size of each row
         self._order = self._sizes  # rows by size
         self._table: dict[str, Aggregate] = {}
 
     def rows(self, sizes: NDArray[np.int64]) -> dict[str, Aggregate]:
-        """Return a block whose client ``i`` has ``sizes[i]`` examples."""
+        """Return a block in which client ``i`` has ``sizes[i]`` examples."""
         places = self._places(sizes)
         missing = self._sizes[places] != sizes if len(self._sizes) else np.ones(len(sizes), dtype=bool)
         if missing.any():
@@ -220,15 +220,15 @@ class _Answers:
         return {name: _taken(block, places) for name, block in self._table.items()}
 
     def _places(self, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the row of each size, where there is one."""
+        """Return the row of each size, if there is one."""
         if not len(self._sizes):
             return sizes
         found = np.searchsorted(self._sizes, sizes, sorter=self._order)
         return self._order[np.minimum(found, len(self._order) - 1)]
 
     def _learn(self, sizes: NDArray[np.int64]) -> None:
-        """Add rows for other sizes."""
-        rng, batches = Rng(0), self._contact.batches(sizes)  # nothing is drawn from it
+        """Add rows for new sizes."""
+        rng, batches = Rng(0), self._contact.batches(sizes)  # not used for draws
         pairs = zip(sizes.tolist(), batches.tolist(), strict=True)
         replies = [self._learner._reply(self._contact, n, steps, None, rng)[0] for n, steps in pairs]
         made = {name: stacked([reply[name] for reply in replies]) for name in replies[0]}
@@ -238,12 +238,12 @@ class _Answers:
 
 
 def _joined(above: Aggregate, below: Aggregate) -> Aggregate:
-    """Return a block with the rows of two."""
+    """Return a block with the rows of both."""
     value = T.map(lambda *leaves: np.concatenate(leaves), above.value, below.value)
     return above.with_value(value, np.concatenate([np.atleast_1d(block.weight) for block in (above, below)]))
 
 
 def _taken(block: Aggregate, places: NDArray[np.int64]) -> Aggregate:
-    """Return a block whose client ``i`` has the row ``places[i]`` of another."""
+    """Return a block in which client ``i`` has row ``places[i]`` of ``block``."""
     weight = block.weight[places] if np.ndim(block.weight) else block.weight
     return block.with_value(T.map(lambda leaf: leaf[places], block.value), weight)

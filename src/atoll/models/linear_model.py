@@ -1,4 +1,4 @@
-"""Linear models in NumPy: softmax, least-squares and hinge. Small, exact, no PyTorch needed; also the oracle of the fast paths."""
+"""Linear models in NumPy: softmax, least-squares and hinge. They are small and exact, need no PyTorch, and are the oracle of the fast paths."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Linear:
         outputs: classes, or targets of a regression.
         loss: ``"cross_entropy"`` (softmax), ``"mse"`` (half the squared error is *not* taken: ``mean (z - y)^2``) or ``"hinge"``
             (labels -1/+1, ``mean max(0, 1 - y z)``); ``"auto"`` follows the data.
-        l2: weight decay, ``l2/2 ||W||^2`` is added to the loss.
+        l2: weight decay; ``l2/2 ||W||^2`` is added to the loss.
     """
 
     features: int
@@ -54,7 +54,7 @@ class Linear:
         if loss == "auto":
             loss = "mse" if getattr(data, "task", "classification") == "regression" else "cross_entropy"
         if loss not in ("cross_entropy", "mse", "hinge"):
-            own = "; a PyTorch model, such as nn.Linear, takes a loss of your own" if callable(loss) else ""
+            own = "; a PyTorch model, such as nn.Linear, takes your own loss" if callable(loss) else ""
             raise ConfigError(f"loss={loss!r}", where="Linear", remedy=f"use 'cross_entropy', 'mse' or 'hinge'{own}")
         made = LinearLearner(self, loss, settings)
         made.check(data)
@@ -81,14 +81,14 @@ class LinearLearner(Reporting):
         self.report = self.survey("atoll.learn.linear:report")
 
     def init(self, rng: Rng) -> Tree:
-        """Start with zeros: the problem is convex, and every start is as good."""
+        """Start with zeros: the problem is convex, so every start works equally well."""
         del rng
         shape = (self.model.features, self.model.outputs)
         return {"weight": np.zeros(shape), "bias": np.zeros(self.model.outputs)}
 
     @property
     def margins(self) -> bool:
-        """Whether the loss is a function of ``y w^T x`` of one margin, the log-loss of two classes."""
+        """Whether the loss is a function of one margin ``y w^T x``: the log-loss of two classes."""
         return self.loss == "cross_entropy" and self.model.outputs == 2
 
     @property
@@ -98,7 +98,7 @@ class LinearLearner(Reporting):
 
     @property
     def lacks(self) -> Mapping[Capability, str]:
-        """Why it does not offer a capability."""
+        """Reasons for capabilities that the model does not offer."""
         return {CURVATURE: f"with loss {self.loss!r} has none"}
 
     def buffers(self) -> Tree:
@@ -112,14 +112,14 @@ class LinearLearner(Reporting):
             columns = int(np.prod(np.shape(sample.x)[1:]))
             if columns != self.model.features:
                 raise DataError(
-                    f"the model takes {self.model.features} features and the data has {columns}",
+                    f"the model takes {self.model.features} features, but the data have {columns}",
                     where="Linear.features",
-                    remedy="set features to the data's",
+                    remedy="set features to that of the data",
                 )
             self._fitting(sample)
 
     def _fitting(self, data: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Return inputs and targets of a data set whose targets the outputs can be compared with."""
+        """Return inputs and targets of a data set, after checking that the targets fit the outputs."""
         data = known_rows(data, "Linear")
         x, y = np.asarray(data.x), np.asarray(data.y)
         shape, where = (len(x), self.model.outputs), "Linear.outputs"
@@ -132,7 +132,7 @@ class LinearLearner(Reporting):
         return x, y
 
     def _steps_of(self, data: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Return inputs and targets of all rows for training, with the targets masked whose label is missing: such rows fill mini-batches and do not count."""
+        """Return inputs and targets of all rows for training. Missing labels are masked: such rows fill mini-batches but do not count."""
         known = known_rows(data, "Linear")
         found = self._fitting(known)
         if known is data:
@@ -148,7 +148,7 @@ class LinearLearner(Reporting):
         return np.asarray(flat @ params["weight"] + params["bias"])
 
     def pullback(self, params: Tree, x: Any, slope: Any) -> Tree:
-        """Return the gradient of ``sum(slope * scores)``: what a derivative by the scores, ``(n, outputs)``, means for the parameters."""
+        """Return the gradient of ``sum(slope * scores)`` by the parameters, for a derivative by the scores, ``(n, outputs)``."""
         del params
         flat = np.asarray(x, dtype=np.float64).reshape(len(x), -1)
         return {"weight": flat.T @ slope, "bias": np.sum(slope, axis=0)}
@@ -156,7 +156,7 @@ class LinearLearner(Reporting):
     def loss_gradient(self, params: Tree, x: Any, y: Any) -> tuple[float, Tree]:
         """Return the mean loss and its gradient."""
         x, y = _labelled(x, y)
-        if not len(y):  # a mini-batch without a label: the penalty alone
+        if not len(y):  # a mini-batch without labels: only the penalty
             return self._penalty(params), {"weight": self.model.l2 * params["weight"], "bias": 0.0 * params["bias"]}
         flat = np.asarray(x, dtype=np.float64).reshape(len(x), -1)
         z = flat @ params["weight"] + params["bias"]
@@ -186,7 +186,7 @@ class LinearLearner(Reporting):
         return {"weight": flat.T @ turn / len(flat) + self.model.l2 * vector["weight"], "bias": turn.mean(axis=0)}
 
     def _slope(self, z: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return loss of each example, and its derivative by the scores."""
+        """Return the loss of each example, and its derivative by the scores."""
         if self.loss == "cross_entropy":
             shifted = z - z.max(axis=1, keepdims=True)
             log_sum = np.log(np.exp(shifted).sum(axis=1))
@@ -239,7 +239,7 @@ class LinearLearner(Reporting):
 
 
 def _labelled(x: Any, y: Any) -> tuple[Any, Any]:
-    """Return the rows of a mini-batch whose targets are not masked."""
+    """Return the rows of a mini-batch with unmasked targets."""
     if not isinstance(y, np.ma.MaskedArray):
         return x, y
     there = ~np.ma.getmaskarray(y).reshape(len(y), -1).any(axis=1)

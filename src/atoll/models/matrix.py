@@ -31,11 +31,11 @@ __all__ = [
 class MatrixRegression:
     """``f_k(X) = sum_j (<X, D_j> - y_j)^2``: a **sum** over a client's observations, with ``x`` of shape ``(n, rows, columns)`` and ``y`` of ``(n,)``.
 
-    A mini-batch of ``b`` of a client's ``n`` observations counts ``n / b`` times, so that its gradient is right on average.
+    A mini-batch of ``b`` of a client's ``n`` observations counts ``n / b`` times, so that its gradient is unbiased.
 
     Attributes:
-        rows: of the matrix.
-        columns: of the matrix.
+        rows: rows of the matrix.
+        columns: columns of the matrix.
     """
 
     rows: int
@@ -81,7 +81,7 @@ class MatrixRegressionLearner(Reporting):
         """Refuse observations of another shape.
 
         Raises:
-            DataError: client 0's are not ``(n, rows, columns)``.
+            DataError: client 0's observations are not ``(n, rows, columns)``.
         """
         found, wanted = np.shape(data.shard(0).x), (self.model.rows, self.model.columns)
         if len(found) != 3 or found[1:] != wanted:
@@ -136,12 +136,12 @@ class MatrixRegressionLearner(Reporting):
 
 
 def matrix_observations(clients: int = 8, dim: int = 10, rank: int = 2, rows: int = 40, seed: int = 0) -> Any:
-    """Return a planted matrix of low rank seen through Gaussian observations with noise 0.1.
+    """Return Gaussian observations, with noise 0.1, of a planted matrix of low rank.
 
     NumPy's ``default_rng(seed)`` draws the truth ``A B / sqrt(rank)`` with normal factors, then all clients' ``D_j``, then the noise.
 
     Returns:
-        One island a client.
+        One island per client.
     """
     from atoll.data import Dataset, Islands
 
@@ -172,7 +172,7 @@ def low_rank_value(islands: Any, matrix: Any, weight: float, regulariser: str = 
 
 
 def low_rank_optimum(islands: Any, weight: float, rounds: int = 4000) -> tuple[np.ndarray, float]:
-    """Return the optimum of the pooled problem with the nuclear norm, and its value, by accelerated proximal gradient (Beck, Teboulle 2009)."""
+    """Return the optimum of the pooled problem with the nuclear norm and its value, by accelerated proximal gradient (Beck, Teboulle 2009)."""
     shards = [islands.shard(k) for k in range(len(islands))]
     shape = np.shape(shards[0].x)[1:]
     flat = np.vstack([np.reshape(np.asarray(s.x), (len(s.y), -1)) for s in shards])

@@ -1,4 +1,4 @@
-"""Networks of PyTorch, built when they are asked for."""
+"""PyTorch networks, built on request."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _nn() -> Any:
 
 
 def logistic(features: int, classes: int) -> Callable[[], nn.Module]:
-    """Multinomial logistic regression in PyTorch, ``softmax(x W + b)``."""
+    """Return multinomial logistic regression in PyTorch, ``softmax(x W + b)``."""
     require_count("logistic", features=features, classes=classes)
 
     def make() -> nn.Module:
@@ -67,13 +67,13 @@ def cnn(
     Args:
         shape: ``(channels, height, width)`` of an image.
         outputs: classes.
-        channels: of each convolution.
+        channels: output channels of each convolution.
         dense: width of the dense layer.
     """
     require_count("cnn", outputs=outputs, dense=dense, **{f"channels[{i}]": n for i, n in enumerate(channels)})
     if min(shape[1:]) < 2 * len(channels) + 2:
         raise ConfigError(
-            f"shape={shape}: {len(channels)} convolutions and a pool leave nothing of it",
+            f"shape={shape}: the images are too small for {len(channels)} convolutions and a pool",
             where="cnn",
             remedy=f"use images of at least {2 * len(channels) + 2} by {2 * len(channels) + 2}, or fewer channels",
         )

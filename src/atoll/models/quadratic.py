@@ -1,4 +1,4 @@
-"""Quadratic objectives: the problem whose answer is known, for laws and convergence tables."""
+"""Quadratic objectives: a problem with a known answer, for laws and convergence tables."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["Quadratic", "QuadraticLearner", "minimiser", "quadratics"]
 class Quadratic:
     """``f_k(w) = 1/2 w^T H_k w - b_k^T w``, with ``H_k`` the client's rows ``x`` and ``b_k`` its targets ``y``.
 
-    A client has as many rows as the problem has dimensions, and a gradient wants them all: use ``batch_size=None``.
+    A client has as many rows as the problem has dimensions, and a gradient needs them all: use ``batch_size=None``.
 
     Attributes:
         dim: length of ``w``.
@@ -65,7 +65,7 @@ class QuadraticLearner(Reporting):
         return {}
 
     def check(self, data: Any) -> None:
-        """Refuse a client whose rows are no square matrix, and mini-batches of its rows.
+        """Refuse clients with rows other than a square matrix, and mini-batches.
 
         Raises:
             DataError: the data do not fit.
@@ -79,7 +79,7 @@ class QuadraticLearner(Reporting):
             )
         if self.algorithm.batch_of(self.model.dim) < self.model.dim:
             raise DataError(
-                f"mini-batches of {self.algorithm.batch_of(self.model.dim)} take some rows of a quadratic",
+                f"mini-batches of {self.algorithm.batch_of(self.model.dim)} take only some rows of a quadratic",
                 where="Quadratic",
                 remedy="use batch_size=None; noise= makes the gradients stochastic",
             )
@@ -95,7 +95,7 @@ class QuadraticLearner(Reporting):
         return {"w": x @ vector["w"]}
 
     def evaluate(self, params: Tree, data: Any) -> dict[str, float]:
-        """Return the value, counted once a client."""
+        """Return the value, counted once per client."""
         return {"n": 1.0, "loss_sum": self.loss_gradient(params, np.asarray(data.x), np.asarray(data.y))[0]}
 
     def personal(self, params: Tree, state: Tree) -> Tree:
@@ -129,13 +129,13 @@ class QuadraticLearner(Reporting):
 
 
 def quadratics(clients: int = 10, dim: int = 20, seed: int = 0) -> Any:
-    """Strongly convex quadratics that disagree: eigenvalues log-uniform in [0.1, 10], minima ``3 N(0, I)``.
+    """Return strongly convex quadratics that disagree: eigenvalues log-uniform in [0.1, 10], minima ``3 N(0, I)``.
 
-    With ``seed=0`` and the default sizes these are the ten problems that the convergence table is measured on: NumPy's
-    ``default_rng(seed)`` draws for each client in turn a normal matrix, whose QR factor turns the axes, the eigenvalues and the minimum.
+    With ``seed=0`` and the default sizes, these are the ten problems of the convergence table. NumPy's
+    ``default_rng(seed)`` draws for each client in turn a normal matrix (its QR factor rotates the axes), the eigenvalues and the minimum.
 
     Returns:
-        One island a client; ``x`` is ``H_k`` and ``y`` is ``b_k``.
+        One island per client; ``x`` is ``H_k`` and ``y`` is ``b_k``.
     """
     from atoll.data import Dataset, Islands
 

@@ -1,4 +1,4 @@
-"""What models bring: the parts that a configuration names under ``model``."""
+"""The parts that a configuration names under ``model``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["PARTS"]
 
 
 def _made_anew(make: Callable[[], Any]) -> Any:
-    """Return a model; of a PyTorch module, what makes it: its first weights then follow the run's seed, and no generator of the process."""
+    """Return a model or, for a PyTorch module, its factory: the initial weights then follow the run's seed, not the process's generator."""
     made = make()
     torch = sys.modules.get("torch")
     return make if torch is not None and isinstance(made, torch.nn.Module) else made

@@ -13,8 +13,8 @@ naive Bayes             counts and sums: GaussianNB, MultinomialNB,            `
                         BernoulliNB, ComplementNB
 ======================  =====================================================  ==================================
 
-The estimator's own settings (learning rate, penalty, solver) rule the local training; the algorithm's ``epochs`` count passes, and its ``lr``,
-``batch_size`` and ``steps`` can do nothing: set to anything but their defaults they are refused, and so is a ``loss``. The estimator given is
+The estimator's own settings (learning rate, penalty, solver) control the local training. The algorithm's ``epochs`` count passes. Its ``lr``,
+``batch_size`` and ``steps`` have no effect, so Atoll refuses them unless they are defaults; it also refuses a ``loss``. The given estimator is
 never changed.
 """
 
@@ -33,11 +33,11 @@ __all__ = ["adapt"]
 
 
 def adapt(model: Any, settings: LearnerSettings, data: Any) -> OpaqueLearner:
-    """Make a learner of a scikit-learn estimator.
+    """Make a learner from a scikit-learn estimator.
 
     Raises:
-        ConfigError: this kind of estimator cannot be trained federatedly.
-        CompositionError: the algorithm does not fit the estimator, or a setting of the training could not act on it.
+        ConfigError: this kind of estimator does not support federated training.
+        CompositionError: the algorithm does not fit the estimator, or a setting of the training has no effect on it.
         DataError: the estimator does not fit the data.
     """
     from .bayes import BayesLearner, is_bayes
@@ -64,19 +64,19 @@ _IDLE = {"lr": "learning rate", "decay": "learning rate", "batch_size": "batch s
 
 
 def _refuse_idle(name: str, settings: LearnerSettings, algorithm: Any) -> None:
-    """Refuse what was set and could not act: the estimator trains by its own settings."""
+    """Refuse settings without effect: the estimator trains by its own settings."""
     if settings.loss != "auto":
         raise CompositionError(
-            f"loss={settings.loss!r} cannot act on {name}, which has a loss of its own",
+            f"loss={settings.loss!r} has no effect on {name}, which has its own loss",
             where="Training.loss",
-            remedy="leave loss out, and choose the estimator's own, as in SGDClassifier(loss='log_loss')",
+            remedy="leave loss out, and set the estimator's own, as in SGDClassifier(loss='log_loss')",
         )
     defaults = {field.name: field.default for field in fields(algorithm)}
     for setting, word in _IDLE.items():
         value = getattr(algorithm, setting, None)
         if defaults.get(setting, MISSING) is not MISSING and value != defaults[setting]:
             raise CompositionError(
-                f"{setting}={value!r} cannot act on {name}, which trains by its own {word}",
+                f"{setting}={value!r} has no effect on {name}, which trains with its own {word}",
                 where=type(algorithm).__name__,
-                remedy=f"leave {setting} out: {type(algorithm).__name__}'s epochs count passes, and the rest are settings of the estimator",
+                remedy=f"leave {setting} out: {type(algorithm).__name__}'s epochs count passes, and the estimator has all other settings",
             )

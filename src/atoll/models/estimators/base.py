@@ -1,4 +1,4 @@
-"""What all estimators share: classes known beforehand, parameters in and out, evaluation."""
+"""The shared part of all estimators: classes known beforehand, parameters in and out, evaluation."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def fresh(model: Any) -> Any:
 
 
 def seeded(model: Any, rng: Rng) -> Any:
-    """Return the same estimator with its random state from a stream, if it has one."""
+    """Return the same estimator with a random state from a stream, if it has one."""
     if "random_state" in model.get_params():
         model.set_params(random_state=rng.key % (1 << 31))
     return model
 
 
 def quietly(call: Callable[[], Any]) -> Any:
-    """Call without warnings of convergence, which a few local steps are not meant to reach, and of clients smaller than a batch."""
+    """Call without warnings about convergence, which a few local steps do not reach, and about clients smaller than a batch."""
     exceptions = importlib.import_module("sklearn.exceptions")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", exceptions.ConvergenceWarning)
@@ -53,8 +53,8 @@ class EstimatorLearner(OpaqueLearner):
 
     Args:
         model: the estimator; never changed.
-        settings: what the training wants.
-        data: the federated data set, for its classes and features.
+        settings: the training's settings.
+        data: the federated data set; its classes and features are used.
     """
 
     def __init__(self, model: Any, settings: LearnerSettings, data: Any) -> None:
@@ -87,19 +87,19 @@ class EstimatorLearner(OpaqueLearner):
         return known_rows(data, "a scikit-learn estimator")
 
     def prime(self, model: Any) -> Any:
-        """Return a fitted clone, to give parameters to: with classes, shapes and everything else that ``predict`` needs."""
+        """Return a fitted clone to write parameters into, with everything that ``predict`` needs, such as classes and shapes."""
         raise NotImplementedError
 
     def read(self, model: Any) -> Tree:
-        """Return the parameters of a fitted estimator, fresh arrays of at least one dimension."""
+        """Return the parameters of a fitted estimator, as new arrays of at least one dimension."""
         raise NotImplementedError
 
     def write(self, model: Any, params: Tree) -> Any:
-        """Give parameters to a primed estimator; return it."""
+        """Write parameters into a primed estimator; return it."""
         raise NotImplementedError
 
     def rows(self) -> tuple[NDArray[np.float64], NDArray[Any]]:
-        """Made-up rows that name every class, to prime an estimator with."""
+        """Return made-up rows that contain every class, to prime an estimator."""
         count = 2 * len(self.classes) if self.classes is not None else 4
         x = np.random.Generator(np.random.Philox(0)).normal(size=(count, self.features))
         if self.classes is not None:
@@ -108,7 +108,7 @@ class EstimatorLearner(OpaqueLearner):
         return x, np.zeros(shape)
 
     def target(self, y: Any) -> NDArray[Any]:
-        """Return labels or target values as the estimator wants them."""
+        """Return labels or target values in the estimator's form."""
         values = np.asarray(y)
         if self.classes is not None:
             return values.reshape(-1)
@@ -145,7 +145,7 @@ class EstimatorLearner(OpaqueLearner):
     def evaluate(self, params: Tree, data: Any) -> dict[str, float]:
         """Return sums over a data set.
 
-        The loss is the squared error of a regressor, the log-loss of a classifier with probabilities, else the hinge loss (for more than
+        The loss is the squared error of a regressor, the log-loss of a classifier with probabilities, otherwise the hinge loss (for more than
         two classes, its mean over one-against-all margins).
         """
         data = self.usable(data)
@@ -174,13 +174,13 @@ def _losses(z: NDArray[np.float64], label: NDArray[Any], probabilities: bool) ->
 
 
 def _classes(data: Any) -> NDArray[np.int64]:
-    """Return every class of the federation, also where no single client has them all."""
+    """Return every class of the federation, even if no single client has them all."""
     if getattr(data, "task", None) == "binary":
         return np.array([-1, 1])
     count = getattr(data, "classes", None)
     if count is None:
         raise ConfigError(
-            "the classes of the data are not known beforehand",
+            "the classes of the data are unknown beforehand",
             where="data",
             remedy="give the data set `classes` (atoll.data.Dataset(..., classes=...))",
         )

@@ -1,4 +1,4 @@
-"""Naive Bayes: the statistics of all clients' rows are the sum of theirs."""
+"""Naive Bayes: the statistics of all rows are the sum of the clients' statistics."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _COUNTING = ("BernoulliNB", "ComplementNB", "MultinomialNB")
 
 
 def is_bayes(model: Any) -> bool:
-    """Return whether an estimator is a naive Bayes model with sums for statistics."""
+    """Return whether an estimator is a naive Bayes model with sums as statistics."""
     return type(model).__module__.startswith("sklearn.naive_bayes") and (
         type(model).__name__ in _COUNTING or type(model).__name__ == "GaussianNB"
     )
@@ -31,13 +31,13 @@ class BayesLearner(EstimatorLearner):
     """GaussianNB, MultinomialNB, BernoulliNB, ComplementNB, with ``SufficientStatistics``: the model of the pooled rows.
 
     Statistics of a class: its rows, and for counting models the sum of (binarised) features, for the Gaussian model the sums of features and of
-    their squares; its variances are ``E[x^2] - E[x]^2``, so scale features whose mean is large against their spread.
+    their squares; its variances are ``E[x^2] - E[x]^2``, so scale features with a mean that is large compared with their spread.
     """
 
     offers: ClassVar[frozenset[Capability]] = frozenset({STATISTICS})
 
     def _loss_of(self, sums: Mapping[str, float], n: int, name: str = "loss") -> tuple[Tree, float]:
-        """There is no loss, and no weight, before there are statistics."""
+        """Return the mean loss and its weight; without statistics, a weight of 0."""
         return super()._loss_of(sums, n if "loss_sum" in sums else 0, name)
 
     @property
@@ -46,7 +46,7 @@ class BayesLearner(EstimatorLearner):
         return hasattr(self.template, "var_")
 
     def prime(self, model: Any) -> Any:
-        """Return one pass over made-up rows; its statistics are overwritten."""
+        """Run one pass over made-up rows; its statistics are overwritten."""
         x, y = self.rows()
         return model.partial_fit(np.abs(x), y, classes=self.classes)
 
@@ -67,25 +67,25 @@ class BayesLearner(EstimatorLearner):
         return {"rows": np.array(model.class_count_), "features": np.array(model.feature_count_)}, memory
 
     def write(self, model: Any, params: Tree) -> Any:
-        """Give statistics to a primed model."""
+        """Write statistics into a primed model."""
         rows = np.asarray(params["rows"], dtype=np.float64)
         if hasattr(model, "var_"):
             return _gaussian(model, rows, np.asarray(params["sum"]), np.asarray(params["square"]))
-        # A row of zeros adds nothing but itself: it makes the model compute its probabilities from the counts.
+        # A row of zeros adds only itself: it makes the model compute its probabilities from the counts.
         place = int(rows.argmax())
         model.class_count_ = rows - np.eye(len(rows))[place]
         model.feature_count_ = np.array(params["features"], dtype=np.float64)
         return model.partial_fit(np.zeros((1, model.n_features_in_)), model.classes_[place : place + 1])
 
     def evaluate(self, params: Tree, data: Any) -> dict[str, float]:
-        """Return sums over a data set; nothing but the rows before any statistics are there."""
+        """Return sums over a data set; only the number of rows before there are statistics."""
         if not np.sum(params["rows"]) > 0:
             return {"n": float(len(data))}
         return super().evaluate(params, data)
 
 
 def _gaussian(model: Any, rows: NDArray[Any], sums: NDArray[Any], squares: NDArray[Any]) -> Any:
-    """Return means and variances by class; a class that nobody has keeps prior ~0 and the smallest variance."""
+    """Return means and variances by class; a class that no client has keeps prior ~0 and the smallest variance."""
     n = rows.sum()
     spread = squares.sum(axis=0) / n - (sums.sum(axis=0) / n) ** 2
     count = np.maximum(rows, 1.0)[:, None]

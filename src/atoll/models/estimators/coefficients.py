@@ -1,4 +1,4 @@
-"""Estimators with ``fit`` and coefficients: every client fits, the coefficients are averaged."""
+"""Estimators with ``fit`` and coefficients: every client fits, and the server averages the coefficients."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ __all__ = ["FittedLearner"]
 class FittedLearner(EstimatorLearner):
     """Linear models with ``fit``: LogisticRegression, LinearRegression, Ridge, LinearSVC, ...
 
-    A fit that converges does not depend on where it starts: one round is all there is (one-shot averaging; McDonald et al. 2009). With
-    ``warm_start=True`` and few iterations (``max_iter``), rounds go on from the global model, as in FedAvg. A client that lacks some
-    classes leaves their coefficients as they are; a client with one class alone cannot fit, counts for nothing and is told of.
+    A fit that converges does not depend on its start, so one round is enough (one-shot averaging; McDonald et al. 2009). With
+    ``warm_start=True`` and few iterations (``max_iter``), rounds continue from the global model, as in FedAvg. A client that lacks some
+    classes leaves their coefficients unchanged. A client with only one class cannot fit and does not count; Atoll warns about it.
     """
 
     def prime(self, model: Any) -> Any:
-        """Return a fit on made-up rows; its coefficients are overwritten."""
+        """Fit on made-up rows; the coefficients are overwritten."""
         model.fit(*self.rows())
         if not hasattr(model, "coef_") or not hasattr(model, "intercept_"):
             raise ConfigError(
@@ -47,12 +47,12 @@ class FittedLearner(EstimatorLearner):
         return model
 
     def fit(self, params: Tree, data: Any, rng: Rng, memory: Tree) -> tuple[Tree, Tree]:
-        """Return a whole fit on the client's rows."""
+        """Run a whole fit on the client's rows."""
         y = self.target(data.y)
         places = np.zeros(0, np.int64) if self.classes is None else np.searchsorted(self.classes, np.unique(y))
         if len(places) == 1:
             warnings.warn(
-                f"{type(self.template).__name__} cannot be fitted to one class: clients with rows of one class alone count for nothing. "
+                f"{type(self.template).__name__} cannot be fitted to one class: clients with rows of only one class do not count. "
                 "Use an estimator with partial_fit (SGDClassifier(loss='log_loss')), which learns from such clients too, or another partition",
                 RuntimeWarning,
                 stacklevel=2,
@@ -66,7 +66,7 @@ class FittedLearner(EstimatorLearner):
         return (self.read(model) if whole else self._fill(model, params, places)), memory
 
     def _start(self, model: Any, params: Tree, whole: bool, places: Any) -> None:
-        """Begin at the global model, or at its rows for the classes that are here."""
+        """Start at the global model, or at its rows for the client's classes."""
         coef, intercept = np.array(params["coef"]), np.array(params["intercept"])
         if whole:
             coef = coef.reshape(np.shape(self.template.coef_))
@@ -81,7 +81,7 @@ class FittedLearner(EstimatorLearner):
             model.classes_ = self.classes if whole else self.classes[places]
 
     def _fill(self, model: Any, params: Tree, places: Any) -> Tree:
-        """Return the fitted rows of the classes that are here, the global ones of the others."""
+        """Return the fitted rows of the client's classes, and the global rows of the others."""
         found = self.read(model)
         if len(places) == 2:  # one row for two classes: the second against the first
             factors = self._row_share * np.array([-1.0, 1.0])
@@ -93,5 +93,5 @@ class FittedLearner(EstimatorLearner):
 
     @property
     def _row_share(self) -> float:
-        """Of two classes' margin, the part in each one's row: softmax rows differ by it, one-against-all rows are it."""
+        """Each row's share of the margin of two classes: softmax rows differ by the margin, one-against-all rows equal it."""
         return 0.5 if hasattr(self.template, "predict_proba") else 1.0

@@ -18,14 +18,14 @@ __all__ = ["IncrementalLearner", "NetworkLearner"]
 class IncrementalLearner(EstimatorLearner):
     """Linear models with ``partial_fit``: SGDClassifier, SGDRegressor, Perceptron.
 
-    A client remembers the number of its own steps ``t_``, so that a decreasing learning rate goes on from round to round.
+    A client keeps its own step count ``t_``, so that a decreasing learning rate continues from round to round.
     """
 
     def prime(self, model: Any) -> Any:
-        """Return one pass over made-up rows; its coefficients are overwritten."""
+        """Run one pass over made-up rows; its coefficients are overwritten."""
         if model.get_params().get("average") or model.get_params().get("early_stopping"):
             raise ConfigError(
-                "average and early_stopping keep weights beside the model's, which averaging would not see",
+                "average and early_stopping keep other weights besides the model's, which averaging would miss",
                 where=type(model).__name__,
                 remedy="set average=False, early_stopping=False",
             )
@@ -48,17 +48,17 @@ class IncrementalLearner(EstimatorLearner):
         return {"coef": np.array(model.coef_, ndmin=1), "intercept": np.array(model.intercept_, ndmin=1)}
 
     def write(self, model: Any, params: Tree) -> Any:
-        """Set both; fresh arrays, for ``partial_fit`` writes into them."""
+        """Set both as new arrays, because ``partial_fit`` writes into them."""
         model.coef_ = np.array(params["coef"], order="C").reshape(np.shape(model.coef_))
         model.intercept_ = np.array(params["intercept"], order="C").reshape(np.shape(model.intercept_))
         return model
 
     def fit(self, params: Tree, data: Any, rng: Rng, memory: Tree) -> tuple[Tree, Tree]:
-        """Return ``epochs`` passes, each in an order of its own."""
+        """Return the result of ``epochs`` passes, each in its own order."""
         return self._passes(params, data, rng, memory, self.algorithm.epochs)
 
     def fit_for(self, params: Tree, data: Any, rng: Rng, memory: Tree, epochs: int | None) -> tuple[Tree, Tree]:
-        """So many passes; where the algorithm counts steps, whole fits."""
+        """Run ``epochs`` passes, or whole fits if the algorithm counts steps."""
         if epochs is None or self.algorithm.steps is not None:
             return super().fit_for(params, data, rng, memory, epochs)
         return self._passes(params, data, rng, memory, epochs)
@@ -74,10 +74,10 @@ class IncrementalLearner(EstimatorLearner):
 
 
 class NetworkLearner(IncrementalLearner):
-    """MLPClassifier and MLPRegressor. The optimiser starts afresh in every round, as FedAvg's local training does."""
+    """MLPClassifier and MLPRegressor. The optimiser starts anew in every round, like FedAvg's local training."""
 
     def prime(self, model: Any) -> Any:
-        """Return a pass over made-up rows with steps of no size: all attributes are there, the initial weights are untouched."""
+        """Run a pass over made-up rows with zero steps: it creates all attributes and keeps the initial weights."""
         settings = model.get_params()
         if settings["solver"] not in ("sgd", "adam") or settings["early_stopping"]:
             raise ConfigError(
@@ -89,7 +89,7 @@ class NetworkLearner(IncrementalLearner):
         model.set_params(solver="sgd", learning_rate_init=1e-300, alpha=0.0)
         self._pass(model, *self.rows())
         model.set_params(**wanted)
-        del model._optimizer  # made anew by the next partial_fit
+        del model._optimizer  # the next partial_fit makes a new one
         model.t_ = 0
         return model
 
