@@ -374,7 +374,7 @@ def test_a_method_without_sense_is_refused():
         lambda: QSVRG(compressor=STC(0.1)),
     ):
         with pytest.raises(
-            ConfigError, match=r"(TopK|Sign|STC) is biased, and \w+ needs an unbiased compressor.*MemSGD"
+            ConfigError, match=r"(TopK|Sign|STC) is biased, but \w+ needs an unbiased compressor.*MemSGD"
         ):
             biased()
     with pytest.raises(ConfigError, match="RandomK is biased"):

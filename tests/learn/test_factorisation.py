@@ -120,7 +120,7 @@ def test_a_sum_over_one_user_would_give_it_away_and_is_refused():
     factorise(HALF, count=1, rounds=12, observe=views.append, reducer=Alone())
     read = ratings_from_sums(views, 1.0, ["user-00"])["user-00"]
     np.testing.assert_allclose(read[HALF[0]], RATINGS[0][HALF[0]], atol=1e-8)
-    with pytest.raises(CompositionError, match="1 parties are asked and a sum needs 2"):
+    with pytest.raises(CompositionError, match="1 parties are asked, but a sum needs 2"):
         factorise(HALF, rounds=1, cohort=1)
 
 

@@ -79,5 +79,5 @@ def test_where_the_mean_led_to_travels_only_where_it_is_elsewhere():
 
 
 def test_steps_that_differ_with_the_clients_sizes_are_refused():
-    with pytest.raises(ConfigError, match=r"steps=None: clients of different sizes.*give steps="):
+    with pytest.raises(ConfigError, match=r"steps=None: clients of different sizes.*set steps="):
         FedCOMGATE(lr=0.1)

@@ -135,13 +135,13 @@ def test_torch_gives_the_same_one_by_one_and_in_blocks(algorithm):
 def test_what_does_not_go_together_is_refused():
     for bad, match in (
         ({"parts": 0}, "parts=0"),
-        ({"batch_size": 8}, "give parts= and epochs="),
+        ({"batch_size": 8}, "set parts= and epochs="),
         ({"steps": 3}, "whole epochs visit all"),
     ):
         with pytest.raises(ConfigError, match=match):
             LocalSAGA(**bad)
     job = atoll.Training(model=Quadratic(3), algorithm=LocalSAGA(parts=2), selection=atoll.Everyone())
-    with pytest.raises(atoll.AtollError, match="mini-batches of 2 take some rows of a quadratic"):
+    with pytest.raises(atoll.AtollError, match="mini-batches of 2 take only some rows of a quadratic"):
         atoll.simulate(job, quadratics(2, 3), engine="inline")
     assert T.size(LocalSAGA(parts=5).client_init({"w": np.zeros(7)})["table"]) == 35
     assert replace(LocalSAGA(), parts=2).parts == 2

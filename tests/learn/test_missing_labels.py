@@ -81,5 +81,5 @@ def test_holes_within_a_row_are_refused() -> None:
 
 
 def test_a_loss_of_ones_own_needs_a_pytorch_model() -> None:
-    with pytest.raises(AtollError, match=r"a PyTorch model, such as nn\.Linear, takes a loss of your own"):
+    with pytest.raises(AtollError, match=r"a PyTorch model, such as nn\.Linear, takes your own loss"):
         _trained(_islands(), loss=lambda output, target: output)

@@ -218,7 +218,7 @@ def test_measuring_what_is_not_there_is_refused():
         (lambda: Ditto(lr=0.5, lam=10.0), "overshoots the global model"),
         (lambda: Ditto(personal_lr=0.0), r"personal_lr=0\.0"),
         (lambda: Ditto(personal_epochs=0), "personal_epochs=0"),
-        (lambda: Ditto(personal_epochs=2, steps=5), "both take as many"),
+        (lambda: Ditto(personal_epochs=2, steps=5), "both take the same number"),
     ],
 )
 def test_bad_settings_are_refused(make, match):

@@ -134,7 +134,7 @@ def test_bad_scores_are_refused():
         selection_probabilities([0.1, 0.2], -1.0)
     with pytest.raises(ConfigError, match="for 2 clients"):
         selection_probabilities([0.1, 0.2], [1.0, 2.0, 3.0])
-    with pytest.raises(DataError, match="one finite number a client"):
+    with pytest.raises(DataError, match="one finite number per client"):
         selection_probabilities([0.1, np.inf])
-    with pytest.raises(DataError, match="one finite number a client"):
+    with pytest.raises(DataError, match="one finite number per client"):
         selection_probabilities([])

@@ -532,7 +532,7 @@ def test_a_torch_model_gives_what_numpy_gives(algorithm, engine):
         (lambda: GIANT(armijo=0.9), r"armijo=0\.9"),
         (lambda: GIANT(halvings=-1), "halvings=-1"),
         (lambda: GIANT(lr=0.0), r"lr=0\.0"),
-        (lambda: DANE(), r"mu=None: it is in units of curvature.*lr \* eta \* L / 2"),
+        (lambda: DANE(), r"mu=None: mu is in units of curvature.*lr \* eta \* L / 2"),
         (lambda: DANE(mu=-0.1), r"mu=-0\.1"),
         (lambda: DANE(mu=0.1, eta=0.0), r"eta=0\.0"),
         (lambda: DANE(mu=0.1, iterations=0), "iterations=0"),
@@ -564,9 +564,9 @@ def test_bad_options_are_refused(make, match):
 
 def test_models_too_large_for_whole_hessians_are_refused():
     job = atoll.Training(model=Quadratic(20), algorithm=FedNL(most=19))
-    with pytest.raises(ConfigError, match="20 parameters, and each client would form a Hessian of 20 x 20"):
+    with pytest.raises(ConfigError, match="20 parameters, each client would form a Hessian of 20 x 20"):
         atoll.simulate(job, quadratics(), engine="inline")
-    with pytest.raises(ConfigError, match="columns=21 and a model of 20"):
+    with pytest.raises(ConfigError, match="columns=21 for a model of 20"):
         atoll.simulate(job.replace(algorithm=FLECS(columns=21)), quadratics(), engine="inline")
 
 

@@ -1,7 +1,7 @@
-"""The alternating direction method of multipliers where messages differ by client or a task has its own shape: programs over a federation.
+"""The alternating direction method of multipliers with messages that differ by client, or tasks of their own shape: programs over a federation.
 
-Methods whose server combines one sum are algorithms of a ``Training`` and lie in ``atoll.learn.algorithms``: LFedADMM, FedADMM, CEADMM, FastADMM,
-AndersonADMM. Names here are loaded when they are first used, because those algorithms use parts of this room.
+Methods with a server that combines one sum are algorithms of a ``Training`` in ``atoll.learn.algorithms``: LFedADMM, FedADMM, CEADMM, FastADMM,
+AndersonADMM. Names here load at first use, because those algorithms use parts of this room.
 """
 
 from typing import TYPE_CHECKING

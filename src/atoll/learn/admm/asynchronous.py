@@ -1,4 +1,4 @@
-"""AsyncADMM: consensus ADMM whose server goes on when some workers have reported and none is too old."""
+"""AsyncADMM: consensus ADMM in which the server continues when some workers have reported and none is too old."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def overdue(age: Array, most: int) -> Array:
-    """The bounded delay: whom the next update has to wait for, lest its last report be ``most`` updates old after it.
+    """Return the workers that the next update must wait for, or their last reports would be ``most`` updates old after it.
 
     Args:
         age: updates since each worker's last report.
@@ -35,7 +35,7 @@ def overdue(age: Array, most: int) -> Array:
 
 @task
 def worker_step(island: Any, message: Tree) -> dict[str, Aggregate]:
-    """``x = argmin f(x) + <l, x> + (rho/2) ||x - z||^2``, ``l += rho (x - z)``; the reply is what ``x + l / rho`` changed by."""
+    """Compute ``x = argmin f(x) + <l, x> + (rho/2) ||x - z||^2``, ``l += rho (x - z)``; reply with the change of ``x + l / rho``."""
     z, rho = message["z"], message["rho"]
     x, y = local_data(island, len(z), message["loss"])
     state = island.state or {"x": np.zeros(len(z)), "dual": np.zeros(len(z))}
@@ -49,21 +49,21 @@ def worker_step(island: Any, message: Tree) -> dict[str, Aggregate]:
 class AsyncADMM:
     """Consensus ADMM with a partial barrier.
 
-    The server updates ``z = mean(x_i + l_i / rho)`` when at least ``min_arrivals`` workers have reported since the last update and nobody's last report is
-    ``max_age`` updates old or older; what the others reported last stays in the mean. Only reporters are sent the new ``z``.
+    The server updates ``z = mean(x_i + l_i / rho)`` when at least ``min_arrivals`` workers have reported since the last update and no worker's last report is
+    ``max_age`` updates old or older; the last reports of the others stay in the mean. Only reporters receive the new ``z``.
 
-    ``PartialBarrier`` is the same pace for trainings: with ``CEADMM(solver="exact")`` on quadratics it gives the same ``z``.
+    ``PartialBarrier`` is the same pacing for trainings: with ``CEADMM(solver="exact")`` on quadratics, it gives the same ``z``.
 
-    A program in the clock's time: ``atoll.simulate(AsyncADMM(dim=15).program, islands)`` returns ``z``. With ``min_arrivals`` = all it is synchronous.
-    A checkpoint after every update when the run has a folder; work under way goes on from there.
+    It is a program in the clock's time: ``atoll.simulate(AsyncADMM(dim=15).program, islands)`` returns ``z``. With ``min_arrivals`` = all, it is synchronous.
+    If the run has a folder, it writes a checkpoint after every update; work under way continues from there.
 
     Attributes:
         dim: length of the model.
-        rho: penalty, positive.
+        rho: the penalty, positive.
         min_arrivals: ``S_min``, at least 1.
         max_age: ``tau``, at least 1.
-        updates: of ``z``.
-        loss: of ``atoll.learn.admm.losses.LOSSES``.
+        updates: number of updates of ``z``.
+        loss: one of ``atoll.learn.admm.losses.LOSSES``.
     """
 
     dim: int
@@ -90,11 +90,11 @@ class AsyncADMM:
         check_loss(self.loss, "AsyncADMM")
 
     async def program(self, fed: Federation) -> Array:
-        """Run it.
+        """Run the program.
 
         Raises:
-            CompositionError: ``min_arrivals`` is more than there are workers.
-            QuorumError: workers that are waited for will never report.
+            CompositionError: ``min_arrivals`` exceeds the number of workers.
+            QuorumError: awaited workers will never report.
         """
         n = len(fed.parties)
         if self.min_arrivals > n:
@@ -127,7 +127,7 @@ class AsyncADMM:
             arrived = await fed.arrivals(1)
             if not len(arrived):
                 raise QuorumError(
-                    f"{len(handles)} of {self.min_arrivals} workers reported, {len(waiting)} are too old, and nothing is under way",
+                    f"{len(handles)} of {self.min_arrivals} workers reported, {len(waiting)} reports are too old, and nothing is under way",
                     where="AsyncADMM",
                     remedy="lower min_arrivals, raise max_age, or leave out workers that fail",
                 )

@@ -1,4 +1,4 @@
-"""Rating recovery: what the server of a matrix factorisation can compute from what it saw."""
+"""Rating recovery: what the server of a matrix factorisation can compute from its view."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def ratings_from_messages(views: Sequence[ServerView], rho: float) -> dict[str, Array]:
-    """Every user's ratings from the clear protocol, exactly: two views of a user are enough.
+    """Return every user's ratings from the clear protocol, exactly: two views of a user are enough.
 
     The ``x``-step is ``2 m (x - r) + rho (x - u_old V^T) + pi_old = 0``, the message ``s = rho x + pi`` and ``pi = pi_old + rho (x - u V^T)``. So
-    ``2 m (r - x) = rho (u - u_old) V^T + pi`` where everything on the right but ``pi`` is known, and ``pi`` follows from ``pi_old`` and ``s``:
-    ``2 rho x = s - pi_old + rho u V^T``. ``pi`` begins at zero. Where nothing was rated the right side vanishes: the mask is read too.
+    ``2 m (r - x) = rho (u - u_old) V^T + pi`` where everything on the right except ``pi`` is known, and ``pi`` follows from ``pi_old`` and ``s``:
+    ``2 rho x = s - pi_old + rho u V^T``. ``pi`` starts at zero. The right side vanishes for items not rated, so the server also reads the mask.
 
     Args:
-        views: of all rounds, in order, from the first.
+        views: the server's views of all rounds, in order, from the first.
         rho: the penalty, which every party knows.
 
     Returns:
-        User -> ratings ``(items,)``, with NaN where it rated nothing.
+        User -> ratings ``(items,)``, with NaN for items not rated.
     """
     dual: dict[str, Array] = {}
     profile: dict[str, Array] = {}
@@ -44,15 +44,15 @@ def ratings_from_messages(views: Sequence[ServerView], rho: float) -> dict[str, 
 
 
 def ratings_from_sums(views: Sequence[ServerView], rho: float, names: Sequence[str]) -> dict[str, Array]:
-    """The best guess from sums: the cohort's change of ``(A, B)`` read as if one user had made it.
+    """Return the best guess from sums: the cohort's change of ``(A, B)`` treated as if it came from one user.
 
-    ``B = s^T u`` has rank 1 for one user, and then its singular vectors give ``s`` and ``u`` up to a sign: the clear attack goes on from there. Of two
-    users or more it gives a mixture, the same for all.
+    ``B = s^T u`` has rank 1 for one user. Its singular vectors then give ``s`` and ``u`` up to a sign, and the clear attack continues from there. For two
+    users or more, it gives a mixture, the same for all.
 
     Args:
-        views: of all rounds, in order, from the first.
+        views: the server's views of all rounds, in order, from the first.
         rho: the penalty.
-        names: of the users.
+        names: names of the users.
     """
     guesses: list[ServerView] = []
     square, cross = np.zeros_like(views[0].sums["A"]), np.zeros_like(views[0].sums["B"])

@@ -1,4 +1,4 @@
-"""3-block decentralised ADMM for matrix factorisation, with the server seeing every user's message or sums alone."""
+"""3-block decentralised ADMM for matrix factorisation, in which the server sees every user's message, or only sums."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 @dataclass(frozen=True)
 class ServerView:
-    """What the server saw in one round.
+    """The server's view of one round.
 
     Attributes:
-        round: 1-based.
-        items: ``V`` that it published, ``(items, rank)``.
+        round: the 1-based round.
+        items: the published ``V``, ``(items, rank)``.
         replies: user -> ``{"message": rho x + pi, "u": u}``; empty in aggregate form.
-        sums: ``A`` and ``B``, summed over the cohort; empty in clear.
+        sums: ``A`` and ``B``, summed over the cohort; empty in clear form.
     """
 
     round: int
@@ -47,12 +47,12 @@ class Factorised:
 
     Attributes:
         items: the item profiles ``V``, ``(items, rank)``. The users keep theirs.
-        objective: ``sum_i ||m_i (u_i V^T - r_i)||^2 + user_weight sum ||u_i|| + item_weight ||V||_*``, of the last round in which everyone was there.
+        objective: ``sum_i ||m_i (u_i V^T - r_i)||^2 + user_weight sum ||u_i|| + item_weight ||V||_*``, of the last round with all users.
         primal: ``sqrt(sum_i ||x_i - u_i V^T||^2)`` of the last cohort.
         dual: ``rho ||U||_F ||V - V_old||_F``.
         balance: ``user_weight sum ||u_i||`` and ``item_weight ||V||_*``, equal at a stationary point.
-        rounds: done.
-        reason: why it stopped.
+        rounds: number of rounds done.
+        reason: why the program stopped.
     """
 
     items: Array
@@ -68,26 +68,26 @@ class Factorised:
 class MatrixFactorisation:
     """``min sum_i ||m_i (u_i V^T - r_i)||^2 + user_weight sum_i ||u_i||_2 + item_weight ||V||_*`` over user profiles and item profiles, by ADMM on ``x_i = u_i V^T``.
 
-    A program: ``atoll.simulate(MatrixFactorisation(items=20).program, islands)``. A client is a user; its rows are ``x = (n,)`` or ``(n, 1)`` numbers of
+    It is a program: ``atoll.simulate(MatrixFactorisation(items=20).program, islands)``. A client is a user; its rows are ``x = (n,)`` or ``(n, 1)`` numbers of
     items and ``y = (n,)`` ratings. User: ``x_i``, ``u_i``, ``pi_i`` (see ``user_step``). Server: ``inner`` times
     ``V <- SVT(V - eta (rho V A - B), item_weight eta)`` with ``A = sum u_i^T u_i``, ``B = sum (rho x_i + pi_i)^T u_i``, ``eta = 1 / (rho ||A||)``.
 
-    ``form="clear"`` is the printed protocol: each user sends ``(rho x_i + pi_i, u_i)``, from which the server computes its ratings
-    (`atoll.learn.admm.attack`). ``form="aggregate"``, the default, sends the change of ``(A_i, B_i)`` to a reducer that shows sums: the same iterates,
-    ``M D + D^2`` floats up. What sums over few users and ``V`` tell remains. Not convex, three blocks: no guarantee of convergence is known.
+    ``form="clear"`` is the printed protocol: each user sends ``(rho x_i + pi_i, u_i)``, from which the server can compute the ratings
+    (`atoll.learn.admm.attack`). ``form="aggregate"``, the default, sends the change of ``(A_i, B_i)`` to a reducer that reveals sums: the same iterates,
+    ``M D + D^2`` floats up. Sums over few users and ``V`` still reveal something. With three nonconvex blocks, no convergence guarantee is known.
 
     Attributes:
         items: ``M``.
         rank: ``D``, latent dimensions.
-        rho: penalty, positive.
+        rho: the penalty, positive.
         user_weight: ``lambda``, not negative.
         item_weight: ``mu``, not negative.
-        inner: proximal steps for ``V`` a round.
-        rounds: at most.
-        cohort: users a round; ``None`` is all.
+        inner: proximal steps for ``V`` per round.
+        rounds: the largest number of rounds.
+        cohort: users per round; ``None`` is all.
         form: ``"aggregate"`` or ``"clear"``.
-        reducer: of the aggregate form.
-        tolerance: stop where primal and dual residual are both below it; 0 never.
+        reducer: the reducer of the aggregate form.
+        tolerance: stop when primal and dual residual are both below it; 0 never stops.
         observe: called with a ``ServerView`` after every round.
     """
 
@@ -131,10 +131,10 @@ class MatrixFactorisation:
             require_count(where, cohort=self.cohort)
 
     async def program(self, fed: Federation) -> Factorised:
-        """Run it; a checkpoint after every round when the run has a folder.
+        """Run the program, with a checkpoint after every round if the run has a folder.
 
         Raises:
-            CompositionError: a cohort larger than the population, or a secure reducer with the clear form's single replies.
+            CompositionError: the cohort is larger than the population, or a secure reducer meets the clear form's single replies.
         """
         if self.cohort is not None and self.cohort > len(fed.parties):
             raise CompositionError(
@@ -192,7 +192,7 @@ class MatrixFactorisation:
         return {**state, "items": fresh, "round": number, "done": done, "norms": norms, "facts": facts}
 
     def _absorbed(self, state: Tree, value: Tree, replies: Tree) -> Tree:
-        """``A`` and ``B`` with this round's replies: sums of changes, or those of the last reply of every user."""
+        """Return ``A`` and ``B`` with this round's replies: sums of changes, or of the last reply of every user."""
         if not replies:
             return {**state, "A": state["A"] + value["A"], "B": state["B"] + value["B"]}
         users = {**state["users"], **{name: part.value for name, part in replies.items()}}
@@ -201,7 +201,7 @@ class MatrixFactorisation:
         return {**state, "users": users, "A": profiles.T @ profiles, "B": messages.T @ profiles}
 
     def _minimised(self, items: Array, square: Array, cross: Array) -> Array:
-        """``inner`` proximal gradient steps on ``item_weight ||V||_* + (rho/2) <V A, V> - <B, V>``."""
+        """Return ``inner`` proximal gradient steps on ``item_weight ||V||_* + (rho/2) <V A, V> - <B, V>``."""
         top = self.rho * float(np.linalg.norm(square, 2))
         if top == 0.0:
             return items

@@ -28,8 +28,8 @@ class Agreed:
     """The result.
 
     Attributes:
-        models: of the nodes, in the order of the federation, ``(nodes, dim)``.
-        spread: the largest distance of a node's model from their mean.
+        models: the nodes' models, in the order of the federation, ``(nodes, dim)``.
+        spread: the largest distance of a node's model from the mean.
     """
 
     models: Array
@@ -38,7 +38,7 @@ class Agreed:
 
 @task
 def meet(island: Any, message: Tree) -> Tree:
-    """A node learns who its neighbours are, and begins at zero."""
+    """Store a node's neighbours, and start at zero."""
     dim = int(message["dim"])
     island.state = {"neighbours": list(message["neighbours"]), "x": np.zeros(dim), "dual": np.zeros(dim)}
     return {}
@@ -46,7 +46,7 @@ def meet(island: Any, message: Tree) -> Tree:
 
 @task
 def node_step(island: Any, message: Tree) -> Tree:
-    """The multiplier from the models that came by mail, then the model, posted to the neighbours; the last time only the multiplier."""
+    """Update the multiplier from the received models, then the model, and post it to the neighbours; in the last step only the multiplier."""
     state, c = island.state, message["c"]
     x, dual, names = state["x"], state["dual"], state["neighbours"]
     others = (
@@ -75,15 +75,15 @@ def node_step(island: Any, message: Tree) -> Tree:
 class DADMM:
     """``min sum_i f_i(x)`` over a connected graph: ``x_i = argmin f_i(x) + <a_i, x> + c sum_j ||x - (x_i + x_j)/2||^2``, ``a_i += c sum_j (x_i - x_j)``.
 
-    ``sum_i a_i = 0`` always. A program: ``atoll.simulate(DADMM(dim=15).program, islands)``; models go from neighbour to neighbour in sealed envelopes,
-    one a round and edge each way. Everyone takes part in every round. A checkpoint after every round when the run has a folder.
+    ``sum_i a_i = 0`` always. It is a program: ``atoll.simulate(DADMM(dim=15).program, islands)``; neighbours exchange models in sealed letters,
+    one per round, edge and direction. All nodes take part in every round. If the run has a folder, it writes a checkpoint after every round.
 
     Attributes:
         dim: length of the model.
-        graph: who is whose neighbour.
-        c: penalty, positive.
-        loss: of ``atoll.learn.admm.losses.LOSSES``.
-        rounds: of them.
+        graph: the neighbours of each node.
+        c: the penalty, positive.
+        loss: one of ``atoll.learn.admm.losses.LOSSES``.
+        rounds: number of rounds.
     """
 
     dim: int
@@ -113,10 +113,10 @@ class DADMM:
         return {"linearised": False, "rho": 0.0}
 
     async def program(self, fed: Federation) -> Agreed:
-        """Run it.
+        """Run the program.
 
         Raises:
-            ConfigError: the graph changes over time, or does not connect everyone.
+            ConfigError: the graph changes over time, or is not connected.
         """
         neighbours, n = self._neighbours(fed), len(fed.parties)
         state = await fed.restore({"round": 0, "mail": {}})
@@ -140,9 +140,7 @@ class DADMM:
     def _neighbours(self, fed: Federation) -> list[list[str]]:
         names, where = [party.name for party in fed.parties], type(self).__name__
         if self.graph.changes:
-            raise ConfigError(
-                f"{self.graph} changes over time", where=f"{where}.graph", remedy="use a graph that stays"
-            )
+            raise ConfigError(f"{self.graph} changes over time", where=f"{where}.graph", remedy="use a fixed graph")
         found: list[list[str]] = [[] for _ in names]
         for i, j in self.graph.edges(len(names), fed.rng.child("graph")).tolist():
             found[i].append(names[j])
@@ -165,7 +163,7 @@ class DLM(DADMM):
     """DADMM with its local problem linearised: ``x_i -= (grad f_i(x_i) + a_i + c sum_j (x_i - x_j)) / (2 c deg_i + rho)``.
 
     Attributes:
-        rho: curvature added to the step, positive; about half the smoothness of the losses or more.
+        rho: curvature added to the step, positive; use about half the smoothness of the losses, or more.
     """
 
     rho: float = 10.0

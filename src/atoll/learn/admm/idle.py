@@ -1,4 +1,4 @@
-"""Clients without rows in ADMM: a loss of zero, whose minimiser is known."""
+"""Clients without rows in ADMM: a loss of zero with a known minimiser."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ __all__ = ["or_rest", "present"]
 
 
 def present(steps: Any) -> Any:
-    """1.0 for a client that took a step, 0.0 for one that has no rows."""
+    """Return 1.0 for a client that took a step, 0.0 for one without rows."""
     return 1.0 * (steps > 0)
 
 
 def or_rest(here: Any, found: Tree, rest: Tree) -> Tree:
-    """``found`` of a client that is ``present``, to the bit, else ``rest``.
+    """Return ``found``, bit for bit, for a client that is ``present``, otherwise ``rest``.
 
-    Without rows nobody steps, and a multiplier that followed ``rho (x - z)`` all the same would pull ``z`` to where ``x`` stood still.
+    A client without rows takes no step. If its multiplier still followed ``rho (x - z)``, it would pull ``z`` to the client's constant ``x``.
     """
     return T.add(T.scale(found, here), T.scale(rest, 1.0 - here))

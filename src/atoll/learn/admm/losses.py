@@ -1,4 +1,4 @@
-"""Local losses whose ADMM subproblem has an exact solution, by name: a task carries names, never code."""
+"""Local losses with an exact solution of the ADMM subproblem, by name: a task sends names, never code."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ LOSSES = ("least_squares", "quadratic", "logistic")
 
 
 def check_loss(name: str, where: str) -> None:
-    """Refuse a loss that is not known.
+    """Refuse an unknown loss.
 
     Raises:
-        ConfigError: with the nearest name.
+        ConfigError: names the nearest known loss.
     """
     require_choice(where, "loss", name, LOSSES)
 
 
 def local_data(island: Any, dim: int, loss: str) -> tuple[Array, Array]:
-    """A party's ``x`` and ``y``.
+    """Return a party's ``x`` and ``y``.
 
     Raises:
-        DataError: ``x`` has another number of columns, a quadratic is no square matrix, or labels of a logistic loss are not -1 and 1.
+        DataError: ``x`` has another number of columns, a quadratic is not a square matrix, or labels of a logistic loss are not -1 and 1.
     """
     x, y = np.asarray(island.data.x, np.float64), np.asarray(island.data.y, np.float64)
     wanted = (dim, dim) if loss == "quadratic" else (len(y), dim)
@@ -45,7 +45,7 @@ def local_data(island: Any, dim: int, loss: str) -> tuple[Array, Array]:
 
 
 def value(loss: str, x: Array, y: Array, w: Array) -> float:
-    """The loss."""
+    """Return the loss."""
     if loss == "least_squares":
         return 0.5 * float(((x @ w - y) ** 2).sum())
     if loss == "quadratic":
@@ -54,7 +54,7 @@ def value(loss: str, x: Array, y: Array, w: Array) -> float:
 
 
 def gradient(loss: str, x: Array, y: Array, w: Array) -> Array:
-    """Its gradient, ``(dim,)``."""
+    """Return its gradient, ``(dim,)``."""
     if loss == "least_squares":
         return np.asarray(x.T @ (x @ w - y))
     if loss == "quadratic":
@@ -63,10 +63,10 @@ def gradient(loss: str, x: Array, y: Array, w: Array) -> Array:
 
 
 def solve(loss: str, x: Array, y: Array, linear: Array, rho: float, center: Array) -> Array:
-    """``argmin_w f(w) + <linear, w> + (rho/2) ||w - center||^2``, exact: a linear system, or Newton's method with halved steps until it stands.
+    """Return ``argmin_w f(w) + <linear, w> + (rho/2) ||w - center||^2``, exactly: by a linear system, or Newton's method with halved steps until it converges.
 
     Args:
-        loss: of ``LOSSES``.
+        loss: one of ``LOSSES``.
         x: rows, or the matrix.
         y: targets.
         linear: ``(dim,)``.

@@ -1,4 +1,4 @@
-"""MOCHA (Smith et al. 2017): multi-task learning through the dual, the baseline of the ADMM for it."""
+"""MOCHA (Smith et al. 2017): multi-task learning through the dual, the baseline for the multi-task ADMM."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 @task
 def mocha_step(island: Any, message: Tree) -> dict[str, Aggregate]:
-    """Coordinate passes over ``1/2 ||a + D||^2 + <D, y> - <X^T D, w> + (curvature/2) ||X^T D||^2`` in ``D``; the reply is ``-X^T D``."""
+    """Run coordinate passes over ``1/2 ||a + D||^2 + <D, y> - <X^T D, w> + (curvature/2) ||X^T D||^2`` in ``D``; reply with ``-X^T D``."""
     w, curvature = message["w"], message["curvature"]
     x, y = local_data(island, len(w), "least_squares")
     dual = np.zeros(len(y)) if island.state is None else island.state["dual"].copy()
@@ -41,18 +41,18 @@ def mocha_step(island: Any, message: Tree) -> dict[str, Aggregate]:
 
 @dataclass(frozen=True, kw_only=True)
 class Mocha:
-    """``min_{W, Omega} sum_t 1/2 ||X_t w_t - y_t||^2 + coupling tr(W Omega^-1 W^T) + ridge ||W||_F^2``: a client a task, everyone in every round.
+    """``min_{W, Omega} sum_t 1/2 ||X_t w_t - y_t||^2 + coupling tr(W Omega^-1 W^T) + ridge ||W||_F^2``: one client per task, all clients in every round.
 
     With ``K = (2 coupling Omega^-1 + 2 ridge I)^-1`` and ``V = [v_t]``, ``v_t = -X_t^T a_t``, the model is ``W = V K``. A node improves its dual ``a_t`` by
-    coordinate passes on its own subproblem and sends what ``v_t`` changed by. Every ``refresh`` rounds ``Omega = (W^T W)^(1/2) / tr``.
+    coordinate passes on its own subproblem and sends the change of ``v_t``. Every ``refresh`` rounds, ``Omega = (W^T W)^(1/2) / tr``.
 
     Attributes:
         dim: length of a column.
         coupling: weight between the tasks, not negative.
         ridge: weight of the columns, positive.
-        passes: of coordinate ascent a round: the accuracy of the local solution.
+        passes: passes of coordinate ascent per round, which set the accuracy of the local solution.
         refresh: rounds between updates of ``Omega``; ``None`` leaves it at ``I / tasks``.
-        rounds: of them.
+        rounds: number of rounds.
     """
 
     dim: int
@@ -80,12 +80,12 @@ class Mocha:
             raise ConfigError(f"coupling={self.coupling}", where="Mocha", remedy="use a weight of 0 or more")
 
     async def program(self, fed: Federation) -> Array:
-        """Run it and return ``W``, ``(dim, clients)``."""
+        """Run the program and return ``W``, ``(dim, clients)``."""
         n = len(fed.parties)
         state = await fed.restore({"V": np.zeros((self.dim, n)), "omega": np.eye(n) / n, "round": 0})
         while state["round"] < self.rounds:
             number, kernel = state["round"] + 1, self._kernel(state["omega"])
-            # Updates of all nodes are added: the local curvature covers what the others do meanwhile.
+            # Updates of all nodes add up: the local curvature accounts for the others' simultaneous updates.
             stretch = float((np.abs(kernel).sum(axis=1) / np.diag(kernel)).max())
             model, dual = state["V"] @ kernel, state["V"].copy()
             for t in range(n):
@@ -102,12 +102,12 @@ class Mocha:
 
     def _kernel(self, omega: Array) -> Array:
         n = len(omega)
-        # Omega may have lost rank: (c Omega^-1 + r I)^-1 = Omega (c I + r Omega)^-1 needs no inverse of it.
+        # Omega can be singular: (c Omega^-1 + r I)^-1 = Omega (c I + r Omega)^-1 needs no inverse of it.
         return np.asarray(np.linalg.solve(2.0 * self.coupling * np.eye(n) + 2.0 * self.ridge * omega, omega))
 
     def _omega(self, model: Array) -> Array:
         values, turn = np.linalg.eigh(model.T @ model)
         root = np.sqrt(np.maximum(values, 0.0))
-        # A little of the identity keeps every task in touch with its own data.
+        # A small multiple of the identity keeps every task tied to its own data.
         root = root / max(float(root.sum()), 1e-300) + 1e-6
         return np.asarray((turn * (root / root.sum())) @ turn.T)

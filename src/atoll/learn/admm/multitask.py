@@ -1,4 +1,4 @@
-"""Decentralised ADMM for multi-task learning: a column of the model a task, tasks coupled by a regulariser at the server."""
+"""Decentralised ADMM for multi-task learning: one column of the model per task, with tasks coupled by a regulariser at the server."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 @task
 def multitask_step(island: Any, message: Tree) -> dict[str, Aggregate]:
-    """``x = argmin f(x) + <l, x - z> + (rho/2) ||x - z||^2``, ``l += rho (x - z)``; the reply is what ``rho x + l`` changed by."""
+    """Compute ``x = argmin f(x) + <l, x - z> + (rho/2) ||x - z||^2``, ``l += rho (x - z)``; reply with the change of ``rho x + l``."""
     z, rho, loss = message["z"], message["rho"], message["loss"]
     x, y = local_data(island, len(z), loss)
     state = island.state or {"x": np.zeros(len(z)), "dual": np.zeros(len(z))}
@@ -40,29 +40,29 @@ def multitask_step(island: Any, message: Tree) -> dict[str, Aggregate]:
 
 @dataclass(frozen=True, kw_only=True)
 class MultiTaskADMM:
-    """``min_Z sum_i f_i(z_psi(i)) + R(Z)``, ``Z`` of shape ``(dim, tasks)``: client ``i`` works for task ``psi(i)``, and several may for one.
+    """``min_Z sum_i f_i(z_psi(i)) + R(Z)``, ``Z`` of shape ``(dim, tasks)``: client ``i`` works for task ``psi(i)``; several clients may share a task.
 
-    A program: ``(await) MultiTaskADMM(...).program(fed)`` returns ``Z``. With ``S_j`` the sum of ``M_i = rho x_i + l_i`` over the clients of task ``j`` and
-    ``n_j`` their number, the server takes ``argmin_Z R(Z) + sum_j (rho n_j / 2) ||z_j||^2 - <S_j, z_j>``:
+    It is a program: ``(await) MultiTaskADMM(...).program(fed)`` returns ``Z``. With ``S_j`` the sum of ``M_i = rho x_i + l_i`` over the clients of task ``j`` and
+    ``n_j`` their number, the server computes ``argmin_Z R(Z) + sum_j (rho n_j / 2) ||z_j||^2 - <S_j, z_j>``:
 
     * ``R = weight ||Z||_*`` and all ``n_j = n`` (case 1 has ``n = 1``): ``SVT(S / (rho n), weight / (rho n))``;
     * otherwise (case 2) ``inner`` proximal steps of length ``1 / (rho max n_j)``;
-    * ``R = weight Tr(Z Z^T)`` (case 3): ``z_j = S_j / (2 weight + rho n_j)``. The paper prints ``1``, which is right for half of that.
+    * ``R = weight Tr(Z Z^T)`` (case 3): ``z_j = S_j / (2 weight + rho n_j)``. The paper prints ``1``, which is correct for half that regulariser.
 
-    A request goes to each task's clients by itself, so that the server needs ``S_j`` alone and a secure reducer can add it up where ``n_j >= 2``.
-    Only the cohort works in a round; the others' ``M_i`` stays.
+    Each task's clients get a separate request, so the server needs only ``S_j``, and a secure reducer can compute it if ``n_j >= 2``.
+    Only the cohort works in a round; the others' ``M_i`` stay unchanged.
 
     Attributes:
         dim: length of a column.
         tasks: client -> task, by name; tasks are 0 to the largest.
         regulariser: ``"nuclear"`` or ``"ridge"``.
-        weight: of the regulariser, not negative.
-        rho: penalty, positive.
-        loss: of ``atoll.learn.admm.losses.LOSSES``.
-        inner: server steps in case 2.
-        rounds: of them.
-        cohort: clients a round, drawn from all; ``None`` is all. With a secure reducer, of every task at least two or none take part.
-        reducer: how each task's replies are added up.
+        weight: weight of the regulariser, not negative.
+        rho: the penalty, positive.
+        loss: one of ``atoll.learn.admm.losses.LOSSES``.
+        inner: number of server steps in case 2.
+        rounds: number of rounds.
+        cohort: clients per round, drawn from all; ``None`` is all. With a secure reducer, at least two clients of a task take part, or none.
+        reducer: the reducer that adds up each task's replies.
     """
 
     dim: int
@@ -101,23 +101,23 @@ class MultiTaskADMM:
             raise ConfigError(f"task {bare} has no client", where=f"{where}.tasks", remedy="number tasks 0, 1, ... and give each a client")  # fmt: skip
         if self.reducer is not None and self.reducer.secure and counts.min() < 2:
             raise CompositionError(
-                f"task {int(counts.argmin())} has one client, whose message the sum would be",
+                f"task {int(counts.argmin())} has one client, so that the sum would be its message",
                 where=f"{where}.reducer",
                 remedy="give every task at least two clients, or use the plain reducer",
             )
 
     def counts(self) -> Array:
-        """``n_j``, ``(tasks,)``."""
+        """Return ``n_j``, ``(tasks,)``."""
         found = list(self.tasks.values())
         if found and min(found) < 0:
             raise ConfigError(f"task {min(found)}", where="MultiTaskADMM.tasks", remedy="number tasks 0, 1, ...")
         return np.bincount(np.asarray(found, dtype=np.int64))
 
     async def program(self, fed: Federation) -> Array:
-        """Run it and return ``Z``; a checkpoint after every round when the run has a folder.
+        """Run the program and return ``Z``, with a checkpoint after every round if the run has a folder.
 
         Raises:
-            ConfigError: the map names somebody who is not there, or leaves somebody out.
+            ConfigError: the map names an unknown client, or leaves a client out.
         """
         of = self._map(fed)
         counts = self.counts()
@@ -142,7 +142,7 @@ class MultiTaskADMM:
         names = [party.name for party in fed.parties]
         left, strange = sorted(set(names) - set(self.tasks)), sorted(set(self.tasks) - set(names))
         if left or strange:
-            what = f"client {left[0]!r} has no task" if left else f"{strange[0]!r} is no client"
+            what = f"client {left[0]!r} has no task" if left else f"{strange[0]!r} is not a client"
             raise ConfigError(
                 what, where="MultiTaskADMM.tasks", remedy="map every client of the federation, and only those"
             )

@@ -1,4 +1,4 @@
-"""The exact local problem of ADMM, by Newton's method with conjugate gradients inside: nothing branches on a value."""
+"""The exact local problem of ADMM, by Newton's method with conjugate gradients inside, without branching on a value."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ __all__ = ["augmented_minimum"]
 def augmented_minimum(
     grad: Gradient, at: Tree, dual: Tree, center: Tree, rho: float, newton: int, iterations: int
 ) -> Tree:
-    """``argmin_x F(x) + <dual, x> + (rho/2) ||x - center||^2``.
+    """Return ``argmin_x F(x) + <dual, x> + (rho/2) ||x - center||^2``.
 
-    One Newton step is exact on a quadratic, and ``iterations`` as many as the parameters solve its system. Undamped: for losses
-    whose curvature changes little between ``at`` and the minimum, which a large ``rho`` brings near.
+    One Newton step is exact on a quadratic if ``iterations`` equals the number of parameters. It is undamped, for losses
+    with curvature that changes little between ``at`` and the minimum, which a large ``rho`` brings close.
 
     Args:
         grad: the oracle of ``F``, with Hessian-vector products.
-        at: where to begin.
+        at: the starting point.
         dual: the multiplier.
         center: the consensus.
-        rho: penalty.
-        newton: Newton steps.
-        iterations: conjugate gradients in each.
+        rho: the penalty.
+        newton: number of Newton steps.
+        iterations: conjugate-gradient iterations per Newton step.
     """
     x = at
     for _ in range(newton):

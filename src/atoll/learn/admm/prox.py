@@ -1,4 +1,4 @@
-"""Proximal operators of the regularisers that ADMM's servers know, by name."""
+"""Proximal operators of the regularisers that ADMM servers support, by name."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ REGULARISERS = ("nuclear", "l1", "ridge", "none")
 
 
 def group_soft(v: Array, tau: float) -> Array:
-    """``max(0, 1 - tau / ||v||) v``: the proximal operator of ``tau ||v||_2``."""
+    """Return ``max(0, 1 - tau / ||v||) v``: the proximal operator of ``tau ||v||_2``."""
     length = float(np.linalg.norm(v))
     return v * max(0.0, 1.0 - tau / length) if length > 0 else v
 
 
 def svt(matrix: Array, tau: float) -> Array:
-    """``U diag(max(s - tau, 0)) V^T`` with ``U diag(s) V^T`` the matrix: the proximal operator of ``tau ||.||_*``. Shape ``(m, n)``.
+    """Return ``U diag(max(s - tau, 0)) V^T`` with ``U diag(s) V^T`` the matrix: the proximal operator of ``tau ||.||_*``. Shape ``(m, n)``.
 
     Cai, Candès, Shen 2010, "A Singular Value Thresholding Algorithm for Matrix Completion".
     """
@@ -35,15 +35,15 @@ def svt(matrix: Array, tau: float) -> Array:
 
 
 def nuclear_norm(matrix: Array) -> float:
-    """``||Z||_*``, the sum of the singular values."""
+    """Return ``||Z||_*``, the sum of the singular values."""
     return float(np.linalg.svd(matrix, compute_uv=False).sum())
 
 
 def check_regulariser(name: str, where: str) -> None:
-    """Refuse a regulariser that is not known.
+    """Refuse an unknown regulariser.
 
     Raises:
-        ConfigError: with the nearest name.
+        ConfigError: names the nearest known regulariser.
     """
     if name not in REGULARISERS:
         raise ConfigError(
@@ -54,7 +54,7 @@ def check_regulariser(name: str, where: str) -> None:
 
 
 def prox(name: str, value: Array, tau: float) -> Array:
-    """``argmin_Z tau R(Z) + 1/2 ||Z - value||^2`` for a regulariser of ``REGULARISERS``. ``"nuclear"`` leaves what is no matrix alone."""
+    """Return ``argmin_Z tau R(Z) + 1/2 ||Z - value||^2`` for a regulariser of ``REGULARISERS``. ``"nuclear"`` does not change leaves other than matrices."""
     if name == "nuclear":
         return svt(value, tau) if np.ndim(value) == 2 else value
     if name == "l1":
@@ -63,7 +63,7 @@ def prox(name: str, value: Array, tau: float) -> Array:
 
 
 def penalty(name: str, value: Array) -> float:
-    """``R(Z)`` of the same regularisers."""
+    """Return ``R(Z)`` of the same regularisers."""
     if name == "nuclear":
         return nuclear_norm(value) if np.ndim(value) == 2 else 0.0
     if name == "l1":

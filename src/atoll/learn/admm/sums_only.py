@@ -1,4 +1,4 @@
-"""A server that is shown sums and nothing else: what an aggregate form of a protocol must be content with."""
+"""A server that sees only sums, as in the aggregate form of a protocol."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ __all__ = ["SumsOnly"]
 
 @dataclass(frozen=True)
 class SumsOnly(Reducer):
-    """Adds up as the plain reducer does and hands over no single reply: it stands for secure aggregation in a simulation and gives none itself.
+    """Adds up as the plain reducer does, but passes on no single reply. It models secure aggregation in a simulation and provides none itself.
 
     Attributes:
-        least: replies without which a sum would tell too much about one party; at least 2.
+        least: smallest number of replies in a sum, so that it does not reveal too much about one party; at least 2.
     """
 
     least: int = 2
@@ -31,36 +31,36 @@ class SumsOnly(Reducer):
     def __post_init__(self) -> None:
         if self.least < 2:
             raise ConfigError(
-                f"least={self.least}", where="SumsOnly", remedy="use at least 2: a sum of one is that one's reply"
+                f"least={self.least}", where="SumsOnly", remedy="use at least 2: a sum of one reply is that reply"
             )
 
     def check(self, uplink: Chain, parties: Parties, terms: Terms, task: Task) -> None:
         """Refuse cohorts of fewer parties.
 
         Raises:
-            CompositionError: too few parties, or stages whose encodings cannot be added up.
+            CompositionError: there are too few parties, or stages with encodings that cannot be added up.
         """
         super().check(uplink, parties, terms, task)
         self._require(len(parties), "are asked")
 
     async def reduce(self, reduction: Reduction) -> Reduced:
-        """The sum.
+        """Return the sum.
 
         Raises:
-            CompositionError: too few replies, or single replies in what they sent.
+            CompositionError: there are too few replies, or they contain single replies.
         """
         found = await reduction.fold()
         self._require(len(found.senders), "replied")
         if any(total.kind == "parts" for total in found.totals.values()):
             raise CompositionError(
-                "a reply holds parts", where="SumsOnly", remedy="reply with Sum or Mean, or use the plain reducer"
+                "a reply contains parts", where="SumsOnly", remedy="reply with Sum or Mean, or use the plain reducer"
             )
         return found
 
     def _require(self, count: int, what: str) -> None:
         if count < self.least:
             raise CompositionError(
-                f"{count} parties {what} and a sum needs {self.least}",
+                f"{count} parties {what}, but a sum needs {self.least}",
                 where="SumsOnly",
-                remedy="use larger cohorts: a sum of one is that one's reply",
+                remedy="use larger cohorts: a sum of one reply is that reply",
             )

@@ -1,4 +1,4 @@
-"""What a user of the matrix factorisation computes: its copy of the predicted ratings, its profile, its multiplier."""
+"""A user's computation in the matrix factorisation: its copy of the predicted ratings, its profile, its multiplier."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def rating_step(ratings: Array, mask: Array, predicted: Array, dual: Array, rho: float) -> Array:
-    """``x = (2 m r + rho u V^T - pi) / (2 m + rho)``, entry by entry: the minimiser over ``x`` of ``||m (x - r)||^2 + <pi, x> + (rho/2) ||x - u V^T||^2``.
+    """Return ``x = (2 m r + rho u V^T - pi) / (2 m + rho)``, entry by entry: the minimiser over ``x`` of ``||m (x - r)||^2 + <pi, x> + (rho/2) ||x - u V^T||^2``.
 
     Args:
         ratings: ``r``, ``(items,)``.
-        mask: ``m``, 1 where the user rated.
+        mask: ``m``, 1 for rated items.
         predicted: ``u V^T``.
         dual: ``pi``.
-        rho: penalty.
+        rho: the penalty.
     """
     return np.asarray((2.0 * mask * ratings + rho * predicted - dual) / (2.0 * mask + rho))
 
 
 def group_lasso_row(items: Array, target: Array, rho: float, weight: float) -> Array:
-    """``argmin_u weight ||u||_2 + (rho/2) ||c - u V^T||^2``, exact.
+    """Return ``argmin_u weight ||u||_2 + (rho/2) ||c - u V^T||^2``, exact.
 
     ``u = 0`` if ``rho ||c V|| <= weight``. Otherwise with ``rho V^T V = Q diag(w) Q^T`` and ``b = Q^T (rho V^T c)`` the norm ``t = ||u||`` solves
-    ``||b / (w t + weight)|| = 1``, whose left side falls: bisection to the last bit. ``u = Q (t b / (w t + weight))``.
+    ``||b / (w t + weight)|| = 1``. Its left side decreases, so bisection finds ``t`` to the last bit. ``u = Q (t b / (w t + weight))``.
 
     Args:
         items: ``V``, ``(items, rank)``.
         target: ``c``, ``(items,)``.
-        rho: penalty.
-        weight: of the norm.
+        rho: the penalty.
+        weight: weight of the norm.
     """
     pull = rho * (target @ items)
     if np.linalg.norm(pull) <= weight:
@@ -55,11 +55,11 @@ def group_lasso_row(items: Array, target: Array, rho: float, weight: float) -> A
 
 
 def _root(values: Array, b: Array, weight: float) -> float:
-    """The ``t`` of ``group_lasso_row``."""
+    """Return the ``t`` of ``group_lasso_row``."""
 
     def below(t: float) -> bool:
         ratio = b / (values * t + weight)
-        return math.sqrt(ratio @ ratio) > 1.0  # a norm, sixty times a user: without the wrappers of NumPy's
+        return math.sqrt(ratio @ ratio) > 1.0  # a norm, computed sixty times per user: without NumPy's overhead
 
     low, high = 0.0, 1.0
     while below(high):
@@ -71,9 +71,9 @@ def _root(values: Array, b: Array, weight: float) -> float:
 
 @task
 def user_step(island: Any, message: Tree) -> dict[str, Aggregate]:
-    """``x``, ``u`` and ``pi``, in this order, with the item profiles ``V`` of the message.
+    """Update ``x``, ``u`` and ``pi``, in this order, with the item profiles ``V`` of the message.
 
-    In clear the reply is ``(rho x + pi, u)``, as the paper sends it; in aggregate form the change of ``A_i = u^T u`` and ``B_i = (rho x + pi)^T u``.
+    In clear form, the reply is ``(rho x + pi, u)``, as in the paper; in aggregate form, the change of ``A_i = u^T u`` and ``B_i = (rho x + pi)^T u``.
     """
     items, rho, weight = message["items"], message["rho"], message["weight"]
     ratings, mask = _rated(island, len(items))
@@ -103,10 +103,10 @@ def _fresh(items: int, rank: int) -> dict[str, Array]:
 
 
 def _rated(island: Any, items: int) -> tuple[Array, Array]:
-    """The ratings and the mask of a user: rows ``(item, rating)``, or all items in order.
+    """Return the ratings and the mask of a user: rows ``(item, rating)``, or all items in order.
 
     Raises:
-        DataError: an item that is not there, or one rated twice.
+        DataError: an item is unknown, or rated twice.
     """
     x, y = np.asarray(island.data.x), np.asarray(island.data.y, np.float64)
     at = np.reshape(x, (len(y), -1))[:, 0].astype(np.int64)
@@ -117,7 +117,7 @@ def _rated(island: Any, items: int) -> tuple[Array, Array]:
             remedy=f"number items 0 to {items - 1}, or raise items",
         )
     if len(np.unique(at)) < len(at):
-        raise DataError(f"{island.name} rates an item twice", where="ratings", remedy="keep one rating an item")
+        raise DataError(f"{island.name} rates an item twice", where="ratings", remedy="keep one rating per item")
     ratings, mask = np.zeros(items), np.zeros(items)
     ratings[at], mask[at] = y, 1.0
     return ratings, mask

@@ -1,4 +1,4 @@
-"""Algorithms, one idea a file."""
+"""Algorithms, one idea per file."""
 
 from typing import TYPE_CHECKING
 

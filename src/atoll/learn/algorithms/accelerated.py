@@ -21,7 +21,7 @@ from atoll.learn.wrapped import Wrapped
 if TYPE_CHECKING:
     Cooperative = Algorithm
 else:
-    Cooperative = object  # a mix-in: it brings no fields of its own
+    Cooperative = object  # a mix-in without fields of its own
 
 __all__ = ["Accelerated", "Transformed"]
 
@@ -29,16 +29,16 @@ _MEMORIES = ("round", "client", "server")
 
 
 class Transformed(Cooperative):
-    """Mix-in: transforms of the local direction, over whatever algorithm comes next in the order of base classes.
+    """Mix-in: transforms of the local direction, over the next algorithm in the order of base classes.
 
-    Where the memory lives is ``memory``: ``"round"`` begins afresh in every round, ``"client"`` is private state (local acceleration),
-    ``"server"`` goes out with the model, comes back with the update and is averaged like it (global acceleration).
+    ``memory`` says where the memory is kept: ``"round"`` resets it in every round, ``"client"`` is private state (local acceleration),
+    ``"server"`` sends it with the model, returns it with the update and averages it in the same way (global acceleration).
     """
 
     memory: str = "round"
 
     def chain(self) -> tuple[Transform, ...]:
-        """The transforms, in order."""
+        """Use the transforms, in order."""
         raise NotImplementedError
 
     def __post_init__(self) -> None:
@@ -52,29 +52,29 @@ class Transformed(Cooperative):
         return self.memory == where and any(transform.remembers for transform in self.chain())
 
     def init(self, params: Tree) -> Tree:
-        """The base's state, and the shared memory."""
+        """Start with the base's state, and the shared memory."""
         own = {"memory": init_all(self.chain(), params)} if self._lives("server") else {}
         return {**super().init(params), **own}
 
     def broadcast(self, state: Tree, phase: str) -> Tree:
-        """The base's, with the shared memory."""
+        """Send the base's broadcast, with the shared memory."""
         own = {"memory": state["memory"]} if self._lives("server") else {}
         return {**super().broadcast(state, phase), **own}
 
     def client_init(self, params: Tree) -> Tree:
-        """The base's private state, and the private memory."""
+        """Start with the base's private state, and the private memory."""
         inner = super().client_init(params)
         return {"base": inner, "memory": init_all(self.chain(), params)} if self._lives("client") else inner
 
     def passes(self, phase: str) -> tuple[Algorithm, ...]:
-        """The base's; passes that are not ours leave the private memory as it is."""
+        """Run the base's passes; other passes leave the private memory unchanged."""
         made = super().passes(phase)
         if not self._lives("client"):
             return made
         return tuple(part if isinstance(part, Transformed) else _Through(base=part, owner=self) for part in made)
 
     def start(self, broadcast: Tree, client: Tree) -> Tree:
-        """The base's local state with the memory."""
+        """Start with the base's local state and the memory."""
         if self._lives("client"):
             return {**super().start(broadcast, client["base"]), "memory": client["memory"]}
         shared = self._lives("server")
@@ -82,13 +82,13 @@ class Transformed(Cooperative):
         return {**super().start(broadcast, client), "memory": memory}
 
     def direction(self, local: Tree, grad: Gradient, broadcast: Tree) -> tuple[Tree, Tree]:
-        """The base's direction through all transforms."""
+        """Return the base's direction through all transforms."""
         v, local = super().direction(local, grad, broadcast)
         v, memory = apply_all(self.chain(), v, local["memory"], local["params"], broadcast["params"])
         return v, {**local, "memory": memory}
 
     def finish(self, local: Tree, broadcast: Tree, client: Tree, work: LocalWork) -> tuple[dict[str, Aggregate], Tree]:
-        """The base's reply, and the memory to where it lives."""
+        """Return the base's reply and client state, with the memory in its place."""
         private = self._lives("client")
         reply, kept = super().finish(local, broadcast, client["base"] if private else client, work)
         if self._lives("server"):
@@ -99,36 +99,36 @@ class Transformed(Cooperative):
         return reply, kept
 
     def fold(self, state: Tree, sums: Mapping[str, Any], info: RoundInfo, phase: str) -> Tree:
-        """The base's, with the mean memory."""
+        """Fold as the base does, with the mean memory."""
         after = super().fold(state, sums, info, phase)
         return {**after, "memory": sums.get("memory", state["memory"])} if self._lives("server") else after
 
     def advance(self, state: Tree, info: RoundInfo) -> Tree:
-        """The base's, with the memory as it is."""
+        """Advance as the base does; the memory is unchanged."""
         after = super().advance(state, info)
         return {**after, "memory": state["memory"]} if self._lives("server") else after
 
     def personal(self, params: Tree, client: Tree) -> Tree:
-        """The base's."""
+        """Return the base's personal model."""
         return super().personal(params, client["base"] if self._lives("client") and client is not None else client)
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Through(Wrapped):
-    """A pass of the base that does not train: its client state lies beside a memory that it does not touch."""
+    """A pass of the base that does not train: it leaves the memory in the client state unchanged."""
 
     owner: Algorithm
 
     def client_init(self, params: Tree) -> Tree:
-        """The whole algorithm's."""
+        """Start with the whole algorithm's client state."""
         return self.owner.client_init(params)
 
     def start(self, broadcast: Tree, client: Tree) -> Tree:
-        """The base's."""
+        """Start with the base's local state."""
         return self.base.start(broadcast, client["base"])
 
     def finish(self, local: Tree, broadcast: Tree, client: Tree, work: LocalWork) -> tuple[dict[str, Aggregate], Tree]:
-        """The base's, with the memory as it was."""
+        """Return the base's reply, with the memory unchanged."""
         reply, kept = self.base.finish(local, broadcast, client["base"], work)
         return reply, {"base": client["base"] if kept is None else kept, "memory": client["memory"]}
 
@@ -137,16 +137,16 @@ class _Through(Wrapped):
 class Accelerated(Transformed, Wrapped):
     """Any algorithm with transforms of its local direction: ``y <- y - lr * V(v, memory)``.
 
-    For every base whose local step is the plain one. With ``memory="server"`` it is the Global Acceleration Framework, which sends and
-    averages the memory; else the Local one.
+    It works for every base with the plain local step. With ``memory="server"``, it is the Global Acceleration Framework, which sends and
+    averages the memory; otherwise the Local one.
 
     Attributes:
         base: the algorithm inside.
-        transforms: in the order in which they act.
-        memory: where their memory lives: ``"round"``, ``"client"`` or ``"server"``.
+        transforms: the transforms, in the order in which they act.
+        memory: where to keep their memory: ``"round"``, ``"client"`` or ``"server"``.
 
     Raises:
-        CompositionError: the base takes steps of another form, or is accelerated already.
+        CompositionError: the base takes steps of another form, or already has transforms.
     """
 
     transforms: tuple[Transform, ...] = field(default=())
@@ -166,7 +166,7 @@ class Accelerated(Transformed, Wrapped):
         _require_plain(self.base)
 
     def chain(self) -> tuple[Transform, ...]:
-        """As given."""
+        """Return the transforms as given."""
         return tuple(self.transforms)
 
 

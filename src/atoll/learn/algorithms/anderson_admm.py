@@ -1,4 +1,4 @@
-"""Anderson-accelerated ADMM: one sweep as a fixed-point map, extrapolated from its last moves, with a safeguard."""
+"""Anderson-accelerated ADMM: one sweep as a fixed-point map, extrapolated from its last steps, with a safeguard."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class AndersonADMM(TwoPhaseADMM):
     """A sweep is a map ``G`` of ``u = (z, l_1 .. l_N)`` with residual ``F = G(u) - u``; the next point is ``G - sum_j theta_j dG_j``.
 
     ``theta`` minimises ``||F - sum_j theta_j dF_j||`` over the last ``window`` differences, in the norm ``rho N ||z||^2 + sum_k ||l_k||^2 / rho``. The
-    server needs inner products only, which are sums over the clients: ``(window + 1)^2`` numbers. Where an extrapolated point has a larger residual
-    than the one before, the next step is plain and the differences are forgotten.
+    server needs only inner products, which are sums over the clients: ``(window + 1)^2`` numbers. If an extrapolated point has a larger residual
+    than the point before, the next step is plain and the differences are cleared.
 
     Attributes:
-        window: differences remembered, at least 1.
+        window: number of stored differences, at least 1.
     """
 
     window: int = 5
@@ -50,30 +50,30 @@ class AndersonADMM(TwoPhaseADMM):
         require_count("AndersonADMM", window=self.window)
 
     def init(self, params: Tree) -> Tree:
-        """``z``, and no history."""
+        """Start with ``z``, and no history."""
         history = self.memory(T.zeros_like(params))
         return {**super().init(params), **history, "theta": [0.0] * self.window, "seen": 0, "norm": math.inf}
 
     def told(self, state: Tree) -> Tree:
-        """``theta``."""
+        """Return ``theta``."""
         return {"theta": state["theta"]}
 
     def memory(self, zero: Tree) -> Tree:
-        """``G``, ``F`` and their last differences, newest first."""
+        """Return ``G``, ``F`` and their last differences, newest first."""
         past = T.map(lambda leaf: T.stack([leaf] * self.window), zero)
         return {"G": zero, "F": zero, "dG": past, "dF": past}
 
     def point(self, broadcast: Tree, client: Tree) -> Tree:
-        """``G - sum_j theta_j dG_j``."""
+        """Return ``G - sum_j theta_j dG_j``."""
         return _combined(client["G"], client["dG"], broadcast["theta"], self.window)
 
     def turned(self, dual: Tree, client: Tree) -> tuple[dict[str, Aggregate], Tree]:
-        """Inner products of ``F`` and its differences."""
+        """Return inner products of ``F`` and its differences."""
         fresh = self._moved(dual, T.sub(dual, client["at"]), client)
         return {"gram": Sum(self._gram(fresh), role="side")}, fresh
 
     def chosen(self, state: Tree, sums: Mapping[str, Any], info: RoundInfo) -> Tree:
-        """``theta``, and what the next ``z`` is ahead of this one."""
+        """Return ``theta``, and the lead of the next ``z`` over this one."""
         z = state["params"]
         fresh = self._moved(z, T.sub(z, state["ahead"]), state)
         gram = np.asarray(sums["gram"], np.float64) / self.rho + self.rho * info.population * np.asarray(

@@ -1,4 +1,4 @@
-"""CEADMM (Zhou, Li 2021): several primal and dual updates before anything is sent."""
+"""CEADMM (Zhou, Li 2021): several primal and dual updates per exchange."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ __all__ = ["CEADMM"]
 class CEADMM(Consensus):
     """Client, ``steps`` times: ``x_k``, then ``pi_k <- pi_k + rho (x_k - z)``. See ``Consensus`` for the server.
 
-    ``solver="inexact"``: ``x_k = z - (grad f_k(z) + pi_k) / (bound + rho)``, one gradient at the model it was sent. ``solver="exact"``:
-    ``x_k = argmin f_k(x) + <pi_k, x> + (rho/2) ||x - z||^2`` by Newton's method. With one exact step the method is consensus ADMM.
+    ``solver="inexact"``: ``x_k = z - (grad f_k(z) + pi_k) / (bound + rho)``, one gradient at the received model. ``solver="exact"``:
+    ``x_k = argmin f_k(x) + <pi_k, x> + (rho/2) ||x - z||^2`` by Newton's method. With one exact step, the method is consensus ADMM.
 
     Attributes:
         solver: ``"inexact"`` or ``"exact"``.
-        bound: of the local curvature, for the inexact solver; not negative.
-        newton: Newton steps of an exact solution: 1 for a quadratic, a few for others.
-        iterations: conjugate gradients in each.
+        bound: bound of the local curvature, for the inexact solver; not negative.
+        newton: Newton steps per exact solution: 1 for a quadratic, a few for other losses.
+        iterations: conjugate-gradient iterations per Newton step.
     """
 
     steps: int | None = 1
@@ -54,11 +54,11 @@ class CEADMM(Consensus):
 
     @property
     def needs(self) -> tuple[Need, ...]:
-        """A loss with curvature, for exact solutions."""
+        """The base's needs; for exact solutions also a loss with curvature."""
         return (*super().needs, *((CURVED,) if self.solver == "exact" else ()))
 
     def step(self, local: Tree, grad: Gradient, broadcast: Tree) -> Tree:
-        """One primal and one dual update."""
+        """Take one primal and one dual update."""
         z, dual = broadcast["params"], local["dual"]
         if self.solver == "exact":
             x = augmented_minimum(grad, local["params"], dual, z, self.rho, self.newton, self.iterations)

@@ -1,4 +1,4 @@
-"""A compact estimate of the global gradient, kept by the server and refreshed by clients in every local step."""
+"""A compact estimate of the global gradient, which the server keeps and clients refresh in every local step."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ __all__ = ["CompactEstimate"]
 
 @dataclass(frozen=True, kw_only=True)
 class CompactEstimate(Algorithm):
-    """Local steps ``v = g - g_prev + M``, then ``M <- M + (g - g_prev) / N`` and ``g_prev <- g``: SAGA with one entry a client.
+    """Local steps ``v = g - g_prev + M``, then ``M <- M + (g - g_prev) / N`` and ``g_prev <- g``: SAGA with one entry per client.
 
-    ``g_prev`` is the client's last gradient and stays with it; ``M`` estimates ``grad f``. Server: ``M <- M + (1/N) sum_S (g_prev' - g_prev)``,
-    so that ``M = (1/N) sum_k g_prev_k`` always. Clients learn ``N`` from the second broadcast on; in the first round they leave ``M`` alone.
-    The fixed point is the optimum of ``(1/N) sum_k F_k``, with sampled cohorts too. Client state: one model. Up and down: two models each.
+    ``g_prev`` is the client's last gradient and stays at the client; ``M`` estimates ``grad f``. Server: ``M <- M + (1/N) sum_S (g_prev' - g_prev)``,
+    so that ``M = (1/N) sum_k g_prev_k`` always. Clients learn ``N`` from the second broadcast; in the first round, they do not change ``M``.
+    The fixed point is the optimum of ``(1/N) sum_k F_k``, also with sampled cohorts. Client state: one model. Up and down: two models each.
 
-    The survey proposes the idea without a formula; this one was inferred from it.
+    The survey proposes the idea without a formula; this formula is our reading of it.
     """
 
     citation: ClassVar[str] = (
@@ -34,38 +34,38 @@ class CompactEstimate(Algorithm):
     )
 
     def init(self, params: Tree) -> Tree:
-        """The model, ``M = 0``, and a population not known yet."""
+        """Start with the model, ``M = 0``, and an unknown population."""
         return {"params": params, "estimate": T.zeros_like(params), "share": 0.0}
 
     def client_init(self, params: Tree) -> Tree:
-        """``g_prev = 0``."""
+        """Start with ``g_prev = 0``."""
         return {"gradient": T.zeros_like(params)}
 
     def broadcast(self, state: Tree, phase: str) -> Tree:
-        """The model, ``M`` and ``1/N``."""
+        """Send the model, ``M`` and ``1/N``."""
         more = {"estimate": state["estimate"], "share": state["share"]}
         return {**super().broadcast(state, phase), **more}
 
     def start(self, broadcast: Tree, client: Tree) -> Tree:
-        """The model, ``M`` and ``g_prev``."""
+        """Start with the model, ``M`` and ``g_prev``."""
         return {"params": broadcast["params"], "estimate": broadcast["estimate"], "gradient": client["gradient"]}
 
     def direction(self, local: Tree, grad: Gradient, broadcast: Tree) -> tuple[Tree, Tree]:
-        """``g - g_prev + M``, and both refreshed."""
+        """Return ``g - g_prev + M``, and refresh both."""
         gradient = grad(local["params"])
         change = T.sub(gradient, local["gradient"])
         estimate = T.add(local["estimate"], T.scale(change, broadcast["share"]))
         return T.add(change, local["estimate"]), {**local, "estimate": estimate, "gradient": gradient}
 
     def finish(self, local: Tree, broadcast: Tree, client: Tree, work: LocalWork) -> tuple[dict[str, Aggregate], Tree]:
-        """The update, equal weights, and the change of ``g_prev``; a client without rows has no weight."""
+        """Reply with the update, equal weights, and the change of ``g_prev``; a client without rows has no weight."""
         update = T.sub(local["params"], broadcast["params"])
         change = T.sub(local["gradient"], client["gradient"])
         reply = {"update": Mean(update, examples=1.0 * (work.steps > 0)), "change": Sum(change)}
         return reply, {"gradient": local["gradient"]}
 
     def fold(self, state: Tree, sums: Mapping[str, Any], info: RoundInfo, phase: str) -> Tree:
-        """The model, and ``M``."""
+        """Update the model, and ``M``."""
         share = 1.0 / info.population
         estimate = T.add(state["estimate"], T.scale(sums["change"], share))
         return {**super().fold(state, sums, info, phase), "estimate": estimate, "share": share}

@@ -1,4 +1,4 @@
-"""What consensus ADMM methods with one exchange a round share: the server's mean of ``x_k + pi_k / rho``, whoever is there."""
+"""The base of consensus ADMM methods with one exchange per round: the server's mean of ``x_k + pi_k / rho``, for any cohort."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ __all__ = ["Consensus"]
 class Consensus(Algorithm):
     """``min (1/N) sum_k f_k(x_k)`` subject to ``x_k = z``, with multipliers ``pi_k`` and ``z = (1/N) sum_k u_k``, ``u_k = x_k + pi_k / rho``.
 
-    A client begins at the model it is first sent, with ``pi_k = 0``, and sends what its ``u_k`` changed by; one that is new sends ``u_k`` itself and
-    says so, because the server has counted it with the model of the very first round. Only sums are needed. At a fixed point ``x_k = z``,
-    ``pi_k = -grad f_k(z)`` and ``sum_k pi_k = 0``: the optimum, whoever takes part and however inexact the local work. A client without rows,
-    whose ``f_k`` is zero, goes to ``x_k = z``, ``pi_k = 0``.
+    A client starts at the first model it receives, with ``pi_k = 0``, and sends the change of its ``u_k``. A new client sends ``u_k`` itself and a
+    flag, because the server counted it with the very first model so far. Only sums are needed. At a fixed point, ``x_k = z``,
+    ``pi_k = -grad f_k(z)`` and ``sum_k pi_k = 0``: the optimum, for any participation and any inexact local work. A client without rows,
+    with ``f_k`` zero, goes to ``x_k = z``, ``pi_k = 0``.
 
     Attributes:
-        rho: penalty, positive.
+        rho: the penalty, positive.
     """
 
     rho: float = 1.0
@@ -40,20 +40,20 @@ class Consensus(Algorithm):
         require_positive(type(self).__name__, rho=self.rho)
 
     def init(self, params: Tree) -> Tree:
-        """``z``, and the model with which those are counted who have not been there."""
+        """Start with ``z``, and the model that stands for clients not met yet."""
         return {"params": params, "first": params}
 
     def client_init(self, params: Tree) -> Tree:
-        """At the model that it is sent, with no multiplier."""
+        """Start at the received model, without a multiplier."""
         return {"params": params, "dual": T.zeros_like(params), "known": T.leaves(params)[0].sum() * 0}
 
     def start(self, broadcast: Tree, client: Tree) -> Tree:
-        """The client's ``x_k`` and ``pi_k``."""
+        """Start with the client's ``x_k`` and ``pi_k``."""
         del broadcast
         return {"params": client["params"], "dual": client["dual"]}
 
     def finish(self, local: Tree, broadcast: Tree, client: Tree, work: LocalWork) -> tuple[dict[str, Aggregate], Tree]:
-        """The change of ``u_k``, whether it is the first, and what to keep."""
+        """Reply with the change of ``u_k`` and whether it is the first; keep the client state."""
         here = present(work.steps)
         x, dual = or_rest(here, local["params"], broadcast["params"]), T.scale(local["dual"], here)
         known = client["known"] > 0
@@ -63,7 +63,7 @@ class Consensus(Algorithm):
         return {"change": Sum(T.add(moved, turned)), "new": Sum(1 - client["known"], role="side")}, kept
 
     def fold(self, state: Tree, sums: Mapping[str, Any], info: RoundInfo, phase: str) -> Tree:
-        """``z <- z + (sum of changes - new first) / N``."""
+        """Update ``z <- z + (sum of changes - new first) / N``."""
         del phase
         counted = T.scale(state["first"], float(sums["new"]))
         step = T.scale(T.sub(sums["change"], counted), 1.0 / info.population)

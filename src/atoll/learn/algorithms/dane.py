@@ -1,4 +1,4 @@
-"""DANE (Shamir, Srebro, Zhang 2014): clients minimise their own loss, tilted so that its gradient is the global one."""
+"""DANE (Shamir, Srebro, Zhang 2014): clients minimise their own loss, tilted so that its gradient equals the global one."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ __all__ = ["DANE"]
 class DANE(NewtonType):
     """``w_k = argmin_v F_k(v) - <grad F_k(w) - eta g, v> + mu/2 ||v - w||^2``, then ``w <- w + lr mean (w_k - w)``.
 
-    Two exchanges a round, ``d`` floats up in each: the gradients, whose mean is ``g``, and the updates. No client state. On quadratics it is
-    ``w - lr eta mean (H_k + mu I)^-1 g``, though no Hessian is formed: clients solve their problem by Newton steps whose systems are solved by
-    conjugate gradients, each halved until the tilted loss does not grow.
+    Two exchanges per round, each ``d`` floats up: the gradients, with mean ``g``, and the updates. No client state. On quadratics, it is
+    ``w - lr eta mean (H_k + mu I)^-1 g``, but no Hessian is formed. Clients solve their problem by Newton steps with conjugate gradients for the
+    systems; each step is halved until the tilted loss does not grow.
 
-    ``mu`` is in units of curvature and so has no default. The paper takes 0 for clients whose data are alike, and more the more their Hessians differ
-    (its theorem: ``8 beta^2 / lambda - lambda`` for quadratics of convexity ``lambda`` with ``||H_k - H|| <= beta``). Below, the mean of the
+    ``mu`` is in units of curvature, so it has no default. The paper uses 0 for clients with similar data, and more the more their Hessians differ
+    (its theorem: ``8 beta^2 / lambda - lambda`` for quadratics of convexity ``lambda`` with ``||H_k - H|| <= beta``). Below that, the mean of the
     inverse Hessians can be far larger than the inverse of their mean, and the method diverges however small the clients' own losses become. For
-    convex quadratics any ``mu > lr eta L / 2`` converges, with ``L`` the smoothness of the mean loss: ``mean (H_k + mu I)^-1 <= I / mu``.
+    convex quadratics, any ``mu > lr eta L / 2`` converges, with ``L`` the smoothness of the mean loss: ``mean (H_k + mu I)^-1 <= I / mu``.
 
     Attributes:
         lr: share of the mean update that the server takes.
         eta: weight of the global gradient.
-        mu: weight of the proximal term, 0 or more; must be given.
-        steps: Newton steps of a client.
-        iterations: of conjugate gradients in each.
-        halvings: of a Newton step, at most.
+        mu: weight of the proximal term, 0 or more; required.
+        steps: Newton steps per client.
+        iterations: conjugate-gradient iterations per Newton step.
+        halvings: largest number of halvings of a Newton step.
     """
 
     steps: int | None = 5
@@ -63,9 +63,9 @@ class DANE(NewtonType):
         super().__post_init__()
         if self.mu is None:
             raise ConfigError(
-                "mu=None: it is in units of curvature, and one that is too small diverges",
+                "mu=None: mu is in units of curvature, and too small a mu diverges",
                 where="DANE",
-                remedy="give mu=: 0 where all clients' data are alike, else more than lr * eta * L / 2 with L the largest curvature of the mean loss",
+                remedy="set mu=: 0 if all clients' data are similar, otherwise more than lr * eta * L / 2 with L the largest curvature of the mean loss",
             )
         self._check("eta", self.eta > 0, "use a positive weight; 1 is usual")
         self._check("mu", self._pull >= 0, "use 0 or more")
@@ -78,25 +78,25 @@ class DANE(NewtonType):
         return float(self.mu or 0.0)
 
     def passes(self, phase: str) -> tuple[Algorithm, ...]:
-        """The gradient; or the gradient again, kept for the next pass, and the Newton steps."""
+        """Run the gradient, or the gradient again, kept for the next pass, and then the Newton steps."""
         return (GRADIENT,) if phase == "gradient" else (FullGradient(), self)
 
     def init(self, params: Tree) -> Tree:
-        """The model, and no gradient yet."""
+        """Start with the model, and no gradient yet."""
         return {"params": params, "gradient": T.zeros_like(params)}
 
     def broadcast(self, state: Tree, phase: str) -> Tree:
-        """The model; for the solution also ``g``."""
+        """Send the model; for the solution also ``g``."""
         sent = {"params": state["params"]}
         return sent if phase == "gradient" else {**sent, "gradient": state["gradient"]}
 
     def start(self, broadcast: Tree, client: Tree) -> Tree:
-        """The model, and the tilt ``grad F_k(w) - eta g``."""
+        """Start with the model, and the tilt ``grad F_k(w) - eta g``."""
         tilt = T.sub(client["anchor"], T.scale(broadcast["gradient"], self.eta))
         return {"params": broadcast["params"], "tilt": tilt}
 
     def step(self, local: Tree, grad: Gradient, broadcast: Tree) -> Tree:
-        """One Newton step on the tilted loss."""
+        """Take one Newton step on the tilted loss."""
         params, tilt, centre = local["params"], local["tilt"], broadcast["params"]
 
         def value(v: Tree) -> Any:
@@ -105,7 +105,7 @@ class DANE(NewtonType):
 
         slope = T.add(T.sub(grad(params), tilt), T.scale(T.sub(params, centre), self._pull))
         toward = cg(damped(lambda v: grad.hvp(params, v), self._pull), slope, self.iterations)
-        # What rounding alone may add to the loss is no growth: else the last digits are never found.
+        # Growth within rounding does not count: otherwise the last digits are never found.
         leaf = T.leaves(params)[0]
         before = value(params)
         most = before + 4 * float(T.namespace(leaf).finfo(leaf.dtype).eps) * abs(before)
@@ -117,11 +117,11 @@ class DANE(NewtonType):
         return {"params": chosen, "tilt": tilt}
 
     def finish(self, local: Tree, broadcast: Tree, client: Tree, work: LocalWork) -> tuple[dict[str, Aggregate], Tree]:
-        """Reply with the update; keep nothing."""
+        """Reply with the update; keep no state."""
         return super().finish(local, broadcast, None, work)
 
     def fold(self, state: Tree, sums: Mapping[str, Any], info: RoundInfo, phase: str) -> Tree:
-        """Keep ``g``; then move."""
+        """Keep ``g``; after the second phase, move the model."""
         if phase == "gradient":
             return {**state, "gradient": sums["gradient"]}
         return {**state, "params": T.add(state["params"], T.scale(sums["update"], self.lr))}

@@ -16,15 +16,15 @@ __all__ = ["DeepGradientCompression"]
 
 @dataclass(frozen=True, kw_only=True)
 class DeepGradientCompression(OneGradient):
-    """SGD whose clients send the largest entries of an accumulated velocity: ``w <- w - lr * mean sparse(v_k)``; see ``atoll.stages.DGC``.
+    """SGD in which clients send the largest entries of an accumulated velocity: ``w <- w - lr * mean sparse(v_k)``; see ``atoll.stages.DGC``.
 
     Attributes:
         lr: the server's learning rate.
-        fraction: share of the entries that is sent.
-        momentum: of the velocity, in [0, 1).
-        clip: largest norm of a client's gradient; the paper's ``threshold / sqrt(N)``.
-        warmup: rounds in which the share falls from 1/4.
-        masking: whether momentum is forgotten where entries were sent.
+        fraction: share of the entries to send.
+        momentum: momentum of the velocity, in [0, 1).
+        clip: the largest norm of a client's gradient; the paper's ``threshold / sqrt(N)``.
+        warmup: rounds over which the share falls from 1/4.
+        masking: whether sent entries reset their momentum.
     """
 
     fraction: float = 0.001
@@ -42,6 +42,6 @@ class DeepGradientCompression(OneGradient):
         self.uplink("train")
 
     def uplink(self, phase: str) -> tuple[Stage, ...]:
-        """Momentum correction and the largest entries."""
+        """Apply momentum correction and keep the largest entries."""
         del phase
         return (DGC(self.fraction, self.momentum, self.clip, self.warmup, self.masking),)

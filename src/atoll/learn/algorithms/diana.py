@@ -24,18 +24,18 @@ __all__ = ["ADIANA", "DIANA"]
 
 @dataclass(frozen=True, kw_only=True)
 class DIANA(OneGradient):
-    """Compressed differences of gradients to a shift that is learned.
+    """Compressed differences of gradients to a learned shift.
 
     Clients send ``D_k = C(g_k - h_k)`` and both sides learn ``h_k <- h_k + a D_k``; ``g = mean (h_k + D_k)``, ``v <- b v + g``,
     ``w <- prox(w - lr v)`` with the prox of ``lr l1 ||.||_1``.
 
-    The shift ``h_k`` goes to the client's gradient at the optimum, so that compression does not keep the method from it, also with a nonsmooth
-    regulariser. The theory's step is ``lr = 1/(L (1 + 6 omega/N))``.
+    The shift ``h_k`` converges to the client's gradient at the optimum, so compression does not prevent convergence, even with a nonsmooth
+    regulariser. The step size in theory is ``lr = 1/(L (1 + 6 omega/N))``.
 
     Attributes:
         lr: the server's learning rate.
         compressor: ``C``, unbiased.
-        a: step of the shifts; ``None`` is ``1/(1 + omega)``.
+        a: step size of the shifts; ``None`` is ``1/(1 + omega)``.
         momentum: ``b``, in [0, 1).
         l1: weight of an L1 norm.
     """
@@ -62,16 +62,16 @@ class DIANA(OneGradient):
         Shift(self.compressor, self.a)
 
     def uplink(self, phase: str) -> tuple[Stage, ...]:
-        """Differences to a learned shift."""
+        """Apply differences to a learned shift."""
         del phase
         return (Shift(self.compressor, self.a),)
 
     def init(self, params: Tree) -> Tree:
-        """The model, and no momentum."""
+        """Start with the model, and no momentum."""
         return {"params": params, "v": T.zeros_like(params)}
 
     def fold(self, state: Tree, sums: Mapping[str, Any], info: RoundInfo, phase: str) -> Tree:
-        """The momentum, a step and the prox."""
+        """Update the momentum, take a step and apply the prox."""
         del info, phase
         v = T.add(T.scale(state["v"], self.momentum), sums["gradient"])
         stepped = T.sub(state["params"], T.scale(v, self.lr))
@@ -82,9 +82,9 @@ class DIANA(OneGradient):
 class ADIANA(OneGradient):
     """Accelerated DIANA for ``mu``-strongly convex objectives.
 
-    Two gradients a round, at ``x`` and at the anchor ``w``, sent as differences to one
-    shift, which learns from the anchor's: ``x = t1 z + t2 w + (1 - t1 - t2) y``; ``g = mean (h_k + C(grad f_k(x) - h_k))``;
-    ``h_k <- h_k + a C(grad f_k(w) - h_k)``; ``y+ = prox(x - eta g)``; ``z <- b z + (1 - b) x + (gam/eta)(y+ - x)``; ``w <- y`` with probability ``p``; ``y <- y+``.
+    Two gradients per round, at ``x`` and at the anchor ``w``, are sent as differences to one shift, which learns from the anchor's:
+    ``x = t1 z + t2 w + (1 - t1 - t2) y``; ``g = mean (h_k + C(grad f_k(x) - h_k))``; ``h_k <- h_k + a C(grad f_k(w) - h_k)``;
+    ``y+ = prox(x - eta g)``; ``z <- b z + (1 - b) x + (gam/eta)(y+ - x)``; ``w <- y`` with probability ``p``; ``y <- y+``.
 
     ``p = min{1, max{1, sqrt(N/(32 omega)) - 1} / (2 (1 + omega))}``, ``eta = min{1/(2L), N/(64 omega (2 p (omega + 1) + 1)^2 L)}``, ``t2 = 1/2``,
     ``t1 = min{1/4, sqrt(eta mu/p)}``, ``gam = eta/(2 (t1 + eta mu))``, ``b = 1 - gam mu``, ``a = 1/(1 + omega)``. Its advantage over DIANA is for large ``L/mu``.
@@ -92,8 +92,8 @@ class ADIANA(OneGradient):
     Attributes:
         mu: strong convexity.
         smoothness: ``L``.
-        omega: of the compressor, for models of this size.
-        clients: ``N``.
+        omega: variance of the compressor, for models of this size.
+        clients: number of clients ``N``.
         compressor: ``C``, unbiased.
         l1: weight of an L1 norm.
     """
@@ -127,7 +127,7 @@ class ADIANA(OneGradient):
             )
 
     def settings(self) -> dict[str, float]:
-        """``p``, ``eta``, ``t1``, ``t2``, ``gam``, ``b``."""
+        """Return ``p``, ``eta``, ``t1``, ``t2``, ``gam``, ``b``."""
         n, omega, mu, large = self.clients, self.omega, self.mu, self.smoothness
         p = min(1.0, max(1.0, math.sqrt(n / (32 * omega)) - 1) / (2 * (1 + omega)))
         eta = min(1 / (2 * large), n / (64 * omega * (2 * p * (omega + 1) + 1) ** 2 * large))
@@ -136,12 +136,12 @@ class ADIANA(OneGradient):
         return {"p": p, "eta": eta, "t1": t1, "t2": 0.5, "gam": gam, "b": 1 - gam * mu}
 
     def uplink(self, phase: str) -> tuple[Stage, ...]:
-        """Both gradients as differences to one shift."""
+        """Apply both gradients as differences to one shift."""
         del phase
         return (Shift(self.compressor, 1 / (1 + self.omega), "anchor"),)
 
     def init(self, params: Tree) -> Tree:
-        """All points are the model; ``"params"`` is ``y``."""
+        """Start with the model as all points; ``"params"`` is ``y``."""
         return {"params": params, "z": params, "w": params}
 
     def _middle(self, state: Tree) -> Tree:
@@ -150,26 +150,26 @@ class ADIANA(OneGradient):
         return T.add(mixed, T.scale(state["params"], 1 - s["t1"] - s["t2"]))
 
     def broadcast(self, state: Tree, phase: str) -> Tree:
-        """``x`` and the anchor."""
+        """Send ``x`` and the anchor."""
         del phase
         return {"params": self._middle(state), "anchor": state["w"], "lr": self.lr}
 
     def start(self, broadcast: Tree, client: Tree) -> Tree:
-        """Two gradients, not yet known."""
+        """Start with two unknown gradients."""
         local = super().start(broadcast, client)
         return {**local, "v": {"middle": local["v"], "anchor": local["v"]}}
 
     def direction(self, local: Tree, grad: Gradient, broadcast: Tree) -> tuple[Tree, Tree]:
-        """Both gradients, on one mini-batch."""
+        """Return both gradients, on one mini-batch."""
         return {"middle": grad(local["params"]), "anchor": grad(broadcast["anchor"])}, local
 
     def finish(self, local: Tree, broadcast: Tree, client: Tree, work: LocalWork) -> tuple[dict[str, Aggregate], Tree]:
-        """Both, in one aggregate: they share a shift."""
+        """Reply with both, in one aggregate: they share a shift."""
         del broadcast
         return {"gradients": Mean(local["v"], examples=work.examples)}, client
 
     def fold(self, state: Tree, sums: Mapping[str, Any], info: RoundInfo, phase: str) -> Tree:
-        """The three points move."""
+        """Move the three points."""
         del phase
         s, x = self.settings(), self._middle(state)
         moved = T.sub(x, T.scale(sums["gradients"]["middle"], s["eta"]))

@@ -1,4 +1,4 @@
-"""DINGO (Crane, Roosta 2019): Newton-type steps that make the norm of the gradient smaller."""
+"""DINGO (Crane, Roosta 2019): Newton-type steps that reduce the norm of the gradient."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ _SOLVES = ("curvature", "damped", "corrected")
 
 @dataclass(frozen=True, kw_only=True)
 class DINGO(NewtonType):
-    """``w <- w - a p`` with a direction ``p`` along which ``||g||^2`` falls at least as ``<p, H g> >= theta ||g||^2`` promises.
+    """``w <- w - a p`` with a direction ``p`` that satisfies ``<p, H g> >= theta ||g||^2``, a sufficient decrease of ``||g||^2``.
 
-    With the global ``g`` and ``H g = mean H_k g`` the first of these that keeps the promise:
+    With the global ``g`` and ``H g = mean H_k g``, the direction is the first of these that satisfies it:
 
     1. ``p = mean H_k^+ g``;
     2. ``p = mean (H_k^2 + phi^2 I)^-1 H_k g``;
-    3. the same, but a client ``k`` whose own ``p_k`` has ``<p_k, H g> < theta ||g||^2`` adds ``lambda_k (H_k^2 + phi^2 I)^-1 H g`` with the
-       ``lambda_k > 0`` that makes it equal.
+    3. the same, but a client ``k`` with ``<p_k, H g> < theta ||g||^2`` for its own ``p_k`` adds ``lambda_k (H_k^2 + phi^2 I)^-1 H g`` with the
+       ``lambda_k > 0`` that gives equality.
 
-    Then ``a = lr 2^-j`` is halved until ``||g(w - a p)||^2 <= ||g||^2 - 2 rho a <p, H g>``; if none does, the model stays. The loss need not be
-    convex, nor the Hessians invertible. A local step is one iteration of conjugate gradients with two Hessian-vector products. No client state.
+    Then ``a = lr 2^-j`` is halved until ``||g(w - a p)||^2 <= ||g||^2 - 2 rho a <p, H g>``; if no trial does, the model stays. The loss need not be
+    convex, and the Hessians need not be invertible. A local step is one iteration of conjugate gradients with two Hessian-vector products. No client state.
 
-    The paper's clients send the answers for cases 1 and 2 together; here the second is asked for only when the first fails, and trial points
-    one after the other. So a round is usually three exchanges: ``d``, ``2d`` and ``d`` floats up. A sampled cohort steps to where its own gradient
-    ends, and the next one to elsewhere.
+    In the paper, clients send the answers for cases 1 and 2 together. Here, the server asks for the second only if the first fails, and for trial points
+    one at a time. So a round usually has three exchanges: ``d``, ``2d`` and ``d`` floats up. A sampled cohort steps towards the zero of its own
+    gradient, and the next cohort towards another.
 
     Attributes:
         lr: the first trial step.
         steps: iterations of conjugate gradients.
-        theta: the decrease that is promised, above 0; smaller keeps to case 1 more often.
+        theta: the required decrease, above 0; with a smaller value, case 1 holds more often.
         phi: damping of cases 2 and 3, positive.
-        rho: share of the promise that a step must bring, in (0, 1).
+        rho: share of the predicted decrease that a step must reach, in (0, 1).
         halvings: trial steps after the first.
     """
 
@@ -70,30 +70,30 @@ class DINGO(NewtonType):
         self._check("halvings", self.halvings >= 0, "use 0 or more")
 
     def plan(self, state: Tree) -> tuple[str, ...]:
-        """The gradient, the three cases, and the trial points."""
+        """Return the gradient, the three cases, and the trial points."""
         del state
         return (*self.phases, *(f"search{j}" for j in range(1, 1 + self.halvings)))
 
     def wanted(self, state: Tree, phase: str) -> bool:
-        """Later cases only where the earlier ones fail; trial points until one does."""
+        """Return whether the phase is needed: later cases only if earlier ones fail, trial points until one succeeds."""
         if phase.startswith("search"):
             return not state["found"]
         return phase not in ("damped", "corrected") or not state["case"]
 
     def passes(self, phase: str) -> tuple[Algorithm, ...]:
-        """A gradient (of the model or of a trial point), or the systems of a case."""
+        """Run a gradient (of the model or of a trial point), or the systems of a case."""
         plain, with_damping = LocalSolve(steps=self.steps), LocalSolve(steps=self.steps, damping=self.phi**2)
         if phase == "corrected":
             return (replace(with_damping, keeps=True), CorrectedSolve(steps=self.steps, damping=self.phi**2))
         return {"curvature": (plain,), "damped": (with_damping,)}.get(phase, (GRADIENT,))
 
     def init(self, params: Tree) -> Tree:
-        """The model, and what a round finds out."""
+        """Start with the model, and empty results of a round."""
         zero = T.zeros_like(params)
         return {"params": params, "gradient": zero, "image": zero, "direction": zero, "case": 0, "found": False}
 
     def broadcast(self, state: Tree, phase: str) -> Tree:
-        """The model or a trial point, and what a case needs."""
+        """Send the model or a trial point, and what a case needs."""
         if phase.startswith("search"):
             return {"params": self._trial(state, phase)}
         sent = {"params": state["params"]}
@@ -102,7 +102,7 @@ class DINGO(NewtonType):
         return sent if phase == "gradient" else {**sent, "gradient": state["gradient"]}
 
     def fold(self, state: Tree, sums: Mapping[str, Any], info: RoundInfo, phase: str) -> Tree:
-        """Keep ``g``; keep ``H g`` and a direction, and say which case it is; or take the trial point if it keeps its promise."""
+        """Keep ``g``; or keep ``H g`` and a direction, and note the case; or take the trial point if it decreases enough."""
         del info
         if phase == "gradient":
             return {**state, "gradient": sums["gradient"], "case": 0, "found": False}
@@ -128,5 +128,5 @@ def _square(tree: Tree) -> Any:
 
 
 def _promise(state: Tree) -> float:
-    """``<p, H g>``: half of what ``||g||^2`` falls by for a small step, by its length."""
+    """Return ``<p, H g>``: half the decrease of ``||g||^2`` per unit of a small step."""
     return float(T.dot(state["direction"], state["image"]))

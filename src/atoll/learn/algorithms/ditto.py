@@ -1,4 +1,4 @@
-"""Ditto (Li et al. 2021): a global model by FedAvg, and personal models that stay near it."""
+"""Ditto (Li et al. 2021): a global model by FedAvg, and personal models close to it."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ __all__ = ["Ditto"]
 
 @dataclass(frozen=True, kw_only=True)
 class Ditto(FedAvg):
-    """FedAvg on ``W``; beside it each client trains a model of its own, ``v <- v - personal_lr (g(v) + lam (v - W))``.
+    """FedAvg on ``W``; in addition, each client trains its own model, ``v <- v - personal_lr (g(v) + lam (v - W))``.
 
-    The personal model is trained in a second pass of the same contact, on its own mini-batches, begins at the global model and stays with
-    the client. With ``lam = 0`` it is purely local training; as ``lam`` grows it becomes ``W``. The global model is FedAvg's to the bit.
+    The personal model is trained in a separate pass of the same contact, on its own mini-batches. It starts at the global model and stays at
+    the client. With ``lam = 0``, it is purely local training; as ``lam`` grows, it approaches ``W``. The global model equals FedAvg's bit for bit.
     Client state: one model. Up and down: one model each.
 
     Attributes:
         lam: pull towards the global model, 0 or more; ``personal_lr * lam`` at most 1.
-        personal_lr: learning rate of the personal model in the first round; ``None`` is ``lr``. It falls with ``decay`` as the global one does: the
+        personal_lr: learning rate of the personal model in the first round; ``None`` is ``lr``. It falls with ``decay`` like the global one: the
             paper's algorithm names one step size, and its convergence proof lets that of the personal models decay with the rounds.
-        personal_epochs: passes over the data for the personal model; ``None`` as many as for the global one.
+        personal_epochs: passes over the data for the personal model; ``None``: as many as for the global one.
     """
 
     lam: float = 0.1
@@ -47,17 +47,17 @@ class Ditto(FedAvg):
             raise ConfigError(
                 f"lam={self.lam} with personal_lr={rate}",
                 where="Ditto",
-                remedy="use lam >= 0 and a positive rate of at most 1 / lam: beyond, a step overshoots the global model",
+                remedy="use lam >= 0 and a positive rate of at most 1 / lam: above, a step overshoots the global model",
             )
         if self.personal_epochs is not None and (self.personal_epochs < 1 or self.steps is not None):
             raise ConfigError(
                 f"personal_epochs={self.personal_epochs} with steps={self.steps}",
                 where="Ditto",
-                remedy="use at least 1, and epochs= for the global model; with steps= both take as many",
+                remedy="use at least 1, and epochs= for the global model; with steps=, both take the same number",
             )
 
     def passes(self, phase: str) -> tuple[Algorithm, ...]:
-        """The personal model, then FedAvg."""
+        """Run the personal model, then FedAvg."""
         del phase
         personal = _Personal(
             lr=self.lr,
@@ -70,11 +70,11 @@ class Ditto(FedAvg):
         return (personal, self)
 
     def client_init(self, params: Tree) -> Tree:
-        """The global model."""
+        """Start with the global model."""
         return {"model": params}
 
     def personal(self, params: Tree, client: Tree) -> Tree:
-        """The client's own; the global model at a client that has not trained."""
+        """Return the client's own model, or the global model if it has not trained."""
         return params if client is None else client["model"]
 
 
@@ -86,24 +86,24 @@ class _Personal(Algorithm):
     share: float
 
     def client_init(self, params: Tree) -> Tree:
-        """The global model."""
+        """Start with the global model."""
         return {"model": params}
 
     def start(self, broadcast: Tree, client: Tree) -> Tree:
-        """The client's own model."""
+        """Start with the client's own model."""
         del broadcast
         return {"params": client["model"]}
 
     def direction(self, local: Tree, grad: Gradient, broadcast: Tree) -> tuple[Tree, Tree]:
-        """``g(v) + lam (v - W)``."""
+        """Return ``g(v) + lam (v - W)``."""
         pull = T.scale(T.sub(local["params"], broadcast["params"]), self.lam)
         return T.add(grad(local["params"]), pull), local
 
     def step(self, local: Tree, grad: Gradient, broadcast: Tree) -> Tree:
-        """At its own rate, a share of this round's."""
+        """Take a step at the pass's own rate, a multiple of this round's."""
         return super().step(local, grad, {**broadcast, "lr": broadcast["lr"] * self.share})
 
     def finish(self, local: Tree, broadcast: Tree, client: Tree, work: LocalWork) -> tuple[dict[str, Aggregate], Tree]:
-        """No reply."""
+        """Send no reply."""
         del broadcast, client, work
         return {}, {"model": local["params"]}

@@ -1,4 +1,4 @@
-"""Fast ADMM (Goldstein et al. 2014): Nesterov's extrapolation of consensus and multipliers, with a restart."""
+"""Fast ADMM (Goldstein et al. 2014): Nesterov extrapolation of consensus and multipliers, with a restart."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ __all__ = ["FastADMM"]
 class FastADMM(TwoPhaseADMM):
     """``z^ = z + b (z - z_old)`` and ``l^_k = l_k + b (l_k - l_k_old)`` with ``b = (a - 1) / a+``, ``a+ = (1 + sqrt(1 + 4 a^2)) / 2``.
 
-    Restart: where ``c = sum_k ||l_k - l^_k||^2 / rho + rho N ||z - z^||^2`` does not fall below 0.999 of the last one, ``a = 1`` and ``b = 0``
-    (where the paper goes back to the point before).
-    Without it the method may diverge on problems that are not strongly convex enough.
+    Restart: if ``c = sum_k ||l_k - l^_k||^2 / rho + rho N ||z - z^||^2`` does not fall below 0.999 of the last one, ``a = 1`` and ``b = 0``
+    (the paper goes back to the point before instead).
+    Without it, the method may diverge on problems that are not strongly convex enough.
 
     Attributes:
-        restart: extrapolation ends where the residual ``c`` grows; ``False`` never.
+        restart: restart extrapolation when the residual ``c`` grows; ``False`` never does.
         accelerate: ``False`` is plain consensus ADMM.
     """
 
@@ -44,28 +44,28 @@ class FastADMM(TwoPhaseADMM):
     )
 
     def init(self, params: Tree) -> Tree:
-        """``z = z^``, and nothing to extrapolate."""
+        """Start with ``z = z^``, and nothing to extrapolate."""
         return {**super().init(params), "old": params, "a": 1.0, "b": 0.0, "c": math.inf}
 
     def told(self, state: Tree) -> Tree:
-        """``b``."""
+        """Return ``b``."""
         return {"b": state["b"]}
 
     def memory(self, zero: Tree) -> Tree:
-        """``l_k`` and the one before."""
+        """Return ``l_k`` and the one before."""
         return {"dual": zero, "old": zero}
 
     def point(self, broadcast: Tree, client: Tree) -> Tree:
-        """``l^_k``."""
+        """Return ``l^_k``."""
         return T.add(client["dual"], T.scale(T.sub(client["dual"], client["old"]), broadcast["b"]))
 
     def turned(self, dual: Tree, client: Tree) -> tuple[dict[str, Aggregate], Tree]:
-        """``||l_k - l^_k||^2``."""
+        """Return ``||l_k - l^_k||^2``."""
         gap = T.sub(dual, client["at"])
         return {"moved": Sum(T.dot(gap, gap), role="side")}, {"dual": dual, "old": client["dual"]}
 
     def chosen(self, state: Tree, sums: Mapping[str, Any], info: RoundInfo) -> Tree:
-        """What ``z^`` is ahead of ``z``."""
+        """Return the lead of ``z^`` over ``z``."""
         z, old, gap = state["params"], state["old"], T.sub(state["params"], state["ahead"])
         c = float(sums["moved"]) / self.rho + self.rho * info.population * float(T.dot(gap, gap))
         a, b = 1.0, 0.0

@@ -25,19 +25,19 @@ class FedAC(Algorithm):
     ``w <- (1 - 1/alpha) w + md/alpha - gamma g``.
 
     ``gamma = max(sqrt(eta / (mu steps)), eta)``. Variant ``"I"``: ``alpha = 1/(gamma mu)``, ``beta = alpha + 1``. Variant ``"II"``:
-    ``alpha = 3/(2 gamma mu) - 1/2``, ``beta = (2 alpha^2 - 1)/(alpha - 1)``, for ``gamma mu <= 3/4``. With ``alpha = beta = 1``,
-    ``gamma = eta`` it is FedAvg. ``mu`` is a knob: too large is slow, too small is unstable.
+    ``alpha = 3/(2 gamma mu) - 1/2``, ``beta = (2 alpha^2 - 1)/(alpha - 1)``, for ``gamma mu <= 3/4``. With ``alpha = beta = 1`` and
+    ``gamma = eta``, it is FedAvg. ``mu`` is a tuning parameter: too large is slow, too small is unstable.
 
     Attributes:
         lr: ``eta``, the step of the ``w_ag`` stream.
-        steps: local steps a round.
+        steps: local steps per round.
         mu: strong convexity that the coefficients assume.
         variant: ``"I"`` (more stable) or ``"II"`` (better rate).
         smoothness: ``L``, if known: then ``eta`` and ``gamma`` must be at most ``1/L``.
-        eval_point: the stream that is the model: ``"ag"`` (the theory's) or ``"w"``.
-        alpha: instead of the variant's.
-        beta: instead of the variant's.
-        gamma: instead of the rule's.
+        eval_point: the stream to use as the model: ``"ag"`` (as in the theory) or ``"w"``.
+        alpha: replaces the variant's.
+        beta: replaces the variant's.
+        gamma: replaces the rule's.
     """
 
     steps: int | None = 10
@@ -65,12 +65,12 @@ class FedAC(Algorithm):
                 raise ConfigError(f"{name}={value!r}", where="FedAC", remedy=f"use one of {', '.join(allowed)}")
         if self.steps is None and self.gamma is None:
             raise ConfigError(
-                "steps=None", where="FedAC", remedy="say how many local steps a round has: gamma needs it"
+                "steps=None", where="FedAC", remedy="set the number of local steps per round: gamma needs it"
             )
         _check(self)
 
     def coefficients(self) -> tuple[float, float, float]:
-        """``(alpha, beta, gamma)``."""
+        """Return ``(alpha, beta, gamma)``."""
         gamma = max((self.lr / (self.mu * (self.steps or 1))) ** 0.5, self.lr) if self.gamma is None else self.gamma
         require_positive("FedAC", gamma=gamma)
         alpha = self.alpha
@@ -83,22 +83,22 @@ class FedAC(Algorithm):
         return alpha, alpha + 1 if self.variant == "I" else (2 * alpha**2 - 1) / (alpha - 1), gamma
 
     def init(self, params: Tree) -> Tree:
-        """Both streams begin at the model."""
+        """Start with both streams at the model."""
         return {"params": params, "other": params}
 
     def broadcast(self, state: Tree, phase: str) -> Tree:
-        """Both streams; ``"params"`` is the main one."""
+        """Send both streams; ``"params"`` is the main one."""
         del phase
         w, ag = (state["other"], state["params"])[:: 1 if self.eval_point == "ag" else -1]
         return {"params": w, "ag": ag, "lr": self.lr}
 
     def start(self, broadcast: Tree, client: Tree) -> Tree:
-        """Both streams."""
+        """Start with both streams."""
         del client
         return {"params": broadcast["params"], "ag": broadcast["ag"]}
 
     def step(self, local: Tree, grad: Gradient, broadcast: Tree) -> Tree:
-        """One accelerated step."""
+        """Take one accelerated step."""
         alpha, beta, gamma = self.coefficients()
         middle = T.add(T.scale(local["params"], 1 / beta), T.scale(local["ag"], 1 - 1 / beta))
         v = grad(middle)
@@ -110,19 +110,19 @@ class FedAC(Algorithm):
         }
 
     def finish(self, local: Tree, broadcast: Tree, client: Tree, work: LocalWork) -> tuple[dict[str, Aggregate], Tree]:
-        """The updates of both streams."""
+        """Reply with the updates of both streams."""
         reply, client = super().finish(local, broadcast, client, work)
         return {**reply, "update_ag": Mean(T.sub(local["ag"], broadcast["ag"]), examples=work.examples)}, client
 
     def fold(self, state: Tree, sums: Mapping[str, Any], info: RoundInfo, phase: str) -> Tree:
-        """Both streams move by their mean updates."""
+        """Move both streams by their mean updates."""
         del info, phase
         model, other = (sums["update_ag"], sums["update"])[:: 1 if self.eval_point == "ag" else -1]
         return {**state, "params": T.add(state["params"], model), "other": T.add(state["other"], other)}
 
 
 def _check(algorithm: FedAC) -> None:
-    """Refuse what the theorems do not allow."""
+    """Refuse settings outside the theorems."""
     alpha, beta, gamma = algorithm.coefficients()
     if alpha < 1 or beta < 1:
         raise ConfigError(

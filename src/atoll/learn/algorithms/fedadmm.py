@@ -20,7 +20,7 @@ __all__ = ["FedADMM"]
 class FedADMM(Consensus):
     """Client: gradient steps on ``f_k(x) + <pi_k, x - z> + (rho/2) ||x - z||^2`` from its own ``x_k``, then ``pi_k <- pi_k + rho (x_k - z)``.
 
-    See ``Consensus`` for the server. How many steps a client takes may differ from round to round and from client to client.
+    See ``Consensus`` for the server. The number of steps may differ between rounds and between clients.
     """
 
     lr: float = 0.1
@@ -33,11 +33,11 @@ class FedADMM(Consensus):
     )
 
     def direction(self, local: Tree, grad: Gradient, broadcast: Tree) -> tuple[Tree, Tree]:
-        """``g + pi_k + rho (x - z)``."""
+        """Return ``g + pi_k + rho (x - z)``."""
         pull = T.scale(T.sub(local["params"], broadcast["params"]), self.rho)
         return T.add(T.add(grad(local["params"]), local["dual"]), pull), local
 
     def finish(self, local: Tree, broadcast: Tree, client: Tree, work: LocalWork) -> tuple[dict[str, Aggregate], Tree]:
-        """The multiplier's step, and the reply of ``Consensus``."""
+        """Step the multiplier, and reply as ``Consensus`` does."""
         pull = T.scale(T.sub(local["params"], broadcast["params"]), self.rho)
         return super().finish({**local, "dual": T.add(local["dual"], pull)}, broadcast, client, work)

@@ -17,14 +17,14 @@ __all__ = ["FedAQ"]
 
 @dataclass(frozen=True, kw_only=True)
 class FedAQ(FedAC):
-    """FedAC whose clients send ``Q(w_k - w)`` and ``Q(w_ag,k - w_ag)``, quantised each by itself.
+    """FedAC in which clients send ``Q(w_k - w)`` and ``Q(w_ag,k - w_ag)``, each quantised separately.
 
-    Variant ``"I"`` is FedAQ-I, ``"II"`` FedAQ-II. Without quantisation it is FedAC; with ``alpha = beta = 1``, ``gamma = lr`` both streams are
-    FedPAQ's. With 8 bits it sends 16 bits an entry up and converges in the rounds of FedAC, which sends 64. The authors' code quantises by
+    Variant ``"I"`` is FedAQ-I, ``"II"`` FedAQ-II. Without quantisation, it is FedAC; with ``alpha = beta = 1``, ``gamma = lr``, both streams are
+    FedPAQ's. With 8 bits, it sends 16 bits per entry up and converges in as many rounds as FedAC, which sends 64. The authors' code quantises by
     ``MinMaxAffine(8)``, which is biased, and the mean again on the way down (``Training(downlink=MinMaxAffine(8))``).
 
     Attributes:
-        compressor: unbiased, in the theory.
+        compressor: the compressor, unbiased in theory.
     """
 
     compressor: Stage = field(default_factory=QSGD)
@@ -40,6 +40,6 @@ class FedAQ(FedAC):
         require_stage(self.compressor, "FedAQ")
 
     def uplink(self, phase: str) -> tuple[Stage, ...]:
-        """The compressor."""
+        """Apply the compressor."""
         del phase
         return (self.compressor,)

@@ -17,7 +17,7 @@ __all__ = ["FedAvg"]
 
 @dataclass(frozen=True, kw_only=True)
 class FedAvg(Algorithm):
-    """Local SGD from the global model, then the mean of the updates weighted by examples.
+    """Local SGD from the global model, then the mean of the updates, weighted by examples.
 
     Local step: ``w_k <- w_k - lr * grad F_k(w_k; batch)``, for ``epochs`` passes. Server:
     ``w <- w + server_lr * sum_k (n_k / sum_j n_j) (w_k - w)`` over the clients that replied.
@@ -48,11 +48,11 @@ class FedAvg(Algorithm):
             )
 
     def init(self, params: Tree) -> Tree:
-        """The model, and the learning rate of the next round."""
+        """Start with the model, and the learning rate of the next round."""
         return {"params": params, "lr": float(self.lr)}
 
     def broadcast(self, state: Tree, phase: str) -> Tree:
-        """The model and this round's learning rate."""
+        """Send the model and this round's learning rate."""
         del phase
         return {"params": state["params"], "lr": state["lr"]}
 

@@ -27,24 +27,24 @@ __all__ = ["FedCOMGATE"]
 class FedCOMGATE(Algorithm):
     """Quantised local SGD with gradient tracking.
 
-    Local steps ``w_k <- w_k - lr (g - delta_k)``; clients send ``Q(s_k)`` with ``s_k = (T / T_k) (w - w_k)``; with the mean ``d`` the server goes to
+    Local steps ``w_k <- w_k - lr (g - delta_k)``; clients send ``Q(s_k)`` with ``s_k = (T / T_k) (w - w_k)``. With the mean ``d``, the server moves to
     ``w - server_lr d`` and each client corrects ``delta_k <- delta_k + (s_k - d) / (lr T)``.
 
-    The paper has the same ``T`` local steps at every client, so ``steps=`` must be given: where clients of other sizes would take other numbers of
-    steps, the mean move is no mean of gradients. A client that does ``T_k`` of them (a straggler, or one that was asked for less) sends its move
-    scaled to ``T``, so that ``sum_k p_k delta_k`` stays 0 and the fixed point stays the optimum: with exact replies it is reached, as by VRL-SGD.
+    The paper has the same ``T`` local steps at every client, so ``steps=`` is required: if clients of other sizes took other numbers of
+    steps, the mean move would not be a mean of gradients. A client that does ``T_k`` steps (a straggler, or one asked for less) scales its move
+    to ``T``, so that ``sum_k p_k delta_k`` stays 0 and the fixed point stays the optimum. With exact replies, the method reaches it, like VRL-SGD.
 
-    The correction is made when a client is asked again: it remembers what it sent and knows ``d`` from how far the model moved. Everyone takes part in
-    every round. Where a wrapper moves the model elsewhere (``ServerOptimised``, ``Upcycled``), the model that ``d`` leads to travels too.
+    A client makes the correction at its next contact: it remembers what it sent and learns ``d`` from how far the model moved. All clients take part in
+    every round. If a wrapper moves the model elsewhere (``ServerOptimised``, ``Upcycled``), the server also sends the model that ``d`` leads to.
 
-    We deviate from the paper's listing, where a client corrects by ``Q(s_k)``. Ours corrects by what it meant to send, ``s_k``, as the authors' code
-    does (FedTorch, ``fedgate_aggregation``), which FedAQ was compared with: a stage comes after ``finish``, so that no algorithm sees ``Q(s_k)``. The
-    errors of quantisation then add up in ``sum_k delta_k``, which grows with the square root of the rounds, and it ends beside the optimum.
+    We deviate from the paper's listing, in which a client corrects by ``Q(s_k)``. Ours corrects by the value before quantisation, ``s_k``, as in the authors'
+    code (FedTorch, ``fedgate_aggregation``), the baseline of FedAQ: a stage acts after ``finish``, so no algorithm sees ``Q(s_k)``. The
+    quantisation errors then add up in ``sum_k delta_k``, which grows with the square root of the rounds, and the method ends near the optimum, not at it.
 
     Attributes:
-        steps: local steps ``T``; must be given.
+        steps: local steps ``T``; required.
         compressor: ``Q``, unbiased in the theory.
-        server_lr: the server's step.
+        server_lr: step size of the server.
     """
 
     compressor: Stage = field(default_factory=QSGD)
@@ -67,7 +67,7 @@ class FedCOMGATE(Algorithm):
             raise ConfigError(
                 "steps=None: clients of different sizes would take different numbers of steps",
                 where="FedCOMGATE",
-                remedy="give steps=, the same for all clients, or use Scaffold, which takes any number of steps",
+                remedy="set steps=, the same for all clients, or use Scaffold, which takes any number of steps",
             )
 
     @property
@@ -76,38 +76,38 @@ class FedCOMGATE(Algorithm):
         return float(self.steps or 1)
 
     def uplink(self, phase: str) -> tuple[Stage, ...]:
-        """The compressor."""
+        """Apply the compressor."""
         del phase
         return (self.compressor,)
 
     def init(self, params: Tree) -> Tree:
-        """The model, which is where the last mean led to."""
+        """Start with the model, which is also where the last mean led."""
         return {"params": params, "landed": params}
 
     def client_init(self, params: Tree) -> Tree:
-        """No correction, and no round to correct for."""
+        """Start with no correction, and no round to correct for."""
         zero = T.zeros_like(params)
         return {"delta": zero, "sent": zero, "from": params, "present": 0.0}
 
     def broadcast(self, state: Tree, phase: str) -> Tree:
-        """The model, and where the mean led to if that is elsewhere."""
+        """Send the model, and where the mean led if that differs."""
         same = all(map(np.array_equal, T.leaves(state["params"]), T.leaves(state["landed"])))
         return {**super().broadcast(state, phase), **({} if same else {"landed": state["landed"]})}
 
     def start(self, broadcast: Tree, client: Tree) -> Tree:
-        """The correction for the last round, now that its mean is known."""
+        """Correct for the last round, now that its mean is known, and start at the model."""
         landed = broadcast.get("landed", broadcast["params"])
         mean = T.scale(T.sub(client["from"], landed), 1.0 / self.server_lr)
         off = T.scale(T.sub(client["sent"], mean), client["present"] / (broadcast["lr"] * self._span))
         return {"params": broadcast["params"], "delta": T.add(client["delta"], off)}
 
     def direction(self, local: Tree, grad: Gradient, broadcast: Tree) -> tuple[Tree, Tree]:
-        """``g - delta``."""
+        """Return ``g - delta``."""
         del broadcast
         return T.sub(grad(local["params"]), local["delta"]), local
 
     def finish(self, local: Tree, broadcast: Tree, client: Tree, work: LocalWork) -> tuple[dict[str, Aggregate], Tree]:
-        """The move of ``T`` steps; what is needed for the correction stays."""
+        """Reply with the move of ``T`` steps; keep what the correction needs."""
         del client
         scale = self._span / (work.steps + (work.steps == 0))
         update = T.scale(T.sub(local["params"], broadcast["params"]), scale)
@@ -115,7 +115,7 @@ class FedCOMGATE(Algorithm):
         return {"update": Mean(update, examples=work.examples)}, {**kept, "present": 1.0 * (work.steps > 0)}
 
     def fold(self, state: Tree, sums: Mapping[str, Any], info: RoundInfo, phase: str) -> Tree:
-        """``w <- w - server_lr d``."""
+        """Update ``w <- w - server_lr d``."""
         del info, phase
         moved = T.add(state["params"], T.scale(sums["update"], self.server_lr))
         return {**state, "params": moved, "landed": moved}

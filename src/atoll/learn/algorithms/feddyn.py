@@ -22,7 +22,7 @@ class FedDyn(Algorithm):
     """Client: SGD on ``F_k(w) - <g_k, w> + (alpha/2) ||w - W||^2``, then ``g_k <- g_k - alpha (w_k - W)``.
 
     Server: ``h <- h - (alpha/N) sum_S (w_k - W)``, ``W <- mean_S w_k - h / alpha``. So ``h = (1/N) sum_k g_k`` always, and at a fixed point
-    ``g_k = grad F_k(W)`` and ``h = 0``: the optimum of ``(1/N) sum_k F_k``, however inexact the local solves. The state ``g_k`` belongs to
+    ``g_k = grad F_k(W)`` and ``h = 0``: the optimum of ``(1/N) sum_k F_k``, for any inexact local solves. The state ``g_k`` belongs to
     the client, not to its place in the cohort. Client state: one model. Up and down: one model each.
 
     Attributes:
@@ -49,19 +49,19 @@ class FedDyn(Algorithm):
             raise ConfigError(f"clip={self.clip}", where="FedDyn", remedy="use a positive bound, or None")
 
     def init(self, params: Tree) -> Tree:
-        """The model, and ``h = 0``."""
+        """Start with the model, and ``h = 0``."""
         return {"params": params, "h": T.zeros_like(params)}
 
     def client_init(self, params: Tree) -> Tree:
-        """``g_k = 0``."""
+        """Start with ``g_k = 0``."""
         return {"slope": T.zeros_like(params)}
 
     def start(self, broadcast: Tree, client: Tree) -> Tree:
-        """The model and ``g_k``."""
+        """Start with the model and ``g_k``."""
         return {"params": broadcast["params"], "slope": client["slope"]}
 
     def direction(self, local: Tree, grad: Gradient, broadcast: Tree) -> tuple[Tree, Tree]:
-        """``g - g_k + alpha (w - W)``, no longer than ``clip``."""
+        """Return ``g - g_k + alpha (w - W)``, clipped to norm ``clip``."""
         pull = T.scale(T.sub(local["params"], broadcast["params"]), self.alpha)
         toward = T.add(T.sub(grad(local["params"]), local["slope"]), pull)
         if self.clip is not None:
@@ -70,13 +70,13 @@ class FedDyn(Algorithm):
         return toward, local
 
     def finish(self, local: Tree, broadcast: Tree, client: Tree, work: LocalWork) -> tuple[dict[str, Aggregate], Tree]:
-        """The update, equal weights, and the new ``g_k``."""
+        """Reply with the update, equal weights, and the new ``g_k``."""
         del work
         update = T.sub(local["params"], broadcast["params"])
         return {"update": Mean(update)}, {"slope": T.sub(client["slope"], T.scale(update, self.alpha))}
 
     def fold(self, state: Tree, sums: Mapping[str, Any], info: RoundInfo, phase: str) -> Tree:
-        """``h`` and the model."""
+        """Update ``h`` and the model."""
         del phase
         h = T.sub(state["h"], T.scale(sums["update"], self.alpha * info.replied / info.population))
         params = T.sub(T.add(state["params"], sums["update"]), T.scale(h, 1.0 / self.alpha))

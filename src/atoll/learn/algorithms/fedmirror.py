@@ -23,11 +23,11 @@ _CITATION = "Yuan, Zaheer, Reddi. Federated Composite Optimization. ICML 2021."
 
 @dataclass(frozen=True, kw_only=True)
 class FedMirror(Algorithm):
-    """Mirror descent on ``mean_k F_k(w) + l1 ||w||_1``; the mean is taken of the primal points.
+    """Mirror descent on ``mean_k F_k(w) + l1 ||w||_1``; the server averages the primal points.
 
     A local step: ``z <- grad h(y) - lr grad F_k(y)``; ``y <- grad (h + lr l1 ||.||_1)^*(z)``. With ``mirror="euclid"`` this is the proximal
     gradient step ``soft(y - lr g, lr l1)``; with ``l1=0`` as well, FedAvg. The survey prints the last map without ``l1`` and at ``y``; both are
-    slips. It averages models, as the survey does; the server of the paper's FedMiD takes a mirror step along the mean update.
+    slips. It averages models, like the survey; the server in the paper's FedMiD takes a mirror step along the mean update.
 
     Attributes:
         l1: weight of the 1-norm, 0 or more.
@@ -48,15 +48,15 @@ class FedMirror(Algorithm):
         self.geometry()
 
     def geometry(self) -> MirrorMap:
-        """The mirror map."""
+        """Return the mirror map."""
         return mirror_map(self.mirror, self.p)
 
     def init(self, params: Tree) -> Tree:
-        """The model, inside the map's domain."""
+        """Start with the model, inside the map's domain."""
         return {"params": self.geometry().start(params)}
 
     def step(self, local: Tree, grad: Gradient, broadcast: Tree) -> Tree:
-        """One step of mirror descent."""
+        """Take one step of mirror descent."""
         v, local = self.direction(local, grad, broadcast)
         z = T.sub(self.geometry().dual(local["params"]), T.scale(v, broadcast["lr"]))
         return {**local, "params": self.geometry().primal(z, broadcast["lr"] * self.l1)}
@@ -64,12 +64,12 @@ class FedMirror(Algorithm):
 
 @dataclass(frozen=True, kw_only=True)
 class FedDualAvg(FedMirror):
-    """Dual averaging on the same objective; the mean is taken of the dual points, so that the model keeps its zeros.
+    """Dual averaging on the same objective; the server averages the dual points, so that the model keeps its zeros.
 
-    With ``t`` the step sizes gone by, at a client ``y = grad (h + t l1 ||.||_1)^*(z)``, ``z <- z - lr grad F_k(y)``, ``t <- t + lr``; at the server
+    With ``t`` the sum of past step sizes, a client computes ``y = grad (h + t l1 ||.||_1)^*(z)``, ``z <- z - lr grad F_k(y)``, ``t <- t + lr``; the server takes
     ``z <- z + server_lr mean(z_k - z)``, ``t <- t + server_lr mean(steps) lr``; the model is ``grad (h + t l1 ||.||_1)^*(z)``.
 
-    What goes out and comes back under the name of the parameters is ``z``.
+    Messages contain ``z`` under the name of the parameters.
 
     Attributes:
         server_lr: factor on the mean move of ``z``.
@@ -84,40 +84,40 @@ class FedDualAvg(FedMirror):
         require_positive("FedDualAvg", server_lr=self.server_lr)
 
     def init(self, params: Tree) -> Tree:
-        """The model and its dual point."""
+        """Start with the model and its dual point."""
         start = self.geometry().start(params)
         return {"params": start, "dual": self.geometry().dual(start), "time": 0.0}
 
     def broadcast(self, state: Tree, phase: str) -> Tree:
-        """The dual point and its time."""
+        """Send the dual point and its time."""
         del phase
         return {"params": state["dual"], "time": state["time"], "lr": self.lr}
 
     def start(self, broadcast: Tree, client: Tree) -> Tree:
-        """The dual point and its time."""
+        """Start with the dual point and its time."""
         del client
         return {"params": broadcast["params"], "time": broadcast["time"]}
 
     def step(self, local: Tree, grad: Gradient, broadcast: Tree) -> Tree:
-        """One step of dual averaging."""
+        """Take one step of dual averaging."""
         point = self.geometry().primal(local["params"], local["time"] * self.l1)
         z = T.sub(local["params"], T.scale(grad(point), broadcast["lr"]))
         return {**local, "params": z, "time": local["time"] + broadcast["lr"]}
 
     def finish(self, local: Tree, broadcast: Tree, client: Tree, work: LocalWork) -> tuple[dict[str, Aggregate], Tree]:
-        """The move of the dual point, and how long it took."""
+        """Reply with the move of the dual point, and its time."""
         reply, client = super().finish(local, broadcast, client, work)
         taken = work.steps * broadcast["lr"]
         return {**reply, "time": Mean(taken, examples=work.examples, role="side")}, client
 
     def fold(self, state: Tree, sums: Mapping[str, Any], info: RoundInfo, phase: str) -> Tree:
-        """The mean move, and the model that belongs to it."""
+        """Add the mean move, and compute its model."""
         del info, phase
         dual = T.add(state["dual"], T.scale(sums["update"], self.server_lr))
         time = state["time"] + self.server_lr * float(sums["time"])
         return self.moved({"dual": dual, "time": time})
 
     def moved(self, state: Tree) -> Tree:
-        """The model that belongs to the dual point and its time."""
+        """Recompute the model from the dual point and its time."""
         params = self.geometry().primal(state["dual"], state["time"] * self.l1)
         return {**state, "params": params}

@@ -1,4 +1,4 @@
-"""FedNL (Safaryan, Islamov, Qian, Richtárik 2022): the Hessian is learned from compressed corrections."""
+"""FedNL (Safaryan, Islamov, Qian, Richtárik 2022): the server learns the Hessian from compressed corrections."""
 
 from __future__ import annotations
 
@@ -28,36 +28,36 @@ __all__ = ["FedNL"]
 class FedNL(NewtonType):
     """Each client keeps an estimate ``E_k`` of its Hessian and sends ``S_k = rate C(H_k - E_k)``; both sides add it.
 
-    A client also keeps what its gradient was: ``b_k = grad F_k(w_k) - E_k w_k`` at the model ``w_k`` of its last contact, and sends what ``b_k`` changed
-    by. The server keeps the means over the clients that it has met, by examples, ``E = mean E_k`` and ``b = mean b_k``. So it knows ``g = b + E w``, the
-    mean of ``grad F_k(w_k) + E_k (w - w_k)``: with everyone the gradient, with a sampled cohort what the last contacts foretell, whose
-    error ends with the distance of ``w`` from the ``w_k``. Whoever takes part, the fixed point is the optimum. It steps ``w <- w - lr [E]_mu^-1 g``
-    (option 1, eigenvalues raised to ``mu``) or ``w <- w - lr (E + l I)^-1 g`` (option 2) with ``l = mean ||E_k - H_k||_F`` over what is left after the
-    correction, so that ``E + l I`` is never below the Hessian where everyone takes part.
+    A client also keeps ``b_k = grad F_k(w_k) - E_k w_k`` at the model ``w_k`` of its last contact, and sends the change of ``b_k``. The server keeps the
+    means over the clients that it has met, by examples, ``E = mean E_k`` and ``b = mean b_k``. So it knows ``g = b + E w``, the
+    mean of ``grad F_k(w_k) + E_k (w - w_k)``. With all clients, this is the gradient; with a sampled cohort, it is a prediction from the last contacts,
+    with an error that vanishes with the distance of ``w`` from the ``w_k``. For any participation, the fixed point is the optimum. The server steps
+    ``w <- w - lr [E]_mu^-1 g`` (option 1, eigenvalues raised to ``mu``) or ``w <- w - lr (E + l I)^-1 g`` (option 2) with ``l = mean ||E_k - H_k||_F`` of
+    the error after the correction, so that ``E + l I`` is never below the Hessian if all clients take part.
 
-    This is FedNL-PP, the paper's Algorithm 2, which with everyone is FedNL (Algorithm 1, whose printed step takes ``E`` and ``l`` from before
-    the round's correction). It differs in one place: the paper foretells gradients with ``E_k + l_k I`` and not with ``E_k``, and has option 2
-    only. Where the server begins with whole Hessians that is the same on quadratics; from zero ``E_k`` foretells better (on the survey's
+    This is FedNL-PP, the paper's Algorithm 2, which with all clients is FedNL (Algorithm 1, whose printed step uses ``E`` and ``l`` from before
+    the round's correction). It differs in one place: the paper predicts gradients with ``E_k + l_k I`` instead of ``E_k``, and has only option 2.
+    If the server starts with whole Hessians, this is the same on quadratics; from zero, ``E_k`` predicts better (on the survey's
     quadratics with five of ten clients, rank 1 and option 2, after 25 rounds 7e-6 of a gap of 32 is left, and with ``E_k + l_k I`` 0.01).
 
-    In a client's own first contact, whenever that is, ``E_k`` becomes its whole Hessian (``begin="exact"``). As long as there are clients that were
-    never met, rounds with compressed corrections have a phase ``"join"`` for that: who was met before sends nothing in it but the frame of a message.
-    With ``begin="zero"`` everybody begins at zero; then option 1 divides by ``mu`` wherever nothing is known yet, and may leave far before it comes back.
+    In a client's first contact, whenever that is, ``E_k`` becomes its whole Hessian (``begin="exact"``). While some clients have not been
+    met, rounds with compressed corrections have an extra phase ``"join"`` for this; clients met before send only an empty frame in it.
+    With ``begin="zero"``, all clients start at zero. Option 1 then divides by ``mu`` in unknown directions, and may move far away before it returns.
 
-    Up: ``d`` floats, three numbers and a correction: ``(d+1) count`` floats for ``"rank"``, ``count`` floats and places for ``"top"``,
-    ``d(d+1)/2`` for ``"full"``. Compressed corrections are single replies, so a secure reducer takes ``"full"`` only. Clients keep ``d^2 + d + 2``
-    floats and take ``d`` Hessian-vector products a round: too heavy for small devices. What the server keeps are sums of changes, as with SCAFFOLD's
-    control variates: what a lossy stage of the training's own takes from them is lost for ever, unless it is in ``ErrorFeedback``. Where nobody knows how many examples the population has, the
-    share of the clients stands for it.
+    Up: ``d`` floats, three numbers and a correction: ``(d+1) count`` floats for ``"rank"``, ``count`` floats and positions for ``"top"``,
+    ``d(d+1)/2`` for ``"full"``. Compressed corrections are single replies, so a secure reducer needs ``"full"``. Clients keep ``d^2 + d + 2``
+    floats and compute ``d`` Hessian-vector products per round: too heavy for small devices. The server keeps sums of changes, like SCAFFOLD's
+    control variates: what one of the training's own lossy stages removes from them is lost for good, unless it is in ``ErrorFeedback``. If the
+    population's number of examples is unknown, the share of the clients replaces it.
 
     Attributes:
         compressor: ``"rank"``, ``"top"`` or ``"full"``.
-        count: rank, or entries kept of the upper triangle.
-        rate: share ``a`` of the correction that is learned, in (0, 1].
+        count: the rank, or number of entries kept of the upper triangle.
+        rate: share ``a`` of the correction to learn, in (0, 1].
         option: 1 or 2.
-        mu: least eigenvalue of option 1: a lower bound of the Hessian's, such as the weight of an l2 penalty.
+        mu: smallest eigenvalue of option 1: a lower bound of the Hessian's, such as the weight of an l2 penalty.
         begin: ``"exact"`` or ``"zero"``.
-        most: largest number of parameters that is accepted.
+        most: the largest accepted number of parameters.
     """
 
     compressor: Form = "rank"
@@ -83,31 +83,31 @@ class FedNL(NewtonType):
                 raise ConfigError(f"{name}={getattr(self, name)!r}", where="FedNL", remedy=remedy)
         self._check("count", self.count >= 1, "use a rank, or a number of entries, of at least 1")
         self._check("rate", 0.0 < self.rate <= 1.0, "use a share above 0 and at most 1")
-        self._check("mu", self.mu > 0, "use a positive least eigenvalue")
+        self._check("mu", self.mu > 0, "use a positive smallest eigenvalue")
         self._check("most", self.most >= 1, "accept at least 1 parameter")
         object.__setattr__(self, "phases", ("begin", "join", "train") if self._short else ("train",))
 
     @property
     def _short(self) -> bool:
-        """Whether a whole Hessian is more than a correction, and wants an exchange of its own."""
+        """Whether a whole Hessian is larger than a correction, and needs its own exchange."""
         return self.begin == "exact" and self.compressor != "full"
 
     def plan(self, state: Tree) -> tuple[str, ...]:
-        """One exchange; one more for the whole Hessians of newcomers, as long as there may be some."""
+        """Return one exchange; one more for the whole Hessians of new clients, while there may be some."""
         if state["cold"]:
             return ("begin",)
         return ("join", "train") if self._short and state["met"] < 1.0 - 1e-9 else ("train",)
 
     def passes(self, phase: str) -> tuple[Algorithm, ...]:
-        """The correction as it is, or the whole Hessian."""
+        """Run the normal pass, or the one for whole Hessians."""
         return (self,) if phase == "train" else (replace(self, compressor="full", rate=1.0),)
 
     def uplink(self, phase: str) -> tuple[Stage, ...]:
-        """The zeros of who is no newcomer are not sent."""
+        """Apply a stage that does not send the zeros of clients met before."""
         return (Threshold(0.0),) if phase == "join" else ()
 
     def init(self, params: Tree) -> Tree:
-        """The model, and nobody met: no ``E``, ``b`` and ``l``; they are sums over the population, and so is what they are means of.
+        """Start with the model, and no client met: ``E``, ``b``, ``l`` and their total weight are zero sums over the population.
 
         Raises:
             ConfigError: the model has too many parameters for whole Hessians.
@@ -115,7 +115,7 @@ class FedNL(NewtonType):
         d = T.size(params)
         if d > self.most:
             raise ConfigError(
-                f"a model of {d} parameters, and each client would form a Hessian of {d} x {d}",
+                f"with {d} parameters, each client would form a Hessian of {d} x {d}",
                 where="FedNL",
                 remedy=f"use DANE or GIANT, or raise most={self.most}",
             )
@@ -123,24 +123,24 @@ class FedNL(NewtonType):
         return {"params": params, **sums, "met": 0.0, "cold": self._short}
 
     def client_init(self, params: Tree) -> Tree:
-        """``E_k = 0``, and not met."""
+        """Start with ``E_k = 0``, as a client not met."""
         flat = ravel(params)
         d, kind = len(flat), flat.dtype
         zero = {"hessian": (d, d), "constant": (d,), "left": (), "met": ()}
         return {name: np.zeros(shape, dtype=kind) for name, shape in zero.items()}
 
     def broadcast(self, state: Tree, phase: str) -> Tree:
-        """The model; and that newcomers alone are asked."""
+        """Send the model, and whether only new clients are asked."""
         sent = {"params": state["params"]}
         return {**sent, "joining": 1.0} if phase == "join" else sent
 
     def start(self, broadcast: Tree, client: Tree) -> Tree:
-        """The model; gradient and Hessian are found in the step."""
+        """Start with the model; the step computes gradient and Hessian."""
         params = broadcast["params"]
         return {"params": params, "gradient": T.zeros_like(params), "hessian": client["hessian"]}
 
     def step(self, local: Tree, grad: Gradient, broadcast: Tree) -> Tree:
-        """The gradient and the Hessian."""
+        """Compute the gradient and the Hessian."""
         params = local["params"]
         gradient = grad(params)
         flat = ravel(params)
@@ -149,10 +149,10 @@ class FedNL(NewtonType):
         return {"params": params, "gradient": gradient, "hessian": 0.5 * (found + found.T)}
 
     def finish(self, local: Tree, broadcast: Tree, client: Tree, work: LocalWork) -> tuple[dict[str, Aggregate], Tree]:
-        """Send the correction and what ``b_k`` and ``l_k`` changed by; learn them. Who is not asked changes nothing."""
+        """Send the correction and the changes of ``b_k`` and ``l_k``, and learn them. A client not asked changes nothing."""
         met, held = client["met"], client["hessian"]
         new = 1.0 - met
-        # Who has missed the phase for newcomers waits for the next one.
+        # A client that missed the phase for new clients waits for the next one.
         asked = new if "joining" in broadcast else met if self._short else new * 0.0 + 1.0
         rate = new + self.rate * met if self.begin == "exact" else new * 0.0 + self.rate
         short = shorten(local["hessian"] - held, self.compressor, self.count)
@@ -167,12 +167,12 @@ class FedNL(NewtonType):
             "change": Sum(T.scale(change, work.examples)),
             "met": Sum(
                 {"clients": came, "known": came * work.examples}, role="side"
-            ),  # counts, which no stage may touch
+            ),  # counts, which no stage may change
             "correction": Sum(T.scale(short, work.examples)) if "upper" in short else Parts(short, work.examples),
         }, {"hessian": held, **kept, "met": met + came}
 
     def fold(self, state: Tree, sums: Mapping[str, Any], info: RoundInfo, phase: str) -> Tree:
-        """Add up what has changed, then step; a round does so once."""
+        """Add up the changes, then step; once per round."""
         d, share = len(state["hessian"]), 1.0 / (info.weight or info.population)
         met, changes = sums["met"], {**sums["change"], "hessian": _total(sums["correction"], d)}
         changes["known"] = met["known"]
@@ -191,7 +191,7 @@ class FedNL(NewtonType):
 
 
 def _total(correction: Any, d: int) -> Any:
-    """``sum n_k S_k``."""
+    """Return ``sum n_k S_k``."""
     if not isinstance(correction, list):
         return restore(correction, d)
     return sum(part.weight * restore(part.value, d) for part in correction)

@@ -1,4 +1,4 @@
-"""FedNova (Wang et al. 2020): updates normalised by the local work, so that busy clients do not bend the objective."""
+"""FedNova (Wang et al. 2020): updates normalised by the local work, so that clients with more work do not change the objective."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class FedNova(FedAvg):
     """``w <- w + server_lr (sum_k p_k a_k) sum_k p_k (w_k - w) / a_k`` with ``p_k = n_k / sum_S n_j``.
 
     ``a_k`` is the sum of the weights with which the client's gradients enter its update: its steps ``T_k``, or with local momentum ``rho``
-    (reset every round) ``(T_k - rho (1 - rho^T_k) / (1 - rho)) / (1 - rho)``. Where all take equally many steps it is FedAvg. No client
+    (reset every round) ``(T_k - rho (1 - rho^T_k) / (1 - rho)) / (1 - rho)``. If all clients take equally many steps, it is FedAvg. No client
     state. Up: a model and a number.
 
     Attributes:
@@ -43,12 +43,12 @@ class FedNova(FedAvg):
             raise ConfigError(f"momentum={self.momentum}", where="FedNova", remedy="use a number in [0, 1)")
 
     def start(self, broadcast: Tree, client: Tree) -> Tree:
-        """The model; with momentum also a buffer."""
+        """Start with the model; with momentum also a buffer."""
         local = super().start(broadcast, client)
         return {**local, "momentum": T.zeros_like(broadcast["params"])} if self.momentum else local
 
     def direction(self, local: Tree, grad: Gradient, broadcast: Tree) -> tuple[Tree, Tree]:
-        """``g``, or ``m <- rho m + g``."""
+        """Return ``g``, or ``m <- rho m + g``."""
         toward, local = super().direction(local, grad, broadcast)
         if not self.momentum:
             return toward, local
@@ -56,21 +56,21 @@ class FedNova(FedAvg):
         return toward, {**local, "momentum": toward}
 
     def normaliser(self, steps: Any) -> Any:
-        """``a_k``: the sum of the weights of a client's gradients."""
+        """Return ``a_k``: the sum of the weights of a client's gradients."""
         rho = self.momentum
         return (steps - rho * (1.0 - rho**steps) / (1.0 - rho)) / (1.0 - rho) if rho else steps
 
     def finish(self, local: Tree, broadcast: Tree, client: Tree, work: LocalWork) -> tuple[dict[str, Aggregate], Tree]:
-        """The normalised update and ``a_k``, by examples."""
+        """Reply with the normalised update and ``a_k``, by examples."""
         weight = self.normaliser(work.steps)
         update = T.sub(local["params"], broadcast["params"])
         reply: dict[str, Aggregate] = {
             "normalised": Mean(T.scale(update, 1.0 / (weight + (work.steps < 1))), examples=work.examples),
-            "work": Mean(weight, examples=work.examples, role="side"),  # stages act on updates
+            "work": Mean(weight, examples=work.examples, role="side"),  # stages act only on updates
         }
         return reply, client
 
     def fold(self, state: Tree, sums: Mapping[str, Any], info: RoundInfo, phase: str) -> Tree:
-        """The mean direction, as far as the mean work goes."""
+        """Move along the mean direction, by the mean work."""
         update = T.scale(sums["normalised"], float(sums["work"]))
         return super().fold(state, {"update": update}, info, phase)

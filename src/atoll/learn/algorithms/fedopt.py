@@ -24,12 +24,12 @@ _REDDI = "Reddi, Charles, Zaheer, Garrett, Rush, Konečný, Kumar, McMahan. Adap
 
 @dataclass(frozen=True, kw_only=True)
 class _ServerStep(Algorithm):
-    """Local SGD; the server takes the mean update for a gradient: ``w <- w - server_lr * V(-mean update, memory)``."""
+    """Local SGD; the server uses the mean update as a gradient: ``w <- w - server_lr * V(-mean update, memory)``."""
 
     server_lr: float = 1.0
 
     def rule(self) -> Transform:
-        """The server's optimiser."""
+        """Use the server's optimiser."""
         raise NotImplementedError
 
     def __post_init__(self) -> None:
@@ -37,11 +37,11 @@ class _ServerStep(Algorithm):
         require_positive(type(self).__name__, server_lr=self.server_lr)
 
     def init(self, params: Tree) -> Tree:
-        """The model and the optimiser's memory."""
+        """Start with the model and the optimiser's memory."""
         return {"params": params, "optimiser": self.rule().init(params)}
 
     def fold(self, state: Tree, sums: Mapping[str, Any], info: RoundInfo, phase: str) -> Tree:
-        """The server's step."""
+        """Take the server's step."""
         del info, phase
         here = state["params"]
         v, memory = self.rule().apply(T.scale(sums["update"], -1.0), state["optimiser"], here, here)
@@ -56,7 +56,7 @@ class FedAvgM(_ServerStep):
 
     Attributes:
         momentum: ``beta``, in [0, 1).
-        nesterov: look ahead.
+        nesterov: use Nesterov's look-ahead form.
         server_lr: factor on the step.
     """
 
@@ -78,7 +78,7 @@ class FedAvgM(_ServerStep):
 
 @dataclass(frozen=True, kw_only=True)
 class _Adaptive(_ServerStep):
-    """The options that the adaptive ones share."""
+    """The shared options of the adaptive methods."""
 
     server_lr: float = 0.1
     beta1: float = 0.9
@@ -99,12 +99,12 @@ class _Adaptive(_ServerStep):
 class FedAdam(_Adaptive):
     """Adam at the server: ``m <- b1 m + (1-b1) D``, ``s <- b2 s + (1-b2) D^2``, ``w <- w + server_lr m / (sqrt(s) + tau)``.
 
-    ``D`` is the mean update; there is no bias correction, as in the paper. ``m`` and ``s`` begin at 0; the paper begins ``s`` at ``tau^2`` or more.
+    ``D`` is the mean update; there is no bias correction, as in the paper. ``m`` and ``s`` start at 0; the paper starts ``s`` at ``tau^2`` or more.
 
     Attributes:
         server_lr: step size of the server.
-        beta1: what remains of the mean.
-        beta2: what remains of the mean square.
+        beta1: share of the mean that remains per step.
+        beta2: share of the mean square that remains per step.
         tau: degree of adaptivity, added to the root.
     """
 
@@ -119,8 +119,8 @@ class FedYogi(_Adaptive):
 
     Attributes:
         server_lr: step size of the server.
-        beta1: what remains of the mean.
-        beta2: how slowly the mean square moves.
+        beta1: share of the mean that remains per step.
+        beta2: how slowly the mean square changes.
         tau: degree of adaptivity, added to the root.
     """
 
@@ -135,7 +135,7 @@ class FedAdagrad(_ServerStep):
 
     Attributes:
         server_lr: step size of the server.
-        beta1: what remains of the mean; 0, as in the paper's experiments, takes the update itself.
+        beta1: share of the mean that remains per step; 0, as in the paper's experiments, uses the update itself.
         tau: degree of adaptivity, added to the root.
     """
 
@@ -151,22 +151,22 @@ class FedAdagrad(_ServerStep):
         require_positive("FedAdagrad", tau=self.tau)
 
     def rule(self) -> Transform:
-        """AdaGrad under a mean of the updates."""
+        """Use AdaGrad with a mean of the updates."""
         return _AdaGradM(self.tau, self.beta1)
 
 
 @dataclass(frozen=True)
 class _AdaGradM(AdaGrad):
-    """AdaGrad whose numerator is a mean of the directions."""
+    """AdaGrad with a mean of the directions as the numerator."""
 
     beta: float = 0.0
 
     def init(self, params: Tree) -> Tree:
-        """``m = s = 0``."""
+        """Start with ``m = s = 0``."""
         return {**super().init(params), **({"m": T.zeros_like(params)} if self.beta else {})}
 
     def apply(self, v: Tree, memory: Tree, y: Tree, x: Tree) -> tuple[Tree, Tree]:
-        """The step."""
+        """Return the direction after one step, and the memory."""
         del y, x
         s = T.add(memory["s"], T.square(v))
         after = {"s": s}

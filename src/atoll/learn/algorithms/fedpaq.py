@@ -17,10 +17,10 @@ __all__ = ["FedPAQ", "MemSGD", "SparseTernary"]
 
 @dataclass(frozen=True, kw_only=True)
 class FedPAQ(FedAvg):
-    """FedAvg whose clients send ``Q(w_k - w)``: ``w <- w + mean Q(w_k - w)``, with any share of the clients.
+    """FedAvg in which clients send ``Q(w_k - w)``: ``w <- w + mean Q(w_k - w)``, with any share of the clients.
 
     Attributes:
-        compressor: an unbiased stage; 127 levels are 8 bits an entry.
+        compressor: an unbiased stage; 127 levels are 8 bits per entry.
     """
 
     compressor: Stage = field(default_factory=QSGD)
@@ -35,16 +35,16 @@ class FedPAQ(FedAvg):
         require_stage(self.compressor, type(self).__name__)
 
     def uplink(self, phase: str) -> tuple[Stage, ...]:
-        """The compressor."""
+        """Apply the compressor."""
         del phase
         return (self.compressor,)
 
 
 @dataclass(frozen=True, kw_only=True)
 class MemSGD(FedAvg):
-    """FedAvg whose clients send a biased compression of their updates and feed the error back: ``p = u + e``; send ``C(p)``; ``e = p - C(p)``.
+    """FedAvg in which clients send a biased compression of their updates and feed the error back: ``p = u + e``; send ``C(p)``; ``e = p - C(p)``.
 
-    Top-k with memory by default; with ``OneBit()`` it is 1-bit SGD (Seide et al. 2014), with ``Threshold(tau)`` that of Strom (2015), with ``Sign()``
+    By default, it is top-k with memory. With ``OneBit()``, it is 1-bit SGD (Seide et al. 2014), with ``Threshold(tau)`` Strom's method (2015), with ``Sign()``
     EF-signSGD (Karimireddy et al. 2019).
 
     Attributes:
@@ -64,7 +64,7 @@ class MemSGD(FedAvg):
         require_stage(self.compressor, type(self).__name__)
 
     def uplink(self, phase: str) -> tuple[Stage, ...]:
-        """Error feedback around the compressor."""
+        """Apply error feedback around the compressor."""
         del phase
         return (ErrorFeedback(self.compressor),)
 
@@ -74,8 +74,8 @@ class SparseTernary(MemSGD):
     """STC: the largest entries as their signs and one magnitude, with error feedback, up and down.
 
     Attributes:
-        compressor: on the way up, inside error feedback.
-        down: on the way down, where the server keeps the error.
+        compressor: the uplink compressor, inside error feedback.
+        down: the downlink compressor; the server keeps the error.
     """
 
     compressor: Stage = field(default_factory=lambda: STC(0.0025))
@@ -88,5 +88,5 @@ class SparseTernary(MemSGD):
     )
 
     def downlink(self) -> Stage:
-        """The same on the way down."""
+        """Apply the downlink compressor."""
         return self.down

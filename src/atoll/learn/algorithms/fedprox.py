@@ -17,10 +17,10 @@ __all__ = ["FedProx"]
 
 @dataclass(frozen=True, kw_only=True)
 class FedProx(FedAvg):
-    """FedAvg on ``F_k(y) + mu/2 ||y - w||^2``: local steps are pulled back to the global model.
+    """FedAvg on ``F_k(y) + mu/2 ||y - w||^2``: a proximal term pulls local steps back to the global model.
 
-    ``v = grad F_k(y) + mu (y - w)``; any number of inexact steps. With ``mu=0`` it is FedAvg to the bit. The paper draws clients in
-    proportion to their examples and takes the plain mean; that is ``SizeProportional`` with ``EqualWeights``.
+    ``v = grad F_k(y) + mu (y - w)``; any number of inexact steps. With ``mu=0``, it equals FedAvg bit for bit. The paper draws clients in
+    proportion to their examples and takes the plain mean; use ``SizeProportional`` with ``EqualWeights`` for this.
 
     Attributes:
         mu: weight of the pull, 0 or more.
@@ -39,6 +39,6 @@ class FedProx(FedAvg):
         Proximal(self.mu)
 
     def direction(self, local: Tree, grad: Gradient, broadcast: Tree) -> tuple[Tree, Tree]:
-        """The gradient and the pull."""
+        """Return the gradient plus the pull."""
         v, local = super().direction(local, grad, broadcast)
         return Proximal(self.mu).apply(v, {}, local["params"], broadcast["params"])[0], local

@@ -1,4 +1,4 @@
-"""Federated SGD (McMahan et al. 2017, section 2): one full-batch gradient a client and round."""
+"""Federated SGD (McMahan et al. 2017, section 2): one full-batch gradient per client and round."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FedSSO (Ma et al. 2022): clients take plain SGD steps, and the server builds a quasi-Newton step from what they did."""
+"""FedSSO (Ma et al. 2022): clients take plain SGD steps, and the server builds a quasi-Newton step from them."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ __all__ = ["FedSSO"]
 
 @dataclass(frozen=True, kw_only=True)
 class FedSSO(FedAvg):
-    """The server takes ``G = mean (x - y_k) / (T_k lr)`` for a gradient and learns a Hessian ``B`` from its changes: ``x <- x - server_lr B^-1 G``.
+    """The server uses ``G = mean (x - y_k) / (T_k lr)`` as a gradient and learns a Hessian ``B`` from its changes: ``x <- x - server_lr B^-1 G``.
 
-    With ``s`` the last move of the model and ``q`` the change of ``G``: ``B <- B + q q^T/(q^T s) - B s s^T B/(s^T B s)`` (BFGS), left out
-    where ``q^T s < c ||q|| ||s||`` with ``c = 2 sqrt(k) / (1 + k)`` for ``k = condition``. ``B`` begins as ``curvature I``. Clients send ``d`` floats and keep nothing. Above ``dense`` parameters only the last
-    ``memory`` pairs are kept (L-BFGS), so that the server needs ``O(memory d)`` instead of ``O(d^2)``.
+    With ``s`` the last move of the model and ``q`` the change of ``G``, ``B <- B + q q^T/(q^T s) - B s s^T B/(s^T B s)`` (BFGS), skipped
+    if ``q^T s < c ||q|| ||s||`` with ``c = 2 sqrt(k) / (1 + k)`` for ``k = condition``. ``B`` starts as ``curvature I``. Clients send ``d`` floats and keep
+    nothing. Above ``dense`` parameters, only the last ``memory`` pairs are kept (L-BFGS), so that the server needs ``O(memory d)`` instead of ``O(d^2)``.
 
-    The paper leaves out where ``q^T s <= 0`` (``condition=None``). With a sampled cohort ``q`` also holds the difference of two cohorts' gradients, which
-    does not shrink with ``s``: a pair may pass with almost no curvature, ``B^-1`` becomes huge and the loss rises by many orders of magnitude. No
-    quadratic whose curvatures are within a factor ``k`` gives a smaller cosine between ``q`` and ``s`` than ``c`` (Kantorovich's inequality), so that with
-    everyone nothing is lost by leaving such pairs out. Single rounds may still rise: a smaller ``server_lr`` or ``condition`` helps.
+    The paper skips pairs with ``q^T s <= 0`` (``condition=None``). With a sampled cohort, ``q`` also contains the difference of two cohorts' gradients, which
+    does not shrink with ``s``. A pair may then pass with almost no curvature, ``B^-1`` becomes huge and the loss rises by many orders of magnitude. On a
+    quadratic with curvatures within a factor ``k``, the cosine between ``q`` and ``s`` is at least ``c`` (Kantorovich's inequality), so with all
+    clients, skipping such pairs loses nothing. The loss may still rise in single rounds: a smaller ``server_lr`` or ``condition`` helps.
 
-    The fixed point is that of FedAvg with as many local steps; with one full-batch step it is the optimum.
+    The fixed point is that of FedAvg with the same local steps; with one full-batch step, it is the optimum.
 
     Attributes:
         server_lr: step size ``eta_g``.
-        curvature: first ``B`` is this times the identity; ``None`` is ``1/lr``, one gradient step of the clients' rate.
-        condition: largest ratio ``k`` of curvatures that is believed, more than 1; ``None`` believes any.
-        dense: most parameters for which ``B`` is kept as a matrix.
-        memory: pairs kept above that.
+        curvature: the initial ``B`` is this times the identity; ``None`` is ``1/lr``, a gradient step at the clients' rate.
+        condition: the largest accepted ratio ``k`` of curvatures, above 1; ``None`` accepts any.
+        dense: the largest number of parameters for which ``B`` is a matrix.
+        memory: number of pairs kept above that.
     """
 
     curvature: float | None = None
@@ -67,20 +67,20 @@ class FedSSO(FedAvg):
                 raise ConfigError(f"{name}={getattr(self, name)}", where="FedSSO", remedy=remedy)
 
     def init(self, params: Tree) -> Tree:
-        """The model, and nothing learned: ``B`` as a matrix, or no pairs yet."""
+        """Start with the model and the initial ``B``: a matrix, or no pairs yet."""
         d = T.size(params)
         first = 1.0 / self.lr if self.curvature is None else self.curvature
         learned: Any = {"hessian": first * np.eye(d)} if d <= self.dense else {"pairs": []}
         return {**super().init(params), "last": None, **learned}
 
     def finish(self, local: Tree, broadcast: Tree, client: Tree, work: LocalWork) -> tuple[dict[str, Aggregate], Tree]:
-        """Reply with the mean of the client's steps, ``(x - y_k) / (T_k lr)``; 0 of a client without rows."""
+        """Reply with the mean of the client's steps, ``(x - y_k) / (T_k lr)``; 0 from a client without rows."""
         moved = T.sub(broadcast["params"], local["params"])
         steps = work.steps + (work.steps == 0)
         return {"gradient": Mean(T.scale(moved, 1.0 / (steps * broadcast["lr"])), examples=work.examples)}, client
 
     def fold(self, state: Tree, sums: Mapping[str, Any], info: RoundInfo, phase: str) -> Tree:
-        """Learn from the last move, then move."""
+        """Learn from the last move, then move the model."""
         del info, phase
         x, gradient = (ravel(tree).astype(np.float64) for tree in (state["params"], sums["gradient"]))
         learned = {name: state[name] for name in ("hessian", "pairs") if name in state}

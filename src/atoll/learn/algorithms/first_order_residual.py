@@ -1,4 +1,4 @@
-"""How far local solves are from their first-order condition: a metric around any algorithm."""
+"""The distance of local solves from their first-order condition: a metric around any algorithm."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ __all__ = ["FirstOrderResidual"]
 
 @dataclass(frozen=True, kw_only=True)
 class FirstOrderResidual(Wrapped):
-    """Records ``residual = ||direction at w_k over all rows||``, the mean over clients by examples, beside what the base does.
+    """Records ``residual = ||direction at w_k over all rows||``, the mean over clients by examples, in addition to the base's work.
 
-    For FedProx that is ``||grad F_k(w_k) + mu (w_k - W)||``, which is 0 after an exact solve and measures the error of an Upcycled round that reuses
-    the gradient. One more gradient over the client's rows; it is a pass of its own, so mini-batch orders are not those of the base
-    alone. Around momentum the direction is the momentum's.
+    For FedProx, it is ``||grad F_k(w_k) + mu (w_k - W)||``, which is 0 after an exact solve and measures the error of an Upcycled round that reuses
+    the gradient. It costs one more gradient over the client's rows. It is a separate pass, so mini-batch orders differ from those of the base
+    alone. Around momentum, the direction is the momentum's.
 
     Raises:
-        CompositionError: the base is private (the metric would leave without noise), draws numbers, or runs several passes.
+        CompositionError: the base is private (the metric would leave without noise), draws random numbers, or runs several passes.
     """
 
     card: ClassVar[Card] = Card(family="wrapper", note="A measurement, not a method.")
@@ -36,20 +36,20 @@ class FirstOrderResidual(Wrapped):
         several = any(len(self.base.passes(phase)) != 1 for phase in self.base.phases)
         if PROTECTION in self.base.offers or self.base.overrides("draw") or several:
             raise CompositionError(
-                f"{type(self.base).__name__} is private, draws numbers or runs several passes",
+                f"{type(self.base).__name__} is private, draws random numbers or runs several passes",
                 where="FirstOrderResidual",
-                remedy="measure the same algorithm without privacy; its local solves are as exact",
+                remedy="measure the same algorithm without privacy; its local solves are equally exact",
             )
 
     def passes(self, phase: str) -> tuple[Algorithm, ...]:
-        """The base's update, then the gradient at its end."""
+        """Run the base's update, then the gradient at its end."""
         (part,) = self.base.passes(phase)
         return (_Solve(base=part), _Measure(beside=part))
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Solve(Wrapped):
-    """The base's update; its end lies in the client's state for the next pass."""
+    """The base's update; it leaves its result in the client's state for the next pass."""
 
     def finish(self, local: Tree, broadcast: Tree, client: Tree, work: LocalWork) -> tuple[dict[str, Aggregate], Tree]:
         reply, _ = self.base.finish(local, broadcast, client, work)

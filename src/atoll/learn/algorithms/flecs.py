@@ -1,4 +1,4 @@
-"""FLECS-CGD (Agafonov, Erraji, Takáč 2022): a Hessian learned from compressed sketches, and compressed gradient differences."""
+"""FLECS-CGD (Agafonov, Erraji, Takáč 2022): a Hessian learned from compressed sketches, with compressed gradient differences."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ __all__ = ["FLECS"]
 
 @dataclass(frozen=True, kw_only=True)
 class FLECS(NewtonType):
-    """Clients send the quantised difference of ``H_k S`` to what the server already believes, for a new sketch ``S`` (``d x m``) each round.
+    """Clients send the quantised difference of ``H_k S`` to the server's estimate, for a new sketch ``S`` (``d x m``) each round.
 
-    The server keeps one estimate ``B``, ``curvature I`` at first. With the mean correction ``D = mean Q(H_k S - B S)`` it becomes
+    The server keeps one estimate ``B``, initially ``curvature I``. With the mean correction ``D = mean Q(H_k S - B S)``, it becomes
     ``B + D (S^T D)^+ D^T`` (a truncated block SR1 update), and ``w <- w - lr |B|_mu^-1 g``: the magnitudes of its eigenvalues, raised to ``mu``,
     inverted. ``g`` is the mean of ``h_k + Q(g_k - h_k)`` with shifts ``h_k`` that both sides learn (DIANA). On a quadratic and without
     quantisation ``B = H`` after ``d/m`` rounds.
 
-    Two exchanges a round: the sketch (``m d`` quantised entries) and the gradient (``d``); ``m`` Hessian-vector products. The paper's server
-    keeps an estimate for each client; with one for all, the correction and the server's memory do not grow with the federation, but everyone
-    must be there: fitted to one cohort after another ``B`` loses what it has learned, steps become too long, and losses rise by any factor.
-    `FLECSPP` has estimates of the clients' own, for those that come and go.
+    Two exchanges per round: the sketch (``m d`` quantised entries) and the gradient (``d``); ``m`` Hessian-vector products. The paper's server
+    keeps an estimate for each client. With one for all, the correction and the server's memory do not grow with the federation, but all clients
+    must take part: fitted to changing cohorts, ``B`` loses what it has learned, steps become too long, and losses rise by any factor.
+    For sampled cohorts, `FLECSPP` keeps an estimate at each client.
 
     Attributes:
         columns: ``m``, columns of a sketch.
-        curvature: the first ``B``, times the identity: at least the largest curvature of the loss, for steps that are not too long.
+        curvature: the initial ``B`` is this times the identity; use at least the largest curvature of the loss, or steps are too long.
         mu: floor of the eigenvalues.
         skip: see `atoll.learn.numerics.quasi_newton.block_sr1`.
-        levels: of the quantisers; 0 leaves both values as they are.
-        seed: of the sketches.
-        most: largest number of parameters that is accepted.
+        levels: levels of the quantisers; 0 sends both values unchanged.
+        seed: seed of the sketches.
+        most: the largest accepted number of parameters.
     """
 
     columns: int = 2
@@ -57,7 +57,7 @@ class FLECS(NewtonType):
     seed: int = 0
     most: int = 1000
     phases: ClassVar[tuple[str, ...]] = ("sketch", "gradient")
-    pooled: ClassVar[str] = "one estimate of everybody's Hessian"
+    pooled: ClassVar[str] = "one estimate of all clients' Hessian"
     citation: ClassVar[str] = (
         "Agafonov, Erraji, Takáč. FLECS-CGD: A Federated Learning Second-Order Framework via Compression and Sketching with "
         "Compressed Gradient Differences. arXiv:2210.09626, 2022."
@@ -78,35 +78,35 @@ class FLECS(NewtonType):
         self._check("levels", self.levels >= 0, "use 1 or more levels, or 0 for no quantisation")
 
     def passes(self, phase: str) -> tuple[Algorithm, ...]:
-        """The gradient, or the sketch."""
+        """Run the gradient, or the sketch."""
         return (GRADIENT,) if phase == "gradient" else (self,)
 
     def uplink(self, phase: str) -> tuple[Stage, ...]:
-        """Differences to a learned shift for gradients; sketches are differences already."""
+        """Apply differences to a learned shift for gradients; sketches are differences already."""
         if not self.levels:
             return ()
         return (Shift(QSGD(self.levels)),) if phase == "gradient" else (QSGD(self.levels),)
 
     def init(self, params: Tree) -> Tree:
-        """The model, ``B``, and no rounds yet.
+        """Start with the model, ``B``, and no rounds yet.
 
         Raises:
-            ConfigError: a sketch wider than the model, or a model too large for a matrix.
+            ConfigError: the sketch is wider than the model, or the model is too large for a matrix.
         """
         d = T.size(params)
         if d > self.most or self.columns > d:
             what, value = ("columns", self.columns) if self.columns > d else ("most", self.most)
             remedy = "use no more columns than parameters" if self.columns > d else "use DANE or GIANT, or raise it"
-            raise ConfigError(f"{what}={value} and a model of {d} parameters", where="FLECS", remedy=remedy)
+            raise ConfigError(f"{what}={value} for a model of {d} parameters", where="FLECS", remedy=remedy)
         return {"params": params, "hessian": self.curvature * np.eye(d), "rounds": 0}
 
     def _sketch(self, state: Tree) -> np.ndarray:
-        """``S`` of the coming update, ``(d, m)`` with orthonormal columns."""
+        """Return ``S`` of the next update, ``(d, m)`` with orthonormal columns."""
         draw = Rng.of(self.seed).child("sketch", state["rounds"]).generator()
         return np.asarray(np.linalg.qr(draw.normal(size=(len(state["hessian"]), self.columns)))[0])
 
     def broadcast(self, state: Tree, phase: str) -> Tree:
-        """The model; for a sketch also ``S`` and ``B S``, both with ``m`` rows."""
+        """Send the model; for a sketch also ``S`` and ``B S``, both with ``m`` rows."""
         if phase == "gradient":
             return {"params": state["params"]}
         sketch, dtype = self._sketch(state), T.leaves(state["params"])[0].dtype
@@ -114,23 +114,23 @@ class FLECS(NewtonType):
         return {"params": state["params"], **{name: rows.astype(dtype) for name, rows in sent.items()}}
 
     def start(self, broadcast: Tree, client: Tree) -> Tree:
-        """The model, and nothing found."""
+        """Start with the model, and no result."""
         del client
         return {"params": broadcast["params"], "gap": broadcast["sketch"] * 0}
 
     def step(self, local: Tree, grad: Gradient, broadcast: Tree) -> Tree:
-        """``H_k S - B S``."""
+        """Compute ``H_k S - B S``."""
         params = local["params"]
         turned = hessian(lambda vectors: grad.hvps(params, vectors), params, broadcast["sketch"])
         return {"params": params, "gap": turned - broadcast["known"]}
 
     def finish(self, local: Tree, broadcast: Tree, client: Tree, work: LocalWork) -> tuple[dict[str, Aggregate], Tree]:
-        """Send it."""
+        """Send the difference."""
         del broadcast, client
         return {"gap": Mean(local["gap"], examples=work.examples)}, None
 
     def fold(self, state: Tree, sums: Mapping[str, Any], info: RoundInfo, phase: str) -> Tree:
-        """Learn; then step."""
+        """Learn from the sketch; then step."""
         del info
         if phase == "gradient":
             toward = inverse_floored(state["hessian"], ravel(sums["gradient"]).astype(np.float64), self.mu, size=True)

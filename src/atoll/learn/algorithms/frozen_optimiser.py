@@ -1,4 +1,4 @@
-"""Optimisers whose statistics stand still during a round: the base optimisers of Mime."""
+"""Optimisers with constant statistics during a round: the base optimisers of Mime."""
 
 from __future__ import annotations
 
@@ -54,20 +54,20 @@ class FrozenOptimiser:
 
     @property
     def adaptive(self) -> bool:
-        """Whether it divides by a second moment."""
+        """Whether the optimiser divides by a second moment."""
         return self.name in ("adam", "adagrad")
 
     def zero(self, params: Tree) -> Tree:
-        """Statistics before the first gradient."""
+        """Return the statistics before the first gradient."""
         first = {"m": T.zeros_like(params)} if self.name in ("sgdm", "adam") else {}
         return {**first, "v": T.zeros_like(params)} if self.adaptive else first
 
     def begun(self, statistics: Tree, gradient: Tree) -> Tree:
-        """The second moment from the first gradient: ``v = c^2``. From zero, the first step would be ``c / eps``."""
+        """Return the second moment from the first gradient: ``v = c^2``. From zero, the first step would be ``c / eps``."""
         return {**statistics, "v": T.square(gradient)} if self.adaptive else statistics
 
     def direction(self, gradient: Tree, statistics: Tree) -> Tree:
-        """``U``."""
+        """Return ``U``."""
         if self.name in ("sgdm", "adam"):
             gradient = T.add(T.scale(gradient, 1.0 - self.beta1), T.scale(statistics["m"], self.beta1))
         if not self.adaptive:
@@ -75,7 +75,7 @@ class FrozenOptimiser:
         return T.map(lambda g, root: g / (root + self.eps), gradient, T.sqrt(statistics["v"]))
 
     def refreshed(self, statistics: Tree, gradient: Tree, *, counted: bool = False) -> Tree:
-        """``V``; a second moment that has ``counted`` this gradient (it began there) stays as it is."""
+        """Return ``V``; with ``counted``, the second moment already contains this gradient and stays unchanged."""
         fresh = dict(statistics)
         if "m" in fresh:
             fresh["m"] = T.add(T.scale(gradient, 1.0 - self.beta1), T.scale(fresh["m"], self.beta1))

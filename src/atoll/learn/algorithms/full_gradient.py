@@ -16,13 +16,13 @@ __all__ = ["FullGradient"]
 
 @dataclass(frozen=True, kw_only=True)
 class FullGradient(Algorithm):
-    """A pass that takes ``grad F_k(w)`` over all local rows at the broadcast model and leaves the model alone.
+    """A pass that computes ``grad F_k(w)`` over all local rows at the broadcast model and does not change the model.
 
-    What it finds lies in the client's state under ``"anchor"`` for the next pass of the same contact, beside what was there. It costs one
-    gradient of the whole local data, taken in one batch.
+    It puts the gradient into the client's state as ``"anchor"`` for the next pass of the same contact, next to the existing entries. It costs one
+    gradient over all local data, in one batch.
 
     Attributes:
-        beside: the algorithm whose private state the gradient is put into; ``None`` for one without.
+        beside: the algorithm with the private state that receives the gradient; ``None`` for one without.
         reply: send the gradient (``"gradient"``, mean by examples) instead of keeping it.
     """
 
@@ -33,21 +33,21 @@ class FullGradient(Algorithm):
     card: ClassVar[Card] = Card(part=True, note="A part of other algorithms: it does not train.")
 
     def client_init(self, params: Tree) -> Tree:
-        """That of the algorithm beside it."""
+        """Start with the client state of the algorithm ``beside``."""
         return None if self.beside is None else self.beside.client_init(params)
 
     def start(self, broadcast: Tree, client: Tree) -> Tree:
-        """The model, and no gradient yet."""
+        """Start with the model, and no gradient yet."""
         del client
         return {"params": broadcast["params"], "anchor": T.zeros_like(broadcast["params"])}
 
     def step(self, local: Tree, grad: Gradient, broadcast: Tree) -> Tree:
-        """Take the gradient."""
+        """Compute the gradient."""
         del broadcast
         return {"params": local["params"], "anchor": grad(local["params"])}
 
     def finish(self, local: Tree, broadcast: Tree, client: Tree, work: LocalWork) -> tuple[dict[str, Aggregate], Tree]:
-        """Send it, or leave it for the next pass."""
+        """Send the gradient, or leave it for the next pass."""
         del broadcast
         if self.reply:
             return {"gradient": Mean(local["anchor"], examples=work.examples)}, None

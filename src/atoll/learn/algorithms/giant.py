@@ -23,16 +23,16 @@ __all__ = ["GIANT"]
 class GIANT(NewtonType):
     """Each client solves ``H_k p_k = g`` with the global gradient ``g``; ``w <- w - a mean p_k`` with backtracking on the loss.
 
-    Three exchanges a round: gradients (``d`` floats up), directions (``d``), and the loss at ``1 + halvings`` trial steps and at none. A local
-    step is one iteration of conjugate gradients, which needs products with the Hessian only. No client state. The directions are averaged,
+    Three exchanges per round: gradients (``d`` floats up), directions (``d``), and the loss at the model and at ``1 + halvings`` trial steps. A local
+    step is one iteration of conjugate gradients, which needs only products with the Hessian. No client state. The server averages the directions,
     not the Hessians, so it converges linearly, the faster the more the clients' Hessians agree. A sampled cohort steps to its own optimum, and the next
-    one to another: with ``lr=1`` the model stays about as far from that of all as these are.
+    cohort to another: with ``lr=1``, the model stays about as far from the global optimum as these are.
 
     Attributes:
         lr: the first trial step.
         steps: iterations of conjugate gradients.
         halvings: trial steps ``lr 2^-j`` after the first.
-        armijo: share of the linear decrease that a step must bring, in (0, 1/2].
+        armijo: share of the linear decrease that a step must reach, in (0, 1/2].
     """
 
     steps: int | None = 20
@@ -60,17 +60,17 @@ class GIANT(NewtonType):
         return tuple(self.lr * 2.0**-j for j in range(1 + self.halvings))
 
     def passes(self, phase: str) -> tuple[Algorithm, ...]:
-        """The gradient, the direction, or the losses along it."""
+        """Run the gradient, the direction, or the losses along it."""
         if phase == "gradient":
             return (GRADIENT,)
         return (self,) if phase == "direction" else (LossesAlong(sizes=self.sizes),)
 
     def init(self, params: Tree) -> Tree:
-        """The model; no gradient and no direction yet."""
+        """Start with the model; no gradient and no direction yet."""
         return {"params": params, "gradient": T.zeros_like(params), "direction": T.zeros_like(params)}
 
     def broadcast(self, state: Tree, phase: str) -> Tree:
-        """The model, and what the phase needs."""
+        """Send the model, and what the phase needs."""
         sent = {"params": state["params"]}
         if phase == "gradient":
             return sent
@@ -78,12 +78,12 @@ class GIANT(NewtonType):
         return {**sent, name: state[name]}
 
     def start(self, broadcast: Tree, client: Tree) -> Tree:
-        """Conjugate gradients before the first iteration."""
+        """Start with conjugate gradients before the first iteration."""
         del client
         return {"params": broadcast["params"], "solver": cg_begin(broadcast["gradient"])}
 
     def step(self, local: Tree, grad: Gradient, broadcast: Tree) -> Tree:
-        """One iteration."""
+        """Run one iteration."""
         params = local["params"]
         return {"params": params, "solver": cg_step(local["solver"], lambda v: grad.hvp(params, v))}
 

@@ -1,4 +1,4 @@
-"""IFCA (Ghosh et al. 2020): several models, and every client trains the one that fits its data best."""
+"""IFCA (Ghosh et al. 2020): several models; every client trains the one that fits its data best."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ __all__ = ["IFCA"]
 
 @dataclass(frozen=True, kw_only=True)
 class IFCA(Wrapped):
-    """``clusters`` servers of the base algorithm. A client gets all models, takes ``argmin_j F_k(w_j)`` on its own data, and does the base's work on it.
+    """``clusters`` servers of the base algorithm. A client receives all models, picks ``argmin_j F_k(w_j)`` on its own data, and does the base's work on it.
 
-    The server folds the replies of each cluster into its own state. Replies are one aggregate a cluster, zero in those that were not chosen,
-    so that they add up and may be summed securely: up and down are ``clusters`` models each. Server-coordinated, whatever its place in
-    some tables. The state's ``params`` is the first model; a client's own is measured with ``Evaluation(personal=True)``.
+    The server folds the replies of each cluster into that cluster's state. Replies have one aggregate per cluster, zero in those not chosen,
+    so that they add up and can be summed securely: up and down are ``clusters`` models each. The server coordinates it, although
+    some tables list it elsewhere. The state's ``params`` is the first model; measure a client's own with ``Evaluation(personal=True)``.
 
     Attributes:
-        clusters: how many models.
-        spread: standard deviation by which the models begin apart.
-        seed: of that.
+        clusters: number of models.
+        spread: standard deviation of the initial difference between models.
+        seed: seed of the initial differences.
     """
 
     clusters: int = 2
@@ -50,7 +50,7 @@ class IFCA(Wrapped):
         object.__setattr__(self, "extrapolates", ("params", "models"))
         if inner.everyone or inner.family == "admm":
             raise CompositionError(
-                f"{type(self.base).__name__} balances its corrections over the whole population, and a cluster is some of it",
+                f"{type(self.base).__name__} balances its corrections over the whole population, but a cluster is only part of it",
                 where="IFCA.base",
                 remedy="use a base such as FedAvg(), FedProx() or FedNova()",
             )
@@ -62,12 +62,12 @@ class IFCA(Wrapped):
             )
 
     def passes(self, phase: str) -> tuple[Algorithm, ...]:
-        """In the first phase the choice, by the loss on all of the client's rows; then the base's."""
+        """Run the choice in the first phase, by the loss on all of the client's rows; then the base's passes."""
         own = tuple(replace(self, base=part) for part in self.base.passes(phase))
         return (_Choice(ifca=self), *own) if phase == self.base.phases[0] else own
 
     def init(self, params: Tree) -> Tree:
-        """A server's state for each cluster."""
+        """Start with a server's state for each cluster."""
         draw = Rng.of(self.seed).child("ifca").generator()
         models = []
         for _ in range(self.clusters):
@@ -76,60 +76,60 @@ class IFCA(Wrapped):
         return self._state(models)
 
     def _state(self, models: list[Tree]) -> Tree:
-        """The clusters' states: apart what moves with the model, which a wrapper around may move too, and the rest."""
+        """Return the clusters' states: what moves with the model separately, because an outer wrapper may move it, and the rest."""
         names = [name for name in self.base.extrapolates if name not in self.base.tied]
         parts = [{name: own[name] for name in names if name in own} for own in models]
         rest = [{name: value for name, value in own.items() if name not in names} for own in models]
         return {"params": models[0]["params"], "models": parts, "rest": rest}
 
     def _models(self, state: Tree) -> list[Tree]:
-        """The clusters' states, each as the base knows it."""
+        """Return the clusters' states, each as the base knows it."""
         return [{**part, **rest} for part, rest in zip(state["models"], state["rest"], strict=True)]
 
     def client_init(self, params: Tree) -> Tree:
-        """No choice yet."""
+        """Start with no choice yet."""
         return self._kept(_unchosen(params, self.clusters), self.base.client_init(params), params)
 
     def _kept(self, choice: Any, client: Tree, model: Tree) -> Tree:
-        """A client's state; without the base's where that keeps none."""
+        """Return a client's state; without the base's if that keeps none."""
         return {"choice": choice, "model": model, **({} if client is None else {"client": client})}
 
     def plan(self, state: Tree) -> tuple[str, ...]:
-        """The base's, by its first state."""
+        """Return the base's plan, from the first cluster's state."""
         return self.base.plan(self._models(state)[0])
 
     def wanted(self, state: Tree, phase: str) -> bool:
-        """Whether some cluster needs it."""
+        """Return whether some cluster needs the phase."""
         return any(self.base.wanted(own, phase) for own in self._models(state))
 
     def broadcast(self, state: Tree, phase: str) -> Tree:
-        """What the base sends, for every cluster: the first as it is, the others beside it."""
+        """Send the base's broadcast for every cluster: the first directly, the others as further entries."""
         first, *others = [self.base.broadcast(own, phase) for own in self._models(state)]
         return {**first, "others": others}
 
     def chosen(self, broadcast: Tree, choice: Any) -> Tree:
-        """The broadcast of the chosen cluster."""
+        """Return the broadcast of the chosen cluster."""
         first = {name: value for name, value in broadcast.items() if name != "others"}
         for j, other in enumerate(broadcast["others"], start=1):
             first = T.map(lambda a, b, j=j: _either(choice[j], b, a), first, other)
         return first
 
     def start(self, broadcast: Tree, client: Tree) -> Tree:
-        """The base's on the chosen model; the choice stays beside."""
+        """Start with the base's local state on the chosen model, and the choice."""
         sent = self.chosen(broadcast, client["choice"])
         return {**self.base.start(sent, client.get("client")), "choice": client["choice"]}
 
     def direction(self, local: Tree, grad: Gradient, broadcast: Tree) -> tuple[Tree, Tree]:
-        """The base's."""
+        """Return the base's direction."""
         toward, after = self.base.direction(local, grad, self.chosen(broadcast, local["choice"]))
         return toward, {**after, "choice": local["choice"]}
 
     def step(self, local: Tree, grad: Gradient, broadcast: Tree) -> Tree:
-        """The base's."""
+        """Take the base's step."""
         return {**self.base.step(local, grad, self.chosen(broadcast, local["choice"])), "choice": local["choice"]}
 
     def finish(self, local: Tree, broadcast: Tree, client: Tree, work: LocalWork) -> tuple[dict[str, Aggregate], Tree]:
-        """The base's reply in the chosen cluster's place, nothing in the others'."""
+        """Return the base's reply in the chosen cluster's place, and zeros in the others'."""
         choice = client["choice"]
         reply, kept = self.base.finish(local, self.chosen(broadcast, choice), client.get("client"), work)
         placed: dict[str, Aggregate] = {"chosen": Sum(choice, role="side")}
@@ -139,7 +139,7 @@ class IFCA(Wrapped):
         return placed, self._kept(choice, kept, local["params"])
 
     def fold(self, state: Tree, sums: Mapping[str, Any], info: RoundInfo, phase: str) -> Tree:
-        """Each cluster's fold of its own replies; one that nobody chose stays."""
+        """Fold each cluster's own replies; a cluster that no client chose stays unchanged."""
         models = []
         for j, own in enumerate(self._models(state)):
             replied = round(float(sums["chosen"][j]))
@@ -149,41 +149,41 @@ class IFCA(Wrapped):
         return {**state, **self._state(models)}
 
     def advance(self, state: Tree, info: RoundInfo) -> Tree:
-        """The base's, for each cluster."""
+        """Advance each cluster as the base does."""
         return {**state, **self._state([self.base.advance(own, info) for own in self._models(state)])}
 
     def moved(self, state: Tree) -> Tree:
-        """The base's, for each cluster."""
+        """Update each cluster's state as the base does."""
         return {**state, **self._state([self.base.moved(own) for own in self._models(state)])}
 
     def personal(self, params: Tree, client: Tree) -> Tree:
-        """The client's model after its last training; the first cluster's before that."""
+        """Return the client's model after its last training; the first cluster's before that."""
         return params if client is None else client["model"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Choice(Algorithm):
-    """One look at all the models with all of the client's rows; leaves a one at the place of the best, the first of equals."""
+    """One evaluation of all models on all of the client's rows; marks the best model, the first of equals, with a 1."""
 
     ifca: IFCA
     batch_size: int | None = None
     steps: int | None = 1
 
     def client_init(self, params: Tree) -> Tree:
-        """That of the clustered algorithm."""
+        """Start with the clustered algorithm's client state."""
         return self.ifca.client_init(params)
 
     def start(self, broadcast: Tree, client: Tree) -> Tree:
-        """No losses yet."""
+        """Start with no losses yet."""
         return {"params": broadcast["params"], "losses": client["choice"]}
 
     def step(self, local: Tree, grad: Gradient, broadcast: Tree) -> Tree:
-        """The losses."""
+        """Compute the losses."""
         models = [broadcast["params"], *(other["params"] for other in broadcast["others"])]
         return {**local, "losses": T.stack([grad.loss(model) for model in models])}
 
     def finish(self, local: Tree, broadcast: Tree, client: Tree, work: LocalWork) -> tuple[dict[str, Aggregate], Tree]:
-        """The choice; a client without rows takes the first."""
+        """Reply with the choice; a client without rows chooses the first."""
         losses = local["losses"]
         best = 1.0 * (losses == losses.min())
         first = best * (best.cumsum(0) == 1.0)
@@ -194,31 +194,31 @@ class _Choice(Algorithm):
 
 
 def _unchosen(params: Tree, clusters: int) -> Any:
-    """Zeros, one a cluster, in the parameters' dtype."""
+    """Return zeros, one per cluster, in the parameters' dtype."""
     leaf = T.leaves(params)[0]
     return T.zeros_like(T.stack([leaf.reshape(-1)[:1].sum()] * clusters))
 
 
 def _of(value: Any, like: Any) -> Any:
-    """The value in another's dtype, in any library."""
+    """Return the value in the other's dtype, in any library."""
     return value.astype(like.dtype) if hasattr(value, "astype") else value.to(like.dtype)
 
 
 def _either(choice: Any, there: Any, otherwise: Any) -> Any:
-    """One of two leaves, in their own dtype; plain numbers are the same for all clusters."""
+    """Return one of two leaves, in their own dtype; plain numbers are the same for all clusters."""
     if not hasattr(otherwise, "dtype") or otherwise.ndim == 0:
         return otherwise
     return T.where(choice > 0.5, there, otherwise)
 
 
 def _placed(aggregate: Aggregate, chosen: Any) -> Aggregate:
-    """An aggregate that counts where it was chosen."""
+    """Return an aggregate that counts only if it was chosen."""
     if isinstance(aggregate, Mean):
         return replace(aggregate, examples=aggregate.examples * chosen)
     if isinstance(aggregate, Parts):
         raise CompositionError(
-            "IFCA adds up the replies of a cluster, and its base sends single ones",
+            "IFCA adds up the replies of a cluster, but its base sends single replies",
             where="IFCA.base",
-            remedy="use a base whose replies are sums, such as FedAvg()",
+            remedy="use a base with replies that add up, such as FedAvg()",
         )
     return aggregate.with_value(T.map(lambda leaf: T.where(chosen > 0.5, leaf, T.zeros_like(leaf)), aggregate.value))

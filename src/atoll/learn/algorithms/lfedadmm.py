@@ -23,28 +23,29 @@ __all__ = ["LFedADMM"]
 
 @dataclass(frozen=True, kw_only=True)
 class LFedADMM(Algorithm):
-    """``min sum_k f_k(X) + weight R(X)`` by consensus: ``X_k = Z`` with multipliers ``pi_k``. A *sum* of the clients' losses, each as its learner gives it.
+    """``min sum_k f_k(X) + weight R(X)`` by consensus: ``X_k = Z`` with multipliers ``pi_k``. It minimises a *sum* of the clients' losses, each as its learner defines it.
 
-    Client, ``T`` times: ``X <- (rho lr Z - lr pi + X - lr grad f_k(X)) / (1 + rho lr)``, then ``pi <- pi + rho (X - Z)``: once a round, or after
+    Client, ``T`` times: ``X <- (rho lr Z - lr pi + X - lr grad f_k(X)) / (1 + rho lr)``, then ``pi <- pi + rho (X - Z)``: once per round, or after
     every step as the paper prints it, which diverges for small ``rho`` and several steps. Server, ``inner`` times:
-    ``Z <- prox_{weight eta R}(Z - eta (N rho Z - sum_k M_k))`` with ``M_k = pi_k + rho X_k``. With ``eta = 1/(N rho)``, the default, once is exact.
+    ``Z <- prox_{weight eta R}(Z - eta (N rho Z - sum_k M_k))`` with ``M_k = pi_k + rho X_k``. With ``eta = 1/(N rho)``, the default, one step is exact.
 
-    Everything begins at zero, whatever the learner's start. A client sends what its ``M_k`` changed by, so that others may be away and only sums are
-    needed. As ``T`` grows, the printed form becomes proximal gradient with step ``1/(N rho)``, which needs ``rho > L / (2 N)`` with ``L`` the
-    smoothness of ``sum_k f_k``; one dual update a round becomes ADMM with exact local solutions, which is stable for any penalty. What ``M_k`` tells: at the end it is ``rho Z - grad f_k(Z)``, as much as a gradient.
+    Everything starts at zero, whatever the learner's initial model. A client sends the change of its ``M_k``, so that others may be away and only sums
+    are needed. As ``T`` grows, the printed form becomes proximal gradient with step ``1/(N rho)``, which needs ``rho > L / (2 N)`` with ``L`` the
+    smoothness of ``sum_k f_k``. One dual update per round becomes ADMM with exact local solutions, which is stable for any penalty. ``M_k`` reveals as
+    much as a gradient: at the end, it is ``rho Z - grad f_k(Z)``.
 
     Attributes:
         rho: penalty, positive.
-        weight: of the regulariser, not negative.
-        regulariser: ``"nuclear"`` (matrices; other parameters go free), ``"l1"``, ``"ridge"`` or ``"none"``.
+        weight: weight of the regulariser, not negative.
+        regulariser: ``"nuclear"`` (matrices; other parameters are not regularised), ``"l1"``, ``"ridge"`` or ``"none"``.
         dual_update: ``"round"``, or ``"step"`` as printed.
-        inner: server steps.
+        inner: number of server steps.
         server_lr: ``eta`` times ``N rho``, in (0, 2).
         download_rank: send ``Z`` to clients as changes of at most this rank, factored; ``None`` sends it whole.
-        adaptive: rounds, at the beginning, after which ``rho`` is doubled or halved unless the relative primal and dual residuals,
+        adaptive: number of initial rounds after which ``rho`` is doubled or halved unless the relative primal and dual residuals,
             ``||X - Z|| / ||Z||`` and ``rho ||Z - Z_old|| / ||pi||``, are within ten times of each other (Wohlberg 2017, "ADMM Penalty Parameter
-            Selection by Residual Balancing"): out of a penalty that is wrong by far. Multipliers and models are then summed apart,
-            twice the upload.
+            Selection by Residual Balancing"). It corrects a penalty that is far off. Multipliers and models are then summed separately,
+            for twice the upload.
     """
 
     lr: float = 0.01
@@ -81,46 +82,46 @@ class LFedADMM(Algorithm):
             require_count("LFedADMM", download_rank=self.download_rank)
 
     def downlink(self) -> Stage | None:
-        """Changes of low rank, factored."""
+        """Apply a low-rank factorisation of the changes, if set."""
         from atoll.stages import LowRank
 
         return None if self.download_rank is None else LowRank(self.download_rank)
 
     def init(self, params: Tree) -> Tree:
-        """Zeros: the model, and the sums over the clients of ``X_k`` and ``pi_k``, or of ``M_k``."""
+        """Start with zeros: the model, and the sums over the clients of ``X_k`` and ``pi_k``, or of ``M_k``."""
         zero = T.zeros_like(params)
         if not self.adaptive:
             return {"params": zero, "sum": zero}
         return {"params": zero, "primal": zero, "dual": zero, "rho": self.rho, "left": self.adaptive}
 
     def client_init(self, params: Tree) -> Tree:
-        """``X_k = pi_k = 0``."""
+        """Start with ``X_k = pi_k = 0``."""
         return {"params": T.zeros_like(params), "dual": T.zeros_like(params)}
 
     def broadcast(self, state: Tree, phase: str) -> Tree:
-        """``Z`` and the penalty."""
+        """Send ``Z`` and the penalty."""
         del phase
         return {"params": state["params"], "lr": self.lr, "rho": state.get("rho", self.rho)}
 
     def start(self, broadcast: Tree, client: Tree) -> Tree:
-        """The client's own ``X_k`` and ``pi_k``."""
+        """Start with the client's own ``X_k`` and ``pi_k``."""
         del broadcast
         return dict(client)
 
     def direction(self, local: Tree, grad: Gradient, broadcast: Tree) -> tuple[Tree, Tree]:
-        """``(g + pi + rho (X - Z)) / (1 + rho lr)``: stepping ``lr`` along it is the exact minimiser of the linearised subproblem."""
+        """Return ``(g + pi + rho (X - Z)) / (1 + rho lr)``: a step of ``lr`` along it reaches the exact minimiser of the linearised subproblem."""
         rho = broadcast["rho"]
         pull = T.scale(T.sub(local["params"], broadcast["params"]), rho)
         toward = T.add(T.add(grad(local["params"]), local["dual"]), pull)
         return T.scale(toward, 1.0 / (1.0 + rho * broadcast["lr"])), local
 
     def step(self, local: Tree, grad: Gradient, broadcast: Tree) -> Tree:
-        """One primal step; with ``dual_update="step"`` the multiplier follows at once."""
+        """Take one primal step; with ``dual_update="step"`` the multiplier follows at once."""
         moved = super().step(local, grad, broadcast)
         return moved if self.dual_update == "round" else {**moved, "dual": _ascended(moved, broadcast)}
 
     def finish(self, local: Tree, broadcast: Tree, client: Tree, work: LocalWork) -> tuple[dict[str, Aggregate], Tree]:
-        """The change of ``M_k``, and ``X_k`` and ``pi_k`` to keep."""
+        """Reply with the change of ``M_k``, and ``X_k`` and ``pi_k`` to keep."""
         here = present(work.steps)
         dual = _ascended(local, broadcast) if self.dual_update == "round" else local["dual"]
         kept = {"params": or_rest(here, local["params"], broadcast["params"]), "dual": T.scale(dual, here)}
@@ -134,7 +135,7 @@ class LFedADMM(Algorithm):
         return {"primal": Sum(moved), "dual": Sum(turned), "norms": Sum(norms, role="side")}, kept
 
     def fold(self, state: Tree, sums: Mapping[str, Any], info: RoundInfo, phase: str) -> Tree:
-        """The sums, ``Z``, and the penalty when it adapts."""
+        """Update the sums, ``Z``, and the penalty if it adapts."""
         del phase
         if not self.adaptive:
             total = T.add(state["sum"], sums["message"])
@@ -147,13 +148,13 @@ class LFedADMM(Algorithm):
         return {"params": fresh, "primal": primal, "dual": dual, "rho": rho * factor, "left": left}
 
     def _factor(self, old: Tree, fresh: Tree, rho: float, norms: Tree, replied: int) -> float:
-        """2, 1 or 1/2: what balances the relative residuals, cross-multiplied so that zero norms do no harm."""
+        """Return 2, 1 or 1/2 to balance the relative residuals, cross-multiplied so that zero norms do no harm."""
         apart = float(norms["gap"]) ** 0.5 * float(norms["dual"]) ** 0.5
         drift = rho * float(T.norm(T.sub(fresh, old))) * float(T.norm(fresh)) * replied
         return 2.0 if apart > 10.0 * drift else 0.5 if drift > 10.0 * apart else 1.0
 
     def _minimise(self, z: Tree, total: Tree, rho: float, clients: int) -> Tree:
-        """``inner`` proximal steps on ``weight R(Z) + (N rho / 2) ||Z||^2 - <Z, sum M>``."""
+        """Return ``inner`` proximal steps on ``weight R(Z) + (N rho / 2) ||Z||^2 - <Z, sum M>``."""
         rate = self.server_lr / (clients * rho)
         for _ in range(self.inner):
             slope = T.sub(T.scale(z, clients * rho), total)
@@ -162,5 +163,5 @@ class LFedADMM(Algorithm):
 
 
 def _ascended(local: Tree, broadcast: Tree) -> Tree:
-    """``pi + rho (X - Z)``."""
+    """Return ``pi + rho (X - Z)``."""
     return T.add(local["dual"], T.scale(T.sub(local["params"], broadcast["params"]), broadcast["rho"]))

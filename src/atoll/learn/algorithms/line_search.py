@@ -1,4 +1,4 @@
-"""Backtracking by trial steps: clients report their loss at a set of step sizes, and the server takes the largest that does."""
+"""Backtracking by trial steps: clients report their loss at a set of step sizes, and the server takes the largest sufficient one."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from atoll.learn.card import Card
 
 __all__ = ["LossesAlong", "armijo"]
 
-_MOST = 1e30  # stands for a loss beyond all numbers, which would have the reply kept out
+_MOST = 1e30  # replaces an infinite loss, which would make the server reject the reply
 
 
 @dataclass(frozen=True, kw_only=True)
 class LossesAlong(Algorithm):
-    """A pass that reports ``F_k(w - a p)`` for ``a = 0`` and for each trial step; the broadcast holds ``p`` as ``"direction"``.
+    """A pass that reports ``F_k(w - a p)`` for ``a = 0`` and for each trial step; the broadcast contains ``p`` as ``"direction"``.
 
     Attributes:
         sizes: the trial steps.
@@ -31,12 +31,12 @@ class LossesAlong(Algorithm):
     card: ClassVar[Card] = Card(family="second order", part=True, note="A part of other algorithms: it does not train.")
 
     def start(self, broadcast: Tree, client: Tree) -> Tree:
-        """The model, and no losses yet."""
+        """Start with the model, and no losses yet."""
         del client
         return {"params": broadcast["params"], "losses": (0.0,) * (1 + len(self.sizes))}
 
     def step(self, local: Tree, grad: Gradient, broadcast: Tree) -> Tree:
-        """Take the losses; the first is that of the model itself."""
+        """Compute the losses; the first is the loss of the model itself."""
         params, along = local["params"], broadcast["direction"]
         found = [grad.loss(params)]
         found += [grad.loss(T.sub(params, T.scale(along, size))) for size in self.sizes]
@@ -45,17 +45,19 @@ class LossesAlong(Algorithm):
     def finish(self, local: Tree, broadcast: Tree, client: Tree, work: LocalWork) -> tuple[dict[str, Aggregate], Tree]:
         """Report the losses."""
         del broadcast, client
-        return {"losses": Mean(local["losses"], examples=work.examples, role="side")}, None  # stages act on updates
+        return {
+            "losses": Mean(local["losses"], examples=work.examples, role="side")
+        }, None  # stages act only on updates
 
 
 def armijo(losses: Sequence[Any], sizes: Sequence[float], slope: float, share: float) -> float:
-    """The first ``a`` of ``sizes`` with ``F(w - a p) <= F(w) - share a max(0, <p, g>)``; 0 if there is none, so that the loss never grows.
+    """Return the first ``a`` of ``sizes`` with ``F(w - a p) <= F(w) - share a max(0, <p, g>)``; 0 if there is none, so the loss never grows.
 
     Args:
         losses: ``F(w)``, and ``F(w - a p)`` for each ``a``.
         sizes: the trial steps, largest first.
         slope: ``<p, g>``.
-        share: of the decrease that a linear model promises.
+        share: required share of the decrease that a linear model predicts.
     """
     before = float(losses[0])
     for size, loss in zip(sizes, losses[1:], strict=True):

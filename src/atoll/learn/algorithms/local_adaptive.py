@@ -23,7 +23,7 @@ _NOTE = (
 
 @dataclass(frozen=True, kw_only=True)
 class _LocalAdaptive(Transformed, FedAvg):
-    """Options that the three share."""
+    """Shared options of the three methods."""
 
     memory: str = "client"
     eps: float = 1e-8
@@ -39,8 +39,8 @@ class LocalAdam(_LocalAdaptive):
     """FedAvg with Adam as the local optimiser, bias-corrected.
 
     Attributes:
-        beta1: what remains of the mean.
-        beta2: what remains of the mean square.
+        beta1: share of the mean that remains per step.
+        beta2: share of the mean square that remains per step.
         eps: added to the root.
         memory: ``"client"`` keeps the moments, ``"round"`` resets them, ``"server"`` averages them.
     """
@@ -77,7 +77,7 @@ class LocalRMSProp(_LocalAdaptive):
     """FedAvg with RMSProp as the local optimiser, bias-corrected.
 
     Attributes:
-        beta: what remains of the mean square.
+        beta: share of the mean square that remains per step.
         eps: added to the root.
         memory: ``"client"`` keeps the mean square, ``"round"`` resets it, ``"server"`` averages it.
     """

@@ -23,15 +23,15 @@ __all__ = ["LocalSAGA"]
 class LocalSAGA(FedAvg):
     """Local steps ``v = g_j(y) - table_j + mean_i table_i``, then ``table_j <- g_j(y)``; the table stays with the client between rounds.
 
-    A client's rows are cut, as they lie, into at most ``parts`` mini-batches of like size, taken in turn: so a mini-batch is the same rows
-    in every epoch and round, and its number in the epoch is its place in the table. (SAGA draws mini-batches at random; in turn, the order
-    of the rows matters, and rows sorted by label are better shuffled beforehand.) Before a mini-batch's first gradient ``v = g_j(y)``.
+    A client's rows are cut, in stored order, into at most ``parts`` mini-batches of similar size, taken in turn. So a mini-batch has the same rows
+    in every epoch and round, and its number in the epoch is its position in the table. (SAGA draws mini-batches at random. In turn, the order
+    of the rows matters: shuffle rows sorted by label beforehand.) Before a mini-batch's first gradient, ``v = g_j(y)``.
 
-    The variance of mini-batches goes, FedAvg's drift stays. One gradient a step, but the table costs ``parts`` models of client state, and
-    as many operations in every step, because one program runs for clients at different places of their tables. Up and down: one model.
+    This removes the variance of mini-batches, not FedAvg's drift. It takes one gradient per step, but the table costs ``parts`` models of client state,
+    and as many operations in every step, because one program runs for clients at different table positions. Up and down: one model.
 
     Attributes:
-        parts: mini-batches a client's rows are cut into; a client with fewer rows has one a row.
+        parts: number of mini-batches per client; a client with fewer rows has one per row.
     """
 
     parts: int = 10
@@ -53,11 +53,11 @@ class LocalSAGA(FedAvg):
             raise ConfigError(
                 f"batch_size={self.batch_size}, steps={self.steps}",
                 where="LocalSAGA",
-                remedy="give parts= and epochs=: every mini-batch has a place in the table, and whole epochs visit all",
+                remedy="set parts= and epochs=: every mini-batch has a place in the table, and whole epochs visit all",
             )
 
     def batch_of(self, n: Any) -> Any:
-        """A client's rows over ``parts``, rounded up."""
+        """Return a client's rows divided by ``parts``, rounded up."""
         return -(-n // self.parts)
 
     def passes(self, phase: str) -> tuple[Algorithm, ...]:
@@ -66,7 +66,7 @@ class LocalSAGA(FedAvg):
         return (_Count(owner=self), self)
 
     def client_init(self, params: Tree) -> Tree:
-        """An empty table."""
+        """Start with an empty table."""
         kind = T.leaves(params)[0].dtype
         return {
             "table": T.map(lambda leaf: np.zeros((self.parts, *leaf.shape), leaf.dtype), params),
@@ -75,11 +75,11 @@ class LocalSAGA(FedAvg):
         }
 
     def start(self, broadcast: Tree, client: Tree) -> Tree:
-        """The model and the table, at its first place."""
+        """Start with the model and the table, at its first position."""
         return {"params": broadcast["params"], **client, "at": 0.0}
 
     def direction(self, local: Tree, grad: Gradient, broadcast: Tree) -> tuple[Tree, Tree]:
-        """``g_j - table_j + mean table``, with ``g_j`` in its place."""
+        """Return ``g_j - table_j + mean table``, with ``g_j`` stored in the table."""
         del broadcast
         gradient, places = grad(local["params"]), local["places"]
         here = T.where(places == local["at"], places * 0 + 1, places * 0)
@@ -96,13 +96,13 @@ class LocalSAGA(FedAvg):
         return T.sub(gradient, T.scale(T.sub(old, mean), seen)), {**local, **moved}
 
     def finish(self, local: Tree, broadcast: Tree, client: Tree, work: LocalWork) -> tuple[dict[str, Aggregate], Tree]:
-        """The update; the table stays."""
+        """Reply with the update; the table stays."""
         kept = {name: local[name] for name in ("table", "seen", "places")}
         return super().finish(local, broadcast, client, work)[0], kept
 
 
 def _along(weights: Any, rows: Any) -> Any:
-    """Weights ``(parts,)`` in the shape that multiplies ``(parts, ...)``."""
+    """Return weights ``(parts,)`` in the shape that multiplies ``(parts, ...)``."""
     return weights.reshape((-1,) + (1,) * (rows.ndim - 1))
 
 
@@ -115,16 +115,16 @@ class _Count(Algorithm):
     owner: LocalSAGA
 
     def client_init(self, params: Tree) -> Tree:
-        """The owner's."""
+        """Start with the owner's client state."""
         return self.owner.client_init(params)
 
     def step(self, local: Tree, grad: Gradient, broadcast: Tree) -> Tree:
-        """Nothing."""
+        """Do nothing."""
         del grad, broadcast
         return local
 
     def finish(self, local: Tree, broadcast: Tree, client: Tree, work: LocalWork) -> tuple[dict[str, Aggregate], Tree]:
-        """``ceil(n / ceil(n / parts))``, at least 1."""
+        """Reply with ``ceil(n / ceil(n / parts))``, at least 1."""
         del local, broadcast
         size = self.owner.batch_of(work.examples)
         count = -(-work.examples // (size + (size < 1)))

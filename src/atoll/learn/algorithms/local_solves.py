@@ -1,4 +1,4 @@
-"""Linear systems that a client solves with its own Hessian, one iteration of conjugate gradients a step."""
+"""Linear systems that a client solves with its own Hessian, one iteration of conjugate gradients per step."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ __all__ = ["CorrectedSolve", "LocalSolve"]
 
 @dataclass(frozen=True, kw_only=True)
 class LocalSolve(NewtonType):
-    """``(H_k^2 + damping I)^-1 H_k g``; without damping ``H_k^+ g``, and ``H_k g`` beside it.
+    """``(H_k^2 + damping I)^-1 H_k g``; without damping, ``H_k^+ g`` and ``H_k g``.
 
     Attributes:
         damping: ``phi^2``, or 0.
-        keeps: leave what was found for the next pass of the contact.
+        keeps: leave the result for the next pass of the contact.
     """
 
     damping: float = 0.0
@@ -31,12 +31,12 @@ class LocalSolve(NewtonType):
     card: ClassVar[Card] = Card(family="second order", part=True, note="A part of other algorithms: it does not train.")
 
     def start(self, broadcast: Tree, client: Tree) -> Tree:
-        """No iteration yet."""
+        """Start with no iteration yet."""
         del client
         return {"params": broadcast["params"], "solver": least_squares_begin(broadcast["gradient"])}
 
     def step(self, local: Tree, grad: Gradient, broadcast: Tree) -> Tree:
-        """One iteration."""
+        """Run one iteration."""
         params = local["params"]
         return {
             "params": params,
@@ -44,7 +44,7 @@ class LocalSolve(NewtonType):
         }
 
     def finish(self, local: Tree, broadcast: Tree, client: Tree, work: LocalWork) -> tuple[dict[str, Aggregate], Tree]:
-        """Reply with what was found."""
+        """Reply with the result."""
         found = {"direction": local["solver"]["x"]}
         if not self.damping:
             found["image"] = local["solver"]["image"]
@@ -54,7 +54,7 @@ class LocalSolve(NewtonType):
 
 @dataclass(frozen=True, kw_only=True)
 class CorrectedSolve(NewtonType):
-    """Case 3: ``p_k + lambda_k (H_k^2 + phi^2 I)^-1 H g``, with ``p_k`` left by the pass before.
+    """Case 3: ``p_k + lambda_k (H_k^2 + phi^2 I)^-1 H g``, with ``p_k`` from the pass before.
 
     Attributes:
         damping: ``phi^2``.
@@ -64,18 +64,18 @@ class CorrectedSolve(NewtonType):
     card: ClassVar[Card] = Card(family="second order", part=True, note="A part of other algorithms: it does not train.")
 
     def start(self, broadcast: Tree, client: Tree) -> Tree:
-        """No iteration yet."""
+        """Start with no iteration yet."""
         solver = cg_begin(broadcast["image"])
         return {"params": broadcast["params"], "own": client["direction"], "solver": solver}
 
     def step(self, local: Tree, grad: Gradient, broadcast: Tree) -> Tree:
-        """One iteration."""
+        """Run one iteration."""
         params = local["params"]
         squared = damped(lambda v: grad.hvp(params, grad.hvp(params, v)), self.damping)
         return {**local, "solver": cg_step(local["solver"], squared)}
 
     def finish(self, local: Tree, broadcast: Tree, client: Tree, work: LocalWork) -> tuple[dict[str, Aggregate], Tree]:
-        """Reply with what was found."""
+        """Reply with the result."""
         own, towards, image = local["own"], local["solver"]["x"], broadcast["image"]
         lacks = broadcast["least"] - T.dot(own, image)
         missing = T.where(lacks > 0, lacks, lacks * 0)

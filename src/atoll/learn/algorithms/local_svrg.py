@@ -21,8 +21,8 @@ __all__ = ["LocalSVRG"]
 class LocalSVRG(FedAvg):
     """Local steps ``v = g_j(y) - g_j(x) + grad F_k(x)`` on mini-batches ``j``; the anchor ``x`` is the broadcast model.
 
-    The variance of mini-batches goes; the drift of FedAvg stays (full batches: it is FedAvg). One full local gradient a round, two gradients
-    a step. No client state. Up and down: one model each.
+    This removes the variance of mini-batches, not FedAvg's drift (with full batches, it is FedAvg). It costs one full local gradient per round and two gradients
+    per step. No client state. Up and down: one model each.
     """
 
     citation: ClassVar[str] = (
@@ -31,19 +31,19 @@ class LocalSVRG(FedAvg):
     card: ClassVar[Card] = Card(note="It reduces the variance of mini-batches, not FedAvg's drift.")
 
     def passes(self, phase: str) -> tuple[Algorithm, ...]:
-        """The anchor, and the local steps."""
+        """Run the anchor, and the local steps."""
         del phase
         return (FullGradient(), self)
 
     def start(self, broadcast: Tree, client: Tree) -> Tree:
-        """The model and the anchor."""
+        """Start with the model and the anchor."""
         return {"params": broadcast["params"], "anchor": client["anchor"]}
 
     def direction(self, local: Tree, grad: Gradient, broadcast: Tree) -> tuple[Tree, Tree]:
-        """``g_j(y) - g_j(x) + grad F_k(x)``."""
+        """Return ``g_j(y) - g_j(x) + grad F_k(x)``."""
         change = T.sub(grad(local["params"]), grad(broadcast["params"]))
         return T.add(change, local["anchor"]), local
 
     def finish(self, local: Tree, broadcast: Tree, client: Tree, work: LocalWork) -> tuple[dict[str, Aggregate], Tree]:
-        """The update; the anchor is forgotten."""
+        """Reply with the update; the anchor is discarded."""
         return super().finish(local, broadcast, client, work)[0], None

@@ -20,9 +20,9 @@ _FRAME = "Advancements in Federated Learning: Models, Methods, and Privacy (surv
 
 @dataclass(frozen=True, kw_only=True)
 class MFL(Transformed, FedAvg):
-    """Local momentum steps whose momenta are averaged like the models: ``m_k <- gamma m_k + g``, ``y <- y - lr m_k``.
+    """Local momentum steps, with momenta averaged like the models: ``m_k <- gamma m_k + g``, ``y <- y - lr m_k``.
 
-    Both ``w`` and ``m`` go out and come back, weighted by examples. With ``gamma=0`` it is FedAvg.
+    Both ``w`` and ``m`` are sent and returned, weighted by examples. With ``gamma=0``, it is FedAvg.
 
     Attributes:
         gamma: momentum, in [0, 1).
@@ -44,14 +44,14 @@ class MFL(Transformed, FedAvg):
 
 @dataclass(frozen=True, kw_only=True)
 class LocalMomentum(Transformed, FedAvg):
-    """Local momentum steps; the momentum begins at zero in every round, or stays with the client.
+    """Local momentum steps; the momentum starts at zero in every round, or stays at the client.
 
-    An instance of the survey's local acceleration framework, which names no paper for it; methods that also average the momenta are `MFL`'s kind.
+    An instance of the survey's local acceleration framework, which names no paper for it. `MFL` also averages the momenta.
 
     Attributes:
         gamma: momentum, in [0, 1).
         memory: ``"round"`` resets it, ``"client"`` keeps it as private state.
-        nesterov: look ahead.
+        nesterov: use Nesterov's look-ahead form.
     """
 
     gamma: float = 0.5

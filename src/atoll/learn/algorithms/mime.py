@@ -1,4 +1,4 @@
-"""Mime, MimeLite and MimeSVRG (Karimireddy et al. 2020): a centralised optimiser carried into local steps."""
+"""Mime, MimeLite and MimeSVRG (Karimireddy et al. 2020): a centralised optimiser applied in local steps."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ __all__ = ["Mime", "MimeLite", "MimeSVRG"]
 
 @dataclass(frozen=True, kw_only=True)
 class Mime(Algorithm):
-    """Local steps ``v = U(g_j(y) - g_j(x) + c, s)`` with the global gradient ``c`` and an optimiser whose statistics ``s`` stand still.
+    """Local steps ``v = U(g_j(y) - g_j(x) + c, s)`` with the global gradient ``c`` and an optimiser with constant statistics ``s``.
 
     First exchange: the cohort's full gradients at ``x``, ``c = sum_S n_k grad F_k(x) / sum_S n_k``. Second: the local steps (``g_j`` at both
-    points on the same mini-batch), the mean of the updates, then ``s <- V(c, s)``. With everyone and full gradients the fixed point is
-    the optimum; a sampled cohort leaves a floor, because ``c`` is the cohort's. No client state.
+    points on the same mini-batch), the mean of the updates, then ``s <- V(c, s)``. With all clients and full gradients, the fixed point is
+    the optimum; a sampled cohort leaves an error floor, because ``c`` is the cohort's. No client state.
 
     Attributes:
         optimiser: sgd, sgdm, adam or adagrad; see ``FrozenOptimiser``.
         beta1: momentum ``b1``.
         beta2: decay ``b2`` of Adam's second moment.
         eps: added to the root of the second moment.
-        warm: begin the second moment at the first ``c^2``; from zero the first step is ``c / eps``, and the training diverges.
+        warm: start the second moment at the first ``c^2``; from zero, the first step is ``c / eps``, and the training diverges.
     """
 
     optimiser: str = "sgdm"
@@ -55,11 +55,11 @@ class Mime(Algorithm):
         return FrozenOptimiser(self.optimiser, self.beta1, self.beta2, self.eps)
 
     def passes(self, phase: str) -> tuple[Algorithm, ...]:
-        """The full gradient, or the local steps."""
+        """Run the full gradient, or the local steps."""
         return (FullGradient(reply=True),) if phase == "anchor" else (self,)
 
     def init(self, params: Tree) -> Tree:
-        """The model, the statistics, and no gradient yet."""
+        """Start with the model, the statistics, and no gradient yet."""
         return {
             "params": params,
             "statistics": self._rule().zero(params),
@@ -69,14 +69,14 @@ class Mime(Algorithm):
         }
 
     def broadcast(self, state: Tree, phase: str) -> Tree:
-        """The model; for the local steps also ``c`` and ``s``."""
+        """Send the model; for the local steps also ``c`` and ``s``."""
         sent = {"params": state["params"], "lr": self.lr}
         if phase == "anchor":
             return sent
         return {**sent, "gradient": state["gradient"], "statistics": state["statistics"]}
 
     def direction(self, local: Tree, grad: Gradient, broadcast: Tree) -> tuple[Tree, Tree]:
-        """``U(g_j(y) - g_j(x) + c, s)``."""
+        """Return ``U(g_j(y) - g_j(x) + c, s)``."""
         change = T.sub(grad(local["params"]), grad(broadcast["params"]))
         return self._rule().direction(T.add(change, broadcast["gradient"]), broadcast["statistics"]), local
 
@@ -89,7 +89,7 @@ class Mime(Algorithm):
         return {**moved, "statistics": self._after(state, state["gradient"]), "begun": False}
 
     def _after(self, state: Tree, gradient: Tree) -> Tree:
-        """``V(c, s)``; where the second moment began at this round's ``c^2``, that is in it already."""
+        """Return ``V(c, s)``; if the second moment started at this round's ``c^2``, it already contains it."""
         return self._rule().refreshed(state["statistics"], gradient, counted=state["begun"])
 
 
@@ -97,37 +97,37 @@ class Mime(Algorithm):
 class MimeLite(Mime):
     """Mime without the correction: ``v = U(g_j(y), s)``, so that only the optimiser's statistics are global.
 
-    The full gradient at ``x`` comes with the update, in the same contact. Only a first round that needs it beforehand (for the first
-    second moment) asks for it by itself. Local drift stays as in FedAvg.
+    The full gradient at ``x`` is sent with the update, in the same contact. Only a first round that needs it beforehand (for the first
+    second moment) asks for it separately. Local drift stays as in FedAvg.
     """
 
     phases: ClassVar[tuple[str, ...]] = ("train",)
-    pooled: ClassVar[str] = ""  # nobody's steps are corrected by it; statistics are linear in it
+    pooled: ClassVar[str] = ""  # it corrects no steps; statistics are linear in it
     card: ClassVar[Card] = Card(note="It keeps FedAvg's drift.")
 
     def plan(self, state: Tree) -> tuple[str, ...]:
-        """One phase; two in a first round that begins a second moment."""
+        """Return one phase; two in a first round that starts a second moment."""
         return ("anchor", "train") if state["cold"] else ("train",)
 
     def passes(self, phase: str) -> tuple[Algorithm, ...]:
-        """The full gradient, and the local steps."""
+        """Run the full gradient, and the local steps."""
         return super().passes(phase) if phase == "anchor" else (FullGradient(), self)
 
     def init(self, params: Tree) -> Tree:
-        """The model and the statistics."""
+        """Start with the model and the statistics."""
         return {name: value for name, value in super().init(params).items() if name != "gradient"}
 
     def broadcast(self, state: Tree, phase: str) -> Tree:
-        """The model; for the local steps also ``s``."""
+        """Send the model; for the local steps also ``s``."""
         sent = {"params": state["params"], "lr": self.lr}
         return sent if phase == "anchor" else {**sent, "statistics": state["statistics"]}
 
     def direction(self, local: Tree, grad: Gradient, broadcast: Tree) -> tuple[Tree, Tree]:
-        """``U(g_j(y), s)``."""
+        """Return ``U(g_j(y), s)``."""
         return self._rule().direction(grad(local["params"]), broadcast["statistics"]), local
 
     def finish(self, local: Tree, broadcast: Tree, client: Tree, work: LocalWork) -> tuple[dict[str, Aggregate], Tree]:
-        """The update, and the full gradient at ``x``."""
+        """Reply with the update, and the full gradient at ``x``."""
         update = T.sub(local["params"], broadcast["params"])
         mean = {"update": update, "gradient": client["anchor"]}
         return {name: Mean(value, examples=work.examples) for name, value in mean.items()}, None
@@ -143,6 +143,6 @@ class MimeLite(Mime):
 
 @dataclass(frozen=True, kw_only=True)
 class MimeSVRG(Mime):
-    """Mime with plain SGD, ``v = g_j(y) - g_j(x) + c``: SVRG whose anchor gradient is the cohort's. Also called MimeSGD."""
+    """Mime with plain SGD, ``v = g_j(y) - g_j(x) + c``: SVRG with the cohort's anchor gradient. Also called MimeSGD."""
 
     optimiser: str = "sgd"

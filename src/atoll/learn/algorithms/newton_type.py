@@ -1,4 +1,4 @@
-"""What second-order methods have in common: full local batches, and a loss with a curvature."""
+"""The base of second-order methods: full local batches, and a loss with curvature."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from .full_gradient import FullGradient
 __all__ = ["GRADIENT", "NewtonType"]
 
 GRADIENT = FullGradient(reply=True)
-"""The pass that sends the full gradient: one object, so that phases which share it are traced once."""
+"""The pass that sends the full gradient: one object, so that phases that share it are traced once."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class NewtonType(Algorithm):
-    """Base of second-order methods. A Hessian is that of all local rows, so there are no mini-batches, epochs or stragglers.
+    """Base class of second-order methods. The Hessian covers all local rows, so there are no mini-batches, epochs or stragglers.
 
     Attributes:
-        lr: the (first) step size of the server; 1 is Newton's.
+        lr: the (first) step size of the server; 1 is Newton's method.
         steps: local iterations, each with Hessian-vector products.
     """
 
@@ -39,16 +39,16 @@ class NewtonType(Algorithm):
             raise ConfigError(
                 f"epochs={self.epochs}, steps={self.steps}, batch_size={self.batch_size}, stragglers={self.stragglers}",
                 where=type(self).__name__,
-                remedy="leave out all but steps: the Hessian is that of all local rows",
+                remedy="set only steps: the Hessian covers all local rows",
             )
 
     @property
     def needs(self) -> tuple[Need, ...]:
-        """A loss with curvature."""
+        """The base's needs, and a loss with curvature."""
         return (*super().needs, CURVED)
 
     def _check(self, name: str, right: bool, remedy: str) -> None:
-        """Refuse an option that is not right, or not finite."""
+        """Refuse an option that is wrong or not finite."""
         value = getattr(self, name)
         if not right or not math.isfinite(value):
             raise ConfigError(f"{name}={value}", where=type(self).__name__, remedy=remedy)

@@ -1,4 +1,4 @@
-"""Objective perturbation: a random linear term in the local objective, pure differential privacy for each example of a client."""
+"""Objective perturbation: a random linear term in the local objective, with pure differential privacy for each example of a client."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from .fedprox import FedProx
 __all__ = ["ObjectivePerturbation"]
 
 _RADIUS = 2.0
-"""Two outputs and a bias: the loss is that of the margin ``(w_1 - w_0)^T (x, 1)``, a vector of norm ``sqrt(2 (||x||^2 + 1)) <= 2``."""
+"""Two outputs and a bias: the loss is a function of the margin ``(w_1 - w_0)^T (x, 1)``, a vector of norm ``sqrt(2 (||x||^2 + 1)) <= 2``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,15 +35,15 @@ class ObjectivePerturbation(Mechanism):
     """Clients minimise ``F(w) + mu/2 ||w - W||^2 + <n, w>`` with noise of density ``exp(-alpha ||n||_2)``, and release the minimiser.
 
     ``||n||`` is Gamma with shape ``d`` (all parameters) and rate ``alpha``, its direction uniform. The cost is
-    `atoll.privacy.objective_epsilon`. It rests on a log-loss of one margin (a linear model of two classes), features of norm at most 1 and
-    ``mu >= 2 u2 R^2 / n``, which are checked, and on *exact* minimisers, which nobody can check from outside: take enough epochs or full-batch
-    steps, and see what is left with `FirstOrderResidual`. Clients that stop before their own number of epochs release no minimiser: a base with
-    stragglers is refused here, and whatever asks for another amount of work, where it asks (``partial`` is False). ``mu`` is FedProx's, or
+    `atoll.privacy.objective_epsilon`. The guarantee needs a log-loss of one margin (a linear model of two classes), features of norm at most 1 and
+    ``mu >= 2 u2 R^2 / n``, which are checked. It also needs *exact* minimisers, which cannot be checked from outside: use enough epochs or full-batch
+    steps, and measure the error with `FirstOrderResidual`. Clients that stop before their own number of epochs release no minimiser. So Atoll refuses a base
+    with stragglers, and later any request for another amount of work (``partial`` is False). ``mu`` is FedProx's, or
     FedDyn's ``alpha``.
 
     Attributes:
         base: the algorithm inside, with a quadratic term: FedProx or FedDyn.
-        alpha: inverse scale of the noise: more is less noise.
+        alpha: inverse scale of the noise; a larger value means less noise.
     """
 
     alpha: float
@@ -58,10 +58,10 @@ class ObjectivePerturbation(Mechanism):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "partial", False)  # the promise rests on exact minimisers
+        object.__setattr__(self, "partial", False)  # the guarantee needs exact minimisers
         if self.stragglers is not None and self.stragglers.probability > 0:
             raise CompositionError(
-                f"{self.stragglers} end a solve early, and the promise is one of exact minimisers",
+                f"{self.stragglers} end a solve early, but the guarantee needs exact minimisers",
                 where="ObjectivePerturbation",
                 remedy="leave stragglers out of the base, or use OutputPerturbation, which holds for any model",
             )
@@ -69,7 +69,7 @@ class ObjectivePerturbation(Mechanism):
             raise ConfigError(f"alpha={self.alpha}", where="ObjectivePerturbation", remedy="use a positive number")
         if self.outgoing != ("params",):
             raise CompositionError(
-                f"{type(self.base).__name__} sends or keeps {', '.join(self.outgoing)}; only a minimiser is protected",
+                f"{type(self.base).__name__} sends or keeps {', '.join(self.outgoing)}, but only a minimiser is protected",
                 where="ObjectivePerturbation",
                 remedy="use FedProx or FedDyn, or OutputPerturbation",
             )
@@ -87,7 +87,7 @@ class ObjectivePerturbation(Mechanism):
 
     @property
     def needs(self) -> tuple[Need, ...]:
-        """A log-loss of one margin."""
+        """The base's needs, and a log-loss of one margin."""
         return (*super().needs, Need(MARGINS, "perturbs the objective of one margin", "OutputPerturbation"))
 
     def admit(self, data: Any) -> None:
@@ -99,18 +99,18 @@ class ObjectivePerturbation(Mechanism):
             raise DataError(
                 f"features of norm {longest:.4g}",
                 where="ObjectivePerturbation",
-                remedy="scale every row to a norm of at most 1, by a bound that does not come from the data",
+                remedy="scale every row to a norm of at most 1, with a bound that does not come from the data",
             )
 
     def events(self, examples: int) -> tuple[Event, ...]:
-        """One release; a client without examples has nothing to protect."""
+        """Return one release; a client without examples has nothing to protect."""
         if examples == 0:
             return ()
         epsilon = objective_epsilon(examples, self.alpha, self.mu, radius=_RADIUS)
         return (Perturbed(unit="example", epsilon=epsilon),)
 
     def noise(self, rng: Rng, entry: Tree) -> Tree:
-        """A vector over all parameters together."""
+        """Draw a vector over all parameters together."""
         draw = rng.generator()
         leaves = T.leaves(entry)
         parts = [draw.normal(size=np.shape(leaf)) for leaf in leaves]
@@ -123,12 +123,12 @@ class ObjectivePerturbation(Mechanism):
         return T.rebuild(entry, made)
 
     def privatise(self, entry: Tree, noise: Tree) -> Tree:
-        """The minimiser as it is: the noise was in its objective."""
+        """Return the minimiser unchanged: the noise was in its objective."""
         del noise
         return entry
 
     def step(self, local: Tree, grad: Gradient, broadcast: Tree) -> Tree:
-        """The base's on the tilted objective, so that momentum and all else act on the noise as on the loss."""
+        """Take the base's step on the tilted objective, so that momentum and everything else treat the noise like the loss."""
         return super().step(local, _Tilted(grad, local["drawn"]["noise"]["params"]), broadcast)
 
 

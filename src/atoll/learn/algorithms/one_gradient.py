@@ -1,4 +1,4 @@
-"""One gradient a client and round: the base of methods that send gradients, whole, compressed or as signs."""
+"""One gradient per client and round: the base of methods that send gradients, whole, compressed or as signs."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ __all__ = ["OneGradient", "QuantisedSGD", "require_stage", "require_unbiased", "
 
 
 def require_stage(stage: object, where: str) -> None:
-    """Refuse a compressor that is none.
+    """Refuse a compressor that is not a stage.
 
     Raises:
-        ConfigError: it is no stage.
+        ConfigError: it is not a stage.
     """
     if not isinstance(stage, Stage):
-        raise ConfigError(f"compressor={stage!r}", where=where, remedy="use a stage, for example QSGD(127)")
+        raise ConfigError(f"compressor={stage!r}", where=where, remedy="use a stage such as QSGD(127)")
 
 
 def require_unbiased(stage: object, where: str) -> None:
-    """Refuse a compressor whose error does not vanish on average, or that is none.
+    """Refuse a compressor with an error that does not vanish on average, or that is not a stage.
 
     Raises:
-        ConfigError: it is no stage, or a biased one.
+        ConfigError: it is not a stage, or is biased.
     """
     require_stage(stage, where)
     if isinstance(stage, Stage) and not stage.unbiased:
         raise ConfigError(
-            f"{type(stage).__name__} is biased, and {where} needs an unbiased compressor",
+            f"{type(stage).__name__} is biased, but {where} needs an unbiased compressor",
             where=where,
             remedy="use an unbiased stage such as QSGD, RandomK or OptimalSparse, or MemSGD, which feeds errors back",
         )
@@ -64,16 +64,16 @@ class OneGradient(Algorithm):
             raise ConfigError(
                 f"epochs={self.epochs}, steps={self.steps}",
                 where=type(self).__name__,
-                remedy="leave them out: it takes one gradient a round",
+                remedy="leave them out: it takes one gradient per round",
             )
 
     def start(self, broadcast: Tree, client: Tree) -> Tree:
-        """The model and no gradient yet."""
+        """Start with the model and no gradient yet."""
         del client
         return {"params": broadcast["params"], "v": T.zeros_like(broadcast["params"])}
 
     def step(self, local: Tree, grad: Gradient, broadcast: Tree) -> Tree:
-        """Take the direction; the model stays."""
+        """Store the direction; the model stays unchanged."""
         v, local = self.direction(local, grad, broadcast)
         return {**local, "v": v}
 
@@ -83,17 +83,17 @@ class OneGradient(Algorithm):
         return {"gradient": Mean(local["v"], examples=work.examples)}, client
 
     def fold(self, state: Tree, sums: Mapping[str, Any], info: RoundInfo, phase: str) -> Tree:
-        """``w <- w - lr * mean``."""
+        """Update ``w <- w - lr * mean``."""
         del info, phase
         return {**state, "params": T.sub(state["params"], T.scale(sums["gradient"], self.lr))}
 
 
 @dataclass(frozen=True, kw_only=True)
 class QuantisedSGD(OneGradient):
-    """SGD whose gradients are quantised at random: ``w <- w - lr * mean Q(g_k)``.
+    """SGD with randomly quantised gradients: ``w <- w - lr * mean Q(g_k)``.
 
-    With one level an entry takes 2 bits up. With another unbiased compressor, such as ``OptimalSparse(1.0)`` (Wangni et al. 2018), ``Ternary()`` (Wen et
-    al. 2017) or ``RandomK(0.1)``, it is that paper's SGD. Where clients disagree, compression keeps it from the optimum; see ``DIANA``.
+    With one level, an entry takes 2 bits up. With another unbiased compressor, such as ``OptimalSparse(1.0)`` (Wangni et al. 2018), ``Ternary()`` (Wen et
+    al. 2017) or ``RandomK(0.1)``, it is that paper's SGD. If clients disagree, compression keeps it from the optimum; see ``DIANA``.
 
     Attributes:
         lr: the server's learning rate.
@@ -114,7 +114,7 @@ class QuantisedSGD(OneGradient):
         require_unbiased(self.compressor, type(self).__name__)
 
     def uplink(self, phase: str) -> tuple[Stage, ...]:
-        """The compressor."""
+        """Apply the compressor."""
         del phase
         return (self.compressor,)
 

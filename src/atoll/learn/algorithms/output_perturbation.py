@@ -1,4 +1,4 @@
-"""Output perturbation: clipped models with Gaussian noise, local differential privacy for each example of a client."""
+"""Output perturbation: clipped models with Gaussian noise, for local differential privacy of each example of a client."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ __all__ = ["OutputPerturbation"]
 
 @dataclass(frozen=True, kw_only=True)
 class OutputPerturbation(Mechanism):
-    """Clients release ``w / max(1, ||w|| / tau) + N(0, sigma^2 I)``, and whatever they send is made from that.
+    """Clients release ``w / max(1, ||w|| / tau) + N(0, sigma^2 I)``, and compute everything they send from it.
 
-    The *model* is clipped, not the update. Two clipped models are at most ``2 tau`` apart, whatever the data: the only sensitivity that always
+    It clips the *model*, not the update. Two clipped models are at most ``2 tau`` apart, whatever the data. This is the only sensitivity that always
     holds, and the default. A smaller one needs a proof for your loss, such as ``2 c / (n mu)`` for exact minimisers of ``c``-Lipschitz,
-    ``mu``-strongly convex objectives. Protects single examples against everyone who sees the replies, the server included, for neighbours that
+    ``mu``-strongly convex objectives. It protects single examples against all parties that see the replies, including the server, for neighbours that
     replace one example (so the number of examples is public). A base that keeps or sends a second model releases twice.
 
     Attributes:
         base: the algorithm inside.
         tau: bound on the norm of a released model.
         sigma: standard deviation of the noise on each coordinate.
-        sensitivity: how far one example may move a release, in L2; ``None`` is ``2 tau``.
+        sensitivity: how far one example can move a release, in L2; ``None`` is ``2 tau``.
     """
 
     tau: float
@@ -58,13 +58,13 @@ class OutputPerturbation(Mechanism):
             )
 
     def events(self, examples: int) -> tuple[Event, ...]:
-        """A Gaussian release for each outgoing entry."""
+        """Return a Gaussian release for each outgoing entry."""
         del examples
         reach = 2 * self.tau if self.sensitivity is None else self.sensitivity
         return (Gaussian(unit="example", noise_multiplier=self.sigma / reach, count=len(self.outgoing)),)
 
     def noise(self, rng: Rng, entry: Tree) -> Tree:
-        """``N(0, sigma^2)`` on every coordinate."""
+        """Draw ``N(0, sigma^2)`` on every coordinate."""
         draw = rng.generator()
 
         def one(leaf: Any) -> Any:
@@ -73,7 +73,7 @@ class OutputPerturbation(Mechanism):
         return T.map(one, entry)
 
     def privatise(self, entry: Tree, noise: Tree) -> Tree:
-        """Clipped and noised."""
+        """Return the entry, clipped and with noise."""
         length = T.norm(entry)
         factor = self.tau / (self.tau + (length - self.tau) * (length > self.tau))
         return T.add(T.scale(entry, factor), noise)

@@ -21,16 +21,16 @@ __all__ = ["PFedMe"]
 class PFedMe(Algorithm):
     """Each mini-batch: ``k`` steps ``theta <- theta - personal_lr (g(theta) + lam (theta - w) + mu theta)``, then ``w <- w - lr lam (w - theta)``.
 
-    ``theta`` and ``w`` begin at the broadcast ``W``; the last ``theta`` is the client's own model. Server:
-    ``W <- (1 - beta) W + beta sum_S n_k w_k / sum_S n_k``. As ``lam`` grows (and ``theta`` is solved well) it becomes FedAvg, as it goes to 0
-    the global model stands still and ``theta`` is plain local SGD. Client state: one model. Up and down: one model each.
+    ``theta`` and ``w`` start at the broadcast ``W``; the last ``theta`` is the client's own model. Server:
+    ``W <- (1 - beta) W + beta sum_S n_k w_k / sum_S n_k``. As ``lam`` grows (and ``theta`` is solved well), it becomes FedAvg; as it goes to 0,
+    the global model stops moving and ``theta`` is plain local SGD. Client state: one model. Up and down: one model each.
 
     Attributes:
         lam: pull of the personal model towards ``w``, positive; ``lr * lam`` at most 1.
-        k: inner steps a mini-batch.
+        k: inner steps per mini-batch.
         personal_lr: learning rate of the inner steps; ``None`` is ``lr``.
         mu: weight decay of the inner steps.
-        beta: step of the global model.
+        beta: step size of the global model.
     """
 
     lr: float = 0.01
@@ -50,7 +50,7 @@ class PFedMe(Algorithm):
             raise ConfigError(
                 f"lam={self.lam} with lr={self.lr}",
                 where="PFedMe",
-                remedy="use a positive lam, and lr at most 1 / lam: beyond, a step overshoots the personal model",
+                remedy="use a positive lam, and lr at most 1 / lam: above, a step overshoots the personal model",
             )
         if self.k < 1:
             raise ConfigError(f"k={self.k}", where="PFedMe", remedy="use at least 1 inner step")
@@ -60,16 +60,16 @@ class PFedMe(Algorithm):
             raise ConfigError(f"mu={self.mu}, beta={self.beta}", where="PFedMe", remedy="use mu >= 0 and beta > 0")
 
     def client_init(self, params: Tree) -> Tree:
-        """The global model."""
+        """Start with the global model."""
         return {"model": params}
 
     def start(self, broadcast: Tree, client: Tree) -> Tree:
-        """``w`` and ``theta`` at the global model."""
+        """Start with ``w`` and ``theta`` at the global model."""
         del client
         return {"params": broadcast["params"], "theta": broadcast["params"]}
 
     def direction(self, local: Tree, grad: Gradient, broadcast: Tree) -> tuple[Tree, Tree]:
-        """``lam (w - theta)`` after the inner steps."""
+        """Return ``lam (w - theta)`` after the inner steps."""
         del broadcast
         rate = self.lr if self.personal_lr is None else self.personal_lr
         theta = local["theta"]
@@ -81,13 +81,13 @@ class PFedMe(Algorithm):
         return T.scale(T.sub(local["params"], theta), self.lam), {**local, "theta": theta}
 
     def finish(self, local: Tree, broadcast: Tree, client: Tree, work: LocalWork) -> tuple[dict[str, Aggregate], Tree]:
-        """The update of ``w``; ``theta`` stays."""
+        """Reply with the update of ``w``; keep ``theta``."""
         return super().finish(local, broadcast, client, work)[0], {"model": local["theta"]}
 
     def fold(self, state: Tree, sums: Mapping[str, Any], info: RoundInfo, phase: str) -> Tree:
-        """``W <- W + beta * mean update``."""
+        """Update ``W <- W + beta * mean update``."""
         return super().fold(state, {**sums, "update": T.scale(sums["update"], self.beta)}, info, phase)
 
     def personal(self, params: Tree, client: Tree) -> Tree:
-        """The last ``theta``; the global model at a client that has not trained."""
+        """Return the last ``theta``, or the global model if the client has not trained."""
         return params if client is None else client["model"]

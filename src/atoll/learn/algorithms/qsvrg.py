@@ -24,11 +24,11 @@ __all__ = ["QSVRG"]
 class QSVRG(OneGradient):
     """Clients send ``Q(g_j(w) - g_j(w0) + mu)``, where ``w0`` is an anchor and ``mu`` the full gradient there; the server takes the step.
 
-    Every ``period`` rounds the anchor moves to the model, and the clients send their full gradients there, as they are. The direction vanishes at the
-    optimum when clients are alike; where they disagree, ``g_k(w) - g_k(w0) + mu`` still does, because ``mu`` is the mean over clients.
+    Every ``period`` rounds, the anchor moves to the model, and the clients send their full gradients there, uncompressed. The direction vanishes at the
+    optimum if clients are similar. If they disagree, ``g_k(w) - g_k(w0) + mu`` still does, because ``mu`` is the mean over clients.
 
     Attributes:
-        period: rounds an anchor lasts.
+        period: number of rounds that an anchor lasts.
         compressor: an unbiased stage.
     """
 
@@ -49,28 +49,28 @@ class QSVRG(OneGradient):
             raise ConfigError(f"period={self.period}", where="QSVRG", remedy="use at least 1 round")
 
     def plan(self, state: Tree) -> tuple[str, ...]:
-        """An anchor first, when it is time."""
+        """Return the phases, with an anchor first when due."""
         return self.phases if state["age"] == 0 else ("train",)
 
     def passes(self, phase: str) -> tuple[Algorithm, ...]:
-        """Full gradients at the anchor."""
+        """Run full gradients for the anchor phase."""
         return (FullGradient(reply=True),) if phase == "anchor" else (self,)
 
     def uplink(self, phase: str) -> tuple[Stage, ...]:
-        """The compressor, but not for full gradients."""
+        """Apply the compressor, except to full gradients."""
         return () if phase == "anchor" else (self.compressor,)
 
     def init(self, params: Tree) -> Tree:
-        """The anchor is the model, its gradient not known."""
+        """Start with the model as the anchor, and no gradient there."""
         return {"params": params, "anchor": params, "mu": T.zeros_like(params), "age": 0}
 
     def broadcast(self, state: Tree, phase: str) -> Tree:
-        """The model; and in training the anchor and the mean gradient there."""
+        """Send the model; in training also the anchor and the mean gradient there."""
         base = {"params": state["params"], "lr": self.lr}
         return base if phase == "anchor" else {**base, "anchor": state["anchor"], "mu": state["mu"]}
 
     def direction(self, local: Tree, grad: Gradient, broadcast: Tree) -> tuple[Tree, Tree]:
-        """``g_j(w) - g_j(w0) + mu``, on one mini-batch."""
+        """Return ``g_j(w) - g_j(w0) + mu``, on one mini-batch."""
         moved = T.sub(grad(local["params"]), grad(broadcast["anchor"]))
         return T.add(moved, broadcast["mu"]), local
 
@@ -81,6 +81,6 @@ class QSVRG(OneGradient):
         return super().fold(state, sums, info, phase)
 
     def advance(self, state: Tree, info: RoundInfo) -> Tree:
-        """A round older."""
+        """Count the round of the anchor."""
         del info
         return {**state, "age": (state["age"] + 1) % self.period}

@@ -1,4 +1,4 @@
-"""SCAFFOLD (Karimireddy et al. 2020): control variates take the drift out of local steps."""
+"""SCAFFOLD (Karimireddy et al. 2020): control variates remove the drift of local steps."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ __all__ = ["Scaffold"]
 
 @dataclass(frozen=True, kw_only=True)
 class Scaffold(FedAvg):
-    """Each local step is corrected by the difference of two control variates: ``v = g_k(y) - c_k + c``.
+    """The difference of two control variates corrects each local step: ``v = g_k(y) - c_k + c``.
 
     After ``T`` steps from ``x`` to ``y`` the client's variate becomes ``grad F_k(x)`` (option 1) or ``c_k - c + (x - y) / (T lr)``
     (option 2). Server: ``x <- x + server_lr mean_S (y_k - x)``, ``c <- c + (1/N) sum_S (c_k' - c_k)``, so that ``c = (1/N) sum_k c_k``
-    always, whoever takes part. The fixed point is the optimum of ``(1/N) sum_k F_k``: clients count alike, whatever their sizes.
+    for any participation. The fixed point is the optimum of ``(1/N) sum_k F_k``: clients count equally, whatever their sizes.
 
-    Client state: one model. Up and down: two models each. Option 2 takes ``v`` for the whole step: with local momentum around it use option 1.
+    Client state: one model. Up and down: two models each. Option 2 treats ``v`` as the whole step: with local momentum around it, use option 1.
 
     Attributes:
         option: 1 (full gradient at ``x``, one more pass over the data) or 2 (from the local steps, free).
-        by_examples: weigh the clients' updates by examples; the fixed point stays the same.
+        by_examples: weight the clients' updates by examples; the fixed point stays the same.
     """
 
     option: int = 2
@@ -51,33 +51,33 @@ class Scaffold(FedAvg):
             raise ConfigError(f"option={self.option!r}", where="Scaffold", remedy="use 1 (full gradient) or 2")
 
     def passes(self, phase: str) -> tuple[Algorithm, ...]:
-        """With option 1 the full gradient first."""
+        """Run the local steps; with option 1 the full gradient first."""
         del phase
         return (self,) if self.option == 2 else (FullGradient(beside=self), self)
 
     def init(self, params: Tree) -> Tree:
-        """The model, and ``c = 0``."""
+        """Start with the model, and ``c = 0``."""
         return {**super().init(params), "control": T.zeros_like(params)}
 
     def client_init(self, params: Tree) -> Tree:
-        """``c_k = 0``."""
+        """Start with ``c_k = 0``."""
         return {"control": T.zeros_like(params)}
 
     def broadcast(self, state: Tree, phase: str) -> Tree:
-        """The model and ``c``."""
+        """Send the model and ``c``."""
         return {**super().broadcast(state, phase), "control": state["control"]}
 
     def start(self, broadcast: Tree, client: Tree) -> Tree:
-        """The model and the correction ``c - c_k``."""
+        """Start with the model and the correction ``c - c_k``."""
         return {"params": broadcast["params"], "shift": T.sub(broadcast["control"], client["control"])}
 
     def direction(self, local: Tree, grad: Gradient, broadcast: Tree) -> tuple[Tree, Tree]:
-        """``g - c_k + c``."""
+        """Return ``g - c_k + c``."""
         del broadcast
         return T.add(grad(local["params"]), local["shift"]), local
 
     def finish(self, local: Tree, broadcast: Tree, client: Tree, work: LocalWork) -> tuple[dict[str, Aggregate], Tree]:
-        """The update and the change of ``c_k``; a client without rows has neither, and no weight."""
+        """Reply with the update and the change of ``c_k``; a client without rows sends zeros with no weight."""
         update = T.sub(local["params"], broadcast["params"])
         if self.option == 1:
             change = T.sub(client["anchor"], client["control"])
@@ -91,6 +91,6 @@ class Scaffold(FedAvg):
         return reply, {"control": T.add(client["control"], change)}
 
     def fold(self, state: Tree, sums: Mapping[str, Any], info: RoundInfo, phase: str) -> Tree:
-        """The model as in FedAvg; ``c`` moves by the sum of the changes over the population."""
+        """Update the model as in FedAvg; ``c`` moves by the sum of the changes over the population."""
         control = T.add(state["control"], T.scale(sums["control"], 1.0 / info.population))
         return {**super().fold(state, sums, info, phase), "control": control}

@@ -20,14 +20,14 @@ __all__ = ["ServerOptimised"]
 
 @dataclass(frozen=True, kw_only=True)
 class ServerOptimised(Moving):
-    """Any algorithm whose move of the model is taken as a gradient: ``w <- w - server_lr * V(w - w_base, memory)``.
+    """Any algorithm, with its move of the model used as a gradient: ``w <- w - server_lr * V(w - w_base, memory)``.
 
     ``w_base`` is where the base's folds of the round led, and ``w`` where the round began. Reddi et al. 2021, "Adaptive Federated Optimization", Algorithm 1.
-    A round of the server alone leaves the memory as it is.
+    A round of the server alone does not change the memory.
 
     Attributes:
         base: the algorithm inside.
-        transforms: in the order in which they act.
+        transforms: the transforms, in the order in which they act.
         server_lr: step size of the server.
     """
 
@@ -43,21 +43,21 @@ class ServerOptimised(Moving):
         require_positive("ServerOptimised", server_lr=self.server_lr)
 
     def init(self, params: Tree) -> Tree:
-        """The base's state, and the optimiser's memory."""
+        """Start with the base's state, and the optimiser's memory."""
         return {**super().init(params), "optimiser": init_all(self.transforms, params)}
 
     def fold(self, state: Tree, sums: Mapping[str, Any], info: RoundInfo, phase: str) -> Tree:
-        """The base's; where a round has one phase, the server's step too."""
+        """Fold as the base does; if a round has one phase, also take the server's step."""
         begun = state.get("begun", state["params"])
         after = {**super().fold(state, sums, info, phase), "begun": begun}
         return self._stepped(after) if self.phases == (phase,) else after
 
     def advance(self, state: Tree, info: RoundInfo) -> Tree:
-        """The server's step after several phases, then the base's last move; with the memory as it is where no phase was held."""
+        """Take the server's step after several phases, then advance as the base does; without a phase, the memory stays unchanged."""
         return super().advance(self._stepped(state) if "begun" in state else state, info)
 
     def _stepped(self, state: Tree) -> Tree:
-        """The step from where the round began."""
+        """Return the state after a step from where the round began."""
         rest, begun = {name: value for name, value in state.items() if name != "begun"}, state["begun"]
         v, memory = apply_all(self.transforms, T.sub(begun, state["params"]), state["optimiser"], begun, begun)
         return {**rest, "params": T.sub(begun, T.scale(v, self.server_lr)), "optimiser": memory}

@@ -1,4 +1,4 @@
-"""Signs of gradients under majority vote: SignSGD and SIGNUM (Bernstein et al. 2018, 2019)."""
+"""Signs of gradients with majority vote: SignSGD and SIGNUM (Bernstein et al. 2018, 2019)."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ __all__ = ["SignSGD", "Signum"]
 class SignSGD(OneGradient):
     """Clients vote on the sign of every coordinate: ``w <- w - lr * sign(sum_k sign(g_k))``.
 
-    One gradient a round, of the whole data or of one mini-batch. A vote has no weights. What crosses is one of three values a coordinate (a
-    gradient may be exactly zero): 1 bit where none is.
+    One gradient per round, of the whole data or of one mini-batch. A vote has no weights. A client sends one of three values per coordinate (a
+    gradient may be exactly zero), or 1 bit if no value is zero.
 
     Attributes:
-        lr: length of a step in every coordinate.
+        lr: step length in every coordinate.
         batch_size: rows of the gradient; ``None`` is all.
     """
 
@@ -43,19 +43,19 @@ class SignSGD(OneGradient):
         return {"vote": Vote(T.sign(local["v"]))}, client
 
     def fold(self, state: Tree, sums: Mapping[str, Any], info: RoundInfo, phase: str) -> Tree:
-        """A step of length ``lr`` wherever there is a majority."""
+        """Take a step of length ``lr`` in every coordinate with a majority."""
         del info, phase
         return {**state, "params": T.sub(state["params"], T.scale(sums["vote"], self.lr))}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Signum(SignSGD):
-    """SignSGD on a momentum that stays with the client: ``m_k <- beta m_k + (1 - beta) g_k``, and the vote is on ``sign(m_k)``.
+    """SignSGD on a momentum that stays at the client: ``m_k <- beta m_k + (1 - beta) g_k``, and the vote is on ``sign(m_k)``.
 
     With ``beta=0`` it is SignSGD.
 
     Attributes:
-        beta: what remains of the momentum, in [0, 1).
+        beta: share of the momentum that remains per round, in [0, 1).
     """
 
     beta: float = 0.9
@@ -68,15 +68,15 @@ class Signum(SignSGD):
         Momentum(self.beta)
 
     def client_init(self, params: Tree) -> Tree:
-        """``m_k = 0``."""
+        """Start with ``m_k = 0``."""
         return Momentum(self.beta).init(params)
 
     def start(self, broadcast: Tree, client: Tree) -> Tree:
-        """The model and the client's momentum."""
+        """Start with the model and the client's momentum."""
         return {**super().start(broadcast, client), "memory": client}
 
     def direction(self, local: Tree, grad: Gradient, broadcast: Tree) -> tuple[Tree, Tree]:
-        """The momentum."""
+        """Return the momentum."""
         v, local = super().direction(local, grad, broadcast)
         rule = Momentum(self.beta, damped=True)
         v, memory = rule.apply(v, local["memory"], local["params"], broadcast["params"])

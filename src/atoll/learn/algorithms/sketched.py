@@ -26,18 +26,18 @@ __all__ = ["SketchedSGD"]
 class SketchedSGD(OneGradient):
     """The heavy coordinates of the clients' sum, found in a sketch of it.
 
-    At a client ``u <- m u + g``, ``v <- v + u``. Clients send a count sketch of ``v``; the server reads the ``candidates * keep`` largest coordinates of the mean
-    from the sum of the sketches and asks for their exact values; of those it applies the ``keep`` largest, ``w <- w - lr * sparse``, and clients set
-    ``u`` and ``v`` to 0 there, once they are told which.
+    At a client, ``u <- m u + g``, ``v <- v + u``. Clients send a count sketch of ``v``. The server reads the ``candidates * keep`` largest coordinates of the
+    mean from the sum of the sketches and asks for their exact values. It applies the ``keep`` largest, ``w <- w - lr * sparse``, and clients set
+    ``u`` and ``v`` to 0 there once they learn which.
 
-    Sketches add up, where the sum of disjoint top-k's is dense: what is sent up grows with the logarithm of the model's size.
+    Sketches add up, but the sum of disjoint top-k's is dense. So the upload grows with the logarithm of the model's size.
 
     Attributes:
         lr: the server's learning rate.
         momentum: ``m``, in [0, 1).
-        keep: coordinates applied a round.
-        candidates: how many times as many are asked for.
-        columns: counters in a row of the sketch.
+        keep: coordinates applied per round.
+        candidates: the server asks for this many times ``keep`` coordinates.
+        columns: counters per row of the sketch.
         depth: rows of the sketch.
     """
 
@@ -67,40 +67,40 @@ class SketchedSGD(OneGradient):
         CountSketch(self.columns, self.depth, "median")
 
     def uplink(self, phase: str) -> tuple[Stage, ...]:
-        """A sketch; then the values asked for, which are the entries that are not zero."""
+        """Apply the sketch; then send only the requested values, which are the nonzero entries."""
         return (CountSketch(self.columns, self.depth, "median"),) if phase == "sketch" else (Threshold(0.0),)
 
     def passes(self, phase: str) -> tuple[Algorithm, ...]:
-        """The exact values need no data."""
+        """Run a gradient; for the exact values, a pass without data."""
         return (self,) if phase == "sketch" else (_Exact(lr=self.lr),)
 
     def init(self, params: Tree) -> Tree:
-        """The model; nothing was applied, nothing is asked for."""
+        """Start with the model; nothing applied or requested yet."""
         none = T.map(lambda leaf: np.zeros(np.shape(leaf), bool), params)
         return {"params": params, "taken": none, "asked": none}
 
     def broadcast(self, state: Tree, phase: str) -> Tree:
-        """What was applied last, or what is asked for."""
+        """Send what was applied last, or what is requested."""
         name = "taken" if phase == "sketch" else "asked"
         return {"params": state["params"], "lr": self.lr, name: state[name]}
 
     def client_init(self, params: Tree) -> Tree:
-        """No velocity, nothing accumulated."""
+        """Start with zero velocity and accumulation."""
         return {"u": T.zeros_like(params), "v": T.zeros_like(params)}
 
     def start(self, broadcast: Tree, client: Tree) -> Tree:
-        """Forget what was applied."""
+        """Clear what was applied."""
         u, v = (T.map(lambda leaf, out: leaf * ~out, client[name], broadcast["taken"]) for name in ("u", "v"))
         return {"params": broadcast["params"], "u": u, "v": v}
 
     def step(self, local: Tree, grad: Gradient, broadcast: Tree) -> Tree:
-        """Accumulate."""
+        """Accumulate the gradient."""
         del broadcast
         u = T.add(T.scale(local["u"], self.momentum), grad(local["params"]))
         return {**local, "u": u, "v": T.add(local["v"], u)}
 
     def finish(self, local: Tree, broadcast: Tree, client: Tree, work: LocalWork) -> tuple[dict[str, Aggregate], Tree]:
-        """What has accumulated."""
+        """Reply with the accumulated values."""
         del broadcast, client
         return {"v": Mean(local["v"], examples=work.examples)}, {"u": local["u"], "v": local["v"]}
 
@@ -108,7 +108,7 @@ class SketchedSGD(OneGradient):
         """Choose candidates, or apply the largest."""
         del info
         if phase == "sketch":
-            # Clients have forgotten what was applied; should the next phase fail, they are not to forget it twice.
+            # Clients have cleared what was applied; if the next phase fails, they must not clear it twice.
             none = T.map(np.zeros_like, state["taken"])
             return {**state, "asked": _largest(sums["v"], self.keep * self.candidates), "taken": none}
         taken = _largest(sums["v"], self.keep)
@@ -118,30 +118,30 @@ class SketchedSGD(OneGradient):
 
 @dataclass(frozen=True, kw_only=True)
 class _Exact(OneGradient):
-    """The values of the coordinates that are asked for."""
+    """The values of the requested coordinates."""
 
     def start(self, broadcast: Tree, client: Tree) -> Tree:
-        """What was accumulated, at these coordinates."""
+        """Start with the accumulated values at these coordinates."""
         kept = T.map(lambda leaf, asked: leaf * asked, client["v"], broadcast["asked"])
         return {"params": broadcast["params"], "v": kept}
 
     def client_init(self, params: Tree) -> Tree:
-        """As before a first round."""
+        """Start as before a first round."""
         return {"u": T.zeros_like(params), "v": T.zeros_like(params)}
 
     def step(self, local: Tree, grad: Gradient, broadcast: Tree) -> Tree:
-        """Nothing to compute."""
+        """Do nothing."""
         del grad, broadcast
         return local
 
     def finish(self, local: Tree, broadcast: Tree, client: Tree, work: LocalWork) -> tuple[dict[str, Aggregate], Tree]:
-        """The values; the client's state stays."""
+        """Reply with the values; keep the client's state."""
         del broadcast
         return {"v": Mean(local["v"], examples=work.examples)}, client
 
 
 def _largest(tree: Tree, count: int) -> Tree:
-    """Which coordinates are the largest by magnitude, of all leaves together, without zeros."""
+    """Return the coordinates of largest magnitude over all leaves, without zeros."""
     flat = np.concatenate([np.abs(leaf).ravel() for leaf in T.leaves(tree)])
     chosen = np.zeros(len(flat), bool)
     chosen[np.argsort(-flat, kind="stable")[:count]] = True

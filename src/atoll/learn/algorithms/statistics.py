@@ -1,4 +1,4 @@
-"""Sufficient statistics: models that are estimated from sums, exactly and in one round."""
+"""Sufficient statistics: models estimated from sums, exactly and in one round."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ __all__ = ["SufficientStatistics"]
 
 @dataclass(frozen=True, kw_only=True)
 class SufficientStatistics(Algorithm):
-    """Clients send the statistics of their own rows, the server adds them up: ``s = sum_k s_k``.
+    """Clients send the statistics of their own rows; the server adds them up: ``s = sum_k s_k``.
 
-    With every client in one round (``selection=Everyone(), rounds=1``) the model is the one of the pooled rows. For naive Bayes; a model
+    With every client in one round (``selection=Everyone(), rounds=1``) the model equals that of the pooled rows. It is for naive Bayes; a model
     without sufficient statistics is refused.
     """
 
@@ -33,21 +33,21 @@ class SufficientStatistics(Algorithm):
 
     @property
     def needs(self) -> tuple[Need, ...]:
-        """A model that follows from sums, which other algorithms do not need."""
+        """Only a model computed from sums, which other algorithms do not need."""
         return (Need(STATISTICS, "sends sums of statistics", "FedAvg"),)
 
     @property
     def offers(self) -> frozenset[Capability]:
-        """Not that a round goes on from the last one."""
+        """The base's capabilities, except that a round continues from the last one."""
         return super().offers - {STEPS}
 
     def start(self, broadcast: Tree, client: Tree) -> Tree:
-        """No statistics yet."""
+        """Start with no statistics yet."""
         del client
         return {"params": T.zeros_like(broadcast["params"])}
 
     def step(self, local: Tree, grad: Gradient, broadcast: Tree) -> Tree:
-        """Refused: statistics are not found by gradients.
+        """Raise an error: gradients do not give statistics.
 
         Raises:
             CompositionError: the model is trained by gradients.
@@ -55,19 +55,19 @@ class SufficientStatistics(Algorithm):
         raise _by_gradients()
 
     def finish(self, local: Tree, broadcast: Tree, client: Tree, work: LocalWork) -> tuple[dict[str, Aggregate], Tree]:
-        """The client's statistics, to be added."""
+        """Reply with the client's statistics, to add up."""
         del broadcast, work
         return {"statistics": Sum(local["params"])}, client
 
     def fold(self, state: Tree, sums: Mapping[str, Any], info: RoundInfo, phase: str) -> Tree:
-        """The statistics of this round's clients."""
+        """Set the statistics of this round's clients."""
         del info, phase
         return {**state, "params": sums["statistics"]}
 
 
 def _by_gradients() -> CompositionError:
     return CompositionError(
-        "a model that is trained by gradients has no sufficient statistics",
+        "a model trained by gradients has no sufficient statistics",
         where="SufficientStatistics",
         remedy="use FedAvg, or a naive Bayes model",
     )

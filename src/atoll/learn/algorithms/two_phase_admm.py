@@ -1,4 +1,4 @@
-"""Consensus ADMM with exact local solutions in two exchanges a round: the ground on which it is accelerated."""
+"""Consensus ADMM with exact local solutions in two exchanges per round: the base of accelerated versions."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ __all__ = ["DualPass", "TwoPhaseADMM"]
 
 @dataclass(frozen=True, kw_only=True)
 class TwoPhaseADMM(Algorithm):
-    """Consensus ADMM as Boyd et al. 2011, section 7.1, print it, with the multipliers at the clients.
+    """Consensus ADMM as in Boyd et al. 2011, section 7.1, with the multipliers at the clients.
 
-    Phase ``"primal"``: ``x_k = argmin f_k(x) + <l_k, x> + (rho/2) ||x - z||^2``; the server takes ``z+ = (1/N) sum_k (x_k + l_k / rho)``.
-    Phase ``"dual"``: ``l_k+ = l_k + rho (x_k - z+)``. A subclass chooses the point ``(z, l)`` of the next round from what the second phase says.
-    The server keeps what that ``z`` is ahead of the model, its ``"lead"``, so that it moves with the model. ``sum_k l_k = 0`` after every round,
-    whatever ``z`` was sent, and so wrappers that move the model leave the fixed point where it is: at ``x_k = z``, ``l_k = -grad f_k(z)``.
+    Phase ``"primal"``: ``x_k = argmin f_k(x) + <l_k, x> + (rho/2) ||x - z||^2``; the server computes ``z+ = (1/N) sum_k (x_k + l_k / rho)``.
+    Phase ``"dual"``: ``l_k+ = l_k + rho (x_k - z+)``. A subclass chooses the point ``(z, l)`` of the next round from the second phase's replies.
+    The server keeps the difference of that ``z`` from the model as ``"lead"``, so that it moves with the model. ``sum_k l_k = 0`` after every round,
+    for any sent ``z``, so wrappers that move the model do not change the fixed point: ``x_k = z``, ``l_k = -grad f_k(z)``.
 
     Attributes:
         rho: penalty, positive.
-        newton: Newton steps of a local solution: 1 for a quadratic, a few for others.
-        iterations: conjugate gradients in each.
+        newton: Newton steps per local solution: 1 for a quadratic, a few for other losses.
+        iterations: conjugate-gradient iterations per Newton step.
     """
 
     rho: float = 1.0
@@ -51,79 +51,79 @@ class TwoPhaseADMM(Algorithm):
 
     @property
     def needs(self) -> tuple[Need, ...]:
-        """A loss with curvature, for the local solutions."""
+        """The base's needs, and a loss with curvature for the local solutions."""
         return (*super().needs, CURVED)
 
     def passes(self, phase: str) -> tuple[Algorithm, ...]:
-        """The local solution, or the multiplier's step."""
+        """Run the local solution, or the multiplier's step."""
         return (self,) if phase == "primal" else (DualPass(of=self),)
 
     def init(self, params: Tree) -> Tree:
-        """The model, its lead, and where clients were sent."""
+        """Start with the model, its lead, and the point that clients received."""
         return {"params": params, "lead": T.zeros_like(params), "ahead": params}
 
     def broadcast(self, state: Tree, phase: str) -> Tree:
-        """The point ``z`` of this round and what a subclass tells; then ``z+``."""
+        """Send the point ``z`` of this round and the subclass's entries; then ``z+``."""
         if phase == "dual":
             return {"params": state["params"]}
         return {"params": T.add(state["params"], state["lead"]), **self.told(state)}
 
     def client_init(self, params: Tree) -> Tree:
-        """``l_k = 0``."""
+        """Start with ``l_k = 0``."""
         zero = T.zeros_like(params)
         return {"x": params, "at": zero, **self.memory(zero)}
 
     def step(self, local: Tree, grad: Gradient, broadcast: Tree) -> Tree:
-        """The local solution."""
+        """Compute the local solution."""
         z, settings = broadcast["params"], (self.rho, self.newton, self.iterations)
         return {**local, "params": augmented_minimum(grad, local["params"], local["at"], z, *settings)}
 
     def start(self, broadcast: Tree, client: Tree) -> Tree:
-        """From the last solution, at the multiplier ``l_k`` of this round."""
+        """Start with the last solution, and the multiplier ``l_k`` of this round."""
         return {"params": client["x"], "at": self.point(broadcast, client)}
 
     def finish(self, local: Tree, broadcast: Tree, client: Tree, work: LocalWork) -> tuple[dict[str, Aggregate], Tree]:
-        """``x_k + l_k / rho``, and both to keep for the second phase."""
+        """Reply with ``x_k + l_k / rho``, and keep both for the second phase."""
         pull = T.scale(local["at"], 1.0 / self.rho)
         x = or_rest(present(work.steps), local["params"], T.sub(broadcast["params"], pull))
         return {"message": Sum(T.add(x, pull))}, {**client, "x": x, "at": local["at"]}
 
     def fold(self, state: Tree, sums: Mapping[str, Any], info: RoundInfo, phase: str) -> Tree:
-        """``z+``, or the point of the next round."""
+        """Update ``z+``, or the point of the next round."""
         if phase == "primal":
             ahead = T.add(state["params"], state["lead"])
             return {**state, "params": T.scale(sums["message"], 1.0 / info.population), "ahead": ahead}
         return self.chosen(state, sums, info)
 
-    # ---------------------------------------------------------------- what a subclass fills in
+    # ---------------------------------------------------------------- hooks for subclasses
 
     def told(self, state: Tree) -> Tree:
-        """What goes out with ``z``."""
+        """Return what the server sends with ``z``."""
         raise NotImplementedError
 
     def memory(self, zero: Tree) -> Tree:
-        """What a client keeps beside ``x_k`` and the multiplier of this round."""
+        """Return what a client keeps in addition to ``x_k`` and the multiplier of this round."""
         raise NotImplementedError
 
     def point(self, broadcast: Tree, client: Tree) -> Tree:
-        """The multiplier ``l_k`` at which this round begins."""
+        """Return the multiplier ``l_k`` at which this round starts."""
         raise NotImplementedError
 
     def turned(self, dual: Tree, client: Tree) -> tuple[dict[str, Aggregate], Tree]:
-        """The reply to the second phase and the client's memory, from ``l_k+``."""
+        """Return the reply to the second phase and the client's memory, from ``l_k+``."""
         raise NotImplementedError
 
     def chosen(self, state: Tree, sums: Mapping[str, Any], info: RoundInfo) -> Tree:
-        """The server's state with the point of the next round."""
+        """Return the server's state with the point of the next round."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True, kw_only=True)
 class DualPass(Algorithm):
-    """``l_k+ = l_k + rho (x_k - z+)``; touches no data.
+    """``l_k+ = l_k + rho (x_k - z+)``; uses no data.
 
     Attributes:
-        of: the method.
+        of: the ADMM method.
     """
 
     of: TwoPhaseADMM
@@ -132,16 +132,16 @@ class DualPass(Algorithm):
     card: ClassVar[Card] = Card(family="admm", part=True)
 
     def step(self, local: Tree, grad: Gradient, broadcast: Tree) -> Tree:
-        """Nothing."""
+        """Do nothing."""
         del grad, broadcast
         return local
 
     def client_init(self, params: Tree) -> Tree:
-        """That of the method."""
+        """Start with the method's client state."""
         return self.of.client_init(params)
 
     def finish(self, local: Tree, broadcast: Tree, client: Tree, work: LocalWork) -> tuple[dict[str, Aggregate], Tree]:
-        """What the method says of the new multiplier."""
+        """Reply as the method does for the new multiplier."""
         del local, work
         gap = T.sub(client["x"], broadcast["params"])
         reply, memory = self.of.turned(T.add(client["at"], T.scale(gap, self.of.rho)), client)

@@ -24,13 +24,13 @@ __all__ = ["TwoWaySGDM"]
 class TwoWaySGDM(OneGradient):
     """Blockwise signs up and down, with momentum and error feedback on both sides.
 
-    At a client ``m <- b m + g``, ``p = lr (b m + g) + e``, send ``C(p)``, ``e <- p - C(p)``; at the server
-    ``p~ = mean C(p) + e~``, send ``C(p~)``, ``e~ <- p~ - C(p~)``; and everyone ``w <- w - C(p~)``.
+    At a client, ``m <- b m + g``, ``p = lr (b m + g) + e``, send ``C(p)``, ``e <- p - C(p)``; at the server
+    ``p~ = mean C(p) + e~``, send ``C(p~)``, ``e~ <- p~ - C(p~)``; and all parties take ``w <- w - C(p~)``.
 
-    ``C(v)_B = (||v_B||_1 / |B|) sign(v_B)`` for each tensor ``B``: one bit an entry each way, 32 times less than float32.
+    ``C(v)_B = (||v_B||_1 / |B|) sign(v_B)`` for each tensor ``B``: one bit per entry each way, 32 times less than float32.
 
     Attributes:
-        lr: learning rate, inside what is fed back.
+        lr: learning rate, inside the error feedback.
         momentum: ``b``, in [0, 1).
         compressor: ``C`` on the way up.
         down: ``C`` on the way down.
@@ -53,24 +53,24 @@ class TwoWaySGDM(OneGradient):
             raise ConfigError(f"momentum={self.momentum}", where="TwoWaySGDM", remedy="use a number in [0, 1)")
 
     def uplink(self, phase: str) -> tuple[Stage, ...]:
-        """Error feedback around the compressor."""
+        """Apply error feedback around the compressor."""
         del phase
         return (ErrorFeedback(self.compressor),)
 
     def downlink(self) -> Stage:
-        """The server's compressor; it keeps the error itself."""
+        """Apply the server's compressor; it keeps the error itself."""
         return self.down
 
     def client_init(self, params: Tree) -> Tree:
-        """No momentum."""
+        """Start with no momentum."""
         return {"m": T.zeros_like(params)}
 
     def start(self, broadcast: Tree, client: Tree) -> Tree:
-        """The model and the client's momentum."""
+        """Start with the model and the client's momentum."""
         return {**super().start(broadcast, client), "m": client["m"]}
 
     def direction(self, local: Tree, grad: Gradient, broadcast: Tree) -> tuple[Tree, Tree]:
-        """Nesterov's direction, ``lr (b m + g)`` with the new ``m``."""
+        """Return Nesterov's direction, ``lr (b m + g)`` with the new ``m``."""
         g = grad(local["params"])
         m = T.add(T.scale(local["m"], self.momentum), g)
         return T.scale(T.add(T.scale(m, self.momentum), g), broadcast["lr"]), {**local, "m": m}
@@ -81,6 +81,6 @@ class TwoWaySGDM(OneGradient):
         return reply, {"m": local["m"]}
 
     def fold(self, state: Tree, sums: Mapping[str, Any], info: RoundInfo, phase: str) -> Tree:
-        """``w <- w - mean p``: the learning rate is inside."""
+        """Update ``w <- w - mean p``: ``p`` includes the learning rate."""
         del info, phase
         return {**state, "params": T.sub(state["params"], sums["gradient"])}

@@ -1,4 +1,4 @@
-"""Upcycled-FL: every second round is the server's alone (Yin, Zhang, Zhang and Liu, "Federated Learning with Reduced Information Leakage and Computation")."""
+"""Upcycled-FL: in every second round, only the server works (Yin, Zhang, Zhang and Liu, "Federated Learning with Reduced Information Leakage and Computation")."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ _GROWTH: dict[str, Callable[[int], float]] = {"constant": lambda m: 1.0, "linear
 
 @dataclass(frozen=True, kw_only=True)
 class Upcycled(Moving):
-    """Any algorithm with a round of the server alone after ``period - 1`` of its own: ``W <- W + eta (W - W_before)``.
+    """Any algorithm, with a round of only the server after ``period - 1`` of its own: ``W <- W + eta (W - W_before)``.
 
-    ``W_before`` is what the clients were sent in the last round with data. With ``eta = mu / (mu + lambda)`` and FedProx with exact solves it is
+    ``W_before`` is what the clients received in the last round with data. With ``eta = mu / (mu + lambda)`` and FedProx with exact solves, it is
     the aggregate of every client's minimiser of its objective linearised at its last model, plus ``lambda/2 ||w - w_k||^2`` and the proximal
-    term: gradients are reused, so nobody is contacted, nothing is sent and no privacy is spent. In general it is a free coefficient.
-    A pair of rounds equals one of the base with server learning rate ``1 + eta`` wherever the server adds the mean update: compare with that.
+    term. Gradients are reused, so the server contacts no client, sends nothing and spends no privacy. In general, ``eta`` is a free coefficient.
+    A pair of rounds equals one round of the base with server learning rate ``1 + eta`` if the server adds the mean update: compare with that.
 
-    What else of the server's state moves along is the base's ``extrapolates``; integers never do. Clients cannot tell. Control variates and the like
-    (the base's ``tied``) are then ``1 + eta`` times what clients keep, which has the optimum as its fixed point still; with a growing ``lambda_`` or
-    a longer period the changes would be multiplied by different numbers, which has not, and so the model moves without them.
+    The base's ``extrapolates`` names the other entries of the server's state that move along; integers never do. Clients cannot tell. Control variates and the
+    like (the base's ``tied``) are then ``1 + eta`` times what clients keep, which still has the optimum as its fixed point. With a growing ``lambda_`` or
+    a longer period, the changes would be multiplied by different numbers, which does not, so the model moves without them.
 
     Attributes:
         base: the algorithm inside.
-        coefficient: ``eta``, 0 or more; or give ``mu`` and ``lambda_``.
+        coefficient: ``eta``, 0 or more; or set ``mu`` and ``lambda_``.
         mu: weight of the proximal term.
         lambda_: weight of the quadratic term of the linearised objective, in the first extrapolation.
-        schedule: of ``lambda_`` over the extrapolations ``m = 1, 2, ...``: ``"constant"``, ``"linear"`` (times m) or ``"sqrt"`` (times the root of
-            m); of a coefficient likewise, as ``lambda/mu = 1/eta - 1``.
+        schedule: growth of ``lambda_`` over the extrapolations ``m = 1, 2, ...``: ``"constant"``, ``"linear"`` (times m) or ``"sqrt"`` (times the square root of
+            m); likewise for a coefficient, as ``lambda/mu = 1/eta - 1``.
         period: rounds from one extrapolation to the next.
     """
 
@@ -63,7 +63,7 @@ class Upcycled(Moving):
         object.__setattr__(self, "citation", f"{self.base.citation} {type(self).citation}".strip())
         given = self.mu is not None, self.lambda_ is not None
         if given != (self.coefficient is None,) * 2:
-            _refuse(self, "give either a coefficient, or both mu and lambda_", "coefficient", "mu", "lambda_")
+            _refuse(self, "set either a coefficient, or both mu and lambda_", "coefficient", "mu", "lambda_")
         if (
             self.mu is not None
             and self.lambda_ is not None
@@ -75,15 +75,15 @@ class Upcycled(Moving):
         if self.schedule not in _GROWTH:
             _refuse(self, f"use one of {', '.join(_GROWTH)}", "schedule")
         if self.schedule != "constant" and self.eta(1) > 1:
-            _refuse(self, "use at most 1: above there is no lambda to grow", "coefficient", "schedule")
+            _refuse(self, "use at most 1: above 1, there is no lambda to grow", "coefficient", "schedule")
         if self.period < 2:
             _refuse(self, "use at least 2 rounds", "period")
         if self.schedule != "constant" or self.period > 2:
-            # A client's own part of a sum knows nothing of the extrapolations: shares that differ would be in the server's part only.
+            # A client's own part of a sum does not know the extrapolations: different shares would be in the server's part only.
             object.__setattr__(self, "extrapolates", tuple(n for n in self.extrapolates if n not in self.tied))
 
     def eta(self, m: int) -> float:
-        """The coefficient of the ``m``-th extrapolation, from 1: ``1 / (1 + (lambda/mu) growth(m))``."""
+        """Return the coefficient of the ``m``-th extrapolation, from 1: ``1 / (1 + (lambda/mu) growth(m))``."""
         first = self.coefficient
         if self.mu is not None and self.lambda_ is not None:
             first = self.mu / (self.mu + self.lambda_)
@@ -93,11 +93,11 @@ class Upcycled(Moving):
 
     @property
     def moves(self) -> tuple[str, ...]:
-        """What is extrapolated."""
+        """Return the entries to extrapolate."""
         return self.extrapolates
 
     def init(self, params: Tree) -> Tree:
-        """The base's state, what may be extrapolated as it was, and the rounds done."""
+        """Start with the base's state, the entries to extrapolate before the round, and the number of rounds done."""
         state = super().init(params)
         inner = self.inner(state)
         missing = [name for name in self.extrapolates if name not in inner]
@@ -110,19 +110,19 @@ class Upcycled(Moving):
         return {**state, "before": self._parts(inner), "turn": 0}
 
     def plan(self, state: Tree) -> tuple[str, ...]:
-        """The base's phases; none when the coming round is the server's."""
+        """Return the base's phases; none if the next round is the server's."""
         return () if self._alone(state["turn"]) else super().plan(state)
 
     def contacts(self, rounds: int) -> int | None:
-        """All but the server's own rounds."""
+        """Return the number of rounds, except the server's own."""
         return self.base.contacts(rounds - rounds // self.period)
 
     def fold(self, state: Tree, sums: Mapping[str, Any], info: RoundInfo, phase: str) -> Tree:
-        """The base's, which counts rounds with data."""
+        """Fold as the base does, which counts only rounds with data."""
         return super().fold(state, sums, self._counted(info, state), phase)
 
     def advance(self, state: Tree, info: RoundInfo) -> Tree:
-        """The base's after a round with data, else the extrapolation."""
+        """Advance as the base does after a round with data; otherwise extrapolate."""
         turn, inner = state["turn"], self.inner(state)
         if self._alone(turn):
             moved = _beyond(self._parts(inner), state["before"], self.eta((turn + 1) // self.period))
@@ -149,7 +149,7 @@ def _refuse(algorithm: Upcycled, remedy: str, *names: str) -> None:
 
 
 def _beyond(now: Tree, before: Tree, eta: float) -> Tree:
-    """``now + eta (now - before)``; what is no floating-point number stays."""
+    """Return ``now + eta (now - before)``; other than floating-point leaves stay."""
 
     def one(a: Any, b: Any) -> Any:
         if np.asarray(a).dtype.kind != "f":

@@ -22,13 +22,13 @@ __all__ = ["VRLSGD"]
 class VRLSGD(Algorithm):
     """Local steps along ``v = g_k(y) - Delta_k``; after a round ``Delta_k <- Delta_k + (x' - y_k) / (T lr)`` with the new average ``x'``.
 
-    The client learns ``x'`` from the next broadcast and corrects ``Delta_k`` then. ``sum_k Delta_k = 0`` always, because ``x'`` is the plain
-    mean of all ``y_k``: hence everyone, every round, and the same number of steps ``T`` at each. The fixed point is the optimum of
-    ``(1/N) sum_k F_k``. Client state: two models. Up and down: one model each. Where a wrapper moves the model beyond the average
-    (``ServerOptimised``, ``Upcycled``) the average travels too, so that the corrections still cancel.
+    The client learns ``x'`` from the next broadcast and then corrects ``Delta_k``. ``sum_k Delta_k = 0`` always, because ``x'`` is the plain
+    mean of all ``y_k``. So all clients take part in every round, with the same number of steps ``T``. The fixed point is the optimum of
+    ``(1/N) sum_k F_k``. Client state: two models. Up and down: one model each. If a wrapper moves the model beyond the average
+    (``ServerOptimised``, ``Upcycled``), the server also sends the average, so that the corrections still cancel.
 
     Attributes:
-        steps: local steps ``T``; must be given.
+        steps: local steps ``T``; required.
     """
 
     partial: ClassVar[bool] = False
@@ -48,35 +48,35 @@ class VRLSGD(Algorithm):
             raise ConfigError(
                 f"steps={self.steps}, stragglers={self.stragglers}",
                 where="VRLSGD",
-                remedy="give steps=, the same for all clients, and no stragglers; Scaffold takes any number of steps",
+                remedy="set steps=, the same for all clients, and no stragglers; Scaffold takes any number of steps",
             )
 
     def init(self, params: Tree) -> Tree:
-        """The model, which is the average of nobody yet."""
+        """Start with the model as the average."""
         return {"params": params, "average": params}
 
     def broadcast(self, state: Tree, phase: str) -> Tree:
-        """The model, and the average where it is another."""
+        """Send the model, and the average if it differs."""
         same = all(map(np.array_equal, T.leaves(state["params"]), T.leaves(state["average"])))
         return {**super().broadcast(state, phase), **({} if same else {"average": state["average"]})}
 
     def client_init(self, params: Tree) -> Tree:
-        """``Delta_k = 0``, and no steps yet."""
+        """Start with ``Delta_k = 0``, and no steps yet."""
         return {"delta": T.zeros_like(params), "last": params, "present": 0.0}
 
     def start(self, broadcast: Tree, client: Tree) -> Tree:
-        """Correct ``Delta_k`` by the average that has arrived."""
+        """Correct ``Delta_k`` by the received average, and start at the model."""
         behind = T.sub(broadcast.get("average", broadcast["params"]), client["last"])
         factor = client["present"] / ((self.steps or 1) * broadcast["lr"])
         return {"params": broadcast["params"], "delta": T.add(client["delta"], T.scale(behind, factor))}
 
     def direction(self, local: Tree, grad: Gradient, broadcast: Tree) -> tuple[Tree, Tree]:
-        """``g - Delta_k``."""
+        """Return ``g - Delta_k``."""
         del broadcast
         return T.sub(grad(local["params"]), local["delta"]), local
 
     def finish(self, local: Tree, broadcast: Tree, client: Tree, work: LocalWork) -> tuple[dict[str, Aggregate], Tree]:
-        """The update, equal weights; a client without rows has none."""
+        """Reply with the update, equal weights; a client without rows sends none."""
         del client
         present = 1.0 * (work.steps > 0)
         update = T.sub(local["params"], broadcast["params"])
@@ -84,16 +84,16 @@ class VRLSGD(Algorithm):
         return {"update": Mean(update, examples=present)}, kept
 
     def fold(self, state: Tree, sums: Mapping[str, Any], info: RoundInfo, phase: str) -> Tree:
-        """The mean of all.
+        """Move to the mean of all clients.
 
         Raises:
-            QuorumError: somebody is missing.
+            QuorumError: a client is missing.
         """
         if info.replied < info.population:
             raise QuorumError(
                 f"{info.replied} of {info.population} clients replied",
                 where=f"VRLSGD, round {info.round}",
-                remedy="wait for everyone, or use Scaffold, which does without some",
+                remedy="wait for all clients, or use Scaffold, which works without some",
             )
         average = T.add(state["params"], sums["update"])
         return {**state, "params": average, "average": average}

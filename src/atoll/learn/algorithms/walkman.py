@@ -25,16 +25,16 @@ __all__ = ["Walkman"]
 class Walkman(Algorithm):
     """ADMM on ``min (1/N) sum_k f_k(x_k)`` subject to ``x_k = z``, client by client, in any order.
 
-    A client takes its local steps on ``f_k(x) - <y_k, x - z> + (rho/2) ||x - z||^2`` from where it was, then ``y_k <- y_k + rho (z - x_k)``. With
+    A client takes its local steps on ``f_k(x) - <y_k, x - z> + (rho/2) ||x - z||^2`` from its last point, then ``y_k <- y_k + rho (z - x_k)``. With
     ``u_k = x_k - y_k / rho`` the global model is the mean of ``u_k`` over the clients met so far; a client sends the change of its ``u_k``. The fixed
     point is the optimum for equally weighted clients: ``y_k = grad f_k(z)``.
 
-    Under ``RandomWalk`` the server is a token. With several, each client remembers what it gave to each, so that every token is the mean of what the
+    Under ``RandomWalk``, the server is a token. With several, each client remembers what it gave to each, so that every token is the mean of what the
     clients last gave it.
 
     Attributes:
-        rho: penalty.
-        tokens: how many walk.
+        rho: the penalty.
+        tokens: number of tokens.
     """
 
     rho: float = 1.0
@@ -55,32 +55,32 @@ class Walkman(Algorithm):
             raise ConfigError(f"tokens={self.tokens}", where="Walkman", remedy="use at least 1")
 
     def init(self, params: Tree) -> Tree:
-        """``z``, how many clients it has met, and which token this is: a one at its place."""
+        """Start with ``z``, the number of clients met, and the token's mark: a 1 at its position."""
         mark = np.zeros(self.tokens, dtype=T.leaves(params)[0].dtype)
         mark[0] = 1
         return {"params": params, "token": mark, "met": 0.0}
 
     def client_init(self, params: Tree) -> Tree:
-        """``x_k = z``, ``y_k = 0``; no token has met it."""
+        """Start with ``x_k = z``, ``y_k = 0``, without a token met."""
         given = T.map(lambda leaf: T.stack([T.zeros_like(leaf)] * self.tokens), params)
         met = np.zeros(self.tokens, dtype=T.leaves(params)[0].dtype)
         return {"x": params, "dual": T.zeros_like(params), "given": given, "met": met}
 
     def broadcast(self, state: Tree, phase: str) -> Tree:
-        """``z`` and the token's mark."""
+        """Send ``z`` and the token's mark."""
         return {**super().broadcast(state, phase), "token": state["token"]}
 
     def start(self, broadcast: Tree, client: Tree) -> Tree:
-        """From where the client was."""
+        """Start at the client's last point."""
         return {"params": client["x"], "dual": client["dual"]}
 
     def direction(self, local: Tree, grad: Gradient, broadcast: Tree) -> tuple[Tree, Tree]:
-        """``g - y + rho (x - z)``."""
+        """Return ``g - y + rho (x - z)``."""
         pull = T.scale(T.sub(local["params"], broadcast["params"]), self.rho)
         return T.add(T.sub(grad(local["params"]), local["dual"]), pull), local
 
     def finish(self, local: Tree, broadcast: Tree, client: Tree, work: LocalWork) -> tuple[dict[str, Aggregate], Tree]:
-        """The dual's step, and the change of what this token has."""
+        """Step the dual variable, and reply with the change of what this token has."""
         here, mark = present(work.steps), broadcast["token"]
         x = or_rest(here, local["params"], broadcast["params"])
         dual = T.scale(T.add(client["dual"], T.scale(T.sub(broadcast["params"], x), self.rho)), here)
@@ -97,7 +97,7 @@ class Walkman(Algorithm):
         }
 
     def fold(self, state: Tree, sums: Mapping[str, Any], info: RoundInfo, phase: str) -> Tree:
-        """The mean over the clients that were met, with what changed: exact, since each change is against what was given last."""
+        """Update the mean over the clients met by the changes; this is exact, because each change is relative to the last contribution."""
         del info, phase
         met = state["met"] + float(sums["first"])
         moved = T.add(T.scale(state["params"], state["met"]), sums["change"])
@@ -105,5 +105,5 @@ class Walkman(Algorithm):
 
 
 def _along(mark: Any, leaf: Any) -> Any:
-    """The mark as a factor on the leading axis."""
+    """Return the mark as a factor on the leading axis."""
     return mark.reshape((-1,) + (1,) * (leaf.ndim - 1))
