@@ -194,7 +194,7 @@ def test_a_quorum_of_none_is_content_with_nobody(aggregation):
         rounds=2,
     )
     result = atoll.simulate(job, islands(SIZES), engine="inline", devices=Devices([1.0] * 4, lost=range(4)))
-    assert result.metrics.column("failed") == ["nobody replied"] * 2
+    assert result.metrics.column("failed") == ["no client replied"] * 2
     assert result.metrics[-1]["t_end"] == 10.0
 
 

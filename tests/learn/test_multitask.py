@@ -160,7 +160,7 @@ def test_bad_settings_are_refused(settings, match):
 
 def test_a_map_must_name_every_client_and_shapes_must_fit():
     data, tasks, _ = problem(MANY)
-    for wrong, match in (({**tasks, "nobody": 0}, "'nobody' is no client"), ({"client-0": 0}, "has no task")):
+    for wrong, match in (({**tasks, "nobody": 0}, "'nobody' is not a client"), ({"client-0": 0}, "has no task")):
         with pytest.raises(ConfigError, match=match):
             run(MultiTaskADMM(dim=6, tasks=wrong, rounds=1).program, data)
     with pytest.raises(AtollError, match=r"x of shape \(30, 6\)"):

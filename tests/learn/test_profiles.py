@@ -87,7 +87,7 @@ def test_dead_neurons_count_as_the_floor():
 @pytest.mark.parametrize(
     ("client", "message"),
     [
-        ({"mean": np.zeros(2), "var": np.ones(2)}, "profiles of 2 and 3 elements"),
+        ({"mean": np.zeros(2), "var": np.ones(2)}, "the profiles have 2 and 3 elements"),
         ({"mean": np.zeros(3), "var": np.ones(2)}, r"the client's profile has means of shape \(3,\)"),
         ({"mean": np.zeros(3), "var": -np.ones(3)}, "not finite or negative"),
         ({"mean": np.full(3, np.nan), "var": np.ones(3)}, "not finite or negative"),

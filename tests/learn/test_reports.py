@@ -162,7 +162,7 @@ def test_a_survey_of_nothing_and_of_no_data_is_refused():
     learner, data = linear()
     with pytest.raises(ConfigError, match="no reports"):
         learner.report(Told(data.shard(0)), {"params": learner.init(Rng(0)), "reports": {}})
-    with pytest.raises(DataError, match="no data to report 'loss' of"):
+    with pytest.raises(DataError, match="no data to report 'loss' on"):
         learner.report_of(learner.init(Rng(0)), None, {"loss": None})
 
 

@@ -76,7 +76,7 @@ class Context:
         algorithm: what clients and server compute.
         local_algorithm: what clients run: the algorithm, with the replies that aggregation, pacing and topology require.
         selection: who is invited.
-        aggregation: how the replies stand for the whole population.
+        aggregation: how the replies represent the whole population.
         pacing: when a round ends.
         uplink: gives the uplink stages of a phase; an algorithm may have phases that only some rounds run.
         downlink: the downlink compressor.

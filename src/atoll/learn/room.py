@@ -33,40 +33,40 @@ def _program(name: str) -> tuple[str, str] | None:
 
 PARTS = (
     PartKind(
-        "algorithm", ("atoll.learn.algorithms",), _whole, "What clients and server compute.", "Algorithm",
+        "algorithm", ("atoll.learn.algorithms",), _whole, "What clients and the server compute.", "Algorithm",
         instead=_program,
     ),
     PartKind(
         "transform", ("atoll.learn.transforms",), is_class("atoll.learn.transforms:Transform"),
-        "What a search direction goes through.", "Transform",
+        "A step that changes a search direction.", "Transform",
     ),
     PartKind(
-        "topology", ("atoll.learn.topology",), is_class("atoll.learn.topology:Topology"), "Who talks to whom.",
+        "topology", ("atoll.learn.topology",), is_class("atoll.learn.topology:Topology"), "Which parties exchange messages.",
         "Topology",
     ),
     PartKind(
-        "graph", ("atoll.learn.topology",), is_class("atoll.learn.topology:Graph"), "Who is whose neighbour.", "Graph"
+        "graph", ("atoll.learn.topology",), is_class("atoll.learn.topology:Graph"), "The neighbours of each node.", "Graph"
     ),
     PartKind(
-        "selection", ("atoll.learn.selection",), is_class("atoll.learn:Selection"), "Who is invited.", "Selection"
+        "selection", ("atoll.learn.selection",), is_class("atoll.learn:Selection"), "Which clients a round invites.", "Selection"
     ),
     PartKind(
         "aggregation", ("atoll.learn.aggregation",), is_class("atoll.learn:Aggregation"),
-        "How the replies of a cohort stand for the whole population.", "Aggregation",
+        "How the replies of a cohort represent the whole population.", "Aggregation",
     ),
     PartKind(
         "pacing", ("atoll.learn.pacing",), is_class("atoll.learn.pacing:Pacing"), "When a round ends.", "Pacing"
     ),
     PartKind(
         "staleness", ("atoll.learn.pacing.staleness",), is_class("atoll.learn.pacing.staleness:Staleness"),
-        "How much less a stale reply weighs.", "Staleness",
+        "How the weight of a reply falls with its staleness.", "Staleness",
     ),
     PartKind(
         "slack estimator", ("atoll.learn.pacing.regions.slack",), is_class("atoll.learn.pacing.regions.slack:SlackEstimator"),
-        "How an edge estimates the share of its clients that come back.", "SlackEstimator",
+        "How an edge estimates the share of its clients that return.", "SlackEstimator",
     ),
     PartKind(
         "metric", ("atoll.learn.metrics",), is_class("atoll.learn.metrics:ScoreMetric"),
-        "What is measured besides the loss and what the task suggests.", "ScoreMetric",
+        "A measure in addition to the loss and the task's defaults.", "ScoreMetric",
     ),
 )  # fmt: skip

@@ -75,9 +75,9 @@ class Training(Checked, Job):
 
     Attributes:
         model: a ``torch.nn.Module``, a scikit-learn estimator, any object with ``learner(settings, data)``, or a callable that makes one.
-        algorithm: what clients and server compute.
-        topology: who talks to whom; see ``atoll.learn.topology``.
-        selection: who is invited.
+        algorithm: what clients and the server compute.
+        topology: which parties exchange messages; see ``atoll.learn.topology``.
+        selection: which clients a round invites.
         aggregation: how the replies represent the whole population.
         pacing: when a round ends.
         uplink: stages on the way up, value stages first. The algorithm's own stages act after the value stages given here.

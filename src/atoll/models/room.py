@@ -20,5 +20,5 @@ def _made_anew(make: Callable[[], Any]) -> Any:
 
 
 PARTS = (
-    PartKind("model", ("atoll.models",), inspect.isfunction, "What is trained.", later=_made_anew, costly=True),
+    PartKind("model", ("atoll.models",), inspect.isfunction, "The model to train.", later=_made_anew, costly=True),
 )  # fmt: skip

@@ -82,7 +82,7 @@ class Phases:
             self._account(row, combined)
             declare(row, self.context.declared(state, phase), combined.n)
             if combined.n == 0:  # a quorum of 0 is met, but there is nothing to fold
-                return state, {**row, "failed": "nobody replied"}, self._nobody(seen)
+                return state, {**row, "failed": "no client replied"}, self._nobody(seen)
             info = round_info(self.fed, before, (self.number, True), len(self.invited), combined.n)
             info = info if self.odds is None else replace(info, odds=self.odds)
             seen = seen_of(info.round, combined, own_reports(self.context, sent))

@@ -23,12 +23,12 @@ __all__ = ["EncryptedMatching", "Matched"]
 
 @dataclass(frozen=True)
 class Matched:
-    """What the server learns.
+    """What the server learns from the survey.
 
     Attributes:
-        clients: names of those who answered.
-        divergences: of each, ``(clients,)``; ``inf`` of one without rows.
-        error: bound on what rounding adds to each; the scheme's own noise is smaller.
+        clients: names of the clients that answered.
+        divergences: divergence of each client, ``(clients,)``; ``inf`` without rows.
+        error: bound on the rounding error of each value; the scheme's own noise is smaller.
     """
 
     clients: list[str]
@@ -38,19 +38,20 @@ class Matched:
 
 @dataclass(frozen=True, kw_only=True)
 class EncryptedMatching:
-    """Divergences of all clients' profiles under one model, with their means encrypted; see `atoll.secure.ckks` for who sees what.
+    """Divergences of all clients' profiles under one model, with encrypted means; `atoll.secure.ckks` says what each party sees.
 
-    One survey without a training (``FedProf(matching="encrypted")`` holds it in its rounds), for three kinds of parties: the clients, the server (whose own data are the federated data set's ``test``) and a key holder, who is
-    neither. A reply is a ciphertext of about 330 kB in place of ``4 q`` bytes of means.
+    This is one survey without a training (``FedProf(matching="encrypted")`` runs it in its rounds), for three kinds of parties: the clients, the server (with
+    the federated data set's ``test`` as its own data) and a key holder, which is neither. A reply is a ciphertext of about 330 kB instead of ``4 q`` bytes
+    of means.
 
     Attributes:
-        model: a PyTorch module, or what makes one.
-        layer: whose elements are profiled; see ``FedProf``.
+        model: a PyTorch module, or a factory of one.
+        layer: the layer to profile; see ``FedProf``.
         holder: name of the party that holds the key.
         params: the model's parameters; by default its initial ones.
         mask_bits: size of the masks that hide single terms from the key holder.
-        digits: decimals of a sum that the key holder tells.
-        floor: least variance.
+        digits: decimals of a sum that the key holder reveals.
+        floor: the smallest variance.
 
     Example:
         >>> import atoll

@@ -1,4 +1,4 @@
-"""Topologies: who talks to whom in a training, whatever the algorithm."""
+"""Topologies: which parties exchange messages in a training, for any algorithm."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""The contract of a topology: who talks to whom in a training."""
+"""The contract of a topology: which parties exchange messages in a training."""
 
 from __future__ import annotations
 
