@@ -18,10 +18,9 @@ _NOW = dt.datetime.now(dt.UTC)
 _DAY = dt.timedelta(days=1)
 
 
-def _subject(name: str, org: str) -> x509.Name:
-    return x509.Name(
-        [x509.NameAttribute(NameOID.COMMON_NAME, name), x509.NameAttribute(NameOID.ORGANIZATION_NAME, org)]
-    )
+def _subject(name: str, org: str, plays: str = "") -> x509.Name:
+    said = [(NameOID.COMMON_NAME, name), (NameOID.ORGANIZATION_NAME, org), (NameOID.ORGANIZATIONAL_UNIT_NAME, plays)]
+    return x509.Name([x509.NameAttribute(kind, value) for kind, value in said if value])
 
 
 def _pem(key: ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey) -> bytes:
@@ -61,6 +60,7 @@ class Authority:
         dns: tuple[str, ...] = ("localhost",),
         usage: str | None = None,
         key: str = "ec",
+        plays: str = "",
     ) -> Credentials:
         """Credentials of a party; ``usage`` ("server", "client" or "both") replaces what the role may do."""
         private = ec.generate_private_key(ec.SECP256R1()) if key == "ec" else rsa.generate_private_key(65537, 2048)
@@ -75,7 +75,7 @@ class Authority:
         begin, end = (_NOW - 20 * _DAY, _NOW - 10 * _DAY) if expired else (_NOW - _DAY, _NOW + 10 * _DAY)
         made = (
             x509.CertificateBuilder()
-            .subject_name(_subject(name, org or name.title()))
+            .subject_name(_subject(name, org or name.title(), plays))
             .issuer_name(self._name)
             .public_key(private.public_key())
             .serial_number(x509.random_serial_number())

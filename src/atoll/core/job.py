@@ -16,7 +16,10 @@ if TYPE_CHECKING:
     from .federation.federation import Federation
     from .requests.task import Task
 
-__all__ = ["Job", "Prepared", "name_of"]
+__all__ = ["EDGE", "Job", "Prepared", "name_of"]
+
+EDGE = "edge"
+"""The role of a party that runs where the program runs: between organisations at the server, and at no site of its own."""
 
 _STAMPS = frozenset({"slot", "clock", "round", "t_start", "t_end"})
 """Columns of a record that identify it and say when it was made."""
@@ -108,6 +111,13 @@ class Job:
         """The parties that the job needs in addition to ``n`` clients: maps a name to a role."""
         del n
         return {}
+
+    def helpers(self) -> Mapping[str, str]:
+        """Those of ``others`` that need a site of their own between organisations: name -> role.
+
+        It is asked when the job is submitted: nobody knows then how many clients there will be. All but edges, by default.
+        """
+        return {name: role for name, role in self.others(1).items() if role != EDGE}
 
     def prepare(self, data: Any) -> Prepared:
         """Prepare the job for a population.

@@ -215,6 +215,10 @@ class Training(Checked, Job):
         asked = {} if self.selection.inquiry is None else self.selection.inquiry.others
         return {**self.topology.servers(n), **asked}
 
+    def helpers(self) -> dict[str, str]:
+        """Whom the selection rule talks to: the servers of a topology are edges, and how many depends on the clients."""
+        return {} if self.selection.inquiry is None else dict(self.selection.inquiry.others)
+
     def program(self, data: Any, learner: Learner | None = None) -> Callable[[Federation], Awaitable[Trained]]:
         """Return the program of this job on a federated data set."""
         ready = learner or self.learner(data)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from atoll.core import message
 from atoll.core.errors import ConfigError
-from atoll.core.job import Job, Prepared
+from atoll.core.job import EDGE, Job, Prepared
 from atoll.core.persistence.json_lines import as_json
 from atoll.core.rooms import Own
 from atoll.core.validation import Checked, require_parts
@@ -92,6 +92,12 @@ class ProgramJob(Checked, Job):
         """The further parties that the program names."""
         del n
         return dict(getattr(self._made[1], "others", {}))
+
+    def helpers(self) -> Mapping[str, str]:
+        """Of those that the program names, or what makes it; that need not be called then."""
+        named = getattr(self.program, "others", None)
+        found = self.others(0) if named is None or callable(named) or isinstance(named, property) else dict(named)
+        return {name: role for name, role in found.items() if role != EDGE}
 
     def prepare(self, data: Any) -> Prepared:
         """Prepare the program; it does not depend on the data."""

@@ -2,7 +2,8 @@
 
 A certificate names its owner four times, and all must agree: ``CN`` is the name, ``O`` the organisation, the URI in the
 subject alternative name is ``atoll://<project>/<role>/<name>``, and the extended key usage says which end of a
-connection it may be (RFC 5280, section 4.2.1).
+connection it may be (RFC 5280, section 4.2.1). A helper's certificate also has an ``OU``: what the helper plays in jobs,
+such as ``key holder``. No other certificate has one.
 """
 
 from __future__ import annotations
@@ -15,14 +16,24 @@ from typing import TYPE_CHECKING, Any
 
 from atoll.core.errors import IdentityError
 from atoll.core.extras import need
+from atoll.core.job import EDGE
 
 if TYPE_CHECKING:
     from cryptography.x509 import Certificate
 
-__all__ = ["ROLES", "Credentials", "Peer", "admit", "peer_of", "uri_of"]
+__all__ = ["HELPER", "NO_PARTS", "ROLES", "SITES", "Credentials", "Peer", "admit", "is_part", "peer_of", "uri_of"]
 
-ROLES = ("server", "site", "admin", "auditor")
+HELPER = "helper"
+"""A site without clients: it plays a part that protocols need beside them, such as a key holder."""
+
+SITES = ("site", HELPER)
+"""Those that `atoll site` runs for."""
+
+ROLES = ("server", *SITES, "admin", "auditor")
 """What a certificate of a project may be for."""
+
+NO_PARTS = ("client", EDGE, *ROLES)
+"""What no helper plays: that is somebody else."""
 
 _URI = re.compile(r"atoll://([^/]+)/([^/]+)/([^/]+)")
 
@@ -38,6 +49,7 @@ class Peer:
         serial: of the certificate; what a revocation names.
         fingerprint: SHA-256 of the certificate (DER), in hex.
         project: the project it was issued for.
+        plays: a helper's part in jobs, such as ``key holder``; nothing for all others.
     """
 
     name: str
@@ -46,9 +58,11 @@ class Peer:
     serial: int
     fingerprint: str
     project: str = ""
+    plays: str = ""
 
     def __str__(self) -> str:
-        return f"{self.role} {self.name!r} of {self.org!r}"
+        plays = f" ({self.plays})" if self.plays else ""
+        return f"{self.role} {self.name!r}{plays} of {self.org!r}"
 
 
 @dataclass(frozen=True)
@@ -66,6 +80,11 @@ class Credentials:
     key: bytes = field(repr=False)
 
 
+def is_part(word: str) -> bool:
+    """Whether a word can be what a helper plays: a certificate must be able to say it, and it is nobody else's."""
+    return 0 < len(word) <= 64 and word.isprintable() and word == word.strip() and word not in NO_PARTS
+
+
 def uri_of(project: str, role: str, name: str) -> str:
     """Return the name in a certificate that binds project, role and name: ``atoll://project/role/name``."""
     return f"atoll://{project}/{role}/{name}"
@@ -80,18 +99,20 @@ def peer_of(certificate: bytes) -> Peer:
     """
     found = _parsed(certificate)
     project, role, name = _named(found)
-    org = _subject(found, "O")
+    org, plays = _subject(found, "O"), _optional(found, "OU")
     if _subject(found, "CN") != name:
         raise _unusable(f"the certificate's subject is {_subject(found, 'CN')!r} and its address says {name!r}")
     if role not in ROLES:
         raise _unusable(f"the certificate of {name!r} is for role {role!r}, which is none of {', '.join(ROLES)}")
+    if bool(plays) != (role == HELPER):
+        raise _unusable(f"the certificate of {role} {name!r} says that it plays {plays or 'nothing'!r} (OU)")
     uses = _uses(found)
     wanted = "serverAuth" if role == "server" else "clientAuth"
     # Other sites may dial a site too; its address tells it from a server, see `admit`.
-    if uses != {wanted} and not (role == "site" and uses == {"clientAuth", "serverAuth"}):
+    if uses != {wanted} and not (role in SITES and uses == {"clientAuth", "serverAuth"}):
         raise _unusable(f"the certificate of {role} {name!r} may be used for {sorted(uses)}, not for {wanted} alone")
     der = _der(found)
-    return Peer(name, role, org, found.serial_number, hashlib.sha256(der).hexdigest(), project)
+    return Peer(name, role, org, found.serial_number, hashlib.sha256(der).hexdigest(), project, plays)
 
 
 def admit(
@@ -100,6 +121,7 @@ def admit(
     project: str,
     roles: Iterable[str] = ROLES,
     name: str | None = None,
+    plays: str | None = None,
     revoked: Callable[[int], bool] | None = None,
 ) -> Peer:
     """Return the owner of a certificate if that party may be at the other end here.
@@ -109,6 +131,7 @@ def admit(
         project: the only project whose parties are admitted.
         roles: the roles that are admitted.
         name: the only party expected, if it is one.
+        plays: what the party must play in jobs, if that matters; nothing for a site with clients.
         revoked: tells whether a serial number is revoked.
 
     Raises:
@@ -128,6 +151,12 @@ def admit(
         )
     if name is not None and peer.name != name:
         raise _refused(peer, f"{name!r} was meant", f"use the kit of {name!r}, or correct the address")
+    if plays is not None and peer.plays != plays:
+        raise _refused(
+            peer,
+            f"its certificate says that it plays {peer.plays or 'nothing'!r}, and {plays or 'nothing'!r} was meant",
+            f"use the kit of a {plays}" if plays else "use the kit of a site",
+        )
     if revoked is not None and revoked(peer.serial):
         raise _refused(
             peer,
@@ -155,14 +184,22 @@ def _der(certificate: Certificate) -> bytes:
     return certificate.public_bytes(Encoding.DER)
 
 
-def _subject(certificate: Certificate, short: str) -> str:
+def _optional(certificate: Certificate, short: str) -> str:
+    """One value of the subject, or nothing."""
     from cryptography.x509.oid import NameOID
 
-    kind = {"CN": NameOID.COMMON_NAME, "O": NameOID.ORGANIZATION_NAME}[short]
-    values = certificate.subject.get_attributes_for_oid(kind)
-    if len(values) != 1 or not isinstance(values[0].value, str):
+    kinds = {"CN": NameOID.COMMON_NAME, "O": NameOID.ORGANIZATION_NAME, "OU": NameOID.ORGANIZATIONAL_UNIT_NAME}
+    values = certificate.subject.get_attributes_for_oid(kinds[short])
+    if len(values) > 1 or not all(isinstance(value.value, str) for value in values):
         raise _unusable(f"the certificate's subject has {len(values)} values for {short}, not one")
-    return values[0].value
+    return str(values[0].value) if values else ""
+
+
+def _subject(certificate: Certificate, short: str) -> str:
+    found = _optional(certificate, short)
+    if not found:
+        raise _unusable(f"the certificate's subject has 0 values for {short}, not one")
+    return found
 
 
 def _named(certificate: Certificate) -> tuple[str, str, str]:

@@ -128,9 +128,9 @@ def problems(kit: Path, work: Path = Path()) -> dict[str, Finding]:
 
 @pytest.mark.parametrize("name", ["grpc", "tcp"])
 def test_all_is_well(kits: Callable[..., Path], name: str, tmp_path: Path) -> None:
-    folder = kits(free_port(), transport=name)
+    folder = kits(free_port(), transport=name, helpers={"keys": "key holder"})
     with serving(folder):
-        for party in ("north", "anna", "otto", "server"):
+        for party in ("north", "anna", "otto", "server", "keys"):
             findings = list(examine(Kit.read(folder / party), tmp_path))
             assert [f for f in findings if f.state != "ok"] == []
         steps = [f.step for f in examine(Kit.read(folder / "north"), tmp_path)]

@@ -15,7 +15,9 @@ from atoll.cli.app import app
 from atoll.cli.arguments import Json, output_of
 from atoll.runtime.provision import CA_VARIABLE, Provisioned, find_passphrase, load_project, new_passphrase, provision
 
-_PROJECT = typer.Argument(help="project.yaml: servers, sites and admins.", metavar="PROJECT", show_default=False)
+_PROJECT = typer.Argument(
+    help="project.yaml: servers, sites, helpers and admins.", metavar="PROJECT", show_default=False
+)
 
 
 @app.command("provision")
@@ -44,7 +46,7 @@ def command(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Make a certificate authority and one startup kit per server, site, admin and auditor.
+    """Make a certificate authority and one startup kit per server, site, helper, admin and auditor.
 
     Run it again after you add a party: it makes only the new kit. Send each kit to its party over a safe channel, and keep FOLDER/ca to yourself.
     """

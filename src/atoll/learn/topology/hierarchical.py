@@ -13,6 +13,7 @@ from atoll.core import message as M
 from atoll.core.algebra.tree import Tree
 from atoll.core.capability import FIXED_COHORT, RELEASED_ONLY, SERVER, Capability, Need
 from atoll.core.errors import ConfigError
+from atoll.core.job import EDGE
 from atoll.rounds.loop import Course
 
 from ..capabilities import EDGE_ROUNDS, ONE_SUM, SAMPLE
@@ -70,7 +71,7 @@ class _Edges(Topology):
 
     def servers(self, n: int) -> dict[str, str]:
         """Return ``edge-0``, ``edge-1``, ..."""
-        return {f"edge-{e}": "edge" for e in range(len(self.groups_of(n)))}
+        return {f"edge-{e}": EDGE for e in range(len(self.groups_of(n)))}
 
     @property
     def offers(self) -> frozenset[Capability]:

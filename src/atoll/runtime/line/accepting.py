@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from atoll.runs.versions import versions
-from atoll.runtime.identity import Peer
+from atoll.runtime.identity import SITES, Peer
 from atoll.runtime.transport.base import Pipe, PipeClosed
 
 from .channel import plain
@@ -35,7 +35,7 @@ def _about() -> dict[str, Any]:
 
 
 def _is_site(peer: Peer) -> bool:
-    return peer.role == "site"
+    return peer.role in SITES
 
 
 class Switchboard:

@@ -91,7 +91,8 @@ class Authority:
         write(self.folder / "certificates" / f"{made.serial_number:x}.pem", text)
         event = "issued" if self.ledger.latest(subject.name) is None else "renewed"
         dates = moment(made.not_valid_before_utc), moment(made.not_valid_after_utc), moment(now)
-        self.ledger.add(LedgerEntry(event, subject.name, subject.role, subject.org, f"{made.serial_number:x}", *dates))  # type: ignore[arg-type]
+        who = subject.name, subject.role, subject.org
+        self.ledger.add(LedgerEntry(event, *who, f"{made.serial_number:x}", *dates, subject.plays))  # type: ignore[arg-type]
         return text
 
     def issued(self, entry: LedgerEntry) -> bytes:

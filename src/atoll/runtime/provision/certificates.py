@@ -28,10 +28,11 @@ class Subject:
 
     Attributes:
         project: the project.
-        role: server, site, admin or auditor.
+        role: server, site, helper, admin or auditor.
         name: unique in the project.
         org: the organisation.
         hosts: DNS names and IP addresses that others dial: of a server, or of a site that takes direct links.
+        plays: what a helper plays in jobs.
     """
 
     project: str
@@ -39,6 +40,7 @@ class Subject:
     name: str
     org: str
     hosts: tuple[str, ...] = ()
+    plays: str = ""
 
 
 def make_authority(project: str, key: EllipticCurvePrivateKey, days: int, now: datetime) -> Certificate:
@@ -66,6 +68,8 @@ def make_certificate(
 ) -> Certificate:
     """Make a party's certificate: ``CN`` its name, ``O`` its organisation, its URI, and one extended key usage.
 
+    A helper's certificate has what it plays as its ``OU``.
+
     A server's certificate also has its hosts and its own name, so that it can be verified at any address. A site with
     hosts accepts connections there, and so has both usages.
 
@@ -90,7 +94,7 @@ def make_certificate(
     ]
     uses = [Use.SERVER_AUTH] if own else [Use.CLIENT_AUTH, *([Use.SERVER_AUTH] if subject.hosts else [])]
     return (
-        _begun(_dn(subject.name, subject.org), issuer.subject, public, key.public_key(), now, until)
+        _begun(_dn(subject.name, subject.org, subject.plays), issuer.subject, public, key.public_key(), now, until)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_key_usage(digital_signature=True), critical=True)
         .add_extension(x509.ExtendedKeyUsage(uses), critical=False)
@@ -122,13 +126,12 @@ def _begun(
     )
 
 
-def _dn(name: str, org: str) -> Name:
+def _dn(name: str, org: str, unit: str = "") -> Name:
     from cryptography import x509
     from cryptography.x509.oid import NameOID
 
-    return x509.Name(
-        [x509.NameAttribute(NameOID.COMMON_NAME, name), x509.NameAttribute(NameOID.ORGANIZATION_NAME, org)]
-    )
+    kinds = (NameOID.COMMON_NAME, name), (NameOID.ORGANIZATION_NAME, org), (NameOID.ORGANIZATIONAL_UNIT_NAME, unit)
+    return x509.Name([x509.NameAttribute(kind, value) for kind, value in kinds if value])
 
 
 def _general(host: str) -> GeneralName:

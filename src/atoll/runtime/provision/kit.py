@@ -6,7 +6,7 @@ NAME/
 ├── ca.pem            the authorities it trusts
 ├── certificate.pem   its own certificate
 ├── key.pem           its private key, readable by its owner only
-├── revoked.crl       servers and sites: certificates that are refused, signed by the authority
+├── revoked.crl       servers, sites and helpers: certificates that are refused, signed by the authority
 ├── project-sites.txt servers only: the sites of the project
 └── README.txt        the one command that starts it
 ```
@@ -59,20 +59,22 @@ class KitConfig(Section):
     Attributes:
         project: the project's name.
         name: the party's name.
-        role: server, site, admin or auditor.
+        role: server, site, helper, admin or auditor.
         org: the organisation.
         transport: the name of the transport.
         servers: the servers' addresses; in a server's kit only its own.
-        direct: where other sites may dial it (sites).
+        direct: where other sites may dial it (sites and helpers).
+        plays: what a helper plays in jobs.
     """
 
     project: Name
     name: Name
-    role: Literal["server", "site", "admin", "auditor"]
+    role: Literal["server", "site", "helper", "admin", "auditor"]
     org: Org
     transport: Literal["tcp", "grpc"]
     servers: Annotated[list[ServerConfig], Field(min_length=1)]
     direct: list[str] = Field(default_factory=list)
+    plays: str = ""
 
 
 @dataclass(frozen=True)
@@ -127,15 +129,22 @@ class Kit:
         """Return the party's role."""
         return self.config.role
 
-    def require(self, role: str) -> None:
-        """Refuse a kit of another role.
+    @property
+    def plays(self) -> str:
+        """A helper's part in jobs; nothing for all others."""
+        return self.config.plays
+
+    def require(self, *roles: str) -> None:
+        """Refuse a kit of another role than these.
 
         Raises:
             ConfigError: it is of another role.
         """
-        if self.role != role:
+        if self.role not in roles:
             raise ConfigError(
-                f"this is the kit of {self.role} {self.name!r}", where=str(self.folder), remedy=f"give a {role}'s kit"
+                f"this is the kit of {self.role} {self.name!r}",
+                where=str(self.folder),
+                remedy=f"give a {roles[0]}'s kit",
             )
 
     @property
@@ -190,11 +199,12 @@ class Kit:
             IdentityError: it is not the certificate of the party that ``kit.yaml`` names.
         """
         found = peer_of(self.bytes_of("certificate.pem"))
-        said = (self.project, self.role, self.name)
-        if (found.project, found.role, found.name) != said:
+        said = (self.project, self.role, self.name, self.plays)
+        if (found.project, found.role, found.name, found.plays) != said:
+            parts = [f" ({part})" if part else "" for part in (self.plays, found.plays)]
             raise IdentityError(
-                f"kit.yaml says {self.role} {self.name!r} of project {self.project!r}, but the certificate says {found.role} "
-                f"{found.name!r} of project {found.project!r}",
+                f"kit.yaml says {self.role} {self.name!r}{parts[0]} of project {self.project!r}, but the certificate says "
+                f"{found.role} {found.name!r}{parts[1]} of project {found.project!r}",
                 where=str(self.folder),
                 remedy="use a kit as it was made: what a party may do is in its certificate",
             )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from atoll.core.errors import ConfigError
 from atoll.runs import yaml
+from atoll.runtime.identity import HELPER, SITES
 
 from .authority import Authority
 from .certificates import Subject
@@ -99,7 +100,7 @@ def _public_files(project: ProjectConfig, name: str, authority: Authority, certi
         "certificate.pem": certificate,
         "README.txt": readme(_config(project, name), until),
     }
-    if project.parties()[name][0] in ("server", "site"):  # a site verifies the keys of other sites itself
+    if project.parties()[name][0] in ("server", *SITES):  # a site verifies the keys of other sites itself
         files["revoked.crl"] = authority.revocation_list
     return files
 
@@ -107,12 +108,14 @@ def _public_files(project: ProjectConfig, name: str, authority: Authority, certi
 def _subject(project: ProjectConfig, name: str) -> Subject:
     role, org = project.parties()[name]
     hosts = next((tuple(server.hosts) for server in project.servers if server.name == name), _direct(project, name))
-    return Subject(project.project, role, name, org, hosts)
+    return Subject(project.project, role, name, org, hosts, project.plays(name))
 
 
 def _direct(project: ProjectConfig, name: str) -> tuple[str, ...]:
     """Return where other sites may dial a site."""
-    return next((tuple(site.direct) for site in project.sites if site.name == name), ())
+    listening = {site.name: site.direct for site in project.sites}
+    listening |= {helper: found.direct for helper, found in project.helpers.items()}
+    return tuple(listening.get(name, ()))
 
 
 def _config(project: ProjectConfig, name: str) -> KitConfig:
@@ -127,6 +130,8 @@ def _config(project: ProjectConfig, name: str) -> KitConfig:
     }
     # The address that a server binds is in no other kit.
     hidden = set() if role == "server" else {"listen"}
+    if role == HELPER:
+        tree["plays"] = project.plays(name)
     direct = _direct(project, name)
     if direct:
         tree["direct"] = list(direct)

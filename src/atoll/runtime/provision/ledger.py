@@ -29,6 +29,7 @@ class LedgerEntry:
         not_before: its first moment, ISO 8601 in UTC.
         not_after: its last moment.
         at: when this line was written.
+        plays: a helper's part in jobs.
     """
 
     event: Literal["issued", "renewed", "revoked"]
@@ -39,6 +40,7 @@ class LedgerEntry:
     not_before: str
     not_after: str
     at: str
+    plays: str = ""
 
 
 class IssueLedger:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from atoll.core.errors import ConfigError, nearest
 from atoll.core.extras import need
+from atoll.runtime.identity import SITES
 
 from .authority import Authority
 from .files import make_folder, write
@@ -114,10 +115,11 @@ class _Work:
                         remedy=f"give one of: {', '.join(known) or 'no names yet'}",
                     )
         for name, (role, org) in parties.items():
-            before = ledger.latest(name)
-            if before is not None and (before.role, before.org) != (role, org):
+            before, plays = ledger.latest(name), self.project.plays(name)
+            if before is not None and (before.role, before.org, before.plays) != (role, org, plays):
+                was, now = _standing(before.role, before.plays), _standing(role, plays)
                 raise ConfigError(
-                    f"{name!r} was issued a kit as {before.role} of {before.org!r}, but is now {role} of {org!r}",
+                    f"{name!r} was issued a kit as {was} of {before.org!r}, but is now {now} of {org!r}",
                     where="project.yaml",
                     remedy=f"give the new party a new name, and --revoke {name} to remove the old one",
                 )
@@ -214,8 +216,12 @@ class _Work:
 
     def _put_list(self) -> None:
         for name, (role, _) in self.project.parties().items():
-            if role in ("server", "site") and (self.folder / name).is_dir():
+            if role in ("server", *SITES) and (self.folder / name).is_dir():
                 write(self.folder / name / "revoked.crl", self.authority.revocation_list)
+
+
+def _standing(role: str, plays: str) -> str:
+    return f"{role} ({plays})" if plays else role
 
 
 def _bytes_in(path: Path) -> bytes | None:

@@ -15,8 +15,18 @@ from atoll.core.errors import ConfigError
 from atoll.runs import yaml
 from atoll.runs.problems import Loc, Problem, collect, refused
 from atoll.runs.schema import Section, names_at
+from atoll.runtime.identity import HELPER, NO_PARTS, is_part
 
-__all__ = ["AdminConfig", "PartyConfig", "ProjectConfig", "ServerConfig", "ValidityConfig", "load_project"]
+__all__ = [
+    "AdminConfig",
+    "HelperConfig",
+    "PartyConfig",
+    "ProjectConfig",
+    "ServerConfig",
+    "ValidityConfig",
+    "is_name",
+    "load_project",
+]
 
 RESERVED = ("ca",)
 """Names that no party may have: the authority's own folder."""
@@ -25,8 +35,13 @@ _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 _DNS = re.compile(r"(?=.{1,253}$)[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?(\.[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)*")
 
 
+def is_name(value: str) -> bool:
+    """Whether a party can have this name."""
+    return bool(_NAME.fullmatch(value)) and ".." not in value and value.lower() not in RESERVED
+
+
 def _name(value: str) -> str:
-    if not _NAME.fullmatch(value) or ".." in value or value.lower() in RESERVED:
+    if not is_name(value):
         raise ValueError(
             "is not a name: use at most 63 letters, digits and single - _ . between them, and not one of: ca"
         )
@@ -49,6 +64,15 @@ def _host(value: str) -> str:
 def _org(value: str) -> str:
     if not value.strip() or len(value) > 64 or not value.isprintable():
         raise ValueError("is not an organisation: write 1 to 64 printable characters")
+    return value
+
+
+def _plays(value: str) -> str:
+    if not is_part(value):
+        raise ValueError(
+            "is no role of a helper: write 1 to 64 printable characters as jobs call it, such as key holder, and not "
+            f"one of: {', '.join(NO_PARTS)}"
+        )
     return value
 
 
@@ -95,6 +119,25 @@ class PartyConfig(_Named):
     direct: list[Annotated[str, AfterValidator(_host)]] = Field(default_factory=list)
 
 
+class HelperConfig(Section):
+    """A site that holds no data of clients, and plays a part that jobs need beside them; a word alone is its role.
+
+    Attributes:
+        role: what it plays, as jobs call it: ``key holder``, ``dealer``. It stands in the certificate.
+        org: whose it is; by default its own name.
+        direct: as for a site.
+    """
+
+    role: Annotated[str, AfterValidator(_plays)]
+    org: Org | None = None
+    direct: list[Annotated[str, AfterValidator(_host)]] = Field(default_factory=list)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _word(cls, said: Any) -> Any:
+        return {"role": said} if isinstance(said, str) else said
+
+
 class AdminConfig(_Named):
     """A person.
 
@@ -126,6 +169,8 @@ class ProjectConfig(Section):
         project: its name; part of every certificate.
         servers: usually one.
         sites: the parties that hold data.
+        helpers: name -> role of sites without clients, which some protocols need, or a section with ``role``, ``org``
+            and ``direct``.
         admins: people who may submit or read.
         transport: the name of the transport.
         validity: of certificates, in days.
@@ -134,6 +179,7 @@ class ProjectConfig(Section):
     project: Name
     servers: Annotated[list[ServerConfig], Field(min_length=1)]
     sites: list[PartyConfig] = Field(default_factory=list)
+    helpers: dict[Name, HelperConfig] = Field(default_factory=dict)
     admins: list[AdminConfig] = Field(default_factory=list)
     transport: Literal["tcp", "grpc"] = "tcp"
     validity: ValidityConfig = Field(default_factory=ValidityConfig)
@@ -143,11 +189,11 @@ class ProjectConfig(Section):
         # A kit's folder has its party's name, and some file systems ignore case.
         seen: dict[str, str] = {}
         problems = []
-        for loc, party in self._located():
+        for loc, name in self._located():
             place = Problem(loc, "", "").path
-            first = seen.setdefault(party.name.lower(), place)
+            first = seen.setdefault(name.lower(), place)
             if first != place:
-                problems.append(Problem(loc, f"={party.name!r} is already the name at {first}", "give another name"))
+                problems.append(Problem(loc, f"={name!r} is already the name at {first}", "give another name"))
         if self.validity.kits > self.validity.ca:
             text = f"={self.validity.kits} is longer than the authority's own {self.validity.ca} days"
             problems.append(Problem(("validity", "kits"), text, "lower it, or raise validity.ca"))
@@ -158,13 +204,20 @@ class ProjectConfig(Section):
     def _located(self) -> Iterator[tuple[Loc, Any]]:
         for section in ("servers", "sites", "admins"):
             for i, party in enumerate(getattr(self, section)):
-                yield (section, i, "name"), party
+                yield (section, i, "name"), party.name
+        for name in self.helpers:
+            yield ("helpers", name), name
+
+    def plays(self, name: str) -> str:
+        """A helper's part in jobs; nothing for all others."""
+        return self.helpers[name].role if name in self.helpers else ""
 
     def parties(self) -> dict[str, tuple[str, str]]:
         """Return name -> (role, organisation), servers first."""
         return {
             **{server.name: ("server", server.org) for server in self.servers},
             **{site.name: ("site", site.org) for site in self.sites},
+            **{name: (HELPER, found.org or name) for name, found in self.helpers.items()},
             **{admin.name: (admin.role, admin.org) for admin in self.admins},
         }
 

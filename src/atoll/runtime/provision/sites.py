@@ -4,27 +4,64 @@
 north
 south
 west gone
+keys plays key holder
 ```
 
 One name per line. ``gone`` follows the name of a site that once had a kit and has left the project or had its kit
-revoked.
+revoked. ``plays`` follows the name of a helper.
 """
 
 from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from atoll.runtime.identity import SITES
 
 if TYPE_CHECKING:
     from .ledger import IssueLedger
     from .project import ProjectConfig
 
-__all__ = ["SiteList", "site_list"]
+__all__ = ["Listing", "SiteList", "site_list"]
 
 _LOG = logging.getLogger("atoll.runtime")
-_LINE = re.compile(r"(\S+)( gone)?")
+_LINE = re.compile(r"(\S+)( gone)?(?: plays (.+))?")
+
+
+@dataclass(frozen=True)
+class Listing:
+    """What a list of sites says.
+
+    Attributes:
+        named: site -> whether it is part of the project.
+        plays: helper -> what it plays; those that are gone, too.
+    """
+
+    named: Mapping[str, bool] = field(default_factory=dict)
+    plays: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, text: str) -> Listing:
+        """Read a list.
+
+        Raises:
+            ValueError: it is damaged.
+        """
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        found = [match for match in map(_LINE.fullmatch, lines) if match is not None]
+        if len(found) < len(lines):
+            raise ValueError("it is damaged; copy it again")
+        return cls({match[1]: match[2] is None for match in found}, {match[1]: match[3] for match in found if match[3]})
+
+    def text(self) -> str:
+        """The inverse of ``read``."""
+        gone = {name: "" if there else " gone" for name, there in self.named.items()}
+        plays = {name: f" plays {self.plays[name]}" if name in self.plays else "" for name in self.named}
+        return "".join(f"{name}{gone[name]}{plays[name]}\n" for name in self.named)
 
 
 def site_list(project: ProjectConfig, ledger: IssueLedger) -> bytes:
@@ -34,13 +71,10 @@ def site_list(project: ProjectConfig, ledger: IssueLedger) -> bytes:
         project: who takes part now.
         ledger: who was issued what.
     """
-    now = {site.name for site in project.sites}
-    lines = []
-    for name in ledger.names:
-        latest = ledger.latest(name)
-        if latest is not None and latest.role == "site":
-            lines.append(name if name in now and ledger.valid(name) else f"{name} gone")
-    return "".join(f"{line}\n" for line in lines).encode()
+    now = {site.name for site in project.sites} | set(project.helpers)
+    issued = [latest for name in ledger.names if (latest := ledger.latest(name)) is not None and latest.role in SITES]
+    named = {entry.name: entry.name in now and bool(ledger.valid(entry.name)) for entry in issued}
+    return Listing(named, {entry.name: entry.plays for entry in issued if entry.plays}).text().encode()
 
 
 class SiteList:
@@ -53,41 +87,42 @@ class SiteList:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._seen: tuple[int, int, int] | None = None
-        self._named: dict[str, bool] = {}
+        self._listing = Listing()
         self.changed()
+
+    @property
+    def plays(self) -> Mapping[str, str]:
+        """Helper -> what it plays; those that are gone, too."""
+        return self._listing.plays
 
     def changed(self) -> bool:
         """Read the file; return whether its names have changed."""
         stamp = self._stamp()
         if stamp == self._seen:
             return False
-        self._seen, before = stamp, self._named
-        self._named = self._read()
-        return self._named != before
+        self._seen, before = stamp, self._listing
+        self._listing = self._read()
+        return self._listing != before
 
-    def among(self, met: frozenset[str]) -> frozenset[str]:
-        """Return the sites of the project.
+    def among(self, met: Iterable[str]) -> frozenset[str]:
+        """Return the sites of the project, helpers included.
 
         Args:
             met: sites that have connected so far: the list may be older.
         """
-        listed = {name for name, there in self._named.items() if there}
-        gone = {name for name, there in self._named.items() if not there}
-        return frozenset((met | listed) - gone)
+        named = self._listing.named
+        listed = {name for name, there in named.items() if there}
+        gone = {name for name, there in named.items() if not there}
+        return frozenset((set(met) | listed) - gone)
 
-    def _read(self) -> dict[str, bool]:
+    def _read(self) -> Listing:
         try:
-            lines = [line for line in self._path.read_text(encoding="utf-8").splitlines() if line.strip()]
+            return Listing.read(self._path.read_text(encoding="utf-8"))
         except FileNotFoundError:
-            return {}
-        except (OSError, UnicodeDecodeError) as error:
+            return Listing()
+        except (OSError, ValueError) as error:
             _LOG.error("the list of sites %s is ignored: %s", self._path, error)
-            return self._named
-        found = [_LINE.fullmatch(line.strip()) for line in lines]
-        if None in found:
-            _LOG.error("the list of sites %s is ignored: it is damaged; copy it again", self._path)
-            return self._named
-        return {match[1]: match[2] is None for match in found if match is not None}
+            return self._listing
 
     def _stamp(self) -> tuple[int, int, int] | None:
         try:

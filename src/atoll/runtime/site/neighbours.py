@@ -19,7 +19,7 @@ from functools import partial
 
 from atoll.core.errors import ConfigError, IdentityError
 from atoll.engines.link import LinkClosed
-from atoll.runtime.identity import Credentials
+from atoll.runtime.identity import SITES, Credentials
 from atoll.runtime.line import Channel, Line, LineLost, Settings, Switchboard, dial_line
 from atoll.runtime.provision import Kit
 from atoll.runtime.provision.revocations import RevocationList, read_list
@@ -29,7 +29,6 @@ from atoll.runtime.transport.addresses import joined, split
 __all__ = ["Neighbours", "partners", "require_named"]
 
 _LOG = logging.getLogger("atoll.runtime")
-_SITES = ("site",)
 
 
 def partners(me: str, addresses: Mapping[str, str]) -> tuple[dict[str, str], set[str]]:
@@ -109,7 +108,7 @@ class Neighbours:
             return
         try:
             self._listener = await self._carrier.listen(
-                self._wanted, self._credentials, self._board.accept, self._revoked, roles=_SITES
+                self._wanted, self._credentials, self._board.accept, self._revoked, roles=SITES
             )
         except OSError as error:
             raise ConfigError(
@@ -163,7 +162,7 @@ class Neighbours:
         return line.open(name)
 
     async def _dial(self, site: str, address: str) -> Pipe:
-        pipe = await self._carrier.dial(address, self._credentials, None, self._revoked, roles=_SITES)
+        pipe = await self._carrier.dial(address, self._credentials, None, self._revoked, roles=SITES)
         if pipe.peer.name != site:
             await pipe.close()
             raise IdentityError(
