@@ -25,7 +25,7 @@ INTERRUPTED = 130
 STATS = SimpleNamespace(round_trip=0.012, skew=-2.5, resumes=3, received_bytes=2**20, sent_bytes=0)
 SESSIONS = {
     name: SimpleNamespace(
-        name=name, connected=here, line=SimpleNamespace(peer=SimpleNamespace(org="[x]"), stats=lambda: STATS)
+        name=name, connected=here, line=SimpleNamespace(peer=SimpleNamespace(org="[x]", plays=""), stats=lambda: STATS)
     )
     for name, here in (("south", False), ("north", True))
 }

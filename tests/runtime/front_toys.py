@@ -130,11 +130,15 @@ async def typed(world: World, command: str, *words: str, code: int = 0) -> Any:
 
 @contextlib.asynccontextmanager
 async def project(
-    folder: Path, transport: str = "tcp", data: dict[str, list[str]] | None = None
+    folder: Path,
+    transport: str = "tcp",
+    data: dict[str, list[str]] | None = None,
+    helpers: dict[str, str] | None = None,
 ) -> AsyncIterator[World]:
     """Start a project in a folder."""
     said: list[tuple[str, str]] = []
-    poc = Poc(folder, data or write_data(folder), transport=transport, on_line=lambda *line: said.append(line))
+    told = data or write_data(folder)
+    poc = Poc(folder, told, transport=transport, on_line=lambda *line: said.append(line), helpers=helpers)
     try:
         async with poc, Admin(poc.kit("admin"), poc.address) as admin:
             yield World(poc, admin, said)

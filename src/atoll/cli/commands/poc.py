@@ -78,7 +78,7 @@ async def _trial(
 ) -> dict[str, Any]:
     from atoll.runtime.bundles.modules import importing
     from atoll.runtime.client.admin import Admin
-    from atoll.runtime.client.poc import Poc, digits_at, site_names, write_parts
+    from atoll.runtime.client.poc import OTHERS, Poc, digits_at, helper_names, site_names, write_parts
     from atoll.runtime.jobs.spec import load_job
 
     names = site_names(sites)
@@ -86,10 +86,14 @@ async def _trial(
     if job is None:
         job = place / "job.yaml"
         job.write_text(yaml.dump(poc_job(names, seed)), encoding="utf-8")
-    config = load_job(job)
+    config = load_job(job).complete()
     with importing(config.source_folder):
         made = config.made(checking=True)
-    output.note(f"{sites} sites share the digits, each in its own folder. Starting the server and the sites ...")
+    helpers = helper_names(config.helpers or {}, (*names, *OTHERS))
+    beside = "".join(f" {name} plays the {role}." for name, role in helpers.items())
+    output.note(
+        f"{sites} sites share the digits, each in its own folder.{beside} Starting the server and the sites ..."
+    )
     data = {name: [str(file)] for name, file in files.items()}
     with (place / "fronts.log").open("a", encoding="utf-8") as log:
         project = Poc(
@@ -98,6 +102,7 @@ async def _trial(
             transport=transport,
             on_line=lambda node, line: _keep(log, node, line),
             direct=config.direct,
+            helpers=helpers,
         )
         async with project as poc:
             output.note(f"The server listens at {poc.address}; sites and admin connect to it with mutual TLS 1.3.")

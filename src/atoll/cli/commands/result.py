@@ -47,7 +47,7 @@ def command(
     """Fetch the model, the metrics and the report of a job. With a site's kit, or --folder: list and export the named results that stay there."""
     output = output_of(context)
     opened = None if folder is not None and kit is None else open_kit(kit, passphrase_file)
-    if opened is None or opened.role == "site":
+    if opened is None or opened.role in ("site", "helper"):
         place = (folder or Path("." if opened is None else opened.name)).absolute()
         stays(output, place, job, party, out)
         return

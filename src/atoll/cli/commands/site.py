@@ -11,6 +11,7 @@ from atoll.cli.app import app
 from atoll.cli.arguments import Json, output_of
 from atoll.cli.asking import PassphraseFile, ServerOption, logging_on, open_kit, serving
 from atoll.core.errors import ConfigError
+from atoll.runtime.identity import SITES
 
 if TYPE_CHECKING:
     from atoll.runtime.scheduling.amounts import Resources
@@ -21,9 +22,13 @@ def command(
     context: typer.Context,
     kit: Annotated[Path, typer.Argument(help="The site's startup kit.", metavar="KIT", show_default=False)],
     data: Annotated[
-        str,
-        typer.Option("--data", help="CSV file or folder, .npz, x.npy,y.npy, YAML, or module:factory.", metavar="SPEC"),
-    ],
+        str | None,
+        typer.Option(
+            "--data",
+            help="CSV file or folder, .npz, x.npy,y.npy, YAML, or module:factory. A helper may do without.",
+            metavar="SPEC",
+        ),
+    ] = None,
     target: Annotated[str | None, typer.Option("--target", help="Target column of a table.", metavar="COLUMN")] = None,
     task: Annotated[str | None, typer.Option("--task", help="For example classification or regression.")] = None,
     drop: Annotated[list[str] | None, typer.Option("--drop", help="Columns to leave out.", metavar="COLUMN")] = None,
@@ -51,7 +56,7 @@ def command(
     passphrase_file: PassphraseFile = None,
     json: Json = False,
 ) -> int:
-    """Join a project with this organisation's data. Opens no port without --direct. Runs until Ctrl-C; after a kill, its jobs continue where they were."""
+    """Join a project with this organisation's data, or as a helper. Opens no port without --direct. Runs until Ctrl-C; after a kill, its jobs continue where they were."""
     from atoll.runtime.heap import loading
 
     with loading():
@@ -60,11 +65,18 @@ def command(
         from atoll.runtime.worker.headers import look_at_headers
 
     output, opened = output_of(context), open_kit(kit, passphrase_file)
-    opened.require("site")  # before any folder or file is made
+    opened.require(*SITES)  # before any folder or file is made
+    if data is None and not opened.plays:
+        raise ConfigError(
+            f"site {opened.name!r} has no data",
+            where="--data",
+            remedy="add --data SPEC; only a helper can start without data",
+        )
     place = (folder or Path(opened.name)).absolute()
     resources, names = _resources(cpus, memory, gpus)
-    spec = site_spec(data, target=target, task=task, drop=drop or ())
-    look_at_headers(spec, opened.name)
+    spec = {} if data is None else site_spec(data, target=target, task=task, drop=drop or ())
+    if spec:
+        look_at_headers(spec, opened.name, bool(opened.plays))
     with logging_on(output, place):
         made = Site(opened, spec, place, resources, server=server, gpus=names, direct=direct)
         return serving(made.serve(lambda name: output.give({"connected": name, "folder": str(place)})))

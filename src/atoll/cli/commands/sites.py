@@ -30,12 +30,12 @@ def command(
 
 def _table(rows: list[dict[str, Any]]) -> Table:
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for name in ("site", "of", "line", "round trip", "clock", "MiB in", "MiB out", "cuts"):
-        table.add_column(name, justify="left" if name in ("site", "of", "line") else "right")
+    for name in ("site", "of", "plays", "line", "round trip", "clock", "MiB in", "MiB out", "cuts"):
+        table.add_column(name, justify="left" if name in ("site", "of", "plays", "line") else "right")
     for row in rows:
         trip, skew = row["round_trip"], row["skew"]
         table.add_row(
-            escape(row["site"]), escape(row["org"]), "[green]there[/green]" if row["connected"] else "[red]gone[/red]",
+            escape(row["site"]), escape(row["org"]), escape(row.get("plays", "")), "[green]there[/green]" if row["connected"] else "[red]gone[/red]",
             "" if trip is None else f"{1000 * trip:.0f} ms", "" if skew is None else f"{skew:+.1f} s",
             f"{row['received'] / 2**20:.1f}", f"{row['sent'] / 2**20:.1f}", str(row["resumes"]),
         )  # fmt: skip

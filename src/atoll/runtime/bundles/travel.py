@@ -45,7 +45,7 @@ def pack_job(
     nonce: str | None = None,
     now: float | None = None,
 ) -> bytes:
-    """Sign a job: its whole configuration, defaults included, and its source folder. See ``make_bundle`` for nonce and time.
+    """Sign a job: its whole configuration, defaults and helpers included, and its source folder. See ``make_bundle`` for nonce and time.
 
     Raises:
         ConfigError: it cannot travel.
@@ -53,7 +53,7 @@ def pack_job(
         IdentityError: the credentials cannot sign.
     """
     require_travels(job)
-    home = job.model_copy(update={"source": None if job.source is None else SOURCE})
+    home = job.complete().model_copy(update={"source": None if job.source is None else SOURCE})
     return make_bundle(home.to_yaml().encode(), job.source_folder, credentials, limits, nonce=nonce, now=now)
 
 

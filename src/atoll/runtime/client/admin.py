@@ -154,9 +154,10 @@ class Admin:
         verified = verify(bundle, ca=self.kit.bytes_of("ca.pem"), project=self.kit.project, known=lambda manifest: True)
         with tempfile.TemporaryDirectory() as place:
             unpack(bundle, verified, Path(place) / "job")
-            # The folder is gone when you read the error, and a job that was accepted once is refused only for its
-            # changes.
-            return await self.submit(Path(place) / "job", settings, "--set" if settings else f"job {job}")
+            # Changed settings may need other helpers. The folder is gone when you read the error, and a job that was
+            # accepted once is refused only for its changes.
+            where = "--set" if settings else f"job {job}"
+            return await self.submit(Path(place) / "job", ["helpers=null", *settings], where)
 
     async def jobs(self) -> list[dict[str, Any]]:
         """Return all jobs, oldest first."""

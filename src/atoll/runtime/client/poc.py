@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -16,19 +16,35 @@ import numpy as np
 from atoll.core.errors import JobError
 from atoll.runs import parse_data
 from atoll.runtime.provision import Kit, ProjectConfig, provision
-from atoll.runtime.provision.project import AdminConfig, PartyConfig, ServerConfig
+from atoll.runtime.provision.project import AdminConfig, PartyConfig, ServerConfig, is_name
 
 from ..daemon.processes import Process
 
 if TYPE_CHECKING:
     from atoll.data import Islands
 
-__all__ = ["Poc", "digits_at", "site_names", "write_parts"]
+__all__ = ["OTHERS", "Poc", "digits_at", "helper_names", "site_names", "write_parts"]
 
 _LOG = logging.getLogger("atoll.runtime")
 _START = 60.0
 """Seconds for a front to start."""
 _HOST = "127.0.0.1"
+OTHERS = ("server", "admin", "auditor")
+"""Names that no site of a trial has."""
+
+
+def helper_names(needed: Mapping[str, str], taken: Collection[str]) -> dict[str, str]:
+    """A helper for each party that a job needs beside its clients: under the party's name where a kit can have it; name -> what it plays.
+
+    Args:
+        needed: party -> role.
+        taken: names of everybody else.
+    """
+    found: dict[str, str] = {}
+    for number, (party, role) in enumerate(needed.items(), 1):
+        used = {name.lower() for name in (*taken, *found)}
+        found[party if is_name(party) and party.lower() not in used else f"helper-{number}"] = role
+    return found
 
 
 def site_names(count: int) -> list[str]:
@@ -112,6 +128,7 @@ class Poc:
         transport: how bytes travel.
         on_line: called with (node, line) for each line that the fronts write.
         direct: let the sites listen for each other, for jobs that say ``direct: true``.
+        helpers: sites without clients: name -> what it plays.
 
     Attributes:
         address: where the server listens.
@@ -125,10 +142,11 @@ class Poc:
         transport: str = "tcp",
         on_line: Callable[[str, str], None] = lambda node, line: None,
         direct: bool = False,
+        helpers: Mapping[str, str] | None = None,
     ) -> None:
         self.folder = folder.absolute()
         self.address = f"{_HOST}:0"
-        self._data = dict(data)
+        self._data = {**data, **{name: [] for name in helpers or {}}}
         self._on_line = on_line
         self._direct = ["--direct", f"{_HOST}:0"] if direct else []
         self._fronts: dict[str, _Front] = {}
@@ -137,6 +155,7 @@ class Poc:
                 "project": "poc",
                 "servers": [ServerConfig(name="server", hosts=[_HOST], listen=_HOST)],
                 "sites": [PartyConfig(name=name, org=name, direct=[_HOST]) for name in data],
+                "helpers": {name: {"role": role, "direct": [_HOST]} for name, role in (helpers or {}).items()},
                 "admins": [
                     AdminConfig(name="admin", org="poc"),
                     AdminConfig(name="auditor", org="poc", role="auditor"),
@@ -176,8 +195,7 @@ class Poc:
             arguments = [
                 "site",
                 kit,
-                "--data",
-                *self._data[name],
+                *(["--data", *self._data[name]] if self._data[name] else []),
                 "--folder",
                 place,
                 *resources,

@@ -112,7 +112,9 @@ async def launch(
     role: str,
     name: str,
     data: Mapping[str, Any] | None = None,
+    plays: str = "",
     sites: Sequence[str] = (),
+    helpers: Mapping[str, str] | None = None,
     neighbours: Sequence[str] = (),
     letters: Mapping[str, Any] | None = None,
     grant: Grant | None = None,
@@ -127,7 +129,9 @@ async def launch(
         role: ``server`` or ``site``.
         name: the front's name.
         data: the site's data.
+        plays: at a helper, what it plays.
         sites: at the server, the channels that it waits for.
+        helpers: at the server, party -> the helper that plays it.
         neighbours: at a site, the other sites that it may get a channel to.
         letters: at a site, the result of `LetterKey.order`.
         grant: what it may use.
@@ -146,7 +150,7 @@ async def launch(
         {
             "role": role, "name": name, "id": place.folder.name, "job": str(code / JOB_FILE), "source": str(source) if source.is_dir() else None,
             "state": str(place.state), "results": str(place.results), "error": str(told), "spool": str(spool), "data": dict(data or {}),
-            "sites": list(sites), "neighbours": list(neighbours), "letters": None if letters is None else dict(letters),
+            "sites": list(sites), "plays": plays, "helpers": dict(helpers or {}), "neighbours": list(neighbours), "letters": None if letters is None else dict(letters),
         },
     )  # fmt: skip
     lines = Lines(on_lines)

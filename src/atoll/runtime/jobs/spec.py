@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import model_validator
 
-from atoll.core.errors import ConfigError
+from atoll.core.errors import AtollError, ConfigError
 from atoll.runs import RunConfig, yaml
 from atoll.runs.config import require_soundness, validated
 from atoll.runs.parts import part_class
 from atoll.runs.schema import Section
 
 from ..bundles.modules import importing
+from ..identity import NO_PARTS, is_part
 from .terms import JobTerms, problem
 
 if TYPE_CHECKING:
@@ -92,6 +93,36 @@ class JobConfig(JobTerms, RunConfig):
     def source_folder(self) -> Path | None:
         """Return the folder of its modules."""
         return None if self.source is None else Path(self.source)
+
+    def complete(self) -> JobConfig:
+        """The same job with its helpers written down, as the server must know of them before anything of the job runs.
+
+        Raises:
+            ConfigError: it names other helpers than it needs, or what makes the program fails.
+        """
+        with importing(self.source_folder):
+            try:
+                needed = dict(self.made(checking=True).helpers())
+            except AtollError:
+                raise
+            except Exception as error:
+                raise ConfigError(
+                    f"nobody can say whether it has helpers: {type(error).__name__}: {error}",
+                    where=self.name,
+                    remedy="repair what makes the program; or give it an attribute `others`, which is looked at without calling it",
+                ) from error
+        if self.helpers is not None and self.helpers != needed:
+            raise ConfigError(
+                f"helpers={self.helpers}, and the job needs {needed}", where=self.name, remedy="leave helpers out"
+            )
+        wrong = [f"{name!r} as {role!r}" for name, role in needed.items() if not is_part(role)]
+        if wrong:
+            raise ConfigError(
+                f"it needs {wrong[0]}, which no helper plays",
+                where=f"{self.name}, others",
+                remedy=f"use 1 to 64 printable characters, and not one of: {', '.join(NO_PARTS)}",
+            )
+        return self.model_copy(update={"helpers": needed})
 
     def test_set(self) -> Dataset | None:
         """Load the rows that the server holds.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from typing import Any, Literal
 
 from pydantic import Field, ValidationError, model_validator
@@ -13,6 +14,7 @@ from atoll.runs import yaml
 from atoll.runs.problems import Problem, collect, refused
 from atoll.runs.schema import Section, names_at
 
+from ..identity import is_part
 from ..scheduling.amounts import Resources, bytes_of
 from ..scheduling.wants import Want
 
@@ -63,6 +65,8 @@ class JobTerms(Section):
         on_lost: what happens to the job then: it fails, naming the party, or goes on without it.
         attempts: most attempts in a row that may die without a new checkpoint.
         resources: what it asks of every site.
+        helpers: parties beside the clients, name -> role; helpers of the project play them. Atoll fills this in when the
+            job is submitted.
         direct: let the roles of conversations talk from site to site, if sites listen for each other; otherwise the
             server relays everything.
         source: a folder of modules that travels with the job, relative to the job's file.
@@ -75,6 +79,7 @@ class JobTerms(Section):
     on_lost: Literal["fail", "drop"] = "fail"
     attempts: int = 20
     direct: bool = False
+    helpers: dict[str, str] | None = None
     resources: ResourcesConfig = Field(default_factory=ResourcesConfig)
     source: str | None = None
 
@@ -86,6 +91,9 @@ class JobTerms(Section):
         most = math.inf if named is None else len(named)
         if self.min_sites is not None and not 1 <= self.min_sites <= most:
             raise problem("min_sites", f"={self.min_sites} of {most:g} sites", "use at least 1 and at most all of them")
+        for name, role in (self.helpers or {}).items():
+            if not 0 < len(name) <= 1000 or not name.isprintable() or not is_part(role):
+                raise problem("helpers", f"={ {name: role} } is no helper", "leave it out: Atoll asks the job itself")
         if not 0 < self.patience < math.inf:
             raise problem("patience", f"={self.patience}", "give the seconds without progress that are allowed")
         if self.attempts < 1:
@@ -96,19 +104,20 @@ class JobTerms(Section):
         """Return how many of an attempt's sites are enough to go on: all, unless the job goes on without lost sites."""
         return min(self.min_sites or 1, sites) if self.on_lost == "drop" else sites
 
-    def want(self, job: str, sites: tuple[str, ...] = ()) -> Want:
+    def want(self, job: str, sites: tuple[str, ...] = (), helpers: Collection[str] = ()) -> Want:
         """Return what the scheduler needs.
 
         Args:
             job: the job's id.
             sites: those of its earlier attempts: a resumed job must have the same parties.
+            helpers: the sites of its helpers.
         """
-        need = self.resources.build()
-        if not sites:
+        need, also, clients = self.resources.build(), tuple(helpers), tuple(s for s in sites if s not in helpers)
+        if not clients:
             named = None if self.sites == "all" else tuple(self.sites)
-            return Want(job=job, need=need, sites=named, quorum=self.min_sites, patience=self.patience)
-        floor = self.floor(len(sites)) if self.on_lost == "drop" else None
-        return Want(job=job, need=need, sites=sites, floor=floor, patience=self.patience)
+            return Want(job=job, need=need, sites=named, quorum=self.min_sites, patience=self.patience, helpers=also)
+        floor = self.floor(len(clients)) if self.on_lost == "drop" else None
+        return Want(job=job, need=need, sites=clients, floor=floor, patience=self.patience, helpers=also)
 
 
 def read_terms(said: bytes | str | dict[str, Any], where: str = "job.yaml") -> JobTerms:

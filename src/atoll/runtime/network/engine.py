@@ -8,7 +8,7 @@ checkpoint after a crash.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
@@ -46,6 +46,7 @@ class Network:
         placement: the site of each party, in the order of the roster.
         patience: seconds without progress after which a site that owes a reply is given up.
         on_lost: what happens then: the program fails, or continues without the site's parties.
+        required: sites that the program never continues without.
         direct: let the roles of a session talk over links between their sites, if there are any; see
             `atoll.runtime.network.talks.direct`.
     """
@@ -61,6 +62,7 @@ class Network:
         *,
         patience: float = 600.0,
         on_lost: Literal["fail", "drop"] = "fail",
+        required: Collection[str] = (),
         direct: bool = False,
     ) -> None:
         if not patience > 0:
@@ -72,8 +74,9 @@ class Network:
         self.direct = direct
         self.sites = Sites(links, placement)
         self._replies = ReplyTable(self.news, self._refuse)
-        self._generations = Generations(self.sites.site_links, keep_on=on_lost == "drop")
-        self._talks = Conversations(self.sites, self.choices, self.note_events, on_lost=on_lost, direct=direct)
+        self._required = frozenset(required)
+        self._generations = Generations(self.sites.site_links, spares=self.spares)
+        self._talks = Conversations(self.sites, self.choices, self.note_events, spares=self.spares, direct=direct)
         self._world: RunContext | None = None
         self._watch: asyncio.Task[None] | None = None
 
@@ -131,8 +134,12 @@ class Network:
         """Give up a party's site: its reply cannot be added to the others."""
         return self.sites.of(position).refuse(error)
 
+    def spares(self, site_link: SiteLink) -> bool:
+        """Whether the program goes on without a site, if it is lost."""
+        return self.on_lost == "drop" and site_link.name not in self._required
+
     def _ended(self, site_link: SiteLink, error: BaseException) -> None:
-        if self.on_lost == "fail" or not isinstance(error, TaskError):
+        if not self.spares(site_link) or not isinstance(error, TaskError):
             self.news.fail(error)
         else:
             self._give_up(site_link)
@@ -161,7 +168,7 @@ class Network:
     def _silent(self, site_link: SiteLink) -> None:
         if site_link.owes:  # what its parties keep differs from the others now: it cannot come back
             site_link.refuse(site_link.late())
-        elif self.on_lost == "drop":
+        elif self.spares(site_link):
             site_link.mute = True
             self._give_up(site_link)
         else:

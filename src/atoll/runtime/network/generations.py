@@ -19,12 +19,12 @@ class Generations:
 
     Args:
         site_links: the sites by name.
-        keep_on: whether the program goes on without a lost site, and so without its answer.
+        spares: whether the program goes on without a lost site, and so without its answer.
     """
 
-    def __init__(self, site_links: Mapping[str, SiteLink], *, keep_on: bool) -> None:
+    def __init__(self, site_links: Mapping[str, SiteLink], *, spares: Callable[[SiteLink], bool]) -> None:
         self._links = site_links
-        self._keep_on = keep_on
+        self._spares = spares
 
     async def commit(self, slot: str, generation: int, *, full: bool) -> list[str]:
         """Make every site write what changed; the names of the segments say where they are: ``file@site``."""
@@ -69,10 +69,11 @@ class Generations:
                     raise site_link.refuse(site_link.late())
                 return await site_link.call(frames[site_link.name], read)
             except TaskError:
-                if site_link.alive or not self._keep_on:
+                if site_link.alive or not self._spares(site_link):
                     raise
                 return None
 
-        site_links = [site_link for site_link in self._links.values() if site_link.alive]
+        # One that is lost and may not be is called, too: that is an error, and no checkpoint without what it keeps.
+        site_links = [link for link in self._links.values() if link.alive or not self._spares(link)]
         answers = await asyncio.gather(*map(told, site_links))
         return {s.name: answer for s, answer in zip(site_links, answers, strict=True) if answer is not None}

@@ -17,7 +17,7 @@ class Sites:
 
     Args:
         links: site -> link to its job process.
-        placement: the site of each party, in the order of the roster.
+        placement: the site of each party, in the order of the roster; nothing for one that lives at none.
 
     Attributes:
         links: see above.
@@ -29,7 +29,7 @@ class Sites:
     """
 
     def __init__(self, links: Mapping[str, Any], placement: Sequence[str]) -> None:
-        homeless = sorted(set(placement) - set(links))
+        homeless = sorted(set(placement) - {*links, ""})
         if homeless:
             raise ConfigError(f"no link to site {homeless[0]!r}", where="placement", remedy="connect every site")
         self.links = dict(links)
@@ -49,8 +49,19 @@ class Sites:
             await site_link.close()
 
     def of(self, position: int) -> SiteLink:
-        """Return the site of a party."""
-        return self.site_links[self.placement[position]]
+        """Return the site of a party.
+
+        Raises:
+            ConfigError: the party runs at no site.
+        """
+        site = self.placement[position] if position < len(self.placement) else ""
+        if not site:
+            raise ConfigError(
+                f"party number {position} runs at no site, and the program sends it a request",
+                where="placement",
+                remedy="submit the job to a project with a helper of the party's role; an edge takes no requests",
+            )
+        return self.site_links[site]
 
     def at(self, site_link: SiteLink) -> set[int]:
         """Return the parties of a site."""

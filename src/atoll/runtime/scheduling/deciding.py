@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from atoll.core.errors import ConfigError, JobError
 
@@ -33,6 +33,7 @@ class SchedulerState:
         self._overtakes = overtakes
         self._within = answer_within
         self._listed = set(known)
+        self._helpers: set[str] = set()
         self._dropped: set[str] = set()
         self._connected: set[str] = set()
         self._views: dict[tuple[tuple[str, ...] | None, frozenset[str]], View] = {}
@@ -44,8 +45,8 @@ class SchedulerState:
 
     @property
     def _known(self) -> set[str]:
-        """Return the sites of the project. A site that has left its list counts as long as it is connected."""
-        return self._listed | self._connected
+        """Return the sites of the project without helpers. A site that has left its list counts as long as it is connected."""
+        return (self._listed | self._connected) - self._helpers
 
     def _decide(self, now: float) -> list[Action]:
         """Let every job ask that may, earlier ones first."""
@@ -61,7 +62,7 @@ class SchedulerState:
             if job in self._queue and waiting.why != before:
                 actions.append(Wait(job, waiting.why))
             if waiting.overtaken >= self._overtakes and waiting.absent is None and job in self._queue:
-                closed.update((site, job) for site in self._view(waiting).allowed)
+                closed.update((site, job) for site in (*self._view(waiting).allowed, *waiting.want.helpers))
         return actions
 
     def _view(self, waiting: Waiting) -> View:
@@ -75,15 +76,26 @@ class SchedulerState:
         view = self._view(waiting)
         quorum = waiting.want.quorum or view.all
         least = waiting.want.floor or quorum
+        barred = next((waiting.barred[site] for site in waiting.want.helpers if site in waiting.barred), None)
+        if barred is not None:
+            yield self._refuse(job, waiting.forsaken(barred))
+            return
         if len(view.allowed) < least and waiting.barred:
             yield self._refuse(job, waiting.impossible(least))
             return
         if waiting.want.floor is not None:  # a site that can never take it need not be waited for
             quorum = max(least, min(quorum, len(view.allowed)))
-        if len(view.present) < quorum:
+        missing = waiting.missing(self._connected)
+        if missing or len(view.present) < quorum:
             waiting.absent = now if waiting.absent is None else waiting.absent
             waiting.why = f"waits for {view.absent} to connect{view.unknown}"
+            if missing:
+                waiting.why = f"waits for its helper at {listed(missing)} to connect"
             if now < waiting.absent + waiting.want.patience:
+                return
+            if missing:
+                why = f"for {waiting.want.patience:g} s {listed(missing)} did not connect"
+                yield self._refuse(job, waiting.forsaken(why))
                 return
             if len(view.present) < least:
                 yield self._refuse(job, waiting.lonely(view, least))
@@ -91,10 +103,15 @@ class SchedulerState:
             quorum = least
         else:
             waiting.absent = None
-        yield from self._ask(job, waiting, [site for site in view.present if site not in closed], quorum, now)
+        there = [site for site in view.present if site not in closed]
+        yield from self._ask(job, waiting, closed, there, quorum, now)
 
-    def _ask(self, job: str, waiting: Waiting, sites: list[str], quorum: int, now: float) -> Iterator[Action]:
-        if len(sites) < quorum:
+    def _ask(
+        self, job: str, waiting: Waiting, closed: Mapping[str, str], sites: list[str], quorum: int, now: float
+    ) -> Iterator[Action]:
+        helpers, clients = waiting.want.helpers, len(sites)
+        sites = [*sites, *helpers]
+        if clients < quorum or any(site in closed for site in helpers):
             waiting.why = "waits behind an earlier job for the same sites"
         elif any(set(sites) & set(asking.sites) for asking in self._asking.values()):
             waiting.why = waiting.why or "waits until another job has asked the same sites"
@@ -102,14 +119,14 @@ class SchedulerState:
             waiting.why = f"asks {listed(sites)}"
             tickets = {site: self._tickets + number for number, site in enumerate(sites, 1)}
             self._tickets += len(sites)
-            self._asking[job] = Asking(quorum, now + self._within, dict(tickets))
+            self._asking[job] = Asking(quorum, now + self._within, dict(tickets), helpers=frozenset(helpers))
             for site, ticket in tickets.items():
                 yield Offer(job, site, waiting.want.need, ticket)
 
     def _settle(self, job: str, now: float) -> list[Action]:
         """Start a job when enough sites hold it and all have answered; release its sites when enough no longer can."""
         asking, waiting = self._asking[job], self._queue[job]
-        if len(asking.held) + len(asking.pending) < asking.quorum:
+        if asking.hopeless:
             del self._asking[job]
             waiting.refused(now, "; ".join(asking.noes.values()))
             if all(site in waiting.barred for site in asking.noes):  # each refused for good: the job need not wait
@@ -119,7 +136,8 @@ class SchedulerState:
         if asking.pending:
             return []
         del self._asking[job], self._queue[job]
-        self._deployed[job] = tuple(site for site in waiting.want.sites or sorted(asking.held) if site in asking.held)
+        clients = waiting.want.sites or sorted(asking.held - asking.helpers)
+        self._deployed[job] = tuple(site for site in (*clients, *waiting.want.helpers) if site in asking.held)
         for earlier, other in self._queue.items():
             if earlier < job and other.absent is None and any(map(other.may_use, asking.held)):
                 other.overtaken += 1

@@ -68,7 +68,9 @@ class Scheduler(SchedulerState):
         self._views.clear()
         return self._decide(now)
 
-    def arrived(self, site: str, now: float, holding: Collection[str] | None = None) -> list[Action]:
+    def arrived(
+        self, site: str, now: float, holding: Collection[str] | None = None, *, helper: bool = False
+    ) -> list[Action]:
         """Note that a site can be asked.
 
         Args:
@@ -76,13 +78,17 @@ class Scheduler(SchedulerState):
             now: the time.
             holding: the jobs for which it says that it holds something; None if it is the same process on a new
                 connection.
+            helper: whether it has no clients; a job for all sites does not mean it. It stays a helper from then on.
         """
+        if helper:
+            self._helpers.add(site)
         actions: list[Action] = []
         if holding is not None:
             # Releases first: an offer made from here on must not be released.
             actions += [Release(job, site) for job in sorted(holding) if site not in self._deployed.get(job, ())]
             actions += self._forget(site, now, "has restarted")
-        if site not in self._dropped:  # otherwise a revoked site would be waited for as soon as it is cut off
+        # Otherwise a revoked site would be waited for as soon as it is cut off.
+        if site not in self._dropped | self._helpers:
             self._listed.add(site)
         self._views.clear()
         if site not in self._connected or holding is not None:

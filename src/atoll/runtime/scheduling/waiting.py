@@ -59,7 +59,7 @@ class Waiting:
 
     def may_use(self, site: str) -> bool:
         """Tell whether the job has not excluded a site."""
-        return self.want.sites is None or site in self.want.sites
+        return self.want.sites is None or site in self.want.sites or site in self.want.helpers
 
     def view(self, known: Set[str], connected: Set[str]) -> View:
         """Return the sites that it may use now."""
@@ -68,6 +68,10 @@ class Waiting:
         present = [site for site in allowed if site in connected]
         absent = listed(set(allowed) - set(present))
         return View(max(1, len(named)), allowed, present, absent, _unknown(set(allowed) - known, known))
+
+    def missing(self, connected: Set[str]) -> list[str]:
+        """The helpers that cannot be asked."""
+        return [site for site in self.want.helpers if site not in connected]
 
     def refused(self, now: float, why: str) -> None:
         """Wait before asking again: longer every time, and differently for each job, so that two servers do not collide for ever."""
@@ -88,6 +92,14 @@ class Waiting:
             remedy="ask for less under resources:, or for fewer sites with min_sites:",
         )
 
+    def forsaken(self, why: str) -> JobError:
+        """Why it never runs without a helper."""
+        return JobError(
+            f"it needs each of its helpers, and {why}",
+            where=f"job {self.want.job}, reservation",
+            remedy="start `atoll site` there and submit again; or ask for less under resources:",
+        )
+
     def lonely(self, view: View, quorum: int) -> JobError:
         """Return the error that says why it was given up."""
         return JobError(
@@ -102,11 +114,12 @@ class Asking:
     """A job with open offers.
 
     Attributes:
-        quorum: how many sites must take it.
+        quorum: how many sites must take it, helpers not counted.
         deadline: until when they may answer.
         pending: site -> ticket of the offer.
         held: sites that hold the resources.
         noes: site -> why not.
+        helpers: those of the sites that it needs beside the quorum.
     """
 
     quorum: int
@@ -114,6 +127,13 @@ class Asking:
     pending: dict[str, int]
     held: set[str] = field(default_factory=set)
     noes: dict[str, str] = field(default_factory=dict)
+    helpers: frozenset[str] = frozenset()
+
+    @property
+    def hopeless(self) -> bool:
+        """Whether too few sites hold it or may yet, or a helper does not."""
+        left = {*self.pending, *self.held}
+        return len(left - self.helpers) < self.quorum or not self.helpers <= left
 
     @property
     def sites(self) -> list[str]:

@@ -23,6 +23,7 @@ class Want:
         quorum: how many sites it needs at least; None for all that it may use.
         floor: how many are enough after waiting ``patience`` for absent ones; None for the quorum.
         patience: seconds to wait for absent sites.
+        helpers: sites without clients. The job needs every one of them, and they count for no quorum.
     """
 
     job: str
@@ -31,6 +32,7 @@ class Want:
     quorum: int | None = None
     floor: int | None = None
     patience: float = 600.0
+    helpers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,7 @@ class Attempt:
         deploy: the frame for the sites, with the bundle, serialised once.
         launch: starts the server's process, given the sites that it works with.
         running: called once the sites have deployed, with those that have not and are left out.
+        helpers: the sites without clients; none of them is left out.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class Attempt:
         deploy: PackedMessage,
         launch: Callable[[Sequence[str]], Awaitable[JobProcess]],
         running: Callable[[Sequence[str]], None],
+        helpers: Collection[str] = (),
     ) -> None:
         self.job = job
         self.number = number
@@ -60,6 +62,7 @@ class Attempt:
         self._deploying = deploy
         self._launch = launch
         self._running = running
+        self._helpers = helpers
         self._aborted: asyncio.Future[AttemptOutcome] = asyncio.get_running_loop().create_future()
         self._relays: list[asyncio.Task[None]] = []
         self._moved = 0
@@ -125,7 +128,9 @@ class Attempt:
         for session in sessions.values():
             session.deploy(self.job, self._deploying)
         late = await self._parties.deployed(self._terms.patience)
-        if late and len(sessions) - len(late) < self._terms.floor(len(sessions)):
+        clients = [name for name in sessions if name not in self._helpers]
+        begun = len([name for name in clients if name not in late])
+        if late and (begun < self._terms.floor(len(clients)) or not set(late).isdisjoint(self._helpers)):
             raise JobError(
                 f"for {self._terms.patience:g} s nothing was heard from the job's process at {', '.join(late)}",
                 where=f"job {self.job}, deployment at site {late[0]!r}",

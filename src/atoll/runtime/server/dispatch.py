@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any
 
 from atoll.core.errors import AtollError, JobError
-from atoll.runtime.jobs.terms import read_terms
+from atoll.runtime.jobs.terms import JobTerms, read_terms
 from atoll.runtime.scheduling.resources import Answer
 from atoll.runtime.scheduling.scheduler import Scheduler
 from atoll.runtime.scheduling.wants import Action, Deploy, Offer, Refuse, Release, Wait
@@ -22,6 +22,7 @@ from atoll.runtime.store.store import JobStore
 
 from ..daemon.control import text, whole
 from .attempt import Attempt
+from .members import Members
 from .news import JobNews
 from .outcomes import AttemptOutcome, crashed, failed, state_after
 from .site_session import SiteSession
@@ -43,6 +44,7 @@ class Dispatcher:
     Args:
         store: what the server remembers.
         scheduler: decides what runs.
+        members: the sites of the project, and the roles of its helpers.
         begin: makes an attempt of a job at sites; it calls its third argument when the attempt runs, with the sites
             that it leaves out.
         news: learns of every change.
@@ -51,8 +53,9 @@ class Dispatcher:
         sessions: connected sites by name.
     """
 
-    def __init__(self, store: JobStore, scheduler: Scheduler, begin: Begin, news: JobNews) -> None:
+    def __init__(self, store: JobStore, scheduler: Scheduler, members: Members, begin: Begin, news: JobNews) -> None:
         self.sessions = SiteSessions()
+        self._members = members
         self._store = store
         self._scheduler = scheduler
         self._begin = begin
@@ -74,9 +77,19 @@ class Dispatcher:
         """Add a job to the queue."""
         try:
             terms = read_terms(dict(record.spec))
-            self._do(self._scheduler.submit(terms.want(record.id, record.sites), time.monotonic()))
+            helpers = self.placed(terms, record.sites).values()
+            self._do(self._scheduler.submit(terms.want(record.id, record.sites, helpers), time.monotonic()))
         except AtollError as error:
             self._finish(record.id, failed(error))
+
+    def placed(self, terms: JobTerms, before: Sequence[str] = ()) -> dict[str, str]:
+        """The helper of every party that needs one; see `Members.place`.
+
+        Raises:
+            ConfigError: nobody plays a role that the job needs.
+        """
+        there = [name for name, session in self.sessions.items() if session.connected]
+        return self._members.place(terms, there, before)
 
     def abort(self, job: str, who: str) -> None:
         """End a job, whatever it is doing.
@@ -110,7 +123,8 @@ class Dispatcher:
     def joined(self, session: SiteSession) -> None:
         """Take a site's new line."""
         self.sessions.put(session)
-        self._do(self._scheduler.arrived(session.name, time.monotonic(), session.holding))
+        helper = bool(session.plays)
+        self._do(self._scheduler.arrived(session.name, time.monotonic(), session.holding, helper=helper))
 
     def left(self, session: SiteSession) -> None:
         """Note that the line of a site is lost."""
@@ -124,9 +138,9 @@ class Dispatcher:
         job, ticket = text(frame, "job"), whole(frame, "ticket")
         self._do(self._scheduler.offered(job, session.name, ticket, answer, time.monotonic()))
 
-    def know(self, sites: Iterable[str]) -> None:
-        """Set the project's sites."""
-        self._do(self._scheduler.know(sites, time.monotonic()))
+    def know(self) -> None:
+        """Take the project's sites anew."""
+        self._do(self._scheduler.know(self._members.clients, time.monotonic()))
         self._stirred.set()
 
     async def run(self) -> None:

@@ -127,6 +127,6 @@ class Looking:
 def _site(session: SiteSession) -> dict[str, Any]:
     told = session.line.stats()
     return {
-        "site": session.name, "org": session.line.peer.org, "connected": session.connected, "round_trip": told.round_trip,
+        "site": session.name, "org": session.line.peer.org, "plays": session.line.peer.plays, "connected": session.connected, "round_trip": told.round_trip,
         "skew": told.skew, "resumes": told.resumes, "received": told.received_bytes, "sent": told.sent_bytes,
     }  # fmt: skip

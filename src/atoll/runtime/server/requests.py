@@ -156,9 +156,11 @@ class RequestHandler(Looking):
             name=terms.name, submitter=peer.name, org=peer.org, spec=spec, token=token,
             bundle=self._store.put_bundle(bundle),
         )  # fmt: skip
-        known = {record.id for record in self._store.jobs(submitter=peer.name)}
+        known = {record.token: record.id for record in self._store.jobs(submitter=peer.name)}
+        if token not in known:
+            self._dispatcher.placed(terms)  # before anything is kept of it
         record = self._store.submit(made, now=time.time(), who=str(peer))
-        if record.id not in known:  # else it is the answer that was lost
+        if record.id not in known.values():  # else it is the answer that was lost
             self._dispatcher.submit(record)
         yield {"job": shown(self._store.get(record.id))}
 

@@ -13,7 +13,7 @@ from typing import Any
 from atoll.core.errors import AtollError, ConfigError, MessageError
 from atoll.core.persistence.files import write_bytes
 from atoll.engines.link import LinkClosed
-from atoll.runtime.identity import Peer
+from atoll.runtime.identity import SITES, Peer
 from atoll.runtime.jobs.terms import read_terms
 from atoll.runtime.line import Channel, Line, PackedMessage, Settings, Switchboard
 from atoll.runtime.provision import Kit, Revocations, SiteList
@@ -30,6 +30,7 @@ from ..daemon.place import Place
 from .attempt import Attempt
 from .dispatch import Dispatcher
 from .guard import follow, guard, publish
+from .members import Members
 from .news import JobNews
 from .requests import MAY, REQUEST, RequestHandler
 from .resuming import remind, tidy
@@ -71,9 +72,9 @@ class Server:
         self._news = JobNews()
         self._store = SqliteStore(folder)
         self._listed = SiteList(kit.sites_file)
-        self._known = folder / "sites.txt"
-        scheduler = Scheduler(max_jobs=max_jobs, known=self._sites())
-        self._dispatcher = Dispatcher(self._store, scheduler, self._begin, self._news)
+        self._members = Members(self._listed, folder / "sites.txt")
+        scheduler = Scheduler(max_jobs=max_jobs, known=self._members.clients)
+        self._dispatcher = Dispatcher(self._store, scheduler, self._members, self._begin, self._news)
         self._requests = RequestHandler(
             kit, self._store, self._dispatcher, self._news, lambda job: Place.of(folder, job).state, self._revoked
         )
@@ -107,7 +108,7 @@ class Server:
             self._spawn(guard(board, self._revoked, self._cut))
             self._spawn(publish(self._revoked, self._dispatcher.sessions))
             self._spawn(tidy(self._dispatcher.sessions, self._store))
-            self._spawn(follow(self._listed, lambda: self._dispatcher.know(self._sites())))
+            self._spawn(follow(self._listed, self._dispatcher.know))
             self._dispatcher.restart()
             await self._dispatcher.run()
         finally:
@@ -125,7 +126,7 @@ class Server:
         peer = line.peer
         _LOG.info("%s is connected", peer)
         line.on_lost.append(lambda error: _LOG.info("%s has gone: %s", peer, error))
-        if peer.role == "site":
+        if peer.role in SITES:
             line.on_open = lambda channel: self._spawn(self._site(line, channel))
         elif peer.role in MAY:
             line.on_open = lambda channel: self._spawn(self._person(line, channel))
@@ -149,11 +150,10 @@ class Server:
             await line.close(f"refused: {error}")
             return
         session = SiteSession(line, channel, holding, self._dispatcher.offered, self._log, kept, direct)
-        if session.name not in self._sites():
-            try:
-                write_bytes(self._known, "\n".join(sorted({*self._sites(), session.name})).encode())
-            except AtollError as error:  # it is needed only while the site is away
-                _LOG.warning("the visit of %s cannot be recorded: %s", line.peer, error)
+        try:
+            self._members.meet(session.name, session.plays)
+        except AtollError as error:  # it is needed only while the site is away
+            _LOG.warning("the visit of %s cannot be recorded: %s", line.peer, error)
         await remind(session, self._store, time.time())
         if line.lost.is_set():
             return
@@ -189,6 +189,7 @@ class Server:
     ) -> Attempt:
         place, bundle = Place.of(self.folder, record.id), self._store.bundle(record.bundle)
         terms = read_terms(dict(record.spec))
+        helpers = self._members.place(terms, (), record.sites)
         frame = {"op": "deploy", "job": record.id, "attempt": record.attempts, "bundle": bundle}
         frame["revoked"] = self._revoked.latest()  # sites verify each other's keys for letters
         if terms.direct:
@@ -198,12 +199,13 @@ class Server:
             # The bundle in the store was verified when it was submitted.
             code = await asyncio.to_thread(place.open, bundle, self.kit, record.attempts, known=lambda manifest: True)
             return await launch(
-                place, code, role="server", name=self.kit.name, sites=sites,
+                place, code, role="server", name=self.kit.name, sites=sites, helpers=helpers,
                 on_lines=lambda lines: self._log(record.id, "server", lines),
             )  # fmt: skip
 
         return Attempt(
-            record.id, record.attempts, terms, sessions, place.checkpoints, PackedMessage(frame), start, running
+            record.id, record.attempts, terms, sessions, place.checkpoints, PackedMessage(frame), start, running,
+            frozenset(helpers.values()),
         )  # fmt: skip
 
     def _log(self, job: str, node: str, lines: list[str]) -> None:
@@ -211,11 +213,6 @@ class Server:
             if node == "server" or node in self._store.get(job).sites:
                 self._store.log(job, node, lines, now=time.time())
                 self._news.tell(job)
-
-    def _sites(self) -> list[str]:
-        """Return the sites on the operator's list and those that have connected; the list may be old or missing."""
-        met = self._known.read_text(encoding="utf-8").split() if self._known.exists() else []
-        return sorted(self._listed.among(frozenset(met)))
 
 
 def _greeting(frame: object, where: str) -> tuple[list[str], list[str], str]:

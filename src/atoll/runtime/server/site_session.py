@@ -38,6 +38,7 @@ class SiteSession:
 
     Attributes:
         name: the site's, from its certificate.
+        plays: what it plays in jobs, from its certificate, if it is a helper.
         holding: see above.
         kept: the jobs whose files it keeps now.
         direct: see above.
@@ -54,6 +55,7 @@ class SiteSession:
         direct: str = "",
     ) -> None:
         self.name = line.peer.name
+        self.plays = line.peer.plays
         self.line = line
         self.holding = holding
         self.kept = set(kept)

@@ -152,7 +152,7 @@ class SiteAttempt:
         )  # fmt: skip
         letters = await asyncio.to_thread(self._letter_key)
         self._process = await launch(
-            self._place, code, role="site", name=kit.name, data=self._post.data, grant=self._grant, on_lines=self._log,
+            self._place, code, role="site", name=kit.name, plays=kit.plays, data=self._post.data, grant=self._grant, on_lines=self._log,
             neighbours=sorted({*self._dialled, *self._awaited}), letters=letters.order(), on_life=partial(self._say, "starting"),
         )  # fmt: skip
         self._say("deployed")

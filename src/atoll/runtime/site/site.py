@@ -14,6 +14,7 @@ from atoll.core.persistence.files import write_bytes
 from atoll.core.requests.wire import pack_error
 from atoll.engines.link import LinkClosed
 from atoll.runtime.bundles.register import Register
+from atoll.runtime.identity import SITES
 from atoll.runtime.line import Backoff, Channel, Line, LineRefused, Settings, dial_line
 from atoll.runtime.provision import Kit
 from atoll.runtime.scheduling.amounts import Resources
@@ -39,8 +40,8 @@ class Site:
     """Runs a site until you stop it. You may kill it at any moment: the jobs go on with their next attempt.
 
     Args:
-        kit: the site's kit.
-        data: its data, as `atoll.runtime.worker.site_spec` gives it.
+        kit: the kit of the site or helper.
+        data: its data, as `atoll.runtime.worker.site_spec` gives it; a helper may have none.
         folder: its own: private states of jobs and, while they run, their code.
         resources: what jobs may use here.
         server: ``host:port`` in place of the kit's addresses.
@@ -64,7 +65,7 @@ class Site:
         gpus: tuple[str, ...] | None = None,
         direct: str | None = None,
     ) -> None:
-        kit.require("site")
+        kit.require(*SITES)
         self.kit = kit
         self.folder = folder
         self._dial = dialler(kit, server)

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from atoll.core.errors import AtollError, DataError
+from atoll.core.errors import AtollError, CompositionError, DataError
 from atoll.core.federation.federation import run_program
+from atoll.core.job import EDGE
 from atoll.core.requests.party import Roster
 from atoll.core.time.clock import Clock
 from atoll.core.world import World
@@ -48,6 +49,7 @@ class _Run:
     resume: bool
     secret_seed: int | None
     kept: Kept
+    helpers: Mapping[str, str]
 
 
 async def run_job(
@@ -62,6 +64,7 @@ async def run_job(
     on_start: Callable[[int], None] | None = None,
     report: bool = True,
     secret_seed: int | None = None,
+    helpers: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """Run one attempt of a job to its end.
 
@@ -76,6 +79,7 @@ async def run_job(
         on_start: called with the number of rounds that were already done.
         report: write the HTML report at the end.
         secret_seed: makes the islands' secrets reproducible in a test, and every privacy guarantee void.
+        helpers: party without clients -> the site that plays it.
 
     Returns:
         What the job reached, as in `atoll.runs.result_of`; with ``"result"`` if the program's result is short, plain
@@ -88,12 +92,19 @@ async def run_job(
     place = JobFolder(folder, source)
     if job.source is not None:  # the same in every attempt, wherever the bundle is unpacked
         job = job.model_copy(update={"source": SOURCE})
+    homes = dict(helpers or {})
     try:
         with keeping(job, place, resume=resume, on_record=on_record, on_start=on_start) as kept:
-            gathered = await gather(channels, place.sites_file, patience=job.patience, on_lost=job.on_lost)
+            gathered = await gather(
+                channels,
+                place.sites_file,
+                patience=job.patience,
+                on_lost=job.on_lost,
+                helpers=frozenset(homes.values()),
+            )
             await _dismiss({s: c for s, c in channels.items() if s not in gathered.present})
             present = {site: channels[site] for site in channels if site in gathered.present}
-            run = _Run(job, place, present, gathered, resume, secret_seed, kept)
+            run = _Run(job, place, present, gathered, resume, secret_seed, kept, homes)
             await _carry_out(run, listeners, report)
     except Exception as error:
         # Sites that still listen learn why; the others have ended.
@@ -121,12 +132,29 @@ async def _carry_out(run: _Run, listeners: tuple[Any, ...], report: bool) -> Non
         prepared = await asyncio.to_thread(job.prepare, remote)
     except DataError as error:
         raise error if remote.card is None else _naming_classes(error, remote.card, lone) from error
-    world = await _world(run, remote, job.others(len(remote)))
+    others = dict(job.others(len(remote)))
+    _require_helpers(run, others)
+    world = await _world(run, remote, others)
     world.registry.update({task.name: task for task in prepared.tasks})
     value, fed = await run_program(world, prepared.program)
     run.kept.finish(result_of_run(job, remote, prepared, value, fed, time.perf_counter() - begin))
     if report:
         await asyncio.to_thread(run.kept.report)
+
+
+def _require_helpers(run: _Run, others: Mapping[str, str]) -> None:
+    """Refuse a job whose terms say other helpers than it turns out to need.
+
+    Raises:
+        CompositionError: they differ.
+    """
+    needed = {name: role for name, role in others.items() if role != EDGE}
+    if run.job.helpers is not None and run.job.helpers != needed:
+        raise CompositionError(
+            f"helpers={dict(run.job.helpers)}, and for {len(run.gathered.names)} clients the job needs {needed}",
+            where=f"job {run.job.name!r}",
+            remedy="let `Job.helpers` say what `Job.others` needs, whatever the number of clients",
+        )
 
 
 async def _population(run: _Run, job: Job) -> tuple[RemoteIslands, Mapping[str, Sequence[str]]]:
@@ -176,15 +204,16 @@ async def _world(run: _Run, remote: RemoteIslands, others: Mapping[str, str]) ->
     """Tell the sites who takes part, wait until they can begin, and create the world."""
     names, seed = run.gathered.names, run.job.seed
     rendezvous = Rendezvous(
-        names, run.gathered.sizes, remote.card, seed, dict(others), run.secret_seed, run.gathered.letters
+        names, run.gathered.sizes, remote.card, seed, dict(others), run.secret_seed, run.gathered.letters, run.helpers
     )
     await tell_all(run.channels, rendezvous.packed())
-    lost = await until_ready(run.channels, patience=run.job.patience, on_lost=run.job.on_lost)
+    required = frozenset(run.helpers.values())
+    lost = await until_ready(run.channels, patience=run.job.patience, on_lost=run.job.on_lost, helpers=required)
     links = {site: channel for site, channel in run.channels.items() if site not in lost}
     absent = {site: _Absent(site) for site in run.gathered.hellos if site not in links}
     engine = Network(
-        {**links, **absent}, run.gathered.placement, patience=run.job.patience, on_lost=run.job.on_lost,
-        direct=run.job.direct,
+        {**links, **absent}, [*run.gathered.placement, *(run.helpers.get(name, "") for name in others)],
+        patience=run.job.patience, on_lost=run.job.on_lost, required=required, direct=run.job.direct,
     )  # fmt: skip
     return World(
         remote, engine, roster=Roster(list(names), others=dict(others)), seed=seed, clock=Clock(virtual=False),

@@ -82,7 +82,8 @@ async def serve_job(
                     where="roster",
                     remedy="a seed for secrets is for tests without kits: check what runs at the server",
                 )
-            sealing = VirtualSealing() if letters is None else letters.sealing(rendezvous.letters)
+            homes = await asyncio.to_thread(_homes, job, data, rendezvous)
+            sealing = VirtualSealing() if letters is None else letters.sealing(rendezvous.letters, homes)
             neighbours = {} if links is None else await links()
             named = NamedResults() if results is None else results
             engine = await asyncio.to_thread(
@@ -127,10 +128,11 @@ def _engine(
 ) -> SiteEngine:
     roster = Roster(list(rendezvous.names), others=rendezvous.others)
     mine = [roster.position(name) for name in data.names]
+    others = {party: data.own for party, site in rendezvous.helpers.items() if site == data.site}
     remote = RemoteIslands(rendezvous.names, rendezvous.sizes, rendezvous.card)
     registry = named_objects(job, remote, data)
     rows = _in_agreed_codes(data, rendezvous)
-    population = SitePopulation(list(rendezvous.names), rendezvous.sizes, mine, rows)
+    population = SitePopulation(list(rendezvous.names), rendezvous.sizes, mine, rows, others)
     executor = Executor(
         roster, population, data.policy or AllowAll(), secret_seed=rendezvous.secret, sealing=sealing, named=named
     )
@@ -146,6 +148,27 @@ def _engine(
     return SiteEngine(channel, host, registry, neighbours=neighbours)
 
 
+def _homes(job: JobConfig, data: SiteData, rendezvous: Rendezvous) -> dict[str, tuple[str, str]]:
+    """Party without clients -> the site that plays it, and its role. The parties are the job's own, and what is played here is what the kit says.
+
+    Raises:
+        PolicyError: the server tells otherwise.
+    """
+    said, needed = dict(rendezvous.others), dict(job.made(checking=True).others(len(rendezvous.names)))
+    here = sorted({said.get(party, "nothing") for party, site in rendezvous.helpers.items() if site == data.site})
+    if said != needed or not rendezvous.helpers.keys() <= said.keys():
+        what = f"the server says that the job's further parties are {said}, and they are {needed}"
+    elif here != ([data.plays] if data.plays else []):
+        what = (
+            f"the server has this site play {', '.join(here) or 'nothing'}, and its kit says {data.plays or 'nothing'}"
+        )
+    else:
+        return {party: (site, said[party]) for party, site in rendezvous.helpers.items()}
+    raise PolicyError(
+        what, where="roster", remedy="look at what runs at the server; use the same version of Atoll everywhere"
+    )
+
+
 def named_objects(job: JobConfig, remote: RemoteIslands, data: SiteData | None = None) -> Mapping[str, Any]:
     """Return the tasks that a job's requests name, as the simulator registers them.
 
@@ -158,7 +181,7 @@ def named_objects(job: JobConfig, remote: RemoteIslands, data: SiteData | None =
         AtollError: the parts do not fit together, or the model does not fit the data.
     """
     prepared = job.made().prepare(remote)
-    if data is not None:
+    if data is not None and data.names:
         _require_fit(prepared, data)
     return {task.name: task for task in prepared.tasks}
 

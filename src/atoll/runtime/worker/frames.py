@@ -3,8 +3,8 @@
 ```
 site   {"pulse": true} ...                                     while it loads its data
 site   {"hello": {"parties": [names], "sizes": [rows], "card": {...} or None, "letters": {...} or None}}     or {"error": ...}
-server {"roster": [names], "sizes": [rows], "others": {name: role}, "card": {...} or None, "seed", "secret",
-        "letters": {site: {...}}}     or {"error": ...}
+server {"roster": [names], "sizes": [rows], "others": {name: role}, "helpers": {name: site}, "card": {...} or None, "seed",
+        "secret", "letters": {site: {...}}}     or {"error": ...}
 site   {"ready": true}                                         or {"error": ...}
 ```
 """
@@ -35,7 +35,7 @@ class Hello:
     """What a site says about itself.
 
     Attributes:
-        parties: names of its clients: the site's name, or ``site/client``.
+        parties: names of its clients: the site's name, or ``site/client``; a helper has none.
         sizes: rows of each.
         card: what a server must know of the data, if the clients' data has a common form.
         letters: its key for the letters of this job. It is signed again in each attempt, so it is not part of what a
@@ -67,10 +67,9 @@ class Hello:
             parties = tuple(_text(name) for name in tree["parties"])
             sizes = tuple(int(n) for n in np.asarray(tree["sizes"], dtype=np.int64))
             if (
-                not parties
-                or len(parties) > MOST_PARTIES
+                len(parties) > MOST_PARTIES
                 or len(parties) != len(sizes)
-                or not 0 <= min(sizes) <= max(sizes) <= MOST_ROWS
+                or not all(0 <= size <= MOST_ROWS for size in sizes)
             ):
                 raise ValueError(f"{len(parties)} parties and {len(sizes)} sizes")
             card, letters = tree["card"], tree.get("letters")
@@ -92,6 +91,7 @@ class Rendezvous:
         others: further parties, name -> role, after the clients.
         secret: makes the islands' secrets reproducible in a test, and every privacy guarantee void.
         letters: site -> its key for the letters of this job.
+        helpers: further party -> the site that plays it; not those that live at the server.
     """
 
     names: tuple[str, ...]
@@ -101,6 +101,7 @@ class Rendezvous:
     others: Mapping[str, str] = field(default_factory=dict)
     secret: int | None = None
     letters: Mapping[str, SignedKey] = field(default_factory=dict)
+    helpers: Mapping[str, str] = field(default_factory=dict)
 
     def packed(self) -> dict[str, Any]:
         """Return it as it travels."""
@@ -108,6 +109,7 @@ class Rendezvous:
             "roster": list(self.names),
             "sizes": np.asarray(self.sizes, dtype=np.int64),
             "others": dict(self.others),
+            "helpers": dict(self.helpers),
             "card": None if self.card is None else self.card.packed(),
             "seed": self.seed,
             "secret": self.secret,
@@ -124,10 +126,15 @@ class Rendezvous:
         raise_if_error(tree, where)
         try:
             hello = Hello.unpack({"parties": tree["roster"], "sizes": tree["sizes"], "card": tree["card"]}, where)
+            if not hello.parties:
+                raise ValueError("nobody")
             others = {_text(name): _text(role) for name, role in tree["others"].items()}
+            helpers = {_text(name): _text(site) for name, site in tree["helpers"].items()}
             secret = None if tree["secret"] is None else int(tree["secret"])
             letters = {_text(site): SignedKey.unpack(signed, where) for site, signed in tree["letters"].items()}
-            return Rendezvous(hello.parties, hello.sizes, hello.card, int(tree["seed"]), others, secret, letters)
+            return Rendezvous(
+                hello.parties, hello.sizes, hello.card, int(tree["seed"]), others, secret, letters, helpers
+            )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             if isinstance(error, AtollError):
                 raise
@@ -159,12 +166,16 @@ def raise_if_error(tree: Any, where: str) -> None:
         raise type(error)(error.what, where=place, remedy=error.remedy)
 
 
-def require_own_names(site: str, hello: Hello) -> None:
-    """Refuse a site that claims parties other than its own.
+def require_own_names(site: str, hello: Hello, helper: bool = False) -> None:
+    """Refuse a site that claims parties other than its own, or none; a helper must have none.
 
     Raises:
-        MessageError: a party's name is neither the site's name nor begins with ``site/``, or it appears twice.
+        MessageError: a party's name is neither the site's name nor begins with ``site/``, or it appears twice; or there
+            are no parties, or a helper has some.
     """
+    if bool(hello.parties) == helper:
+        why = "a helper has no clients" if helper else "a site has one at least"
+        raise _refused("a hello", f"site {site!r}", ValueError(f"{len(hello.parties)} parties, and {why}"))
     seen: set[str] = set()
     for name in hello.parties:
         if (name != site and not name.startswith(f"{site}/")) or name in seen:

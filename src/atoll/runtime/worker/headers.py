@@ -39,19 +39,20 @@ _LOOKED_AT = 10_000
 _TABLES = (".csv", ".csv.gz", ".parquet")
 
 
-def look_at_headers(spec: Mapping[str, Any], name: str) -> None:
+def look_at_headers(spec: Mapping[str, Any], name: str, helper: bool = False) -> None:
     """Refuse data whose settings, column names or arrays cannot be right, before any job starts; a job then checks the rows.
 
     Args:
         spec: the result of ``site_spec``.
         name: the site's name.
+        helper: whether it may have no data.
 
     Raises:
         DataError: an unknown setting or column, no target, no array of features, or a file that may not be read.
         ConfigError: a YAML file that cannot be read.
     """
     try:
-        spec = settings_of(spec, name)
+        spec = settings_of(spec, name, helper)
         policy_of_site(spec, name)
         paths = [Path(part) for part in str(spec.get("path") or "").split(",") if part]
         if len(paths) == 1:

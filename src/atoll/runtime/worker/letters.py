@@ -18,7 +18,7 @@ from atoll.core.errors import IdentityError, LetterError, MessageError
 from atoll.core.persistence.files import write_bytes
 from atoll.core.sealing import RealSealing
 from atoll.core.sealing.hpke import KEY, public_of
-from atoll.runtime.identity import Credentials, admit
+from atoll.runtime.identity import HELPER, Credentials, admit
 from atoll.runtime.provision.revocations import read_list
 from atoll.runtime.signatures import fits, require_issued, sign
 
@@ -127,31 +127,40 @@ class LetterKey:
         signed = SignedKey.unpack(order["signed"], "order")
         return cls(**words, signed=signed, private=(state / KEY_FILE).read_bytes())
 
-    def sealing(self, told: Mapping[str, SignedKey]) -> RealSealing:
+    def sealing(
+        self, told: Mapping[str, SignedKey], helpers: Mapping[str, tuple[str, str]] | None = None
+    ) -> RealSealing:
         """Return what seals and opens at this site.
 
         Args:
             told: site -> its key, as the server sent it.
+            helpers: party without clients -> its site, as the server says, and its role, as the job says.
         """
-        return RealSealing(SiteKeys(self, told), f"project {self.project} job {self.job}")
+        return RealSealing(SiteKeys(self, told, helpers), f"project {self.project} job {self.job}")
 
 
 class SiteKeys:
     """The keys of a job as one site has them; see `atoll.core.sealing.Keys`. A key of another site is verified when it is first needed.
 
+    Whether a site may play a helper's party stands in its certificate: there the server's word is not enough.
+
     Args:
         own: the site's own.
         told: site -> its key, as the server sent it.
+        helpers: party without clients -> its site and its role.
     """
 
-    def __init__(self, own: LetterKey, told: Mapping[str, SignedKey]) -> None:
+    def __init__(
+        self, own: LetterKey, told: Mapping[str, SignedKey], helpers: Mapping[str, tuple[str, str]] | None = None
+    ) -> None:
         self._own = own
         self._told = told
-        self._verified: dict[str, bytes] = {}
+        self._helpers = dict(helpers or {})
+        self._verified: dict[tuple[str, str], bytes] = {}
 
     def private(self, party: str) -> bytes:
         """Return the site's own key, for its own parties."""
-        if _site_of(party) != self._own.site:
+        if self._home(party)[0] != self._own.site:
             raise LetterError(
                 f"{party} is not a party of site {self._own.site!r}", remedy="check who relayed the letter"
             )
@@ -163,14 +172,18 @@ class SiteKeys:
         Raises:
             LetterError: the site has sent none, or it is refused.
         """
-        site = _site_of(party)
+        site, role = self._home(party)
         if site == self._own.site:
             return self._own.signed.public
-        if site not in self._verified:
-            self._verified[site] = self._trusted(site)
-        return self._verified[site]
+        if (site, role) not in self._verified:
+            self._verified[site, role] = self._trusted(site, role)
+        return self._verified[site, role]
 
-    def _trusted(self, site: str) -> bytes:
+    def _home(self, party: str) -> tuple[str, str]:
+        """The site of a party, and what it plays: a helper's; else its own name, or what stands before the stroke. No site's name has one."""
+        return self._helpers.get(party, (party.partition("/")[0], ""))
+
+    def _trusted(self, site: str, role: str) -> bytes:
         own, told = self._own, self._told.get(site)
         if told is None:
             raise LetterError(
@@ -186,7 +199,9 @@ class SiteKeys:
             )
         try:
             revoked = read_list(own.revoked, own.ca, "the newest revocation list").serials
-            admit(told.certificate, project=own.project, roles=("site",), name=site, revoked=revoked.__contains__)
+            kind = (HELPER,) if role else ("site",)
+            gone = revoked.__contains__
+            admit(told.certificate, project=own.project, roles=kind, name=site, plays=role, revoked=gone)
             require_issued(told.certificate, own.ca)
             text = _text(own.project, own.job, site, told.public)
             good = fits(_PURPOSE, text, told.signature, told.certificate)
@@ -200,11 +215,6 @@ class SiteKeys:
 def _text(project: str, job: str, site: str, public: bytes) -> bytes:
     """Return the text to sign."""
     return M.encode([project, job, site, public])
-
-
-def _site_of(party: str) -> str:
-    """Return the site of a party: its whole name, or the part before the slash. No site's name has a slash."""
-    return party.partition("/")[0]
 
 
 def _refuse(site: str, why: str, remedy: str, cause: Exception | None = None) -> NoReturn:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,20 @@ from atoll.core.requests.cohort import Population
 __all__ = ["SitePopulation"]
 
 
+class _Here(dict[str, Any]):
+    """Data of the parties without clients that live at this site."""
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Those of one.
+
+        Raises:
+            PolicyError: the party is at another site.
+        """
+        if name not in self:
+            raise _elsewhere(name)
+        return super().get(name, default)
+
+
 class SitePopulation:
     """All clients of a job by position; only those of this site have data here.
 
@@ -22,12 +36,21 @@ class SitePopulation:
         sizes: rows of each, ``(clients,)``.
         mine: positions of this site's clients, in the order of ``data``.
         data: their rows.
+        others: data of the parties without clients that live here: nobody's, but at a helper.
     """
 
-    def __init__(self, names: Sequence[str], sizes: ArrayLike, mine: Sequence[int], data: Population) -> None:
+    def __init__(
+        self,
+        names: Sequence[str],
+        sizes: ArrayLike,
+        mine: Sequence[int],
+        data: Population,
+        others: Mapping[str, Any] | None = None,
+    ) -> None:
         self.names = names
         self.sizes: NDArray[np.int64] = np.asarray(sizes, dtype=np.int64)
         self.data = data
+        self.others = _Here(others or {})
         self._local = {int(position): i for i, position in enumerate(mine)}
         if hasattr(data, "gather"):
             self.gather = self._gather
@@ -50,9 +73,13 @@ class SitePopulation:
 
     def _here(self, i: int) -> int:
         if int(i) not in self._local:
-            raise PolicyError(
-                f"the data of {self.names[i]!r} are not at this site",
-                where="site",
-                remedy="ask the site that has them; a task sees its own island only",
-            )
+            raise _elsewhere(self.names[i])
         return self._local[int(i)]
+
+
+def _elsewhere(name: str) -> PolicyError:
+    return PolicyError(
+        f"the data of {name!r} are not at this site",
+        where="site",
+        remedy="ask the site that has them; a task sees its own island only",
+    )

@@ -12,8 +12,10 @@ results  at a site: folder of the named results that stay there, of all its jobs
 state    the job's own folder, which outlives the attempt
 error    file that takes the error of an attempt that would fail again
 spool    folder for large messages in transit
-data     at a site: its data, as ``site_spec`` gives them
+data     at a site: its data, as ``site_spec`` gives them; a helper may have none
+plays    at a helper: its role
 sites    at the server: the names of the channels that the front opens, one a site
+helpers  at the server: party -> the site that plays it, of those that have no clients
 neighbours  at a site: the other sites to which there may be a channel
 letters  at a site: the result of `LetterKey.order`, or None: then letters are not encrypted
 ```
@@ -193,7 +195,7 @@ async def _site(order: Mapping[str, Any], opened: asyncio.Queue[Channel]) -> Non
         job, name = await asyncio.to_thread(load_job, order["job"]), str(order["name"])
     named = NamedResults(Path(order["results"]), str(order["id"]))
     await serve_job(
-        channels["server"], job, lambda: load_site_data(order["data"], name), state,
+        channels["server"], job, lambda: load_site_data(order["data"], name, str(order.get("plays", ""))), state,
         results=named, links=links, letters=letters,
     )  # fmt: skip
 
@@ -201,8 +203,8 @@ async def _site(order: Mapping[str, Any], opened: asyncio.Queue[Channel]) -> Non
 def _require_allowed(order: Mapping[str, Any], source: Path | None) -> None:
     """Refuse a job's own code, where the site's policy does, before any of it is imported."""
     if order["data"]:
-        name = str(order["name"])
-        require_allowed(settings_of(order["data"], name), name, Path(order["job"]), source)
+        name, helper = str(order["name"]), bool(order.get("plays"))
+        require_allowed(settings_of(order["data"], name, helper), name, Path(order["job"]), source)
 
 
 async def _until(names: set[str], channels: dict[str, Channel], opened: asyncio.Queue[Channel]) -> None:
@@ -216,7 +218,8 @@ async def _server(order: Mapping[str, Any], source: Path | None, opened: asyncio
     job = await asyncio.to_thread(load_job, order["job"])
     channels: dict[str, Channel] = {}
     await _until(set(order["sites"]), channels, opened)
-    await run_job(channels, job, Path(order["state"]), resume=True, source=source)
+    helpers = {str(party): str(site) for party, site in order.get("helpers", {}).items()}
+    await run_job(channels, job, Path(order["state"]), resume=True, source=source, helpers=helpers)
 
 
 def _leave(code: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -56,7 +56,12 @@ class Gathered:
 
 
 async def gather(
-    channels: Mapping[str, Any], record: Path, *, patience: float = 600.0, on_lost: OnLost = "fail"
+    channels: Mapping[str, Any],
+    record: Path,
+    *,
+    patience: float = 600.0,
+    on_lost: OnLost = "fail",
+    helpers: Collection[str] = (),
 ) -> Gathered:
     """Read every site's hello, and check that it matches what the site said when the job began.
 
@@ -65,16 +70,17 @@ async def gather(
         record: the file that records what they said at first.
         patience: seconds without a sign of life after which a site is lost.
         on_lost: what happens then: the job fails, or goes on without the site.
+        helpers: the sites without clients; the job never goes on without one of them.
 
     Raises:
         JobError: a site is lost, or none is left.
         CheckpointError: a site is missing that the job began with, or came back with other parties or data.
         AtollError: a site's own error.
     """
-    heard = await asyncio.gather(*(_hello(site, channel, patience, on_lost) for site, channel in channels.items()))
+    heard = await asyncio.gather(*(_hello(s, c, patience, on_lost, s in helpers) for s, c in channels.items()))
     hellos = {site: hello for site, hello in zip(channels, heard, strict=True) if hello is not None}
     if not record.exists():
-        if not hellos:
+        if not hellos.keys() - set(helpers):
             raise JobError("no site is left", where="job", remedy="see the sites' logs, then submit again")
         ordered = {site: hellos[site] for site in sorted(hellos, key=_natural)}
         write_message(record, [[site, hello.packed()] for site, hello in ordered.items()])
@@ -84,27 +90,30 @@ async def gather(
         if site in first:
             _require_same(site, first[site], hello)
     gone = [site for site in first if site not in hellos]
-    if gone and (on_lost == "fail" or len(gone) == len(first)):
+    needed = [site for site in gone if on_lost == "fail" or not first[site].parties]
+    if needed or (gone and set(gone) >= {site for site, hello in first.items() if hello.parties}):
         raise CheckpointError(
-            f"site {gone[0]!r} is missing, and the job began with it",
+            f"site {[*needed, *gone][0]!r} is missing, and the job began with it",
             where="job",
-            remedy="bring the site back, or set on_lost: drop to go on without it",
+            remedy="bring the site back, or set on_lost: drop to go on without it"
+            if first[[*needed, *gone][0]].parties
+            else "bring the helper back: no job goes on without one",
         )
     renewed = {site: replace(hello, letters=hellos.get(site, hello).letters) for site, hello in first.items()}
     return Gathered(renewed, frozenset(site for site in hellos if site in first))
 
 
-async def _hello(site: str, channel: Any, patience: float, on_lost: OnLost) -> Hello | None:
+async def _hello(site: str, channel: Any, patience: float, on_lost: OnLost, helper: bool) -> Hello | None:
     where = f"site {site!r}"
     try:
         frame = await _heard(channel, patience)
     except (LinkClosed, TimeoutError) as error:
-        if on_lost == "drop":
+        if on_lost == "drop" and not helper:
             return None
         raise _lost(where, error, patience, "before it had loaded its data") from error
     raise_if_error(frame, where)
     hello = Hello.unpack(frame.get("hello"), where)
-    require_own_names(site, hello)
+    require_own_names(site, hello, helper)
     return hello
 
 
@@ -172,8 +181,14 @@ async def tell_all(channels: Mapping[str, Any], frame: Any) -> None:
     await asyncio.gather(*(tell(channel) for channel in channels.values()))
 
 
-async def until_ready(channels: Mapping[str, Any], *, patience: float = 600.0, on_lost: OnLost = "fail") -> set[str]:
-    """Wait until every site can begin; return those that are lost.
+async def until_ready(
+    channels: Mapping[str, Any],
+    *,
+    patience: float = 600.0,
+    on_lost: OnLost = "fail",
+    helpers: Collection[str] = (),
+) -> set[str]:
+    """Wait until every site can begin; return those that are lost. No job goes on without a helper.
 
     Raises:
         JobError: a site is lost.
@@ -185,7 +200,7 @@ async def until_ready(channels: Mapping[str, Any], *, patience: float = 600.0, o
         try:
             frame = await _heard(channel, patience)
         except (LinkClosed, TimeoutError) as error:
-            if on_lost == "fail":
+            if on_lost == "fail" or site in helpers:
                 raise _lost(f"site {site!r}", error, patience, "before the work began") from error
             lost.add(site)
             return

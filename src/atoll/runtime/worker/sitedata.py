@@ -19,7 +19,7 @@ from atoll.runs.registries import HOME
 from .cards import DataCard, card_of
 from .formats import load_arrays, load_tables
 from .policies import policy_of_site
-from .words import SETTINGS, settings_of, site_spec
+from .words import SETTINGS, WAYS, settings_of, site_spec
 
 if TYPE_CHECKING:
     from atoll.core.requests.policy import SitePolicy
@@ -40,6 +40,8 @@ class SiteData:
         sizes: rows of each.
         card: what a server must know; ``None`` for data of your own kind.
         policy: what it requires; ``None`` is nothing.
+        plays: the role of a helper, which has no clients.
+        own: a helper's data.
     """
 
     site: str
@@ -48,14 +50,17 @@ class SiteData:
     sizes: tuple[int, ...]
     card: DataCard | None
     policy: SitePolicy | None = None
+    plays: str = ""
+    own: Any = None
 
 
-def load_site_data(spec: str | Mapping[str, Any], name: str) -> SiteData:
+def load_site_data(spec: str | Mapping[str, Any], name: str, plays: str = "") -> SiteData:
     """Load a site's data.
 
     Args:
         spec: the result of ``site_spec``, or the words it takes.
         name: the site's name; its one client has the same name, and several are named ``name/client``.
+        plays: the role of a helper, which may have no data.
 
     Raises:
         DataError: the data cannot be loaded or used; the error names file and column.
@@ -63,9 +68,13 @@ def load_site_data(spec: str | Mapping[str, Any], name: str) -> SiteData:
     """
     given = site_spec(spec) if isinstance(spec, str) else dict(spec)
     try:
-        given = settings_of(given, name)
+        given = settings_of(given, name, bool(plays))
+        policy = policy_of_site(given, name)
+        if plays:
+            own = _made(given)[0] if any(given.get(way) for way in WAYS) else None
+            return SiteData(name, (), Community({}), (), None, policy, plays, own)
         made, categories = _made(given)
-        return replace(_of(made, categories, name), policy=policy_of_site(given, name))
+        return replace(_of(made, categories, name), policy=policy)
     except AtollError as error:
         where = f"data of site {name!r}" if error.where is None else f"data of site {name!r}, {error.where}"
         raise type(error)(error.what, where=where, remedy=error.remedy) from error

@@ -8,11 +8,14 @@ from typing import Any
 
 from atoll.core.errors import DataError, nearest
 
-__all__ = ["SETTINGS", "check_settings", "from_yaml", "settings_of", "site_spec"]
+__all__ = ["SETTINGS", "WAYS", "check_settings", "from_yaml", "settings_of", "site_spec"]
 
 SETTINGS = ("path", "target", "task", "features", "drop", "categories", "delimiter", "decimal", "encoding",
             "source", "partition", "corruptions", "corruption_seed", "factory", "arguments", "folder", "policy")  # fmt: skip
 """Keys of a mapping that describes a site's data; ``policy`` is what the site requires."""
+
+WAYS = ("path", "source", "factory")
+"""Those of them that say where the data are."""
 
 
 def site_spec(
@@ -59,8 +62,8 @@ def _is_factory(data: str, base: Path) -> bool:
     return bool(colon) and all(word.isidentifier() for word in words) and not (base / data).exists()
 
 
-def check_settings(given: Mapping[str, Any], name: str) -> None:
-    """Refuse unknown settings, and data that is given in no way or in two ways.
+def check_settings(given: Mapping[str, Any], name: str, helper: bool = False) -> None:
+    """Refuse unknown settings, and data that is given in no way or in two ways; a helper need not give any.
 
     Raises:
         DataError: it names the setting.
@@ -72,8 +75,8 @@ def check_settings(given: Mapping[str, Any], name: str) -> None:
                 where=f"data of site {name!r}",
                 remedy=f"use {', '.join(SETTINGS)}",
             )
-    ways = [key for key in ("path", "source", "factory") if given.get(key)]
-    if len(ways) != 1:
+    ways = [key for key in WAYS if given.get(key)]
+    if len(ways) != 1 and not (helper and not ways):
         raise DataError(
             f"{' and '.join(ways) if ways else 'none of path, source and factory'} given",
             where=f"data of site {name!r}",
@@ -81,19 +84,19 @@ def check_settings(given: Mapping[str, Any], name: str) -> None:
         )
 
 
-def settings_of(given: Mapping[str, Any], name: str) -> dict[str, Any]:
+def settings_of(given: Mapping[str, Any], name: str, helper: bool = False) -> dict[str, Any]:
     """Return the settings themselves: those of the YAML file that the words name, or the words.
 
     Raises:
         DataError: unknown settings, or data that is given in no way or in two ways.
         ConfigError: a file that cannot be read.
     """
-    check_settings(given, name)
+    check_settings(given, name, helper)
     first = Path(str(given.get("path") or "").split(",")[0])
     if not is_yaml(first):
         return dict(given)
     tree = from_yaml(first, given)
-    check_settings(tree, name)
+    check_settings(tree, name, helper)
     return tree
 
 

@@ -6,7 +6,7 @@ import asyncio
 import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from atoll.core.errors import SessionError, TaskError
 from atoll.core.requests.request import TaskResult, cut_off
@@ -40,7 +40,7 @@ class Conversations:
         sites: where the parties of roles live.
         choices: of the engine; which sites spoke directly is noted there.
         note_events: takes what the party at a position has spent.
-        on_lost: what happens when a site is lost: the program fails, or goes on without its roles.
+        spares: whether the program goes on without the roles of a lost site.
         direct: let roles speak over links between their sites, where there are any.
     """
 
@@ -50,13 +50,13 @@ class Conversations:
         choices: dict[str, Any],
         note_events: Callable[[Any, int], None],
         *,
-        on_lost: Literal["fail", "drop"],
+        spares: Callable[[SiteLink], bool],
         direct: bool,
     ) -> None:
         self._sites = sites
         self._choices = choices
         self._note_events = note_events
-        self._on_lost = on_lost
+        self._spares = spares
         self._direct = direct
         self._opened: RunContext | None = None
         self._talks: dict[int, Talk] = {}
@@ -175,7 +175,8 @@ class Conversations:
         try:
             await self._meet(session, site_links, talk, start)
         except TaskError:
-            if self._on_lost == "fail" or all(site_link.alive for site_link in site_links):
+            dead = [site_link for site_link in site_links if not site_link.alive]
+            if not dead or not all(map(self._spares, dead)):
                 raise
             return False
         return True
@@ -261,7 +262,8 @@ class Conversations:
             talk.cut.add(role)
             return cut_off(position, "late", self._world.clock.now())
         except TaskError:
-            if self._on_lost == "fail" or self._sites.of(position).alive:
+            site_link = self._sites.of(position)
+            if not self._spares(site_link) or site_link.alive:
                 raise
             talk.cut.add(role)
             return cut_off(position, "lost", self._world.clock.now())
