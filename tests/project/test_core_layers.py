@@ -6,7 +6,8 @@ import pytest
 from sources import ROOT, imports, modules
 
 LAYERS = (
-    ("errors", "lazy", "rooms", "capability", "overview"),
+    ("errors", "rooms", "capability", "overview"),
+    ("lazy",),
     ("extras", "validation", "message", "time"),
     ("algebra",),
     ("persistence",),

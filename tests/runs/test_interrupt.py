@@ -102,7 +102,7 @@ def test_a_second_ctrl_c_stops_at_once():
             signal.raise_signal(signal.SIGINT)
             signal.raise_signal(signal.SIGINT)
 
-    with pytest.raises(KeyboardInterrupt, match="^$"):
+    with pytest.raises(KeyboardInterrupt, match=r"^$"):
         atoll.simulate(job(50, twice), ISLANDS, engine="inline")
 
 
