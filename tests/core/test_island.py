@@ -163,7 +163,7 @@ def test_a_policy_sees_single_replies_of_a_vectorised_sum():
         await fed.sum(fed.parties, scale, {"w": np.ones(2)})
 
     run_in(World(Community([1.0]), Vectorised()), program)
-    with pytest.raises(QuorumError, match="first client-0: nothing leaves"):
+    with pytest.raises(QuorumError, match="first client-0: refused by its policy: nothing leaves"):
         run_in(World(Community([1.0]), Vectorised(), policy=Nothing()), program)
 
 

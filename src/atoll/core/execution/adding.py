@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .. import message as M
-from ..algebra.aggregate import kept_apart, merge_totals
+from ..algebra.aggregate import merge_totals
 from ..errors import MessageError, PolicyError
 from ..persistence.states import States
 from ..requests.request import PartialSum
-from .blocks import too_large
+from .admission import refused
 from .memory import StageMemory
-from .summands import aggregates_of, summands
+from .summands import aggregates_of, measured
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -85,7 +84,7 @@ class Adding:
         """Return the size of the reply, or ``None`` if it is kept out."""
         request, folded = self.request, self.folded
         if isinstance(reply.error, PolicyError):
-            folded.rejected[reply.party] = str(reply.error)
+            folded.rejected[reply.party] = refused(reply.error)
             return None
         if reply.error is not None:
             folded.errors[reply.party] = reply.error
@@ -98,25 +97,18 @@ class Adding:
         except MessageError as error:
             folded.errors[reply.party] = error
             return None
-        made = summands(request, aggregates, key, memory)
-        self.spending.add([reply.party], made.encoded)
-        if made.rejected:
-            folded.rejected[reply.party] = made.rejected
-            return None
         # Without an encoding, the size is the one that the party computed.
         plain = not (request.uplink or reply.mail or reply.notes) and all(
             type(a.weight) is float for a in aggregates.values()
         )
-        nbytes = reply.nbytes if plain and reply.nbytes else M.nbytes(made.wires)
-        largest = self.largest(reply.party)
-        if largest is not None and nbytes > largest:
-            folded.rejected[reply.party] = too_large(nbytes, largest)
+        nbytes = reply.nbytes if plain else 0
+        made = measured(request, aggregates, key, memory, self.largest(reply.party), nbytes)
+        self.spending.add([reply.party], made.encoded)
+        if made.rejected:
+            folded.rejected[reply.party] = made.rejected
             return None
-        part = made.totals
-        if request.apart:
-            part = {name: kept_apart(total, reply.party) for name, total in part.items()}
-        folded.totals = merge_totals([folded.totals, part])
-        return nbytes
+        folded.totals = merge_totals([folded.totals, made.totals])
+        return made.nbytes
 
     def finish(self, others: PartialSum | None = None, order: NDArray[np.int64] | None = None) -> PartialSum:
         """Return the sums, after recording what the stages release.

@@ -18,8 +18,9 @@ from ..requests.chain import SentBlock
 from ..requests.context import seeds_for
 from ..requests.request import PartialSum, Request
 from ..requests.task import Batch, Summed
+from .admission import not_finite, not_finite_total, oversize, refused, unfit
 from .memory import StageMemory
-from .summands import not_finite, not_finite_total, place_of, summands
+from .summands import measured
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from ..requests.cohort import Cohort
     from .spending import UplinkSpending
 
-__all__ = ["ReplyBlock", "fold_batches", "too_large"]
+__all__ = ["ReplyBlock", "fold_batches"]
 
 
 def fold_batches(
@@ -88,11 +89,6 @@ def fold_batches(
     folded.senders = positions[kept]
     folded.nbytes = sizes[kept]
     return folded
-
-
-def too_large(nbytes: int, most: int) -> str:
-    """The reason for rejecting a reply that its party's policy finds too large."""
-    return f"refused by its policy: a reply of {nbytes} bytes is larger than {most}"
 
 
 def _cohort_order(total: Total, order: list[NDArray[np.int64]]) -> Total:
@@ -177,13 +173,13 @@ class ReplyBlock:
         coded = {name: block.aggregate for name, block in self._through(remembered).items()}
         totals = {name: aggregate.block_totals() for name, aggregate in coded.items()}
         if not all(_finite(total.value) and np.isfinite(total.weight).all() for total in totals.values()):
-            self._reject(coded, rejected, "is not finite once encoded" if chain else "is not finite")
+            self._reject(coded, rejected, encoded=bool(chain))
         return totals if self.keep.all() else {name: _kept(total, self.keep) for name, total in totals.items()}
 
     def _look(self, rejected: dict[int, str]) -> None:
         """Keep out non-finite replies before they are encoded: a stage might turn them into finite numbers."""
         if self.request.uplink and not all(_finite(a.value) for a in self.reply.values()):
-            self._reject(self.reply, rejected, "is not finite")
+            self._reject(self.reply, rejected)
         self.encoded = self.keep.copy()
 
     def fold(self, remembered: StateTable, rejected: dict[int, str]) -> Totals:
@@ -197,7 +193,7 @@ class ReplyBlock:
             coded = {name: block.aggregate for name, block in blocks.items()}
             totals = self._sum(coded)
             if any(self._unfit(coded[name], total) for name, total in totals.items()):
-                self._reject(coded, rejected, "is not finite once encoded" if chain else "is not finite")
+                self._reject(coded, rejected, encoded=bool(chain))
                 totals = self._sum(coded)
             return totals
         return merge_totals(self._each(remembered, rejected))
@@ -251,8 +247,10 @@ class ReplyBlock:
         if self.limits is None:
             return
         for i in np.flatnonzero(self.keep & (self.nbytes > self.limits)).tolist():
-            self.keep[i] = False
-            rejected[int(self.positions[i])] = too_large(int(self.nbytes[i]), int(self.limits[i]))
+            error = oversize(int(self.nbytes[i]), int(self.limits[i]))
+            if error is not None:
+                self.keep[i] = False
+                rejected[int(self.positions[i])] = refused(error)
 
     def _sum(self, reply: dict[str, Aggregate]) -> Totals:
         if not self.keep.any():
@@ -276,15 +274,14 @@ class ReplyBlock:
         weight = float(sum(row.weight for row in rows))
         return Total("parts", [row.value[0] for row in rows], weight, len(rows), aggregate.role)
 
-    def _reject(self, reply: dict[str, Aggregate], rejected: dict[int, str], why: str) -> None:
+    def _reject(self, reply: dict[str, Aggregate], rejected: dict[int, str], *, encoded: bool = False) -> None:
         """Keep out the clients whose replies have a non-finite value."""
         for i in np.flatnonzero(self.keep).tolist():
             for name, aggregate in reply.items():
-                one = aggregate.row(i)
-                bad = not_finite(one.value, one.weight)
-                if bad:
+                why = unfit(name, aggregate.row(i), encoded=encoded)
+                if why:
                     self.keep[i] = False
-                    rejected[int(self.positions[i])] = f"{place_of(name, bad)} {why}"
+                    rejected[int(self.positions[i])] = why
                     break
 
     def _each(self, remembered: StateTable, rejected: dict[int, str]) -> list[Totals]:
@@ -295,19 +292,15 @@ class ReplyBlock:
             position = int(self.positions[i])
             reply = {name: aggregate.row(i) for name, aggregate in self.reply.items()}
             memory = StageMemory(remembered, position)
-            made = summands(request, reply, int(self.keys[i]), memory)
+            most = None if self.limits is None else int(self.limits[i])
+            made = measured(request, reply, int(self.keys[i]), memory, most)
+            self.nbytes[i] = made.nbytes
             if made.rejected:
                 self.keep[i] = False
                 rejected[position] = made.rejected
                 continue
-            self.nbytes[i] = M.nbytes(made.wires)
-            if self.limits is not None and self.nbytes[i] > self.limits[i]:
-                self.keep[i] = False
-                rejected[position] = too_large(int(self.nbytes[i]), int(self.limits[i]))
-                continue
             self.singles[i] = memory.now
-            part = made.totals
-            parts.append({k: kept_apart(t, position) for k, t in part.items()} if request.apart else part)
+            parts.append(made.totals)
         return parts
 
     def _sizes(self, sent: dict[str, Aggregate]) -> NDArray[np.int64]:

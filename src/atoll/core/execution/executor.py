@@ -20,7 +20,7 @@ from .. import message as M
 from ..algebra.aggregate import Totals
 from ..algebra.rng import Rng
 from ..algebra.tree import Tree
-from ..errors import AtollError, PolicyError, SessionError, TaskError
+from ..errors import AtollError, SessionError, TaskError
 from ..persistence.named_results import NamedResults
 from ..persistence.state_table import StateTable
 from ..requests.cohort import Cohort, Population
@@ -30,7 +30,8 @@ from ..requests.policy import AllowAll, Policies, Policy, policy_of
 from ..requests.request import PartialSum, Reply, Request, TaskResult, sketch, wire_form
 from ..sealing import Letterbox, Sealing, VirtualSealing
 from .adding import Adding
-from .blocks import fold_batches, too_large
+from .admission import oversize, refusal
+from .blocks import fold_batches
 from .halves import HalfCohort, Stepper
 from .memory import StageMemory
 from .session import GuardedPeers, LocalPeers
@@ -106,7 +107,7 @@ class Executor:
         for i, position in enumerate(positions.tolist()):
             policy = self.policy_at(position)
             if id(policy) not in found:
-                found[id(policy)] = _refusal(policy, request)
+                found[id(policy)] = refusal(policy, request)
             if found[id(policy)]:
                 refused[position] = found[id(policy)]
             limits[i] = limits[i] if policy.largest is None else policy.largest
@@ -171,8 +172,8 @@ class Executor:
                 policy.release(island.party, request.task.name, leaving)
             nbytes = M.nbytes(wire_form(value)) + sum(letter.nbytes for letter in island.outbox.values())
             nbytes += sum(map(M.nbytes, island.notes))
-            if policy.largest is not None and nbytes > policy.largest and not request.uplink:
-                raise PolicyError(too_large(nbytes, policy.largest), remedy="ask for less, or compress it")
+            if not request.uplink and (excess := oversize(nbytes, policy.largest)):
+                raise excess
             reply = Reply(position, value, island.outbox, island.notes, nbytes)
         except UnfitReply:
             reply = Reply(position)
@@ -471,15 +472,6 @@ class _Inner:
             raise UnfitReply(made.rejected)
         self.left = {**({request.memory: memory.now} if memory.now else {}), **island.behind(request.slot)}
         return made.totals
-
-
-def _refusal(policy: Policy, request: Request) -> str:
-    """Why a policy refuses a request; ``""`` if it does not."""
-    try:
-        policy.admit(request)
-    except PolicyError as error:
-        return f"refused by its policy: {error}"
-    return ""
 
 
 def _reason(error: Exception | SystemExit, at: str) -> tuple[str, str]:

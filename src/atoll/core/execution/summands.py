@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..algebra import tree as T
-from ..algebra.aggregate import Aggregate, Totals
+from .. import message as M
+from ..algebra.aggregate import Aggregate, Totals, kept_apart
 from ..algebra.rng import Rng
-from ..algebra.tree import Tree
 from ..errors import MessageError
 from ..requests.context import seeds_for
+from .admission import oversize, refused, unfit, unfit_total
 from .memory import StageMemory
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ..algebra.aggregate import Total
     from ..requests.request import Request
 
-__all__ = ["Summands", "aggregates_of", "not_finite", "not_finite_total", "place_of", "summands"]
-
-_ARRAYS = (np.ndarray, np.generic)
+__all__ = ["Summands", "aggregates_of", "measured", "summands"]
 
 
 @dataclass
@@ -36,12 +32,14 @@ class Summands:
         wires: maps a name to the part that crosses the link.
         rejected: why the reply is kept out, ``""`` if it is not.
         encoded: number of named values that went through the stages; 0 if the reply was kept out before.
+        nbytes: encoded size, from `measured`.
     """
 
     totals: Totals = field(default_factory=dict)
     wires: dict[str, Any] = field(default_factory=dict)
     rejected: str = ""
     encoded: int = 0
+    nbytes: int = 0
 
 
 def summands(request: Request, reply: Mapping[str, Aggregate], key: int, memory: StageMemory) -> Summands:
@@ -57,20 +55,50 @@ def summands(request: Request, reply: Mapping[str, Aggregate], key: int, memory:
     reply = uplink.leaving(reply)
     memory.begin(request, reply)
     for name, aggregate in reply.items():
-        bad = not_finite(aggregate.value, aggregate.weight)
+        bad = unfit(name, aggregate)
         if bad:
-            return Summands(rejected=f"{place_of(name, bad)} is not finite")
+            return Summands(rejected=bad)
     made = Summands(encoded=len(reply))
     seeds = request.secrets(np.array([memory.position])) if uplink.secret else None
     for name, aggregate in reply.items():
         stream = Rng(key).child(name) if uplink else Rng(key)  # not used without stages
         sent = uplink.send(aggregate, request.public, stream, memory.of(name), seeds_for(seeds, name))
-        bad = not_finite_total(sent.total) if uplink else ""
+        bad = unfit_total(name, sent.total) if uplink else ""
         if bad:
-            return Summands(rejected=f"{place_of(name, bad)} is not finite once encoded", encoded=len(reply))
+            return Summands(rejected=bad, encoded=len(reply))
         memory.keep(name, sent.memory)
         made.totals[name] = sent.total
         made.wires[name] = {"kind": aggregate.kind, "value": sent.wire, "weight": float(aggregate.weight)}
+    return made
+
+
+def measured(
+    request: Request,
+    reply: Mapping[str, Aggregate],
+    key: int,
+    memory: StageMemory,
+    largest: int | None,
+    nbytes: int = 0,
+) -> Summands:
+    """Put one party's reply through the uplink, as `summands` does, and keep it out where it is larger than its party allows.
+
+    Args:
+        request: what it answers.
+        reply: its aggregates.
+        key: the party's random key for this request.
+        memory: what the party's stages remember.
+        largest: bytes that it may take, ``None`` for any number.
+        nbytes: its size, where the party has found it and nothing encodes it.
+    """
+    made = summands(request, reply, key, memory)
+    if made.rejected:
+        return made
+    made.nbytes = nbytes or M.nbytes(made.wires)
+    error = oversize(made.nbytes, largest)
+    if error is not None:
+        made.rejected, made.totals = refused(error), {}
+    elif request.apart:
+        made.totals = {name: kept_apart(total, memory.position) for name, total in made.totals.items()}
     return made
 
 
@@ -88,31 +116,3 @@ def aggregates_of(value: Any, task: str, party: str) -> dict[str, Aggregate]:
         where=f"task {task} at {party}",
         remedy='return for example {"update": Mean(value, examples=n)}',
     )
-
-
-def place_of(name: str, leaf: str) -> str:
-    """A leaf of an aggregate in words: its name and path."""
-    return name if leaf == "." else f"{name}/{leaf}"
-
-
-def not_finite(value: Tree, weight: Any) -> str:
-    """The path of the first non-finite leaf, ``"."`` for a bare leaf or the weight, ``""`` if all are finite."""
-    if not (math.isfinite(weight) if type(weight) is float else np.isfinite(np.asarray(weight, np.float64)).all()):
-        return "."
-    for path, leaf in T.items(value):
-        if isinstance(leaf, _ARRAYS):
-            if leaf.dtype.kind in "fc" and not np.isfinite(leaf).all():
-                return path or "."
-        elif isinstance(leaf, float):
-            if not math.isfinite(leaf):
-                return path or "."
-        elif type(leaf).__module__ == "torch" and leaf.is_floating_point() and not bool(leaf.isfinite().all()):
-            return path or "."
-    return ""
-
-
-def not_finite_total(total: Total) -> str:
-    """The path of the first non-finite leaf of a total, as from ``not_finite``."""
-    if total.kind == "parts":
-        return next((bad for part in total.value if (bad := not_finite(part.value, part.weight))), "")
-    return not_finite(total.value, total.weight)

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from atoll.core.algebra import tree as T
-from atoll.core.algebra.aggregate import Total, Totals
+from atoll.core.algebra.running import add_into
 from atoll.core.requests.request import PartialSum
 from atoll.core.requests.wire import unpack_folded
 
-from .pieces import pieces
 from .totals import require_fit
 
 if TYPE_CHECKING:
@@ -49,7 +45,7 @@ class Running:
             return
         part = unpack_folded(frame["folded"])
         require_fit(whole.totals, part.totals)
-        whole.totals = _added(whole.totals, part.totals)
+        add_into(whole.totals, part.totals)
         whole.rejected.update(part.rejected)
         whole.errors.update(part.errors)
         self._senders.append(part.senders)
@@ -63,50 +59,3 @@ class Running:
         """Return the sum and who is in it."""
         self._whole.senders, self._whole.nbytes = np.concatenate(self._senders), np.concatenate(self._sizes)
         return self._whole
-
-
-def _added(sums: Totals, part: Mapping[str, Total]) -> Totals:
-    if not sums:
-        return {name: _own(total) for name, total in part.items()}
-    for name, total in part.items():
-        known = sums.get(name)
-        sums[name] = _own(total) if known is None else _merged(known, total)
-    return sums
-
-
-def _own(total: Total) -> Total:
-    """Return a total whose arrays belong to this sum alone."""
-    if total.kind == "parts":
-        return total
-    return replace(total, value=T.map(_copied, total.value), owned=True)
-
-
-def _merged(sum_: Total, part: Total) -> Total:
-    if sum_.kind == "parts" or sum_.kind != part.kind or not _alike(sum_.value, part.value):
-        return sum_.merge(part)
-    for into, leaf in zip(T.leaves(sum_.value), T.leaves(part.value), strict=True):
-        _add_into(into, leaf)
-    return replace(sum_, weight=sum_.weight + part.weight, n=sum_.n + part.n)
-
-
-def _alike(a: Any, b: Any) -> bool:
-    """Tell whether two trees have the same arrays in the same places, so that one can be added into the other."""
-    ours, theirs = list(T.items(a)), list(T.items(b))
-    return len(ours) == len(theirs) and all(
-        p == q and isinstance(x, np.ndarray) and isinstance(y, np.ndarray) and x.dtype == y.dtype and x.shape == y.shape
-        for (p, x), (q, y) in zip(ours, theirs, strict=True)
-    )
-
-
-def _copied(leaf: Any) -> Any:
-    if not isinstance(leaf, np.ndarray) or leaf.ndim == 0:
-        return leaf
-    copy = np.empty_like(leaf, order="C")
-    for into, of in pieces(copy, leaf):
-        into[...] = of
-    return copy
-
-
-def _add_into(into: NDArray[Any], leaf: NDArray[Any]) -> None:
-    for ours, theirs in pieces(into, leaf):
-        np.add(ours, theirs, out=ours)

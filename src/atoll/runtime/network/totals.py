@@ -10,10 +10,10 @@ import numpy as np
 
 from atoll.core.algebra import tree as T
 from atoll.core.algebra.aggregate import ROLES, Total, Totals
+from atoll.core.algebra.pieces import finite
 from atoll.core.errors import MessageError
 
 from .frames import LONGEST, shown, wrong
-from .pieces import finite
 
 __all__ = ["require_fit", "require_total"]
 
