@@ -84,6 +84,12 @@ class NoFinish(atoll.Algorithm):
         return {"parameters": broadcast["params"]}
 
 
+class RenamesTheUpdate(FedAvg):
+    def finish(self, local: Any, broadcast: Any, client: Any, work: Any) -> Any:
+        reply, state = super().finish(local, broadcast, client, work)
+        return {"delta": reply["update"]}, state
+
+
 MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     # settings of parts
     "learning_rate": (lambda: FedAvg(learning_rate=0.1), "learning_rate.*[Dd]id you mean 'lr'"),
@@ -152,6 +158,7 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     "a program that is not async": (lambda: atoll.simulate(lambda fed: 1, {"a": 1.0}, engine="inline"), "async"),
     "a job class, not a job": (lambda: atoll.simulate(Training, ISLANDS), "Training"),
     "a step without params": (lambda: train(algorithm=NoFinish()), "params"),
+    "a reply under another name": (lambda: train(algorithm=RenamesTheUpdate()), "fold found no 'update'.*delta"),
     "too small a quorum": (lambda: run(sums, quorum=5), "5"),
 }  # fmt: skip
 

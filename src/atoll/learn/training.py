@@ -211,13 +211,13 @@ class Training(Checked, Job):
         return (*super().names(), *_algorithms_in(self.algorithm))
 
     def others(self, n: int) -> dict[str, str]:
-        """Return the parties that the job needs in addition to ``n`` clients, name -> role: servers of the topology, and parties of the selection rule."""
-        asked = {} if self.selection.inquiry is None else self.selection.inquiry.others
-        return {**self.topology.servers(n), **asked}
+        """Return the parties that the job needs in addition to ``n`` clients, name -> role: servers of the topology, and `helpers`."""
+        return {**self.topology.servers(n), **self.helpers()}
 
     def helpers(self) -> dict[str, str]:
-        """Whom the selection rule talks to: the servers of a topology are edges, and how many depends on the clients."""
-        return {} if self.selection.inquiry is None else dict(self.selection.inquiry.others)
+        """Parties that the reducer and the selection rule ask. The servers of a topology are edges, whose number depends on the clients."""
+        asked = {} if self.selection.inquiry is None else self.selection.inquiry.others
+        return {**self.reducer.others, **asked}
 
     def program(self, data: Any, learner: Learner | None = None) -> Callable[[Federation], Awaitable[Trained]]:
         """Return the program of this job on a federated data set."""

@@ -15,6 +15,8 @@ from ..requests.chain import Chain
 from ..requests.request import Reduced
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ..requests.party import Parties
     from ..requests.results import Terms
     from ..requests.task import Task
@@ -31,10 +33,12 @@ class Reducer:
         secure: whether the server sees only sums, so that stages must be summable and ``Parts`` are refused.
         lasting: whether what the party halves leave in ``island.state`` outlives a sum that succeeds, at the parties in it: one key set-up may then
             serve many sums of a scope. By default it ends with the sum.
+        others: parties that the protocol needs beside the cohort, such as a key holder: name -> role.
     """
 
     secure: ClassVar[bool] = False
     lasting: ClassVar[bool] = False
+    others: ClassVar[Mapping[str, str]] = {}
 
     @property
     def plain(self) -> bool:

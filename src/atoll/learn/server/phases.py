@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from atoll.core.algebra.tree import Tree
-from atoll.core.errors import QuorumError
+from atoll.core.errors import ConfigError, QuorumError
 
-from ..algorithm import RoundInfo
+from ..algorithm import Algorithm, RoundInfo
 from ..checks import require_finite
 from ..selection import Seen
 from .declared import declare
@@ -163,7 +163,7 @@ def folded(context: Context, state: Tree, combined: Combined, info: RoundInfo, p
     sums, memory = context.aggregation.combine(
         replace(combined, value=updates), server["params"], state["aggregation"], info
     )
-    server = context.algorithm.fold(server, sums, info, phase)
+    server = _folded(context.algorithm, server, sums, info, phase)
     require_finite(server["params"], info.round)
     return {**state, "server": server, "aggregation": memory}
 
@@ -187,3 +187,15 @@ def received_model(message: Tree) -> Tree:
     broadcast = message["broadcast"]
     model: Tree = {**broadcast["params"], **broadcast.get("buffers", {})}
     return model
+
+
+def _folded(algorithm: Algorithm, server: Tree, sums: dict[str, Any], info: RoundInfo, phase: str) -> Tree:
+    """Fold, and explain a name that is neither in the replies nor in the state."""
+    try:
+        return algorithm.fold(server, sums, info, phase)
+    except KeyError as error:
+        raise ConfigError(
+            f"fold found no {error.args[0]!r}: the replies have {', '.join(sums) or 'nothing'}, and the state {', '.join(server)}",
+            where=f"{type(algorithm).__name__}.fold",
+            remedy="return it from finish under this name, put it into the state in init, or override fold",
+        ) from error

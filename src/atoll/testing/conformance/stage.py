@@ -108,7 +108,10 @@ def _encodes(stage: Stage, value: Tree, public: Tree, rng: Rng, name: str) -> No
     bits, plain = stage.bits(value), [leaf for leaf in T.leaves(first) if isinstance(leaf, np.ndarray)]
     if bits is not None and len(plain) == len(T.leaves(first)):
         size = 8 * sum(leaf.nbytes for leaf in plain)
-        require(bits == size, f"{name}: it says {bits} bits and sends {size}")
+        require(
+            bits == size,
+            f"{name}: bits(value) is {bits}, but it sends {size} bits; override bits, or return None to have it measured",
+        )
     bound = stage.sensitivity(None)
     if bound is not None:
         large = stage.decode(stage.encode(T.scale(value, 1e3), _context(public, rng)), public, 1)
