@@ -289,7 +289,7 @@ def test_a_run_whose_client_has_vanished_is_not_resumed(tmp_path):
     job, data = federation(Scaffold(**T5))
     atoll.simulate(job, data, engine="inline", folder=tmp_path / "run")
     fewer = quadratics(3, 3)
-    with pytest.raises(CheckpointError, match="private state of party number 3, and the federation has 3 parties"):
+    with pytest.raises(CheckpointError, match="private state of party number 3, but the federation has 3 parties"):
         atoll.simulate(job.replace(rounds=5), fewer, engine="inline", folder=tmp_path / "run", resume=True)
 
 

@@ -134,7 +134,7 @@ def test_matrices_that_do_not_keep_the_mean_are_refused():
         (lambda: members_of(5, 3, "x"), "groups=5 of 3 clients"),
         (lambda: members_of(((0, 1), (3,)), 4, "x"), "the groups have 3 clients, but the federation has 4"),
         (lambda: Membership(joins=((0, 2), (0, 4))), "node 0 moves at"),
-        (lambda: Membership(leaves=((0, 2), (1, 2))).check(2), "in round 2 nobody"),
+        (lambda: Membership(leaves=((0, 2), (1, 2))).check(2), "in round 2, no node"),
         (lambda: Membership(joins=((7, 2),)).check(3), "node 7 of 3"),
     ],
 )
