@@ -14,7 +14,7 @@ from atoll.cli import run
 from atoll.core.errors import JobError
 from atoll.runtime.client import admin
 from atoll.runtime.provision import ProjectConfig, provision
-from atoll.runtime.server.looking import Looking, shown
+from atoll.runtime.server.looking import Looking, summary_of
 from atoll.runtime.server.news import JobNews
 from atoll.runtime.store.memory import MemoryStore
 from atoll.runtime.store.records import AuditEvent, Submission
@@ -57,7 +57,9 @@ def server(monkeypatch: pytest.MonkeyPatch) -> MemoryStore:
 
         async def one(self, op: str, **fields: Any) -> Any:
             if op == "resume":
-                return {"job": shown(store.resume(fields["job"], now=2.0, who="admin 'ann'", token=fields["token"]))}
+                return {
+                    "job": summary_of(store.resume(fields["job"], now=2.0, who="admin 'ann'", token=fields["token"]))
+                }
             if op in ("events", "sites"):
                 return await anext(getattr(looking, f"_{op}")(None, {"op": op, **fields}))
             if fields.get("seen") is not None:

@@ -13,7 +13,7 @@ from atoll.core.requests.cost import Outcomes, Plan
 from atoll.core.requests.party import Parties
 from atoll.core.time.prospect import Prospects
 
-from .fates import Fates, fates
+from .failures import DeviceOutcomes, decide
 from .recording import recorded
 from .roles import prospects_of
 from .rules import Rules
@@ -61,7 +61,7 @@ class Fleet(Rules):
         """
         population, positions, wired = self.places(parties)
         times = self.times(parties, plan)
-        found = fates(self, population, positions, plan, times)
+        found = decide(self, population, positions, plan, times)
         return self._with_servers(found, wired, times) if wired is not None else found.outcomes()
 
     def forecast(self, parties: Parties, plan: Plan) -> NDArray[np.float64]:
@@ -125,7 +125,7 @@ class Fleet(Rules):
         return write_fleet(Path(path), self)
 
     @staticmethod
-    def _with_servers(found: Fates, wired: NDArray[np.bool_], times: Times) -> Outcomes:
+    def _with_servers(found: DeviceOutcomes, wired: NDArray[np.bool_], times: Times) -> Outcomes:
         out = found.outcomes()
         energy = None if out.energy is None else np.where(wired, 0.0, out.energy)  # none of it can be credited
         reason = np.where(wired, 0, found.reason).astype(np.int8)

@@ -12,7 +12,7 @@ from atoll.core.requests.cost import Plan
 from atoll.core.requests.party import Parties
 from atoll.core.time.prospect import Prospect, Prospects
 
-from .fates import crashes, unable
+from .failures import crashes, unable
 from .rules import Rules
 
 __all__ = ["prospects_of"]

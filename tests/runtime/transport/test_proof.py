@@ -38,10 +38,10 @@ def lying(monkeypatch: pytest.MonkeyPatch, certificate: bytes, key: Credentials,
 
     def told(credentials: Credentials, dialler: Peer, metadata: Mapping[str, Any]) -> proof.Metadata:
         del credentials
-        _, signature = proof.shown(key, guest or dialler, metadata)
+        _, signature = proof.proof_of(key, guest or dialler, metadata)
         return (proof.CERTIFICATE, certificate), signature
 
-    monkeypatch.setattr(rpc, "shown", told)
+    monkeypatch.setattr(rpc, "proof_of", told)
 
 
 def test_an_honest_listener_is_found_under_its_name() -> None:

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
     from .invitation import Inviter
 
-__all__ = ["fates", "require_in_time"]
+__all__ = ["outcome_columns", "require_in_time"]
 
 
-def fates(fed: Federation, combined: Combined) -> dict[str, Any]:
+def outcome_columns(fed: Federation, combined: Combined) -> dict[str, Any]:
     """Return what a request adds to its round's row; empty in a world without devices.
 
     ``crashed``: clients that never answer; ``late``: replies not awaited; ``synchronised``: copies of the model sent; ``wasted``: discarded work

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from atoll.core.federation.federation import Federation
     from atoll.core.requests.party import Parties
 
-__all__ = ["DOWNLINK_NEEDS", "check_downlink", "held_by", "lowered"]
+__all__ = ["DOWNLINK_NEEDS", "check_downlink", "held_by", "compressed_broadcast"]
 
 
 DOWNLINK_NEEDS = (
@@ -55,7 +55,7 @@ def check_downlink(stage: Stage | None) -> None:
         )
 
 
-def lowered(
+def compressed_broadcast(
     fed: Federation,
     stage: Stage | None,
     state: Tree,

@@ -20,7 +20,7 @@ from ..selection.inquiry import Inquired, Inquiry
 from ..selection.members import places_of
 from ..wrapped import dry_reply
 from .observed import own_reports, seen_of
-from .state import beside, global_model
+from .state import broadcast_extras, global_model
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -98,7 +98,7 @@ class Inviter:
         message: dict[str, Any] = {
             "broadcast": {
                 **self.context.algorithm.broadcast(server, phase),
-                **beside(self.state, self.context.learner, self.state["contacts"]),
+                **broadcast_extras(self.state, self.context.learner, self.state["contacts"]),
             },
             "phase": phase,
         }

@@ -14,11 +14,11 @@ from ..algorithm import Algorithm, RoundInfo
 from ..checks import require_finite
 from ..selection import Seen
 from .declared import declare
-from .device_outcomes import fates
-from .downlink import held_by, lowered
+from .device_outcomes import outcome_columns
+from .downlink import compressed_broadcast, held_by
 from .invitation import reply_bytes
 from .observed import own_reports, seen_of
-from .state import beside
+from .state import broadcast_extras
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -93,7 +93,7 @@ class Phases:
     def _account(self, row: dict[str, Any], combined: Combined) -> None:
         """Write a phase into the round's row. Crashed and late clients are those of the last phase; copies sent add up."""
         account(row, combined)
-        found, copies = fates(self.fed, combined), row.get("synchronised", 0)
+        found, copies = outcome_columns(self.fed, combined), row.get("synchronised", 0)
         row.update(found)
         if found:
             row["synchronised"] += copies
@@ -141,8 +141,8 @@ def outgoing(
 ) -> tuple[Tree, Tree, NDArray[np.int64] | None]:
     """Return the message to a cohort in a phase: the state with what clients then have, the message, and bytes per party (``None``: the message's own)."""
     broadcast = context.algorithm.broadcast(state["server"], phase)
-    rest = beside(state, context.learner, state["contacts"])
-    broadcast, down, sizes = lowered(
+    rest = broadcast_extras(state, context.learner, state["contacts"])
+    broadcast, down, sizes = compressed_broadcast(
         fed, context.downlink, state["down"], broadcast, rest, invited, (state["contacts"], phase)
     )
     told = (

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from ..context import Context
 
-__all__ = ["beside", "global_model", "initial"]
+__all__ = ["broadcast_extras", "global_model", "initial"]
 
 
 def initial(fed: Federation, context: Context) -> Tree:
@@ -37,7 +37,7 @@ def global_model(state: Tree) -> Tree:
     return {**params, **state["buffers"]} if state["buffers"] else params
 
 
-def beside(state: Tree, learner: Any, number: int) -> Tree:
+def broadcast_extras(state: Tree, learner: Any, number: int) -> Tree:
     """Return broadcast entries besides the algorithm's: running statistics, if there are any, and the contact's number if the loss needs it.
 
     Args:

@@ -17,7 +17,7 @@ from atoll.core.requests.task import Work
 
 from ..algorithm import Algorithm, RoundInfo
 from ..checks import require_finite
-from ..server.state import beside
+from ..server.state import broadcast_extras
 
 if TYPE_CHECKING:
     from atoll.core.requests.island import Island
@@ -112,7 +112,7 @@ class Round:
         """Return the broadcast that the node sends itself."""
         return {
             **self.node.algorithm.broadcast(self.server, phase),
-            **beside(self.state, self.node.learner, self.number),
+            **broadcast_extras(self.state, self.node.learner, self.number),
         }
 
     def take(self, phase: str, reply: dict[str, Aggregate], client: Tree) -> None:

@@ -15,7 +15,7 @@ from atoll.core.requests.task import Task
 
 from ..selection import Candidates, Seen
 from ..server.declared import declare
-from ..server.device_outcomes import fates
+from ..server.device_outcomes import outcome_columns
 from ..server.state import global_model
 from .decentralised import NodeCourse
 from .mixing import mixing_matrix, require_connected
@@ -166,7 +166,7 @@ class Nodes(NodeCourse):
             )
             row |= {name: float(value) for name, value in done.of("metric").items()}
             row |= {"silent": len(done.silent), "rejected": len(done.rejected)}
-            spoilt = fates(fed, done)  # mixing may lose other nodes: the meter knows all crashes of the round
+            spoilt = outcome_columns(fed, done)  # mixing may lose other nodes: the meter knows all crashes of the round
             row |= {name: spoilt[name] for name in ("late", "wasted") if name in spoilt}
             if done.errors:
                 row["errors"] = {name: str(error) for name, error in done.errors.items()}

@@ -14,7 +14,7 @@ from atoll.core.errors import MessageError
 from atoll.core.requests.request import PartialSum, TaskResult
 from atoll.core.requests.wire import unpack_error, unpack_folded, unpack_ran
 
-from .frames import read, shown, text_in, wrong
+from .frames import described, read, text_in, wrong
 from .totals import require_total
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def require_events(events: Any, party: str) -> None:
         MessageError: they have the wrong form, are of another party, or are too many.
     """
     if not isinstance(events, list) or len(events) > _MOST_EVENTS:
-        raise wrong(f"'events' is {shown(events)} and must be a list of at most {_MOST_EVENTS}")
+        raise wrong(f"'events' is {described(events)} and must be a list of at most {_MOST_EVENTS}")
     for told in events:
         text_in(told, "request")
         if text_in(told, "party") != party:
@@ -101,15 +101,15 @@ def ran_of(frame: Any, position: int) -> TaskResult:
     ran: TaskResult = read(lambda: unpack_ran(frame["ran"]))
     reply = ran.reply
     if type(reply.party) is not int or reply.party != position:
-        raise wrong(f"the reply of party number {position} names party {shown(reply.party)}")
+        raise wrong(f"the reply of party number {position} names party {described(reply.party)}")
     if type(reply.nbytes) is not int or reply.nbytes < 0:
-        raise wrong(f"a size of {shown(reply.nbytes)} bytes")
+        raise wrong(f"a size of {described(reply.nbytes)} bytes")
     for role, said in ran.said.items():
         counts = all(type(n) is int and n >= 0 for n in (said.messages, said.nbytes))
         if not isinstance(role, str) or not counts or type(said.direct) is not bool:
-            raise wrong(f"the count of messages to {shown(role)} is {shown(list(said))}")
+            raise wrong(f"the count of messages to {described(role)} is {described(list(said))}")
     if type(ran.time) not in (int, float) or not math.isfinite(ran.time):
-        raise wrong(f"a time of {shown(ran.time)}")
+        raise wrong(f"a time of {described(ran.time)}")
     if not isinstance(reply.notes, list):
         raise wrong("notes of the wrong form")
     if ran.left or type(ran.sealed) is not bool or not isinstance(reply.rejected, str):
@@ -126,7 +126,7 @@ def _require_folded(folded: PartialSum, position: int) -> None:
         raise wrong("sizes of the wrong form")
     others = [key for key in (*folded.rejected, *folded.errors) if type(key) is not int or key != position]
     if others or not all(isinstance(why, str) for why in folded.rejected.values()):
-        raise wrong(f"it says that the reply of party {shown(others)} was kept out")
+        raise wrong(f"it says that the reply of party {described(others)} was kept out")
     kept = folded.kept or folded.left
     if kept or (len(folded.totals) > 0) != (len(senders) > 0):
         raise wrong("totals without a sender, a sender without totals, or private states")

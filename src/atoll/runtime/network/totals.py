@@ -13,7 +13,7 @@ from atoll.core.algebra.aggregate import ROLES, Total, Totals
 from atoll.core.algebra.pieces import finite
 from atoll.core.errors import MessageError
 
-from .frames import LONGEST, shown, wrong
+from .frames import LONGEST, described, wrong
 
 __all__ = ["require_fit", "require_total"]
 
@@ -27,11 +27,11 @@ def require_total(name: str, total: Total, position: int) -> None:
         MessageError: the total is refused; the message says why.
     """
     if not isinstance(name, str) or len(name) > LONGEST:
-        raise wrong(f"a total called {shown(name)}")
+        raise wrong(f"a total called {described(name)}")
     if total.kind not in _KINDS or total.role not in ROLES or type(total.n) is not int or total.n != 1:
-        raise wrong(f"{name!r} is a total of kind {shown(total.kind)} of {shown(total.n)} replies")
+        raise wrong(f"{name!r} is a total of kind {described(total.kind)} of {described(total.n)} replies")
     if not _real(total.weight):
-        raise wrong(f"{name!r} has the weight {shown(total.weight)}")
+        raise wrong(f"{name!r} has the weight {described(total.weight)}")
     if total.kind != "parts":
         _require_numbers(name, total.value)
         return
@@ -39,9 +39,9 @@ def require_total(name: str, total: Total, position: int) -> None:
         raise wrong(f"{name!r} has {len(total.value)} parts")
     part = total.value[0]
     if type(part.sender) is not int or part.sender not in (-1, position) or part.of not in _KINDS:
-        raise wrong(f"a part of {name!r} is signed by {shown(part.sender)}")
+        raise wrong(f"a part of {name!r} is signed by {described(part.sender)}")
     if not _real(part.weight):
-        raise wrong(f"a part of {name!r} has the weight {shown(part.weight)}")
+        raise wrong(f"a part of {name!r} has the weight {described(part.weight)}")
     if part.of == "parts":
         _require_finite(name, part.value)
     else:
@@ -53,7 +53,7 @@ def _require_numbers(name: str, value: Any) -> None:
     for path, leaf in T.items(value):
         array = isinstance(leaf, np.ndarray | np.generic)
         if not (leaf.dtype.kind in "biufc" if array else isinstance(leaf, Number)):
-            raise wrong(f"{_at(name, path)} holds {shown(leaf)}, which is not a number")
+            raise wrong(f"{_at(name, path)} holds {described(leaf)}, which is not a number")
     _require_finite(name, value)
 
 
@@ -90,7 +90,7 @@ def _require_alike(name: str, known: Any, value: Any) -> None:
     elif isinstance(known, list | tuple) and isinstance(value, list | tuple) and len(known) == len(value):
         pairs = [(i, *both) for i, both in enumerate(zip(known, value, strict=True))]
     elif isinstance(known, dict | list | tuple) or isinstance(value, dict | list | tuple):
-        raise _differs(name, shown(value), shown(known))
+        raise _differs(name, described(value), described(known))
     else:
         _require_same_sort(name, known, value)
         return

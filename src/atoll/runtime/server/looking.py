@@ -19,12 +19,12 @@ from .dispatch import Dispatcher
 from .news import JobNews
 from .site_session import SiteSession
 
-__all__ = ["Looking", "shown"]
+__all__ = ["Looking", "summary_of"]
 
 _CHUNK = 1 << 20
 
 
-def shown(record: JobRecord) -> dict[str, Any]:
+def summary_of(record: JobRecord) -> dict[str, Any]:
     """Return a job as people see it."""
     return {
         "job": record.id, "name": record.name, "state": str(record.state), "reason": record.reason,
@@ -62,7 +62,7 @@ class Looking:
         while True:
             news = self._news.of(job or "")
             records = self._store.jobs(limit=frame.get("limit")) if job is None else [self._store.get(job)]
-            told = [shown(record) for record in records]
+            told = [summary_of(record) for record in records]
             mark = hashlib.sha256(json.dumps(told).encode()).hexdigest()
             if frame.get("seen") != mark:
                 yield {"jobs": told, "seen": mark}
@@ -110,7 +110,7 @@ class Looking:
                     seen.update(piece)
                     yield {"piece": piece}
             yield {"sha256": seen.hexdigest()}
-        yield {"job": shown(record)}
+        yield {"job": summary_of(record)}
 
     def _files(self, record: JobRecord) -> list[Path]:
         folder = self._result_folder(record.id)

@@ -25,7 +25,7 @@ from atoll.runtime.store.store import JobStore
 
 from ..daemon.control import content, text
 from .dispatch import Dispatcher
-from .looking import Looking, shown
+from .looking import Looking, summary_of
 from .news import JobNews
 from .resuming import require_kept
 
@@ -162,7 +162,7 @@ class RequestHandler(Looking):
         record = self._store.submit(made, now=time.time(), who=str(peer))
         if record.id not in known.values():  # else it is the answer that was lost
             self._dispatcher.submit(record)
-        yield {"job": shown(self._store.get(record.id))}
+        yield {"job": summary_of(self._store.get(record.id))}
 
     async def _abort(self, peer: Peer, frame: Any) -> AsyncIterator[Any]:
         """End a job; answer when it has ended."""
@@ -174,7 +174,7 @@ class RequestHandler(Looking):
             if record.state.terminal:
                 break
             await news.wait()
-        yield {"job": shown(record)}
+        yield {"job": summary_of(record)}
 
     async def _resume(self, peer: Peer, frame: Any) -> AsyncIterator[Any]:
         """Resume a job that failed or was aborted: the signed job itself, not another one."""
@@ -184,7 +184,7 @@ class RequestHandler(Looking):
             require_kept(record, self._result_folder(job), self._dispatcher.sessions, time.time())
             await self._verified(self._store.bundle(record.bundle), known=True)
             self._dispatcher.resume(job, str(peer), token)
-        yield {"job": shown(self._store.get(job))}
+        yield {"job": summary_of(self._store.get(job))}
 
     async def _verified(self, bundle: bytes, known: bool = False) -> Verified:
         authorities = self._kit.bytes_of("ca.pem")
@@ -197,4 +197,4 @@ class RequestHandler(Looking):
         """Return a job's bundle, to clone it."""
         del peer
         record = self._store.get(str(frame["job"]))
-        yield {"job": shown(record), "bundle": self._store.bundle(record.bundle)}
+        yield {"job": summary_of(record), "bundle": self._store.bundle(record.bundle)}

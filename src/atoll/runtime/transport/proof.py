@@ -19,7 +19,7 @@ from atoll.runtime.signatures import fits, require_issued, sign
 
 from .base import Admission
 
-__all__ = ["CERTIFICATE", "asked", "proven", "shown"]
+__all__ = ["CERTIFICATE", "asked", "proven", "proof_of"]
 
 _ASKED, CERTIFICATE, _SIGNATURE = "atoll-challenge-bin", "atoll-certificate-bin", "atoll-signature-bin"
 _PURPOSE = b"atoll listener 1\n"
@@ -34,7 +34,7 @@ def asked() -> tuple[bytes, Metadata]:
     return number, ((_ASKED, number),)
 
 
-def shown(credentials: Credentials, guest: Peer, metadata: Mapping[str, Any]) -> Metadata:
+def proof_of(credentials: Credentials, guest: Peer, metadata: Mapping[str, Any]) -> Metadata:
     """Return the answer of the dialled end.
 
     Args:

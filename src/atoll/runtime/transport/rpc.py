@@ -14,7 +14,7 @@ from .calls import DialledPipe, GrpcPipe, aio, grpc, stay
 from .connecting import listening
 from .handshakes import Handshakes, remote_of
 from .own import UNWELCOME, own
-from .proof import CERTIFICATE, asked, proven, shown
+from .proof import CERTIFICATE, asked, proof_of, proven
 from .refusals import reason, refusal
 from .refused import RefusalLog
 
@@ -63,7 +63,7 @@ class _Listening(grpc.GenericRpcHandler):  # type: ignore[misc]  # gRPC has no t
         certificate = context.auth_context().get("x509_pem_cert", [b""])[0]
         try:
             peer = self._admission.judged(certificate, self._me)
-            proof = shown(self._admission.credentials, peer, dict(context.invocation_metadata() or ()))
+            proof = proof_of(self._admission.credentials, peer, dict(context.invocation_metadata() or ()))
         except IdentityError as error:
             host, port = remote_of(context.peer()) or (context.peer(), 0)
             self._refused.connection(host, port, str(error))

@@ -14,11 +14,11 @@ from atoll.core.errors import CompositionError, QuorumError
 from atoll.core.time.quota import Share
 
 from ...server.declared import declare
-from ...server.device_outcomes import fates
-from ...server.downlink import held_by, lowered
+from ...server.device_outcomes import outcome_columns
+from ...server.downlink import compressed_broadcast, held_by
 from ...server.invitation import reply_bytes
 from ...server.phases import account
-from ...server.state import beside
+from ...server.state import broadcast_extras
 from .edge_log import noted
 
 if TYPE_CHECKING:
@@ -103,9 +103,11 @@ class EdgeVisit:
 
     async def _ask(self, scope: Federation, invited: Parties, sent: Tree) -> Combined:
         context, phase = self.context, self.at[1]
-        rest = beside(sent, context.learner, self.at[0])
+        rest = broadcast_extras(sent, context.learner, self.at[0])
         known = self.edge["down"]
-        broadcast, down, sizes = lowered(scope, context.downlink, known, sent["broadcast"], rest, invited, self.at)
+        broadcast, down, sizes = compressed_broadcast(
+            scope, context.downlink, known, sent["broadcast"], rest, invited, self.at
+        )
         self.edge = {**self.edge, "down": down}
         return await scope.sum(
             invited,
@@ -136,7 +138,7 @@ class EdgeVisit:
         account(self.row, combined)
         state = {"server": sent["broadcast"], "buffers": sent["buffers"]}
         declare(self.row, self.context.declared(state, self.at[1]), combined.n)
-        self.row.update(fates(scope, combined))
+        self.row.update(outcome_columns(scope, combined))
         self.edge = {**self.edge, "down": held_by(self.edge["down"], combined.senders.positions)}
         self.edc = float(combined.weight.get("update", 0.0))
         if self.edc > 0:

@@ -15,13 +15,13 @@ from .draws import DrawnPopulation
 from .rules import Rules
 from .times import Times
 
-__all__ = ["Fates", "crashes", "fates", "unable"]
+__all__ = ["DeviceOutcomes", "crashes", "decide", "unable"]
 
 CRASHED, LEFT, AWAY, MEMORY, BATTERY = (REASONS.index(r) for r in REASONS[1:])
 
 
 @dataclass
-class Fates:
+class DeviceOutcomes:
     """Outcomes while they are computed.
 
     Attributes:
@@ -43,7 +43,9 @@ class Fates:
         return Outcomes(self.seconds, self.reason == 0, self.fraction, self.energy, self.reason, self.spending)
 
 
-def fates(fleet: Rules, population: DrawnPopulation, positions: NDArray[np.int64], plan: Plan, times: Times) -> Fates:
+def decide(
+    fleet: Rules, population: DrawnPopulation, positions: NDArray[np.int64], plan: Plan, times: Times
+) -> DeviceOutcomes:
     """Decide which devices reply. A reason that keeps a device from beginning takes precedence over one that stops it."""
     crashed, point = crashes(fleet, population, positions, plan)
     training, whole = fleet.trace.span == "training", times.response
@@ -64,7 +66,7 @@ def fates(fleet: Rules, population: DrawnPopulation, positions: NDArray[np.int64
     fraction = np.where(failed, share, 1.0)
     energy = _spent(fleet, times, moment, fraction, failed)
     seconds = times.wait + moment + np.where(failed, fleet.notice, 0.0)
-    found = Fates(seconds, reason, fraction, energy, _spending(fleet, times, moment))
+    found = DeviceOutcomes(seconds, reason, fraction, energy, _spending(fleet, times, moment))
     for why, cannot in unable(fleet, population, positions, plan, times, there):
         found.reason[cannot], found.fraction[cannot], found.seconds[cannot] = why, 0.0, fleet.notice
         if found.energy is not None:
