@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from .repeated import Repeated
     from .stop import StopRule
 
-__all__ = ["kept_best", "report_row", "require_watched", "stop_reason"]
+__all__ = ["kept_best", "report_row", "require_watched", "rounds_done", "stop_reason"]
 
 
 def stop_reason(stop: Sequence[StopRule], rounds: int | None, history: History) -> str | None:
@@ -33,7 +33,12 @@ def stop_reason(stop: Sequence[StopRule], rounds: int | None, history: History) 
         reason = rule.reason(history)
         if reason is not None:
             return reason
-    return f"all {rounds} rounds are done" if rounds is not None and len(history) >= rounds else None
+    return rounds_done(rounds, len(history))
+
+
+def rounds_done(rounds: int | None, done: int) -> str | None:
+    """Return why a run ends after as many rounds; ``None`` if it goes on."""
+    return f"all {rounds} rounds are done" if rounds is not None and done >= rounds else None
 
 
 def require_watched(job: Repeated, history: History) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from atoll.core.algebra.tree import Tree
 
 from .by_device import by_device
-from .ending import kept_best, report_row, require_watched, stop_reason
+from .ending import kept_best, report_row, require_watched, rounds_done, stop_reason
 from .history import History
 from .losses import Losses
 from .repeated import Repeated
@@ -125,8 +125,12 @@ def _ended(fed: Federation, job: Repeated, state: Tree, reason: str) -> Ended:
     return Ended(model, history, reason, number, by_device(fed))
 
 
-def _over(job: Repeated, rows: list[dict[str, Any]]) -> str | None:
-    return stop_reason(job.stop, job.rounds, History(rows))
+def _over(job: Repeated, rows: list[dict[str, Any]], row: dict[str, Any] | None = None) -> str | None:
+    """Return why a run ends after these rounds (and one more, if given); ``None`` if it goes on."""
+    more = [] if row is None else [row]
+    if not job.stop:  # the common case: no copy of all rows in every round
+        return rounds_done(job.rounds, len(rows) + len(more))
+    return stop_reason(job.stop, job.rounds, History([*rows, *more]))
 
 
 def _require_turns(fed: Federation, job: Repeated, course: Course, certain: bool) -> None:
@@ -160,7 +164,7 @@ async def _round(
         row = {**{name: after[name] - before[name] for name in ("bytes_up", "bytes_down")}, **row}
     row = {**losses.since(fed), **row}
     row = {"round": number, "t_start": start, "t_end": fed.clock.now(), **row, **measures.timed(row)}
-    last = _over(job, [*fed.records, row]) is not None
+    last = _over(job, fed.records, row) is not None
     model = None
     if measures.due(number, last):
         watch = _watch(fed)
@@ -170,7 +174,7 @@ async def _round(
         row.update(found)
         if everything and "failed" not in row:
             require_watched(job, History([*fed.records, row]))
-        last = last or _over(job, [*fed.records, row]) is not None  # a stop rule may watch what was just measured
+        last = last or _over(job, fed.records, row) is not None  # a stop rule may watch what was just measured
     best = state["best"] if model is None else kept_best(job.keep_best, state["best"], row, model, number)
     return {"course": kept, "best": best, "model": model if last else None}, row
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -70,8 +70,9 @@ def combined(
     chain: Chain,
     public: Sequence[Tree],
     asked: Parties,
+    **spent: Any,
 ) -> Combined:
-    """Merge partial sums in order, undo the stages, and list who is in."""
+    """Merge partial sums in order, undo the stages, and list who is in; ``spent`` are fields of the result about time, bytes and devices."""
     name = world.roster.name
     single = any(total.kind == "parts" for part in parts for total in part.totals.values())
     if single:
@@ -81,7 +82,8 @@ def combined(
     else:
         totals = merge_totals(part.totals for part in parts)
     totals = decoded(totals, chain, public)
-    senders = Parties(world.roster, np.concatenate([asked.positions[:0], *[p.senders for p in parts]]))
+    who = parts[0].senders if len(parts) == 1 else np.concatenate([asked.positions[:0], *[p.senders for p in parts]])
+    senders = Parties(world.roster, who)
     rejected = {name(k): why for p in parts for k, why in p.rejected.items()}
     errors = {name(k): error for p in parts for k, error in p.errors.items()}
     silent = asked.without(senders)
@@ -98,6 +100,7 @@ def combined(
         kinds={k: t.kind for k, t in totals.items()},
         roles={k: t.role for k, t in totals.items()},
         asked=asked,
+        **spent,
     )
 
 

@@ -193,23 +193,31 @@ class Reduction(Dialogue):
     def result(self, found: Reduced | None = None) -> Combined:
         """The program's result: the totals with the stages undone, and what is known of the parties that were asked."""
         found = Reduced({}, self.parties.positions[:0]) if found is None else found
-        own = {**found.rejected, **found.errors}
-        refused = np.array([p for p in own if p not in self._rejected and p not in self._errors], dtype=np.int64)
-        self.meter.ended(self.hub, "refused", refused)
-        within = set(found.senders.tolist())
-        whole = Reduced(
-            found.totals,
-            found.senders,
-            rejected={p: why for p, why in {**self._rejected, **found.rejected}.items() if p not in within},
-            errors={p: error for p, error in {**self._errors, **found.errors}.items() if p not in within},
-        )
-        made = combined(self.world, [whole], self.request.uplink, self.request.public, self.parties)
-        return replace(
-            made,
+        if found.rejected or found.errors or self._rejected or self._errors:
+            found = self._with_faults(found)
+        return combined(
+            self.world,
+            [found],
+            self.request.uplink,
+            self.request.public,
+            self.parties,
             seconds=self.clock.now() - self._began,
             bytes_up=sum(flight.up for flight in self._flights),
             bytes_down=sum(flight.down for flight in self._flights),
             outcomes=self._outcomes(),
+        )
+
+    def _with_faults(self, found: Reduced) -> Reduced:
+        """The result with the faults of all steps, of parties that are not in the sum; the reducer's own are counted as refused."""
+        own = {**found.rejected, **found.errors}
+        refused = np.array([p for p in own if p not in self._rejected and p not in self._errors], dtype=np.int64)
+        self.meter.ended(self.hub, "refused", refused)
+        within = set(found.senders.tolist())
+        return Reduced(
+            found.totals,
+            found.senders,
+            rejected={p: why for p, why in {**self._rejected, **found.rejected}.items() if p not in within},
+            errors={p: error for p, error in {**self._errors, **found.errors}.items() if p not in within},
         )
 
     def _outcomes(self) -> Outcomes | None:

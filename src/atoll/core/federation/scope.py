@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from functools import cached_property
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, Self
 
@@ -76,10 +77,15 @@ class Scope:
         """Seconds since the job began: ``now()``, ``sleep_until(moment)``."""
         return self.world.clock
 
-    @property
+    @cached_property
     def rng(self) -> Rng:
         """The program's own reproducible stream."""
-        return Rng.of(self.world.seed).child(self.slot, "program")
+        return self._stream.child("program")
+
+    @cached_property
+    def _stream(self) -> Rng:
+        """The stream that all of this scope's are children of."""
+        return Rng.of(self.world.seed).child(self.slot)
 
     def where(self, role: str) -> Parties:
         """The parties with a role."""
@@ -145,7 +151,7 @@ class Scope:
             turn = int(parts[0]) if parts and isinstance(parts[0], Integral) else 0
             label = "@" + "/".join(str(part) for part in parts)
             self._fresh(f"{task.name}/{label}")
-        rng = Rng.of(self.world.seed).child(self.slot, task.name, label)
+        rng = self._stream.child(task.name, label)
         chain = Chain() if uplink is None else uplink
         public = tuple(chain.public(rng.child("public"))) if chain else ()
         made = Request(f"{self.slot}/{task.name}/{label}", task, message, self.home, rng.key, chain, public, mail, turn)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -120,7 +120,18 @@ class Cost(Protocol):
 
 
 class Free:
-    """A cost model in which everything is instantaneous and no party fails."""
+    """A cost model in which everything is instantaneous and no party fails.
+
+    Attributes:
+        instant: whether a class plans, transfers and decides about sessions without delay: true, unless a subclass overrides one of them.
+    """
+
+    instant = True
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "instant" not in vars(cls):
+            cls.instant = cls.plan is Free.plan and cls.transfer is Free.transfer and not hasattr(cls, "session")
 
     def plan(self, parties: Parties, plan: Plan) -> Outcomes:
         """Let every reply arrive at once."""
@@ -132,12 +143,6 @@ class Free:
         """Return 0: transfers take no time."""
         del source, target, nbytes
         return 0.0
-
-    @property
-    def instant(self) -> bool:
-        """Whether this class plans, transfers and decides about sessions without delay: true, unless a subclass overrides one of them."""
-        kind = type(self)
-        return kind.plan is Free.plan and kind.transfer is Free.transfer and not hasattr(kind, "session")
 
 
 def is_instant(cost: Cost) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
@@ -47,6 +48,7 @@ _TOTALS = (
     "bytes_down", "bytes_up", "bytes_relayed", "bytes_between",
     "messages_down", "messages_up", "messages_relayed", "messages_between",
 )  # fmt: skip
+_totals_of = attrgetter(*_TOTALS)
 
 
 class Meter:
@@ -240,7 +242,7 @@ class Meter:
 
     def totals(self) -> dict[str, int]:
         """The totals by name."""
-        return {name: getattr(self, name) for name in _TOTALS}
+        return dict(zip(_TOTALS, _totals_of(self), strict=True))
 
     def save(self) -> dict[str, Any]:
         """The meter as a tree, for a checkpoint."""

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from atoll.core.requests.party import Parties
 
-__all__ = ["members", "places_among", "places_of"]
+__all__ = ["members", "places_among", "places_found", "places_of"]
 
 
 def members(parties: Parties) -> NDArray[np.int64]:
@@ -33,3 +33,13 @@ def places_among(who: NDArray[np.int64], positions: NDArray[np.int64]) -> NDArra
     """Return the rows of some clients in columns of any order; each client must occur once."""
     order = np.argsort(who, kind="stable")
     return np.asarray(order[np.searchsorted(who, positions, sorter=order)])
+
+
+def places_found(who: NDArray[np.int64], positions: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return `places_among` of the clients that are in ``who``; the others are left out."""
+    if not len(who) or not len(positions):
+        return np.zeros(0, dtype=np.int64)
+    place = np.full(max(int(who.max()), int(positions.max())) + 1, -1, dtype=np.int64)
+    place[who] = np.arange(len(who))
+    found = place[positions]
+    return found[found >= 0]

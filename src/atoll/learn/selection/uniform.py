@@ -17,7 +17,7 @@ from atoll.core.validation import whole_rows
 
 from ..capabilities import SAMPLE
 from .base import Selection
-from .members import places_among
+from .members import places_found
 from .seen import Candidates
 
 if TYPE_CHECKING:
@@ -145,9 +145,8 @@ class Schedule(Selection):
             QuorumError: none of them is available.
         """
         del count, state
-        there = candidates.parties.positions
         row = np.asarray(self.rounds[(candidates.round - 1) % len(self.rounds)], dtype=np.int64)
-        found = places_among(there, row[np.isin(row, there)])
+        found = places_found(candidates.parties.positions, row)
         if not len(found):
             raise QuorumError(
                 f"none of the {len(row)} clients that the schedule names is available",

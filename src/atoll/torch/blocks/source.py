@@ -51,7 +51,7 @@ class RowSource:
         names = ("x", "y", *extra)
         return StoredPool(names, place, found.sizes, lambda: self._fetched(positions, network, extra))
 
-    @cached_property
+    @property
     def _names(self) -> tuple[str, ...]:
         """Names of the columns."""
         if callable(self._shards):

@@ -112,7 +112,7 @@ class Natives:
 
     def _placed(self, leaves: list[Any]) -> list[Any]:
         """Return leaves as native code reads them; suitable leaves stay as they are."""
-        return [leaf if readable(leaf) else placed(self._network, leaf).contiguous() for leaf in leaves]
+        return [leaf if readable(leaf) else _contiguous(self._network, leaf) for leaf in leaves]
 
     def _code(self, kind: tuple[int, bool], form: Form, sent: Any, private: Any) -> NativeCohort | None:
         """Return the code for a width and form of state, made on first use."""
@@ -134,6 +134,11 @@ class Natives:
         for what, seconds in (found.seconds if found else {}).items():
             self.seconds[what] += seconds
         return found
+
+
+def _contiguous(network: FunctionalModule, leaf: Any) -> Any:
+    """Return a leaf as an array or a tensor that native code reads."""
+    return np.array(leaf, np.float32) if type(leaf) is float else placed(network, leaf).contiguous()
 
 
 def _by_width(natural: NDArray[np.int64], chosen: Choices, whole: bool) -> list[tuple[int, NDArray[np.int64]]]:
