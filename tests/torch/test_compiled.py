@@ -151,3 +151,36 @@ def test_on_a_gpu(make: Any, compiled: str) -> None:
     want = on_cpu.many_sum(shards, broadcast_of(model), None, keys_of(3)).totals["update"].value
     got = training.many_sum(shards, broadcast_of(model), None, keys_of(3)).totals["update"].value
     assert all(T.leaves(T.map(lambda a, b: np.allclose(a, b, rtol=1e-3, atol=1e-4), want, got)))
+
+
+class Sequences(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.cells, self.last = nn.LSTM(1, width, batch_first=True), nn.Linear(width, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(self.cells(x.unsqueeze(-1))[0][:, -1])
+
+
+def test_recurrent_layers_run_in_pytorchs_kernels_unless_they_are_small() -> None:
+    shards = shards_of([5, 6], (40,))
+    small, large = seeded(lambda: Sequences(3)), seeded(lambda: Sequences(96))
+    training = LocalTraining(small, FedAvg(batch_size=5), compile="never")
+    training.many_sum(shards, broadcast_of(small), None, keys_of(2))
+    assert training.choices["mode"] == "vector"
+    training = LocalTraining(large, FedAvg(batch_size=5), compile="always")
+    why = "Sequences is not compiled: its recurrent layers run in PyTorch's own kernels"
+    with pytest.warns(RuntimeWarning, match=why):
+        training.many_sum(shards, broadcast_of(large), None, keys_of(2))
+    assert training.choices["mode"] == "each"
+    assert training.choices["reason"].startswith("recurrent layers of 45 MFLOP a step")
+    assert compare(training, shards, broadcast_of(large)) < 1e-6
+
+
+def test_always_says_beforehand_what_would_take_too_long() -> None:
+    """Cumulated sums have no native code; forty layers of them would keep the code generator busy for minutes."""
+    model = seeded(lambda: nn.Sequential(*[nn.Sequential(Cumulated(), nn.Linear(4, 6)) for _ in range(40)]))
+    training = LocalTraining(model, FedAvg(batch_size=5), compile="always")
+    with pytest.warns(RuntimeWarning, match=r"Sequential is not compiled although compile='always'.*more than 20"):
+        training.many_sum(shards_of([5, 5], (6,)), broadcast_of(model), None, keys_of(2))
+    assert not training.choices["compiled"]

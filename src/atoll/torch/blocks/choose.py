@@ -11,12 +11,13 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
+from torch import nn
 from torch.fx import GraphModule
 from torch.utils.flop_counter import flop_registry
 
 from atoll.core.errors import ConfigError
 
-__all__ = ["Choices", "best_of", "block_size", "step_cost", "unroll_of"]
+__all__ = ["Choices", "best_of", "block_size", "recurrent_flops", "step_cost", "unroll_of"]
 
 _MODES = ("vector", "single", "each")
 _CACHE = 1 << 20  # bytes of a core's cache that a block may fill: half of a common 2 MiB L2
@@ -111,6 +112,18 @@ def step_cost(gm: GraphModule) -> StepCost:
             kwargs = {k: _value(v) for k, v in node.kwargs.items()}
             flops += float(count(*args, **kwargs, out_val=value))
     return StepCost(flops, touched, convolves)
+
+
+def recurrent_flops(model: nn.Module, x: torch.Tensor, rows: int) -> float:
+    """Return the floating-point operations of a step of ``rows`` rows in recurrent layers, forward and back; 0 without such layers.
+
+    Layers take sequences of ``x.shape[1]`` entries; an input gate has as many products as a hidden one.
+    """
+    length = x.shape[1] if x.dim() > 1 else 1
+    weights = [
+        p for m in model.modules() if isinstance(m, nn.RNNBase) for n, p in m.named_parameters() if "weight" in n
+    ]
+    return 6.0 * rows * length * sum(p.numel() for p in weights)
 
 
 def _value(arg: Any) -> Any:

@@ -16,7 +16,7 @@ from atoll.learn.local.update import count_many
 
 from ..native import enabled
 from ..tracing.compiler import can_compile, notice
-from .choose import Choices, StepCost, best_of, block_size, favoured, step_cost, unroll_of
+from .choose import Choices, StepCost, best_of, block_size, favoured, recurrent_flops, step_cost, unroll_of
 from .cohort import Runner
 from .course import is_uneven, program_widths, rungs
 from .pool import Pool
@@ -35,9 +35,10 @@ _CALL = 4e-6  # seconds of one uncompiled operation on a CPU
 _FEED = 8  # operations that equal the cost of handing a step its mini-batch
 _RATE = 6e10  # floating-point operations a second of one core
 _COMPILE = 15.0  # seconds to compile a set of programs
-_TRANSLATE = (
-    4.0  # 4.0  # seconds of uncompiled work from which native code pays: twice the time to translate and compile it
-)
+_COMPILED_OPERATION = 0.06  # seconds of PyTorch's code generator for each operation of a program, besides 5 for itself
+_PATIENCE = 20.0  # seconds that compile="always" may take; beyond, it says that it does not compile, and why
+_TRANSLATE = (0.9, 0.007)  # seconds to translate and compile native code, and for each operation of a step
+_RECURRENT = 4e6  # floating-point operations of a step from which PyTorch's recurrent kernels beat a traced loop
 _BATCHES = 8  # mini-batches of a client in a trial
 _ROWS = 256  # examples, if a mini-batch is all of them
 _UNROLL = 4  # steps in one call, if clients take different numbers of steps
@@ -90,6 +91,11 @@ def _decide(runner: Runner, pool: Pool, broadcast: Tree, states: Privates, keys:
     if stateful:
         return _each(runner, stateful)
     algorithm, sizes = pool.work(runner.algorithm), pool.sizes
+    cells = recurrent_flops(
+        runner.network.training, pool.x, int(np.minimum(sizes, algorithm.batch_size or _ROWS).max())
+    )
+    if cells > _RECURRENT and runner.network.device.type == "cpu":
+        return _by_kernels(runner, cells)
     steps, uneven = count_many(algorithm, sizes, keys), is_uneven(algorithm, sizes, keys)
     # Trials use the first few mini-batches of each client: one with thousands costs no more than the others.
     pool = _clipped(pool, algorithm)
@@ -113,8 +119,8 @@ def _decide(runner: Runner, pool: Pool, broadcast: Tree, states: Privates, keys:
     widths = program_widths(algorithm, sizes, steps, mode, exact)
     runner.seconds_a_client = float(steps.mean()) * ((calls + _FEED) * _CALL / block + cost.flops / _RATE)
     programs = len(widths) * (len(rungs(block)) if mode == "vector" else 2) if uneven else 1
-    native = not exact and _native(runner, cost, len(widths))
-    compiled = _compile(runner, programs)
+    native = not exact and _native(runner, cost, calls, len(widths))
+    compiled = _compile(runner, programs, calls, quiet=native)
     chosen = Choices(
         mode,
         block,
@@ -128,7 +134,12 @@ def _decide(runner: Runner, pool: Pool, broadcast: Tree, states: Privates, keys:
         reason=reason,
     )
     try:
-        return _verified(runner, chosen, pool, broadcast, states, keys)
+        verified = _verified(runner, chosen, pool, broadcast, states, keys)
+        if native and not compiled and not runner.natives.ready:
+            _compile(
+                runner, programs, calls, quiet=False
+            )  # it could not be translated: say why it is not compiled either
+        return verified
     except Exception:
         _blame(runner, pool, broadcast, states, keys, np.arange(len(keys)))
         raise
@@ -238,16 +249,30 @@ def _vectorise(
     return best, f"measured a client: {timings}"
 
 
-def _native(runner: Runner, cost: StepCost, widths: int) -> bool:
-    """Decide whether to make native code, which costs a compiler run for each width."""
+def _native(runner: Runner, cost: StepCost, calls: int, widths: int) -> bool:
+    """Decide whether to make native code, which costs a compiler run for each width; it pays if the work saved is twice that."""
     wish, device = runner.training.compile, runner.network.device
     if wish == "never" or device.type != "cpu" or cost.convolves or not enabled() or not can_compile(device):
         return False
-    return wish == "always" or runner.training.volume * runner.seconds_a_client > _TRANSLATE * widths
+    seconds = (_TRANSLATE[0] + _TRANSLATE[1] * calls) * widths
+    return wish == "always" or runner.training.volume * runner.seconds_a_client > 2 * seconds
 
 
-def _compile(runner: Runner, programs: int) -> bool:
-    """Decide whether to compile ``programs`` programs, given the seconds of one client's uncompiled update."""
+def _by_kernels(runner: Runner, cells: float) -> Choices:
+    """Train client by client: what PyTorch's fused recurrent kernels do in one call is thousands of operations in a traced step."""
+    if runner.training.compile == "always":
+        notice(
+            f"recurrent:{runner.network.title}",
+            f"{runner.network.title} is not compiled: its recurrent layers run in PyTorch's own kernels, client by client",
+        )
+    return Choices("each", reason=f"recurrent layers of {cells / 1e6:.0f} MFLOP a step run in PyTorch's own kernels")
+
+
+def _compile(runner: Runner, programs: int, calls: int, *, quiet: bool) -> bool:
+    """Decide whether to compile ``programs`` programs of ``calls`` operations, given the seconds of one client's uncompiled update.
+
+    ``quiet`` if native code does the work where it can: compiled programs would run only where it cannot.
+    """
     wish, device = runner.training.compile, runner.network.device
     if wish == "never":
         return False
@@ -256,6 +281,16 @@ def _compile(runner: Runner, programs: int) -> bool:
     if not can_compile(device):
         need = "C++ compiler (g++ or clang++)" if device.type == "cpu" else "triton"
         notice("compiler", f"no {need} was found, so the local update runs uncompiled and slower")
+        return False
+    seconds = programs * (5.0 + _COMPILED_OPERATION * calls)
+    if device.type == "cpu" and seconds > _PATIENCE:
+        if wish == "always" and not quiet:
+            title = runner.network.title
+            notice(
+                f"patience:{title}",
+                f"{title} is not compiled although compile='always': {programs} programs of about {calls} operations would take "
+                f"some {seconds:.0f} s, more than {_PATIENCE:.0f}",
+            )
         return False
     return True
 

@@ -53,6 +53,7 @@ class NativeCohort:
         self._drawn = [None] * weighted
         self._frozen = [tensor.contiguous() for tensor in update.network.frozen.values()]
         self._room: _Room | None = None
+        self._pace = _PACE
 
     def add(
         self,
@@ -82,8 +83,11 @@ class NativeCohort:
             room.arrays[name][0][:] = numbers
         seeds = draws.seeds() if self._draws else None
         held = [*sent, *self._frozen, *private, *place.columns, *self._drawn, seeds, *self._local, *room.addresses]
-        threads = min(threads, 1 + int(begins[-1]) // _WORTH)
+        steps = int(begins[-1])
+        threads = min(threads, 1 + int(steps * self._pace / _WORTH))
+        began = time.perf_counter()
         self._code(held, begins, draws, parts=parts, threads=threads)
+        self._pace = (time.perf_counter() - began) * threads / max(1, steps)
         out, after = room.arrays["out"], 1 + len(self.update.kinds)
         # New states outlive this call; the scratch memory does not.
         rest = [*out[after : after + after], *(leaf.copy() for leaf in out[after + after :])]
@@ -112,12 +116,13 @@ class NativeCohort:
 
 _WRITTEN = ("examples", "steps", "loss", "sums", "out")
 _PARTS = 16  # the most parts that clients are cut into
-_WORTH = 128  # local steps that repay a thread, for the smallest models
+_WORTH = 1e-4  # seconds of work that repay a thread
+_PACE = 1e-6  # seconds of a local step, until one is measured: of the smallest models
 
 
 def _parts(clients: int) -> int:
     """Return the number of parts for ``clients`` clients; it never depends on cores, since sums are added up part by part."""
-    return min(_PARTS, -(-clients // 2))
+    return min(_PARTS, clients)
 
 
 def _cut(begins: NDArray[np.int64]) -> NDArray[np.int64]:

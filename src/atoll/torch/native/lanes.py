@@ -18,8 +18,8 @@ GUARD = "#if defined(__AVX512F__) && defined(__AVX512VL__)"
 _SAME = (
     *(f"({{0}} {sign} {{1}})" for sign in ("+", "-", "*", "/", "==", "!=", "<", "<=", ">", ">=")),
     *(f"{name}({{0}}, {{1}})" for name in ("larger", "smaller")),
-    *(f"{name}({{0}})" for name in ("relu", "f_exp", "f_log", "f_sigmoid", "f_tanh")),
-    "(-{0})", "(1.0f / {0})", "({0})", "({0} * {0})", "({0} * {0} * {0})",
+    *(f"{name}({{0}})" for name in ("relu", "f_exp", "f_log", "f_sigmoid", "f_tanh", "f_erf", "f_sqrt")),
+    "(-{0})", "(1.0f / {0})", "(1.0f / f_sqrt({0}))", "({0})", "({0} * {0})", "({0} * {0} * {0})",
 )  # fmt: skip
 _TEXTS = {**{text: text for text in _SAME}, "({0} ? {1} : {2})": "pick({0}, {1}, {2})"}
 _SHORTEST = 4  # entries of a row; shorter ones are left to the compiler

@@ -16,7 +16,8 @@ __all__ = ["library_of"]
 
 # Without math-errno and trapping-math loops with comparisons become vector code; results stay IEEE, NaN and infinity included.
 _FLAGS = (
-    "-O3",
+    "-O2",
+    "-ftree-vectorize",
     "-march=native",
     "-std=c++17",
     "-fopenmp-simd",

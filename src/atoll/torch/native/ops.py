@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from .attention import ATTENTION
+
 __all__ = ["CONVERSIONS", "C_TYPES", "POINTWISE", "VIEWS", "literal", "simple_operations"]
 
 aten: Any = torch.ops.aten
@@ -70,10 +72,10 @@ _FLOATING = {
     "log": "f_log({0})",
     "sigmoid": "f_sigmoid({0})",
     "tanh": "f_tanh({0})",
-    "sqrt": "__builtin_sqrtf({0})",
-    "rsqrt": "(1.0f / __builtin_sqrtf({0}))",
+    "sqrt": "f_sqrt({0})",
+    "rsqrt": "(1.0f / f_sqrt({0}))",
     "reciprocal": "(1.0f / {0})",
-    "erf": "__builtin_erff({0})",
+    "erf": "f_erf({0})",
     "expm1": "__builtin_expm1f({0})",
     "log1p": "__builtin_log1pf({0})",
     "sin": "__builtin_sinf({0})",
@@ -91,7 +93,7 @@ def _table() -> dict[Any, str]:
             for overload in ("default", "Tensor", "Scalar", "Tensor_Scalar"):
                 if overload in packet.overloads():
                     made[getattr(packet, overload)] = text
-    made[aten.div.Tensor] = made[aten.div.Scalar] = "({0} / {1})"
+    made[aten.div.Tensor] = made[aten.div.Scalar] = made[prims.div.default] = "({0} / {1})"
     made[aten.where.self] = made[aten.where.ScalarOther] = made[aten.where.ScalarSelf] = "({0} ? {1} : {2})"
     made[aten.isnan.default] = "({0} != {0})"
     made[aten.clamp_min.default] = "larger({0}, {1})"
@@ -125,7 +127,7 @@ def simple_operations() -> Mapping[Any, Any]:
         aten.native_layer_norm_backward,
         aten.var_mean,
     ]
-    return MappingProxyType({**core_aten_decompositions(), **get_decompositions(further)})
+    return MappingProxyType({**core_aten_decompositions(), **get_decompositions(further), **ATTENTION})
 
 
 def literal(value: float, dtype: torch.dtype) -> str:

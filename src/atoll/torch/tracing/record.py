@@ -116,7 +116,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 made = how(*args, **kwargs)
             if made is not NotImplemented:
                 return made
-        if any(tag in func.tags for tag in _HIDDEN) and not _by_numbers(func, args):
+        if any(tag in func.tags for tag in _HIDDEN) and not (_by_numbers(func, args) or _still(func, args, kwargs)):
             raise Unrecordable(f"{func} depends on values")
         return self._write(func, args, kwargs)
 
@@ -149,6 +149,12 @@ def _by_numbers(func: Any, args: Any) -> bool:
     return func is torch.ops.aten.index.Tensor and all(
         place is None or place.dtype not in (torch.bool, torch.uint8) for place in args[1]
     )
+
+
+def _still(func: Any, args: Any, kwargs: Any) -> bool:
+    """Tell whether an operation that can drop entries at random keeps them all."""
+    given = {**dict(zip((a.name for a in func._schema.arguments), args, strict=False)), **kwargs}
+    return "dropout_p" in {a.name for a in func._schema.arguments} and not given.get("dropout_p", 0.0)
 
 
 def _inside(arg: Any) -> Any:

@@ -1,0 +1,180 @@
+"""Elementwise operations, views and constants: expressions that are computed where they are used."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import torch
+from torch.fx import Node
+
+from .ops import C_TYPES, CONVERSIONS, POINTWISE, literal
+from .script import Script
+from .values import Expr, NativeLeaf, Unsupported, Value, dtype_of
+
+__all__ = ["ELEMENTWISE", "pointwise", "view"]
+
+Tensor = torch.Tensor
+aten: Any = torch.ops.aten
+prims: Any = torch.ops.prims
+
+
+def pointwise(w: Script, node: Node) -> Value:
+    """Translate an operation entry by entry."""
+    return _joined(w, node, POINTWISE[cast(Any, node.target)])
+
+
+def _joined(w: Script, node: Node, text: str) -> Value:
+    if node.kwargs.get("alpha", 1) != 1 or node.kwargs.get("rounding_mode") is not None:
+        raise Unsupported(f"{node.target} with {dict(node.kwargs)}")
+    shape, made = tuple(node.meta["val"].shape), node.meta["val"].dtype
+    name = node.target.overloadpacket.__name__  # type: ignore[union-attr]
+    text = "(!{0})" if name == "bitwise_not" and made == torch.bool else text
+    work = made
+    if made == torch.bool:  # a comparison works in the type of its operands
+        typed = [dtype_of(a) for a in node.args if isinstance(a, Node)]
+        work = typed[0]
+        for other in typed[1:]:
+            work = torch.promote_types(work, other)
+        if any(isinstance(a, float) for a in node.args) and not work.is_floating_point:
+            work = torch.float32
+    if work not in C_TYPES:
+        raise Unsupported(f"{node.target} in {work}")
+    parts = []
+    for i, arg in enumerate(node.args):
+        wanted = torch.bool if name == "where" and i == 0 else work
+        parts.append(w.spread(w.cast(w.get(arg, wanted), wanted), shape))
+    return Expr(text, parts, shape, made)
+
+
+def _power(w: Script, node: Node) -> Value:
+    base, power = w.get(node.args[0], torch.float32), node.args[1]
+    if power not in (1, 2, 3) or node.meta["val"].dtype != torch.float32:
+        raise Unsupported(f"power {power}")
+    made = w.cast(base, torch.float32)
+    base = made if isinstance(made, NativeLeaf) else w.store(made)
+    return Expr(f"({' * '.join(['{0}'] * int(power))})", [base], base.shape, torch.float32)  # type: ignore[arg-type]
+
+
+def _clamp(w: Script, node: Node) -> Value:
+    shape, dtype = tuple(node.meta["val"].shape), node.meta["val"].dtype
+    made = w.spread(w.cast(w.get(node.args[0], dtype), dtype), shape)
+    for bound, text in zip(node.args[1:], ("larger({0}, {1})", "smaller({0}, {1})"), strict=False):
+        if bound is not None:
+            made = Expr(text, [made, w.spread(w.cast(w.get(bound, dtype), dtype), shape)], shape, dtype)
+    return made
+
+
+def _convert(w: Script, node: Node) -> Value:
+    return w.cast(w.get(node.args[0], torch.float32), node.meta["val"].dtype)
+
+
+def _constant(w: Script, node: Node) -> Value:
+    value = node.meta["val"]
+    number = node.args[1] if node.target in (aten.full.default, aten.full_like.default) else node.args[0]
+    if node.target in (aten.zeros_like.default, aten.ones_like.default):
+        number = 0 if node.target is aten.zeros_like.default else 1
+    if not isinstance(number, bool | int | float):
+        raise Unsupported("a constant that is not a number")
+    return Expr(literal(number, value.dtype), [], tuple(value.shape), value.dtype)
+
+
+def _positions(w: Script, node: Node) -> Value:
+    """Translate ``iota`` and ``arange``: each entry is its own position."""
+    if node.target is torch.ops.prims.iota.default:
+        (length,), start, step = node.args, node.kwargs["start"], node.kwargs["step"]
+    elif node.target is aten.arange.start_step:
+        start, _, step = (*node.args, 1)[:3]
+        length = node.meta["val"].numel()
+    else:
+        length, start, step = node.args[0], 0, 1
+    if not all(isinstance(n, int) and n >= 0 for n in (length, start, step)):
+        raise Unsupported("positions that run down, or are not whole numbers")
+    length, start, step = cast(int, length), cast(int, start), cast(int, step)
+    room = torch.empty(start + step * max(length, 1) + 1, device="meta", dtype=torch.uint8)
+    return w.cast(NativeLeaf("", room.as_strided((length,), (step,), start), torch.int64), node.meta["val"].dtype)
+
+
+def view(w: Script, node: Node, how: Callable[..., Tensor]) -> Value:
+    """Translate an operation that looks at the same entries in another way."""
+    base = w.get(node.args[0], torch.float32)
+
+    def turn(value: Value) -> Value:
+        if isinstance(value, NativeLeaf):
+            return NativeLeaf(value.name, how(value.at, *node.args[1:], **node.kwargs), value.dtype)
+        parts = [turn(part) for part in value.parts]
+        return Expr(value.text, parts, tuple(node.meta["val"].shape), value.dtype)
+
+    if node.target is aten.as_strided.default:
+        base = base if isinstance(base, NativeLeaf) and base.at.is_contiguous() else w.store(base)
+    try:
+        return turn(base)
+    except (RuntimeError, ValueError):
+        return turn(w.store(base))
+
+
+def _reshape(w: Script, node: Node) -> Value:
+    return view(w, node, lambda at, shape: at.view(shape))
+
+
+def _broadcast(w: Script, node: Node) -> Value:
+    """Translate ``prims.broadcast_in_dim``: axes get places among those of a larger shape."""
+
+    def spread(at: Tensor, shape: tuple[int, ...], axes: list[int]) -> Tensor:
+        thin = [at.shape[axes.index(d)] if d in axes else 1 for d in range(len(shape))]
+        return at.view(thin).expand(tuple(shape))
+
+    return view(w, node, spread)
+
+
+def _in_place(w: Script, node: Node) -> Value:
+    """Translate an operation in place, on a value that nothing else reads."""
+    first = node.args[0]
+    if not isinstance(first, Node) or len(first.users) > 1:
+        raise Unsupported(f"{node.target} on a value that is read elsewhere")
+    return _joined(w, node, _IN_PLACE[node.target])
+
+
+def _copied(w: Script, node: Node) -> Value:
+    """Translate a copy into new memory: C++ writes ``1 - x`` as new memory, filled with 1, less ``x``."""
+    first = node.args[0]
+    if not isinstance(first, Node) or any(user is not node and user.target not in _BY_SHAPE for user in first.users):
+        raise Unsupported("a copy into a value that is read elsewhere")
+    made = node.meta["val"]
+    return w.spread(w.cast(w.get(node.args[1], made.dtype), made.dtype), tuple(made.shape))
+
+
+def _undefined(w: Script, node: Node) -> Value:
+    """Translate new memory: zeros, since what is in it is never read."""
+    made = node.meta["val"]
+    return Expr(literal(0, made.dtype), [], tuple(made.shape), made.dtype)
+
+
+_BY_SHAPE = (aten.full_like.default, aten.zeros_like.default, aten.ones_like.default)
+_IN_PLACE: dict[Any, str] = {
+    aten.add_.Tensor: "({0} + {1})",
+    aten.sub_.Tensor: "({0} - {1})",
+    aten.mul_.Tensor: "({0} * {1})",
+    aten.div_.Tensor: "({0} / {1})",
+}
+ELEMENTWISE: dict[Any, Callable[[Script, Node], Value]] = {
+    **dict.fromkeys((aten.view.default, aten._unsafe_view.default, aten.reshape.default), _reshape),
+    **dict.fromkeys(CONVERSIONS, _convert),
+    **dict.fromkeys(
+        (
+            aten.full.default,
+            aten.full_like.default,
+            aten.scalar_tensor.default,
+            aten.zeros_like.default,
+            aten.ones_like.default,
+        ),
+        _constant,
+    ),
+    **dict.fromkeys((prims.iota.default, aten.arange.default, aten.arange.start_step), _positions),
+    prims.broadcast_in_dim.default: _broadcast,
+    **dict.fromkeys(_IN_PLACE, _in_place),
+    aten.copy_.default: _copied,
+    aten.empty_permuted.default: _undefined,
+    aten.clamp.default: _clamp,
+    aten.pow.Tensor_Scalar: _power,
+}
