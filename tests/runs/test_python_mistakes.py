@@ -90,6 +90,11 @@ class RenamesTheUpdate(FedAvg):
         return {"delta": reply["update"]}, state
 
 
+class ForgetsTheState(FedAvg):
+    def finish(self, local: Any, broadcast: Any, client: Any, work: Any) -> Any:
+        return super().finish(local, broadcast, client, work)[0]
+
+
 MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     # settings of parts
     "learning_rate": (lambda: FedAvg(learning_rate=0.1), "learning_rate.*[Dd]id you mean 'lr'"),
@@ -159,6 +164,7 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     "a job class, not a job": (lambda: atoll.simulate(Training, ISLANDS), "Training"),
     "a step without params": (lambda: train(algorithm=NoFinish()), "params"),
     "a reply under another name": (lambda: train(algorithm=RenamesTheUpdate()), "fold found no 'update'.*delta"),
+    "a reply without the client's state": (lambda: train(algorithm=ForgetsTheState()), "finish returns a dict.*return"),
     "too small a quorum": (lambda: run(sums, quorum=5), "5"),
 }  # fmt: skip
 

@@ -9,6 +9,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
+from atoll.core import message as M
 from atoll.core.algebra import tree as T
 from atoll.core.algebra.aggregate import Mean
 from atoll.core.requests.chain import Chain
@@ -76,6 +77,17 @@ class WrongBlock(Identity):
         return T.map(lambda leaf: leaf[::-1], block)
 
 
+@dataclass(frozen=True)
+class Written(Identity):
+    """Sends one piece of bytes, as a compressor does, without saying so."""
+
+    def encode(self, value, context):
+        return {"like": value, "raw": M.encode(value)}
+
+    def decode(self, total, public, n):
+        return M.decode(total["raw"])
+
+
 @pytest.mark.parametrize("stage", [Identity(), Clip(0.5), Dither(0.1), Rounding(), Rounding(0.01)])
 def test_good_stages(stage):
     check_stage(stage)
@@ -90,6 +102,7 @@ def test_good_stages(stage):
         (Widens(), "comes back as float64"),
         (Leaks(), "bounds changes by 1.0 and lets"),
         (WrongBlock(), "row 0 of a block"),
+        (Written(), "something else than numbers at the same places; set packs = True"),
     ],
 )
 def test_bad_stages(stage, words):

@@ -22,6 +22,7 @@ from atoll.learn.capabilities import RELEASES
 from atoll.learn.compose import Placed, require_composed
 from atoll.learn.learner import LearnerSettings
 from atoll.learn.local.contact import declared, load_of
+from atoll.learn.local.finished import finished
 from atoll.learn.local.reports import Reporting
 from atoll.learn.offered import placed_model
 from atoll.learn.server.personal import measured, own_model
@@ -154,7 +155,7 @@ class IdleLearner(Reporting):
             state = part.client_init(broadcast["params"]) if state is None else state
             drawn = part.draw(rng.child("draw"), broadcast["params"])
             local = {**part.start(broadcast, state), **({} if drawn is None else {"drawn": drawn})}
-            reply, state = part.finish(local, broadcast, state, work)
+            reply, state = finished(part, local, broadcast, state, work)
         reply = {**reply, "loss": Mean(np.float64(0.0), examples=1.0, role="metric")}
         return self._with_reports(reply, contact.asked, n), state
 

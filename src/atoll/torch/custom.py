@@ -18,6 +18,7 @@ from atoll.core.errors import ConfigError, DataError
 from atoll.core.requests.task import Task, Workload
 from atoll.learn.algorithm import LocalWork
 from atoll.learn.capabilities import TRAINING
+from atoll.learn.local.finished import finished
 from atoll.learn.local.loss_signature import LossSignature
 from atoll.learn.local.opaque import epochs_done
 from atoll.learn.local.partial import asked_epochs, coming_epochs, whole_times
@@ -148,7 +149,7 @@ class _CustomLearner(Reporting):
             own = metrics.get("loss")
             told["loss"] = self._told("loss", {}, ends, island.data) if own is None else (np.float64(own), n)
         work = LocalWork(n, epochs_done(self.algorithm, epochs))
-        reply, state = self.algorithm.finish({**local, "params": params_of(trained)}, broadcast, client, work)
+        reply, state = finished(self.algorithm, {**local, "params": params_of(trained)}, broadcast, client, work)
         if state is not None:
             island.state = state
         if "buffers" in broadcast:

@@ -13,6 +13,7 @@ from atoll.core.algebra.aggregate import Aggregate
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import DataError
 from atoll.learn.algorithm import LocalWork
+from atoll.learn.local.finished import finished
 from atoll.learn.local.partial import quota
 from atoll.learn.local.update import batch_rows
 
@@ -98,7 +99,7 @@ def train_one(
                 raise _lonely(len(rows), examples, algorithm) from error
             losses.append(oracle.losses[0] if oracle.losses else 0.0)
     work = LocalWork(float(examples), float(len(losses)))
-    reply, state = algorithm.finish(local, sent, private, work)
+    reply, state = finished(algorithm, local, sent, private, work)
     tree, kinds = split_reply(reply)
     kept = {name: frozen[name] for name in network.buffer_names}
     return ReferenceUpdate(join_reply(as_arrays(tree), kinds), as_arrays(state), losses, kept)

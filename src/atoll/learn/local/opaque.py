@@ -18,6 +18,7 @@ from ..capabilities import TRAINING
 from ..learner import LearnerSettings
 from ..offered import require_fit
 from ..server.personal import measured, own_model
+from .finished import finished
 from .partial import asked_epochs, coming_epochs, whole_times
 from .reports import Reporting, as_reports, training_passes
 
@@ -119,9 +120,7 @@ class OpaqueLearner(Reporting):
         trained = local["params"] if found is None else found
         examples = 0.0 if found is None else float(len(data))
         work = LocalWork(examples, epochs_done(self.algorithm, epochs))
-        reply, client = self.algorithm.finish(
-            {**local, "params": trained}, broadcast, kept["algorithm"], work
-        )  # fmt: skip
+        reply, client = finished(self.algorithm, {**local, "params": trained}, broadcast, kept["algorithm"], work)
         if client is not None or memory is not None:
             island.state = {"algorithm": client, "memory": memory}
         sums = self.evaluate(trained, data)

@@ -14,6 +14,7 @@ from atoll.core.algebra.tree import map as tree_map
 from atoll.core.errors import CompositionError
 
 from ..algorithm import Algorithm, LocalWork
+from .finished import finished
 from .partial import Counted, epochs_of_pass, quota
 
 __all__ = ["MiniBatch", "batch_rows", "count_many", "count_steps", "local_contact", "local_update", "pass_key"]
@@ -155,7 +156,7 @@ def local_update(
         local = {**algorithm.step(local, batch, broadcast), **extra}
         losses.append(batch.first or 0.0)
     work = LocalWork(float(len(y)), float(len(losses)))
-    reply, state = algorithm.finish(local, broadcast, client, work)
+    reply, state = finished(algorithm, local, broadcast, client, work)
     return reply, state, float(np.add.reduce(losses)) / len(losses) if losses else 0.0  # np.mean without its overhead
 
 

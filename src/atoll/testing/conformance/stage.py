@@ -101,6 +101,11 @@ def _encodes(stage: Stage, value: Tree, public: Tree, rng: Rng, name: str) -> No
     first, second = stage.encode(value, _context(public, rng)), stage.encode(value, _context(public, rng))
     same(first, second, f"{name}: the same key encodes differently")
     require(M.encode(value) == before, f"{name}: encoding changes the value it is given")
+    if stage.on == "value" and not stage.packs:
+        same_form = all(map(_numbers, T.leaves(first))) and [p for p, _ in T.items(first)] == [
+            p for p, _ in T.items(value)
+        ]
+        require(same_form, f"{name}: it encodes to something else than numbers at the same places; set packs = True")
     back = stage.decode(M.decode(M.encode(first)), public, 1)
     for (path, leaf), (_, got) in zip(T.items(value), T.items(back), strict=True):
         require(np.shape(got) == np.shape(leaf), f"{name}: {path} comes back with shape {np.shape(got)}")
@@ -117,6 +122,11 @@ def _encodes(stage: Stage, value: Tree, public: Tree, rng: Rng, name: str) -> No
         large = stage.decode(stage.encode(T.scale(value, 1e3), _context(public, rng)), public, 1)
         norm = float(T.norm(T.map(lambda leaf: leaf.astype(np.float64), large)))
         require(norm <= bound * (1 + 1e-5), f"{name}: it bounds changes by {bound} and lets {norm} through")
+
+
+def _numbers(leaf: Any) -> bool:
+    """Tell whether a later stage can compute with a leaf of an encoding."""
+    return isinstance(leaf, np.ndarray | np.generic | int | float) and np.asarray(leaf).dtype.kind in "iuf"
 
 
 def _blocks(stage: Stage, rows: list[Tree], public: Tree, root: Rng, name: str, tolerance: float) -> None:

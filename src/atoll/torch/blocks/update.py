@@ -18,6 +18,7 @@ from atoll.core.algebra import tree as T
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import CompositionError
 from atoll.learn.algorithm import LocalWork
+from atoll.learn.local.finished import finished
 
 from ..leaves import Layout, ReplyKind, flatten, split_reply
 from ..tracing.gradient import gradient_of
@@ -212,9 +213,8 @@ class Update:
         ) -> list[Tensor]:
             assert self.local is not None  # noqa: S101
             work = LocalWork(examples, steps)
-            reply, state = self.algorithm.finish(
-                self.local.build(local), self.broadcast.build(sent), self.client.build(private), work
-            )
+            ends = (self.local.build(local), self.broadcast.build(sent), self.client.build(private), work)
+            reply, state = finished(self.algorithm, *ends)
             tree, self.kinds = split_reply(reply)
             leaves, self.reply = flatten(tree)
             kept, self.state = flatten(state)
