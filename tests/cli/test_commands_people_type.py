@@ -15,7 +15,7 @@ import pytest
 
 import atoll
 from atoll.cli import run
-from atoll.cli.app import app
+from atoll.cli.app import GROUPS, app
 from atoll.cli.commands import demo, known
 from atoll.models.linear_model import Linear
 from atoll.runs import RunFolder, yaml
@@ -247,8 +247,13 @@ def test_a_live_display_on_a_terminal() -> None:
     assert "4/4" in text
 
 
-def test_help_lists_every_command_in_order(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_lists_every_command_by_group_in_order(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["--help"]) == 0
-    assert [command.name for command in app.registered_commands] == known()
+    groups: dict[str, list[str]] = {name: [] for name in GROUPS}
+    for command in app.registered_commands:
+        groups[str(command.rich_help_panel)].append(str(command.name))
+    assert all(names == sorted(names) for names in groups.values())
+    wanted = [name for names in groups.values() for name in names]
+    assert sorted(wanted) == known()
     first = [line.split()[1] for line in capsys.readouterr().out.splitlines() if line.startswith(("│ ", "| "))]
-    assert [word for word in first if word in known()] == known()
+    assert [word for word in first if word in known()] == wanted

@@ -15,16 +15,19 @@ from atoll.runs.watching import own_display
 
 from .output import Output, only_json_on_stdout, show_error, show_usage
 
-__all__ = ["INTERRUPT_CODE", "app", "main", "run"]
+__all__ = ["EXTRAS", "GROUPS", "INSPECT", "INTERRUPT_CODE", "OPERATE", "SIMULATE", "app", "main", "run"]
 
 INTERRUPT_CODE = 130
 """Exit code of a run that ended in order after Ctrl-C or SIGTERM."""
+
+SIMULATE, INSPECT, OPERATE, EXTRAS = GROUPS = ("Simulate", "Inspect", "Operate", "Extras")
+"""The groups of commands in ``atoll --help``, in order."""
 
 app = typer.Typer(
     name="atoll",
     help="Federated computing: learn over data that may not move.",
     no_args_is_help=True,
-    add_completion=False,
+    add_completion=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )

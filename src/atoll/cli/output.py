@@ -12,6 +12,7 @@ from typing import IO, Any
 from rich.console import Console, RenderableType
 from rich.measure import Measurement
 from rich.panel import Panel
+from rich.table import Table
 from rich.text import Text
 
 from atoll.core.errors import AtollError
@@ -23,7 +24,7 @@ _WIDEST = 100_000
 CHECKPOINT_COUNTS = "The last checkpoint counts."
 """The sentence after Ctrl-C where a training runs in this process."""
 
-__all__ = ["CHECKPOINT_COUNTS", "Output", "only_json_on_stdout", "show_error", "show_usage"]
+__all__ = ["CHECKPOINT_COUNTS", "Output", "PlainTable", "only_json_on_stdout", "show_error", "show_usage"]
 
 
 @dataclass
@@ -73,6 +74,17 @@ class Output:
     def note(self, text: str) -> None:
         """Print a line on stderr."""
         self.console.print(text, soft_wrap=True)
+
+
+class PlainTable(Table):
+    """A table without lines. Where the terminal is too narrow, its cells wrap; nothing is cut off."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(box=None, pad_edge=False, **settings)
+
+    def add_column(self, header: RenderableType = "", **settings: Any) -> None:  # type: ignore[override]
+        """Add a column; see ``rich.table.Table.add_column``."""
+        super().add_column(header, **{"overflow": "fold", **settings})
 
 
 def _console(file: IO[str], shown: RenderableType) -> Console:

@@ -6,7 +6,7 @@ import importlib
 import pkgutil
 from collections.abc import Sequence
 
-from atoll.cli.app import app
+from atoll.cli.app import GROUPS, app
 
 __all__ = ["known", "register"]
 
@@ -24,7 +24,7 @@ def register(words: Sequence[str]) -> None:
     """
     for name in _needed(words[:1]):
         importlib.import_module(f".{name}", __name__)
-    app.registered_commands.sort(key=lambda command: str(command.name))
+    app.registered_commands.sort(key=lambda command: (GROUPS.index(str(command.rich_help_panel)), str(command.name)))
 
 
 def _needed(typed: Sequence[str]) -> Sequence[str]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from atoll.cli.app import app
+from atoll.cli.app import OPERATE, app
 from atoll.cli.arguments import Json, output_of
 from atoll.cli.asking import JobName, KitOption, PassphraseFile, ServerOption, asked, id_of, line_of, open_kit
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from atoll.runtime.client.admin import Admin
 
 
-@app.command("abort")
+@app.command("abort", rich_help_panel=OPERATE)
 def command(
     context: typer.Context,
     job: JobName,

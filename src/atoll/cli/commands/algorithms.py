@@ -8,8 +8,9 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from atoll.cli.app import app
+from atoll.cli.app import EXTRAS, app
 from atoll.cli.arguments import Json, output_of
+from atoll.cli.output import PlainTable
 from atoll.learn.catalogue import Exchange, Fact, facts
 
 __all__ = ["page"]
@@ -41,7 +42,7 @@ The other columns:
 """
 
 
-@app.command("algorithms")
+@app.command("algorithms", rich_help_panel=EXTRAS)
 def command(
     context: typer.Context,
     names: Annotated[list[str] | None, typer.Argument(help="List only these algorithms. Default: all.")] = None,
@@ -91,9 +92,9 @@ def _declared(exchange: Exchange) -> str:
 
 def _table(found: list[Fact]) -> Table:
     caption = f"{_MEANING} Papers: --json, or name an algorithm."
-    table = Table(box=None, header_style="bold", pad_edge=False, caption=caption)
+    table = PlainTable(header_style="bold", caption=caption)
     for column in _COLUMNS:
-        table.add_column(column, overflow="fold")
+        table.add_column(column)
     for fact in found:
         table.add_row(*_cells(fact))
     return table
@@ -102,7 +103,7 @@ def _table(found: list[Fact]) -> Table:
 def _cards(found: list[Fact]) -> Table:
     """One block of lines for each algorithm."""
     table = Table.grid(padding=(0, 2))
-    table.add_column(style="bold", no_wrap=True)
+    table.add_column(style="bold")
     for fact in found:
         for title, cell in zip((*_COLUMNS, "paper", "note"), (*_cells(fact), fact.paper, fact.note), strict=True):
             table.add_row(title, cell or "no")

@@ -8,13 +8,14 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from atoll.cli.app import app
+from atoll.cli.app import INSPECT, app
 from atoll.cli.arguments import Json, Root, find_run, output_of
+from atoll.cli.output import PlainTable
 from atoll.core.overview import human_bytes
 from atoll.report import compare_runs, write_comparison
 
 
-@app.command("compare")
+@app.command("compare", rich_help_panel=INSPECT)
 def command(
     context: typer.Context,
     runs: Annotated[list[str], typer.Argument(help="Names or folders of two or more runs.")],
@@ -32,7 +33,7 @@ def command(
 
 def _table(rows: list[dict[str, Any]]) -> Table:
     settings = list(rows[0]["settings"])
-    table = Table(box=None, header_style="bold", pad_edge=False)
+    table = PlainTable(header_style="bold")
     table.add_column("run")
     for name in ("rounds", "accuracy", "best (round)", "worst tenth", "sent up", "seconds", *settings):
         table.add_column(name, justify="right")

@@ -10,9 +10,9 @@ import numpy as np
 import typer
 from rich.table import Table
 
-from atoll.cli.app import INTERRUPT_CODE, app
+from atoll.cli.app import INTERRUPT_CODE, SIMULATE, app
 from atoll.cli.arguments import Json, Root, output_of
-from atoll.cli.output import CHECKPOINT_COUNTS, Output
+from atoll.cli.output import CHECKPOINT_COUNTS, Output, PlainTable
 from atoll.core.extras import need
 from atoll.core.persistence.files import write_bytes
 from atoll.core.persistence.json_lines import as_json
@@ -52,7 +52,7 @@ def demo_config(rounds: int, parties: int, alpha: float, seed: int) -> RunConfig
     )
 
 
-@app.command("demo")
+@app.command("demo", rich_help_panel=SIMULATE)
 def command(
     context: typer.Context,
     rounds: Annotated[int, typer.Option("--rounds", min=1, help="Rounds of the federated training.")] = 100,
@@ -115,7 +115,7 @@ def _train(config: RunConfig, folder: RunFolder, output: Output, stopping: Stopp
 
 
 def _table(found: dict[str, Any]) -> Table:
-    table = Table(box=None, header_style="bold", pad_edge=False)
+    table = PlainTable(header_style="bold")
     table.add_column("trained")
     table.add_column("accuracy on the common test set", justify="right")
     alone = found["alone"]

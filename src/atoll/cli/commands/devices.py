@@ -9,8 +9,9 @@ import typer
 from rich.console import Group
 from rich.table import Table
 
-from atoll.cli.app import app
+from atoll.cli.app import INSPECT, app
 from atoll.cli.arguments import Json, Root, find_run, output_of
+from atoll.cli.output import PlainTable
 from atoll.core.errors import CheckpointError
 from atoll.core.overview import human_bytes
 from atoll.core.persistence.files import write_bytes
@@ -25,7 +26,7 @@ _BARS = 20
 """Maximum number of bars; beyond it, a bar stands for a range of numbers of replies."""
 
 
-@app.command("devices")
+@app.command("devices", rich_help_panel=INSPECT)
 def command(
     context: typer.Context,
     run: Annotated[str, typer.Argument(help="A run's name or folder.")],
@@ -55,7 +56,7 @@ def _replies(found: ByDevice) -> Table:
     """How many clients sent how many replies."""
     bars = _together(found.histogram())
     most = max((clients for _, clients in bars), default=0)
-    table = Table(box=None, header_style="bold", pad_edge=False)
+    table = PlainTable(header_style="bold")
     table.add_column("replies", justify="right")
     table.add_column("clients", justify="right")
     table.add_column("")
@@ -77,12 +78,12 @@ def _totals(found: ByDevice) -> Table:
     """What all devices, and those of each region, were asked and did; columns of zeros are left out."""
     often = ("crashed", "called_off", "refused")
     columns = ("asked", "answered", *(name for name in often if found[name].any()), "bytes_up", "bytes_down")
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column("region" if found.regions else "", no_wrap=True)
+    table = PlainTable(header_style="bold")
+    table.add_column("region" if found.regions else "")
     for name in ("clients", *(column.removeprefix("bytes_").replace("_", " ") for column in columns)):
-        table.add_column(name, justify="right", no_wrap=True)
+        table.add_column(name, justify="right")
     if found.powered:
-        table.add_column("Wh", justify="right", no_wrap=True)
+        table.add_column("Wh", justify="right")
         table.caption = f"the busiest tenth of the clients used {100 * found.share('energy'):.0f} % of the energy"
     every = {"clients": len(found), **{name: found[name].sum().item() for name in (*columns, "energy")}}
     for label, of in {**found.by_region(), "all": every}.items():

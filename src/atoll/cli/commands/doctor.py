@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from atoll.cli.app import app
+from atoll.cli.app import EXTRAS, app
 from atoll.cli.arguments import Json, output_of
+from atoll.cli.output import PlainTable
 from atoll.runs.versions import versions
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ _EXTRAS = {
 _KIT = typer.Argument(help="A startup kit: check it and the way to the server.", metavar="[KIT]", show_default=False)
 
 
-@app.command("doctor")
+@app.command("doctor", rich_help_panel=EXTRAS)
 def command(
     context: typer.Context,
     kit: Annotated[Path | None, _KIT] = None,
@@ -67,7 +68,7 @@ def command(
 def _report(findings: list[Finding]) -> Table:
     from rich.markup import escape
 
-    table = Table(box=None, show_header=False, pad_edge=False)
+    table = PlainTable(show_header=False)
     words = {"ok": "[green]ok[/green]", "problem": "[red]problem[/red]", "skipped": "[dim]skipped[/dim]"}
     for finding in findings:
         table.add_row(finding.step, words[finding.state], escape(finding.said))
@@ -104,7 +105,7 @@ def _devices(torch_there: bool) -> list[str]:
 
 
 def _table(found: dict[str, Any]) -> Table:
-    table = Table(box=None, show_header=False, pad_edge=False)
+    table = PlainTable(show_header=False)
     for name, version in found["versions"].items():
         table.add_row(name, version)
     for name, there in found["extras"].items():

@@ -10,16 +10,17 @@ import typer
 from rich.live import Live
 from rich.table import Table
 
-from atoll.cli.app import app
+from atoll.cli.app import OPERATE, app
 from atoll.cli.arguments import Json, output_of
 from atoll.cli.asking import COLOURS, KitOption, PassphraseFile, ServerOption, asked, moment, open_kit, telling
+from atoll.cli.output import PlainTable
 
 if TYPE_CHECKING:
     from atoll.cli.output import Output
     from atoll.runtime.client.admin import Admin
 
 
-@app.command("jobs")
+@app.command("jobs", rich_help_panel=OPERATE)
 def command(
     context: typer.Context,
     watch: Annotated[bool, typer.Option("--watch", help="Keep running and show every change; Ctrl-C ends it.")] = False,
@@ -57,9 +58,9 @@ async def _told(admin: Admin, output: Output) -> None:
 def _table(rows: list[dict[str, Any]]) -> Table:
     from rich.markup import escape
 
-    table = Table(box=None, header_style="bold", pad_edge=False)
+    table = PlainTable(header_style="bold")
     for name in ("job", "name", "state", "attempts", "submitter", "handed in", "sites", "why"):
-        table.add_column(name, no_wrap=name in ("job", "name", "state"))
+        table.add_column(name)
     for row in rows:
         colour = COLOURS.get(row["state"], "white")
         why = "" if row["state"] in ("finished", "running") else escape(row["reason"])

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.markup import escape
 
-from atoll.cli.app import app
+from atoll.cli.app import OPERATE, app
 from atoll.cli.arguments import Json, output_of
 from atoll.cli.asking import JobName, KitOption, PassphraseFile, ServerOption, asked, goes_on, id_of, moment, open_kit
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from atoll.runtime.client.admin import Admin
 
 
-@app.command("logs")
+@app.command("logs", rich_help_panel=OPERATE)
 def command(
     context: typer.Context,
     job: JobName,

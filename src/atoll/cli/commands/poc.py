@@ -11,7 +11,7 @@ from typing import IO, Annotated, Any
 
 import typer
 
-from atoll.cli.app import INTERRUPT_CODE, app
+from atoll.cli.app import INTERRUPT_CODE, OPERATE, app
 from atoll.cli.arguments import Json, output_of
 from atoll.cli.asking import error_of, in_order
 from atoll.cli.commands.run import sentence
@@ -36,7 +36,7 @@ def poc_job(names: list[str], seed: int) -> dict[str, Any]:
     }
 
 
-@app.command("poc")
+@app.command("poc", rich_help_panel=OPERATE)
 def command(
     context: typer.Context,
     job: Annotated[Path | None, typer.Argument(help="A job of your own.", metavar="[JOB]", show_default=False)] = None,

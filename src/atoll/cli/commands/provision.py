@@ -11,8 +11,9 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from atoll.cli.app import app
+from atoll.cli.app import OPERATE, app
 from atoll.cli.arguments import Json, output_of
+from atoll.cli.output import PlainTable
 from atoll.runtime.provision import CA_VARIABLE, Provisioned, find_passphrase, load_project, new_passphrase, provision
 
 _PROJECT = typer.Argument(
@@ -20,7 +21,7 @@ _PROJECT = typer.Argument(
 )
 
 
-@app.command("provision")
+@app.command("provision", rich_help_panel=OPERATE)
 def command(
     context: typer.Context,
     project: Annotated[Path, _PROJECT],
@@ -87,7 +88,7 @@ def _authority(out: Path, encrypt: bool, file: Path | None) -> Callable[[], byte
 
 
 def _table(done: Provisioned) -> Table:
-    table = Table(box=None, show_header=False, pad_edge=False)
+    table = PlainTable(show_header=False)
     rows = {
         "new": [str(done.folder / name) for name in done.made],
         "renewed": [str(done.folder / name) for name in done.renewed],

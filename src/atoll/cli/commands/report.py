@@ -7,12 +7,12 @@ from typing import Annotated
 
 import typer
 
-from atoll.cli.app import app
+from atoll.cli.app import INSPECT, app
 from atoll.cli.arguments import Json, Root, find_run, output_of
 from atoll.report import write_report
 
 
-@app.command("report")
+@app.command("report", rich_help_panel=INSPECT)
 def command(
     context: typer.Context,
     run: Annotated[str, typer.Argument(help="A run's name or folder.")],

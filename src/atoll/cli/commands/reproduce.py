@@ -9,9 +9,9 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from atoll.cli.app import INTERRUPT_CODE, app
+from atoll.cli.app import EXTRAS, INTERRUPT_CODE, app
 from atoll.cli.arguments import Json, output_of
-from atoll.cli.output import CHECKPOINT_COUNTS, Output
+from atoll.cli.output import CHECKPOINT_COUNTS, Output, PlainTable
 from atoll.core.errors import AtollError, ConfigError
 from atoll.core.job import Job
 from atoll.report.progress import Rounds
@@ -19,7 +19,7 @@ from atoll.reproduce import Claim, Entry, Interrupted, Lab, Page, entries, find_
 from atoll.runs import INTERRUPTED, Stopping
 
 
-@app.command("reproduce")
+@app.command("reproduce", rich_help_panel=EXTRAS)
 def command(
     context: typer.Context,
     name: Annotated[str | None, typer.Argument(help="The experiment; without a name, all are listed.")] = None,
@@ -93,7 +93,7 @@ def _close(shown: list[Rounds]) -> None:
 
 def _list(output: Output) -> None:
     rows = [_row(name, found) for name, found in entries().items()]
-    table = Table(box=None, header_style="bold", pad_edge=False)
+    table = PlainTable(header_style="bold")
     for column in ("name", "title", "source", "needs"):
         table.add_column(column)
     for row in rows:
@@ -109,7 +109,7 @@ def _row(name: str, found: Entry | AtollError) -> dict[str, str]:
 
 
 def _table(found: dict[str, Any]) -> Table:
-    table = Table(box=None, header_style="bold", pad_edge=False)
+    table = PlainTable(header_style="bold")
     for column in ("claim", "paper", "ours", "holds", "note"):
         table.add_column(column)
     for claim in found["claims"]:

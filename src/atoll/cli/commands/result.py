@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from atoll.cli.app import app
+from atoll.cli.app import OPERATE, app
 from atoll.cli.arguments import Json, output_of
 from atoll.cli.asking import KitOption, PassphraseFile, ServerOption, asked, id_of, open_kit
 from atoll.core.errors import ConfigError, nearest
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from atoll.runtime.provision import Kit
 
 
-@app.command("result")
+@app.command("result", rich_help_panel=OPERATE)
 def command(
     context: typer.Context,
     job: Annotated[

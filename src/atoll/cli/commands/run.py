@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
-from atoll.cli.app import INTERRUPT_CODE, app
+from atoll.cli.app import INTERRUPT_CODE, SIMULATE, app
 from atoll.cli.arguments import Json, Root, output_of
 from atoll.cli.output import CHECKPOINT_COUNTS, Output
 from atoll.core.errors import CheckpointError, ConfigError
@@ -33,7 +33,7 @@ from atoll.runs.yaml import override
 _SHOWN = 2000  # maximum number of characters of a program's return value to print
 
 
-@app.command("run")
+@app.command("run", rich_help_panel=SIMULATE)
 def command(
     context: typer.Context,
     config: Annotated[Path, typer.Argument(help="A YAML configuration; with --resume also a run folder.")],

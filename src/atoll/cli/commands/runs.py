@@ -8,15 +8,16 @@ from typing import Any
 import typer
 from rich.table import Table
 
-from atoll.cli.app import app
+from atoll.cli.app import INSPECT, app
 from atoll.cli.arguments import Json, Root, output_of
+from atoll.cli.output import PlainTable
 from atoll.core.errors import CheckpointError
 from atoll.runs import RunFolder, runs_in
 
 _COLOURS = {"finished": "green", "running": "cyan", "interrupted": "yellow", "failed": "red", "unreadable": "red"}
 
 
-@app.command("runs")
+@app.command("runs", rich_help_panel=INSPECT)
 def command(context: typer.Context, root: Root = Path("runs"), json: Json = False) -> None:
     """List the runs."""
     output = output_of(context)
@@ -52,7 +53,7 @@ def _asked(folder: RunFolder) -> dict[str, Any]:
 
 
 def _table(rows: list[dict[str, Any]]) -> Table:
-    table = Table(box=None, header_style="bold", pad_edge=False)
+    table = PlainTable(header_style="bold")
     for name in ("run", "status", "data", "job", "method"):
         table.add_column(name)
     for name in ("rounds", "accuracy", "seconds"):

@@ -7,12 +7,12 @@ from typing import Annotated
 
 import typer
 
-from atoll.cli.app import app
+from atoll.cli.app import OPERATE, app
 from atoll.cli.arguments import Json, output_of
 from atoll.cli.asking import PassphraseFile, logging_on, open_kit, serving
 
 
-@app.command("server")
+@app.command("server", rich_help_panel=OPERATE)
 def command(
     context: typer.Context,
     kit: Annotated[Path, typer.Argument(help="The server's startup kit.", metavar="KIT", show_default=False)],

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from atoll.cli.app import app
+from atoll.cli.app import OPERATE, app
 from atoll.cli.arguments import Json, output_of
 from atoll.cli.asking import PassphraseFile, ServerOption, logging_on, open_kit, serving
 from atoll.core.errors import ConfigError
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from atoll.runtime.scheduling.amounts import Resources
 
 
-@app.command("site")
+@app.command("site", rich_help_panel=OPERATE)
 def command(
     context: typer.Context,
     kit: Annotated[Path, typer.Argument(help="The site's startup kit.", metavar="KIT", show_default=False)],

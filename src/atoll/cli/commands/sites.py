@@ -8,12 +8,13 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from atoll.cli.app import app
+from atoll.cli.app import OPERATE, app
 from atoll.cli.arguments import Json, output_of
 from atoll.cli.asking import KitOption, PassphraseFile, ServerOption, asked, open_kit
+from atoll.cli.output import PlainTable
 
 
-@app.command("sites")
+@app.command("sites", rich_help_panel=OPERATE)
 def command(
     context: typer.Context,
     kit: KitOption = None,
@@ -29,7 +30,7 @@ def command(
 
 
 def _table(rows: list[dict[str, Any]]) -> Table:
-    table = Table(box=None, header_style="bold", pad_edge=False)
+    table = PlainTable(header_style="bold")
     for name in ("site", "of", "plays", "line", "round trip", "clock", "MiB in", "MiB out", "cuts"):
         table.add_column(name, justify="left" if name in ("site", "of", "plays", "line") else "right")
     for row in rows:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from atoll.cli.app import app
+from atoll.cli.app import OPERATE, app
 from atoll.cli.arguments import Json, output_of
 from atoll.cli.asking import KitOption, PassphraseFile, ServerOption, asked, ending, open_kit, waited
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from atoll.runtime.client.admin import Admin
 
 
-@app.command("submit")
+@app.command("submit", rich_help_panel=OPERATE)
 def command(
     context: typer.Context,
     job: Annotated[
