@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -25,8 +25,11 @@ if TYPE_CHECKING:
 
     from .rounds.by_device import ByDevice
     from .rounds.history import History
+    from .runs.from_python import PythonRun
 
-__all__ = ["Result", "make_engine", "result_of_run", "run_in", "simulate"]
+__all__ = ["Result", "make_engine", "result_of_run", "run_in", "simulate", "simulated"]
+
+Listener = Callable[[dict[str, Any]], None]
 
 
 @dataclass(frozen=True, repr=False)
@@ -177,7 +180,8 @@ def simulate(
         devices: a cost model of devices and links; by default nothing takes time and no client fails.
         seed: the seed of everything reproducible.
         workers: number of processes; by default the engine chooses.
-        folder: the run folder, for checkpoints; a run with a folder survives a crash.
+        folder: the run folder, as the command line writes it: settings, records, model, checkpoints. ``atoll runs``, ``report`` and ``compare``
+            take it. A run with a folder survives a crash.
         resume: continue the run in the folder.
         errors: whether a task that raises stops the run (``"raise"``) or its party counts as silent (``"drop"``).
         secret_seed: makes the islands' secrets reproducible and every privacy guarantee void.
@@ -206,30 +210,113 @@ def simulate(
     """
     from .data.federated import as_population
     from .rounds.program import ProgramJob
-    from .runs.watching import watching
 
-    begin = time.perf_counter()
     if inspect.isclass(job):
         raise ConfigError(
             f"{job.__name__} is a class", where="simulate", remedy=f"make a job of it: {job.__name__}(...)"
         )
     islands = as_population(islands)
-    chosen = make_engine(engine, workers)
-    where = None if folder is None else Path(folder)
     whole = job if isinstance(job, Job) else ProgramJob.of(job)
-    others = whole.others(len(islands))
+    world: dict[str, Any] = {
+        "engine": make_engine(engine, workers), "seed": seed, "cost": devices or Free(), "resume": resume, "errors": errors,
+        "secret_seed": secret_seed, "sealing": sealing, "policy": policy or AllowAll(), "state_memory": state_memory,
+        "results": None if results is None else Path(results),
+    }  # fmt: skip
+    if folder is None:
+        made, value = simulated(whole, islands, tasks, progress, on_record=on_record, on_restore=on_restore, **world)
+    else:
+        run = _described(whole, islands, Path(folder), engine, workers, errors, seed)
+        made, value = _in_folder(run, whole, islands, tasks, progress, Path(folder), on_record, on_restore, world)
+    return made if whole is job else value
+
+
+def _described(
+    job: Job, islands: Any, folder: Path, engine: Any, workers: int | None, errors: str, seed: int
+) -> PythonRun:
+    """Return the settings of a run as text."""
+    from .runs.from_python import PythonRun, settings_of
+
+    name = folder.resolve().name
+    named = engine if isinstance(engine, str) else type(engine).__name__
+    how = {"name": name, "seed": seed, "engine": named, "workers": workers, "errors": errors}
+    return PythonRun(name, seed, settings_of(job, islands, **how))
+
+
+def _in_folder(
+    run: PythonRun,
+    job: Job,
+    islands: Any,
+    tasks: Sequence[Task],
+    progress: bool | None,
+    folder: Path,
+    on_record: Listener | None,
+    on_restore: Callable[[list[dict[str, Any]]], None] | None,
+    world: dict[str, Any],
+) -> tuple[Result, Any]:
+    """Run a job and keep its files in a run folder."""
+    from .runs.folder import RunFolder
+    from .runs.kept import keeping
+
+    place = RunFolder(folder)
+    place.path.mkdir(parents=True, exist_ok=True)
+    with keeping(run, place, resume=world["resume"]) as kept:
+        kept.begin(job, islands)
+
+        def record(row: dict[str, Any]) -> None:
+            kept.record(row)
+            if on_record is not None:
+                on_record(row)
+
+        def restore(rows: list[dict[str, Any]]) -> None:
+            kept.restore(rows)
+            if on_restore is not None:
+                on_restore(rows)
+
+        inside = {**world, "folder": place.checkpoints, "results": world["results"] or place.results}
+        made, value = simulated(
+            job, islands, tasks, progress, on_record=record, on_restore=restore, shown=folder, **inside
+        )
+        kept.finish(made)
+    return made, value
+
+
+def simulated(
+    job: Job,
+    islands: Any,
+    tasks: Sequence[Task] = (),
+    progress: bool | None = None,
+    *,
+    on_record: Listener | None = None,
+    on_restore: Callable[[list[dict[str, Any]]], None] | None = None,
+    shown: Path | None = None,
+    **world: Any,
+) -> tuple[Result, Any]:
+    """Run a job in a world of its own; see `simulate`.
+
+    Args:
+        job: the job.
+        islands: the federated data set.
+        tasks: further tasks.
+        progress: see `simulate`.
+        on_record: called with each record.
+        on_restore: called with the records that a resumed run continues from.
+        shown: the run folder, to name it to the user and in the result.
+        world: arguments of ``World``.
+
+    Returns:
+        The result, and what the program returned.
+    """
+    from .runs.watching import watching
+
+    begin = time.perf_counter()
+    others = job.others(len(islands))
     known: dict[str, Any] = {"roster": Roster(islands.names, others=others)} if others else {}
-    with watching(whole, on_record, on_restore, progress) as watch:
-        world = World(
-            islands, chosen, seed=seed, **known, clock=Clock(), cost=devices or Free(), folder=where, resume=resume,
-            errors=errors, secret_seed=secret_seed, sealing=sealing, policy=policy or AllowAll(), state_memory=state_memory,
-            results=None if results is None else Path(results), on_record=watch.record, on_restore=watch.restore,
-        )  # fmt: skip
-        admit_job(world.policy, whole.names())
-        prepared = whole.prepare(islands)
-        world.registry.update({task.name: task for task in (*tasks, *prepared.tasks)})
-        value, fed = run_in(world, prepared.program)
-    watch.explain(fed, where)
-    if whole is not job:
-        return value
-    return result_of_run(whole, islands, prepared, value, fed, time.perf_counter() - begin)
+    with watching(job, on_record, on_restore, progress) as watch:
+        made = World(islands, clock=Clock(), on_record=watch.record, on_restore=watch.restore, **known, **world)
+        admit_job(made.policy, job.names())
+        prepared = job.prepare(islands)
+        made.registry.update({task.name: task for task in (*tasks, *prepared.tasks)})
+        value, fed = run_in(made, prepared.program)
+    watch.explain(fed, shown)
+    result = result_of_run(job, islands, prepared, value, fed, time.perf_counter() - begin)
+    return (result if shown is None else replace(result, folder=shown)), value

@@ -98,7 +98,10 @@ def test_what_was_spent_before_a_failure_stays(tmp_path):
 
     replies = atoll.simulate(program, Community([1, 2]), engine="inline", folder=tmp_path / "run", errors="drop")
     assert len(replies.errors) == 2
-    assert [entry["party"] for entry in Ledger(tmp_path / "run" / "ledger.jsonl")] == ["client-0", "client-1"]
+    assert [entry["party"] for entry in Ledger(tmp_path / "run" / "checkpoints" / "ledger.jsonl")] == [
+        "client-0",
+        "client-1",
+    ]
 
 
 def test_seeded_secrets_are_written_down(tmp_path):
@@ -106,7 +109,7 @@ def test_seeded_secrets_are_written_down(tmp_path):
         return None
 
     atoll.simulate(program, Community([1]), engine="inline", folder=tmp_path / "run", secret_seed=1)
-    assert [entry["kind"] for entry in Ledger(tmp_path / "run" / "ledger.jsonl")] == ["seeded-secret"]
+    assert [entry["kind"] for entry in Ledger(tmp_path / "run" / "checkpoints" / "ledger.jsonl")] == ["seeded-secret"]
 
 
 @pytest.mark.parametrize(

@@ -76,9 +76,9 @@ def test_workers_that_the_signal_ended_are_no_error(
     from atoll import simulation
     from atoll.core.errors import TaskError
 
-    real = simulation.simulate
+    real = simulation.simulated
 
-    def simulate(*args: Any, on_record: Any, **options: Any) -> Any:
+    def simulated(*args: Any, on_record: Any, **options: Any) -> Any:
         def record(row: dict[str, Any]) -> None:
             on_record(row)
             if row["round"] == 2:
@@ -88,7 +88,7 @@ def test_workers_that_the_signal_ended_are_no_error(
         return real(*args, on_record=record, **options)
 
     with monkeypatch.context() as patched:
-        patched.setattr(simulation, "simulate", simulate)
+        patched.setattr(simulation, "simulated", simulated)
         code, result, said = typed("run", config, "--folder", "mine", "--no-report")
     assert (code, result["error"]["kind"]) == (130, "Interrupted")
     assert "Resume with: atoll run mine --resume" in said

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from atoll.core import message
-from atoll.core.errors import ConfigError
+from atoll.core.errors import ConfigError, MessageError
 from atoll.core.job import EDGE, Job, Prepared
 from atoll.core.persistence.json_lines import as_json
 from atoll.core.rooms import Own
@@ -136,12 +136,27 @@ class _PreparedProgram(Prepared):
 
     def facts(self, outcome: Any) -> Mapping[str, Any]:
         """The program's return value, if it is short."""
+        if self._free and not _is_message(outcome):
+            return {}
         shown = as_json(outcome)
         return {"result": outcome} if len(shown) <= _SHOWN else {}
 
     def files(self, outcome: Any) -> Mapping[str, bytes]:
         """The program's return value, as a message."""
-        return {"result.msg": message.encode(outcome)}
+        return {} if self._free and not _is_message(outcome) else {"result.msg": message.encode(outcome)}
+
+    @property
+    def _free(self) -> bool:
+        """Whether the program may return any object: its caller has it, and the folder keeps what is a message."""
+        return isinstance(self.job.program, _AsGiven)
+
+
+def _is_message(value: Any) -> bool:
+    try:
+        message.nbytes(value)
+    except MessageError:
+        return False
+    return True
 
 
 def _require_program(program: Any, arguments: Mapping[str, Any]) -> None:

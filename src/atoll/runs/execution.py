@@ -49,7 +49,9 @@ def execute(
         CheckpointError: the folder contains another run, or cannot be read or written.
         ConfigError: the settings differ from those of the run to resume.
     """
-    from atoll.simulation import simulate
+    from atoll.core.requests.cost import Free
+    from atoll.core.requests.policy import AllowAll
+    from atoll.simulation import make_engine, simulated
 
     stopping = stopping or Stopping()
     with keeping(config, folder, resume=resume, on_record=on_record, on_start=on_start) as kept:
@@ -57,11 +59,11 @@ def execute(
         kept.begin(job, islands, stopping)
         logger.info("the run begins", extra={"run": folder.name, "engine": config.engine, "resume": resume})
         with _stopped_workers(stopping):
-            result: Result = simulate(
-                job, islands, engine=config.engine, seed=config.seed, workers=config.workers, folder=folder.checkpoints, results=folder.results,
-                resume=resume, errors=config.errors, on_record=kept.record, on_restore=kept.restore,
-                devices=None if config.devices is None else config.devices.build("devices"),
-                policy=policies_of(config.policy, config.policies, islands.names),
+            result, _ = simulated(
+                job, islands, engine=make_engine(config.engine, config.workers), seed=config.seed, folder=folder.checkpoints, results=folder.results,
+                resume=resume, errors=config.errors, on_record=kept.record, on_restore=kept.restore, shown=folder.path,
+                cost=Free() if config.devices is None else config.devices.build("devices"),
+                policy=policies_of(config.policy, config.policies, islands.names) or AllowAll(),
             )  # fmt: skip
         kept.finish(result)
         if report:

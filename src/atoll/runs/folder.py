@@ -19,7 +19,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,7 +28,7 @@ from atoll.core.errors import CheckpointError, ConfigError
 from atoll.core.persistence.files import write_bytes
 from atoll.core.persistence.json_lines import as_json, read_lines
 
-from .yaml import read
+from .yaml import dump, read
 
 if TYPE_CHECKING:
     from atoll.core.job import Job
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 __all__ = ["RunFolder", "new_folder", "runs_in"]
 
 FORMAT = 1
+FROM_PYTHON = "from Python"
+"""The setting ``started`` of a run that ``atoll.simulate`` started."""
 
 
 class RunFolder:
@@ -115,6 +117,12 @@ class RunFolder:
                 where=str(self.config_file),
                 remedy="submit the job, or clone it: atoll clone JOB",
             )
+        if self.from_python:
+            raise CheckpointError(
+                "the run was started from Python, and only the script has its model and its data",
+                where=str(self.config_file),
+                remedy=f"make the same call with folder={str(self.path)!r}, resume=True",
+            )
         from .config import parse_config
 
         try:
@@ -158,6 +166,11 @@ class RunFolder:
         """Whether the folder contains results of a job, fetched by ``atoll result``: only a job's settings name sites."""
         return "sites" in self.settings()
 
+    @property
+    def from_python(self) -> bool:
+        """Whether ``atoll.simulate`` started the run: its settings describe it, and cannot start it again."""
+        return self.settings().get("started") == FROM_PYTHON
+
     @staticmethod
     def _unusable(error: ConfigError) -> CheckpointError:
         return CheckpointError(
@@ -190,9 +203,10 @@ class RunFolder:
             )
         return made
 
-    def write_config(self, config: RunConfig) -> None:
+    def write_settings(self, settings: Mapping[str, Any]) -> None:
         """Write the settings to the folder, except its own path, so that you can move the run."""
-        write_bytes(self.config_file, config.model_copy(update={"folder": None}).to_yaml().encode())
+        shown = {**settings, "folder": None} if "folder" in settings else settings
+        write_bytes(self.config_file, dump(dict(shown)).encode())
 
     def write_manifest(self, **changes: Any) -> dict[str, Any]:
         """Change entries of the manifest atomically."""

@@ -16,6 +16,7 @@ from atoll.core.persistence.files import write_bytes
 from .config import RunConfig
 from .devices import write_devices
 from .folder import RunFolder
+from .from_python import PythonRun
 from .log import logger, logging_to
 from .stopping import INTERRUPTED
 from .versions import versions
@@ -43,7 +44,7 @@ class Kept:
 
     def __init__(
         self,
-        config: RunConfig,
+        config: RunConfig | PythonRun,
         folder: RunFolder,
         on_record: Listener | None = None,
         on_start: Callable[[int], None] | None = None,
@@ -147,7 +148,7 @@ def not_the_same(before: RunConfig, config: RunConfig) -> list[str]:
 
 @contextlib.contextmanager
 def keeping(
-    config: RunConfig,
+    config: RunConfig | PythonRun,
     folder: RunFolder,
     *,
     resume: bool = False,
@@ -177,7 +178,7 @@ def keeping(
             yield Kept(config, folder, on_record, on_start)
 
 
-def _prepare(config: RunConfig, folder: RunFolder, resume: bool) -> None:
+def _prepare(config: RunConfig | PythonRun, folder: RunFolder, resume: bool) -> None:
     if folder.blank:
         folder.clear()  # the user has corrected refused settings and uses the same folder again
     elif folder.begun:
@@ -187,24 +188,29 @@ def _prepare(config: RunConfig, folder: RunFolder, resume: bool) -> None:
                 where=str(folder.path),
                 remedy="resume it (--resume), or choose another",
             )
-        changed = not_the_same(folder.config(), config)
+        # A run from Python is resumed with the objects themselves, which its checkpoint checks.
+        changed = [] if isinstance(config, PythonRun) else not_the_same(folder.config(), config)
         if changed:
             raise ConfigError(
                 f"{', '.join(changed)} differ from the run in the folder",
                 where=str(folder.config_file),
                 remedy=f"resume it with its own settings (atoll run {folder.path} --resume), or start a new run",
             )
-    elif folder.path.is_dir() and any(not p.name.startswith(".") for p in folder.path.iterdir()):
+    elif (
+        not isinstance(config, PythonRun)
+        and folder.path.is_dir()
+        and any(not p.name.startswith(".") for p in folder.path.iterdir())
+    ):
         raise CheckpointError(
             "the folder contains other files and no run",
             where=str(folder.path),
             remedy="choose an empty or a new folder",
         )
-    folder.write_config(config)
+    folder.write_settings(config.plain())
 
 
 @contextlib.contextmanager
-def _recorded(config: RunConfig, folder: RunFolder, resume: bool) -> Iterator[None]:
+def _recorded(config: RunConfig | PythonRun, folder: RunFolder, resume: bool) -> Iterator[None]:
     """Keep the manifest's status true in any event."""
     now = _now()
     begun: dict[str, Any] = {}
@@ -242,7 +248,7 @@ def _told(error: BaseException) -> dict[str, Any]:
     return {"kind": type(error).__name__, "what": str(error), "where": None, "remedy": None}
 
 
-def _trackers(config: RunConfig, folder: RunFolder) -> list[Any]:
+def _trackers(config: RunConfig | PythonRun, folder: RunFolder) -> list[Any]:
     made = [part.build(f"trackers[{i}]") for i, part in enumerate(config.trackers)]
     for tracker in made:
         if hasattr(tracker, "attach"):
