@@ -11,7 +11,7 @@ import pytest
 
 import atoll
 from atoll import FedAvg, Mean, Training, task
-from atoll.core.errors import CheckpointError, ConfigError
+from atoll.core.errors import CheckpointError, DataError
 from atoll.data import digits, iid
 from atoll.models import linear
 from atoll.report import compare_runs
@@ -88,7 +88,7 @@ def test_it_resumes_and_refuses_to_be_overwritten(tmp_path: Path) -> None:
 
 
 def test_a_run_that_fails_says_so_and_one_without_any_result_can_start_again(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="63"):
+    with pytest.raises(DataError, match="63"):
         train(tmp_path / "run", model=linear(63, 10))
     folder = RunFolder(tmp_path / "run")
     assert folder.status() == "failed"
