@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from .rounds import MaxTime, Patience, Target
     from .simulation import Result, simulate
     from .stages import Clip
+    from .sweeps import sweep
 else:
     from .core.lazy import lazy
 
@@ -57,6 +58,7 @@ else:
             "rounds": ("MaxTime", "Patience", "Target"),
             "simulation": ("Result", "simulate"),
             "stages": ("Clip",),
+            "sweeps": ("sweep",),
         },
     )
 
@@ -97,6 +99,7 @@ __all__ = [
     "reproduce",
     "runs",
     "simulate",
+    "sweep",
     "task",
     "testing",
 ]

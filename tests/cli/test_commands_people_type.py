@@ -255,5 +255,5 @@ def test_help_lists_every_command_by_group_in_order(capsys: pytest.CaptureFixtur
     assert all(names == sorted(names) for names in groups.values())
     wanted = [name for names in groups.values() for name in names]
     assert sorted(wanted) == known()
-    first = [line.split()[1] for line in capsys.readouterr().out.splitlines() if line.startswith(("│ ", "| "))]
+    first = re.findall(r"^[│|] (\w+)", capsys.readouterr().out, re.MULTILINE)
     assert [word for word in first if word in known()] == wanted

@@ -30,6 +30,7 @@ ROOMS: dict[str, set[str] | None] = {
     "reproduce": ANY,
     "runs": ANY,
     "simulation": ANY,
+    "sweeps": ANY,
     "testing": ANY,
 }
 # Libraries that a room may load as soon as it is loaded itself; every other library waits inside a function.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from glob import glob
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
     from .output import Output
 
-__all__ = ["Json", "Root", "find_run", "output_of"]
+__all__ = ["Json", "Root", "find_run", "find_runs", "output_of"]
 
 Json = Annotated[bool, typer.Option("--json", help="Exactly one JSON object on stdout; progress on stderr.")]
 Root = Annotated[Path, typer.Option("--root", help="The folder of the run folders.", metavar="FOLDER")]
@@ -23,6 +24,28 @@ Root = Annotated[Path, typer.Option("--root", help="The folder of the run folder
 def output_of(context: typer.Context) -> Output:
     """The output of this command."""
     found: Output = context.obj
+    return found
+
+
+def find_runs(names: list[str], root: Path) -> list[RunFolder]:
+    """Find runs by paths, names, or patterns of either; a pattern adds runs that are not there yet.
+
+    Raises:
+        CheckpointError: there is no such run, or none matches.
+    """
+    from atoll.runs import RunFolder
+
+    found: list[RunFolder] = []
+    for name in names:
+        if not set(name) & set("*?["):
+            found.append(find_run(name, root))
+            continue
+        paths = [Path(path) for path in (*glob(name), *glob(str(root / name)))]  # noqa: PTH207 - a pattern may be absolute
+        runs = {path.resolve(): path for path in sorted(paths) if (path / "config.yaml").exists()}
+        if not runs:
+            raise CheckpointError(f"no run matches {name!r}", where=str(root), remedy="list the runs with `atoll runs`")
+        known = {one.path.resolve() for one in found}
+        found += [RunFolder(path) for place, path in runs.items() if place not in known]
     return found
 
 

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 from atoll.core.errors import ConfigError
 from atoll.core.persistence.files import write_bytes
 
+from .bands import shown_difference, shown_mean
 from .facts import Facts, facts_of
-from .figures import overlay
+from .figures import bands_figure, overlay
+from .groups import differences, grouped, main_metric
 from .page import render
 
 if TYPE_CHECKING:
@@ -76,8 +78,13 @@ def _at(tree: Any, path: str) -> Any:
     return tree
 
 
-def write_comparison(folders: Sequence[RunFolder], path: str | Path) -> Path:
-    """Write the comparison of runs as one HTML page.
+def write_comparison(folders: Sequence[RunFolder], path: str | Path, metric: str | None = None) -> Path:
+    """Write the comparison of runs as one HTML page; runs that differ in their seeds alone are one group, drawn as a band.
+
+    Args:
+        folders: the runs.
+        path: where to write the page.
+        metric: the metric of which the groups' final values are compared; by default a usual one.
 
     Raises:
         MissingExtraError: Matplotlib or Jinja2 is not installed.
@@ -85,7 +92,19 @@ def write_comparison(folders: Sequence[RunFolder], path: str | Path) -> Path:
     """
     rows = compare_runs(folders)
     runs = [(folder.name, facts) for folder, facts in _gathered(folders)]
-    figures = [made for name, metric in _OVERLAYS if (made := overlay(name, runs, metric)) is not None]
-    page = render("compare.html.j2", rows=rows, figures=figures, settings=_settings(folders))
+    groups = grouped(folders)
+    summary: dict[str, Any] = {"groups": []}
+    if len(groups) < len(folders):
+        figures = [made for name, column in _OVERLAYS if (made := bands_figure(name, groups, column)) is not None]
+        chosen = main_metric(groups, metric)
+        against = {one.group: shown_difference(one) for one in differences(groups, chosen)}
+        shown = [
+            (group.label, shown_mean(group.row(chosen)), len(group.runs), against.get(group.label, ""))
+            for group in groups
+        ]
+        summary = {"metric": chosen, "first": groups[0].label, "groups": shown}
+    else:
+        figures = [made for name, column in _OVERLAYS if (made := overlay(name, runs, column)) is not None]
+    page = render("compare.html.j2", rows=rows, figures=figures, settings=_settings(folders), **summary)
     write_bytes(Path(path), page.encode())
     return Path(path)

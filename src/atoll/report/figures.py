@@ -7,10 +7,20 @@ from typing import Any
 
 import numpy as np
 
+from .bands import draw_bands
 from .drawing import GRID, INK, MUTED, SERIES, SURFACE, figure
 from .facts import Facts
+from .groups import Group
 
-__all__ = ["bytes_figure", "clients_figure", "comparison_figure", "curves_figure", "overlay", "partition_figure"]
+__all__ = [
+    "bands_figure",
+    "bytes_figure",
+    "clients_figure",
+    "comparison_figure",
+    "curves_figure",
+    "overlay",
+    "partition_figure",
+]
 
 _LINES = (
     ("test/accuracy", "test set", 0),
@@ -191,6 +201,20 @@ def comparison_figure(facts: Facts) -> str | None:
         axis.set_xlabel("accuracy on the common test set; a dot is one island's own model, a bar the mean")
 
     return figure("alone, federated and pooled", draw, size=(10.6, 2.7))
+
+
+def bands_figure(name: str, groups: Sequence[Group], metric: str) -> str | None:
+    """One metric of groups of runs by round: the mean, and a band of one standard deviation."""
+    if not any(group.band(metric) for group in groups):
+        return None
+
+    def draw(axis: Any) -> None:
+        draw_bands(axis, groups, metric, SERIES)
+        axis.set_title(name)
+        if "accuracy" in metric:
+            _percent(axis)
+
+    return figure(name, draw, size=(10.6, 3.6))
 
 
 def overlay(name: str, runs: Sequence[tuple[str, Facts]], metric: str) -> str | None:

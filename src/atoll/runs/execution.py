@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from atoll.core.errors import TaskError
 
@@ -30,6 +30,7 @@ def execute(
     on_record: Listener | None = None,
     on_start: Callable[[int], None] | None = None,
     report: bool = True,
+    islands: Any = None,
 ) -> Result:
     """Run a configuration, and keep everything in the run folder.
 
@@ -41,6 +42,7 @@ def execute(
         on_record: called with each round's record.
         on_start: called with the number of rounds that were already done.
         report: whether to write the HTML report at the end.
+        islands: the configuration's data, if they are loaded already.
 
     Returns:
         The result; ``result.reason`` is ``"interrupted"`` if it was stopped in order.
@@ -55,7 +57,7 @@ def execute(
 
     stopping = stopping or Stopping()
     with keeping(config, folder, resume=resume, on_record=on_record, on_start=on_start) as kept:
-        job, islands = to_job(config)
+        job, islands = to_job(config) if islands is None else (config.made(), islands)
         kept.begin(job, islands, stopping)
         logger.info("the run begins", extra={"run": folder.name, "engine": config.engine, "resume": resume})
         with _stopped_workers(stopping):

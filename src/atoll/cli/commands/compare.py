@@ -6,28 +6,41 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.console import Group
 from rich.table import Table
 
 from atoll.cli.app import INSPECT, app
-from atoll.cli.arguments import Json, Root, find_run, output_of
+from atoll.cli.arguments import Json, Root, find_runs, output_of
+from atoll.cli.groups import table_of
 from atoll.cli.output import PlainTable
 from atoll.core.overview import human_bytes
 from atoll.report import compare_runs, write_comparison
+from atoll.report.groups import differences, grouped, main_metric
 
 
 @app.command("compare", rich_help_panel=INSPECT)
 def command(
     context: typer.Context,
-    runs: Annotated[list[str], typer.Argument(help="Names or folders of two or more runs.")],
+    runs: Annotated[
+        list[str], typer.Argument(help="Names or folders of two or more runs, or patterns such as 'runs/*'.")
+    ],
     output: Annotated[Path | None, typer.Option("--output", help="Where to write the page.", metavar="FILE")] = None,
+    metric: Annotated[str | None, typer.Option("--metric", help="The metric of which seeds are summarised.")] = None,
     root: Root = Path("runs"),
     json: Json = False,
 ) -> None:
-    """Compare runs: a table, and a page with their curves in one plot."""
-    folders = [find_run(name, root) for name in runs]
-    rows = compare_runs(folders)
-    page = write_comparison(folders, output or root / "comparison.html")
-    output_of(context).give({"runs": rows, "report": str(page)}, _table(rows))
+    """Compare runs: a table, and a page with their curves in one plot. Runs that differ in their seeds alone are one group, with a band."""
+    folders = find_runs(runs, root)
+    rows, groups = compare_runs(folders), grouped(folders)
+    page = write_comparison(folders, output or root / "comparison.html", metric)
+    found: dict[str, Any] = {"runs": rows, "report": str(page)}
+    shown: Any = _table(rows)
+    if len(groups) < len(folders):
+        name = main_metric(groups, metric)
+        summary, tests = [group.row(name) for group in groups], differences(groups, name)
+        found |= {"metric": name, "groups": summary, "differences": [vars(one) for one in tests]}
+        shown = Group(_table(rows), "", table_of(summary, tests))
+    output_of(context).give(found, shown)
     output_of(context).note(f"Page: {page}")
 
 

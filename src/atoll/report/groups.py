@@ -1,0 +1,211 @@
+"""Runs of one configuration under several seeds as one group: mean, spread, bands, and differences between groups."""
+
+from __future__ import annotations
+
+import json
+import re
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from atoll.core.errors import ConfigError, MissingExtraError, nearest
+from atoll.core.extras import need
+
+from .facts import Facts, facts_of
+
+if TYPE_CHECKING:
+    from atoll.runs import RunFolder
+
+__all__ = ["Difference", "Group", "differences", "grouped", "main_metric"]
+
+_SEEDS = ("seed", "data.partition.seed", "data.corruption_seed")
+"""The settings in which the runs of a group may differ, besides their name and the number of processes."""
+
+_ASIDE = ("name", "folder", "workers")
+_NAMED = re.compile(r"(.+)_seed-\d+")
+_MAIN = ("test/accuracy", "test/rmse", "test/loss")
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs that differ in their seeds alone.
+
+    Attributes:
+        label: what tells the group from the others.
+        settings: the settings in which groups differ.
+        runs: name and facts of each run, by seed.
+    """
+
+    label: str
+    settings: dict[str, Any]
+    runs: dict[int, tuple[str, Facts]]
+
+    def last(self, metric: str) -> dict[int, float]:
+        """The final value of a metric, by seed; runs that have not finished are left out."""
+        found = {seed: facts.last(metric) for seed, (_, facts) in self.runs.items() if facts.status == "finished"}
+        return {seed: float(value) for seed, value in sorted(found.items()) if value is not None}
+
+    def mean_sd(self, metric: str) -> tuple[float | None, float | None]:
+        """Mean and standard deviation (of the sample, ``n - 1``) over the seeds; ``None`` where there are too few."""
+        values = list(self.last(metric).values())
+        return (
+            statistics.fmean(values) if values else None,
+            statistics.stdev(values) if len(values) > 1 else None,
+        )
+
+    def band(self, metric: str) -> list[tuple[int, float, float]]:
+        """Round, mean and standard deviation of a metric over the seeds that have it."""
+        by_round: dict[int, list[float]] = {}
+        for _, facts in self.runs.values():
+            for row in facts.rows:
+                if row.get(metric) is not None:
+                    by_round.setdefault(int(row["round"]), []).append(float(row[metric]))
+        return [
+            (number, statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0)
+            for number, values in sorted(by_round.items())
+        ]
+
+    def row(self, metric: str) -> dict[str, Any]:
+        """The group in one row."""
+        mean, sd = self.mean_sd(metric)
+        failed = [name for name, facts in self.runs.values() if facts.status == "failed"]
+        values = self.last(metric)
+        return {
+            "group": self.label, "runs": len(self.runs), "finished": len(values), "failed": failed, "metric": metric, "mean": mean,
+            "sd": sd, "values": {str(seed): value for seed, value in values.items()}, "settings": self.settings,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How much a group's final values differ from those of the first group.
+
+    Attributes:
+        group: the group.
+        against: the first group.
+        n: pairs of runs with the same seed, or the runs of the smaller group.
+        mean: mean difference, the group's minus the first's.
+        sd: standard deviation of the paired differences.
+        low, high: 95 % confidence interval of the mean difference.
+        p: two-sided p-value; one test for each group, without a correction for their number.
+        test: ``"paired t"`` if the groups share at least two seeds, else ``"Welch's t"``; empty with too few runs.
+    """
+
+    group: str
+    against: str
+    n: int
+    mean: float | None
+    sd: float | None = None
+    low: float | None = None
+    high: float | None = None
+    p: float | None = None
+    test: str = ""
+
+
+def grouped(folders: Sequence[RunFolder]) -> list[Group]:
+    """Group runs that differ only in their seeds; a run alone is a group of one.
+
+    Raises:
+        CheckpointError: a folder cannot be read.
+    """
+    found: dict[str, list[tuple[RunFolder, dict[str, Any]]]] = {}
+    for folder in folders:
+        settings = folder.settings()
+        found.setdefault(_key(folder, settings), []).append((folder, settings))
+    tables = [_flat(members[0][1]) for members in found.values()]
+    paths = [p for p in dict.fromkeys(p for t in tables for p in t) if len({repr(t.get(p)) for t in tables}) > 1]
+    paths = [p for p in paths if p not in (*_SEEDS, *_ASIDE)]
+    groups = []
+    for members, table in zip(found.values(), tables, strict=True):
+        own = {path: table.get(path) for path in paths}
+        runs: dict[int, tuple[str, Facts]] = {}
+        for folder, settings in members:
+            seed = int(settings.get("seed") or 0)
+            while seed in runs:  # a second run of one seed counts as a run of its own
+                seed += 1_000_000
+            runs[seed] = (folder.name, facts_of(folder))
+        groups.append(Group(_label(members, own), own, runs))
+    return groups
+
+
+def _key(folder: RunFolder, settings: dict[str, Any]) -> str:
+    named = _NAMED.fullmatch(folder.name)
+    rest = {path: value for path, value in _flat(settings).items() if path not in (*_SEEDS, *_ASIDE)}
+    return json.dumps([named and named.group(1), rest], sort_keys=True, default=str)
+
+
+def _label(members: Sequence[tuple[RunFolder, dict[str, Any]]], own: dict[str, Any]) -> str:
+    names = {match.group(1) for folder, _ in members if (match := _NAMED.fullmatch(folder.name))}
+    if len(names) == 1:
+        return names.pop()
+    return ", ".join(f"{path}={value}" for path, value in own.items()) or members[0][0].name
+
+
+def _flat(tree: Any, path: str = "") -> dict[str, Any]:
+    """A tree of settings as paths and values; lists stay whole."""
+    if not isinstance(tree, dict):
+        return {path: tree}
+    return {p: v for key, value in tree.items() for p, v in _flat(value, f"{path}.{key}" if path else key).items()}
+
+
+def main_metric(groups: Sequence[Group], wanted: str | None = None) -> str:
+    """The metric to compare: the wanted one, else the first usual one that every group has measured.
+
+    Raises:
+        ConfigError: nothing was measured, or not this.
+    """
+    facts = [one for group in groups for _, one in group.runs.values() if one.rows]
+    known = [set().union(*(row for row in one.rows)) for one in facts]
+    shared = set.intersection(*known) if known else set()
+    metrics = sorted(name for name in shared if "/" in name)
+    if wanted is not None:
+        if wanted not in shared:
+            raise ConfigError(
+                f"metric {wanted!r} is not in every run.{nearest(wanted, metrics)}",
+                where="compare",
+                remedy=f"use one of {', '.join(metrics) or 'those that were measured'}",
+            )
+        return wanted
+    found = [name for name in (*_MAIN, *metrics) if name in shared]
+    if not found:
+        raise ConfigError("no metric is in every run", where="compare", remedy="evaluate the runs, or name a metric")
+    return found[0]
+
+
+def differences(groups: Sequence[Group], metric: str) -> list[Difference]:
+    """Compare each group with the first: the same seeds in pairs, else as independent samples."""
+    first, *others = groups
+    return [_difference(first, other, metric) for other in others]
+
+
+def _difference(first: Group, other: Group, metric: str) -> Difference:
+    a, b = first.last(metric), other.last(metric)
+    seeds = sorted(a.keys() & b.keys())
+    if len(seeds) > 1:
+        pairs = [b[seed] - a[seed] for seed in seeds]
+        mean, sd = statistics.fmean(pairs), statistics.stdev(pairs)
+        low, high, p = _t_test(mean, sd / len(pairs) ** 0.5, len(pairs) - 1)
+        return Difference(other.label, first.label, len(pairs), mean, sd, low, high, p, "paired t")
+    if not a or not b:
+        return Difference(other.label, first.label, 0, None)
+    mean, n = statistics.fmean(b.values()) - statistics.fmean(a.values()), min(len(a), len(b))
+    if n < 2:
+        return Difference(other.label, first.label, n, mean)
+    parts = [statistics.variance(values.values()) / len(values) for values in (a, b)]
+    spread = sum(part**2 / (len(values) - 1) for part, values in zip(parts, (a, b), strict=True))
+    freedom = sum(parts) ** 2 / spread if spread else n - 1
+    low, high, p = _t_test(mean, sum(parts) ** 0.5, freedom)
+    return Difference(other.label, first.label, n, mean, None, low, high, p, "Welch's t")
+
+
+def _t_test(mean: float, error: float, freedom: float) -> tuple[float | None, float | None, float | None]:
+    """The 95 % interval and the two-sided p-value; ``None`` without SciPy."""
+    if error == 0.0:
+        return mean, mean, 1.0 if mean == 0.0 else 0.0
+    try:
+        t: Any = need("scipy.stats", "report", "a test of differences", where="atoll.report").t
+    except MissingExtraError:
+        return None, None, None
+    reach = float(t.ppf(0.975, freedom)) * error
+    return mean - reach, mean + reach, float(2.0 * t.sf(abs(mean) / error, freedom))

@@ -1,0 +1,132 @@
+"""Runs the runs of a sweep: several at once, each on one core, in folders that can be resumed."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import wait
+from typing import Any
+
+from atoll.core.errors import AtollError, CheckpointError, ConfigError
+from atoll.engines.forking import cores
+from atoll.runs.folder import RunFolder
+
+__all__ = ["Planned", "run_planned"]
+
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One run of a sweep.
+
+    Attributes:
+        folder: its run folder.
+        start: runs it in the folder, or continues it.
+    """
+
+    folder: RunFolder
+    start: Callable[[RunFolder, bool], Any]
+
+    @property
+    def finished(self) -> bool:
+        """Whether it has been run."""
+        try:
+            return self.folder.begun and self.folder.status() == "finished"
+        except CheckpointError:
+            return False
+
+    def run(self) -> None:
+        """Run it, or continue it."""
+        self.start(self.folder, self.folder.begun and not self.folder.blank)
+
+
+def run_planned(planned: Sequence[Planned], parallel: int | None, tell: Tell) -> None:
+    """Run what is not finished, several runs at once, each on one core. A run that fails does not stop the others: its folder says why.
+
+    Args:
+        planned: the runs.
+        parallel: runs at once; by default one for each core.
+        tell: called with a line when a run ends.
+
+    Raises:
+        ConfigError: ``parallel`` is below 1.
+        KeyboardInterrupt: after Ctrl-C; runs in progress end after their round, with a checkpoint.
+    """
+    count = cores() if parallel is None else parallel
+    if count < 1:
+        raise ConfigError(f"parallel={parallel!r}", where="sweep", remedy="use at least 1")
+    waiting = [one for one in planned if not one.finished]
+    if len(waiting) < len(planned):
+        tell(f"{len(planned) - len(waiting)} of {len(planned)} runs are finished already")
+    done = len(planned) - len(waiting)
+    forks = "fork" in multiprocessing.get_all_start_methods() and sys.platform == "linux"
+    for one in _one_by_one(waiting) if count == 1 or not forks else _together(waiting, count):
+        done += 1
+        tell(f"{done} of {len(planned)}: {one.folder.name} {_end(one)}")
+
+
+def _end(one: Planned) -> str:
+    manifest = one.folder.manifest() if one.folder.begun else {}
+    if one.finished:
+        return f"finished in {manifest.get('seconds') or 0:,.1f} s"
+    error = manifest.get("error") or {}
+    return f"failed: {error.get('what', 'its process ended')}"
+
+
+def _one_by_one(waiting: Sequence[Planned]) -> Iterable[Planned]:
+    for one in waiting:
+        _attempt(one)
+        yield one
+
+
+def _attempt(one: Planned) -> bool:
+    """Run; tell whether it ended without an error. An error is in the folder's manifest."""
+    try:
+        one.run()
+    except AtollError as error:
+        if not one.folder.begun:  # it did not get as far as writing why
+            raise
+        del error
+        return False
+    if one.folder.status() == "interrupted":
+        raise KeyboardInterrupt
+    return True
+
+
+def _together(waiting: Sequence[Planned], count: int) -> Iterable[Planned]:
+    """Run several at once in forked processes, which share what is loaded already."""
+    context, rest = multiprocessing.get_context("fork"), list(waiting)
+    running: dict[Any, tuple[Any, Planned]] = {}
+    try:
+        while rest or running:
+            while rest and len(running) < count:
+                one = rest.pop(0)
+                process = context.Process(target=_child, args=(one,))
+                process.start()
+                running[process.sentinel] = (process, one)
+            for sentinel in wait(list(running)):
+                process, one = running.pop(sentinel)
+                process.join()
+                if process.exitcode == _INTERRUPTED:
+                    raise KeyboardInterrupt
+                yield one
+    finally:
+        for process, _ in running.values():  # Ctrl-C reached them too: they end after their round
+            process.join()
+
+
+_INTERRUPTED = 130
+
+
+def _child(one: Planned) -> None:
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(1)
+    try:
+        ended = _attempt(one)
+    except KeyboardInterrupt:
+        os._exit(_INTERRUPTED)
+    os._exit(0 if ended else 1)

@@ -1,0 +1,265 @@
+"""Sweeps: every variant under every seed, in folders that survive, compared in pairs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+import atoll
+from atoll import FedAvg, Training
+from atoll.core.errors import ConfigError
+from atoll.data import digits, dirichlet
+from atoll.learn.algorithms import FedProx
+from atoll.models import linear
+from atoll.report.groups import grouped, main_metric
+from atoll.runs import RunFolder
+from atoll.sweeps.variants import combinations, label_of, seeds_of
+
+Typed = Callable[..., tuple[int, dict[str, Any], str]]
+ROWS = digits()
+
+
+def partition(seed: int) -> Any:
+    return dirichlet(ROWS, parties=6, alpha=0.5, seed=seed)
+
+
+def job(**changes: Any) -> Training:
+    wanted = {"algorithm": FedAvg(lr=0.1), "selection": atoll.Uniform(2), "rounds": 2, **changes}
+    return Training(model=linear(64, 10), **wanted)
+
+
+def silent(line: str) -> None:
+    del line
+
+
+def test_combinations_labels_and_seeds() -> None:
+    assert combinations({}) == [{}]
+    assert combinations({"a": [1, 2], "b.c": ["x", "y"]}) == [
+        {"a": 1, "b.c": "x"}, {"a": 1, "b.c": "y"}, {"a": 2, "b.c": "x"}, {"a": 2, "b.c": "y"},
+    ]  # fmt: skip
+    assert label_of({"algorithm.lr": 0.1, "model": "my net/v2"}, "FedAvg") == "FedAvg,algorithm.lr=0.1,model=my-net-v2"
+    assert (seeds_of(3), seeds_of([7, 3])) == ([0, 1, 2], [7, 3])
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ({"seeds": 0}, "seeds=0"),
+        ({"seeds": [1, 1]}, r"seeds=\[1, 1\]"),
+        ({"over": {"algorithm.lr": []}}, "has no values to try"),
+        ({"over": {"algorithm.lr": "0.1"}}, "has no values to try"),
+        ({"over": {"algorithm.rate": [0.1]}}, "FedAvg has no setting 'rate'"),
+        ({"over": {"algoritm.lr": [0.1]}}, "'algoritm'.*[Dd]id you mean 'algorithm'"),
+        ({"parallel": 0}, "parallel=0"),
+    ],
+)
+def test_mistakes_are_refused_before_anything_runs(how: dict[str, Any], words: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=words):
+        atoll.sweep(job(), partition, folder=tmp_path / "sweep", tell=silent, **how)
+    assert not (tmp_path / "sweep").exists()
+
+
+def test_two_algorithms_over_three_seeds(tmp_path: Path) -> None:
+    jobs = {"FedAvg": job(), "FedProx": job(algorithm=FedProx(lr=0.1, mu=0.5, epochs=3))}
+    lines: list[str] = []
+    found = atoll.sweep(jobs, partition, seeds=3, folder=tmp_path / "sweep", tell=lines.append)
+    assert lines[-1].startswith("6 of 6: ")
+    names = [f"{name}_seed-{seed}" for name in jobs for seed in range(3)]
+    assert [run.name for run in found.runs] == names
+    # Each run is the simulation of its job, partition and seed.
+    finals = {}
+    for name, one in jobs.items():
+        results = [atoll.simulate(one, partition(seed), seed=seed, workers=1) for seed in range(3)]
+        finals[name] = [result.metrics.last("test/accuracy") for result in results]
+        for seed, result in enumerate(results):
+            rows = RunFolder(tmp_path / "sweep" / f"{name}_seed-{seed}").metrics()
+            assert [row["test/accuracy"] for row in rows] == result.metrics.column("test/accuracy")
+    first, second = found.rows
+    assert (first["group"], second["group"], found.metric) == ("FedAvg", "FedProx", "test/accuracy")
+    assert [first["mean"], first["sd"]] == pytest.approx(
+        [statistics.fmean(finals["FedAvg"]), statistics.stdev(finals["FedAvg"])]
+    )
+    (one,) = found.differences
+    oracle = stats.ttest_rel(finals["FedProx"], finals["FedAvg"])
+    assert (one.test, one.n) == ("paired t", 3)
+    assert [one.p, one.low, one.high] == pytest.approx([oracle.pvalue, *oracle.confidence_interval(0.95)])
+    assert found.to_pandas()["test/accuracy"].tolist() == [*finals["FedAvg"], *finals["FedProx"]]
+    assert f"{first['mean']:.4g} ± {first['sd']:.2g}" in str(found)
+    axes = found.plot()
+    drawn = axes.get_lines()[0].get_ydata()
+    assert drawn[-1] == pytest.approx(first["mean"])
+    assert len(axes.collections) == 2
+    assert "difference from FedAvg" in found.report().read_text()
+
+
+def test_runs_at_once_or_one_by_one_give_the_same_and_finished_runs_are_not_repeated(tmp_path: Path) -> None:
+    over = {"algorithm.lr": [0.01, 0.1]}
+    apart = atoll.sweep(job(), partition, over=over, seeds=2, folder=tmp_path / "apart", parallel=1, tell=silent)
+    together = atoll.sweep(job(), partition, over=over, seeds=2, folder=tmp_path / "together", parallel=3, tell=silent)
+    assert apart.rows == together.rows
+    before = {run.name: run.manifest() for run in together.runs}
+    lines: list[str] = []
+    more = atoll.sweep(job(), partition, over=over, seeds=3, folder=tmp_path / "together", tell=lines.append)
+    assert lines[0] == "4 of 6 runs are finished already"
+    assert {run.name: run.manifest() for run in more.runs if run.name in before} == before
+    assert [row["finished"] for row in more.rows] == [3, 3]
+
+
+def test_a_run_that_fails_does_not_stop_the_others(tmp_path: Path) -> None:
+    lines: list[str] = []
+    bad = {"good": job(), "bad": Training(model=linear(63, 10), rounds=2)}
+    made = atoll.sweep(bad, partition, seeds=2, folder=tmp_path / "sweep", tell=lines.append)
+    assert [(row["group"], row["finished"], len(row["failed"])) for row in made.rows] == [("good", 2, 0), ("bad", 0, 2)]
+    assert sum("failed: the model takes 63 features" in line for line in lines) == 2
+    assert made.differences[0].mean is None
+    assert "2 failed" in str(made)
+
+
+def test_a_seed_changes_the_partition_unless_it_is_kept(config: Path, settings: dict[str, Any], typed: Typed) -> None:
+    code, made, said = typed(
+        "sweep", config, "--set", "algorithm.lr=0.01,0.1", "--set", "rounds=2", "--seeds", "4,9", "--folder", "s"
+    )
+    assert code == 0
+    assert [row["group"] for row in made["variants"]] == ["algorithm.lr=0.01", "algorithm.lr=0.1"]
+    assert made["variants"][0]["values"].keys() == {"4", "9"}
+    assert "4 of 4: " in said
+    folder = RunFolder("s/algorithm.lr=0.1_seed-9")
+    plain = folder.settings()
+    assert (plain["seed"], plain["data"]["partition"]["seed"], plain["rounds"], plain["workers"]) == (9, 9, 2, 1)
+    code, _, _ = typed(
+        "sweep", config, "--set", "rounds=1", "--seeds", "2", "--folder", "kept", "--keep", "data.partition.seed"
+    )
+    assert code == 0
+    tables = [RunFolder(f"kept/run_seed-{seed}").settings()["data"]["partition"].get("seed", 0) for seed in (0, 1)]
+    assert tables == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--set", "algorithm.lr"), "--set 'algorithm.lr'"),
+        (("--set", "algorithm.rate=1,2"), "rate"),
+        (("--seeds", "many"), "--seeds 'many'"),
+        (("--keep", "data.source"), "--keep 'data.source'"),
+    ],
+)
+def test_a_wrong_command_line_is_refused(config: Path, typed: Typed, words: tuple[str, ...], told: str) -> None:
+    code, made, _ = typed("sweep", config, *words)
+    assert code == ConfigError.exit_code
+    assert told in made["error"]["what"]
+    assert not Path("sweeps").exists()
+
+
+def test_lists_are_values_and_commas_in_them_are_not(config: Path, typed: Typed) -> None:
+    pairs = "selection={name: Uniform, count: 2},{name: Everyone}"
+    code, made, _ = typed("sweep", config, "--set", pairs, "--set", "rounds=1", "--seeds", "1", "--folder", "s")
+    assert code == 0
+    assert len(made["variants"]) == 2
+
+
+def _command(config: Path, folder: str) -> list[str]:
+    words = [
+        "sweep",
+        str(config),
+        "--set",
+        "algorithm.lr=0.05,0.1",
+        "--set",
+        "rounds=200",
+        "--seeds",
+        "2",
+        "--folder",
+        folder,
+    ]
+    return [sys.executable, "-m", "atoll", *words, "--parallel", "2"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_a_sweep_that_was_stopped_goes_on(config: Path, number: signal.Signals) -> None:
+    """The signal reaches the sweep and its runs, as from a terminal or a crash of the machine."""
+    with subprocess.Popen(
+        _command(config, "stopped"), start_new_session=True, stderr=subprocess.PIPE, text=True
+    ) as process:
+        until = time.monotonic() + 60
+        while not any(len(RunFolder(p).metrics()) > 5 for p in Path("stopped").glob("*")) and time.monotonic() < until:
+            assert process.poll() is None
+            os.sched_yield()
+        os.killpg(process.pid, number)
+        said = process.communicate()[1]
+    if number == signal.SIGINT:
+        assert process.returncode == 130
+        assert "To continue the sweep, give the same command again." in said
+    for folder in ("stopped", "whole"):
+        done = subprocess.run(_command(config, folder), capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+    whole = sorted(Path("whole").glob("*_seed-*"))
+    assert len(whole) == 4
+    for path in whole:
+        again = RunFolder(Path("stopped") / path.name)
+        assert again.status() == "finished"
+        kept = ("round", "test/accuracy", "test/loss")
+        rows = [[{name: row.get(name) for name in kept} for row in run.metrics()] for run in (again, RunFolder(path))]
+        assert rows[0] == rows[1]
+
+
+def test_compare_takes_patterns_and_groups_seeds(config: Path, typed: Typed) -> None:
+    for lr in (0.01, 0.1):
+        for seed in (0, 1, 2):
+            place = f"runs/{lr}-{seed}"
+            typed(
+                "run", config, "--set", f"algorithm.lr={lr}", "--set", f"seed={seed}", "--folder", place, "--no-report"
+            )
+    code, made, _ = typed("compare", "runs/*")
+    assert code == 0
+    assert len(made["runs"]) == 6
+    assert [(one["group"], one["runs"]) for one in made["groups"]] == [
+        ("algorithm.lr=0.01", 3),
+        ("algorithm.lr=0.1", 3),
+    ]
+    assert made["differences"][0]["test"] == "paired t"
+    assert "Groups: the same settings under several seeds" in Path(made["report"]).read_text()
+    code, alone, _ = typed("compare", "0.01-0", "0.1-0")
+    assert code == 0
+    assert "groups" not in alone
+    code, refused, _ = typed("compare", "none-*")
+    assert code != 0
+    assert "no run matches 'none-*'" in refused["error"]["what"]
+
+
+def test_groups_without_common_seeds_are_compared_as_independent(config: Path, typed: Typed) -> None:
+    for lr, seeds in ((0.01, (0, 1, 2)), (0.1, (5, 6))):
+        for seed in seeds:
+            typed(
+                "run",
+                config,
+                "--set",
+                f"algorithm.lr={lr}",
+                "--set",
+                f"seed={seed}",
+                "--folder",
+                f"runs/{lr}-{seed}",
+                "--no-report",
+            )
+    groups = grouped([RunFolder(path) for path in sorted(Path("runs").glob("*"))])
+    metric = main_metric(groups, "test/loss")
+    from atoll.report.groups import differences
+
+    (one,) = differences(groups, metric)
+    a, b = (list(group.last(metric).values()) for group in groups)
+    oracle = stats.ttest_ind(b, a, equal_var=False)
+    assert one.test == "Welch's t"
+    assert [one.mean, one.p, one.low, one.high] == pytest.approx(
+        [np.mean(b) - np.mean(a), oracle.pvalue, *oracle.confidence_interval(0.95)]
+    )
+    with pytest.raises(ConfigError, match=r"metric 'test/acc' is not in every run.*test/accuracy"):
+        main_metric(groups, "test/acc")
