@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import os
 import subprocess
 import sys
-import sysconfig
 import venv
 import zipfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 from sources import PACKAGE, ROOT
 
@@ -18,6 +19,7 @@ pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("hatchling") is None, reason="the build backend, hatchling, is not installed"
 )
 
+HOST = Path(np.__file__).parents[1]
 PROGRAM = """
 import sys
 import atoll
@@ -58,8 +60,10 @@ def test_the_wheel_carries_its_licence_and_command(wheel: Path) -> None:
     assert b"atoll = atoll.cli:main" in archive.read(entries)
 
 
-def test_a_training_runs_from_an_empty_folder(wheel: Path, tmp_path: Path) -> None:
-    place, empty = tmp_path / "env", tmp_path / "empty"
+@pytest.fixture
+def installed(wheel: Path, tmp_path: Path) -> tuple[Path, Path]:
+    """An environment with the wheel alone: its Python, and its folder of packages."""
+    place = tmp_path / "env"
     venv.create(place, with_pip=False, symlinks=os.name != "nt")
     python = place / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
     ask = "import sysconfig; print(sysconfig.get_path('purelib'))"
@@ -67,16 +71,46 @@ def test_a_training_runs_from_an_empty_folder(wheel: Path, tmp_path: Path) -> No
     install = [sys.executable, "-m", "pip", "--python", python, "install", "--no-index", "--no-deps", "--quiet", wheel]
     subprocess.run(install, check=True, capture_output=True, text=True)
     assert (python.parent / "atoll").exists() or (python.parent / "atoll.exe").exists()
-    # NumPy, the one library that the core needs, is borrowed; nothing else is in sight.
-    host = Path(sysconfig.get_path("platlib"))
-    for name in ("numpy", "numpy.libs"):
-        if (host / name).exists():
-            (own / name).symlink_to(host / name, target_is_directory=True)
-    empty.mkdir()
-    clean = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "COVERAGE"))}
+    return python, own
+
+
+def _run(python: Path, program: str, folder: Path, **more: str) -> subprocess.CompletedProcess[str]:
+    folder.mkdir()
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "COVERAGE"))} | more
     done = subprocess.run(
-        [python, "-W", "error", "-c", PROGRAM], cwd=empty, env=clean, capture_output=True, text=True, check=False
+        [python, "-W", "error", "-c", program], cwd=folder, env=clean, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
+    return done
+
+
+def test_a_training_runs_from_an_empty_folder(installed: tuple[Path, Path], tmp_path: Path) -> None:
+    python, own = installed
+    # NumPy, the one library that the core needs, is borrowed; nothing else is in sight.
+    for name in ("numpy", "numpy.libs"):
+        if (HOST / name).exists():
+            (own / name).symlink_to(HOST / name, target_is_directory=True)
+    done = _run(python, PROGRAM, tmp_path / "empty")
     assert done.stdout.startswith("trained 5 rounds with atoll ")
-    assert not list(empty.iterdir())
+    assert not list((tmp_path / "empty").iterdir())
+
+
+def test_two_algorithms_are_compared_over_three_seeds_in_under_ten_lines(
+    installed: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """The page's first example, with the extras that it needs borrowed."""
+    python, own = installed
+    (own / "host.pth").write_text(f"{HOST}\n")
+    page = (ROOT / "docs" / "howto" / "sweeps.md").read_text(encoding="utf-8")
+    program = page.split("```python\n")[1].split("```")[0]
+    statements = [node for node in ast.parse(program).body if not isinstance(node, ast.Import | ast.ImportFrom)]
+    assert len(statements) <= 5
+    assert len([line for line in program.splitlines() if line.strip()]) <= 10
+    check = (
+        "import matplotlib.pyplot as plt, atoll as a; plt.savefig('plot.png'); assert 'env' in a.__file__, a.__file__"
+    )
+    done = _run(python, f"{program}\n{check}", tmp_path / "empty", MPLBACKEND="agg")
+    assert "FedAvg" in done.stdout
+    assert "paired t, 3 seeds" in done.stdout
+    assert (tmp_path / "empty" / "plot.png").stat().st_size > 1000
+    assert len(list((tmp_path / "empty" / "sweeps" / "first").glob("*_seed-*"))) == 6
