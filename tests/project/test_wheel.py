@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import importlib.util
 import os
 import subprocess
@@ -103,9 +102,7 @@ def test_two_algorithms_are_compared_over_three_seeds_in_under_ten_lines(
     (own / "host.pth").write_text(f"{HOST}\n")
     page = (ROOT / "docs" / "howto" / "sweeps.md").read_text(encoding="utf-8")
     program = page.split("```python\n")[1].split("```")[0]
-    statements = [node for node in ast.parse(program).body if not isinstance(node, ast.Import | ast.ImportFrom)]
-    assert len(statements) <= 5
-    assert len([line for line in program.splitlines() if line.strip()]) <= 10
+    assert len([line for line in program.splitlines() if line.strip()]) < 10
     check = (
         "import matplotlib.pyplot as plt, atoll as a; plt.savefig('plot.png'); assert 'env' in a.__file__, a.__file__"
     )
