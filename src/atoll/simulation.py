@@ -225,12 +225,12 @@ def simulate(
     if folder is None:
         made, value = simulated(whole, islands, tasks, progress, on_record=on_record, on_restore=on_restore, **world)
     else:
-        run = _described(whole, islands, Path(folder), engine, workers, errors, seed)
+        run = described(whole, islands, Path(folder), engine, workers, errors, seed)
         made, value = _in_folder(run, whole, islands, tasks, progress, Path(folder), on_record, on_restore, world)
     return made if whole is job else value
 
 
-def _described(
+def described(
     job: Job, islands: Any, folder: Path, engine: Any, workers: int | None, errors: str, seed: int
 ) -> PythonRun:
     """Return the settings of a run as text."""

@@ -168,6 +168,18 @@ def test_lists_are_values_and_commas_in_them_are_not(config: Path, typed: Typed)
     assert len(made["variants"]) == 2
 
 
+def test_a_folder_with_runs_of_other_settings_is_refused(config: Path, typed: Typed, tmp_path: Path) -> None:
+    """Results of old settings never pass for results of new ones."""
+    assert typed("sweep", config, "--seeds", "1", "--set", "rounds=1", "--folder", "s")[0] == 0
+    assert typed("sweep", config, "--seeds", "2", "--set", "rounds=1", "--folder", "s")[0] == 0
+    code, _, said = typed("sweep", config, "--seeds", "3", "--set", "rounds=2", "--folder", "s")
+    assert (code, len(list(Path("s").glob("*_seed-*")))) == (2, 2)
+    assert "other settings: rounds" in " ".join(said.replace("│", " ").split())
+    atoll.sweep(job(), partition, seeds=1, folder=tmp_path / "python", tell=silent)
+    with pytest.raises(ConfigError, match=r"other settings: algorithm\.lr"):
+        atoll.sweep(job(algorithm=FedAvg(lr=0.2)), partition, seeds=1, folder=tmp_path / "python", tell=silent)
+
+
 def _command(config: Path, folder: str) -> list[str]:
     words = [
         "sweep",
@@ -184,9 +196,9 @@ def _command(config: Path, folder: str) -> list[str]:
     return [sys.executable, "-m", "atoll", *words, "--parallel", "2"]
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
-def test_a_sweep_that_was_stopped_goes_on(config: Path, number: signal.Signals) -> None:
-    """The signal reaches the sweep and its runs, as from a terminal or a crash of the machine."""
+@pytest.mark.parametrize(("number", "alone"), [(signal.SIGKILL, False), (signal.SIGKILL, True), (signal.SIGINT, False)])
+def test_a_sweep_that_was_stopped_goes_on(config: Path, number: signal.Signals, alone: bool) -> None:
+    """The signal reaches the sweep and its runs, as from a terminal, or the sweep's process alone, as from ``kill -9``."""
     with subprocess.Popen(
         _command(config, "stopped"), start_new_session=True, stderr=subprocess.PIPE, text=True
     ) as process:
@@ -194,7 +206,7 @@ def test_a_sweep_that_was_stopped_goes_on(config: Path, number: signal.Signals) 
         while not any(len(RunFolder(p).metrics()) > 5 for p in Path("stopped").glob("*")) and time.monotonic() < until:
             assert process.poll() is None
             os.sched_yield()
-        os.killpg(process.pid, number)
+        (os.kill if alone else os.killpg)(process.pid, number)
         said = process.communicate()[1]
     if number == signal.SIGINT:
         assert process.returncode == 130

@@ -59,7 +59,7 @@ def sweep_config(
         for seed in seeds_of(seeds):
             config = _config(file, chosen, {path: seed for path in known if path not in keep and path not in tried})
             place = RunFolder(Path(folder) / f"{label}_seed-{seed}")
-            planned.append(Planned(place, _starter(config, sources)))
+            planned.append(Planned(place, _starter(config, sources), config.plain()))
             _loaded(config, sources)
     run_planned(planned, parallel, tell)
     return SweepResult(Path(folder), tuple(one.folder.name for one in planned), metric)

@@ -54,7 +54,7 @@ def sweep(
         The result: ``print(it)``, ``.rows``, ``.differences``, ``.plot()``, ``.to_pandas()``, ``.report()``.
 
     Raises:
-        ConfigError: a setting does not exist, or has no values.
+        ConfigError: a setting does not exist, or has no values; or the folder holds a run with other settings.
         AtollError: a part refuses its setting.
     """
     jobs = dict(job) if isinstance(job, Mapping) else {"": job}
@@ -74,9 +74,9 @@ def sweep(
     for label, variant in variants.items():
         for seed in chosen:
             data(seed)  # loaded once, before processes are forked
-            planned.append(
-                Planned(RunFolder(root / f"{label}_seed-{seed}"), _starter(variant, data, seed, engine, options))
-            )
+            place = RunFolder(root / f"{label}_seed-{seed}")
+            start = _starter(variant, data, seed, engine, options)
+            planned.append(Planned(place, start, _settings(variant, data(seed), place, seed, engine, options)))
     run_planned(planned, parallel, tell or _tell)
     return SweepResult(root, tuple(one.folder.name for one in planned), metric)
 
@@ -91,6 +91,17 @@ def _starter(
         return simulate(job, data(seed), engine=engine, seed=seed, folder=folder.path, resume=resume, **more)
 
     return start
+
+
+def _settings(
+    job: Job, islands: Any, place: RunFolder, seed: int, engine: Any, options: Mapping[str, Any]
+) -> Mapping[str, Any]:
+    """Return the settings of a run as ``simulate`` writes them."""
+    from atoll.data.federated import as_population
+    from atoll.simulation import described
+
+    how = {"workers": 1, "errors": "raise", **options}
+    return described(job, as_population(islands), place.path, engine, how["workers"], how["errors"], seed).plain()
 
 
 def _with(job: Any, path: str, value: Any) -> Any:

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import ctypes
 import multiprocessing
 import os
+import signal
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import wait
 from typing import Any
 
 from atoll.core.errors import AtollError, CheckpointError, ConfigError
 from atoll.engines.forking import cores
+from atoll.runs import yaml
+from atoll.runs.config import differing
 from atoll.runs.folder import RunFolder
 
 __all__ = ["Planned", "run_planned"]
 
 Tell = Callable[[str], None]
+
+_ASIDE = ("name", "folder", "trackers", "workers")
+"""Settings that change no result."""
+
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 @dataclass(frozen=True)
@@ -26,10 +35,12 @@ class Planned:
     Attributes:
         folder: its run folder.
         start: runs it in the folder, or continues it.
+        settings: all its settings, as its folder keeps them.
     """
 
     folder: RunFolder
     start: Callable[[RunFolder, bool], Any]
+    settings: Mapping[str, Any]
 
     @property
     def finished(self) -> bool:
@@ -38,6 +49,23 @@ class Planned:
             return self.folder.begun and self.folder.status() == "finished"
         except CheckpointError:
             return False
+
+    def require_same(self) -> None:
+        """Refuse a folder whose run has other settings: its results would pass for results of these settings.
+
+        Raises:
+            ConfigError: names the settings that differ.
+        """
+        if not self.folder.begun or self.folder.blank:
+            return
+        wanted = yaml.parse(yaml.dump(dict(self.settings)), str(self.folder.path))
+        paths = [p for p in differing(self.folder.settings(), wanted) if p.split(".")[0] not in _ASIDE]
+        if paths:
+            raise ConfigError(
+                f"the run there has other settings: {', '.join(paths)}",
+                where=str(self.folder.path),
+                remedy="give the sweep another folder, or the settings that it began with",
+            )
 
     def run(self) -> None:
         """Run it, or continue it."""
@@ -53,12 +81,14 @@ def run_planned(planned: Sequence[Planned], parallel: int | None, tell: Tell) ->
         tell: called with a line when a run ends.
 
     Raises:
-        ConfigError: ``parallel`` is below 1.
+        ConfigError: ``parallel`` is below 1, or a folder holds a run with other settings; no run has begun.
         KeyboardInterrupt: after Ctrl-C; runs in progress end after their round, with a checkpoint.
     """
     count = cores() if parallel is None else parallel
     if count < 1:
         raise ConfigError(f"parallel={parallel!r}", where="sweep", remedy="use at least 1")
+    for one in planned:
+        one.require_same()
     waiting = [one for one in planned if not one.finished]
     if len(waiting) < len(planned):
         tell(f"{len(planned) - len(waiting)} of {len(planned)} runs are finished already")
@@ -73,6 +103,8 @@ def _end(one: Planned) -> str:
     manifest = one.folder.manifest() if one.folder.begun else {}
     if one.finished:
         return f"finished in {manifest.get('seconds') or 0:,.1f} s"
+    if manifest and one.folder.status() == "running":
+        return "failed: another process is running in its folder"
     error = manifest.get("error") or {}
     return f"failed: {error.get('what', 'its process ended')}"
 
@@ -105,7 +137,7 @@ def _together(waiting: Sequence[Planned], count: int) -> Iterable[Planned]:
         while rest or running:
             while rest and len(running) < count:
                 one = rest.pop(0)
-                process = context.Process(target=_child, args=(one,))
+                process = context.Process(target=_child, args=(one, os.getpid()))
                 process.start()
                 running[process.sentinel] = (process, one)
             for sentinel in wait(list(running)):
@@ -122,7 +154,11 @@ def _together(waiting: Sequence[Planned], count: int) -> Iterable[Planned]:
 _INTERRUPTED = 130
 
 
-def _child(one: Planned) -> None:
+def _child(one: Planned, parent: int) -> None:
+    """Run in a process that dies with the sweep's: else the runs of a killed sweep would go on, and block its continuation."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:  # the sweep was killed before this line
+        os._exit(1)
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(1)
     try:
