@@ -94,3 +94,26 @@ def test_a_picture_without_matplotlib_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(MissingExtraError, match=r'pip install "atoll\[report\]"'):
         two_clients().describe().plot()
+
+
+def divided(y, owner, **about):
+    rows = Dataset({"x": np.zeros((len(y), 1)), "y": np.array(y)}, task="classification", **about)
+    return Islands.from_owner(rows, np.array(owner), max(owner) + 1)
+
+
+def test_labels_that_begin_at_one_are_noted():
+    seen = divided([1, 2, 3, 1, 2, 3], [0, 0, 0, 1, 1, 1]).describe()
+    assert seen.notes == ["no row has class 0; if your labels begin at 1, use y - 1"]
+    assert "look out" in seen.table()
+    assert divided([0, 1, 0, 1], [0, 0, 1, 1]).describe().notes == []
+
+
+def test_a_class_that_one_client_alone_has_is_noted():
+    seen = divided([0, 1, 0, 1, 2, 2], [0, 0, 1, 1, 1, 1], labels=["cat", "dog", "owl"]).describe()
+    assert seen.notes == ["class owl: at client 1 alone, so no other client learns or tests it"]
+    several = divided([0, 1, 2, 3, 4, 5], [0, 0, 1, 1, 2, 2], classes=7).describe()
+    assert several.notes == [
+        "no row has class 6",
+        "classes 0, 1, 2, 3, 4, ...: at one client each (0, 1, 2) alone, so no other client learns or tests it",
+    ]
+    assert divided([0, 1], [0, 0]).describe().notes == []  # one client alone has everything

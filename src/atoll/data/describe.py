@@ -15,6 +15,7 @@ from .about import About
 
 __all__ = ["Description"]
 
+_SHOWN = 5  # classes that a note names
 _QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
 
 
@@ -79,6 +80,26 @@ class Description:
         whole = counts.sum(axis=0) / counts.sum()
         return float(np.abs(counts / counts.sum(axis=1, keepdims=True) - whole).sum(axis=1).mean() / 2)
 
+    @property
+    def notes(self) -> list[str]:
+        """What often is a mistake in labels: classes without rows, as of labels that begin at 1, and classes that one client alone has.
+
+        Empty for a regression, and if only some of the clients were counted.
+        """
+        if self.counts is None or len(self.looked_at) < self.clients or self.classes[:1] == ("0-10 %",):
+            return []
+        holders, found = (self.counts > 0).sum(axis=0), []
+        empty = np.flatnonzero(holders == 0)
+        if len(empty):
+            hint = "; if your labels begin at 1, use y - 1" if empty[0] == 0 else ""
+            found.append(f"no row has {_named(self.classes, empty)}{hint}")
+        lone = np.flatnonzero(holders == 1)
+        if len(lone) and self.clients > 1:
+            where = sorted({int(self.looked_at[np.argmax(self.counts[:, c])]) for c in lone})
+            one = f"client {where[0]}" if len(where) == 1 else f"one client each ({', '.join(map(str, where[:_SHOWN]))})"
+            found.append(f"{_named(self.classes, lone)}: at {one} alone, so no other client learns or tests it")
+        return found
+
     def table(self) -> str:
         """Return the numbers as text in aligned lines."""
         q = self.size_quantiles
@@ -95,6 +116,7 @@ class Description:
             unit = "deciles of y" if self.classes[:1] == ("0-10 %",) else "classes"
             lines.append((f"{unit} per client", f"{self.classes_per_client:.2f} of {len(self.classes)}{sampled}"))
             lines.append(("label skew (TV)", f"{self.label_skew:.3f}"))
+        lines += [("look out", note) for note in self.notes]
         if self.corrupted:
             lines.append(("corrupted", ", ".join(f"{tag} {n:,}" for tag, n in self.corrupted.items())))
         width = max(len(key) for key, _ in lines)
@@ -127,6 +149,11 @@ class Description:
         return self.table()
 
     __repr__ = __str__
+
+
+def _named(names: tuple[str, ...], which: NDArray[np.int64]) -> str:
+    shown = ", ".join(names[c] for c in which[:_SHOWN])
+    return f"{'class' if len(which) == 1 else 'classes'} {shown}{', ...' if len(which) > _SHOWN else ''}"
 
 
 def sampled(clients: int, sample: int, rng: Rng) -> NDArray[np.int64]:
