@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, Unpack, overload
 
 from atoll.core.federation.federation import Federation, Program, run_program
 from atoll.core.requests.cost import Free
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from atoll.core.requests.policy import Policies
     from atoll.core.requests.task import Task
 
+    from .learn.prepared import Trained
+    from .learn.training import Training
     from .rounds.by_device import ByDevice
     from .rounds.history import History
     from .runs.from_python import PythonRun
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["Result", "make_engine", "result_of_run", "run_in", "simulate", "simulated"]
 
 Listener = Callable[[dict[str, Any]], None]
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, repr=False)
@@ -147,6 +150,44 @@ def result_of_run(job: Job, data: Any, prepared: Prepared, value: Any, fed: Fede
         prepared,
         fed.world.folder,
     )
+
+
+if TYPE_CHECKING:  # for editors and type checkers alone: what `simulate` takes, and what comes of each kind of job
+
+    class TrainingResult(Result, Trained):
+        """The result of a training: a ``Result`` that also has what a training has."""
+
+    class Options(TypedDict, total=False):
+        """The keywords of `simulate`."""
+
+        engine: Any
+        devices: Any
+        seed: int
+        workers: int | None
+        folder: str | Path | None
+        resume: bool
+        errors: Literal["raise", "drop"]
+        secret_seed: int | None
+        sealing: Literal["virtual", "real"]
+        policy: Policies | None
+        state_memory: int | None
+        results: str | Path | None
+        tasks: Sequence[Task]
+        on_record: Listener | None
+        on_restore: Callable[[list[dict[str, Any]]], None] | None
+        progress: bool | None
+
+
+@overload
+def simulate(job: Training, islands: Any, **options: Unpack[Options]) -> TrainingResult: ...
+
+
+@overload
+def simulate(job: Job, islands: Any, **options: Unpack[Options]) -> Result: ...
+
+
+@overload
+def simulate(job: Callable[[Federation], Awaitable[Value]], islands: Any, **options: Unpack[Options]) -> Value: ...
 
 
 def simulate(

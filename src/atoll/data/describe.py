@@ -96,7 +96,9 @@ class Description:
         lone = np.flatnonzero(holders == 1)
         if len(lone) and self.clients > 1:
             where = sorted({int(self.looked_at[np.argmax(self.counts[:, c])]) for c in lone})
-            one = f"client {where[0]}" if len(where) == 1 else f"one client each ({', '.join(map(str, where[:_SHOWN]))})"
+            one = (
+                f"client {where[0]}" if len(where) == 1 else f"one client each ({', '.join(map(str, where[:_SHOWN]))})"
+            )
             found.append(f"{_named(self.classes, lone)}: at {one} alone, so no other client learns or tests it")
         return found
 
