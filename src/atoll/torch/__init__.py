@@ -11,6 +11,7 @@ from .learner import TorchLearner, adapt, seeded
 from .local import LocalTraining
 from .losses import LOSSES, Objective
 from .models import buffers_of, init, load, params_of
+from .named_inputs import NamedInputs
 from .network import FunctionalModule
 from .profile import profile, profile_many
 
@@ -19,6 +20,7 @@ __all__ = [
     "CustomLoop",
     "LocalTraining",
     "FunctionalModule",
+    "NamedInputs",
     "Objective",
     "CohortSums",
     "TorchLearner",

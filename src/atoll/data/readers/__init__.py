@@ -8,6 +8,7 @@ from .leaf import read_leaf
 from .npz import read_npz
 from .pandas_like import from_pandas
 from .tables import from_csv_folder, from_dataframes
+from .tokens import from_tokens
 from .torch_like import from_torch
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "from_dataframes",
     "from_hugging_face",
     "from_pandas",
+    "from_tokens",
     "from_torch",
     "read_csv",
     "read_idx",
