@@ -152,7 +152,7 @@ def test_the_ledger_counts_rounds_that_a_client_joined_and_no_even_round(tmp_pat
     even = run(Upcycled(base=private, coefficient=0.5), rounds=4, folder=tmp_path / "even")
     from atoll.core.event import Ledger
 
-    ledgers = [list(Ledger(tmp_path / name / "ledger.jsonl")) for name in ("odd", "even")]
+    ledgers = [list(Ledger(tmp_path / name / "checkpoints" / "ledger.jsonl")) for name in ("odd", "even")]
     assert len(ledgers[0]) == len(ledgers[1]) == 2 * 3
     assert spent(ledgers[0], 1e-5) == spent(ledgers[1], 1e-5)
     joined = {}
@@ -200,7 +200,7 @@ def test_engines_spend_and_compute_the_same(engine, tmp_path):
     one = run(private, secret_seed=4, folder=tmp_path / "one")
     many = run(private, secret_seed=4, engine=engine, folder=tmp_path / "many")
     np.testing.assert_allclose(many.params["weight"], one.params["weight"], rtol=1e-6)
-    lines = [sorted((tmp_path / n / "ledger.jsonl").read_text().splitlines()) for n in ("one", "many")]
+    lines = [sorted((tmp_path / n / "checkpoints" / "ledger.jsonl").read_text().splitlines()) for n in ("one", "many")]
     assert lines[0] == lines[1]
     assert len(lines[0]) == 9 + 1
 
@@ -214,7 +214,7 @@ def test_pytorch_models_are_privatised_too(tmp_path):
     private = OutputPerturbation(base=FedAvg(**LOCAL), tau=1.0, sigma=0.5)
     runs = [run(private, secret_seed=4, engine=e, model=model, folder=tmp_path / e) for e in ("inline", "batched")]
     np.testing.assert_allclose(runs[0].params["weight"], runs[1].params["weight"], rtol=1e-5)
-    assert len((tmp_path / "batched" / "ledger.jsonl").read_text().splitlines()) == 9 + 1
+    assert len((tmp_path / "batched" / "checkpoints" / "ledger.jsonl").read_text().splitlines()) == 9 + 1
     assert "loss" not in next(iter(runs[0].metrics))
     run(ObjectivePerturbation(base=FedProx(**LOCAL, mu=1.0), alpha=5.0), model=model)
     deep = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.ReLU(), torch.nn.Linear(3, 2))
@@ -312,7 +312,7 @@ def test_objective_perturbation_spends_by_each_clients_size(tmp_path):
     run(private, data=data, selection=atoll.Everyone(), folder=tmp_path)
     from atoll.core.event import Ledger
 
-    found = spent(Ledger(tmp_path / "ledger.jsonl"), 1e-5)
+    found = spent(Ledger(tmp_path / "checkpoints" / "ledger.jsonl"), 1e-5)
     for name, n in zip(data.names, data.sizes, strict=True):
         assert found[name] == pytest.approx(objective_epsilon(int(n), 2.0, 1.0, releases=3, radius=2.0))
 
@@ -346,7 +346,7 @@ def test_a_budget_ends_the_training_before_anyone_is_asked(tmp_path):
     made = run(private, budget=Budget(enough, **stop), folder=tmp_path, **everyone)
     assert len(made.metrics) == 3
     assert "would make it" in made.reason
-    assert len((tmp_path / "ledger.jsonl").read_text().splitlines()) == 3 * 6
+    assert len((tmp_path / "checkpoints" / "ledger.jsonl").read_text().splitlines()) == 3 * 6
     twice = run(Upcycled(base=private, coefficient=0.5), budget=Budget(enough, **stop), **everyone)
     assert len(twice.metrics) == 6  # the same budget, twice the rounds
     name = islands().names[2]
@@ -366,7 +366,7 @@ def test_rounds_that_a_budget_cannot_afford_are_refused_before_anyone_is_asked(t
     with pytest.raises(PolicyError, match=r"10 rounds exceed the privacy budget, and 3 fit") as found:
         run(private, rounds=10, folder=tmp_path, **everyone)
     assert "use rounds=3" in str(found.value)
-    assert not (tmp_path / "ledger.jsonl").exists()
+    assert not (tmp_path / "checkpoints" / "ledger.jsonl").exists()
     assert len(run(private, rounds=3, **everyone).metrics) == 3
     twice = Upcycled(base=private, coefficient=0.5)
     with pytest.raises(PolicyError, match="7 rounds exceed the privacy budget, and 6 fit"):

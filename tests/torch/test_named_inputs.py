@@ -75,7 +75,10 @@ def test_a_model_that_takes_names_trains_as_the_reference(mode: str) -> None:
 def test_it_learns(gives: str) -> None:
     islands = atoll.data.iid(from_tokens(tokens(labels=(IDS * MASK).sum(1) > 45)), parties=4, seed=0)
     job = atoll.Training(
-        model=lambda: NamedInputs(Mean(gives)), algorithm=FedAvg(lr=1.0, epochs=5, batch_size=5), selection=atoll.Everyone(), rounds=15
+        model=lambda: NamedInputs(Mean(gives)),
+        algorithm=FedAvg(lr=1.0, epochs=5, batch_size=5),
+        selection=atoll.Everyone(),
+        rounds=15,
     )
     losses = atoll.simulate(job, islands, seed=1).metrics.column("loss")
     assert losses[-1] < 0.5 * losses[0]

@@ -47,7 +47,9 @@ def from_tokens(
     shapes = {one: column.shape for one, column in zip(inputs, found, strict=True)}
     if len(set(shapes.values())) > 1:
         said = ", ".join(f"{one} {shape}" for one, shape in shapes.items())
-        raise DataError(f"the inputs have different shapes: {said}", where=where, remedy="tokenise all of them together")
+        raise DataError(
+            f"the inputs have different shapes: {said}", where=where, remedy="tokenise all of them together"
+        )
     columns: dict[str, Any] = {"x": np.stack(found, axis=1)}
     if target in tokens:
         columns["y"] = np.asarray(tokens[target])
