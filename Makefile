@@ -58,6 +58,7 @@ bench: $(READY) ## compare speed with other frameworks (installs them in environ
 	@$(BIN)/python benchmarks/plot.py "$$(ls -t benchmarks/results/*.json | head -n 1)"
 	@$(BIN)/python benchmarks/scale.py
 	@$(BIN)/python benchmarks/heavy.py --compile always --rounds 8
+	@$(BIN)/python benchmarks/real.py
 
 clean: ## remove everything that was built, the environment too
 	rm -rf $(VENV) site dist build .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -62,6 +62,7 @@ def test_combinations_labels_and_seeds() -> None:
         ({"over": {"algorithm.rate": [0.1]}}, "FedAvg has no setting 'rate'"),
         ({"over": {"algoritm.lr": [0.1]}}, "'algoritm'.*[Dd]id you mean 'algorithm'"),
         ({"parallel": 0}, "parallel=0"),
+        ({"over": {"algorithm.lr": [0.1, 0.1]}}, "two variants have the label 'algorithm.lr=0.1'"),
     ],
 )
 def test_mistakes_are_refused_before_anything_runs(how: dict[str, Any], words: str, tmp_path: Path) -> None:
@@ -187,7 +188,7 @@ def _command(config: Path, folder: str) -> list[str]:
         "--set",
         "algorithm.lr=0.05,0.1",
         "--set",
-        "rounds=200",
+        "rounds=60",
         "--seeds",
         "2",
         "--folder",

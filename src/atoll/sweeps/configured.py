@@ -14,7 +14,7 @@ from atoll.runs.folder import RunFolder
 
 from .result import SweepResult
 from .running import Planned, run_planned
-from .variants import combinations, label_of, seeds_of
+from .variants import combinations, label_of, require_new, seeds_of
 
 __all__ = ["sweep_config"]
 
@@ -54,8 +54,10 @@ def sweep_config(
     planned: list[Planned] = []
     sources: dict[str, Any] = {}
     fixed = [path for path, texts in tried.items() if len(texts) == 1]
+    labels: list[str] = []
     for chosen in combinations(tried):
-        label = label_of({path: text for path, text in chosen.items() if path not in fixed})
+        label = require_new(label_of({path: text for path, text in chosen.items() if path not in fixed}), labels)
+        labels.append(label)
         for seed in seeds_of(seeds):
             config = _config(file, chosen, {path: seed for path in known if path not in keep and path not in tried})
             place = RunFolder(Path(folder) / f"{label}_seed-{seed}")

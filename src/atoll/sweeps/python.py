@@ -15,7 +15,7 @@ from atoll.runs.folder import RunFolder
 
 from .result import SweepResult
 from .running import Planned, run_planned
-from .variants import combinations, label_of, seeds_of
+from .variants import combinations, label_of, require_new, seeds_of
 
 __all__ = ["sweep"]
 
@@ -67,7 +67,7 @@ def sweep(
     variants: dict[str, Job] = {}
     for name, one in jobs.items():
         for settings in combinations(over or {}):
-            label = label_of(settings, name)
+            label = require_new(label_of(settings, name), variants)
             variants[label] = functools.reduce(lambda made, item: _with(made, *item), settings.items(), one)
     data = functools.cache(islands) if callable(islands) else lambda seed: islands
     planned = []

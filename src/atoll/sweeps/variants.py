@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from atoll.core.errors import ConfigError
 
-__all__ = ["combinations", "label_of", "seeds_of"]
+__all__ = ["combinations", "label_of", "require_new", "seeds_of"]
 
 
 def combinations(over: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
@@ -32,6 +32,21 @@ def label_of(settings: Mapping[str, Any], name: str = "") -> str:
     text = ",".join([*parts, *(f"{path}={value}" for path, value in settings.items())]) or "run"
     bare = re.sub(r"[{}\[\]]", "", text).replace(", ", ",")
     return re.sub(r"[^\w.=,+-]+", "-", bare)[:120]
+
+
+def require_new(label: str, known: Collection[str]) -> str:
+    """Return a label that no other variant has: their runs would share folders.
+
+    Raises:
+        ConfigError: another variant has it, because a value occurs twice, or values differ only in signs that a folder's name cannot have.
+    """
+    if label in known:
+        raise ConfigError(
+            f"two variants have the label {label!r}",
+            where="sweep",
+            remedy="leave one out, or give the jobs names of their own",
+        )
+    return label
 
 
 def seeds_of(seeds: int | Iterable[int]) -> list[int]:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = ["decide"]
 
-_CALL = 4e-6  # seconds of one uncompiled operation on a CPU
+_CALL = 6e-6  # seconds of one uncompiled operation on a CPU
 _FEED = 8  # operations that equal the cost of handing a step its mini-batch
 _RATE = 6e10  # floating-point operations a second of one core
 _COMPILE = 15.0  # seconds to compile a set of programs
@@ -117,7 +117,7 @@ def _decide(runner: Runner, pool: Pool, broadcast: Tree, states: Privates, keys:
     if mode == "single":
         block = 1
     widths = program_widths(algorithm, sizes, steps, mode, exact)
-    runner.seconds_a_client = float(steps.mean()) * ((calls + _FEED) * _CALL / block + cost.flops / _RATE)
+    runner.seconds_a_client = _taken(steps, block) * ((calls + _FEED) * _CALL / block + cost.flops / _RATE)
     programs = len(widths) * (len(rungs(block)) if mode == "vector" else 2) if uneven else 1
     native = not exact and _native(runner, cost, calls, len(widths))
     compiled = _compile(runner, programs, calls, quiet=native)
@@ -143,6 +143,12 @@ def _decide(runner: Runner, pool: Pool, broadcast: Tree, states: Privates, keys:
     except Exception:
         _blame(runner, pool, broadcast, states, keys, np.arange(len(keys)))
         raise
+
+
+def _taken(steps: NDArray[np.int64], block: int) -> float:
+    """Return the steps that a client takes on average if clients of similar length share a block, which ends with its longest."""
+    longest = np.sort(steps)[::-1][::block]
+    return float(np.repeat(longest, block)[: len(steps)].mean())
 
 
 def _blame(
