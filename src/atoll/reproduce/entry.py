@@ -59,6 +59,8 @@ class Entry:
         needs: what it needs that Atoll does not include, in words; empty for nothing.
         run: ``(lab, quick) -> claims``.
         folder: the folder of its trainings; empty for its name. Reproductions with common trainings share one.
+        data: the data sets that it reads from ``ATOLL_DATA``, by name; they are looked for before anything runs.
+        quick_data: those that ``--quick`` reads; ``None`` for the same.
     """
 
     name: str
@@ -67,6 +69,8 @@ class Entry:
     run: Callable[[Lab, bool], list[Claim]]
     needs: str = ""
     folder: str = ""
+    data: tuple[str, ...] = ()
+    quick_data: tuple[str, ...] | None = None
 
 
 class Interrupted(Exception):  # noqa: N818 - a request of the user, not an error

@@ -40,4 +40,6 @@ ENTRY = Entry(
     source="Youn, Kumar, Abernethy, IEEE Data Engineering Bulletin 45(4), 2022, section 6",
     run=_run,
     needs="MNIST and the part of CIFAR-10 below ATOLL_DATA; nothing with --quick",
+    data=("mnist", "cifar10_subset"),
+    quick_data=(),
 )

@@ -172,4 +172,5 @@ ENTRY = Entry(
     source="McMahan et al., AISTATS 2017, Tables 1 and 2",
     run=_run,
     needs="MNIST and its writers below ATOLL_DATA",
+    data=("mnist", "qmnist_writers"),
 )

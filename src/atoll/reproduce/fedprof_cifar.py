@@ -52,4 +52,5 @@ ENTRY = Entry(
     source="W. Wu, Efficient Horizontal Federated Learning, section 5.6 (whose L-Task has EMNIST's digits)",
     run=_run,
     needs="the part of CIFAR-10 below ATOLL_DATA",
+    data=("cifar10_subset",),
 )

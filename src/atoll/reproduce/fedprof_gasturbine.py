@@ -34,4 +34,5 @@ ENTRY = Entry(
     source="W. Wu, Efficient Horizontal Federated Learning, Table 5.3",
     run=_run,
     needs="the gas turbine's emissions below ATOLL_DATA",
+    data=("gas_turbine",),
 )

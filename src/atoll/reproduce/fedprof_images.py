@@ -61,4 +61,5 @@ ENTRY = Entry(
     source="W. Wu, Efficient Horizontal Federated Learning, Table 5.4, Figures 5.1, 5.3 and 5.12",
     run=_run,
     needs="MNIST below ATOLL_DATA",
+    data=("mnist",),
 )

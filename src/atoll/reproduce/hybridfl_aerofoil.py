@@ -41,4 +41,5 @@ ENTRY = Entry(
     source="W. Wu, Efficient Horizontal Federated Learning, Table 4.3 and Figure 4.4",
     run=_run,
     needs="the airfoil's self-noise below ATOLL_DATA",
+    data=("airfoil",),
 )

@@ -56,4 +56,5 @@ ENTRY = Entry(
     source="W. Wu, Efficient Horizontal Federated Learning, Table 4.4 and Figure 4.9",
     run=_run,
     needs="MNIST below ATOLL_DATA",
+    data=("mnist",),
 )

@@ -7,6 +7,7 @@ from typing import Any
 
 from atoll.core.errors import AtollError, CheckpointError, ConfigError, nearest
 from atoll.core.rooms import reproductions
+from atoll.data.folder import require
 
 from .entry import Entry, Lab, NotKept
 
@@ -70,10 +71,14 @@ def reproduce(name: str, lab: Lab, *, quick: bool = False) -> dict[str, Any]:
         seconds are those of the trainings when they ran, even if they were read back.
 
     Raises:
+        DataError: data that it needs are missing; nothing has run.
         CheckpointError: nothing may be trained, and the kept trainings are not enough.
     """
+    entry = find_entry(name)
+    if not lab.kept:
+        require(*(entry.quick_data if quick and entry.quick_data is not None else entry.data))
     try:
-        claims = find_entry(name).run(lab, quick)
+        claims = entry.run(lab, quick)
     except NotKept as training:
         raise CheckpointError(
             f"the training {str(training)!r} is not kept", where=str(lab.folder), remedy="run without --kept"

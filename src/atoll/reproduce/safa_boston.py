@@ -7,4 +7,4 @@ from .safa.tasks import BOSTON
 
 __all__ = ["ENTRY"]
 
-ENTRY = entry(BOSTON, "Boston housing")
+ENTRY = entry(BOSTON, "Boston housing", "boston_housing")

@@ -7,4 +7,4 @@ from .safa.tasks import KDD
 
 __all__ = ["ENTRY"]
 
-ENTRY = entry(KDD, "KDD Cup 1999, filtered")
+ENTRY = entry(KDD, "KDD Cup 1999, filtered", "kddcup99_tcp")

@@ -7,4 +7,4 @@ from .safa.tasks import MNIST
 
 __all__ = ["ENTRY"]
 
-ENTRY = entry(MNIST, "MNIST")
+ENTRY = entry(MNIST, "MNIST", "mnist")

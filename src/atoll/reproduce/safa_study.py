@@ -14,4 +14,6 @@ ENTRY = Entry(
     source=f"Tasks of {SOURCE}; the study is ours",
     run=claims,
     needs="Boston housing and KDD Cup 1999, filtered, below ATOLL_DATA; nothing with --quick, which runs on bundled digits",
+    data=("boston_housing", "kddcup99_tcp"),
+    quick_data=(),
 )

@@ -46,4 +46,5 @@ ENTRY = Entry(
     source=f"{SOURCE}, Table 1",
     run=_run,
     needs="MNIST, its writers and Sentiment140 below ATOLL_DATA",
+    data=("qmnist_writers", "sentiment140"),
 )

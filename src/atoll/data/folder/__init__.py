@@ -1,5 +1,6 @@
 """Named data sets, read from the folder in the environment variable ``ATOLL_DATA``."""
 
+from ._place import FILES, require
 from .images import cifar10_subset, mnist, qmnist_writers
 from .named import available, open  # noqa: A004 - read as atoll.data.open("mnist")
 from .pairs import crowd_labels, fate_vertical
@@ -7,6 +8,7 @@ from .tables import airfoil, boston_housing, celeba_attributes, gas_turbine, kdd
 from .texts import airline_tweets, sentiment140
 
 __all__ = [
+    "FILES",
     "airfoil",
     "airline_tweets",
     "available",
@@ -21,5 +23,6 @@ __all__ = [
     "movielens_100k",
     "open",
     "qmnist_writers",
+    "require",
     "sentiment140",
 ]

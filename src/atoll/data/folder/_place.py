@@ -13,6 +13,31 @@ VARIABLE = "ATOLL_DATA"
 Folder = str | Path | None
 
 
+_MNIST = tuple(f"mnist/{part}-{what}-ubyte.gz" for part in ("train", "t10k") for what in ("images-idx3", "labels-idx1"))
+FILES: dict[str, tuple[str, ...]] = {
+    "airfoil": ("airfoil/airfoil_self_noise.csv.gz",),
+    "boston_housing": ("boston_housing/boston_housing.csv.gz",),
+    "cifar10_subset": ("cifar10_subset/cifar10_subset.npz",),
+    "gas_turbine": tuple(f"gas_turbine/gt_{year}.csv.gz" for year in range(2011, 2016)),
+    "kddcup99_tcp": ("kddcup99/kddcup99_tcp_safa.npz",),
+    "mnist": _MNIST,
+    "qmnist_writers": ("qmnist_writers/mnist_writer_ids.npz", *_MNIST),
+    "sentiment140": ("sent140/sent140_20k_with_users.csv.gz",),
+}
+"""The files of the data sets that reproductions need."""
+
+
+def require(*names: str) -> None:
+    """Look for the files of data sets, and read none.
+
+    Raises:
+        DataError: there is no data folder, or a file is missing; names the first.
+    """
+    for name in names:
+        for path in FILES[name]:
+            locate(None, *path.split("/"))
+
+
 def locate(folder: Folder, *parts: str) -> Path:
     """Return the path of a file below the data folder.
 

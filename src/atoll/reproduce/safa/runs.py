@@ -29,12 +29,13 @@ def claims(task: SafaTask, lab: Lab, quick: bool) -> list[Claim]:
     return made + accuracy_claims(task, {} if quick else train(lab, task, PLANS[task.name]))
 
 
-def entry(task: SafaTask, data: str) -> Entry:
+def entry(task: SafaTask, data: str, source: str) -> Entry:
     """Return the reproduction of a task.
 
     Args:
         task: one of the three.
         data: what it needs, in words.
+        source: the data set's name.
     """
     scale = PLANS[task.name].scale
     title = f"SAFA, task {task.number}: cost of rounds and accuracy against FedAvg, FedCS and local training"
@@ -44,4 +45,6 @@ def entry(task: SafaTask, data: str) -> Entry:
         source=SOURCE,
         run=functools.partial(claims, task),
         needs=f"{data} below ATOLL_DATA; nothing with --quick, which trains nothing",
+        data=(source,),
+        quick_data=(),
     )
