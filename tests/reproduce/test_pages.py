@@ -13,6 +13,8 @@ import pytest
 from atoll.cli import run
 from atoll.core.errors import CheckpointError, ConfigError
 from atoll.reproduce import Claim, Entry, Lab, Page, registry, reproduce
+from atoll.reproduce.page import block
+from atoll.reproduce.tally import read, tallies
 
 CLAIMS = [
     Claim("a|b grows", 0.5, [0.4, 0.6], True, "by a rule"),
@@ -41,7 +43,7 @@ def test_a_new_page_has_title_source_counts_and_a_table_a_part(made: Entry, tmp_
     page.write(reproduce("blink", Lab(tmp_path / "kept")))
     assert page.file.read_text(encoding="utf-8") == (
         "# A title\n\nA paper, Table 1.\n\n<!-- atoll reproduce blink -->\n\n"
-        "Of 4 statements: 1 hold, 1 do not hold, 1 are undecided, 1 were not run. `atoll reproduce blink` makes them again.\n\n"
+        "Of 4 measured statements: 1 hold, 1 do not hold, 1 are undecided, 1 were not run. `atoll reproduce blink` makes them again.\n\n"
         "| claim | paper | ours | verdict | note |\n| --- | --- | --- | --- | --- |\n"
         "| a\\|b grows | 0.5 | 0.4, 0.6 | holds | by a rule |\n| c shrinks |  | 2.5 | does not hold |  |\n\n"
         "**Cells**\n\n| claim | ours | verdict |\n| --- | --- | --- |\n"
@@ -56,7 +58,7 @@ def test_only_what_stands_between_the_marks_is_replaced(made: Entry, tmp_path: P
     found = reproduce("blink", Lab(tmp_path / "kept"))
     page.write(found)
     once = page.file.read_text(encoding="utf-8")
-    assert once.startswith(f"Mine, before.\n\n{begin}\n\nOf 4 statements")
+    assert once.startswith(f"Mine, before.\n\n{begin}\n\nOf 4 measured statements")
     assert once.endswith(f"| undecided |\n\n{end}\n\nMine, after.\n")
     assert "old numbers" not in once
     page.write(found)
@@ -89,3 +91,33 @@ def test_the_command_writes_the_page_and_trains_nothing_where_it_may_not(
     assert run([*command, "--kept"]) == 0
     assert (tmp_path / "a.md").read_text(encoding="utf-8") == first
     assert run([*command, "--kept", "--fresh"]) == ConfigError.exit_code
+
+
+def test_derived_statements_are_counted_apart_and_circular_ones_are_not_judged(made: Entry) -> None:
+    claims = [*CLAIMS, Claim("d", 1, 1, True, basis="derived"), Claim("e", 1, 9, None, basis="circular")]
+    text = block({"name": "blink", "claims": [claim.plain() for claim in claims]})
+    assert (
+        "Of 4 measured statements: 1 hold, 1 do not hold, 1 are undecided, 1 were not run. "
+        "Of 2 derived from the paper's own numbers: 1 hold, 0 do not hold, 1 are not judged."
+    ) in text
+    assert "| d | 1 | 1 | holds; derived |" in text
+    assert "| e | 1 | 9 | not judged; circular |" in text
+
+
+def test_the_tally_of_a_page_is_what_its_first_line_states(made: Entry, tmp_path: Path) -> None:
+    page = Page(tmp_path / "page.md", made)
+    derived = Claim("d", 1, 2, False, basis="derived")
+    page.write({"name": "blink", "claims": [claim.plain() for claim in (*CLAIMS, derived)]})
+    counts = dict.fromkeys(("holds", "does not hold", "undecided", "not run"), 1)
+    assert read(tmp_path) == {"blink": {"measured": counts, "derived": {"does not hold": 1}}}
+
+
+def test_the_tally_that_is_listed_is_that_of_the_pages() -> None:
+    assert tallies() == read(Path("docs/results")), "run: python -m atoll.reproduce.tally docs/results"
+
+
+def test_the_list_tells_measured_from_derived_statements(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["reproduce", "--list", "--json"]) == 0
+    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)["reproductions"]}
+    assert rows["fedaq-table"]["verdicts"] == tallies()["fedaq-table"]
+    assert set(rows["fedaq-table"]["verdicts"]) == {"measured", "derived"}

@@ -17,8 +17,8 @@ from atoll.learn.pacing.cached.bias import (
     chances,
     chances_by_formula,
 )
+from atoll.reproduce.safa.bias_claims import bias_claims, contributed
 from atoll.reproduce.safa.cells import settings
-from atoll.reproduce.safa.costs import bias_claims
 from atoll.reproduce.safa.paper import STUDY
 from atoll.reproduce.safa.reference import draw_crashes, safa
 from atoll.reproduce.safa.tasks import BOSTON
@@ -107,6 +107,14 @@ def test_the_algorithm_follows_the_model(fraction, case) -> None:
         assert stored.mean() == pytest.approx(model.stored, abs=0.03)
 
 
+@pytest.mark.parametrize("case", [2, 3])
+def test_the_entry_runs_the_algorithm_and_its_bias_is_that_of_the_recurrence(case) -> None:
+    assert contributed(case) == pytest.approx(bias_limit(case, 0.3, 0.3), rel=0.05)
+    claim = bias_claims()[case - 2]
+    assert claim.basis == "measured"
+    assert claim.ours.startswith(f"{contributed(case):.3f} (")
+
+
 def test_what_is_no_case_or_probability_is_refused() -> None:
     with pytest.raises(ConfigError, match="case=4"):
         chances(4, 0.1, 0.1, 3)
@@ -134,10 +142,11 @@ def test_the_verdict_on_convergence_is_that_of_the_recurrence() -> None:
 def test_verdicts_on_losses_by_tolerance() -> None:
     sheet = {(c, cr, lag): STUDY["best loss", c, cr, lag] for c, cr in CELLS for lag in LAGS}
     same = {key: [loss - 1e-4, loss, loss + 1e-4] for key, loss in sheet.items()}
-    assert [claim.holds for claim in judge_losses(same)] == [True, True, True]
+    # Two rows of the sheet are not trained, and say so.
+    assert [claim.holds for claim in judge_losses(same)] == [True, True, None, None, True]
     worse = {key: [loss + 0.05 for loss in losses] if key[2] == 1 else losses for key, losses in same.items()}
-    assert [claim.holds for claim in judge_losses(worse)] == [False, False, False]
-    assert [claim.verdict for claim in judge_losses({})] == ["not run"] * 3
+    assert [claim.holds for claim in judge_losses(worse)] == [False, False, None, None, False]
+    assert [claim.verdict for claim in judge_losses({})] == ["not run"] * 5
     config = settings(BOSTON, "SAFA", 0.3, 0.1, lag=2)
     assert (config["pacing"]["lag_tolerance"], config["name"]) == (2, "safa-boston-safa-0.3-0.1-lag-2")
     assert settings(BOSTON, "SAFA", 0.3, 0.1)["name"] == "safa-boston-safa-0.3-0.1"

@@ -105,7 +105,8 @@ def test_the_tables_own_futility() -> None:
 def test_the_tables_own_ratio() -> None:
     assert printed_ratio(0.2, "FedAvg", 0.1) == pytest.approx(0.1)
     assert printed_ratio(0.16, "FedCS", 0.1) == pytest.approx(0.08)  # line 4010
-    assert printed_ratio(0.6, "FedAvg", 0.6) == 0.6
+    assert printed_ratio(0.6, "FedAvg", 0.5) == 0.5  # assigned, where FedCS's is scaled
+    assert printed_ratio(0.6, "FedCS", 0.6) == 0.6
     assert printed_ratio(0.9, "SAFA", 0.1) == 0.9
 
 

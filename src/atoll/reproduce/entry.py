@@ -6,14 +6,17 @@ import shutil
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from atoll.core.errors import CheckpointError, DataError
 from atoll.core.job import Job
 from atoll.runs import INTERRUPTED, RunFolder, Stopping, execute, parse_config
 from atoll.runs.config import RunConfig
 
-__all__ = ["Claim", "Entry", "Interrupted", "Lab", "NotKept", "TrainedRun"]
+__all__ = ["Basis", "Claim", "Entry", "Interrupted", "Lab", "NotKept", "TrainedRun"]
+
+Basis = Literal["measured", "derived", "circular"]
+"""Where our number comes from: runs of ours; arithmetic on the paper's own numbers; or a model that the paper's number was read with."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,8 @@ class Claim:
         holds: whether it holds here; ``None`` if it was not run, or the runs do not decide it.
         note: the rule that judges it, and how our setting differs.
         part: its heading on a page; empty for the first statements.
+        basis: ``"measured"`` for runs of ours; ``"derived"`` for arithmetic on the paper's own numbers and formulas, such as its rounds; ``"circular"`` if the
+            paper's number was itself read with the help of our model: it is shown, but not judged.
     """
 
     claim: str
@@ -35,10 +40,13 @@ class Claim:
     holds: bool | None
     note: str = ""
     part: str = ""
+    basis: Basis = "measured"
 
     @property
     def verdict(self) -> str:
         """Return the verdict in words."""
+        if self.basis == "circular":
+            return "not judged"
         if self.holds is None:
             return "not run" if self.ours is None else "undecided"
         return "holds" if self.holds else "does not hold"

@@ -19,14 +19,16 @@ from atoll.core.errors import ConfigError
 
 from .entry import Claim, Entry
 
-__all__ = ["Page", "block"]
+__all__ = ["COUNTED", "Page", "block"]
 
-_COUNTED = (
+COUNTED = (
     ("holds", "hold"),
     ("does not hold", "do not hold"),
     ("undecided", "are undecided"),
+    ("not judged", "are not judged"),
     ("not run", "were not run"),
 )
+"""Verdicts, and the words that count them."""
 _COLUMNS = ("claim", "paper", "ours", "verdict", "note")
 
 
@@ -79,18 +81,29 @@ class Page:
 def block(found: dict[str, Any]) -> str:
     """Return the result of `reproduce` in Markdown: how many statements hold, and a table for each part.
 
-    A column that is empty throughout a table is left out.
+    Statements that we measured are counted apart from those derived from the paper's own numbers. A column that is empty throughout a table is left out.
     """
     claims = [Claim(**plain) for plain in found["claims"]]
-    said = ", ".join(f"{sum(claim.verdict == verdict for claim in claims)} {words}" for verdict, words in _COUNTED)
-    parts = [f"Of {len(claims)} statements: {said}. `atoll reproduce {found['name']}` makes them again."]
+    measured = [claim for claim in claims if claim.basis == "measured"]
+    derived = [claim for claim in claims if claim.basis != "measured"]
+    told = f"Of {len(measured)} measured statements: {_told(measured)}. "
+    if derived:
+        told += f"Of {len(derived)} derived from the paper's own numbers: {_told(derived)}. "
+    parts = [f"{told}`atoll reproduce {found['name']}` makes them again."]
     for part, some in groupby(claims, key=lambda claim: claim.part):
         parts += [f"**{part}**"] * bool(part) + [_table([_row(claim) for claim in some])]
     return "\n" + "\n\n".join(parts) + "\n"
 
 
+def _told(claims: list[Claim]) -> str:
+    """Return how many have which verdict; a verdict that none has is left out, but for the first two."""
+    counts = [(sum(claim.verdict == verdict for claim in claims), words) for verdict, words in COUNTED]
+    return ", ".join(f"{count} {words}" for i, (count, words) in enumerate(counts) if count or i < 2)
+
+
 def _row(claim: Claim) -> tuple[str, ...]:
-    values = (claim.claim, claim.paper, claim.ours, claim.verdict, claim.note)
+    derived = "" if claim.basis == "measured" else f"; {claim.basis}"
+    values = (claim.claim, claim.paper, claim.ours, claim.verdict + derived, claim.note)
     return tuple(_shown(value).replace("|", "\\|").replace("\n", " ") for value in values)
 
 

@@ -7,7 +7,7 @@ import pkgutil
 
 __all__ = ["reproductions"]
 
-_OTHERS = {"entry", "page", "registry", "room"}
+_OTHERS = {"entry", "page", "registry", "room", "tally"}
 
 
 def reproductions() -> dict[str, str]:

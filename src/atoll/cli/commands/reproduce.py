@@ -16,13 +16,20 @@ from atoll.core.errors import AtollError, ConfigError
 from atoll.core.job import Job
 from atoll.report.progress import Rounds
 from atoll.reproduce import Claim, Entry, Interrupted, Lab, Page, entries, find_entry, reproduce
+from atoll.reproduce.tally import tallies
 from atoll.runs import INTERRUPTED, Stopping
+
+_BASES = ("measured", "derived")
 
 
 @app.command("reproduce", rich_help_panel=EXTRAS)
 def command(
     context: typer.Context,
     name: Annotated[str | None, typer.Argument(help="The experiment; without a name, all are listed.")] = None,
+    listed: Annotated[
+        bool,
+        typer.Option("--list", help="List every experiment, with how many statements hold: measured, and derived."),
+    ] = False,
     quick: Annotated[
         bool,
         typer.Option(
@@ -44,7 +51,7 @@ def command(
 ) -> int:
     """Run a paper's experiment again and compare our numbers with the paper's."""
     output = output_of(context)
-    if name is None:
+    if name is None or listed:
         _list(output)
         return 0
     wanted = find_entry(name)
@@ -92,16 +99,29 @@ def _close(shown: list[Rounds]) -> None:
 
 
 def _list(output: Output) -> None:
-    rows = [_row(name, found) for name, found in entries().items()]
+    counts = tallies()
+    rows = [{**_row(name, found), "verdicts": counts.get(name, {})} for name, found in entries().items()]
     table = PlainTable(header_style="bold")
-    for column in ("name", "title", "source", "needs"):
+    for column in ("name", "title", "measured: hold", "derived: hold", "needs"):
         table.add_column(column)
     for row in rows:
-        table.add_row(*row.values())
+        table.add_row(row["name"], row["title"], *(_held(row["verdicts"].get(b)) for b in _BASES), row["needs"])
     output.give({"reproductions": rows}, table)
+    output.note(
+        "Counts are those of the last full run, as the pages of results show them. Derived statements are arithmetic on the paper's own numbers."
+    )
 
 
-def _row(name: str, found: Entry | AtollError) -> dict[str, str]:
+def _held(counts: dict[str, int] | None) -> str:
+    """Return how many of the judged statements hold, and how many are open."""
+    if not counts:
+        return "-"
+    judged = counts.get("holds", 0) + counts.get("does not hold", 0)
+    rest = sum(counts.values()) - judged
+    return f"{counts.get('holds', 0)} of {judged}" + (f", {rest} open" if rest else "")
+
+
+def _row(name: str, found: Entry | AtollError) -> dict[str, Any]:
     """An entry's line, or why it is missing."""
     if isinstance(found, AtollError):
         return {"name": name, "title": f"broken: {found}", "source": "", "needs": ""}

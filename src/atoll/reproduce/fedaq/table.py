@@ -78,8 +78,8 @@ def _row(found: FedAQCell, target: float) -> Claim:
             "" if theirs is None else "; the paper's is another task: its figures stand beside ours and judge nothing"
         )
         return Claim(f"{task.name}: {name} reaches the target", paper, ours, isfinite(found.mean), note + other)
-    rule = f"{note}; holds up to {_SLACK:g} times the paper's rounds"
-    return Claim(f"{task.name}: {name}", paper, ours, found.mean <= _SLACK * theirs.rounds, rule)
+    said = f"{task.name}: {name} needs at most {_SLACK:g} times the paper's rounds"
+    return Claim(said, paper, ours, found.mean <= _SLACK * theirs.rounds, note)
 
 
 def _times(found: FedAQCell) -> str:

@@ -83,7 +83,11 @@ def judge_ratios(setting: FedProfSetting) -> list[Claim]:
     }[setting.name]
     claims = [
         Claim(
-            f"{setting.name}: {text} (section 5.6.2), by its own table", paper, round(ours, 4), abs(ours - paper) <= t
+            f"{setting.name}: {text} (section 5.6.2), by its own table",
+            paper,
+            round(ours, 4),
+            abs(ours - paper) <= t,
+            basis="derived",
         )
         for text, paper, ours, t in said
     ]
@@ -94,6 +98,7 @@ def judge_ratios(setting: FedProfSetting) -> list[Claim]:
             f"{100 * min(saved):.0f} % to {100 * max(saved):.0f} %",
             min(saved) >= 0.285 and max(saved) <= 0.535,
             "against FedAvg or FedAvg-RP",
+            basis="derived",
         )
     )
     return claims

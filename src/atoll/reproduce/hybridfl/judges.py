@@ -81,6 +81,7 @@ def judge_limits(setting: HybridSetting) -> list[Claim]:
             round(ours, 2),
             abs(ours - max(table[method, 0.6, share].length for share in (0.1, 0.3, 0.5))) < 0.015,
             "T_lim plus the way between cloud and edges, by the equations; within 0.015 s of the table's largest round length",
+            basis="derived",
         )
         for method, ours in shown.items()
     ]
@@ -104,6 +105,7 @@ def judge_table(setting: HybridSetting) -> list[Claim]:
                 round(apart, 5),
                 apart < 3e-4,
                 f"largest relative difference over the {len(still)} cells whose rounds all last until the limit",
+                basis="derived",
             )
         )
     return claims
@@ -197,20 +199,25 @@ def judge_half(found: Mapping[Key, HybridFound]) -> list[Claim]:
             ", ".join(f"{m} {value:.3f}" for m, value in spent.items()) + f" Wh: {-100 * cut:+.0f} %",
             0.4 <= cut <= 0.6,
             "simulated, for the thesis's 599, 600 and 161 rounds to 0.70; a drop-out is charged half of its round; holds from -40 % to -60 %",
+            basis="derived",
         )
     ]
 
 
 def judge_energy(found: Mapping[Key, HybridFound]) -> list[Claim]:
-    """Judge Figure 4.9 (MNIST), and which method uses least."""
+    """Judge Figure 4.9 (MNIST) for the thesis's rounds, and which method uses least.
+
+    The numbers of C = 0.3 and 0.5 were assigned to the figure's bars with the help of our model: they are shown, and not judged.
+    """
     claims = [
         Claim(
             f"mnist, {key[0]}, E[dr]={key[1]:g}, C={key[2]:g}: energy of a client in Wh to accuracy 0.90",
             paper,
             round(ours, 4),
-            abs(ours / paper - 1) <= 0.1,
-            "within 10 % of Figure 4.9; a drop-out is charged half of its round"
+            abs(ours / paper - 1) <= 0.1 if key[2] == 0.1 else None,
+            "within 10 % of Figure 4.9, for the thesis's rounds; a drop-out is charged half of its round"
             + ("" if key[2] == 0.1 else "; the figure's numbers were assigned to bars with the help of such a model"),
+            basis="derived" if key[2] == 0.1 else "circular",
         )
         for key, paper in ENERGY.items()
         if key in found and (ours := found[key].watt_hours) is not None
@@ -228,7 +235,8 @@ def judge_energy(found: Mapping[Key, HybridFound]) -> list[Claim]:
                 f"{len(least)}/{len(least)}",
                 f"{sum(least)}/{len(least)}",
                 all(least),
-                "cells in which HybridFL's clients use least",
+                "cells in which HybridFL's clients use least, by our simulation for the thesis's rounds",
+                basis="derived",
             )
         )
     return claims

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from atoll.learn.pacing.cached.bias import bias, bias_limit, case_of
+from atoll.learn.pacing.cached.bias import case_of
 
 from ..entry import Claim
 from .grid import SEEDS, GridCost, Key, grid, study
@@ -14,7 +14,7 @@ from .judge import agrees, row_claims
 from .paper import STATEMENTS, STUDY, TABLES
 from .tasks import BOSTON, CRASHES, FRACTIONS, LAG, SafaTask
 
-__all__ = ["bias_claims", "cost_claims", "study_claims"]
+__all__ = ["cost_claims", "stated", "study_claims"]
 
 Grid = Mapping[Key, Mapping[str, GridCost]]
 _CLOSE = 0.85
@@ -52,7 +52,8 @@ def _speed_up(found: Grid, over: str, quantity: str, fractions: tuple[float, ...
     return ratios[crash, c], f"at C = {c:g}, cr = {crash:g}"
 
 
-def _said(key: str, ours: str, holds: bool, note: str) -> Claim:
+def stated(key: str, ours: str, holds: bool, note: str) -> Claim:
+    """Return the claim of a statement of the thesis, by its short name."""
     statement = STATEMENTS[key]
     basis = f"line {statement.line}" + (f" ({statement.basis})" if statement.basis else "")
     return Claim(statement.text, statement.number, ours, holds, f"{basis}; {note}")
@@ -64,13 +65,13 @@ def _faster(found: Grid, key: str, over: str) -> list[Claim]:
     equations, there = _speed_up(found, over, "corrected")
     rule = f"holds from {_CLOSE:g} of it on"
     return [
-        _said(
+        stated(
             key,
             f"{tables:.2f} {where}",
             tables >= _CLOSE * number,
             f"by the tables' time accounting, {over} waiting in its own way; {rule}",
         ),
-        _said(
+        stated(
             key,
             f"{equations:.2f} {there}",
             equations >= _CLOSE * number,
@@ -85,7 +86,7 @@ def _boston(found: Grid) -> list[Claim]:
         ratios = [found["FedAvg", cr, 0.1][quantity].mean / found["SAFA", cr, 0.1][quantity].mean for cr in CRASHES]
         ours = ", ".join(f"{r:.2f}" for r in ratios)
         made.append(
-            _said("halves", ours, min(ratios) >= _CLOSE * 2, f"{what}; holds from {_CLOSE * 2:g} on at every cr")
+            stated("halves", ours, min(ratios) >= _CLOSE * 2, f"{what}; holds from {_CLOSE * 2:g} on at every cr")
         )
     return made
 
@@ -117,7 +118,7 @@ def _mnist(found: Grid) -> list[Claim]:
     return [
         *_faster(found, "mnist over FedAvg", "FedAvg"),
         *_faster(found, "mnist over FedCS", "FedCS"),
-        _said("distribution", ours, bool(across < 0.05 and low > 10), note),
+        stated("distribution", ours, bool(across < 0.05 and low > 10), note),
     ]
 
 
@@ -127,7 +128,7 @@ def _kdd(found: Grid) -> list[Claim]:
     return [
         *_faster(found, "kdd over FedAvg", "FedAvg"),
         *_faster(found, "kdd over FedCS", "FedCS"),
-        _said("futility", f"{worst:.4f}", worst <= 0.0405, closed),
+        stated("futility", f"{worst:.4f}", worst <= 0.0405, closed),
     ]
 
 
@@ -135,7 +136,7 @@ def _waste(task: SafaTask, found: Grid) -> list[Claim]:
     cells = [(a, cr, c) for a in ("FedAvg", "FedCS") for cr in CRASHES for c in FRACTIONS]
     off = max(abs(found[key]["wasted"].mean - key[1] / 2) for key in cells)
     return [
-        _said(
+        stated(
             "half",
             f"within {off:.3f} on task {task.number}",
             off <= 0.02,
@@ -244,26 +245,4 @@ def _tolerance(ours: Mapping[tuple[float, float, int], Mapping[str, GridCost]], 
     grows = all(row(cr, "variance") == sorted(row(cr, "variance")) for cr in both)
     faster = grown(0.7, "variance") > grown(0.3, "variance")
     text = f"SR falls: {falls}; EUR is flat: {flat}; VV grows: {grows}, faster at 0.7: {faster}"
-    return _said("tolerance", text, falls and flat and grows and faster, f"C = 0.1; the default is {LAG}")
-
-
-def bias_claims() -> list[Claim]:
-    """Judge Fig. 3.5 with the corrected sign of the closed form; limits for equal probabilities of crash of 0.3."""
-    two, three = bias_limit(2, 0.3, 0.3), bias_limit(3, 0.3, 0.3)
-    note = "ours by the recurrence, which a simulation confirms; above 1 the fastest client contributes more often"
-    return [
-        _said("bias 2", f"{two:.3f} of FedAvg's 1", two < 1, note),
-        _said("bias 3", f"{three:.3f}", three > 1, note),
-        _converges(0.3),
-    ]
-
-
-def _converges(crash: float, last: int = 60) -> Claim:
-    """Judge from which round on the bias of both cases stays within 3 % of its final value."""
-    limits = {case: bias_limit(case, crash, crash) for case in (2, 3)}
-    off = {r: max(abs(bias(case, crash, crash, r) / limits[case] - 1) for case in limits) for r in range(2, last + 1)}
-    far = [r for r in off if off[r] > 0.03]
-    since = max(far, default=1) + 1
-    ours = f"within {off[10]:.3f} of its limit in round 10, within 0.03 from round {since} on"
-    note = f"cases 2 and 3 by the recurrence, cr = {crash:g}, up to round {last}; holds if within 0.03 from round 10 on"
-    return _said("bias converges", ours, since <= 10, note)
+    return stated("tolerance", text, falls and flat and grows and faster, f"C = 0.1; the default is {LAG}")

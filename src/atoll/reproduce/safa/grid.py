@@ -113,8 +113,13 @@ def printed_futility(made: SafaRounds) -> float:
 
 
 def printed_ratio(ratio: float, algorithm: str, fraction: float) -> float:
-    """Return SR as in the tables: for FedAvg and FedCS ``SR C / (C + 0.1)`` if it is above C (the author's program), so that 5 clients show C and not ``ceil(5 C) / 5``."""
-    scaled = algorithm in ("FedAvg", "FedCS") and ratio > fraction + 1e-9
+    """Return SR as in the tables, by the author's program: FedAvg's is set to ``C``; FedCS's is ``SR C / (C + 0.1)`` if it is above C.
+
+    So 5 clients show C, and not ``ceil(5 C) / 5``.
+    """
+    if algorithm == "FedAvg":
+        return fraction
+    scaled = algorithm == "FedCS" and ratio > fraction + 1e-9
     return ratio * fraction / (fraction + 0.1) if scaled else ratio
 
 

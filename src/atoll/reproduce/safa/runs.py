@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 
 from ..entry import Claim, Entry, Lab
-from .costs import bias_claims, cost_claims, study_claims
+from .bias_claims import bias_claims
+from .costs import cost_claims, study_claims
 from .scores import PLANS, accuracy_claims, train
 from .tasks import BOSTON, SafaTask
 from .tolerance import judge_losses, loss_claims

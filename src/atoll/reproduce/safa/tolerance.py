@@ -36,8 +36,9 @@ def loss_claims(lab: Lab) -> list[Claim]:
 
 
 def judge_losses(found: Losses) -> list[Claim]:
-    """Return a claim for each row of the author's sheet that was trained, and the statement; without trainings they say that nothing was run."""
-    return [_row(found, c, cr) for c, cr in CELLS] + [_statement(found)]
+    """Return a claim for each row of the author's sheet, and the statement; rows without trainings say that they were not run."""
+    rows = dict.fromkeys(key[1:3] for key in STUDY if key[0] == "best loss")
+    return [_row(found, c, cr) for c, cr in rows] + [_statement(found)]
 
 
 def _row(found: Losses, c: float, cr: float) -> Claim:
@@ -45,7 +46,7 @@ def _row(found: Losses, c: float, cr: float) -> Claim:
     name = f"boston: best loss by tolerance, C = {c:g}, cr = {cr:g}"
     told = " ".join(f"{p:.4f}" for p in printed)
     note = f"tau = {', '.join(map(str, LAGS))}; the author's sheet"
-    if not found:
+    if (c, cr, LAGS[0]) not in found:
         return Claim(name, told, None, None, note)
     runs = [found[c, cr, lag] for lag in LAGS]
     costs = [GridCost(float(np.mean(each)), float(np.std(each, ddof=1))) for each in runs]

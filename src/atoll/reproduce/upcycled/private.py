@@ -162,4 +162,5 @@ def _noise() -> Claim:
         round(half / full, 4),
         abs(half / full - 0.5**0.5) < 1e-9,
         "sigma for epsilon=2, delta=1e-5 by Theorem 6.2, 40 releases against 80",
+        basis="derived",
     )
