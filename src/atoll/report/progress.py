@@ -9,9 +9,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 
 from atoll.core.overview import human_bytes
+
+from .bar import NotebookBar, TerminalBar
 
 if TYPE_CHECKING:
     from atoll.core.job import Job
@@ -39,10 +40,7 @@ class Rounds:
         self.total = job.most_rounds
         self.title = title
         self.live = console.is_terminal or console.is_jupyter
-        self._bar = Progress(
-            SpinnerColumn(), TextColumn("[bold]{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn(),
-            TextColumn("{task.fields[news]}"), TimeRemainingColumn(compact=True), console=console, transient=False,
-        )  # fmt: skip
+        self._bar = NotebookBar(title, self.total) if console.is_jupyter else TerminalBar(title, self.total, console)
         self._bytes = 0
         self._first = 0
         self._begin = self._said = time.monotonic()
@@ -51,7 +49,6 @@ class Rounds:
     def __enter__(self) -> Self:
         if self.live:
             self._bar.start()
-            self._task = self._bar.add_task(self.title, total=self.total, news="")
         return self
 
     def __exit__(
@@ -65,7 +62,7 @@ class Rounds:
         self._first = done
         self._begin = time.monotonic()
         if self.live:
-            self._bar.update(self._task, completed=done)
+            self._bar.show(done, "")
         elif done:
             self.console.print(f"{self.title}: continuing after round {done}")
 
@@ -79,7 +76,7 @@ class Rounds:
                 f"round {number}: the reply of {client} was rejected: {why}", markup=False, soft_wrap=True
             )
         if self.live:
-            self._bar.update(self._task, completed=number, news=self._news())
+            self._bar.show(number, f"{self._news()}  {self._left(number)}".rstrip())
         elif self._due(number):
             self._said = time.monotonic()
             of = "" if self.total is None else f"/{self.total}"
