@@ -364,3 +364,16 @@ def test_a_generator_that_raises_names_the_client():
     islands = Islands.generate(4, lambda client, rng: {"x": np.ones(3) / [1, 1, 1][client]}, name="mine")
     with pytest.raises(DataError, match=r"the generator raised IndexError: list index .* \(in client-3 of 'mine'\)"):
         islands.shard(3).x
+
+
+def test_a_subset_is_taken_by_names() -> None:
+    rows = {
+        name: Dataset({"x": np.full((2, 1), k)}, task="unlabelled") for k, name in enumerate(("north", "east", "south"))
+    }
+    islands = Islands.from_datasets(rows)
+    assert list(islands.subset(["south", "north"]).names) == ["south", "north"]
+    assert islands.subset(["east"]).shard(0).x[0, 0] == 1
+    with pytest.raises(DataError, match="west"):
+        islands.subset(["west"])
+    with pytest.raises(DataError, match="or the clients' names"):
+        islands.subset([7])

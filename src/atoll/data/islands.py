@@ -260,7 +260,11 @@ class Islands:
         return self._supply.located(self._ids[self._positions(clients)], columns)
 
     def subset(self, clients: ArrayLike) -> Islands:
-        """Return the population of some clients, by position, with their names, data and tags."""
+        """Return the population of some clients, by position or by name, with their names, data and tags.
+
+        Raises:
+            DataError: there is no such client.
+        """
         positions = self._positions(clients)
         return self._with(ids=self._ids[positions], tags=self.tags.take(positions))
 
@@ -340,6 +344,8 @@ class Islands:
 
     def _positions(self, clients: ArrayLike) -> NDArray[np.int64]:
         index = np.asarray(clients)
+        if index.dtype.kind == "U" and index.ndim == 1:
+            index = np.array([self.names.index(name) for name in index.tolist()], np.int64)
         if index.dtype == np.bool_ and index.shape == (len(self),):
             return np.flatnonzero(index)
         if index.size == 0:
@@ -349,7 +355,7 @@ class Islands:
             raise DataError(
                 f"clients {shown} are not positions in a population of {len(self):,}",
                 where=self._where(),
-                remedy=f"use whole numbers in 0..{len(self) - 1}",
+                remedy=f"use whole numbers in 0..{len(self) - 1}, or the clients' names",
             )
         return index.astype(np.int64, copy=False)
 
