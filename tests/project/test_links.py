@@ -18,7 +18,8 @@ def targets(page: Path) -> list[Path]:
     """The files that a page links to, without what the site makes itself."""
     text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
     found = [(page.parent / link) for link in LINK.findall(text)]
-    return [path for path in found if path.name not in MADE and "reference" not in path.parts]
+    kept = [path for path in found if path.name not in MADE and "reference" not in path.parts]
+    return [path.with_suffix(".ipynb") if "tutorials" in path.parts else path for path in kept]  # made from notebooks
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
