@@ -94,3 +94,68 @@ def test_it_learns(gives: str) -> None:
 def test_what_does_not_fit_is_refused(model: nn.Module, x: torch.Tensor, words: str) -> None:
     with pytest.raises(DataError, match=words):
         model(x)
+
+
+class Tagger(nn.Module):
+    """Scores for each token, as a token classifier or a language model gives them: (rows, length, classes)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.head = nn.Embedding(30, 8), nn.Linear(8, 3)
+
+    def forward(self, *, attention_mask: torch.Tensor, input_ids: torch.Tensor) -> Any:
+        return {"logits": self.head(self.embedding(input_ids))}
+
+
+def tags(wrong: int = -100) -> np.ndarray[Any, Any]:
+    return np.where(MASK == 1, IDS % 3, wrong)
+
+
+def test_targets_of_tokens_leave_the_ignored_ones_out() -> None:
+    rows = from_tokens(tokens(labels=tags()))
+    assert (rows.task, rows.classes, rows.y.shape) == ("tokens", 3, (40, 6))
+    assert np.array_equal(rows["labelled"], MASK == 1)
+    assert (rows.y[MASK == 0] == 0).all()  # what stands there in the source cannot matter
+    other = from_tokens(tokens(labels=tags(-1)), ignore=-1)
+    assert np.array_equal(other.y, rows.y)
+    with pytest.raises(DataError, match=r"label -100 at row \(\d+, \d+\) is outside 0\.\.2"):
+        from_tokens(tokens(labels=tags()), ignore=-1)
+    with pytest.raises(DataError, match="task='tokens'"):
+        from_tokens(tokens(labels=tags()), task="classification")
+
+
+def test_a_tagger_learns_from_the_labelled_tokens_alone() -> None:
+    islands = atoll.data.iid(from_tokens(tokens(labels=tags())), parties=4, seed=0).with_test(
+        from_tokens(tokens(labels=tags()))
+    )
+    job = atoll.Training(
+        model=lambda: NamedInputs(Tagger()),
+        algorithm=FedAvg(lr=2.0, epochs=5, batch_size=4),
+        selection=atoll.Everyone(),
+        rounds=10,
+        evaluation=atoll.Evaluation(clients=-1),
+    )
+    for engine in ("batched", "inline"):
+        last = atoll.simulate(job, islands, engine=engine).metrics[-1]
+        assert last["test/accuracy"] > 0.95
+        assert last["clients/accuracy"] == pytest.approx(last["test/accuracy"])
+
+
+def test_the_loss_of_tokens_is_that_of_pytorch_with_its_ignore_index() -> None:
+    model = seeded(lambda: NamedInputs(Tagger()))
+    rows = from_tokens(tokens(labels=tags()))
+    islands = atoll.data.iid(rows, parties=1, seed=0).with_test(rows)
+    job = atoll.Training(model=model, algorithm=FedAvg(lr=1e-12, batch_size=None), selection=atoll.Everyone(), rounds=1)
+    found = atoll.simulate(job, islands, engine="inline").metrics[-1]
+    scores = model(torch.tensor(np.array(rows["x"]))).detach()
+    by_row = [
+        torch.nn.functional.cross_entropy(s[None], torch.as_tensor(y)[None])
+        for s, y in zip(scores, tags(), strict=True)
+    ]
+    labelled = torch.as_tensor(MASK).double().mean(1)
+    expected = (
+        sum(loss.double() * share for loss, share in zip(by_row, labelled, strict=True) if share > 0) / labelled.sum()
+    )
+    assert found["test/loss"] == pytest.approx(float(expected), rel=1e-5)
+    whole = torch.nn.functional.cross_entropy(scores, torch.as_tensor(tags()))
+    assert float(whole) == pytest.approx(float(expected), rel=1e-5)  # every labelled token counts alike

@@ -15,7 +15,7 @@ from .missing import without_hidden
 
 Array = NDArray[Any]
 
-TASKS = ("classification", "binary", "regression", "multilabel", "unlabelled")
+TASKS = ("classification", "binary", "regression", "multilabel", "tokens", "unlabelled")
 _PLAIN = "biufUSM"
 _FASTEST = np.dtype(np.float32)  # fastest to sum; a sum that overflows is checked again
 _TABLES = {
@@ -177,11 +177,13 @@ def check_labels(y: Array, task: str, classes: int | None, where: str) -> tuple[
     codes.flags.writeable = False
     if task == "multilabel":
         return codes, _check_multilabel(codes, where)
+    if task == "tokens":
+        return codes, _check_tokens(codes, classes, where)
     if codes.ndim != 1:
         raise DataError(
             f"labels of shape {codes.shape} in a {task} task",
             where=where,
-            remedy="give one label per row, or set task='multilabel'",
+            remedy="give one label per row, or set task='multilabel', or task='tokens' for a class of each entry",
         )
     return (codes, _check_binary(codes, where)) if task == "binary" else (codes, _check_range(codes, classes, where))
 
@@ -203,6 +205,16 @@ def _check_multilabel(codes: Array, where: str) -> int:
     return int(codes.shape[1])
 
 
+def _check_tokens(codes: Array, classes: int | None, where: str) -> int:
+    if codes.ndim < 2:
+        raise DataError(
+            f"labels of shape {codes.shape} in a task of tokens",
+            where=where,
+            remedy="give one class for each entry of a row, (rows, length), or set task='classification'",
+        )
+    return _check_range(codes, classes, where)
+
+
 def _check_binary(codes: Array, where: str) -> int:
     found = np.unique(codes)
     if not (np.isin(found, (0, 1)).all() or np.isin(found, (-1, 1)).all()):
@@ -219,9 +231,10 @@ def _check_range(codes: Array, classes: int | None, where: str) -> int:
     count = classes if classes is not None else max(high + 1, 1)
     if low < 0 or high >= count:
         outside = (codes < 0) | (codes >= count)
-        row = int(np.flatnonzero(outside)[0])
+        place = np.argwhere(outside)[0]
+        row = int(place[0]) if codes.ndim == 1 else tuple(place.tolist())
         raise DataError(
-            f"label {int(codes[row])} at row {row} is outside 0..{count - 1}",
+            f"label {int(codes[tuple(place)])} at row {row} is outside 0..{count - 1}",
             where=where,
             remedy=f"recode the labels, or raise classes={count}",
         )

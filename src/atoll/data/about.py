@@ -13,7 +13,7 @@ class About:
 
     Attributes:
         name: short name.
-        task: "classification", "binary", "regression", "multilabel" or "unlabelled".
+        task: "classification", "binary", "regression", "multilabel", "tokens" (a class for each entry of a row) or "unlabelled".
         classes: number of classes (of labels, if multilabel); ``None`` for a regression.
         citation: who made the data, and where it was published.
         labels: the classes' names, in code order, if known.

@@ -16,6 +16,8 @@ __all__ = ["NamedInputs"]
 class NamedInputs(nn.Module):
     """A model that takes ``input_ids``, ``attention_mask``, ... by name, as one that takes the rows of `atoll.data.from_tokens`.
 
+    Scores of each token, ``(rows, length, classes)`` as those libraries give them, become ``(rows, classes, length)``, as PyTorch's losses take them.
+
     Args:
         model: the model, called as ``model(input_ids=..., attention_mask=...)``.
         names: the names of its inputs, in the order in which they are stacked in ``x``, ``(rows, inputs, length)``.
@@ -44,7 +46,7 @@ class NamedInputs(nn.Module):
             )
         made: Any = self.model(**dict(zip(self.names, x.unbind(1), strict=True)))
         if isinstance(made, torch.Tensor):
-            return made
+            return _classes_second(made)
         found = made.get(self.output) if isinstance(made, Mapping) else getattr(made, self.output, None)
         if not isinstance(found, torch.Tensor):
             raise DataError(
@@ -52,4 +54,8 @@ class NamedInputs(nn.Module):
                 where="NamedInputs",
                 remedy="name another with output=",
             )
-        return found
+        return _classes_second(found)
+
+
+def _classes_second(scores: torch.Tensor) -> torch.Tensor:
+    return scores.transpose(1, 2) if scores.dim() == 3 else scores

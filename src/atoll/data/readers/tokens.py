@@ -19,6 +19,7 @@ def from_tokens(
     *,
     inputs: Sequence[str] = ("input_ids", "attention_mask"),
     target: str = "labels",
+    ignore: int = -100,
     task: str | None = None,
     classes: int | None = None,
     labels: Sequence[str] = (),
@@ -27,12 +28,14 @@ def from_tokens(
 ) -> Dataset:
     """Make a data set from what a tokeniser gives, such as ``tokeniser(texts, padding=True, return_tensors="np")``, and the targets.
 
-    The inputs are stacked in the column ``x``, int64 ``(rows, inputs, length)``, for a model in `atoll.torch.NamedInputs`.
+    The inputs are stacked in the column ``x``, int64 ``(rows, inputs, length)``, for a model in `atoll.torch.NamedInputs`. Targets ``(rows, length)``
+    are a class for each token (``task="tokens"``): those that equal ``ignore`` have no label, and count neither in the loss nor in the accuracy.
 
     Args:
-        tokens: maps a name to an array ``(rows, length)``, and the target to ``(rows,)``; lists and tensors work too.
+        tokens: maps a name to an array ``(rows, length)``, and the target to ``(rows,)`` or ``(rows, length)``; lists and tensors work too.
         inputs: the names that the model takes, in order.
         target: name of the targets; without such a key the rows are unlabelled.
+        ignore: the target of tokens without a label, such as padding.
         task: see `Dataset`; inferred from the targets when omitted.
         classes: number of classes; inferred when omitted.
         labels: names of the classes.
@@ -53,6 +56,9 @@ def from_tokens(
     columns: dict[str, Any] = {"x": np.stack(found, axis=1)}
     if target in tokens:
         columns["y"] = np.asarray(tokens[target])
+        if columns["y"].ndim == 2 and task in (None, "tokens"):
+            task, there = "tokens", columns["y"] != ignore
+            columns |= {"y": np.where(there, columns["y"], 0), "labelled": there}
     return Dataset(columns, task=task, classes=classes, labels=labels, name=name, citation=citation)
 
 

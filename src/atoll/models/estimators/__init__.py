@@ -11,6 +11,8 @@ with ``fit``,           a whole ``fit``; with ``warm_start`` from the global   F
                         LinearSVC, Lasso, ...
 naive Bayes             counts and sums: GaussianNB, MultinomialNB,            ``SufficientStatistics``: exact
                         BernoulliNB, ComplementNB
+``Pipeline``            that of its last estimator, on rows that passed the    that of its last estimator
+                        transformers; `FitTransformers` fits these first
 ======================  =====================================================  ==================================
 
 The estimator's own settings (learning rate, penalty, solver) control the local training. The algorithm's ``epochs`` count passes. Its ``lr``,
@@ -29,7 +31,10 @@ from atoll.learn.local.opaque import OpaqueLearner
 from atoll.learn.offered import require_fit
 from atoll.learn.wrapped import innermost
 
-__all__ = ["adapt"]
+from .fitting import FitTransformers
+from .pipeline import split
+
+__all__ = ["FitTransformers", "adapt"]
 
 
 def adapt(model: Any, settings: LearnerSettings, data: Any) -> OpaqueLearner:
@@ -44,17 +49,18 @@ def adapt(model: Any, settings: LearnerSettings, data: Any) -> OpaqueLearner:
     from .coefficients import FittedLearner
     from .incremental import IncrementalLearner, NetworkLearner
 
+    before, model = split(model)
     name = type(model).__name__
     require_fit(settings.algorithm, name, (BayesLearner if is_bayes(model) else OpaqueLearner).offers)
     _refuse_idle(name, settings, innermost(settings.algorithm))
     if is_bayes(model):
-        return BayesLearner(model, settings, data)
+        return BayesLearner(model, settings, data, before)
     if name in ("MLPClassifier", "MLPRegressor"):
-        return NetworkLearner(model, settings, data)
+        return NetworkLearner(model, settings, data, before)
     if hasattr(model, "partial_fit"):
-        return IncrementalLearner(model, settings, data)
+        return IncrementalLearner(model, settings, data, before)
     if hasattr(model, "fit") and (hasattr(model, "predict") or hasattr(model, "decision_function")):
-        return FittedLearner(model, settings, data)
+        return FittedLearner(model, settings, data, before)
     raise ConfigError(
         f"{name} is not an estimator that predicts", where="model", remedy="use a classifier or regressor"
     )

@@ -18,6 +18,8 @@ from atoll.data.missing import known_rows
 from atoll.learn.learner import LearnerSettings
 from atoll.learn.local.opaque import OpaqueLearner
 
+from .pipeline import Transformers
+
 __all__ = ["EstimatorLearner", "flat", "fresh", "quietly", "seeded"]
 
 
@@ -55,16 +57,18 @@ class EstimatorLearner(OpaqueLearner):
         model: the estimator; never changed.
         settings: the training's settings.
         data: the federated data set; its classes and features are used.
+        before: the fitted transformers of a pipeline, which inputs pass first.
     """
 
-    def __init__(self, model: Any, settings: LearnerSettings, data: Any) -> None:
+    def __init__(self, model: Any, settings: LearnerSettings, data: Any, before: Transformers | None = None) -> None:
         # names of tasks seed random numbers: they stay where the module goes
         super().__init__(f"atoll.learn.estimators.base:{type(model).__name__}", settings)
         self.classifier = bool(importlib.import_module("sklearn.base").is_classifier(model))
         self.check(data)
         self.classes = _classes(data) if self.classifier else None
+        self.before = before
         sample = _sample(data)
-        self.features = flat(sample.x[:1]).shape[1]
+        self.features = self.inputs(sample.x[:1]).shape[1]
         self.outputs = int(np.prod(np.shape(sample.y)[1:], dtype=int))
         try:
             self.template = quietly(lambda: self.prime(fresh(model)))
@@ -85,6 +89,10 @@ class EstimatorLearner(OpaqueLearner):
     def usable(self, data: Any) -> Any:
         """Return those with a label."""
         return known_rows(data, "a scikit-learn estimator")
+
+    def inputs(self, x: Any) -> NDArray[np.float64]:
+        """Return the rows that the estimator takes, ``(n, features)``: through the pipeline's transformers if it has any."""
+        return flat(x) if self.before is None else self.before(flat(x))
 
     def prime(self, model: Any) -> Any:
         """Return a fitted clone to write parameters into, with everything that ``predict`` needs, such as classes and shapes."""
@@ -124,15 +132,16 @@ class EstimatorLearner(OpaqueLearner):
         return {name: np.zeros_like(value) for name, value in self.read(self.template).items()}
 
     def export(self, params: Tree) -> Any:
-        """Return a fitted estimator of the user's own class."""
-        return self.made(params)
+        """Return a fitted estimator of the user's own class: a whole pipeline if one was given."""
+        made = self.made(params)
+        return made if self.before is None else self.before.pipeline(made)
 
     def scores(self, params: Tree, x: Any) -> NDArray[np.float64]:
         """Return predictions ``(n, outputs)`` of a regressor; log-probabilities or margins ``(n, classes)`` of a classifier.
 
         Two classes have one column: the log-odds or margin of the second.
         """
-        model, rows = self.made(params), flat(x)
+        model, rows = self.made(params), self.inputs(x)
         if self.classes is None:
             return np.asarray(model.predict(rows), dtype=np.float64).reshape(len(rows), -1)
         if len(self.classes) == 2 and hasattr(model, "decision_function"):

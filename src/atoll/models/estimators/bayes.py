@@ -13,7 +13,7 @@ from atoll.core.algebra.tree import Tree
 from atoll.core.capability import Capability
 from atoll.learn.capabilities import STATISTICS
 
-from .base import EstimatorLearner, flat, fresh
+from .base import EstimatorLearner, fresh
 
 __all__ = ["BayesLearner", "is_bayes"]
 
@@ -59,7 +59,7 @@ class BayesLearner(EstimatorLearner):
     def fit(self, params: Tree, data: Any, rng: Rng, memory: Tree) -> tuple[Tree, Tree]:
         """Return the statistics of these rows."""
         del params, rng
-        x, y = flat(data.x), self.target(data.y)
+        x, y = self.inputs(data.x), self.target(data.y)
         if self.gaussian:
             member = (y[:, None] == self.classes).astype(np.float64)
             return {"rows": member.sum(axis=0), "sum": member.T @ x, "square": member.T @ (x * x)}, memory

@@ -11,7 +11,7 @@ from atoll.core.algebra.rng import Rng
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError
 
-from .base import EstimatorLearner, flat, fresh, quietly, seeded
+from .base import EstimatorLearner, fresh, quietly, seeded
 
 __all__ = ["FittedLearner"]
 
@@ -62,7 +62,7 @@ class FittedLearner(EstimatorLearner):
         whole = self.classes is None or len(places) == len(self.classes)
         if model.get_params().get("warm_start"):
             self._start(model, params, whole, places)
-        quietly(lambda: model.fit(flat(data.x), y))
+        quietly(lambda: model.fit(self.inputs(data.x), y))
         return (self.read(model) if whole else self._fill(model, params, places)), memory
 
     def _start(self, model: Any, params: Tree, whole: bool, places: Any) -> None:

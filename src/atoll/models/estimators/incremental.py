@@ -10,7 +10,7 @@ from atoll.core.algebra.rng import Rng
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError
 
-from .base import EstimatorLearner, flat, fresh, quietly, seeded
+from .base import EstimatorLearner, fresh, quietly, seeded
 
 __all__ = ["IncrementalLearner", "NetworkLearner"]
 
@@ -64,7 +64,7 @@ class IncrementalLearner(EstimatorLearner):
         return self._passes(params, data, rng, memory, epochs)
 
     def _passes(self, params: Tree, data: Any, rng: Rng, memory: Tree, epochs: int) -> tuple[Tree, Tree]:
-        model, x, y = self.made(params), flat(data.x), self.target(data.y)
+        model, x, y = self.made(params), self.inputs(data.x), self.target(data.y)
         if hasattr(model, "t_"):
             model.t_ = 1.0 if memory is None else float(memory["t"])
         for epoch in range(epochs):

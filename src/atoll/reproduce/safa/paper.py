@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from . import printed_scores as scores
-from . import printed_times as times
+from . import printed
 from .tasks import FRACTIONS
 
 __all__ = ["LOSSES", "STATEMENTS", "STUDY", "TABLES", "PaperTable", "Statement"]
@@ -43,21 +42,21 @@ def _read(label: str, text: str, part: int, digits: int) -> PaperTable:
 
 
 TABLES: Mapping[tuple[str, str], PaperTable] = {
-    ("boston", "length"): _read("Table 3.4", times.BOSTON_LENGTHS, 0, 2),
-    ("boston", "distribution"): _read("Table 3.5", times.BOSTON_DISTRIBUTION, 0, 2),
-    ("boston", "accuracy"): _read("Table A.1", scores.BOSTON_ACCURACY, 0, 4),
-    ("boston", "synchronised"): _read("Table A.2", scores.BOSTON_RATIOS, 0, 3),
-    ("boston", "futility"): _read("Table A.2", scores.BOSTON_RATIOS, 1, 2),
-    ("mnist", "length"): _read("Table 3.6", times.MNIST_LENGTHS, 0, 2),
-    ("mnist", "distribution"): _read("Table 3.7", times.MNIST_DISTRIBUTION, 0, 2),
-    ("mnist", "accuracy"): _read("Table A.3", scores.MNIST_ACCURACY, 0, 4),
-    ("mnist", "synchronised"): _read("Table A.4", scores.MNIST_RATIOS, 0, 3),
-    ("mnist", "futility"): _read("Table A.4", scores.MNIST_RATIOS, 1, 2),
-    ("kdd", "length"): _read("Table 3.8", times.KDD_LENGTHS, 0, 2),
-    ("kdd", "distribution"): _read("Table 3.9", times.KDD_DISTRIBUTION, 0, 2),
-    ("kdd", "accuracy"): _read("Table A.5", scores.KDD_ACCURACY, 0, 4),
-    ("kdd", "synchronised"): _read("Table A.6", scores.KDD_RATIOS, 0, 3),
-    ("kdd", "futility"): _read("Table A.6", scores.KDD_RATIOS, 1, 2),
+    ("boston", "length"): _read("Table 3.4", printed.BOSTON_LENGTHS, 0, 2),
+    ("boston", "distribution"): _read("Table 3.5", printed.BOSTON_DISTRIBUTION, 0, 2),
+    ("boston", "accuracy"): _read("Table A.1", printed.BOSTON_ACCURACY, 0, 4),
+    ("boston", "synchronised"): _read("Table A.2", printed.BOSTON_RATIOS, 0, 3),
+    ("boston", "futility"): _read("Table A.2", printed.BOSTON_RATIOS, 1, 2),
+    ("mnist", "length"): _read("Table 3.6", printed.MNIST_LENGTHS, 0, 2),
+    ("mnist", "distribution"): _read("Table 3.7", printed.MNIST_DISTRIBUTION, 0, 2),
+    ("mnist", "accuracy"): _read("Table A.3", printed.MNIST_ACCURACY, 0, 4),
+    ("mnist", "synchronised"): _read("Table A.4", printed.MNIST_RATIOS, 0, 3),
+    ("mnist", "futility"): _read("Table A.4", printed.MNIST_RATIOS, 1, 2),
+    ("kdd", "length"): _read("Table 3.8", printed.KDD_LENGTHS, 0, 2),
+    ("kdd", "distribution"): _read("Table 3.9", printed.KDD_DISTRIBUTION, 0, 2),
+    ("kdd", "accuracy"): _read("Table A.5", printed.KDD_ACCURACY, 0, 4),
+    ("kdd", "synchronised"): _read("Table A.6", printed.KDD_RATIOS, 0, 3),
+    ("kdd", "futility"): _read("Table A.6", printed.KDD_RATIOS, 1, 2),
 }
 """By task and quantity: twelve tables, of which those with two numbers a cell appear twice."""
 

@@ -20,7 +20,7 @@ MOST_NAMES = 1_000_000
 MOST_CLASSES = 10_000
 """Most names of features and of classes in a card: data from a network is bounded."""
 
-_TASKS = ("classification", "binary", "regression", "multilabel", "unlabelled")
+_TASKS = ("classification", "binary", "regression", "multilabel", "tokens", "unlabelled")
 
 
 @dataclass(frozen=True)
