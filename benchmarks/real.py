@@ -1,7 +1,9 @@
-"""Models that people bring: Atoll next to a bare PyTorch loop with all cores, and next to one in as many processes.
+"""Models that people bring: Atoll next to a bare PyTorch loop with all cores, to one in as many processes, and to pfl-research in as many.
 
     python benchmarks/real.py                              # every model, three interleaved runs
     python benchmarks/real.py --works mlp,lstm --runs 1    # a quick look
+
+pfl-research takes part if its environment is there (`python benchmarks/envs.py pfl`).
 
 Every run is a process of its own, and all peers run once before any runs again. Clients are of unequal sizes (log-normal, sigma 0.6). The
 table gives clients a second in a steady round (medians, with the lowest and highest), the ratio to the better of the two bare loops, and the
@@ -21,6 +23,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import envs
 from peers.real_works import WORKS
 
 HERE = Path(__file__).resolve().parent
@@ -30,14 +33,17 @@ PEERS = {
     "processes": ("loops", CORES),
     "auto": ("atoll", "auto"),
     "always": ("atoll", "always"),
-}
+} | ({"pfl": ("processes", CORES)} if envs.is_ready("pfl") else {})
 LOSS_TOLERANCE = 0.15  # relative; losses below 0.05 are learnt and count as equal
 
 
 def run(work: str, peer: str, cache: Path, rounds: int) -> dict[str, Any]:
     """Run one peer once; return its line."""
     kind, how = PEERS[peer]
-    command = [sys.executable, "-m", "peers.real_peer", kind, how, work, "--rounds", str(rounds)]
+    python, module = (
+        (str(envs.python("pfl")), "peers.real_pfl") if peer == "pfl" else (sys.executable, "peers.real_peer")
+    )
+    command = [python, "-m", module, kind, how, work, "--rounds", str(rounds)]
     env = {**os.environ, "PYTHONPATH": str(HERE), "ATOLL_CACHE": str(cache)}
     done = subprocess.run(command, env=env, cwd=HERE, capture_output=True, text=True)
     if done.returncode:
@@ -92,8 +98,15 @@ def _how(tasks: dict[str, Any]) -> str:
 
 def table(rows: list[dict[str, Any]]) -> str:
     """Return the rows as Markdown."""
-    head = "| Work | bare, one process | bare, processes | Atoll `auto` | Atoll `always` | ratio `auto` / `always` | wanted | first round `auto`, cold (at most) | how |"
-    lines = [head, "|---|--:|--:|--:|--:|--:|--:|--:|---|"]
+    columns = [
+        "bare, one process",
+        "bare, processes",
+        "Atoll `auto`",
+        "Atoll `always`",
+        *["pfl-research, processes"] * ("pfl" in PEERS),
+    ]
+    head = f"| Work | {' | '.join(columns)} | ratio `auto` / `always` | wanted | first round `auto`, cold (at most) | how |"
+    lines = [head, f"|---|{'--:|' * len(columns)}--:|--:|--:|---|"]
     for one in rows:
         rates = [f"{a:,.1f} ({b:,.1f}–{c:,.1f})" for a, b, c in one["rates"].values()]
         ratio = f"{one['ratio']['auto']:.2f} / {one['ratio']['always']:.2f}"
