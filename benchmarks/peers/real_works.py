@@ -131,8 +131,8 @@ WORKS = {
     "lr": Work("LR 37-3, cohort 7, batch 3, 3 epochs", lambda: nn.Linear(37, 3), _normal(37), 3, 40, 7, 3, 3, 0.05, 400, 20.0),
     "mlp": Work("MLP 100-128-64-7, LayerNorm, GELU, cohort 15, batch 8, 3 epochs", _mlp, _normal(100), 7, 50, 15, 8, 3, 0.05, 200, 5.0),
     "resnet": Work("ResNet, GroupNorm, 3x32x32, cohort 8, batch 16", resnet, _normal(3, 32, 32), 10, 50, 8, 16, 1, 0.05, 10, 1.3),
-    "lstm": Work("LSTM, embedding 8, 2 x 128, 80 steps, cohort 10, batch 10", lambda: Recurrent(nn.LSTM), _tokens(80), 80, 40, 10, 10, 1, 0.3, 6, 1.3),
-    "gru": Work("GRU, embedding 8, 2 x 128, 80 steps, cohort 10, batch 10", lambda: Recurrent(nn.GRU), _tokens(80), 80, 40, 10, 10, 1, 0.3, 6, 1.3),
+    "lstm": Work("LSTM, embedding 8, 2 x 128, 80 steps, cohort 10, batch 10", lambda: Recurrent(nn.LSTM), _tokens(80), 80, 40, 10, 10, 1, 0.3, 20, 1.3),
+    "gru": Work("GRU, embedding 8, 2 x 128, 80 steps, cohort 10, batch 10", lambda: Recurrent(nn.GRU), _tokens(80), 80, 40, 10, 10, 1, 0.3, 20, 1.3),
     "transformer": Work("Transformer, d = 64, 2 layers, 4 heads, 32 tokens, cohort 10, batch 8", Encoder, _tokens(32), 10, 40, 10, 8, 1, 0.05, 100, 1.5),
 }  # fmt: skip
 

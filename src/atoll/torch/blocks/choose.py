@@ -17,7 +17,7 @@ from torch.utils.flop_counter import flop_registry
 
 from atoll.core.errors import ConfigError
 
-__all__ = ["Choices", "best_of", "block_size", "recurrent_flops", "step_cost", "unroll_of"]
+__all__ = ["Choices", "best_of", "block_size", "recurrent_flops", "step_cost", "unroll_of", "whole_layers"]
 
 _MODES = ("vector", "single", "each")
 _CACHE = 1 << 20  # bytes of a core's cache that a block may fill: half of a common 2 MiB L2
@@ -124,6 +124,12 @@ def recurrent_flops(model: nn.Module, x: torch.Tensor, rows: int) -> float:
         p for m in model.modules() if isinstance(m, nn.RNNBase) for n, p in m.named_parameters() if "weight" in n
     ]
     return 6.0 * rows * length * sum(p.numel() for p in weights)
+
+
+def whole_layers(model: nn.Module) -> bool:
+    """Return whether native code has all recurrent layers of a model: LSTM and GRU, in one direction, without a projection."""
+    layers = [module for module in model.modules() if isinstance(module, nn.RNNBase)]
+    return all(isinstance(m, nn.LSTM | nn.GRU) and not m.bidirectional and not m.proj_size for m in layers)
 
 
 def _value(arg: Any) -> Any:

@@ -16,7 +16,17 @@ from atoll.learn.local.update import count_many
 
 from ..native import enabled
 from ..tracing.compiler import can_compile, notice
-from .choose import Choices, StepCost, best_of, block_size, favoured, recurrent_flops, step_cost, unroll_of
+from .choose import (
+    Choices,
+    StepCost,
+    best_of,
+    block_size,
+    favoured,
+    recurrent_flops,
+    step_cost,
+    unroll_of,
+    whole_layers,
+)
 from .cohort import Runner
 from .course import is_uneven, program_widths, rungs
 from .pool import Pool
@@ -38,6 +48,8 @@ _COMPILE = 15.0  # seconds to compile a set of programs
 _COMPILED_OPERATION = 0.06  # seconds of PyTorch's code generator for each operation of a program, besides 5 for itself
 _PATIENCE = 20.0  # seconds that compile="always" may take; beyond, it says that it does not compile, and why
 _TRANSLATE = (0.9, 0.007)  # seconds to translate and compile native code, and for each operation of a step
+_RECURRENT_RATE = 3e10  # floating-point operations a second of PyTorch's recurrent kernels
+_RECURRENT_CALLS = 300  # as many operations as translating a model with recurrent layers takes time for
 _RECURRENT = 4e6  # floating-point operations of a step from which PyTorch's recurrent kernels beat a traced loop
 _BATCHES = 8  # mini-batches of a client in a trial
 _ROWS = 256  # examples, if a mini-batch is all of them
@@ -94,9 +106,9 @@ def _decide(runner: Runner, pool: Pool, broadcast: Tree, states: Privates, keys:
     cells = recurrent_flops(
         runner.network.training, pool.x, int(np.minimum(sizes, algorithm.batch_size or _ROWS).max())
     )
-    if cells > _RECURRENT and runner.network.device.type == "cpu":
-        return _by_kernels(runner, cells)
     steps, uneven = count_many(algorithm, sizes, keys), is_uneven(algorithm, sizes, keys)
+    if cells > _RECURRENT and runner.network.device.type == "cpu":
+        return _recurrent(runner, cells, _clipped(pool, algorithm), broadcast, states, keys, (steps, uneven))
     # Trials use the first few mini-batches of each client: one with thousands costs no more than the others.
     pool = _clipped(pool, algorithm)
     biggest = int(np.argmax(pool.sizes))
@@ -255,13 +267,44 @@ def _vectorise(
     return best, f"measured a client: {timings}"
 
 
-def _native(runner: Runner, cost: StepCost, calls: int, widths: int) -> bool:
+def _native(runner: Runner, cost: StepCost | None, calls: int, widths: int) -> bool:
     """Decide whether to make native code, which costs a compiler run for each width; it pays if the work saved is twice that."""
     wish, device = runner.training.compile, runner.network.device
-    if wish == "never" or device.type != "cpu" or cost.convolves or not enabled() or not can_compile(device):
+    if (
+        wish == "never"
+        or device.type != "cpu"
+        or (cost is not None and cost.convolves)
+        or not enabled()
+        or not can_compile(device)
+    ):
         return False
     seconds = (_TRANSLATE[0] + _TRANSLATE[1] * calls) * widths
     return wish == "always" or runner.training.volume * runner.seconds_a_client > 2 * seconds
+
+
+def _recurrent(
+    runner: Runner,
+    cells: float,
+    pool: Pool,
+    broadcast: Tree,
+    states: Privates,
+    keys: NDArray[np.uint64],
+    work: tuple[NDArray[np.int64], bool],
+) -> Choices:
+    """Train long sequences in native code if that pays, else client by client with PyTorch's kernels."""
+    (steps, uneven), exact = work, not runner.network.loss.padded
+    widths = program_widths(pool.work(runner.algorithm), pool.sizes, steps, "single", exact)
+    runner.seconds_a_client = float(steps.mean()) * cells / _RECURRENT_RATE
+    if exact or not whole_layers(runner.network.training) or not _native(runner, None, _RECURRENT_CALLS, len(widths)):
+        return _by_kernels(runner, cells)
+    reason = f"recurrent layers of {cells / 1e6:.0f} MFLOP a step"
+    chosen = Choices("single", native=True, widths=widths, uneven=uneven, reason=reason)
+    try:
+        verified = _verified(runner, chosen, pool, broadcast, states, keys)
+    except Exception:
+        _blame(runner, pool, broadcast, states, keys, np.arange(len(keys)))
+        raise
+    return verified if runner.natives.ready else _by_kernels(runner, cells)
 
 
 def _by_kernels(runner: Runner, cells: float) -> Choices:

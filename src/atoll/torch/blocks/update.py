@@ -180,7 +180,7 @@ class Update:
         seed: Tensor,
         active: Tensor | None,
     ) -> tuple[list[Tensor], Tensor]:
-        mode = Bounded(seed, strict=True)
+        mode = Bounded(seed, strict=True, fused=not self.clients)
 
         def loss_at(params: Tree) -> Tensor:
             with mode:

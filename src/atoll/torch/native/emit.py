@@ -6,6 +6,7 @@ Only operations that are known to be exact are translated. An operation, a type 
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -16,6 +17,7 @@ from .elementwise import ELEMENTWISE, pointwise, view
 from .lookups import LOOKUPS
 from .ops import C_TYPES, POINTWISE, VIEWS
 from .products import PRODUCTS
+from .recurrence import recurrent_rules
 from .reductions import REDUCTIONS
 from .script import Script
 from .values import Body, Expr, NativeLeaf, Unsupported, Value, dtype_of, leaves_of, meta
@@ -69,6 +71,7 @@ class _Emitter:
         for arg in node.all_input_nodes:
             if self.done.issuperset(arg.users):
                 self.script.values.pop(arg, None)
+                self.script.parts = {key: leaf for key, leaf in self.script.parts.items() if key[0] is not arg}
         self.script.release()
 
     def _input(self, node: Node, number: int) -> NativeLeaf:
@@ -96,6 +99,13 @@ class _Emitter:
 
     def _operation(self, node: Node) -> None:
         value = node.meta.get("val")
+        if node.target is operator.getitem:
+            self.script.values[node] = self.script.parts[node.args]  # type: ignore[index]
+            return
+        several = recurrent_rules().get(getattr(node.target, "_name", "").removesuffix(".default"))
+        if several is not None:
+            self.script.parts |= {(node, i): leaf for i, leaf in enumerate(several(self.script, node))}
+            return
         if not isinstance(value, Tensor) or value.dtype not in C_TYPES:
             raise Unsupported(f"{node.target} of type {getattr(value, 'dtype', type(value))}")
         rule = _RULES.get(node.target)

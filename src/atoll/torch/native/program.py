@@ -12,6 +12,7 @@ from .loop import LOOP
 from .ops import C_TYPES
 from .orders import ORDERS
 from .preamble import PREAMBLE
+from .recurrence import RECURRENCE, TEMPLATES
 from .values import Body
 
 __all__ = ["MOST", "NativeColumn", "program"]
@@ -43,9 +44,11 @@ def program(columns: Sequence[NativeColumn], bodies: dict[str, Body], used: list
     taken = [i for i in pooled if used[i]]
     own = [i for i, c in enumerate(columns) if c.per == "thread"]
     scratch, functions = _phases(columns, bodies)
+    recurrent = any(line.startswith(RECURRENCE) for body in bodies.values() for line in body.lines)
     return "\n".join(
         [
             PREAMBLE,
+            *[TEMPLATES] * recurrent,
             f"constexpr int COUNT = {len(columns)}, MOST = {MOST};",
             *[_table(name, columns, sizes, used) for name in ("CLIENT", "STEP", "PART")],
             "struct Fetched {",

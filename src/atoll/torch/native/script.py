@@ -27,6 +27,7 @@ class Script:
     def __init__(self) -> None:
         self.body = Body()
         self.values: dict[Node, Value] = {}
+        self.parts: dict[tuple[Node, int], NativeLeaf] = {}  # of operations with several results
         self._forms: dict[str, tuple[torch.dtype, int]] = {}  # of the scratch memory, by name
         self._free: dict[tuple[torch.dtype, int], list[str]] = {}
 
@@ -66,7 +67,8 @@ class Script:
 
     def release(self) -> None:
         """Let memory be used again that no value is in any more; call it between operations."""
-        needed = {leaf.name for value in self.values.values() for leaf in leaves_of(value)}
+        held = (*self.values.values(), *self.parts.values())
+        needed = {leaf.name for value in held for leaf in leaves_of(value)}
         self._free = {}
         for name, form in self._forms.items():
             if name not in needed:

@@ -25,6 +25,7 @@ from .library import library_of
 from .ops import simple_operations
 from .orders import Draws, address
 from .program import MOST, NativeColumn, program
+from .recurrence import RECURRENCE
 from .switch import enabled
 from .values import Body, Unsupported
 
@@ -35,6 +36,7 @@ __all__ = ["NativeCode", "NativeSteps", "Phase", "make_code", "make_native", "si
 
 Tensor = torch.Tensor
 _LOG = logging.getLogger(__name__)
+_LONGEST = 64 << 20  # the same with recurrent layers, which pass over their memory in order
 _LARGEST = 8 << 20  # bytes that a step may touch: beyond the cache, a library's blocking of products wins
 
 
@@ -205,7 +207,8 @@ def make_code(columns: Sequence[NativeColumn], phases: dict[str, Phase], began: 
             used[i] |= bool(node.users)
         for i, _ in phase.writes:
             used[i] = True
-    if sum(body.room for body in bodies.values()) > _LARGEST:
+    recurrent = any(line.startswith(RECURRENCE) for body in bodies.values() for line in body.lines)
+    if sum(body.room for body in bodies.values()) > (_LONGEST if recurrent else _LARGEST):
         return None
     text = program(columns, bodies, used)
     traced = time.perf_counter()

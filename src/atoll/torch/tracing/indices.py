@@ -36,13 +36,14 @@ class Bounded(Keyed):
         seed: of this client and step.
         strict: for traced code: nothing may depend on values, so an index beyond its table makes the result NaN.
             Otherwise it raises.
+        fused: see `Keyed`.
 
     Attributes:
         looked: whether there was a look-up.
     """
 
-    def __init__(self, seed: Tensor, *, strict: bool) -> None:
-        super().__init__(seed, strict=strict)
+    def __init__(self, seed: Tensor, *, strict: bool, fused: bool = False) -> None:
+        super().__init__(seed, strict=strict, fused=fused)
         self.looked = False
 
     def __torch_function__(

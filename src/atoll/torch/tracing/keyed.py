@@ -77,12 +77,14 @@ class Keyed(TorchFunctionMode):
         seed: of this client and step, see `step_seeds`, shape ``(2,)``.
         strict: for traced code: refuse other random functions of PyTorch (they cannot be keyed) instead of letting
             them through, and its own kernels of recurrent layers, which have no batching rule.
+        fused: for traced code of one client: a layer of LSTM or GRU cells is one operation, see `atoll.torch.tracing.cells`.
     """
 
-    def __init__(self, seed: Tensor, *, strict: bool) -> None:
+    def __init__(self, seed: Tensor, *, strict: bool, fused: bool = False) -> None:
         super().__init__()
         self.seed = seed
         self.strict = strict
+        self.fused = fused and seed.device.type == "cpu"
         self.calls = 0
 
     def keep(self, shape: tuple[int, ...], p: float) -> Tensor:

@@ -13,6 +13,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from .cells import gru_layer, lstm_layer
+
 __all__ = ["RECURRENT", "native_does"]
 
 Tensor = torch.Tensor
@@ -33,6 +35,10 @@ def _gru_cell(gates_x: Tensor, state: tuple[Tensor, ...], w_hh: Tensor, b_hh: Te
     r, z = torch.sigmoid(rx + rh), torch.sigmoid(zx + zh)
     n = torch.tanh(nx + r * nh)
     return ((1.0 - z) * n + z * h,)
+
+
+_WHOLE: dict[Cell, Callable[..., tuple[Tensor, tuple[Tensor, ...]]]] = {_lstm_cell: lstm_layer, _gru_cell: gru_layer}
+"""Cells whose layers are one operation where a mode says so."""
 
 
 def _plain_cell(nonlinearity: Callable[[Tensor], Tensor]) -> Cell:
@@ -82,7 +88,11 @@ def _run(
         for d in range(directions):
             at = layer * directions + d
             weights = list(params[at * per_layer : (at + 1) * per_layer])
-            out, end = _direction(cell, x, tuple(s[at] for s in state), weights, reverse=d == 1)
+            begin, whole = tuple(s[at] for s in state), _WHOLE.get(cell)
+            if whole is not None and mode.fused and d == 0 and x.dtype == torch.float32:
+                out, end = whole(x, begin, weights)
+            else:
+                out, end = _direction(cell, x, begin, weights, reverse=d == 1)
             outputs.append(out)
             ends.append(end)
         x = outputs[0] if directions == 1 else torch.cat(outputs, -1)
