@@ -61,6 +61,9 @@ ELEMENTWISE: dict[str, Any] = {
     "signs": lambda x, n: torch.sign(x) * torch.relu(x) + (x**3) + x.clamp_min(-0.5) + x.clamp_max(0.5),
     "whole-numbers": lambda x, n: ((n * 7 ^ (n >> 1)) & 15).to(torch.float32) * x + torch.arange(5) * 0.5,
     "logic": lambda x, n: ((x > 0) & ~(n == 3) | (n != 1)).to(torch.float32) + (n / 3),
+    "parts": lambda x, n: (
+        torch.cat([x[2:], -x[:1], n[:1].to(torch.float32)], 0) + torch.cat([x[:, :2], x.t()[:4, 1:]], -1)
+    ),
     "axes": lambda x, n: x.t().reshape(4, 5) + x.sum(0) + x.amax(1, keepdim=True) + x.mean(),
     "slices": lambda x, n: x[:, 1:4].sum(1, keepdim=True) + x[2:3] + x.unsqueeze(1)[:, 0] + x.amin((0, 1)),
     "spread": lambda x, n: (
