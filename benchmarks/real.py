@@ -46,7 +46,8 @@ def run(work: str, peer: str, cache: Path, rounds: int) -> dict[str, Any]:
     command = [python, "-m", module, kind, how, work, "--rounds", str(rounds)]
     env = {**os.environ, "PYTHONPATH": str(HERE), "ATOLL_CACHE": str(cache)}
     done = subprocess.run(command, env=env, cwd=HERE, capture_output=True, text=True)
-    if done.returncode:
+    crashed_at_its_end = peer == "pfl" and done.stdout.strip().endswith("}")  # after its last line: gloo's teardown
+    if done.returncode and not crashed_at_its_end:
         raise SystemExit(f"{peer} on {work} failed:\n{done.stderr[-2000:]}")
     line: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return line

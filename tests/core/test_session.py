@@ -118,8 +118,14 @@ def test_a_session_takes_its_longest_chain():
     )
 
 
-@pytest.mark.parametrize("virtual", [True, False])
-@pytest.mark.parametrize("engine", sorted(ENGINES))
+TOLD = [
+    pytest.param(engine, virtual, marks=pytest.mark.slow if engine == "ray" and virtual else ())
+    for engine in sorted(ENGINES)
+    for virtual in (True, False)
+]
+
+
+@pytest.mark.parametrize(("engine", "virtual"), TOLD)
 def test_roles_that_wait_for_each_other_are_told(engine, virtual):
     said = r"'one' at client-0 waits for a message of 'two'; 'two' at client-1 waits for a message of 'one' \(in session\)\. Remedy: let one"
     with pytest.raises(TaskError, match=said):

@@ -70,7 +70,11 @@ def test_noise_and_policies_are_those_of_the_other_engines(cluster):
         assert result.metrics.column("epsilon") == pytest.approx([exact_epsilon(n, 1e-5) for n in (1, 2)])
 
 
-@pytest.mark.parametrize("model", [atoll.models.linear(64, 10), atoll.models.mlp(64, 10, (16,))], ids=["linear", "mlp"])
+@pytest.mark.parametrize(
+    "model",
+    [atoll.models.linear(64, 10), pytest.param(atoll.models.mlp(64, 10, (16,)), marks=pytest.mark.slow)],
+    ids=["linear", "mlp"],
+)
 def test_a_training_gives_the_model_of_the_batched_engine(cluster, model, tmp_path):
     job = atoll.Training(model=model, algorithm=SCAFFOLD, selection=atoll.Uniform(5), rounds=4)
     here = atoll.simulate(job, ISLANDS, workers=2, seed=3)

@@ -197,7 +197,10 @@ def _command(config: Path, folder: str) -> list[str]:
     return [sys.executable, "-m", "atoll", *words, "--parallel", "2"]
 
 
-@pytest.mark.parametrize(("number", "alone"), [(signal.SIGKILL, False), (signal.SIGKILL, True), (signal.SIGINT, False)])
+@pytest.mark.parametrize(
+    ("number", "alone"),
+    [pytest.param(signal.SIGKILL, False, marks=pytest.mark.slow), (signal.SIGKILL, True), (signal.SIGINT, False)],
+)
 def test_a_sweep_that_was_stopped_goes_on(config: Path, number: signal.Signals, alone: bool) -> None:
     """The signal reaches the sweep and its runs, as from a terminal, or the sweep's process alone, as from ``kill -9``."""
     with subprocess.Popen(

@@ -61,6 +61,7 @@ ELEMENTWISE: dict[str, Any] = {
     "signs": lambda x, n: torch.sign(x) * torch.relu(x) + (x**3) + x.clamp_min(-0.5) + x.clamp_max(0.5),
     "whole-numbers": lambda x, n: ((n * 7 ^ (n >> 1)) & 15).to(torch.float32) * x + torch.arange(5) * 0.5,
     "logic": lambda x, n: ((x > 0) & ~(n == 3) | (n != 1)).to(torch.float32) + (n / 3),
+    "reversed": lambda x, n: x.flip(0) + x.flip(1) * x.t().flip(-1).t()[:, :5],
     "parts": lambda x, n: (
         torch.cat([x[2:], -x[:1], n[:1].to(torch.float32)], 0) + torch.cat([x[:, :2], x.t()[:4, 1:]], -1)
     ),

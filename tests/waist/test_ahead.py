@@ -95,7 +95,10 @@ def run(program, engine="inline", cost=DEVICES, data=TARGETS, **more):
     return live(World(Community(data), WORLDS[engine](2), cost=cost, **more), program)
 
 
-@pytest.mark.parametrize("engine", sorted(WORLDS))
+AHEAD = [pytest.param(engine, marks=pytest.mark.slow) if engine == "ray" else engine for engine in sorted(WORLDS)]
+
+
+@pytest.mark.parametrize("engine", AHEAD)
 def test_work_done_ahead_gives_what_work_done_on_arrival_gives(engine):
     ahead, later = (run(fedasync(flag, 12), engine).result for flag in (True, False))
     np.testing.assert_allclose(ahead["w"], later["w"], rtol=1e-12)

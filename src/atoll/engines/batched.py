@@ -15,8 +15,8 @@ from atoll.core.requests.wire import pack_request, unpack_error, unpack_folded
 from .crew import Crew
 from .forking import check_workers, cores
 from .inline import Inline
-from .remote import carried_states, merge_folded
-from .share import shares
+from .remote import carried_states, in_order, merge_folded
+from .share import dealt, shares
 
 if TYPE_CHECKING:
     import numpy as np
@@ -92,9 +92,10 @@ class Batched(Inline):
         return host.absorb_fold(request, merge_folded(folds, positions))
 
     async def _fold_together(self, request: Request, positions: NDArray[np.int64]) -> PartialSum:
-        """Send the workers their parts, add up the first part here, and merge all parts in cohort order."""
+        """Send the workers their parts, add up the first part here, and merge all parts; senders are in cohort order."""
         crew, request = self._open_crew(request), self.host.seeded(request, positions)
-        mine, *theirs = shares(self.host.executor, request, positions, len(crew) + 1)
+        split = shares if request.wraps is not None else dealt
+        mine, *theirs = split(self.host.executor, request, positions, len(crew) + 1)
         try:
             for i, part in enumerate(theirs):
                 crew.post(i, self._frame(request, part))
@@ -104,7 +105,7 @@ class Batched(Inline):
             await self.close()
             raise
         rest = [self._unpack(frame) for frame in frames]
-        return self.host.absorb_fold(request, merge_folded([first, *rest], positions))
+        return self.host.absorb_fold(request, in_order(merge_folded([first, *rest], positions), positions))
 
     def _frame(self, request: Request, positions: NDArray[np.int64]) -> dict[str, Any]:
         carried = carried_states(self.host, request, positions)

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import itertools
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -357,6 +358,20 @@ class Remote(Memory):
 def carried_states(host: Host, request: Request, positions: NDArray[np.int64]) -> dict[str, Any]:
     """The private states in the slots that a request may read, which the request carries."""
     return {"tables": {slot: table.pick(positions).packed() for slot, table in host.tables(request).items()}}
+
+
+def in_order(merged: PartialSum, positions: NDArray[np.int64]) -> PartialSum:
+    """Put senders, and replies that are not added up, in the order of the cohort, whichever part each was in."""
+    rank = {position: i for i, position in enumerate(positions.tolist())}
+    places = np.array([rank[position] for position in merged.senders.tolist()], dtype=np.int64)
+    order = np.argsort(places, kind="stable")
+    if (order == np.arange(len(order))).all():
+        return merged
+    merged.senders, merged.nbytes = merged.senders[order], merged.nbytes[order]
+    for name, total in merged.totals.items():
+        if total.kind == "parts" and len(total.value) == len(order):
+            merged.totals[name] = replace(total, value=[total.value[i] for i in order.tolist()])
+    return merged
 
 
 def merge_folded(parts: list[PartialSum], positions: NDArray[np.int64]) -> PartialSum:

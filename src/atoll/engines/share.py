@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,7 +13,10 @@ if TYPE_CHECKING:
     from atoll.core.execution.executor import Executor
     from atoll.core.requests.request import Request
 
-__all__ = ["cut", "shares"]
+__all__ = ["cut", "dealt", "shares"]
+
+_WORTH = 0.98
+"""Clients are dealt out if the busiest part then has at most this share of the work that it has in order."""
 
 
 def shares(executor: Executor, request: Request, positions: NDArray[np.int64], parts: int) -> list[NDArray[np.int64]]:
@@ -21,13 +25,38 @@ def shares(executor: Executor, request: Request, positions: NDArray[np.int64], p
     Work is what the task declares (`Task.work`): mini-batches, or examples if it declares none. Nothing is measured, so the split is the same on
     every machine. If all clients have equal size, their work is not computed.
     """
+    return cut(positions, _work(executor, request, positions, parts), parts)
+
+
+def dealt(executor: Executor, request: Request, positions: NDArray[np.int64], parts: int) -> list[NDArray[np.int64]]:
+    """Split a cohort as `shares` does, or deal it out if that is better balanced: the longest client first, each to the part with the least work.
+
+    Each part is in cohort order. A few clients of unequal size differ by several per cent.
+    """
+    work = _work(executor, request, positions, parts)
+    in_order = cut(positions, work, parts)
+    hands: list[list[int]] = [[] for _ in range(parts)]
+    loads = np.zeros(parts)
+    for at in np.argsort(-work, kind="stable").tolist():
+        least = int(np.argmin(loads))
+        hands[least].append(at)
+        loads[least] += work[at]
+    ends = np.cumsum([0, *map(len, in_order)])
+    busiest = max(float(work[a:b].sum()) for a, b in pairwise(ends))
+    if loads.max() > _WORTH * busiest:
+        return in_order
+    return [positions[np.sort(np.array(hand, dtype=np.int64))] for hand in hands]
+
+
+def _work(executor: Executor, request: Request, positions: NDArray[np.int64], parts: int) -> NDArray[np.float64]:
     if parts < 2 or len(positions) < 2:
-        return cut(positions, np.ones(len(positions)), parts)
+        return np.ones(len(positions))
     sizes: Any = getattr(executor.population, "sizes", None)
     if sizes is not None and positions.max() < len(sizes) and (sizes[positions] == sizes[positions[0]]).all():
-        return cut(positions, np.ones(len(positions)), parts)
+        return np.ones(len(positions))
     work = request.workload(executor.population, positions, executor.data)
-    return cut(positions, np.where(work.batches > 0, work.batches, work.examples), parts)
+    made: NDArray[np.float64] = np.where(work.batches > 0, work.batches, work.examples)
+    return made
 
 
 def cut(positions: NDArray[np.int64], work: NDArray[np.float64], parts: int) -> list[NDArray[np.int64]]:

@@ -127,9 +127,9 @@ def recurrent_flops(model: nn.Module, x: torch.Tensor, rows: int) -> float:
 
 
 def whole_layers(model: nn.Module) -> bool:
-    """Return whether native code has all recurrent layers of a model: LSTM and GRU, in one direction, without a projection."""
+    """Return whether native code has all recurrent layers of a model: LSTM and GRU without a projection."""
     layers = [module for module in model.modules() if isinstance(module, nn.RNNBase)]
-    return all(isinstance(m, nn.LSTM | nn.GRU) and not m.bidirectional and not m.proj_size for m in layers)
+    return all(isinstance(m, nn.LSTM | nn.GRU) and not m.proj_size for m in layers)
 
 
 def _value(arg: Any) -> Any:

@@ -150,21 +150,6 @@ def _undefined(w: Script, node: Node) -> Value:
     return Expr(literal(0, made.dtype), [], tuple(made.shape), made.dtype)
 
 
-def _joined_along(w: Script, node: Node) -> Value:
-    """Translate tensors that are put one after another: each is written to its place in new memory."""
-    made = node.meta["val"]
-    parts: Any = node.args[0]
-    given: Any = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", 0)
-    axis = int(given) % made.dim()
-    to, begin = w.new(tuple(made.shape), made.dtype), 0
-    for part in parts:
-        size = part.meta["val"].shape[axis]
-        place = NativeLeaf(to.name, to.at.narrow(axis, begin, size), to.dtype)
-        w.loop(place, w.cast(w.get(part, made.dtype), made.dtype))
-        begin += size
-    return to
-
-
 _BY_SHAPE = (aten.full_like.default, aten.zeros_like.default, aten.ones_like.default)
 _IN_PLACE: dict[Any, str] = {
     aten.add_.Tensor: "({0} + {1})",
@@ -190,7 +175,6 @@ ELEMENTWISE: dict[Any, Callable[[Script, Node], Value]] = {
     **dict.fromkeys(_IN_PLACE, _in_place),
     aten.copy_.default: _copied,
     aten.empty_permuted.default: _undefined,
-    aten.cat.default: _joined_along,
     aten.clamp.default: _clamp,
     aten.pow.Tensor_Scalar: _power,
 }

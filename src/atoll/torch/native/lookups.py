@@ -1,9 +1,10 @@
-"""Look-ups by number: rows of a table, entries along an axis, and the sums that go back to them."""
+"""Entries that move: rows of a table and entries along an axis by number, the sums that go back to them; tensors joined, or reversed along an axis."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch.fx import Node
@@ -83,9 +84,44 @@ def _by_row(w: Script, index: Value, table: NativeLeaf, rows: NativeLeaf, line: 
     ]
 
 
+def _joined_along(w: Script, node: Node) -> Value:
+    """Translate tensors that are put one after another: each is written to its place in new memory."""
+    made = node.meta["val"]
+    parts: Any = node.args[0]
+    given: Any = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", 0)
+    axis = int(given) % made.dim()
+    to, begin = w.new(tuple(made.shape), made.dtype), 0
+    for part in parts:
+        size = part.meta["val"].shape[axis]
+        place = NativeLeaf(to.name, to.at.narrow(axis, begin, size), to.dtype)
+        w.loop(place, w.cast(w.get(part, made.dtype), made.dtype))
+        begin += size
+    return to
+
+
+def _flipped(w: Script, node: Node) -> Value:
+    """Translate one axis in reverse: its slices are copied from the last to the first."""
+    made, axes = node.meta["val"], cast(Any, node.args[1])
+    if len(axes) != 1:
+        raise Unsupported("several axes in reverse")
+    axis = int(axes[0]) % made.dim()
+    given = w.cast(w.get(node.args[0], made.dtype), made.dtype)
+    given = given if isinstance(given, NativeLeaf) and given.name and given.at.is_contiguous() else w.store(given)
+    to, size = w.new(tuple(made.shape), made.dtype), made.shape[axis]
+    before, after = math.prod(made.shape[:axis]), math.prod(made.shape[axis + 1 :])
+    source = f"{given.name} + {given.at.storage_offset()}"
+    w.body.lines += [
+        f"for (i64 a = 0; a < {before}; ++a) for (i64 t = 0; t < {size}; ++t)",
+        f"memcpy({to.name} + (a*{size} + t)*{after}, {source} + (a*{size} + {size - 1} - t)*{after}, {after * made.dtype.itemsize});",
+    ]
+    return to
+
+
 LOOKUPS: dict[Any, Callable[[Script, Node], Value]] = {
     aten.embedding.default: _embedding,
     aten.index_put.default: _summed_rows,
     aten.gather.default: _gather,
     aten.scatter.value: _scatter,
+    aten.cat.default: _joined_along,
+    aten.flip.default: _flipped,
 }

@@ -89,8 +89,9 @@ def _run(
             at = layer * directions + d
             weights = list(params[at * per_layer : (at + 1) * per_layer])
             begin, whole = tuple(s[at] for s in state), _WHOLE.get(cell)
-            if whole is not None and mode.fused and d == 0 and x.dtype == torch.float32:
-                out, end = whole(x, begin, weights)
+            if whole is not None and mode.fused and x.dtype == torch.float32:
+                out, end = whole(x.flip(0) if d else x, begin, weights)
+                out = out.flip(0) if d else out
             else:
                 out, end = _direction(cell, x, begin, weights, reverse=d == 1)
             outputs.append(out)
