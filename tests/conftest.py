@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import signal
 import socket
 import sys
 from collections.abc import Iterator
@@ -14,6 +15,9 @@ from typing import Any
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"):
     os.environ[_name] = "1"
 os.environ.setdefault("MPLBACKEND", "Agg")
+# A shell ignores Ctrl-C in what it starts in the background, and its children inherit that; tests press Ctrl-C.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 # A worker of Ray imports what a test defined by its name, with the path of whoever started Ray; some tests work in another folder.
 sys.path.append(str(Path(__file__).parents[1]))
 

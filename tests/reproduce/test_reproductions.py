@@ -126,7 +126,7 @@ def test_without_the_data_it_says_what_to_set(tmp_path: Path, monkeypatch: pytes
 def test_the_registry_is_listed(capsys: Any) -> None:
     assert run(["reproduce", "--json"]) == 0
     listed = json.loads(capsys.readouterr().out)["reproductions"]
-    assert {"name", "title", "source", "needs"} == set(listed[0])
+    assert {"name", "title", "source", "needs", "verdicts"} == set(listed[0])
     assert "fedavg-mnist" in [row["name"] for row in listed]
 
 
@@ -180,7 +180,7 @@ def test_the_quick_reproduction_gives_claims_as_data(
     assert set(found) == {"name", "claims", "seconds"}
     assert found["seconds"] > 0
     for claim in found["claims"]:
-        assert set(claim) == {"claim", "paper", "ours", "holds", "note", "part"}
+        assert set(claim) == {"claim", "paper", "ours", "holds", "note", "part", "basis"}
         pooled = float(claim["note"].split()[1]) / 100
         assert claim["holds"] == (claim["ours"] >= pooled - 0.02)
         assert claim["note"].endswith("chosen after looking at the test rows: a smoke test, no evidence")

@@ -26,7 +26,7 @@ _SMALL = ((QUICK, (*_PAPER, "FedAQ-II 8b", *_CONTROLS), "Small digits"),)
 
 
 def _run(lab: Lab, quick: bool) -> list[Claim]:
-    made = [replace(claim, part="The paper's arithmetic", basis="derived") for claim in printed()]
+    made = [replace(claim, part="The paper's arithmetic") for claim in printed()]
     for task, names, part in _SMALL if quick else _COLUMNS:
         cells, rows = column(lab, task, names)
         found = rows + claims_of(cells) + ([stability(lab, task, after=30)] if task is CONVEX else [])
