@@ -3,6 +3,7 @@
 python -m peers.real_peer loop 2 lstm --rounds 6     # one process with two threads
 python -m peers.real_peer loops 2 lstm               # two processes with a thread each
 python -m peers.real_peer atoll auto lstm            # Atoll, compile="auto"
+python -m peers.real_peer atoll always lstm --device cuda --cohort 60
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import argparse
 import json
 import multiprocessing as mp
 import time
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -27,10 +29,10 @@ Laps = list[float]
 class Loop:
     """FedAvg as one writes it in PyTorch: load the model, run SGD, add up the weighted parameters."""
 
-    def __init__(self, work: Work, plan: Plan) -> None:
-        self.work, self.plan, self.model = work, plan, model_of(work)
+    def __init__(self, work: Work, plan: Plan, device: str = "cpu") -> None:
+        self.work, self.plan, self.model = work, plan, model_of(work).to(device)
         self.parameters = list(self.model.parameters())
-        self.x, self.y = torch.from_numpy(plan.x), torch.from_numpy(plan.y)
+        self.x, self.y = torch.from_numpy(plan.x).to(device), torch.from_numpy(plan.y).to(device)
 
     def share(self, number: int, cohort: list[int], source: torch.Tensor, total: torch.Tensor) -> None:
         """Train some clients of a round from the flat ``source`` and leave their weighted sum in ``total``."""
@@ -89,7 +91,24 @@ def bare(work: Work, plan: Plan, processes: int, threads: int) -> tuple[Laps, nn
     return laps, loop.model, None
 
 
-def atoll_job(work: Work, plan: Plan, compile_: str, workers: int | None) -> tuple[Laps, nn.Module, Any]:
+def on_device(work: Work, plan: Plan, device: str) -> tuple[Laps, nn.Module, Any]:
+    """Run the loop on a GPU, whose memory holds the model and all rows; a round ends when the device has done its work."""
+    loop = Loop(work, plan, device)
+    source = nn.utils.parameters_to_vector(loop.parameters).detach().clone()
+    total, sizes, laps = torch.zeros_like(source), np.diff(plan.offsets), []
+    for number, cohort in enumerate(plan.cohorts):
+        began = time.perf_counter()
+        loop.share(number, cohort, source, total)
+        source.copy_(total / int(sizes[cohort].sum()))
+        torch.cuda.synchronize()
+        laps.append(time.perf_counter() - began)
+    nn.utils.vector_to_parameters(source, loop.parameters)
+    return laps, loop.model.cpu(), None
+
+
+def atoll_job(
+    work: Work, plan: Plan, compile_: str, workers: int | None, device: str = "cpu"
+) -> tuple[Laps, nn.Module, Any]:
     """Run the same job by `atoll.simulate`."""
     import atoll
     from atoll.data import Dataset, Islands
@@ -109,6 +128,7 @@ def atoll_job(work: Work, plan: Plan, compile_: str, workers: int | None) -> tup
         rounds=len(plan.cohorts),
         evaluation=atoll.Evaluation(server=False),
         compile=compile_,
+        device=device,
         callbacks=[lap],
     )
     data = Islands.from_owner(rows, owner, len(plan.offsets) - 1)
@@ -128,11 +148,17 @@ def main() -> None:
     parser.add_argument("work", choices=sorted(WORKS))
     parser.add_argument("--rounds", type=int, default=0)
     parser.add_argument("--workers", type=int)
+    parser.add_argument("--device", default="cpu", help="cpu or cuda; a bare loop on cuda is one process")
+    parser.add_argument("--cohort", type=int, help="clients a round, in place of the work's own")
     args = parser.parse_args()
     work = WORKS[args.work]
+    if args.cohort:
+        work = replace(work, cohort=args.cohort)
     plan = plan_of(work, args.rounds or work.rounds)
     if args.peer == "atoll":
-        laps, model, notes = atoll_job(work, plan, args.how, args.workers)
+        laps, model, notes = atoll_job(work, plan, args.how, args.workers, args.device)
+    elif args.device != "cpu":
+        laps, model, notes = on_device(work, plan, args.device)
     else:
         many = int(args.how)
         laps, model, notes = bare(work, plan, *((1, many) if args.peer == "loop" else (many, 1)))
@@ -140,7 +166,7 @@ def main() -> None:
         sample = slice(0, 512)
         loss = cross_entropy(model(torch.from_numpy(plan.x[sample])), torch.from_numpy(plan.y[sample]))
     line = {
-        "work": args.work, "peer": args.peer, "how": args.how, "rounds": len(laps), "first": laps[0],
+        "work": args.work, "device": args.device, "cohort": work.cohort, "peer": args.peer, "how": args.how, "rounds": len(laps), "first": laps[0],
         "steady": float(np.mean(laps[1:])), "clients_per_second": work.cohort / float(np.mean(laps[1:])),
         "loss": float(loss), "notes": notes,
     }  # fmt: skip

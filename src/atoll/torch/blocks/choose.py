@@ -139,8 +139,12 @@ def _value(arg: Any) -> Any:
 def block_size(cost: StepCost, clients: int, device: torch.device) -> int:
     """Return the clients in a block: as many as fit the cache, shared out evenly.
 
-    A single client's step on small tensors costs mostly calls, which a block shares; beyond the cache, memory decides.
+    A single client's step on small tensors costs mostly calls, which a block shares; beyond the cache, memory decides. On a GPU a block may take
+    a quarter of the device's memory: all of it and not the part that is free, so that the same job always has the same blocks.
     """
+    if device.type == "cuda":
+        fit = torch.cuda.get_device_properties(device).total_memory // 4 // max(int(cost.bytes), 1)
+        return max(1, min(clients, 1024, fit))
     if device.type != "cpu":
         return max(1, min(clients, 1024))
     fit = int(_CACHE // max(cost.bytes, 1.0))
