@@ -67,18 +67,20 @@ COLOURS = {"finished": "green", "running": "cyan", "failed": "red", "aborted": "
 
 
 def open_kit(folder: Path | None, passphrase_file: Path | None = None) -> Kit:
-    """Open a kit.
+    """Open a kit. From here on, this process keeps its memory to itself, and has forgotten the passphrase's variable.
 
     Raises:
         ConfigError: no kit was given, or it cannot be read.
     """
     from atoll.runtime.provision import Kit, find_passphrase
+    from atoll.runtime.secrecy import close_memory
 
     if folder is None:
         raise ConfigError(
             "no kit was given", where="--kit", remedy="give --kit FOLDER, or set ATOLL_KIT to the folder of your kit"
         )
-    return Kit.read(folder, find_passphrase(passphrase_file))
+    close_memory()
+    return Kit.read(folder, find_passphrase(passphrase_file, forget=True))
 
 
 def asked(kit: Kit, server: str | None, body: Callable[[Admin], Awaitable[T]]) -> T:

@@ -55,7 +55,9 @@ def command(
         return
     from atoll.runtime.provision import Kit, find_passphrase
     from atoll.runtime.provision.checkup import examine
+    from atoll.runtime.secrecy import close_memory
 
+    close_memory()
     opened = Kit.read(kit, find_passphrase(passphrase_file))
     findings = list(examine(opened, work, patience))
     well = all(finding.state != "problem" for finding in findings)

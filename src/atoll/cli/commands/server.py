@@ -39,6 +39,7 @@ def command(
     share_one_heap()
     output, opened = output_of(context), open_kit(kit, passphrase_file)
     opened.require("server")  # before any folder or file is made
+    opened = opened.unlocked()
     place = (folder or Path(opened.name)).absolute()
     with logging_on(output, place):
         raise_handles()

@@ -66,6 +66,7 @@ def command(
 
     output, opened = output_of(context), open_kit(kit, passphrase_file)
     opened.require(*SITES)  # before any folder or file is made
+    opened = opened.unlocked()
     if data is None and not opened.plays:
         raise ConfigError(
             f"site {opened.name!r} has no data",

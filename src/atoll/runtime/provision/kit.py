@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import os
 import stat
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
 
@@ -85,11 +85,13 @@ class Kit:
         folder: the kit's folder.
         config: its ``kit.yaml``.
         passphrase: the passphrase of its key, if it is encrypted.
+        held: what ``unlocked`` has opened.
     """
 
     folder: Path
     config: KitConfig
     passphrase: bytes | None = field(default=None, repr=False)
+    held: Credentials | None = field(default=None, repr=False)
 
     @classmethod
     def read(cls, folder: str | Path, passphrase: str | bytes | None = None) -> Kit:
@@ -210,6 +212,15 @@ class Kit:
             )
         return found
 
+    def unlocked(self) -> Kit:
+        """Return the kit with its key opened, and without the passphrase: a process that serves for months opens the key once, and holds it in one place.
+
+        Raises:
+            IdentityError: as ``credentials``.
+            ConfigError: a file is missing.
+        """
+        return replace(self, passphrase=None, held=self.credentials())
+
     def credentials(self) -> Credentials:
         """Return what the party proves its name with.
 
@@ -220,6 +231,8 @@ class Kit:
         """
         from .keys import decrypted, fits
 
+        if self.held is not None:
+            return self.held
         self.peer()
         sealed, path = self.bytes_of("key.pem"), self.folder / "key.pem"
         loose = loose_mode(path)

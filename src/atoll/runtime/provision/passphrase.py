@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from atoll.core.errors import ConfigError
+from atoll.runtime.secrecy import forget_variable
 
 __all__ = ["CA_VARIABLE", "FILE_VARIABLE", "SHORTEST", "VARIABLE", "find_passphrase", "new_passphrase"]
 
@@ -21,7 +22,11 @@ SHORTEST = 12
 
 
 def find_passphrase(
-    file: str | Path | None = None, ask: Callable[[], str] | None = None, variable: str = VARIABLE
+    file: str | Path | None = None,
+    ask: Callable[[], str] | None = None,
+    variable: str = VARIABLE,
+    *,
+    forget: bool = False,
 ) -> bytes | None:
     """Return the passphrase from the first of these that exists: the file, the two environment variables, the person.
 
@@ -29,12 +34,15 @@ def find_passphrase(
         file: its first line is the passphrase.
         ask: prompts for it.
         variable: the environment variable; with ``_FILE`` behind it, the one that names a file.
+        forget: remove the passphrase from the environment of this process.
 
     Raises:
         ConfigError: the file cannot be read, or the passphrase is empty.
     """
-    if file is None and os.environ.get(variable) is not None:
-        return _checked(os.environ[variable], f"environment variable {variable}")
+    if (said := os.environ.get(variable)) is not None and forget:
+        forget_variable(variable)
+    if file is None and said is not None:
+        return _checked(said, f"environment variable {variable}")
     file = file if file is not None else os.environ.get(f"{variable}_FILE")
     if file is not None:
         return _checked(_first_line(Path(file)), str(file))
