@@ -1,9 +1,10 @@
-"""Computing on what nobody may see: sums over encrypted numbers. Masks and shares will stand here too."""
+"""Computing on what nobody may see: totals as words that add up exactly, masks, and sums over encrypted numbers."""
 
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .ckks import encrypt, encryption_key, make_keys, masked_squares, open_sum, require_library, require_public
+    from .words import FixedPoint, WordLayout
 else:
     from atoll.core.lazy import lazy
 
@@ -19,10 +20,13 @@ else:
                 "require_library",
                 "require_public",
             ),
+            "words": ("FixedPoint", "WordLayout"),
         },
     )
 
 __all__ = [
+    "FixedPoint",
+    "WordLayout",
     "encrypt",
     "encryption_key",
     "make_keys",

@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from atoll.core.message import BFloat16, Bits, BytesArray, Masked, StringArray
+from atoll.core.message import BFloat16, Bits, BytesArray, Masked, StringArray, Words
 
 __all__ = ["arrays", "containers", "keys", "leaves", "messages", "packed_arrays", "scalars", "texts"]
 
@@ -84,11 +84,12 @@ def arrays(draw: st.DrawFn, dtype: Any = None, shape: Any = None) -> np.ndarray[
     return array
 
 
-def packed_arrays() -> st.SearchStrategy[BFloat16 | Bits]:
-    """Return bfloat16 arrays of any bits and packed bit arrays."""
+def packed_arrays() -> st.SearchStrategy[BFloat16 | Bits | Words]:
+    """Return bfloat16 arrays of any bits, packed bit arrays and words of every length."""
     return st.one_of(
         hnp.arrays(np.uint16, _SHAPES).map(BFloat16),
         hnp.arrays(np.bool_, _SHAPES).map(Bits.pack),
+        st.builds(Words.of, hnp.arrays(np.uint64, _SHAPES), st.integers(1, 64)),
     )
 
 

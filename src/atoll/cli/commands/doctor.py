@@ -27,6 +27,7 @@ _EXTRAS = {
     "tensorboard": ("tensorboardX",),
     "mlflow": ("mlflow",),
     "he": ("tenseal",),
+    "secure": ("cryptography", "tenseal"),
     "ray": ("ray",),
     "net": ("cryptography",),
     "grpc": ("grpc", "cryptography"),

@@ -6,8 +6,8 @@ A message is a tree of dicts (str keys), lists and tuples. Its leaves are
   ``timedelta`` and NumPy scalars;
 * NumPy arrays of bool, int, uint, float (16 to 64 bits), complex, ``datetime64``, ``timedelta64`` and
   fixed-width text (``S``, ``U``), of any shape and layout;
-* `StringArray` and `BytesArray` (variable length), `BFloat16`, `Bits` (packed booleans) and `Masked`
-  (values with nulls);
+* `StringArray` and `BytesArray` (variable length), `BFloat16`, `Bits` (packed booleans), `Words` (whole numbers
+  modulo ``2^p``, packed to ``p`` bits) and `Masked` (values with nulls);
 * PyTorch tensors on the CPU, which come back as NumPy arrays.
 
 Each comes back with its own type, except tensors, subclasses of dict and ndarray, byte order and memory
@@ -26,6 +26,7 @@ from atoll.core.message.schema import Schema
 from atoll.core.message.size import nbytes
 from atoll.core.message.specs import ArraySpec, Each, ScalarSpec
 from atoll.core.message.texts import BytesArray, StringArray
+from atoll.core.message.words import Words
 
 __all__ = [
     "DEFAULT_LIMITS",
@@ -40,6 +41,7 @@ __all__ = [
     "ScalarSpec",
     "Schema",
     "StringArray",
+    "Words",
     "decode",
     "encode",
     "encode_blocks",

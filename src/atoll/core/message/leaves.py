@@ -15,6 +15,7 @@ from atoll.core.message.dtypes import dtype_form
 from atoll.core.message.faults import fault
 from atoll.core.message.masked import Masked
 from atoll.core.message.texts import BytesArray, StringArray
+from atoll.core.message.words import Words
 
 __all__ = ["EXACT", "NUMPY_SCALARS", "known", "offset_of"]
 
@@ -24,7 +25,7 @@ NUMPY_SCALARS: Final[frozenset[type]] = frozenset(
 )
 EXACT: Final[frozenset[type]] = NUMPY_SCALARS | {
     type(None), bool, int, float, complex, str, bytes, list, tuple, dict, np.ndarray,
-    dt.datetime, dt.date, dt.timedelta, BFloat16, Bits, Masked, StringArray, BytesArray,
+    dt.datetime, dt.date, dt.timedelta, BFloat16, Bits, Words, Masked, StringArray, BytesArray,
 }  # fmt: skip
 
 _REMEDIES: dict[type, str] = {

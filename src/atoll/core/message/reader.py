@@ -19,6 +19,7 @@ from atoll.core.message.size import too_deep
 from atoll.core.message.source import Source, damaged, decoded
 from atoll.core.message.texts import BytesArray, StringArray
 from atoll.core.message.wire import Tag
+from atoll.core.message.words import Words
 
 __all__ = ["read_tree"]
 
@@ -140,6 +141,15 @@ def _bits(source: Source) -> _Sized:
     return None if flat is None else Bits(flat, shape), shape
 
 
+def _words(source: Source) -> _Sized:
+    bits = source.byte()
+    if not 1 <= bits <= 64:
+        raise damaged(f"words of {bits} bits")
+    shape, count = source.shape(-(-bits // 8))
+    flat = source.take(-(-count * bits // 8))
+    return None if flat is None else Words.unpacked(flat, bits, shape, count), shape
+
+
 def _texts(source: Source, kind: type[BytesArray]) -> _Sized:
     shape, count = source.shape(8)
     size = int.from_bytes(source.raw(8), "little")
@@ -159,7 +169,7 @@ def _native(flat: Array, dtype: str) -> Array:
 def _masked(source: Source) -> Masked | None:
     source.count()
     tag = source.byte()
-    if tag not in _ARRAYS or tag == Tag.BITS:
+    if tag not in _ARRAYS or tag in (Tag.BITS, Tag.WORDS):
         raise damaged(f"a null mask on a node of tag {tag}")
     values, shape = _ARRAYS[tag](source)
     packed = source.take((math.prod(shape) + 7) // 8)
@@ -175,6 +185,7 @@ _ARRAYS: dict[int, Callable[[Source], _Sized]] = {
     Tag.ARRAY: _array,
     Tag.BFLOAT16: _bfloat16,
     Tag.BITS: _bits,
+    Tag.WORDS: _words,
     Tag.STRING_ARRAY: lambda source: _texts(source, StringArray),
     Tag.BYTES_ARRAY: lambda source: _texts(source, BytesArray),
 }

@@ -17,6 +17,7 @@ from atoll.core.message.limits import DEFAULT_LIMITS, Limits
 from atoll.core.message.masked import Masked
 from atoll.core.message.texts import BytesArray, StringArray
 from atoll.core.message.wire import INLINE, PROLOGUE, aligned
+from atoll.core.message.words import Words
 
 __all__ = ["nbytes", "total_size"]
 
@@ -88,6 +89,12 @@ class _Meter:
     def bits(self, value: Bits, _: int) -> int:
         self.body += aligned(value.packed.nbytes)
         return 2 + 8 * len(value.shape)
+
+    def words(self, value: Words, depth: int) -> int:
+        if not value.is_words:
+            return self.array(value, depth)
+        self.body += aligned(value.packed_nbytes)
+        return 3 + 8 * value.ndim
 
     def texts(self, value: BytesArray, _: int) -> int:
         self.body += aligned(value.offsets.nbytes) + aligned(value.data.nbytes)
@@ -197,6 +204,7 @@ _MEASURES: dict[type, Callable[[_Meter, Any, int], int]] = {
     np.ndarray: _Meter.array,
     BFloat16: _Meter.bfloat16,
     Bits: _Meter.bits,
+    Words: _Meter.words,
     StringArray: _Meter.texts,
     BytesArray: _Meter.texts,
     Masked: _Meter.masked,

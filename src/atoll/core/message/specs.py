@@ -15,6 +15,7 @@ from atoll.core.message.faults import fault
 from atoll.core.message.leaves import EXACT, NUMPY_SCALARS
 from atoll.core.message.masked import Masked
 from atoll.core.message.texts import BytesArray, StringArray
+from atoll.core.message.words import Words
 
 __all__ = ["ARRAYS", "ArraySpec", "Each", "ScalarSpec", "array_spec", "describe", "wrong"]
 
@@ -25,7 +26,8 @@ _SPECIAL: dict[str, type] = {
     "bytestrings": BytesArray,
 }
 _NAMES = {kind: name for name, kind in _SPECIAL.items()}
-ARRAYS = NUMPY_SCALARS | {np.ndarray, Masked, *_NAMES}
+_WORDS = {f"words{bits}" for bits in range(1, 65)}
+ARRAYS = NUMPY_SCALARS | {np.ndarray, Masked, Words, *_NAMES}
 _SCALARS = EXACT - ARRAYS - {list, tuple, dict}
 _BLOCK = 1 << 20
 _REMEDY = "send what the task's schema describes"
@@ -37,7 +39,7 @@ class ArraySpec:
 
     Attributes:
         dtype: a NumPy dtype name such as ``"float32"``, ``"datetime64[ns]"`` or ``"U5"``, or ``"bfloat16"``,
-            ``"bits"``, ``"strings"`` (StringArray), ``"bytestrings"`` (BytesArray).
+            ``"bits"``, ``"words13"`` (Words of 13 bits), ``"strings"`` (StringArray), ``"bytestrings"`` (BytesArray).
         shape: the shape, None for a dimension of any size; None as a whole for any shape.
         finite: refuse NaN, infinities and NaT.
         nullable: whether a Masked array of this dtype is accepted too.
@@ -52,7 +54,7 @@ class ArraySpec:
     nullable: bool = False
 
     def __post_init__(self) -> None:
-        if self.dtype in _SPECIAL:
+        if self.dtype in _SPECIAL or self.dtype in _WORDS:
             return
         try:
             name = _plain_name(dtype_form(np.dtype(self.dtype)).little)
@@ -148,6 +150,8 @@ def array_spec(value: Any, *, finite: bool) -> ArraySpec:
 
 def dtype_name(value: Any) -> str:
     """Return an ArraySpec's name for the dtype of an array leaf."""
+    if isinstance(value, Words) and value.is_words:
+        return f"words{value.bits}"
     special = _NAMES.get(type(value))
     return special if special is not None else _plain_name(value.dtype)
 

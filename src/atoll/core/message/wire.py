@@ -77,6 +77,7 @@ class Tag(IntEnum):
     LIST = 21
     TUPLE = 22
     DICT = 23
+    WORDS = 24
 
 
 def aligned(size: int) -> int:

@@ -20,6 +20,7 @@ from atoll.core.message.masked import Masked
 from atoll.core.message.size import text_key, too_deep, utf8
 from atoll.core.message.texts import BytesArray, StringArray
 from atoll.core.message.wire import INLINE, MAX_NDIM, Fields, Tag, aligned
+from atoll.core.message.words import Words
 
 __all__ = ["Writer"]
 
@@ -160,6 +161,16 @@ class Writer:
         self._shape(value.shape)
         self._buffer(value.packed, value.packed.nbytes)
 
+    def _words(self, value: Words, depth: int) -> None:
+        if not value.is_words:
+            self._array(value.view(np.ndarray), depth)
+            return
+        self.head.append(Tag.WORDS)
+        self.head.append(value.bits)
+        self._shape(value.shape)
+        packed = value.packed()
+        self._buffer(packed, packed.nbytes)
+
     def _texts(self, value: BytesArray, _: int) -> None:
         is_text = isinstance(value, StringArray)
         self.head.append(Tag.STRING_ARRAY if is_text else Tag.BYTES_ARRAY)
@@ -242,6 +253,7 @@ _PUTS: dict[type, Callable[[Writer, Any, int], None]] = {
     np.ndarray: Writer._array,
     BFloat16: Writer._bfloat16,
     Bits: Writer._bits,
+    Words: Writer._words,
     StringArray: Writer._texts,
     BytesArray: Writer._texts,
     Masked: Writer._masked,

@@ -66,6 +66,7 @@ class Chain:
     Attributes:
         events: what one aggregate of one reply releases.
         secret: whether a stage draws on the party's secret.
+        bound: largest L2 norm of an encoded value, as the stages promise it; ``None`` without a bound.
 
     Raises:
         CompositionError: a value stage follows a summand stage, or a stage follows a binary form that is not a sum of numbers; or a stage
@@ -94,6 +95,7 @@ class Chain:
             self._before.append(bound)
             self.events += stage.events(bound)
             bound = stage.sensitivity(bound)
+        self.bound = bound
         self.secret = any(stage.secret for stage in self.stages)
 
     def within(self, replies: int, *, hidden: bool) -> Chain:

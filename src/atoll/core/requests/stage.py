@@ -135,6 +135,14 @@ class Stage(Checked):
         """Exact size of the encoded value in bits; ``None`` if it must be measured."""
         return sum(8 * int(math.prod(np.shape(leaf))) * int(leaf.dtype.itemsize) for leaf in T.leaves(value))
 
+    def word_bits(self, like: Tree) -> Tree:
+        """The word length of each leaf that ``encode`` makes of a value of this form: a tree of ``int`` or ``None``.
+
+        A leaf with a word length ``p`` is an array of `atoll.core.message.Words`: whole numbers that every reducer adds modulo ``2^p`` and hands to ``decode`` as
+        they are, with ``p`` bits each on the wire. ``None`` marks numbers, which a secure reducer turns into words of its own. By default all are numbers.
+        """
+        return T.map(lambda leaf: None, like)
+
     def omega(self, value: Tree) -> float | None:
         """The smallest known ``w`` with ``E ||C(x) - x||^2 <= w ||x||^2`` for values of this form, for an unbiased stage; ``None`` is unknown."""
         del value
