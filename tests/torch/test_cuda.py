@@ -14,6 +14,7 @@ from torch_toys import Images, Recurrent, seeded
 
 import atoll
 from atoll.core.algebra import tree as T
+from atoll.core.errors import AtollError
 from atoll.data import Dataset
 from atoll.learn.algorithms import FedAdam, FedDyn, FedNova, FedProx, Mime, Scaffold
 from atoll.torch.blocks.choose import StepCost, block_size
@@ -127,3 +128,19 @@ def test_a_block_leaves_room_on_the_device() -> None:
     assert block_size(StepCost(1e6, 1e3, False), 4096, device) == 1024
     assert block_size(StepCost(1e6, memory / 40, False), 4096, device) == 10
     assert block_size(StepCost(1e6, memory, False), 4096, device) == 1
+
+
+def test_forked_workers_are_refused_in_words() -> None:
+    with pytest.raises(AtollError, match=r"CUDA cannot be shared by forked processes.*engine='batched'"):
+        trained("mlp", "FedAvg", "cuda", "processes")
+
+
+@pytest.mark.parametrize("model", ["mlp", "cnn"])
+def test_large_cohorts_stay_in_one_process(model: str) -> None:
+    make, shape, ids = MODELS[model]
+    few = islands_of(shape, ids)
+    many = {f"{name}-{i}": rows for i in range(20) for name, rows in few.items()}
+    job = atoll.Training(model=seeded(make), algorithm=atoll.FedAvg(lr=0.05, batch_size=5), rounds=3, device="cuda")
+    result = atoll.simulate(job, many, engine="batched", seed=1, progress=False)
+    assert result.engine["tasks"]["atoll.torch:train"]["workers"] == 1
+    same(result, atoll.simulate(job.replace(device="cpu"), many, engine="batched", seed=1, progress=False))

@@ -46,6 +46,19 @@ def device_of(name: str) -> torch.device:
     return torch.device(name)
 
 
+def require_usable(device: torch.device) -> None:
+    """Refuse a CUDA device in a process that was forked after the device was in use.
+
+    Raises:
+        ConfigError: CUDA cannot be used here.
+    """
+    if device.type == "cuda" and torch.cuda._is_in_bad_fork():
+        raise ConfigError(
+            f"device={str(device)!r} in a worker process: CUDA cannot be shared by forked processes",
+            remedy="use engine='batched' or 'inline', which train on the device in one process",
+        )
+
+
 def prepare_worker(threads: int = 1) -> None:
     """Set up a worker process: one thread each, since the workers already share the cores.
 

@@ -150,8 +150,8 @@ class LocalTraining(ClientTraining):
         return outcome.reply, outcome.state
 
     def expected_seconds(self, clients: int) -> float:
-        """Return the seconds of one core for a cohort like the last one prepared, by arithmetic alone; 0 if threads share it already."""
-        shared = self._choices is not None and self._choices.threads > 1
+        """Return the seconds of one core for a cohort like the last one prepared, by arithmetic alone; 0 if threads or a GPU do the work."""
+        shared = self.network.device.type != "cpu" or (self._choices is not None and self._choices.threads > 1)
         return 0.0 if self._runner is None or shared else self._runner.seconds_a_client * clients
 
     def check_shard(self, shard: Any, where: str = "the model", *, trains: bool = True) -> None:

@@ -14,6 +14,8 @@ from atoll.data.missing import without_hidden
 from atoll.learn.local.loss_signature import LABELLED
 from atoll.learn.local.partial import quota
 
+from ..backend import require_usable
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -141,6 +143,7 @@ def pool_of(
     columns: Mapping[str, NDArray[Any]], offsets: NDArray[np.int64], device: torch.device, dtype: torch.dtype
 ) -> Pool:
     """Make a pool of stacked columns. A missing label is never used: it becomes 0."""
+    require_usable(device)
     labels, there = columns["y"], columns.get(LABELLED)
     if there is not None:
         labels = without_hidden(labels, there)
