@@ -9,6 +9,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, Unpack, overload
 
+import numpy as np
+
+from atoll.core.calls import checked_call
 from atoll.core.federation.federation import Federation, Program, run_program
 from atoll.core.requests.cost import Free
 from atoll.core.requests.party import Roster
@@ -17,6 +20,7 @@ from atoll.core.time.clock import Clock, run
 
 from .core.errors import ConfigError, nearest
 from .core.job import Job, Prepared
+from .core.lazy import UnknownName
 from .core.world import World
 
 if TYPE_CHECKING:
@@ -69,9 +73,14 @@ class Result:
     folder: Path | None = None
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_") or name == "outcome" or not hasattr(self.outcome, name):
-            raise AttributeError(
-                f"neither the result of a {type(self.job).__name__} nor its outcome has {name!r}", name=name
+        if name.startswith("_") or name == "outcome":
+            raise AttributeError(name)
+        if not hasattr(self.outcome, name):
+            has = [*vars(self), *(one for one in dir(self.outcome) if not one.startswith("_"))]
+            raise UnknownName(
+                f"the result of a {type(self.job).__name__} has no {name!r}.{nearest(name, has)}",
+                where="Result",
+                remedy='print(result) shows what there is; a measure is result.metrics.last("test/accuracy")',
             )
         return getattr(self.outcome, name)
 
@@ -114,9 +123,13 @@ def make_engine(engine: Any, workers: int | None = None) -> Any:
     """Return an engine by name: inline, batched, processes or socket. An engine object is returned unchanged."""
     from . import engines
 
-    if not isinstance(engine, str):
-        return engine
     known = engines.ENGINES
+    if not isinstance(engine, str) and hasattr(engine, "choices") and not inspect.isclass(engine):
+        return engine
+    if not isinstance(engine, str):
+        raise ConfigError(
+            f"engine={engine!r}", where="simulate", remedy=f"use an engine object, or one of {', '.join(sorted(known))}"
+        )
     if engine not in known:
         raise ConfigError(
             f"engine={engine!r}.{nearest(engine, known)}",
@@ -190,6 +203,7 @@ def simulate(job: Job, islands: Any, **options: Unpack[Options]) -> Result: ...
 def simulate(job: Callable[[Federation], Awaitable[Value]], islands: Any, **options: Unpack[Options]) -> Value: ...
 
 
+@checked_call
 def simulate(
     job: Job | Program,
     islands: Any,
@@ -256,6 +270,8 @@ def simulate(
         raise ConfigError(
             f"{job.__name__} is a class", where="simulate", remedy=f"make a job of it: {job.__name__}(...)"
         )
+    if not isinstance(seed, int | np.integer):
+        raise ConfigError(f"seed={seed!r}", where="simulate", remedy="use a whole number, such as seed=0")
     islands = as_population(islands)
     whole = job if isinstance(job, Job) else ProgramJob.of(job)
     world: dict[str, Any] = {

@@ -7,7 +7,7 @@ from sources import ROOT, imports, modules
 
 LAYERS = (
     ("errors", "rooms", "capability", "overview"),
-    ("lazy",),
+    ("calls", "lazy"),
     ("extras", "validation", "message", "time"),
     ("algebra",),
     ("persistence",),

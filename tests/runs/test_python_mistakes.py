@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
+import tempfile
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +13,9 @@ import pytest
 
 import atoll
 from atoll import FedAvg, Mean, Sum, Training, task
+from atoll.core.algebra.aggregate import Aggregate
 from atoll.core.errors import AtollError
+from atoll.core.validation import Checked
 from atoll.data import Dataset, digits, dirichlet, iid
 from atoll.learn import algorithms
 from atoll.models import linear
@@ -95,11 +100,37 @@ class ForgetsTheState(FedAvg):
         return super().finish(local, broadcast, client, work)[0]
 
 
+@task
+def text(island: Any, message: Any) -> Any:
+    return {"x": Sum("a")}
+
+
+@task
+def nothing(island: Any, message: Any) -> Any:
+    return {"x": Sum(None)}
+
+
+@task
+def weighs_less_than_nothing(island: Any, message: Any) -> Any:
+    return {"x": Mean(1.0, examples=-1)}
+
+
+class NeedsAWidth:
+    def __init__(self, width: int) -> None:
+        self.width = width
+
+
+def no_run_finished() -> Any:
+    job = Training(model=linear(63, 10), rounds=1)
+    with tempfile.TemporaryDirectory() as folder:
+        return str(atoll.sweep(job, ISLANDS, seeds=1, folder=folder, tell=lambda line: None))
+
+
 MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     # settings of parts
     "learning_rate": (lambda: FedAvg(learning_rate=0.1), "learning_rate.*[Dd]id you mean 'lr'"),
     "a misspelt part": (lambda: Training(model=linear(4, 2), algoritm=FedAvg()), "algoritm.*[Dd]id you mean 'algorithm'"),
-    "no model": (lambda: Training(algorithm=FedAvg()), "model"),
+    "no model": (lambda: Training(algorithm=FedAvg()), "missing.*'model'"),
     "a setting too many": (lambda: Target("test/accuracy", 0.9, 3, 4, 5), "Target"),
     "text for a number": (lambda: FedAvg(lr="0.1"), "lr='0.1'"),
     "a list for a number": (lambda: FedAvg(lr=[0.1]), r"lr=\[0.1\]"),
@@ -114,8 +145,8 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     "one stage, no list": (lambda: train(uplink=atoll.Clip(1.0)), "uplink=Clip"),
     "a metric for a stop rule": (lambda: train(stop=["test/accuracy"]), "stop="),
     "a loss nobody knows": (lambda: train(loss="cross_entrpy"), "cross_entrpy"),
-    "a share above one": (lambda: TopK(1.5), "1.5"),
-    "no bits": (lambda: QSGD(0), "0"),
+    "a share above one": (lambda: TopK(1.5), "fraction=1.5"),
+    "no bits": (lambda: QSGD(0), "levels=0"),
     "mu below zero": (lambda: algorithms.FedProx(mu=-1.0), "mu=-1.0"),
     "a deadline below zero": (lambda: atoll.Synchronous(deadline=-1.0), "deadline=-1.0"),
     "patience of nothing": (lambda: Patience("test/loss", evaluations=0), "evaluations=0"),
@@ -129,43 +160,73 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     "a metric nobody measured": (lambda: train().metrics.last("test/acc"), "'test/acc'"),
     # data
     "more clients than rows": (lambda: iid(DATA, parties=100_000), "100,?000"),
-    "no clients": (lambda: iid(DATA, parties=0), "0"),
-    "an alpha of zero": (lambda: dirichlet(DATA, parties=4, alpha=0.0), "alpha"),
+    "no clients": (lambda: iid(DATA, parties=0), "parties=0"),
+    "an alpha of zero": (lambda: dirichlet(DATA, parties=4, alpha=0.0), "alpha=0.0"),
     "islands forgotten": (lambda: train(DATA), "partition|divided|iid"),
-    "arrays in place of islands": (lambda: train((X, Y)), "."),
-    "columns of unequal length": (lambda: Dataset({"x": X, "y": Y[:-1]}, task="classification", classes=2), "39|40"),
+    "arrays in place of islands": (lambda: train((X, Y)), "a tuple of ndarray.*iid"),
+    "columns of unequal length": (lambda: Dataset({"x": X, "y": Y[:-1]}, task="classification", classes=2), "'x' has 40, 'y' has 39"),
     "a task nobody knows": (lambda: Dataset({"x": X, "y": Y}, task="classify", classes=2), "classify"),
-    "a class too many": (lambda: Dataset({"x": X, "y": Y + 5}, task="classification", classes=2), "6|5"),
-    "fractions as classes": (lambda: Dataset({"x": X, "y": Y + 0.5}, task="classification", classes=2), "0.5|float|class"),
+    "a class too many": (lambda: Dataset({"x": X, "y": Y + 5}, task="classification", classes=2), "label 5 at row 0.*classes=2"),
+    "fractions as classes": (lambda: Dataset({"x": X, "y": Y + 0.5}, task="classification", classes=2), "float64.*astype"),
     "islands of unlike columns": (
         lambda: train([Dataset({"x": X, "y": Y}, task="classification", classes=2), Dataset({"x": X[:, :2], "y": Y}, task="classification", classes=2)]),
-        "x",
+        r"column 'x' is float64\[3\] in part 0 and float64\[2\] in part 1",
     ),
-    "a model of another width": (lambda: train(model=linear(63, 10)), "63|64"),
-    "a model with too few outputs": (lambda: train(model=linear(64, 9)), "9|10"),
-    "rows of a client that is not there": (lambda: ISLANDS.subset([4]), "4"),
+    "a model of another width": (lambda: train(model=linear(63, 10)), "63 features.*have 64"),
+    "a model with too few outputs": (lambda: train(model=linear(64, 9)), "label 9.*9 outputs"),
+    "rows of a client that is not there": (lambda: ISLANDS.subset([4]), r"clients \[4\].*0\.\.3"),
     # what goes with what
     "accuracy as a target without test rows": (
         lambda: train(ISLANDS.with_test(None), stop=[Target("test/accuracy", 0.9)]),
-        "test/accuracy",
+        r"'test/accuracy' is not measured.*no test rows.*with_test",
     ),
-    "a target that is never measured": (lambda: train(stop=[Target("test/acuracy", 0.9)]), "test/acuracy"),
-    "resume without a folder": (lambda: atoll.simulate(Training(model=linear(64, 10)), ISLANDS, resume=True), "resume"),
+    "a target that is never measured": (lambda: train(stop=[Target("test/acuracy", 0.9)]), "test/acuracy.*[Dd]id you mean 'test/accuracy'"),
+    "resume without a folder": (lambda: atoll.simulate(Training(model=linear(64, 10)), ISLANDS, resume=True), "resume=True.*folder"),
     # programs and tasks
-    "a forgotten Mean": (lambda: run(forgets_mean), "Mean|Sum"),
-    "a task that gives nothing": (lambda: run(gives_nothing), "None"),
-    "a wrong key of the message": (lambda: run(asks_for_a_wrong_key), "'y'"),
-    "an object as a reply": (lambda: run(gives_an_object), "object"),
-    "sums of unlike shapes": (lambda: run(unlike), "a|b"),
-    "a total that nobody sent": (lambda: atoll.simulate(reads_a_wrong_total, {"a": 1.0}, engine="inline"), "'y'"),
-    "a party that is not there": (lambda: atoll.simulate(asks_a_stranger, {"a": 1.0}, engine="inline"), "nobody"),
-    "a lambda as a task": (lambda: atoll.simulate(forgets_the_message, {"a": 1.0}, engine="inline"), "lambda|task"),
-    "a program that is not async": (lambda: atoll.simulate(lambda fed: 1, {"a": 1.0}, engine="inline"), "async"),
-    "a job class, not a job": (lambda: atoll.simulate(Training, ISLANDS), "Training"),
-    "a step without params": (lambda: train(algorithm=NoFinish()), "params"),
+    "a forgotten Mean": (lambda: run(forgets_mean), r"'x': 'float'.*Mean\("),
+    "a task that gives nothing": (lambda: run(gives_nothing), "NoneType.*Mean"),
+    "a wrong key of the message": (lambda: run(asks_for_a_wrong_key), "'y'.*its message has x$"),
+    "an object as a reply": (lambda: run(gives_an_object), r"builtins\.object.*send numbers"),
+    "sums of unlike shapes": (lambda: run(unlike), r"'x'.*\(2,\) \(3,\).*same shapes"),
+    "a total that nobody sent": (lambda: atoll.simulate(reads_a_wrong_total, {"a": 1.0}, engine="inline"), "'y'.*use one of x"),
+    "a party that is not there": (lambda: atoll.simulate(asks_a_stranger, {"a": 1.0}, engine="inline"), "nobody.*fed.parties"),
+    "a lambda as a task": (lambda: atoll.simulate(forgets_the_message, {"a": 1.0}, engine="inline"), "lambda.*@atoll.task"),
+    "a program that is not async": (lambda: atoll.simulate(lambda fed: 1, {"a": 1.0}, engine="inline"), "is not async.*async def"),
+    "a job class, not a job": (lambda: atoll.simulate(Training, ISLANDS), "Training is a class"),
+    "a step without params": (lambda: train(algorithm=NoFinish()), "start returns parameters, and no 'params'.*NoFinish.start"),
     "a reply under another name": (lambda: train(algorithm=RenamesTheUpdate()), "fold found no 'update'.*delta"),
     "a reply without the client's state": (lambda: train(algorithm=ForgetsTheState()), "finish returns a dict.*return"),
-    "too small a quorum": (lambda: run(sums, quorum=5), "5"),
+    "too small a quorum": (lambda: run(sums, quorum=5), "2 of 2.*quorum of 5"),
+    # calls
+    "islands forgotten in the call": (lambda: atoll.simulate(Training(model=linear(64, 10))), "simulate.*missing.*'islands'"),
+    "rounds given to simulate": (lambda: atoll.simulate(Training(model=linear(64, 10)), ISLANDS, rounds=5), "rounds=5: simulate has no setting"),
+    "a misspelt keyword of simulate": (lambda: atoll.simulate(Training(model=linear(64, 10)), ISLANDS, engin="inline"), "[Dd]id you mean 'engine'"),
+    "text as a number of workers": (lambda: atoll.simulate(Training(model=linear(64, 10)), ISLANDS, workers="two"), "workers='two'.*whole number"),
+    "a number as a folder": (lambda: atoll.simulate(Training(model=linear(64, 10)), ISLANDS, folder=5), "folder=5"),
+    "text as a seed": (lambda: atoll.simulate(Training(model=linear(64, 10)), ISLANDS, seed="a"), "seed='a'.*simulate.*seed=0"),
+    "an engine that is none": (lambda: train(engine=5), "engine=5.*batched"),
+    "another library's word for clients": (lambda: iid(DATA, clients=5), "clients=5.*[Dd]id you mean 'parties'"),
+    "text as a parameter of a partition": (lambda: dirichlet(DATA, parties=3, alpha="0.5"), "alpha='0.5'.*use a number"),
+    "tables without a target": (lambda: atoll.data.from_dataframes({"a": None}), "missing.*'target'"),
+    "a model's other argument": (lambda: linear(in_features=64, out_features=10), "[Dd]id you mean 'features'"),
+    "a sweep without a folder": (lambda: atoll.sweep(Training(model=linear(64, 10)), ISLANDS), "missing.*'folder'"),
+    "another word for a weight": (lambda: Mean(1.0, weight=3), "weight=3.*[Dd]id you mean 'examples'"),
+    "a keyword that a request lacks": (lambda: run(sums, timeout=3), "timeout=3.*[Dd]id you mean 'deadline'"),
+    "text as a deadline": (lambda: run(sums, deadline="soon"), "deadline='soon'"),
+    "a number as an uplink": (lambda: run(sums, uplink=5), "uplink=5 is not a list of stages"),
+    "text in a sum": (lambda: run(text), r"'x' is Sum\('a'\).*text at a.*numbers"),
+    "nothing in a sum": (lambda: run(nothing), r"'x' is Sum\(None\)"),
+    "a weight below zero": (lambda: run(weighs_less_than_nothing), r"examples=-1.*0 or more"),
+    "a class for a model": (lambda: train(model=NeedsAWidth), r"model=NeedsAWidth needs arguments.*model=NeedsAWidth\(\.\.\.\)"),
+    "text for a model": (lambda: train(model="mlp"), "type str cannot be trained.*Training.model"),
+    "a float label under a classification loss": (
+        lambda: train(iid(Dataset({"x": X, "y": X[:, 0]}, task="regression"), parties=2), model=linear(3, 2, loss="cross_entropy")),
+        "'cross_entropy' needs whole-number labels, not float64.*encode|use",
+    ),
+    # results
+    "a metric by its name": (lambda: train().metrics["test/accuracy"], r"metrics\.column\('test/accuracy'\)"),
+    "an attribute that a result lacks": (lambda: train().accuracy, r"no 'accuracy'.*result\.metrics\.last"),
+    "a sweep of which nothing ran": (no_run_finished, "no run has a result: the model takes 63 features"),
 }  # fmt: skip
 
 
@@ -174,5 +235,52 @@ def test_a_mistake_gives_value_place_and_remedy(name: str) -> None:
     make, text = MISTAKES[name]
     with pytest.raises(AtollError, match=text) as caught:
         make()
+    assert caught.value.where, "no place"
+    assert caught.value.remedy, "no remedy"
+
+
+def test_the_table_is_long_enough() -> None:
+    assert len(MISTAKES) >= 80
+
+
+def entries() -> list[Any]:
+    """Every function and every class of parts that people call first."""
+    rooms = (
+        "",
+        ".data",
+        ".models",
+        ".devices",
+        ".privacy",
+        ".stages",
+        ".rounds",
+        ".learn.algorithms",
+        ".learn.selection",
+        ".learn.pacing",
+        ".learn.topology",
+    )
+    found = {}
+    for room in rooms:
+        package = importlib.import_module(f"atoll{room}")
+        for name in package.__all__:
+            one = getattr(package, name)
+            made = (
+                inspect.isclass(one) and issubclass(one, Checked | Aggregate | Dataset) and not inspect.isabstract(one)
+            )
+            if (inspect.isfunction(one) and one is not atoll.task) or made:
+                found[f"{package.__name__}.{name}"] = one
+    return [pytest.param(one, id=name) for name, one in found.items() if name not in NOT_CHECKED]
+
+
+NOT_CHECKED = {
+    # called by those who write a part, with what Atoll hands them
+    "atoll.learn.selection.unbiased_alphas", "atoll.learn.topology.check_matrix", "atoll.learn.topology.components",
+    "atoll.learn.topology.contraction", "atoll.learn.topology.metropolis", "atoll.rounds.each_round", "atoll.rounds.run_rounds",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("entry", entries())
+def test_a_keyword_that_an_entry_lacks_is_named(entry: Any) -> None:
+    with pytest.raises(AtollError, match=r"no_such_setting=7|no_such_setting") as caught:
+        entry(no_such_setting=7)
     assert caught.value.where, "no place"
     assert caught.value.remedy, "no remedy"

@@ -10,11 +10,11 @@ from typing import Any
 
 from .errors import ConfigError, nearest
 
-__all__ = ["lazy", "unknown"]
+__all__ = ["UnknownName", "lazy", "unknown"]
 
 
 class UnknownName(ConfigError, AttributeError):  # noqa: N818 - what Python calls an AttributeError
-    """A name that a package does not have."""
+    """A name that a package, or a result, does not have."""
 
 
 def unknown(package: str, name: str) -> UnknownName:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import functools
 import inspect
-import math
 from abc import ABCMeta
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from operator import index
 from typing import TYPE_CHECKING, Any
@@ -14,39 +13,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .errors import AtollError, CompositionError, ConfigError, nearest
+from .calls import KINDS, is_real, misfit, shown
+from .errors import AtollError, CompositionError, ConfigError
 
 __all__ = ["Checked", "is_real", "numbers", "pairs", "require_kinds", "require_parts", "whole_rows"]
-
-
-_MOST = 200  # maximum number of characters of a value in an error
-
-
-_ELSEWHERE = {
-    "learning_rate": "lr", "local_epochs": "epochs", "num_epochs": "epochs", "batchsize": "batch_size", "num_rounds": "rounds",
-    "n_rounds": "rounds", "strategy": "algorithm", "optimizer": "algorithm", "network": "model", "net": "model",
-    "server_learning_rate": "server_lr", "loss_fn": "loss", "criterion": "loss", "metrics": "evaluation", "num_clients": "parties",
-}  # fmt: skip
-"""Names that other frameworks use -> ours."""
-
-
-def _whole(value: Any) -> bool:
-    return isinstance(value, int | np.integer) and not isinstance(value, bool)
-
-
-def is_real(value: Any) -> bool:
-    """Whether a value is a number: not a Boolean, not text, not NaN."""
-    return _whole(value) or (isinstance(value, float | np.floating) and not math.isnan(value))
-
-
-_KINDS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
-    "int": (_whole, "a whole number"),
-    "float": (is_real, "a number"),
-    "bool": (lambda value: isinstance(value, bool | np.bool_), "True or False"),
-    "str": (lambda value: isinstance(value, str), "a word"),
-    "None": (lambda value: value is None, "None"),
-}
-"""Maps an annotation to a check and its description."""
 
 
 def require_kinds(part: Any) -> None:
@@ -58,9 +28,9 @@ def require_kinds(part: Any) -> None:
     own: Any = type(part)
     for name, kinds in _plain(own):
         value = getattr(part, name)
-        if not any(_KINDS[kind][0](value) for kind in kinds):
-            words = " or ".join(_KINDS[kind][1] for kind in kinds)
-            raise ConfigError(f"{name}={_shown(value)}", where=type(part).__name__, remedy=f"use {words}")
+        if not any(KINDS[kind][0](value) for kind in kinds):
+            words = " or ".join(KINDS[kind][1] for kind in kinds)
+            raise ConfigError(f"{name}={shown(value)}", where=type(part).__name__, remedy=f"use {words}")
 
 
 def require_parts(
@@ -110,7 +80,7 @@ def numbers(where: str, name: str, value: Any) -> NDArray[np.float64]:
     try:
         return np.array(value, dtype=np.float64)
     except (TypeError, ValueError):
-        raise ConfigError(f"{name}={_shown(value)}", where=where, remedy="use a number, or a list of numbers") from None
+        raise ConfigError(f"{name}={shown(value)}", where=where, remedy="use a number, or a list of numbers") from None
 
 
 def whole_rows(where: str, name: str, value: Any, remedy: str) -> tuple[tuple[int, ...], ...]:
@@ -122,7 +92,7 @@ def whole_rows(where: str, name: str, value: Any, remedy: str) -> tuple[tuple[in
     try:
         return tuple(tuple(index(i) for i in row) for row in value)
     except TypeError:
-        raise ConfigError(f"{name}={_shown(value)}", where=where, remedy=remedy) from None
+        raise ConfigError(f"{name}={shown(value)}", where=where, remedy=remedy) from None
 
 
 def pairs(where: str, name: str, value: Any) -> tuple[tuple[int, int], ...]:
@@ -134,21 +104,15 @@ def pairs(where: str, name: str, value: Any) -> tuple[tuple[int, int], ...]:
     remedy = "give pairs of whole numbers, such as [(0, 1), (1, 2)]"
     found = whole_rows(where, name, value, remedy)
     if any(len(row) != 2 for row in found):
-        raise ConfigError(f"{name}={_shown(value)}", where=where, remedy=remedy)
+        raise ConfigError(f"{name}={shown(value)}", where=where, remedy=remedy)
     return tuple((a, b) for a, b in found)
-
-
-def _shown(value: Any) -> str:
-    """The value, shortened: it may be a list of a million."""
-    text = repr(value)
-    return text if len(text) <= _MOST else text[: _MOST - 3] + "..."
 
 
 @functools.cache
 def _plain(kind: Any) -> list[tuple[str, list[str]]]:
     """The fields that a caller gives and whose annotation names only plain kinds."""
     found = {field.name: str(field.type).split(" | ") for field in fields(kind) if field.init}
-    return [(name, kinds) for name, kinds in found.items() if set(kinds) <= set(_KINDS)]
+    return [(name, kinds) for name, kinds in found.items() if set(kinds) <= set(KINDS)]
 
 
 class _Made(ABCMeta):
@@ -160,44 +124,18 @@ class _Made(ABCMeta):
             try:
                 return super().__call__(*given, **settings)
             except TypeError as error:
-                if cls.__init__ is object.__init__ or _binds(cls, given, settings):
-                    raise
-                raise _unfit(cls, settings, error) from None
+                signature = inspect.signature(cls.__init__)
+                try:
+                    signature.bind(None, *given, **settings)
+                except TypeError:
+                    if cls.__init__ is not object.__init__:
+                        raise misfit(signature, cls.__name__, settings, error) from None
+                raise
 
         @property
         def __signature__(cls) -> inspect.Signature:
             whole = inspect.signature(cls.__init__)
             return whole.replace(parameters=[*whole.parameters.values()][1:])
-
-
-def _binds(kind: Any, given: tuple[Any, ...], settings: Mapping[str, Any]) -> bool:
-    try:
-        inspect.signature(kind.__init__).bind(None, *given, **settings)
-    except TypeError:
-        return False
-    return True
-
-
-def _unfit(kind: Any, settings: Mapping[str, Any], error: TypeError) -> ConfigError:
-    """Name the first setting that does not exist, or else what is missing."""
-    takes = list(inspect.signature(kind.__init__).parameters)[1:]
-    name = kind.__name__
-    unknown = [given for given in settings if given not in takes]
-    if unknown:
-        first = unknown[0]
-        said = _nearest_setting(first, takes)
-        what = f"{first}={_shown(settings[first])}: {name} has no setting {first!r}.{said}"
-    else:
-        what = str(error).replace("__init__() ", "").replace(f"{name}.", f"{name}() ").replace("()  ", "() ")
-    return ConfigError(
-        what, where=name, remedy=f"its settings are {', '.join(takes)}" if takes else "it has no settings"
-    )
-
-
-def _nearest_setting(name: str, known: Sequence[str]) -> str:
-    """A hint, also for the names that other frameworks use."""
-    other = _ELSEWHERE.get(name)
-    return f" Did you mean {other!r}?" if other in known else nearest(name, known)
 
 
 class Checked(metaclass=_Made):

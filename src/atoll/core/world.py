@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -164,7 +164,9 @@ class World:
         journal = Journal(None if self.folder is None else self.folder / "journal.log")
         store = StateStore(self.folder, self.roster, self.state_memory)
         kept = None if self.folder is None or self.sealing == "virtual" else self.folder / "letters.log"
-        return Host(self.executor(vectorised=vectorised), store, self.ledger, journal, Receipts(kept))
+        return Host(
+            replace(self.executor(vectorised=vectorised), near=True), store, self.ledger, journal, Receipts(kept)
+        )
 
 
 def _noted(ledger: Ledger, kind: type[Event]) -> bool:

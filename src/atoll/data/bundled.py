@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from atoll.core.algebra.rng import Rng
+from atoll.core.calls import checked_call
 from atoll.core.extras import need
 
 from ._checks import Array
@@ -27,6 +28,7 @@ _OF_NUCLEI = (
 )
 
 
+@checked_call
 def digits(*, flat: bool = True, test: float = 0.2, seed: int | Rng = 0) -> Dataset:
     """Load 1,797 handwritten digits of 8 by 8 pixels, 10 classes; ``x`` is float32 in [0, 1].
 
@@ -53,6 +55,7 @@ def digits(*, flat: bool = True, test: float = 0.2, seed: int | Rng = 0) -> Data
     )
 
 
+@checked_call
 def iris(*, test: float = 0.2, seed: int | Rng = 0) -> Dataset:
     """Load 150 irises: 4 measures in cm, 3 species.
 
@@ -69,6 +72,7 @@ def iris(*, test: float = 0.2, seed: int | Rng = 0) -> Dataset:
     return _dataset("iris", x.astype(np.float32), y, "classification", citation, species, list(_FLOWER), test, seed)
 
 
+@checked_call
 def wine(*, test: float = 0.2, seed: int | Rng = 0) -> Dataset:
     """Load 178 wines: 13 chemical measures, 3 cultivars.
 
@@ -84,6 +88,7 @@ def wine(*, test: float = 0.2, seed: int | Rng = 0) -> Dataset:
     return _dataset("wine", x.astype(np.float32), y, "classification", citation, cultivars, list(_CHEMICAL), test, seed)
 
 
+@checked_call
 def breast_cancer(*, test: float = 0.2, seed: int | Rng = 0) -> Dataset:
     """Load 569 breast masses: 30 measures of cell nuclei, malignant (0) or benign (1).
 
@@ -101,6 +106,7 @@ def breast_cancer(*, test: float = 0.2, seed: int | Rng = 0) -> Dataset:
     return _dataset("breast_cancer", x.astype(np.float32), y, "binary", citation, labels, names, test, seed)
 
 
+@checked_call
 def diabetes(*, test: float = 0.2, seed: int | Rng = 0) -> Dataset:
     """Load 442 diabetes patients: 10 centred and scaled measures, the disease's progression after a year.
 
@@ -118,6 +124,7 @@ def diabetes(*, test: float = 0.2, seed: int | Rng = 0) -> Dataset:
     return _dataset("diabetes", raw.data.astype(np.float32), y, "regression", citation, [], names, test, seed)
 
 
+@checked_call
 def linnerud(*, test: float = 0.2, seed: int | Rng = 0) -> Dataset:
     """Load 20 men: 3 exercises, and as targets weight, waist and pulse, ``y`` of shape ``(rows, 3)``.
 

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from atoll.core.algebra.rng import Rng
+from atoll.core.calls import checked_call
 from atoll.core.errors import DataError, nearest
 
 from ._checks import Array, as_columns, check_labels, resolve_task
@@ -22,6 +23,7 @@ __all__ = ["Dataset", "Rows", "root"]
 Rows = slice | NDArray[np.int64]
 
 
+@checked_call
 class Dataset:
     """Immutable named columns: arrays that share their first dimension, the rows.
 

@@ -216,6 +216,10 @@ class Islands:
     def __len__(self) -> int:
         return len(self._ids)
 
+    def __getitem__(self, client: int | str) -> Shard:
+        """One client's data, by position or name; a position below zero counts from the end."""
+        return self.shard(client + len(self) if isinstance(client, int) and -len(self) <= client < 0 else client)
+
     def __iter__(self) -> Iterator[Shard]:
         return (self.shard(i) for i in range(len(self)))
 

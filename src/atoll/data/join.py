@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from atoll.core.calls import checked_call
 from atoll.core.errors import DataError
 
 from .coding import named, united
@@ -14,6 +15,7 @@ from .dataset import Dataset
 __all__ = ["concatenate"]
 
 
+@checked_call
 def concatenate(parts: Sequence[Dataset]) -> Dataset:
     """Concatenate data sets with the same columns; `About` and ``test`` are those of the first.
 

@@ -9,6 +9,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from atoll.core.calls import checked_call
 from atoll.core.errors import DataError
 
 from ._checks import Array
@@ -19,6 +20,7 @@ __all__ = ["hash_words", "scaled"]
 _WORD = re.compile(r"\w+(?:'\w+)?")
 
 
+@checked_call
 def scaled(dataset: Dataset, kind: Literal["minmax", "standard"] = "standard", *, target: bool = False) -> Dataset:
     """Scale each feature by the ranges of the training rows, and the test rows by the same ranges.
 
@@ -61,6 +63,7 @@ def _apply(dataset: Dataset, ranges: dict[str, tuple[NDArray[np.float64], NDArra
     return dataset.with_columns(changed)
 
 
+@checked_call
 def hash_words(
     dataset: Dataset, *, column: str = "text", length: int = 25, buckets: int = 10_000, seed: int = 0
 ) -> Dataset:

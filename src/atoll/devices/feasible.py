@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from atoll.core.calls import checked_call
 from atoll.core.errors import ConfigError
 from atoll.core.requests.cost import Plan
 from atoll.core.requests.party import Parties, Roster
@@ -17,6 +18,7 @@ from .fleet import Fleet
 __all__ = ["planned", "require_feasible"]
 
 
+@checked_call
 def planned(
     examples: float | Sequence[float] | NDArray[np.float64],
     *,
@@ -44,6 +46,7 @@ def planned(
     return Plan(f"plan/{turn}", down, up, now, 0, lambda: work, turn)
 
 
+@checked_call
 def require_feasible(
     fleet: Fleet, parties: Parties | int, plan: Plan, deadline: float, *, replies: int = 1
 ) -> NDArray[np.float64]:

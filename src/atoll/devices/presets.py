@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
+from atoll.core.calls import checked_call
 from atoll.core.errors import ConfigError, nearest
 
 from .compute import BatchRate, Cycles
@@ -32,6 +33,7 @@ def _known(task: str, studies: Mapping[str, Study], preset: str) -> Study:
     return studies[task]
 
 
+@checked_call
 def exponential(
     crash: Trait = 0.0,
     *,
@@ -72,6 +74,7 @@ _SAFA = {
 }
 
 
+@checked_call
 def safa(
     task: Literal["boston", "mnist", "kdd"] = "mnist",
     crash: Trait = 0.1,
@@ -124,6 +127,7 @@ def _straggling(mean: float, std: float) -> Normal:
     return Normal(mean, std, low=mean - 3.0 * std)
 
 
+@checked_call
 def mec(
     task: Literal["aerofoil", "mnist", "gas-turbine", "digits"] = "mnist",
     drop_out: Trait = 0.0,

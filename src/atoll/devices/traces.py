@@ -9,6 +9,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from atoll.core.calls import checked_call
 from atoll.core.errors import ConfigError
 from atoll.core.validation import Checked
 
@@ -185,6 +186,7 @@ class Recorded(Trace):
         return write_trace(Path(path), self.crashed, self.point, self.within)
 
 
+@checked_call
 def load_trace(path: str | Path, wrap: bool = False) -> Recorded:
     """Read a trace from a file.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -129,13 +130,29 @@ def adapt(model: Any, settings: LearnerSettings, data: Any, adapters: Mapping[st
         return adapt(_made(model), replace(settings, factory=model), data, known)
     raise ConfigError(
         f"a model of type {type(model).__name__} cannot be trained",
+        where="Training.model",
         remedy=f"give a model of one of {sorted(known)}, or an object with a `learner(settings, data)` method",
     )
 
 
 def _made(factory: Callable[[], Any]) -> Any:
-    """Return a template from a factory. PyTorch's global generator keeps its state (the real weights follow the run's seed)."""
+    """Return a template from a factory. PyTorch's global generator keeps its state (the real weights follow the run's seed).
+
+    Raises:
+        ConfigError: it is a class, or another function, that needs arguments.
+    """
     torch = sys.modules.get("torch")
+    try:
+        inspect.signature(factory).bind()
+    except ValueError:  # a function of C, whose signature Python does not know
+        pass
+    except TypeError as error:
+        name = getattr(factory, "__name__", type(factory).__name__)
+        raise ConfigError(
+            f"model={name} needs arguments: {error}",
+            where="Training.model",
+            remedy=f"give a model, as in model={name}(...), or a function without arguments that makes one",
+        ) from None
     if torch is None:
         return factory()
     with torch.random.fork_rng(devices=[]):

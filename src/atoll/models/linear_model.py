@@ -11,6 +11,7 @@ import numpy as np
 
 from atoll.core.algebra.rng import Rng
 from atoll.core.algebra.tree import Tree
+from atoll.core.calls import checked_call
 from atoll.core.capability import Capability
 from atoll.core.errors import ConfigError, DataError
 from atoll.core.requests.task import Task
@@ -61,6 +62,7 @@ class Linear:
         return made
 
 
+@checked_call
 def linear(features: int, outputs: int, loss: str = "auto", l2: float = 0.0) -> Linear:
     """Return a linear model in NumPy: softmax, least-squares or hinge loss. Needs no PyTorch."""
     return Linear(features, outputs, loss, l2)

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from atoll.core.calls import checked_call
 from atoll.core.errors import ConfigError, MissingExtraError
 from atoll.learn.checks import require_count
 
@@ -27,6 +28,7 @@ def _nn() -> Any:
     return nn
 
 
+@checked_call
 def logistic(features: int, classes: int) -> Callable[[], nn.Module]:
     """Return multinomial logistic regression in PyTorch, ``softmax(x W + b)``."""
     require_count("logistic", features=features, classes=classes)
@@ -38,6 +40,7 @@ def logistic(features: int, classes: int) -> Callable[[], nn.Module]:
     return make
 
 
+@checked_call
 def mlp(features: int, outputs: int, hidden: Sequence[int] = (64,)) -> Callable[[], nn.Module]:
     """Return a multilayer perceptron with ReLU.
 
@@ -59,6 +62,7 @@ def mlp(features: int, outputs: int, hidden: Sequence[int] = (64,)) -> Callable[
     return make
 
 
+@checked_call
 def cnn(
     shape: tuple[int, int, int], outputs: int, channels: Sequence[int] = (32, 64), dense: int = 128
 ) -> Callable[[], nn.Module]:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from atoll.core.calls import checked_call
 from atoll.core.errors import ConfigError
 from atoll.core.event import (
     Event,
@@ -130,6 +131,7 @@ class LossTally:
         return max((loss.epsilon(delta, method) for loss in {self.of(name) for name in self.losses}), default=0.0)
 
 
+@checked_call
 def spent(ledger: Iterable[Mapping[str, Any]], delta: float, method: str = "exact") -> dict[str, float]:
     """Epsilon of each party in a ledger at ``delta``."""
     tally = LossTally(ledger).update()

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from atoll.core.calls import checked_call
 from atoll.core.errors import ConfigError
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
 ]
 
 
+@checked_call
 def cost(releases: float, sensitivity: float, sigma: float) -> float:
     """``r = M D^2 / sigma^2`` of ``M`` releases.
 
@@ -47,12 +49,14 @@ def cost(releases: float, sensitivity: float, sigma: float) -> float:
     return releases * (sensitivity / sigma) ** 2
 
 
+@checked_call
 def moments_epsilon(r: float, delta: float) -> float:
     """The moments bound ``epsilon(delta)`` at a total cost ``r``."""
     _check(r, delta=delta)
     return r / 2 + 2 * math.sqrt(r / 2 * math.log(1 / delta))
 
 
+@checked_call
 def moments_delta(r: float, epsilon: float) -> float:
     """The moments bound ``delta(epsilon)`` at a total cost ``r``; 1 (no guarantee) below ``epsilon = r/2``."""
     _check(r, epsilon=epsilon)
@@ -61,6 +65,7 @@ def moments_delta(r: float, epsilon: float) -> float:
     return math.exp(-((epsilon - r / 2) ** 2) / (2 * r)) if epsilon > r / 2 else 1.0
 
 
+@checked_call
 def moments_sigma(epsilon: float, delta: float, releases: float, sensitivity: float) -> float:
     """The smallest noise whose moments bound keeps a budget: ``D sqrt(M / (2a))``, ``a = (sqrt(ln(1/delta) + epsilon) - sqrt(ln(1/delta)))^2``."""
     _budget(epsilon, delta, releases, sensitivity)
@@ -70,6 +75,7 @@ def moments_sigma(epsilon: float, delta: float, releases: float, sensitivity: fl
     return sensitivity * math.sqrt(releases / (2 * a))
 
 
+@checked_call
 def exact_delta(r: float, epsilon: float) -> float:
     """The smallest ``delta`` at ``epsilon`` of Gaussian releases of total cost ``r``."""
     _check(r, epsilon=epsilon)
@@ -80,6 +86,7 @@ def exact_delta(r: float, epsilon: float) -> float:
     return max(0.0, -math.exp(above) * math.expm1(min(0.0, below - above)))
 
 
+@checked_call
 def exact_epsilon(r: float, delta: float) -> float:
     """The smallest ``epsilon`` at ``delta`` of Gaussian releases of total cost ``r``."""
     _check(r, delta=delta)
@@ -89,6 +96,7 @@ def exact_epsilon(r: float, delta: float) -> float:
     return _bisect(lambda epsilon: exact_delta(r, epsilon) <= delta, 0.0, moments_epsilon(r, delta))
 
 
+@checked_call
 def exact_sigma(epsilon: float, delta: float, releases: float, sensitivity: float) -> float:
     """The smallest noise that keeps a budget over ``releases`` Gaussian releases."""
     _budget(epsilon, delta, releases, sensitivity)

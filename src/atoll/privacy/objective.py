@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 
+from atoll.core.calls import checked_call
 from atoll.core.errors import ConfigError
 
 __all__ = ["LOGISTIC", "objective_alpha", "objective_epsilon"]
@@ -21,6 +22,7 @@ LOGISTIC = (1.0, 0.25)
 """``(u1, u2)`` of ``f(t) = ln(1 + e^-t)``."""
 
 
+@checked_call
 def objective_epsilon(
     examples: int,
     alpha: float,
@@ -50,6 +52,7 @@ def objective_epsilon(
     return releases * (2.0 / examples) * (u1 * radius * alpha + 1.4 * u2 * radius**2 / mu)
 
 
+@checked_call
 def objective_alpha(
     epsilon: float,
     examples: int,

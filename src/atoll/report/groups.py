@@ -167,6 +167,13 @@ def main_metric(groups: Sequence[Group], wanted: str | None = None) -> str:
                 remedy=f"use one of {', '.join(metrics) or 'those that were measured'}",
             )
         return wanted
+    failed = [one.error for group in groups for _, one in group.runs.values() if one.error]
+    if not facts and failed:
+        raise ConfigError(
+            f"no run has a result: {failed[0]['what']}",
+            where=failed[0].get("where") or "compare",
+            remedy=failed[0].get("remedy") or "look at log.jsonl in the folder of a run",
+        )
     found = [name for name in (*_MAIN, *metrics) if name in shared]
     if not found:
         raise ConfigError("no metric is in every run", where="compare", remedy="evaluate the runs, or name a metric")

@@ -52,10 +52,16 @@ def require_watched(job: Repeated, history: History) -> None:
     for where, name in [*rules, (f"{kind}.keep_best", job.keep_best)]:
         if name is not None and name not in history[-1] and name not in history.names:  # usually the last row is enough
             known = [one for one in history.names if isinstance(history[-1].get(one), float)]
+            untested = name.startswith("test/") and not any(one.startswith("test/") for one in known)
+            what = f"metric {name!r} is not measured in this training"
             raise ConfigError(
-                f"metric {name!r} is not measured in this training.{nearest(name, known)}",
+                f"{what}: there are no test rows, or they are not evaluated"
+                if untested
+                else f"{what}.{nearest(name, known)}",
                 where=where,
-                remedy=f"use one of {', '.join(known)}",
+                remedy="give the islands test rows: islands.with_test(rows)"
+                if untested
+                else f"use one of {', '.join(known)}",
             )
 
 

@@ -35,6 +35,13 @@ class History(Sequence[dict[str, Any]]):
         return len(self.rows)
 
     def __getitem__(self, i: Any) -> Any:
+        if isinstance(i, str):
+            self.column(i)
+            raise ConfigError(
+                f"metrics[{i!r}]: the records are a list, a row a round",
+                where="History",
+                remedy=f"use metrics.column({i!r}), metrics.last({i!r}) or metrics[-1][{i!r}]",
+            )
         return self.rows[i]
 
     def __iter__(self) -> Iterator[dict[str, Any]]:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from atoll.core.calls import checked_call
 from atoll.core.errors import ConfigError, nearest
 from atoll.core.job import Job
 from atoll.runs.folder import RunFolder
@@ -20,6 +21,7 @@ from .variants import combinations, label_of, require_new, seeds_of
 __all__ = ["sweep"]
 
 
+@checked_call
 def sweep(
     job: Job | Mapping[str, Job],
     islands: Any,

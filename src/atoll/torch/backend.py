@@ -28,6 +28,7 @@ def device_of(name: str) -> torch.device:
     if kind not in _DEVICES or (number and not number.isdigit()):
         raise ConfigError(
             f"device={name!r} is not known.{nearest(kind, _DEVICES)}",
+            where="Training.device",
             remedy="use 'cpu', 'cuda', 'cuda:1', 'mps' or 'auto'",
         )
     present = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
@@ -36,6 +37,7 @@ def device_of(name: str) -> torch.device:
     if not present[kind]:
         raise ConfigError(
             f"device={name!r} is not available to PyTorch {torch.__version__} on this machine",
+            where="Training.device",
             remedy="use device='cpu' or 'auto', or install a PyTorch build and a driver for it",
         )
     if kind == "cuda" and number and int(number) >= torch.cuda.device_count():

@@ -18,7 +18,7 @@ from atoll.core.errors import ConfigError, DataError
 from atoll.core.requests.task import Task, Workload
 from atoll.learn.algorithm import LocalWork
 from atoll.learn.capabilities import TRAINING
-from atoll.learn.local.finished import finished
+from atoll.learn.local.finished import finished, started
 from atoll.learn.local.loss_signature import LossSignature
 from atoll.learn.local.opaque import epochs_done
 from atoll.learn.local.partial import asked_epochs, coming_epochs, whole_times
@@ -132,7 +132,7 @@ class _CustomLearner(Reporting):
     def _train(self, island: Island, message: Tree) -> dict[str, Aggregate]:
         broadcast = message["broadcast"]
         client = self.algorithm.client_init(broadcast["params"]) if island.state is None else island.state
-        local = self.algorithm.start(broadcast, client)
+        local = started(self.algorithm, broadcast, client)
         given = {**local["params"], **broadcast.get("buffers", {})}
         asked, n = self._asked(message), float(len(island.data))
         received = {**broadcast["params"], **broadcast.get("buffers", {})}

@@ -65,6 +65,7 @@ class FunctionalModule:
         if not self.names:
             raise DataError(
                 f"the model {self.title} has no trainable parameters",
+                where="Training.model",
                 remedy="set requires_grad=True on the parameters to train",
             )
         self.buffer_names = list(buffers_of(module))

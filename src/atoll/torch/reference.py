@@ -13,7 +13,7 @@ from atoll.core.algebra.aggregate import Aggregate
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import DataError
 from atoll.learn.algorithm import LocalWork
-from atoll.learn.local.finished import finished
+from atoll.learn.local.finished import finished, started
 from atoll.learn.local.partial import quota
 from atoll.learn.local.update import batch_rows
 
@@ -81,7 +81,7 @@ def train_one(
     examples = len(columns["y"])
     batches = batch_rows(quota(algorithm, epochs), examples, key)
     seeds = torch.from_numpy(step_seeds(np.array([key], np.uint64), np.arange(len(batches)))[0]).to(network.device)
-    local = algorithm.start(sent, private)
+    local = started(algorithm, sent, private)
     losses: list[float] = []
     # All other random draws of the model come from a generator with a keyed seed; the global one is restored.
     with torch.random.fork_rng(devices=[]):

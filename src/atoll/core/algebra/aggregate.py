@@ -34,6 +34,7 @@ from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 
+from ..calls import checked_call
 from ..errors import AtollError, CompositionError, ConfigError, MessageError
 from . import tree as T
 
@@ -186,6 +187,7 @@ def _times(leaf: Any, weights: np.ndarray) -> Any:
     return leaf * torch.as_tensor(weights, dtype=leaf.dtype, device=leaf.device).reshape(shape)
 
 
+@checked_call
 @dataclass(frozen=True)
 class Mean(Aggregate):
     """A weighted mean: ``sum_k w_k value_k / sum_k w_k``, usually weighted by examples."""
@@ -203,6 +205,7 @@ class Mean(Aggregate):
         return T.scale(self.value, float(self.examples))  # a NumPy scalar would widen float32 leaves
 
 
+@checked_call
 @dataclass(frozen=True)
 class Sum(Aggregate):
     """A plain sum over clients."""
@@ -210,6 +213,7 @@ class Sum(Aggregate):
     kind: ClassVar[str] = "sum"
 
 
+@checked_call
 @dataclass(frozen=True)
 class Vote(Aggregate):
     """A majority vote on the sign of each entry."""
@@ -221,6 +225,7 @@ class Vote(Aggregate):
         return T.sign(self.value)
 
 
+@checked_call
 @dataclass(frozen=True)
 class Parts(Aggregate):
     """Single replies, for a fold that must see each of them; a secure reducer refuses them."""

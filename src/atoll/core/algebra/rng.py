@@ -163,7 +163,7 @@ class Rng:
             ConfigError: the seed is not a whole number.
         """
         if not isinstance(seed, int | np.integer):
-            raise ConfigError(f"seed={seed!r}", remedy="use a whole number, such as seed=0")
+            raise ConfigError(f"seed={seed!r}", where="Rng", remedy="use a whole number, such as seed=0")
         return cls(hash64("atoll", int(seed)))
 
     def child(self, *path: str | int) -> Rng:

@@ -69,6 +69,7 @@ class Executor:
         secret_seed: seed of the islands' secrets in a reproducible simulation; ``None`` uses the system's entropy.
         sealing: seals and opens the letters of the parties here.
         named: results that stay at the parties here.
+        near: whether tasks run in the program's own process.
     """
 
     roster: Roster
@@ -78,6 +79,7 @@ class Executor:
     secret_seed: int | None = None
     sealing: Sealing = field(default_factory=VirtualSealing)
     named: NamedResults = field(default_factory=NamedResults)
+    near: bool = False
 
     def data(self, position: int) -> Any:
         """The data of a party."""
@@ -381,7 +383,7 @@ class Executor:
             inner = where if error.where is None else f"{error.where}; {where}"
             return type(error)(error.what, where=inner, remedy=error.remedy)
         shown = ", ".join(f"{k}={v!r}" for k, v in request.task.args.items())
-        what, remedy = _reason(error, at)
+        what, remedy = _reason(error, at, request.message, inline=self.near and not self.vectorised)
         wrapped = TaskError(
             what,
             where=f"task {request.task.name}({shown}), request {where}, message {sketch(request.message)}",
@@ -474,7 +476,7 @@ class _Inner:
         return made.totals
 
 
-def _reason(error: Exception | SystemExit, at: str) -> tuple[str, str]:
+def _reason(error: Exception | SystemExit, at: str, message: Any, *, inline: bool) -> tuple[str, str]:
     """The meaning of an error in a task, and the remedy."""
     if isinstance(error, SystemExit):
         code = "" if error.code is None else repr(error.code)
@@ -492,5 +494,9 @@ def _reason(error: Exception | SystemExit, at: str) -> tuple[str, str]:
             f"the task imports {error.name}, which is not installed",
             f"install {module!r} where {at} computes; {mine}",
         )
-    inline = "in a simulation engine='inline' runs it in your process, where a debugger can stop"
-    return f"{type(error).__name__}: {error}", f"fix the task; {inline}"
+    remedy = "fix the task"
+    if isinstance(error, KeyError) and isinstance(message, Mapping) and error.args and error.args[0] not in message:
+        remedy += f"; its message has {', '.join(map(str, message)) or 'no entries'}"
+    if not inline:
+        remedy += "; in a simulation engine='inline' runs it in your process, where a debugger can stop"
+    return f"{type(error).__name__}: {error}", remedy

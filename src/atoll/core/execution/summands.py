@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .. import message as M
+from ..algebra import tree as T
 from ..algebra.aggregate import Aggregate, Totals, kept_apart
 from ..algebra.rng import Rng
 from ..errors import MessageError
@@ -109,6 +110,8 @@ def aggregates_of(value: Any, task: str, party: str) -> dict[str, Aggregate]:
         MessageError: it is not a dict of aggregates.
     """
     if isinstance(value, dict) and value and all(isinstance(v, Aggregate) for v in value.values()):
+        for name, aggregate in value.items():
+            _require_numbers(name, aggregate, f"task {task} at {party}")
         return value
     shown = {k: type(v).__name__ for k, v in value.items()} if isinstance(value, dict) else type(value).__name__
     raise MessageError(
@@ -116,3 +119,21 @@ def aggregates_of(value: Any, task: str, party: str) -> dict[str, Aggregate]:
         where=f"task {task} at {party}",
         remedy='return for example {"update": Mean(value, examples=n)}',
     )
+
+
+def _require_numbers(name: str, aggregate: Aggregate, where: str) -> None:
+    """Refuse text, ``None`` and a weight below zero.
+
+    Raises:
+        MessageError: names the value.
+    """
+    kind = type(aggregate).__name__
+    for leaf in T.leaves(aggregate.value):
+        if leaf is None or isinstance(leaf, str):
+            raise MessageError(
+                f"{name!r} is {kind}({leaf!r})", where=where, remedy="give numbers, arrays, or dicts and lists of them"
+            )
+    if not np.ndim(aggregate.weight) and aggregate.weight < 0:
+        raise MessageError(
+            f"{name!r} is {kind}(..., examples={aggregate.weight!r})", where=where, remedy="give a weight of 0 or more"
+        )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..algebra.tree import Tree
+from ..calls import checked_call
 from ..requests.party import Parties, Party
 from ..requests.request import Mailboxes, Reply, Request
 from ..requests.results import Accept, Exchanged, Late, Replies, Terms
@@ -27,6 +28,7 @@ __all__ = ["Dialogue"]
 class Dialogue(Scope):
     """The verbs that return replies; see ``Federation``."""
 
+    @checked_call
     async def ask_all(
         self,
         parties: Parties,
@@ -50,6 +52,7 @@ class Dialogue(Scope):
         terms = Terms(deadline, quorum, accept, late, down, up)
         return await self._ask(parties, self._request(task, message, at), terms)
 
+    @checked_call
     async def ask(self, party: Party | str, task: Task, message: Tree = None, **terms: Any) -> Any:
         """Ask one party; return its reply."""
         return (await self.ask_all(self._one(party), task, message, **terms)).values[0]
@@ -85,6 +88,7 @@ class Dialogue(Scope):
     def _took(self, replies: list[Reply]) -> None:
         """Process replies that have arrived, usable or not."""
 
+    @checked_call
     async def exchange(
         self,
         parties: Parties,
@@ -121,6 +125,7 @@ class Dialogue(Scope):
         request = self._request(task, message, at, mail=mail)
         return await self._ask(parties, request, Terms(deadline, quorum, accept, late, down, up))
 
+    @checked_call
     async def relay(self, parties: Parties, task: Task, message: Tree = None, *, at: Any = None, **terms: Any) -> Any:
         """A sequential pass: each party's reply is the next party's message; return the last reply."""
         for i in range(len(parties)):

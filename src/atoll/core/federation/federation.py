@@ -13,6 +13,7 @@ import numpy as np
 
 from .. import message as M
 from ..algebra.tree import Tree
+from ..calls import checked_call
 from ..requests.chain import Chain
 from ..requests.party import Parties, Party
 from ..requests.request import Request
@@ -61,6 +62,7 @@ class Federation(Dialogue, Sums):
         written: number of records in the last checkpoint, and their segments.
     """
 
+    @checked_call
     async def sum(
         self,
         parties: Parties,

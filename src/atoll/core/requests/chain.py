@@ -76,6 +76,12 @@ class Chain:
     def __init__(
         self, stages: Sequence[Stage] = (), place: str = "", *, replies: int = 1, hidden: bool = False
     ) -> None:
+        if not isinstance(stages, Sequence) or not all(isinstance(stage, Stage) for stage in stages):
+            raise CompositionError(
+                f"uplink={stages!r} is not a list of stages",
+                where="a request",
+                remedy="use for example uplink=[Clip(1.0)]",
+            )
         self.stages = tuple(stages)
         self.place = place
         self.replies = replies

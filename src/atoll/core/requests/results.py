@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+from ..calls import is_real
 from ..errors import ConfigError, nearest
 from ..time.deadline import Deadline
 from ..time.quota import Share
@@ -67,8 +68,10 @@ class Terms:
     up: int | Callable[[], int] | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.deadline, Deadline | None) and not self.deadline > 0:
-            raise ConfigError(f"deadline={self.deadline} seconds", remedy="use a positive number, or None")
+        if not isinstance(self.deadline, Deadline | None) and not (is_real(self.deadline) and self.deadline > 0):
+            raise ConfigError(
+                f"deadline={self.deadline!r} seconds", where="a request", remedy="use a positive number, or None"
+            )
         if self.quorum < 0:
             raise ConfigError(f"quorum={self.quorum}", remedy="use a whole number of at least 0")
         if isinstance(self.accept, int) and self.accept < max(1, self.quorum):

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atoll.core.algebra.rng import Rng
+from atoll.core.calls import checked_call
 from atoll.core.errors import DataError, nearest
 
 from .._cache import ByteCache
@@ -29,6 +30,7 @@ _CACHE_BYTES = 64 << 20
 _MOST = 255  # the codes are bytes
 
 
+@checked_call
 def corrupt(
     islands: Islands, groups: Mapping[str | Corruption, float], *, seed: int | Rng = 0, cache_bytes: int = _CACHE_BYTES
 ) -> Islands:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from atoll.core.calls import checked_call
 from atoll.core.errors import DataError
 
 from ..dataset import Dataset
@@ -19,6 +20,7 @@ _CIFAR = "Krizhevsky: Learning multiple layers of features from tiny images, 200
 _CIFAR_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
 
+@checked_call
 def mnist(*, scale: bool = True, flat: bool = False, folder: Folder = None) -> Dataset:
     """Load MNIST: 60,000 digits to train and 10,000 to test, ``x (rows, 1, 28, 28)``.
 
@@ -40,6 +42,7 @@ def mnist(*, scale: bool = True, flat: bool = False, folder: Folder = None) -> D
     return parts[0].with_test(parts[1])
 
 
+@checked_call
 def qmnist_writers(*, scale: bool = True, flat: bool = False, folder: Folder = None) -> Dataset:
     """Load MNIST with a column ``writer``: the person who wrote the digit. Pass it to `natural` to get one client per writer.
 
@@ -70,6 +73,7 @@ def qmnist_writers(*, scale: bool = True, flat: bool = False, folder: Folder = N
     return parts[0].with_test(parts[1])
 
 
+@checked_call
 def cifar10_subset(*, scale: bool = True, flat: bool = False, holdout: bool = False, folder: Folder = None) -> Dataset:
     """Load part of CIFAR-10: 10,000 images to train (1,000 per class) and 1,000 to test, ``x (rows, 3, 32, 32)``.
 

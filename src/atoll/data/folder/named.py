@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
+from atoll.core.calls import checked_call
 from atoll.core.errors import DataError, nearest
 
 from .. import bundled
@@ -19,6 +21,7 @@ _FOLDER: dict[str, Callable[..., Dataset]] = {
 }
 
 
+@checked_call
 def available() -> dict[str, str]:
     """Map each name that `open` knows to a line on the data set; those in a folder need ``ATOLL_DATA``."""
     return {name: str(load.__doc__).partition("\n")[0] for name, load in sorted((_BUNDLED | _FOLDER).items())}
@@ -39,7 +42,7 @@ def open(name: str, **options: Any) -> Dataset:  # noqa: A001 - read as atoll.da
         raise DataError(
             f"no data set {name!r}.{nearest(str(name), loaders)}", remedy=f"choose one of {', '.join(sorted(loaders))}"
         )
-    known = loaders[name].__kwdefaults__ or {}
+    known = inspect.unwrap(loaders[name]).__kwdefaults__ or {}
     for option in options:
         if option not in known:
             raise DataError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from atoll.core.calls import checked_call
 from atoll.core.errors import DataError
 
 from ..dataset import Dataset
@@ -17,6 +18,7 @@ _VERTICAL = {"breast": ("y", "binary"), "default_credit": ("y", "binary"), "moto
 _CROWDS = ("bluebirds", "dog", "ducks", "emotion_numeric", "snow_rte", "snow_temp", "weather_sentiment")
 
 
+@checked_call
 def fate_vertical(name: str, *, folder: Folder = None) -> tuple[Dataset, Dataset]:
     """Load one of FATE's vertical examples as (guest, host): the guest has the target, both have a column ``id``.
 
@@ -49,6 +51,7 @@ def fate_vertical(name: str, *, folder: Folder = None) -> tuple[Dataset, Dataset
     return parts[0], parts[1]
 
 
+@checked_call
 def crowd_labels(name: str, *, folder: Folder = None) -> tuple[Dataset, Dataset]:
     """Load crowd labels as (labels, truth): columns ``task``, ``worker``, ``label``, and ``task``, ``truth``.
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from atoll.core.calls import checked_call
 from atoll.core.errors import DataError
 
 from ..dataset import Dataset
@@ -17,6 +18,7 @@ from ._place import Folder, divided, locate
 __all__ = ["airfoil", "boston_housing", "celeba_attributes", "gas_turbine", "kddcup99_tcp", "movielens_100k"]
 
 
+@checked_call
 def airfoil(*, test: float = 0.2, seed: int | None = 0, folder: Folder = None) -> Dataset:
     """Load the airfoil self-noise: 1,503 rows, 5 features, the target in dB.
 
@@ -35,6 +37,7 @@ def airfoil(*, test: float = 0.2, seed: int | None = 0, folder: Folder = None) -
     return divided(read_csv(path, target="spl_db", name="airfoil", citation=citation), test, seed)
 
 
+@checked_call
 def boston_housing(
     *, test: float = 0.3, seed: int | None = 0, drop: Sequence[str] = (), folder: Folder = None
 ) -> Dataset:
@@ -58,6 +61,7 @@ def boston_housing(
     return divided(whole, test, seed)
 
 
+@checked_call
 def kddcup99_tcp(*, test: float = 0.3, seed: int | None = 0, folder: Folder = None) -> Dataset:
     """Load KDD Cup 1999, TCP connections as SAFA filters them: 186,479 rows, 35 features, -1 normal / +1 attack.
 
@@ -79,6 +83,7 @@ def kddcup99_tcp(*, test: float = 0.3, seed: int | None = 0, folder: Folder = No
     return divided(whole, test, seed)
 
 
+@checked_call
 def gas_turbine(
     *, targets: Sequence[str] = ("CO", "NOX"), test: float = 0.3, seed: int | None = 0, folder: Folder = None
 ) -> Dataset:
@@ -108,6 +113,7 @@ def gas_turbine(
     return divided(concatenate(parts), test, seed)
 
 
+@checked_call
 def celeba_attributes(*, target: str = "Smiling", folder: Folder = None) -> Dataset:
     """Load CelebA's attributes, without the images: 39 binary features, one attribute as target, column ``identity``.
 
@@ -139,6 +145,7 @@ def celeba_attributes(*, target: str = "Smiling", folder: Folder = None) -> Data
     return whole.take(slice(0, train)).with_test(whole.take(slice(train, len(whole))))
 
 
+@checked_call
 def movielens_100k(*, folder: Folder = None) -> Dataset:
     """Load MovieLens 100K: ``x (100000, 2)`` of user and item numbers from 0, ratings 1 to 5, ``user``, ``time``.
 

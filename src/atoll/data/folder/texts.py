@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from atoll.core.calls import checked_call
+
 from ..dataset import Dataset
 from ..readers.csv import read_csv
 from ._place import Folder, divided, locate
@@ -9,6 +11,7 @@ from ._place import Folder, divided, locate
 __all__ = ["airline_tweets", "sentiment140"]
 
 
+@checked_call
 def airline_tweets(*, test: float = 0.2, seed: int | None = 0, folder: Folder = None) -> Dataset:
     """Load 14,640 tweets on six airlines: columns ``text``, ``airline``, ``user`` and 3 classes of sentiment.
 
@@ -35,6 +38,7 @@ def airline_tweets(*, test: float = 0.2, seed: int | None = 0, folder: Folder = 
     return divided(_renamed(whole), test, seed)
 
 
+@checked_call
 def sentiment140(*, test: float = 0.2, seed: int | None = 0, folder: Folder = None) -> Dataset:
     """Load 19,999 tweets of Sentiment140: columns ``text``, ``user``; ``y`` is 1 for positive.
 

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atoll.core.algebra.rng import Rng
+from atoll.core.calls import checked_call
 from atoll.core.errors import DataError
 
 from ..about import About
@@ -36,6 +37,7 @@ class _Make:
         return Dataset._of({"x": x, "y": logits.argmax(axis=1)}, None, self.examples, self.about)
 
 
+@checked_call
 def linear(
     parties: int,
     *,

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atoll.core.algebra.rng import Rng
+from atoll.core.calls import checked_call
 from atoll.core.errors import DataError
 
 from ..about import About
@@ -50,6 +51,7 @@ class _Make:
         return Dataset._of({"x": x.astype(np.float32), "y": y}, None, n, self.about)
 
 
+@checked_call
 def synthetic(
     alpha: float = 0.0,
     beta: float = 0.0,
@@ -94,6 +96,7 @@ def synthetic(
     return _population(f"Syn({alpha:g},{beta:g})", parties, dims, classes, stds, False, sizes, root(seed))
 
 
+@checked_call
 def synthetic_iid(
     *,
     parties: int = 30,

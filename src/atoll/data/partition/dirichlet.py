@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atoll.core.algebra.rng import Rng
+from atoll.core.calls import checked_call
 from atoll.core.errors import DataError
 
 from ..dataset import Dataset, root
@@ -17,6 +18,7 @@ _SWEEPS = 50
 _TINY = 1e-300  # a class or a client without rows
 
 
+@checked_call
 def dirichlet(
     dataset: Dataset,
     *,

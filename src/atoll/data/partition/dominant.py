@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from atoll.core.algebra.rng import Rng
+from atoll.core.calls import checked_call
 from atoll.core.errors import DataError
 
 from ..dataset import Dataset, root
@@ -12,6 +13,7 @@ from ..islands import Islands
 from ._rows import check_between, check_parties, check_sizes, class_codes, rows_by_class
 
 
+@checked_call
 def dominant_class(
     dataset: Dataset,
     *,

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atoll.core.algebra.rng import Rng
+from atoll.core.calls import checked_call
 from atoll.core.errors import DataError
 
 from ..dataset import Dataset, root
@@ -13,6 +14,7 @@ from ..islands import Islands
 from ._rows import Counts, check_between, check_parties, check_sizes, even
 
 
+@checked_call
 def feature_skew(
     dataset: Dataset,
     *,

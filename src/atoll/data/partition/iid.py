@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from atoll.core.algebra.rng import Rng
+from atoll.core.calls import checked_call
 
 from ..dataset import Dataset, root
 from ..islands import Islands
 from ._rows import check_parties, check_sizes, consecutive, even
 
 
+@checked_call
 def iid(
     dataset: Dataset, *, parties: int, seed: int | Rng = 0, min_size: int = 1, allow_empty: bool = False
 ) -> Islands:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from atoll.core.algebra.rng import Rng
+from atoll.core.calls import checked_call
 from atoll.core.errors import DataError
 
 from ..dataset import Dataset, root
@@ -12,6 +13,7 @@ from ..islands import Islands
 from ._rows import Counts, check_parties, check_sizes, class_codes, even, rows_by_class
 
 
+@checked_call
 def shards(
     dataset: Dataset,
     *,
@@ -54,6 +56,7 @@ def shards(
     return Islands.from_owner(dataset, owner, parties, scheme=scheme)
 
 
+@checked_call
 def classes_per_client(
     dataset: Dataset,
     *,

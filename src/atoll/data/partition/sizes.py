@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atoll.core.algebra.rng import Rng
+from atoll.core.calls import checked_call
 from atoll.core.errors import DataError
 
 from ..dataset import Dataset, root
@@ -16,6 +17,7 @@ from .dirichlet import draw
 _TRIES = 100
 
 
+@checked_call
 def quantity_skew(
     dataset: Dataset,
     *,
@@ -78,6 +80,7 @@ def _shares(
     return np.arange(1.0, parties + 1.0)[rng.permutation(parties)] ** -power
 
 
+@checked_call
 def gaussian_sizes(
     dataset: Dataset,
     *,

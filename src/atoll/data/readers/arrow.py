@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from atoll.core.calls import checked_call
 from atoll.core.errors import DataError
 from atoll.core.extras import need
 
@@ -19,6 +20,7 @@ from .table import from_table
 __all__ = ["columns_of_parquet", "from_arrow", "read_parquet", "table_of_parquet"]
 
 
+@checked_call
 def read_parquet(
     path: str | Path,
     *,
@@ -81,6 +83,7 @@ def _read(reader: str, path: str | Path) -> Any:
         raise DataError(f"not a readable Parquet file: {error}", where=path.name, remedy="write it again") from error
 
 
+@checked_call
 def from_arrow(table: Any, *, target: str | Sequence[str] | None, name: str = "arrow", **options: Any) -> Dataset:
     """Make a data set of a ``pyarrow.Table``; dictionary-encoded columns count as text.
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from atoll.core.calls import checked_call
 from atoll.core.errors import DataError
 
 from .._checks import Array
@@ -21,6 +22,7 @@ from .table import _MISSING, from_table
 __all__ = ["read_csv", "table_of_csv"]
 
 
+@checked_call
 def read_csv(
     path: str | Path,
     *,

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from atoll.core.calls import checked_call
 from atoll.core.errors import DataError, nearest
 
 from .._checks import Array
@@ -15,6 +16,7 @@ from ..dataset import Dataset
 __all__ = ["from_hugging_face"]
 
 
+@checked_call
 def from_hugging_face(
     source: Any,
     *,

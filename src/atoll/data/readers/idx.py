@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from atoll.core.calls import checked_call
 from atoll.core.errors import DataError
 
 from .._checks import Array
@@ -19,6 +20,7 @@ __all__ = ["read_idx", "read_idx_pair"]
 _TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 
 
+@checked_call
 def read_idx(path: str | Path) -> Array:
     """Read an idx file, plain or gzip-compressed.
 
@@ -55,6 +57,7 @@ def read_idx(path: str | Path) -> Array:
     return array.astype(dtype.newbyteorder("="), copy=False)
 
 
+@checked_call
 def read_idx_pair(
     images: str | Path,
     labels: str | Path,

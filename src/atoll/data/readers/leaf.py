@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from atoll.core.calls import checked_call
 from atoll.core.errors import DataError
 
 from .._checks import Array
@@ -20,6 +21,7 @@ __all__ = ["read_leaf"]
 _Users = dict[str, dict[str, Array]]
 
 
+@checked_call
 def read_leaf(
     train: str | Path,
     test: str | Path | None = None,

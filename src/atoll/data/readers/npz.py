@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from atoll.core.calls import checked_call
 from atoll.core.errors import DataError, nearest
 
 from .._checks import Array
@@ -55,6 +56,7 @@ def _archive(path: str | Path) -> Iterator[Any]:
         ) from error
 
 
+@checked_call
 def read_npz(
     path: str | Path,
     *,

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from atoll.core.calls import checked_call
 from atoll.core.errors import DataError
 
 from .._checks import Array
@@ -16,6 +17,7 @@ from .table import from_table
 __all__ = ["from_pandas", "table_of_frame"]
 
 
+@checked_call
 def from_pandas(frame: Any, *, target: str | Sequence[str] | None, name: str = "frame", **options: Any) -> Dataset:
     """Make a data set from a ``pandas.DataFrame``; a categorical column counts as the type of its values, and the index is left out.
 

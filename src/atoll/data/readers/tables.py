@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from atoll.core.calls import checked_call
 from atoll.core.errors import DataError, nearest
 
 from .._checks import Array
@@ -23,6 +24,7 @@ __all__ = ["from_csv_folder", "from_dataframes"]
 Tables = Mapping[str, Mapping[str, Array]]
 
 
+@checked_call
 def from_dataframes(
     frames: Mapping[str, Any], *, target: str | Sequence[str] | None, test: Any = None, **options: Any
 ) -> Islands:
@@ -51,6 +53,7 @@ def from_dataframes(
     return _islands(tables, held, target, "frames", 0, **options)
 
 
+@checked_call
 def from_csv_folder(
     folder: str | Path,
     *,

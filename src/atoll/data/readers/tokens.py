@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from atoll.core.calls import checked_call
 from atoll.core.errors import DataError, nearest
 
 from ..dataset import Dataset
@@ -14,6 +15,7 @@ from ..dataset import Dataset
 __all__ = ["from_tokens"]
 
 
+@checked_call
 def from_tokens(
     tokens: Mapping[str, Any],
     *,

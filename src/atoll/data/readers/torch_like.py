@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from atoll.core.calls import checked_call
 from atoll.core.errors import DataError
 
 from .._checks import Array
@@ -14,6 +15,7 @@ from ..dataset import Dataset
 __all__ = ["from_torch"]
 
 
+@checked_call
 def from_torch(
     source: Any,
     *,

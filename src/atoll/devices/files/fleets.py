@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
+from atoll.core.calls import checked_call
 from atoll.core.errors import ConfigError
 
 from ..availability import Windows
@@ -43,6 +44,7 @@ def write_fleet(path: Path, fleet: Fleet) -> Path:
     return write_arrays(path, header | {"digest": digest(header, arrays)}, arrays)
 
 
+@checked_call
 def load_fleet(path: str | Path, wrap: bool = False) -> Fleet:
     """Read a recorded fleet from a file.
 

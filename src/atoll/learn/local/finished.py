@@ -1,4 +1,4 @@
-"""The end of a local update: an algorithm's ``finish``, with an answer for what it must not return."""
+"""Both ends of a local update: an algorithm's ``start`` and ``finish``, with an answer for what they must not return."""
 
 from __future__ import annotations
 
@@ -10,7 +10,29 @@ from atoll.core.errors import ConfigError
 
 from ..algorithm import Algorithm, LocalWork
 
-__all__ = ["finished"]
+__all__ = ["finished", "started"]
+
+_READS = ("direction", "step", "finish")
+"""Methods of `Algorithm` that read ``local["params"]``."""
+
+
+def started(algorithm: Algorithm, broadcast: Tree, client: Tree) -> Any:
+    """Return ``algorithm.start(...)``: what the client works on.
+
+    Raises:
+        ConfigError: it is no dict, or lacks the ``params`` that the algorithm's other methods read.
+    """
+    made: Any = algorithm.start(broadcast, client)
+    reads = [name for name in _READS if getattr(type(algorithm), name) is getattr(Algorithm, name)]
+    if isinstance(made, dict) and ("params" in made or not reads):
+        return made
+    shown = f"{', '.join(made) or 'nothing'}, and no 'params'" if isinstance(made, dict) else f"a {type(made).__name__}"
+    read = f", or override {', '.join(reads)} too" if isinstance(made, dict) else ""
+    raise ConfigError(
+        f"start returns {shown}",
+        where=f"{type(algorithm).__name__}.start",
+        remedy=f'return a dict with it, such as {{"params": broadcast["params"]}}{read}',
+    )
 
 
 def finished(

@@ -18,7 +18,7 @@ from ..capabilities import TRAINING
 from ..learner import LearnerSettings
 from ..offered import require_fit
 from ..server.personal import measured, own_model
-from .finished import finished
+from .finished import finished, started
 from .partial import asked_epochs, coming_epochs, whole_times
 from .reports import Reporting, as_reports, training_passes
 
@@ -113,7 +113,7 @@ class OpaqueLearner(Reporting):
         asked, epochs = self._asked(message), asked_epochs(self.algorithm, message)
         data, broadcast = self.usable(island.data), message["broadcast"]
         kept = island.state or {"algorithm": None, "memory": None}
-        local = self.algorithm.start(broadcast, kept["algorithm"])
+        local = started(self.algorithm, broadcast, kept["algorithm"])
         found, memory = (None, None)
         if len(data):
             found, memory = self.fit_for(local["params"], data, island.rng, kept["memory"], epochs)

@@ -14,7 +14,7 @@ from atoll.core.algebra.tree import map as tree_map
 from atoll.core.errors import CompositionError
 
 from ..algorithm import Algorithm, LocalWork
-from .finished import finished
+from .finished import finished, started
 from .partial import Counted, epochs_of_pass, quota
 
 __all__ = ["MiniBatch", "batch_rows", "count_many", "count_steps", "local_contact", "local_update", "pass_key"]
@@ -146,7 +146,7 @@ def local_update(
         client = algorithm.client_init(broadcast["params"])
     drawn = algorithm.draw(noise or Rng(int(key)).child("draw"), broadcast["params"])
     extra = {} if drawn is None else {"drawn": drawn}
-    local = {**algorithm.start(broadcast, client), **extra}
+    local = {**started(algorithm, broadcast, client), **extra}
     losses: list[float] = []
     taken: Any = None
     for rows in batch_rows(quota(algorithm, epochs), len(y), key):

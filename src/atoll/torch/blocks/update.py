@@ -18,7 +18,7 @@ from atoll.core.algebra import tree as T
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import CompositionError
 from atoll.learn.algorithm import LocalWork
-from atoll.learn.local.finished import finished
+from atoll.learn.local.finished import finished, started
 
 from ..leaves import Layout, ReplyKind, flatten, split_reply
 from ..tracing.gradient import gradient_of
@@ -130,7 +130,7 @@ class Update:
         n = self.broadcast.count
 
         def one(sent: list[Tensor], private: list[Tensor]) -> list[Tensor]:
-            local = self.algorithm.start(self.broadcast.build(sent), self.client.build(private))
+            local = started(self.algorithm, self.broadcast.build(sent), self.client.build(private))
             leaves, self.local = flatten(local)
             return self._tensors(leaves)
 
