@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     )
     from .rounds import MaxTime, Patience, Target
     from .simulation import Result, simulate
-    from .stages import Clip
+    from .stages import Clip, ScalarQuantizer
     from .sweeps import sweep
 else:
     from .core.lazy import lazy
@@ -57,7 +57,7 @@ else:
             ),
             "rounds": ("MaxTime", "Patience", "Target"),
             "simulation": ("Result", "simulate"),
-            "stages": ("Clip",),
+            "stages": ("Clip", "ScalarQuantizer"),
             "sweeps": ("sweep",),
         },
     )
@@ -80,6 +80,7 @@ __all__ = [
     "Patience",
     "Reducer",
     "Result",
+    "ScalarQuantizer",
     "Schedule",
     "Selection",
     "Stage",

@@ -210,7 +210,7 @@ def test_a_stage_that_is_not_summable_is_refused_where_only_sums_are_seen():
 
 
 def test_sizes_names_and_settings():
-    assert Identity().bits({"w": np.ones(3, np.float32), "b": np.ones(1, np.float64)}) == 3 * 32 + 64
+    assert Identity().wire_bits({"w": np.ones(3, np.float32), "b": np.ones(1, np.float64)}) == 3 * 32 + 64
     assert Scaled(4.0).settings() == {"factor": 4.0}
     assert Identity().name == "atoll.core.requests.stage:Identity"
     assert Identity().sensitivity(2.0) == 2.0

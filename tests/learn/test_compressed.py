@@ -193,7 +193,7 @@ def test_sketches_find_the_heavy_entries_of_a_sum_and_grow_with_the_logarithm():
     like = stage.encode({"w": rows[0]}, StageContext.of(Rng.of(0), public))["like"]
     found = stage.decode({"like": like, "table": total}, public, n)["w"]
     assert set(np.argsort(-abs(found))[:k]) == set(heavy)
-    sizes = [CountSketch.sized(m, k).bits({"w": np.zeros(m, np.float32)}) for m in (1000, 1_000_000)]
+    sizes = [CountSketch.sized(m, k).wire_bits({"w": np.zeros(m, np.float32)}) for m in (1000, 1_000_000)]
     assert sizes[1] == 2 * sizes[0]
 
 
@@ -214,7 +214,7 @@ def test_bits_of_a_client_and_round_are_those_of_the_paper(algorithm, per_round)
     bits = 0
     for aggregate in reply.values():
         stages = algorithm.uplink("train")
-        bits += stages[0].bits(aggregate.value) - 2 * 32 if stages else 32 * T.size(aggregate.value)
+        bits += stages[0].wire_bits(aggregate.value) - 2 * 32 if stages else 32 * T.size(aggregate.value)
     assert bits == per_round * d
 
 
@@ -303,7 +303,7 @@ def test_bits_that_the_stages_declare_are_found_once_a_form_and_phase(monkeypatc
 def test_sign_votes_take_two_bits_an_entry_and_client():
     """Specification of the survey: 2Nd bits a round; the way down is one sign an entry because a step is ``lr`` times signs."""
     stage, value = Sign("model", scaled=False), {"w": np.random.default_rng(0).normal(size=1024)}
-    assert stage.bits(value) == 1024
+    assert stage.wire_bits(value) == 1024
     one = run(SignSGD(lr=0.01), data=quadratics(5, 8), rounds=6)
     other = run(SignSGD(lr=0.01), data=quadratics(5, 8), rounds=6, uplink=[stage], downlink=Sign("model"))
     np.testing.assert_allclose(one.params["w"], other.params["w"], atol=1e-7)

@@ -105,7 +105,7 @@ def test_every_cell_is_a_valid_configuration(task, name) -> None:
     assert (job.down() is not None) == (quantised and not method.unbiased)
     if quantised:
         value = {"w": np.zeros(1000)}
-        assert job.up("train").stages[0].bits(value) <= 1000 * method.each + 96
+        assert job.up("train").stages[0].wire_bits(value) <= 1000 * method.each + 96
 
 
 def run(*values: float | None) -> TrainedRun:

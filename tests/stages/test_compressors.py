@@ -61,7 +61,7 @@ def test_bits_are_the_bytes_of_what_is_sent_and_the_message_carries_little_more(
     value, rng = tree(np.random.default_rng(0), dtype), Rng.of(1)
     sent = stage.encode(value, StageContext.of(rng, stage.public(rng)))
     size = 8 * sum(np.asarray(leaf).nbytes for leaf in T.leaves(sent))
-    assert stage.bits(value) in (None, size)
+    assert stage.wire_bits(value) in (None, size)
     # Every buffer is padded to 64 bytes, and the template of three tensors is a header.
     assert size / 8 <= M.nbytes(sent) <= size / 8 + 64 * len(T.leaves(sent)) + 400
     back = stage.decode(M.decode(M.encode(sent)), stage.public(rng), 1)

@@ -13,6 +13,7 @@ __all__ = [
     "DISTINCT_CLIENTS",
     "DROPPABLE",
     "FIXED_COHORT",
+    "FITTED",
     "NO_BUFFERS",
     "NUMBERS",
     "PROTECTION",
@@ -69,6 +70,13 @@ SINGLE_REPLIES = Capability(
     means="The server sees each single reply.",
     lack="reveals sums only",
     instead="a plain reducer",
+)
+FITTED = Capability(
+    "fitted stages",
+    of=("pacing",),
+    means="Round parameters of uplink stages are fitted to the last sum or to public rows.",
+    lack="does not fit the round parameters of stages",
+    instead="Synchronous() or FedBuff()",
 )
 DROPPABLE = Capability(
     "droppable replies",

@@ -42,6 +42,7 @@ class Islands:
         names: the clients' names, a sequence.
         tags: the corruption of each client, a sequence.
         test: test rows that the server keeps for evaluation, or ``None``.
+        public: rows that everyone may see, similar to the clients', or ``None``; a mock client on them fits uplink stages.
         scheme: how the data were divided, for tables.
 
     Example:
@@ -63,6 +64,7 @@ class Islands:
         keys: NDArray[Any] | None = None,
         tags: Tags | None = None,
         test: Dataset | None = None,
+        public: Dataset | None = None,
         scheme: str = "",
     ) -> None:
         self._supply = supply
@@ -73,6 +75,7 @@ class Islands:
         self.names = ColumnNames(self._ids, keys)
         self.tags = Tags(np.zeros(len(self._ids), np.uint8)) if tags is None else tags
         self.test = test
+        self.public = public
         self.scheme = scheme
 
     @classmethod
@@ -303,6 +306,18 @@ class Islands:
             self._supply.schema().require_form(test)
         return self._with(test=test.coded_as(self.about))
 
+    def with_public(self, public: Dataset | None) -> Islands:
+        """Return the same clients with public rows at the server, in the clients' class codes.
+
+        Raises:
+            DataError: the rows name classes that the clients do not have, or have another shape.
+        """
+        if public is None:
+            return self._with(public=None)
+        if len(self):
+            self._supply.schema().require_form(public)
+        return self._with(public=public.coded_as(self.about))
+
     def pooled(self, max_bytes: int = _POOLED_BYTES) -> Dataset:
         """Return all clients' rows as one data set, ordered by client.
 
@@ -341,6 +356,7 @@ class Islands:
             "keys": self._keys,
             "tags": self.tags,
             "test": self.test,
+            "public": self.public,
             "scheme": self.scheme,
         }
         kept.update(changes)

@@ -89,6 +89,7 @@ class Context:
         learner: the model.
         clients: what the server knows about the clients before training.
         test: the server's own test rows; ``None`` if it has none.
+        public: public rows, on which the server runs a mock client to fit uplink stages; ``None`` if it has none.
     """
 
     algorithm: Algorithm
@@ -107,6 +108,7 @@ class Context:
     learner: Learner
     clients: Clients
     test: Any
+    public: Any = None
 
     @property
     def cohort(self) -> int:
@@ -135,7 +137,21 @@ class Context:
                 found += [replace(event, count=event.count * values) for event in chain.events if values]
         return found
 
-    def declared(self, state: Tree, phase: str) -> int | None:
+    def chain(self, state: Tree, phase: str, version: int | None = None) -> Chain:
+        """Return the uplink of a phase with the round parameters that went out with a version of the model; see `atoll.learn.server.fitting`.
+
+        Args:
+            state: a server's state.
+            phase: the phase.
+            version: the version of the model; ``None`` is the newest.
+        """
+        chain, rows = self.uplink(phase), state.get("fitted", {}).get(phase)
+        if not rows or not chain.fits:
+            return chain
+        known = [row[1] for row in rows if version is None or row[0] <= version]
+        return chain.knowing(known[-1] if known else None)
+
+    def declared(self, state: Tree, phase: str, version: int | None = None) -> int | None:
         """Return the bits that the uplink stages declare for one reply of a phase (see `declared_bits`); ``None`` if they cannot tell.
 
         Running statistics go through the stages too, and only the learner knows their form, so a model that has some is measured separately.
@@ -144,13 +160,17 @@ class Context:
         Args:
             state: a server's state, ``{"server": {"params", ...}, "buffers", ...}``.
             phase: a phase of the round.
+            version: the oldest model among the replies, if clients work on several.
         """
         if state["buffers"]:
             return None
         params = state["server"]["params"]
+        uplink = self.chain(state, phase, version)
+        if uplink.fits and not uplink.fitted:
+            return None  # until the first fit, values go as numbers
         form = (phase, *((path, leaf.shape, leaf.dtype) for path, leaf in T.items(params)))
         if form not in self._declared:
-            self._declared[form] = declared_bits(self.local_algorithm, self.uplink(phase), params, phase)
+            self._declared[form] = declared_bits(self.local_algorithm, uplink, params, phase)
         return self._declared[form]
 
     @functools.cached_property

@@ -197,6 +197,7 @@ class Training(Checked, Job):
             learner=learner,
             clients=Clients(data),
             test=getattr(data, "test", None),
+            public=getattr(data, "public", None),
         )
 
     def named_tasks(self, learner: Learner, data: Any) -> tuple[Task, ...]:

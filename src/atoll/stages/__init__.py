@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .affine import MinMaxAffine
     from .clip import Clip
+    from .coded.scalar import ScalarQuantizer
     from .dgc import DGC
     from .feedback import ErrorFeedback
     from .lowrank import LowRank
@@ -34,6 +35,7 @@ else:
             "onebit": ("OneBit", "Sign"),
             "qsgd": ("QSGD",),
             "randomk": ("RandomK",),
+            "coded.scalar": ("ScalarQuantizer",),
             "shift": ("Shift",),
             "sketch": ("CountSketch",),
             "ternary": ("Ternary",),
@@ -56,6 +58,7 @@ __all__ = [
     "OneBit",
     "OptimalSparse",
     "RandomK",
+    "ScalarQuantizer",
     "Shift",
     "Sign",
     "Ternary",

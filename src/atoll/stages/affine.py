@@ -82,7 +82,7 @@ class MinMaxAffine(Packed):
             parts["mean"], wide
         )
 
-    def bits(self, value: Tree) -> int:
+    def wire_bits(self, value: Tree) -> int:
         """``96 groups + 8 ceil(entries b / 8)``; 64 bits a group when stochastic."""
         groups = self.groups(template_of(value))
         return (64 if self.stochastic else 96) * len(groups) + 8 * packed_bytes(groups.size, self.bits_each)

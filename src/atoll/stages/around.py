@@ -43,6 +43,6 @@ class Around(Remembering):
         """Return the inner stage's public parameters."""
         return self.stage.public(rng)
 
-    def bits(self, value: Tree) -> int | None:
+    def wire_bits(self, value: Tree) -> int | None:
         """Return the inner stage's bits."""
-        return self.stage.bits(value)
+        return self.stage.wire_bits(value)

@@ -104,7 +104,7 @@ class DGC(Remembering, Packed):
         del public
         return at_places(parts, groups.size, dtype)
 
-    def bits(self, value: Tree) -> int:
+    def wire_bits(self, value: Tree) -> int:
         """Bits of a client's first reply: ``k`` indices and values."""
         rows, _ = lay_out(one_of(value))
         k = kept_of(rows.shape[1], self.share(0))

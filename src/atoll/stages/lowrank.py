@@ -80,7 +80,7 @@ class LowRank(Stage):
         del memory
         return self.decode(block, public, 1)
 
-    def bits(self, value: Tree) -> int:
+    def wire_bits(self, value: Tree) -> int:
         """``k (m + n)`` floats a matrix, and the other leaves whole."""
         sizes = [
             (self.rank * sum(leaf.shape[1:]) if self._factors(leaf.shape[1:]) else math.prod(leaf.shape[1:]))

@@ -67,7 +67,7 @@ class Nearest(Packed):
         level = unpack(parts["codes"], self.width, groups.size).astype(dtype) - self.levels
         return level * groups.spread(parts["scale"].astype(np.float64) / self.levels, dtype)
 
-    def bits(self, value: Tree) -> int:
+    def wire_bits(self, value: Tree) -> int:
         """``32 groups + 8 ceil(entries width / 8)``."""
         groups = self.groups(template_of(value))
         return 32 * len(groups) + 8 * packed_bytes(groups.size, self.width)

@@ -51,7 +51,7 @@ class OneBit(Packed):
         below = unpack(parts["signs"], 1, groups.size).astype(bool)
         return np.where(below, groups.spread(parts["low"], dtype), groups.spread(parts["high"], dtype))
 
-    def bits(self, value: Tree) -> int:
+    def wire_bits(self, value: Tree) -> int:
         """``64 groups + 8 ceil(entries / 8)``."""
         groups = self.groups(template_of(value))
         return 64 * len(groups) + 8 * packed_bytes(groups.size, 1)
@@ -97,7 +97,7 @@ class Sign(Packed):
         scale = groups.spread(parts["scale"], dtype) if self.scaled else np.ones((), dtype)
         return np.where(below, -scale, scale)
 
-    def bits(self, value: Tree) -> int:
+    def wire_bits(self, value: Tree) -> int:
         """``32 groups + 8 ceil(entries / 8)``; without the first term when not scaled."""
         groups = self.groups(template_of(value))
         return (32 * len(groups) if self.scaled else 0) + 8 * packed_bytes(groups.size, 1)

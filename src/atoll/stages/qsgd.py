@@ -72,7 +72,7 @@ class QSGD(Packed):
         size *= groups.spread(parts["norms"].astype(np.float64) / self.levels, dtype)
         return np.where(codes >= top, -size, size)
 
-    def bits(self, value: Tree) -> int:
+    def wire_bits(self, value: Tree) -> int:
         """``32 groups + 8 ceil(entries width / 8)``."""
         groups = self.groups(template_of(value))
         return 32 * len(groups) + 8 * packed_bytes(groups.size, self.width)

@@ -72,7 +72,7 @@ class RandomK(Packed):
             index = np.stack([self._places(int(seed[0]), size) for seed in parts["seed"]])
         return scatter(len(values), size, index, values, dtype)
 
-    def bits(self, value: Tree) -> int:
+    def wire_bits(self, value: Tree) -> int:
         """``k (value bits)``, plus 64 unless the seed is shared."""
         like = template_of(value)
         each = np.result_type(*[leaf.dtype for leaf in T.leaves(like)]).itemsize

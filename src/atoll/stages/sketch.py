@@ -85,7 +85,7 @@ class CountSketch(Packed):
             found[r] = np.where(minus, -seen, seen)
         return found.mean(axis=0) if self.estimate == "mean" else np.median(found, axis=0)
 
-    def bits(self, value: Tree) -> int:
+    def wire_bits(self, value: Tree) -> int:
         """``depth * columns * (value bits)``."""
         each = np.result_type(*[leaf.dtype for leaf in T.leaves(template_of(value))]).itemsize
         return 8 * each * self.depth * self.columns

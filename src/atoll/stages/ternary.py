@@ -51,7 +51,7 @@ class Ternary(Packed):
         trits = unpack_trits(parts["trits"], groups.size)
         return np.array([0, 1, -1], dtype=dtype)[trits] * groups.spread(parts["scale"], dtype)
 
-    def bits(self, value: Tree) -> int:
+    def wire_bits(self, value: Tree) -> int:
         """``32 groups + 8 ceil(entries / 5)``."""
         groups = self.groups(template_of(value))
         return 32 * len(groups) + 8 * -(-groups.size // 5)

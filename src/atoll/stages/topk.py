@@ -106,7 +106,7 @@ class TopK(Packed):
         """Number of entries sent for a value."""
         return sum(kept_of(n, self.fraction) for n in self.groups(template_of(value)).sizes.tolist())
 
-    def bits(self, value: Tree) -> int:
+    def wire_bits(self, value: Tree) -> int:
         """``k (value bits) + 8 ceil(k ceil(log2 entries) / 8)``."""
         k, like = self.kept(value), template_of(value)
         each = np.result_type(*[leaf.dtype for leaf in T.leaves(like)]).itemsize
@@ -160,7 +160,7 @@ class STC(TopK):
         counts = self._counts(groups)
         return Groups(tuple((np.cumsum(counts) - counts).tolist()), int(counts.sum()))
 
-    def bits(self, value: Tree) -> int:
+    def wire_bits(self, value: Tree) -> int:
         """``32 groups + 8 ceil(k ceil(log2 entries) / 8) + 8 ceil(k / 8)``."""
         k, groups = self.kept(value), self.groups(template_of(value))
         return 32 * len(groups) + 8 * (packed_bytes(k, index_width(groups.size)) + packed_bytes(k, 1))
@@ -209,7 +209,7 @@ class Threshold(Packed):
         del public
         return at_places(parts, groups.size, dtype)
 
-    def bits(self, value: Tree) -> int:
+    def wire_bits(self, value: Tree) -> int:
         """``k (value bits) + 8 ceil(k ceil(log2 entries) / 8)``, where ``k`` entries exceed the bound."""
         k = sum(int((np.abs(np.asarray(leaf)) > self.bound).sum()) for leaf in T.leaves(value))
         like = template_of(value)

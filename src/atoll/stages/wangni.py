@@ -96,7 +96,7 @@ class OptimalSparse(Packed):
             row[unpack(parts["rest"][i], width, len(signs)).astype(np.int64)] = np.where(signs, -size, size)
         return found
 
-    def bits(self, value: Tree) -> None:
+    def wire_bits(self, value: Tree) -> None:
         """Unknown: it depends on the draw."""
         del value
 

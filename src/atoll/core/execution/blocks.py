@@ -208,7 +208,7 @@ class ReplyBlock:
                 streams = child_keys(self.keys, name)
                 whole = aggregate if self.keep.all() else aggregate.with_value(_without(aggregate.value, ~self.keep))
                 own = seeds_for(seeds, name)
-                found[name] = chain.send_block(whole, self.request.public, streams, before.get(name, {}), own)
+                found[name] = chain.send_block(whole, self.request.public, streams, before.get(name, {}), own, name)
                 if found[name].memory:
                     self.memory[name] = found[name].memory
             else:

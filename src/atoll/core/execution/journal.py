@@ -177,7 +177,13 @@ class Journal:
 def _digest(request: Request) -> bytes:
     """What a release depends on besides the reply: the stages, their round parameters, and the number of replies that share the noise."""
     uplink = request.uplink
-    said = [stage.spec() for stage in uplink.stages], list(request.public), uplink.replies, uplink.hidden
+    said = (
+        [stage.spec() for stage in uplink.stages],
+        list(request.public),
+        uplink.replies,
+        uplink.hidden,
+        uplink.indexing,
+    )
     return hashlib.blake2b(M.encode(list(said)), digest_size=16).digest()
 
 

@@ -63,7 +63,7 @@ def summands(request: Request, reply: Mapping[str, Aggregate], key: int, memory:
     seeds = request.secrets(np.array([memory.position])) if uplink.secret else None
     for name, aggregate in reply.items():
         stream = Rng(key).child(name) if uplink else Rng(key)  # not used without stages
-        sent = uplink.send(aggregate, request.public, stream, memory.of(name), seeds_for(seeds, name))
+        sent = uplink.send(aggregate, request.public, stream, memory.of(name), seeds_for(seeds, name), name)
         bad = unfit_total(name, sent.total) if uplink else ""
         if bad:
             return Summands(rejected=bad, encoded=len(reply))

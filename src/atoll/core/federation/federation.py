@@ -105,7 +105,7 @@ class Federation(Dialogue, Sums):
         terms = Terms(deadline, quorum, accept, late, down, up)
         chosen.check(chain, parties, terms, task)
         # Later arrivals are in other sums, of any size.
-        chain = chain.within(1 if late == "arrive" else quorum, hidden=chosen.secure)
+        chain = chain.within(1 if late == "arrive" else quorum, hidden=chosen.secure, indexing=chosen.indexes)
         request = self._request(task, message, at, uplink=chain)
         return await self._reduce(chosen, request, parties, terms, f"{request.id}//{type(chosen).__name__}")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
     from ..world import World
 
-__all__ = ["combined", "decoded", "exchanged", "in_steps", "require_quorum"]
+__all__ = ["combined", "counted", "decoded", "exchanged", "in_steps", "require_quorum"]
 
 
 def exchanged(
@@ -61,7 +62,15 @@ def exchanged(
 
 def decoded(totals: Totals, chain: Chain, public: Sequence[Tree]) -> Totals:
     """Undo the uplink's stages on each sum."""
-    return {name: chain.decode(total, public) for name, total in totals.items()} if chain else totals
+    return {name: chain.decode(total, public, name) for name, total in totals.items()} if chain else totals
+
+
+def counted(found: Reduced, chain: Chain, public: Sequence[Tree], *, exact: bool) -> dict[str, int]:
+    """What a reducer and the uplink's stages counted in a sum: words, and how many of them were clamped and overflowed."""
+    counts = Counter(found.counts)
+    for name, total in found.totals.items() if chain else ():
+        counts.update(chain.counts(total, public, name, exact=exact))
+    return dict(counts)
 
 
 def combined(
@@ -70,10 +79,18 @@ def combined(
     chain: Chain,
     public: Sequence[Tree],
     asked: Parties,
+    *,
+    exact: bool = False,
     **spent: Any,
 ) -> Combined:
-    """Merge partial sums in order, undo the stages, and list who is in; ``spent`` are fields of the result about time, bytes and devices."""
+    """Merge partial sums in order, undo the stages, and list who is in; ``spent`` are fields of the result about time, bytes and devices.
+
+    ``exact`` says that words were added up without a modulus, so that overflows can be counted.
+    """
     name = world.roster.name
+    counts = Counter[str]()
+    for part in parts:
+        counts.update(part.counts)
     single = any(total.kind == "parts" for part in parts for total in part.totals.values())
     if single:
         totals = merge_totals(sign_parts(part.totals, part.senders.tolist()) for part in parts)
@@ -81,6 +98,7 @@ def combined(
         totals = {k: in_order(t, order) for k, t in totals.items()}
     else:
         totals = merge_totals(part.totals for part in parts)
+    counts.update(counted(Reduced(totals, parts[0].senders), chain, public, exact=exact) if parts and chain else {})
     totals = decoded(totals, chain, public)
     who = parts[0].senders if len(parts) == 1 else np.concatenate([asked.positions[:0], *[p.senders for p in parts]])
     senders = Parties(world.roster, who)
@@ -100,6 +118,7 @@ def combined(
         kinds={k: t.kind for k, t in totals.items()},
         roles={k: t.role for k, t in totals.items()},
         asked=asked,
+        counts=dict(counts),
         **spent,
     )
 

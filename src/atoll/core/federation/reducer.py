@@ -33,11 +33,13 @@ class Reducer:
         secure: whether the server sees only sums, so that stages must be summable and ``Parts`` are refused.
         lasting: whether what the party halves leave in ``island.state`` outlives a sum that succeeds, at the parties in it: one key set-up may then
             serve many sums of a scope. By default it ends with the sum.
+        indexes: whether encodings that are indices reach it as counts (``Stage.addends``), and it adds these up.
         others: parties that the protocol needs beside the cohort, such as a key holder: name -> role.
     """
 
     secure: ClassVar[bool] = False
     lasting: ClassVar[bool] = False
+    indexes: ClassVar[bool] = False
     others: ClassVar[Mapping[str, str]] = {}
 
     @property
@@ -74,7 +76,7 @@ class Reducer:
         del parties, task
         name = type(self).__name__
         if self.secure:
-            uplink.require_summable(name)
+            uplink.within(uplink.replies, hidden=True, indexing=self.indexes).require_summable(name)
         if terms.late == "arrive":
             raise CompositionError(
                 "late='arrive' passes single replies to the program", where=name, remedy="use the plain reducer"

@@ -90,6 +90,7 @@ class Reduction(Dialogue):
         found = parts[0] if len(parts) == 1 else added(parts)
         self._rejected.update(found.rejected)
         self._errors.update(found.errors)
+        found.exact = half is None
         return found
 
     async def exchange(
@@ -205,6 +206,7 @@ class Reduction(Dialogue):
             bytes_up=sum(flight.up for flight in self._flights),
             bytes_down=sum(flight.down for flight in self._flights),
             outcomes=self._outcomes(),
+            exact=found.exact,
         )
 
     def _with_faults(self, found: Reduced) -> Reduced:
@@ -218,6 +220,8 @@ class Reduction(Dialogue):
             found.senders,
             rejected={p: why for p, why in {**self._rejected, **found.rejected}.items() if p not in within},
             errors={p: error for p, error in {**self._errors, **found.errors}.items() if p not in within},
+            counts=found.counts,
+            exact=found.exact,
         )
 
     def _outcomes(self) -> Outcomes | None:

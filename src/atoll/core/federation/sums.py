@@ -18,7 +18,7 @@ from ..requests.results import Combined, Terms
 from ..requests.stage import Stage
 from ..requests.task import Task, done_before
 from ..traffic.flight import Arrivals, Flight, Handle, by_flight
-from .outcomes import combined, decoded, require_quorum
+from .outcomes import combined, counted, decoded, require_quorum
 from .reducer import Plain, Reducer
 from .reduction import Reduction
 from .scope import Scope
@@ -183,13 +183,15 @@ class Sums(Scope):
             found = await self.traffic.fold_ahead(flight, request, which)
         else:
             found = await self.traffic.fold(request, flight.parties.positions[which])
-        return replace(found, totals=decoded(found.totals, chain, public))
+        counts = counted(found, chain, public, exact=True)
+        return replace(found, totals=decoded(found.totals, chain, public), counts=counts)
 
     async def _combined_by(
         self, reducer: Reducer, flight: Flight, parties: Parties, chain: Chain, count: int
     ) -> Combined:
         """The sum of some arrivals of a flight, by a reducer's protocol."""
         terms = Terms(quorum=0, down=np.zeros(len(parties), dtype=np.int64), up=0)
+        chain = chain.within(chain.replies, hidden=chain.hidden, indexing=reducer.indexes)
         request = replace(
             flight.request, task=done_before(flight.request.task), uplink=chain, public=self._public(chain, count)
         )

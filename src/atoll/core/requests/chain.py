@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..algebra import tree as T
 from ..algebra.aggregate import Aggregate, Total
 from ..algebra.rng import Rng, child_keys
 from ..algebra.tree import Tree
 from ..errors import CompositionError
 from ..event import Event
+from ..message import Words
 from .context import SEED_BYTES, StageContext, seeds_for
 from .stage import Stage
 
@@ -62,6 +64,8 @@ class Chain:
         place: requests for the same task share the stages' memory if their chains have the same place.
         replies: every sum that is used has at least this many replies; see ``within``.
         hidden: whether replies can be seen only in such a sum.
+        indexing: whether encodings that are indices add up as counts, see ``Stage.addends``; else each is decoded on arrival.
+        fitted: the round parameters of stages that fit; see ``atoll.core.requests.fitting``.
 
     Attributes:
         events: what one aggregate of one reply releases.
@@ -74,7 +78,14 @@ class Chain:
     """
 
     def __init__(
-        self, stages: Sequence[Stage] = (), place: str = "", *, replies: int = 1, hidden: bool = False
+        self,
+        stages: Sequence[Stage] = (),
+        place: str = "",
+        *,
+        replies: int = 1,
+        hidden: bool = False,
+        indexing: bool = False,
+        fitted: Tree = None,
     ) -> None:
         if not isinstance(stages, Sequence) or not all(isinstance(stage, Stage) for stage in stages):
             raise CompositionError(
@@ -86,6 +97,8 @@ class Chain:
         self.place = place
         self.replies = replies
         self.hidden = hidden
+        self.indexing = indexing
+        self.fitted = fitted
         for first, stage in zip(self.stages, self.stages[1:], strict=False):
             if stage.on == "value" and first.on == "summand":
                 raise _misplaced(stage, first, "which acts on the summand")
@@ -94,6 +107,9 @@ class Chain:
         for first, stage in zip(self.value_stages, self.value_stages[1:], strict=False):
             if first.packs:
                 raise _misplaced(stage, first, "which sends a binary form")
+        for first, stage in zip(self.stages, self.stages[1:], strict=False):
+            if first.words or first.indexes:
+                raise _misplaced(stage, first, f"which sends {'words' if first.words else 'indices'}")
         self._before: list[float | None] = []
         self.events: tuple[Event, ...] = ()
         bound: float | None = None
@@ -104,17 +120,26 @@ class Chain:
         self.bound = bound
         self.secret = any(stage.secret for stage in self.stages)
 
-    def within(self, replies: int, *, hidden: bool) -> Chain:
+    def within(self, replies: int, *, hidden: bool, indexing: bool = False) -> Chain:
         """The same stages in a request whose sum is used only if it has this many replies.
 
         Args:
             replies: the quorum.
             hidden: whether replies can be seen only in that sum, as with a secure reducer.
+            indexing: whether the reducer adds up counts of indices.
         """
         replies = max(1, replies)
-        if (replies, hidden) == (self.replies, self.hidden):
+        if (replies, hidden, indexing) == (self.replies, self.hidden, self.indexing):
             return self
-        return Chain(self.stages, self.place, replies=replies, hidden=hidden)
+        return Chain(self.stages, self.place, replies=replies, hidden=hidden, indexing=indexing, fitted=self.fitted)
+
+    def knowing(self, fitted: Tree) -> Chain:
+        """The same stages with these fitted round parameters; ``None`` leaves them at what ``Stage.public`` returns."""
+        if fitted is self.fitted:
+            return self
+        return Chain(
+            self.stages, self.place, replies=self.replies, hidden=self.hidden, indexing=self.indexing, fitted=fitted
+        )
 
     def leaving(self, reply: Mapping[str, Aggregate]) -> Mapping[str, Aggregate]:
         """The part of a reply that may leave: if stages promise privacy, measurements stay, because no stage acts on them."""
@@ -125,8 +150,13 @@ class Chain:
 
     @property
     def summable(self) -> bool:
-        """Whether all stages are summable."""
-        return all(stage.summable for stage in self.stages)
+        """Whether encodings add up."""
+        return all(stage.summable or (stage.indexes and self.indexing) for stage in self.stages)
+
+    @property
+    def fits(self) -> bool:
+        """Whether a stage's round parameters are fitted."""
+        return any(stage.fits for stage in self.stages)
 
     @property
     def remembers(self) -> bool:
@@ -140,7 +170,13 @@ class Chain:
             CompositionError: one of them is not summable.
         """
         for stage in self.stages:
-            if not stage.summable:
+            if stage.indexes and not self.indexing:
+                raise CompositionError(
+                    f"{type(stage).__name__} sends indices, and {why} adds up numbers",
+                    where="uplink",
+                    remedy="use SecureIndexing, which adds up indices as counts, or ScalarQuantizer, whose words add up",
+                )
+            if not (stage.summable or stage.indexes):
                 raise CompositionError(
                     f"{type(stage).__name__} is not summable: its encodings cannot be added up, and {why} sees only sums",
                     where="uplink",
@@ -148,8 +184,24 @@ class Chain:
                 )
 
     def public(self, rng: Rng) -> list[Tree]:
-        """The round parameters of every stage."""
-        return [stage.public(rng.child(i, stage.name)) for i, stage in enumerate(self.stages)]
+        """The round parameters of every stage. Those of a stage that fits belong to an aggregate each: see ``known``."""
+        made: list[Tree] = []
+        for i, stage in enumerate(self.stages):
+            known = stage.public(rng.child(i, stage.name))
+            if stage.fits:
+                of = {name: rows[str(i)] for name, rows in (self.fitted or {}).items() if str(i) in rows}
+                known = {"unfitted": known, "of": of}
+            made.append(known)
+        return made
+
+    def known(self, public: Sequence[Tree], i: int, name: str) -> Tree:
+        """The round parameters of stage ``i`` for the aggregate of this name, from what ``public`` returns."""
+        if not public:
+            return None
+        found = public[i]
+        if self.stages[i].fits and isinstance(found, dict) and found.keys() == {"unfitted", "of"}:
+            return found["of"].get(name, found["unfitted"])
+        return found
 
     def fresh(self, reply: Mapping[str, Aggregate]) -> dict[str, dict[str, Tree]]:
         """What a party remembers before its first reply, given a reply of this form: maps an aggregate to memories by stage index."""
@@ -167,7 +219,7 @@ class Chain:
     def rehearsed(self, name: str, aggregate: Aggregate, public: Sequence[Tree], rng: Rng) -> Sent:
         """Send one aggregate of a first reply through the stages with noise that is not secret, only to find its size: it must not be released."""
         memory = self.fresh({name: aggregate}).get(name, {})
-        return self.send(aggregate, public, rng.child(name), memory, np.zeros((1, SEED_BYTES), dtype=np.uint8))
+        return self.send(aggregate, public, rng.child(name), memory, np.zeros((1, SEED_BYTES), dtype=np.uint8), name)
 
     def send(
         self,
@@ -176,6 +228,7 @@ class Chain:
         rng: Rng,
         memory: Mapping[str, Tree],
         seeds: NDArray[np.uint8] | None = None,
+        name: str = "",
     ) -> Sent:
         """Send one client's aggregate through the stages.
 
@@ -187,10 +240,11 @@ class Chain:
             rng: the client's stream for this aggregate.
             memory: what the client's stages remember of this aggregate.
             seeds: the client's secret seed for this aggregate, ``(1, 32)``, if the chain is ``secret``.
+            name: the aggregate's name, by which fitted parameters are found.
         """
         if not aggregate.staged or not self.stages:
             return Sent(aggregate.total(), aggregate.value, {})
-        before, after = self._pairs(public)
+        before, after = self._pairs(public, name)
         if after and not aggregate.summable:
             raise CompositionError(
                 f"{type(after[0][1]).__name__} acts on summands, but {aggregate.kind!r} replies are not summed",
@@ -202,14 +256,21 @@ class Chain:
             context = self._context(row, aggregate, _key_of(rng, row), seeds)
             wire = self._one(row[0], row[1], context, wire, memory, kept)
         decoded = not (self.summable and aggregate.summable)
-        total = aggregate.with_value(_undo(before, wire, memory) if decoded else wire).total()
+        total = aggregate.with_value(_undo(before, wire, memory) if decoded else _addends(before, wire)).total()
         summand = total.value
         for row in after:
             context = self._context(row, aggregate, _key_of(rng, row), seeds)
+            if row[1].words and not _finite(
+                summand
+            ):  # words have no infinity: whoever adds up sees this value, and rejects it
+                return Sent(replace(total, value=summand), summand, kept)
             wire = summand = self._one(row[0], row[1], context, summand, memory, kept)
         if after and not self.summable:
             summand = _undo(after, summand, memory)
-        return Sent(replace(total, value=summand), wire, kept)
+        linked = _on_the_link(self.stages[-1], wire)
+        if self.hidden and self.stages[-1].words and self.summable:
+            summand = linked
+        return Sent(replace(total, value=summand), linked, kept)
 
     @staticmethod
     def _one(
@@ -240,11 +301,12 @@ class Chain:
         keys: NDArray[np.uint64],
         memory: Mapping[str, Tree],
         seeds: NDArray[np.uint8] | None = None,
+        name: str = "",
     ) -> SentBlock:
         """Send a block of clients' aggregates through the value stages, for chains without summand stages. Arguments as in ``send``, one row a client."""
         if not aggregate.staged or not self.stages:
             return SentBlock(aggregate, aggregate.value, {})
-        wire, kept, before = aggregate.value, dict[str, Tree](), self._pairs(public)[0]
+        wire, kept, before = aggregate.value, dict[str, Tree](), self._pairs(public, name)[0]
         for row in before:
             i, stage, _ = row
             context = self._context(row, aggregate, child_keys(keys, "stage", i), seeds)
@@ -252,25 +314,34 @@ class Chain:
             if stage.remembers:
                 kept[str(i)] = now
         value = wire
-        if not (self.summable and aggregate.summable):
+        if self.summable and aggregate.summable:
+            value = _addends(before, wire)
+        else:
             for i, stage, known in reversed(before):
                 value = stage.decode_block(value, known, memory.get(str(i)))
-        return SentBlock(aggregate.with_value(value), wire, kept)
+        return SentBlock(aggregate.with_value(value), _on_the_link(self.stages[-1], wire), kept)
 
     # ------------------------------------------------------------------ the server half
 
-    def decode(self, total: Total, public: Sequence[Tree]) -> Total:
+    def counts(self, total: Total, public: Sequence[Tree], name: str = "", *, exact: bool = False) -> dict[str, int]:
+        """What the stages count in a sum, before it is decoded; see ``Stage.counts``."""
+        if not total.staged or not self.stages or total.kind == "parts" or not self.summable:
+            return {}
+        last = len(self.stages) - 1
+        return self.stages[-1].counts(total.value, self.known(public, last, name), total.n, exact)
+
+    def decode(self, total: Total, public: Sequence[Tree], name: str = "") -> Total:
         """Undo the stages on a sum, in reverse order."""
         if not total.staged or not self.stages or total.kind == "parts" or not self.summable:
             return total
-        before, after = self._pairs(public)
+        before, after = self._pairs(public, name)
         value = total.value
         for _, stage, known in reversed([*before, *after]):
             value = stage.decode(value, known, total.n)
         return replace(total, value=value)
 
-    def _pairs(self, public: Sequence[Tree]) -> tuple[list[Row], list[Row]]:
-        rows = [(i, stage, public[i] if public else None) for i, stage in enumerate(self.stages)]
+    def _pairs(self, public: Sequence[Tree], name: str = "") -> tuple[list[Row], list[Row]]:
+        rows = [(i, stage, self.known(public, i, name)) for i, stage in enumerate(self.stages)]
         return [r for r in rows if r[1].on == "value"], [r for r in rows if r[1].on == "summand"]
 
 
@@ -283,6 +354,21 @@ def _undo(rows: Sequence[Row], value: Tree, memory: Mapping[str, Tree]) -> Tree:
     for i, stage, known in reversed(rows):
         value = stage.decode_one(value, known, memory.get(str(i)))
     return value
+
+
+def _addends(rows: Sequence[Row], value: Tree) -> Tree:
+    return rows[-1][1].addends(value) if rows else value
+
+
+def _finite(value: Tree) -> bool:
+    return all(np.isfinite(leaf).all() for leaf in T.leaves(value) if getattr(leaf, "dtype", None) is not None)
+
+
+def _on_the_link(stage: Stage, sent: Tree) -> Tree:
+    """An encoding as it crosses the link: a message packs words to their bits."""
+    if not (stage.words or stage.indexes):
+        return sent
+    return T.map(lambda leaf, bits: leaf if bits is None else Words.of(leaf, bits), sent, stage.word_bits(sent))
 
 
 def _misplaced(stage: Stage, first: Stage, why: str) -> CompositionError:

@@ -253,12 +253,16 @@ class Reduced:
         senders: positions whose replies are in the sums, in cohort order.
         rejected: maps a position to why its reply was kept out.
         errors: maps a position to the error that its task raised.
+        counts: entries that the reducer counted for the round's row: ``words``, ``clamped``, ``overflowed``; see ``Combined.counts``.
+        exact: whether words in the totals were added up without a modulus, as without masks.
     """
 
     totals: Totals
     senders: NDArray[np.int64]
     rejected: dict[int, str] = field(default_factory=dict, kw_only=True)
     errors: dict[int, Exception] = field(default_factory=dict, kw_only=True)
+    counts: dict[str, int] = field(default_factory=dict, kw_only=True)
+    exact: bool = field(default=False, kw_only=True)
 
 
 @dataclass

@@ -160,6 +160,8 @@ class Combined:
         seconds: seconds from sending to closing.
         bytes_up: bytes that arrived.
         bytes_down: bytes that were sent.
+        counts: entries that travelled as words of a few bits: ``words``, how many of them were ``clamped`` at parties because they did not fit, and, where it
+            is known, how many ``overflowed`` in the sum.
     """
 
     value: dict[str, Any]
@@ -176,6 +178,7 @@ class Combined:
     roles: dict[str, Role] = field(default_factory=dict)
     asked: Parties | None = None
     outcomes: Outcomes | None = None
+    counts: dict[str, int] = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> Any:
         """A value by its name.

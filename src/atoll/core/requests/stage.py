@@ -11,6 +11,12 @@ A *secret* stage draws on the party's secret, such as noise for differential pri
 those events are in the ledger before it encodes. The party keeps what it drew until the round is safe, so that a repeated request
 gets the same reply. If a stage declares events, measurements besides the value stay at the party: only what it protects leaves.
 
+The encoding of a stage may have *words*: unsigned integers of ``p`` bits each (``word_bits``). Those of a summable stage add up modulo ``2^p``, so masks and
+shares hide them exactly; such a stage acts on summands. A stage whose encodings are *indices* adds up as counts of each index (``indexes``, ``addends``).
+
+The round parameters of a stage that *fits* (a scale, a codebook) follow from the last sum or from a mock client on public data: ``fit`` makes them, and the
+program keeps them, with a version, in its checkpoints (``atoll.core.requests.fitting``).
+
 A stage may keep *memory* at the party, such as the residual of quantisation: ``remember`` takes the memory of the last reply of this kind and returns
 the new one. It is private state with its own slot, and a reply that is kept out does not change it.
 """
@@ -29,6 +35,7 @@ from ..algebra.rng import Rng
 from ..algebra.tree import Tree
 from ..capability import (
     DISTINCT_CLIENTS,
+    FITTED,
     NO_BUFFERS,
     NUMBERS,
     PROTECTION,
@@ -60,6 +67,10 @@ class Stage(Checked):
         packs: whether its encoding is a binary form, which no later stage can treat as numbers.
         remembers: whether it keeps memory at the party.
         secret: whether it draws on the party's secret (``context.secret``).
+        words: whether its encoding has words; see ``word_bits``.
+        indexes: whether its encodings are indices, which add up as counts; see ``addends``.
+        fits: whether its round parameters are fitted to a value; see ``fit``.
+        refresh: rounds between two fits, of a stage that fits.
     """
 
     on: ClassVar[Literal["value", "summand"]] = "value"
@@ -69,6 +80,10 @@ class Stage(Checked):
     packs: ClassVar[bool] = False
     remembers: ClassVar[bool] = False
     secret: ClassVar[bool] = False
+    words: ClassVar[bool] = False
+    indexes: ClassVar[bool] = False
+    fits: ClassVar[bool] = False
+    refresh = 1
 
     @property
     def lossless(self) -> bool:
@@ -127,21 +142,52 @@ class Stage(Checked):
         sends, which is all that the client's own update depends on.
         """
         del memory
-        return self.decode(sent, public, 1)
+        return self.decode(self.addends(sent), public, 1)
+
+    # ------------------------------------------------------------------ words, indices, fitted parameters
+
+    def word_bits(self, sent: Tree) -> Tree:
+        """The bits of an entry of each leaf of an encoding on the link; ``None`` for a leaf of numbers.
+
+        A leaf with bits has unsigned integers. They cross the link, and reach a reducer that hides replies, as `atoll.core.message.Words`. Those of a summable
+        stage add up modulo ``2^bits``, and ``decode`` takes a sum that is or is not reduced. A plain sum adds them up without a modulus, so that overflows can be
+        counted. ``None`` marks numbers, which a secure reducer turns into words of its own. By default all are numbers.
+
+        Args:
+            sent: an encoding, of one party or of a block; only its form matters.
+        """
+        return T.map(lambda leaf: None, sent)
+
+    def addends(self, sent: Tree) -> Tree:
+        """The form in which encodings add up; for a stage that ``indexes``, rows of zeros with a one at each index. Also for a block."""
+        return sent
+
+    def fit(self, example: Tree, rng: Rng) -> dict[str, Tree]:
+        """Return round parameters for values like this one; ``public`` then has them, with their ``"version"``, instead of what ``Stage.public`` returns.
+
+        Args:
+            example: what ``encode`` gets at one party: the mean of the last sum, or that of a mock client on public data.
+            rng: a public stream.
+        """
+        raise NotImplementedError
+
+    def counts(self, total: Tree, public: Tree, n: int, exact: bool) -> dict[str, int]:
+        """Count entries of a sum for the round's row: ``"words"``, those among them ``"clamped"`` at parties and ``"overflowed"`` in the sum.
+
+        Args:
+            total: the sum of the encodings.
+            public: the round parameters.
+            n: number of replies in the sum.
+            exact: whether words were added up without a modulus, as a simulation without masks can, so that overflows can be counted.
+        """
+        del total, public, n, exact
+        return {}
 
     # ------------------------------------------------------------------ promises
 
-    def bits(self, value: Tree) -> int | None:
+    def wire_bits(self, value: Tree) -> int | None:
         """Exact size of the encoded value in bits; ``None`` if it must be measured."""
         return sum(8 * int(math.prod(np.shape(leaf))) * int(leaf.dtype.itemsize) for leaf in T.leaves(value))
-
-    def word_bits(self, like: Tree) -> Tree:
-        """The word length of each leaf that ``encode`` makes of a value of this form: a tree of ``int`` or ``None``.
-
-        A leaf with a word length ``p`` is an array of `atoll.core.message.Words`: whole numbers that every reducer adds modulo ``2^p`` and hands to ``decode`` as
-        they are, with ``p`` bits each on the wire. ``None`` marks numbers, which a secure reducer turns into words of its own. By default all are numbers.
-        """
-        return T.map(lambda leaf: None, like)
 
     def omega(self, value: Tree) -> float | None:
         """The smallest known ``w`` with ``E ||C(x) - x||^2 <= w ||x||^2`` for values of this form, for an unbiased stage; ``None`` is unknown."""
@@ -181,6 +227,8 @@ class Stage(Checked):
         if not self.summable:
             why = "is not summable: its encodings cannot be added up"
             made.append(Need(SINGLE_REPLIES, why, "a summable stage"))
+        if self.fits:
+            made.append(Need(FITTED, "has round parameters that follow the sums", "fixed parameters, such as limit="))
         if self.remembers:
             made.append(Need(DISTINCT_CLIENTS, "remembers one reply of each client", "a stage without memory"))
             made.append(Need(STEPS, "adds last round's leftovers", "a stage without memory"))

@@ -73,6 +73,7 @@ def pack_request(request: Request, names: list[str]) -> Tree:
         "place": request.uplink.place,
         "replies": request.uplink.replies,
         "hidden": request.uplink.hidden,
+        "indexing": request.uplink.indexing,
         "public": list(request.public),
         "mail": None if request.mail is None else {name: _pack_letters(request.mail.box(name)) for name in names},
         "apart": request.apart,
@@ -89,7 +90,10 @@ def unpack_request(packed: Any, registry: Mapping[str, Any]) -> Request:
     mail = None if packed["mail"] is None else Mailboxes(packed["mail"])
     wraps = None if packed["wraps"] is None else unpack_request(packed["wraps"], registry)
     seeds = None if packed["seeds"] is None else Seeds.unpack(packed["seeds"])
-    chain = Chain(stages, packed["place"], replies=int(packed["replies"]), hidden=bool(packed["hidden"]))
+    chain = Chain(
+        stages, packed["place"], replies=int(packed["replies"]), hidden=bool(packed["hidden"]),
+        indexing=bool(packed["indexing"]),
+    )  # fmt: skip
     return Request(
         packed["id"], task, packed["message"], packed["slot"], packed["key"],
         chain, tuple(packed["public"]), mail, apart=packed["apart"], sum=packed["sum"], wraps=wraps, seeds=seeds,

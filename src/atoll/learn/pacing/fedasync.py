@@ -100,7 +100,7 @@ class _Mixing(InFlight):
             state = self.released(fed, state, [handle])
             limit = self.pacing.max_staleness
             if limit is not None and state["version"] - handle.version > limit:
-                await self.dropped(fed, [handle], log)
+                await self.dropped(fed, state, [handle], log)
                 continue
             combined = await fed.combine([handle], uplink=self.context.uplink(self.phase))
             log.used([handle], combined, state["version"])

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from atoll.core.capability import DROPPABLE, SINGLE_REPLIES, Need
+from atoll.core.capability import DROPPABLE, FITTED, SINGLE_REPLIES, Capability, Need
 
 from ..capabilities import DELTA
 from ..checks import require_choice, require_count, require_positive
@@ -75,6 +75,11 @@ class FedBuff(Asynchronous):
         drops = Need(DROPPABLE, f"has group={self.group}: it drops replies that never make a group", "group=1")
         return (*super().needs, Need(DELTA, "weights replies by their staleness"), alone if self.group < 2 else drops)
 
+    @property
+    def offers(self) -> frozenset[Capability]:
+        """The base's, and fitted stages: each version's parameters are kept while clients work on it."""
+        return super().offers | {FITTED}
+
     def check(self, context: Context) -> None:
         """Refuse a buffer that can never be full."""
         super().check(context)
@@ -123,6 +128,6 @@ class _Steps(Buffered):
         for flight, group in groups_of(self.held):
             hoped = flight.open | (np.isfinite(flight.lost) & (flight.lost > now))
             if len(group) + int(hoped.sum()) < self.pacing.group:
-                await self.dropped(fed, group, log)
+                await self.dropped(fed, state, group, log)
                 state = self.released(fed, state, group)
         return state

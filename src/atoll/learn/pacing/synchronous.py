@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from atoll.core.capability import Need
+from atoll.core.capability import FITTED, Capability, Need
 from atoll.core.errors import CompositionError, ConfigError
 from atoll.core.requests.results import Late
 
@@ -65,6 +65,11 @@ class Synchronous(Pacing):
     def needs(self) -> tuple[Need, ...]:
         """Nothing: every topology supports these settings. A class with its own ``course`` needs a server that runs it."""
         return () if type(self).course is Synchronous.course else super().needs
+
+    @property
+    def offers(self) -> frozenset[Capability]:
+        """The base's, and fitted stages. A class with its own ``course`` fits none unless it says so."""
+        return super().offers | ({FITTED} if type(self).course is Synchronous.course else frozenset())
 
     def invited(self, cohort: int) -> int:
         """Return how many clients to invite so that ``cohort`` answer."""

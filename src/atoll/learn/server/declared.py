@@ -49,11 +49,12 @@ def declared_bits(algorithm: Algorithm, chain: Chain, params: Tree, phase: str) 
 
 def bits_of(chain: Chain, value: Tree, name: str = "") -> int | None:
     """Return the bits of a value of this form after some stages; ``None`` if they depend on the values."""
-    for stage, known in list(zip(chain.stages, chain.public(Rng(0)), strict=True))[:-1]:
+    public = chain.public(Rng(0))
+    for i, stage in enumerate(chain.stages[:-1]):
         if not stage.secret:  # a secret stage keeps the form
-            value = stage.encode(value, StageContext.of(Rng(0).child(name), known))
-    bits = chain.stages[-1].bits(value)
-    return None if bits is None or bits != chain.stages[-1].bits(T.map(_largest, value)) else bits
+            value = stage.encode(value, StageContext.of(Rng(0).child(name), chain.known(public, i, name)))
+    bits = chain.stages[-1].wire_bits(value)
+    return None if bits is None or bits != chain.stages[-1].wire_bits(T.map(_largest, value)) else bits
 
 
 def declare(row: dict[str, Any], bits: int | None, taken: int) -> None:

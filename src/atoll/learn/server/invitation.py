@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 __all__ = ["Inviter", "reply_bytes"]
 
 
-def reply_bytes(context: Context, params: Tree, phase: str) -> int:
+def reply_bytes(context: Context, state: Tree, phase: str) -> int:
     """Return bytes of a client's reply in a phase, from a dry run without a step, so that a device model knows them beforehand. Reports are extra."""
-    chain: Chain = context.uplink(phase)
+    chain: Chain = context.chain(state, phase)
     public = chain.public(Rng(0))
-    reply = dry_reply(context.local_algorithm, params, phase)
+    reply = dry_reply(context.local_algorithm, state["server"]["params"], phase)
     wires = {}
     for name, aggregate in chain.leaving(reply).items():
         sent = chain.rehearsed(name, aggregate, public, Rng(0))
@@ -108,7 +108,7 @@ class Inviter:
 
     def up(self, phase: str) -> int:
         """Return the expected bytes of a reply."""
-        return reply_bytes(self.context, self.state["server"]["params"], phase)
+        return reply_bytes(self.context, self.state, phase)
 
     def invite(self) -> Parties:
         """Return the cohort, without a survey."""

@@ -16,11 +16,14 @@ from ..selection import Seen
 from .declared import declare
 from .device_outcomes import outcome_columns
 from .downlink import compressed_broadcast, held_by
+from .fitting import fitted_to_mock, fitted_to_sum
 from .invitation import reply_bytes
 from .observed import own_reports, seen_of
 from .state import broadcast_extras
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from numpy.typing import NDArray
 
     from atoll.core.federation.federation import Federation
@@ -29,7 +32,7 @@ if TYPE_CHECKING:
 
     from ..context import Context
 
-__all__ = ["Phases", "account", "folded", "outgoing", "received_model", "round_info"]
+__all__ = ["Phases", "account", "folded", "outgoing", "received_model", "round_info", "shares"]
 
 
 def round_info(fed: Federation, state: Tree, at: tuple[int, bool], selected: int, replied: int) -> RoundInfo:
@@ -69,6 +72,7 @@ class Phases:
             if not self.context.algorithm.wanted(state["server"], phase):
                 continue
             state, message, sizes = outgoing(self.fed, self.context, state, self.invited, phase)
+            state = await fitted_to_mock(self.fed, self.context, state, phase, message)
             sent = received_model(message)
             try:
                 combined = await self._ask(state, phase, message, sizes)
@@ -88,6 +92,7 @@ class Phases:
             seen = seen_of(info.round, combined, own_reports(self.context, sent))
             state = {**state, "down": held_by(state["down"], combined.senders.positions)}
             state = folded(self.context, state, combined, info, phase)
+            state = fitted_to_sum(self.fed, self.context, state, phase, combined)
         return state, row, replace(seen, round=before["contacts"], model=sent)
 
     def _account(self, row: dict[str, Any], combined: Combined) -> None:
@@ -119,11 +124,11 @@ class Phases:
             self.invited,
             self.context.learner.train,
             message,
-            uplink=context.uplink(phase),
+            uplink=context.chain(state, phase),
             reducer=context.reducer,
             at=(state["contacts"], phase),
             down=sizes,
-            up=lambda: reply_bytes(context, state["server"]["params"], phase),
+            up=lambda: reply_bytes(context, state, phase),
             **terms,
         )
 
@@ -180,6 +185,17 @@ def account(row: dict[str, Any], combined: Combined) -> None:
     if combined.errors:
         row["errors"] = {name: str(error) for name, error in combined.errors.items()}
     row.update({name: float(value) for name, value in combined.of("metric").items()})
+    row.update(shares(combined.counts))
+
+
+def shares(counts: Mapping[str, int]) -> dict[str, float]:
+    """Return the share of entries clamped at clients, and, if it is known, the share overflowed in the sum; nothing if no entry travelled as a word."""
+    found = dict[str, float]()
+    if counts.get("words"):
+        found["clamped"] = counts.get("clamped", 0) / counts["coded"]
+        if "overflowed" in counts:
+            found["overflowed"] = counts["overflowed"] / counts["words"]
+    return found
 
 
 def received_model(message: Tree) -> Tree:

@@ -28,6 +28,7 @@ def initial(fed: Federation, context: Context) -> Tree:
         "contacts": 0,
         "buffers": context.learner.buffers(),
         "down": {},
+        "fitted": {},
     }
 
 

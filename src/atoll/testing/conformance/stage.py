@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from atoll.core.algebra import tree as T
 from atoll.core.algebra.form import form_of
 from atoll.core.algebra.rng import Rng
 from atoll.core.algebra.tree import Tree
+from atoll.core.errors import AtollError
 from atoll.core.requests.context import SEED_BYTES, StageContext
 from atoll.core.requests.stage import Stage
 from atoll.core.requests.task import resolve
@@ -38,7 +40,11 @@ def check_stage(
     * *linear*: ``encode(a x + b y) = a encode(x) + b encode(y)`` for one key.
     * *unbiased*: ``decode(encode(x), 1)`` is ``x`` on average: within six standard errors over ``draws`` keys.
     * ``omega`` and ``delta`` bound the mean square error, within six standard errors over the draws.
-    * ``bits`` is the size of the encoded leaves, and ``sensitivity(None)`` bounds the norm of the encoded value.
+    * *words*: ``word_bits`` has the structure of the encoding; leaves with bits are unsigned integers below ``2^bits`` that decode as well
+      from their sum modulo ``2^bits``, if the stage is summable.
+    * *indexes*: encodings add up, and are checked, as ``addends``.
+    * *fits*: the parameters of ``fit`` are a message, the other laws hold under them, and an encoding under one version is refused under another.
+    * ``wire_bits`` is the size of the encoded leaves, and ``sensitivity(None)`` bounds the norm of the encoded value.
 
     Args:
         stage: the stage.
@@ -54,11 +60,16 @@ def check_stage(
     rows = values or [_value(root.child("value", i)) for i in range(4)]
     public = stage.public(root.child("public"))
     name = type(stage).__name__
+    if stage.fits:
+        public = {**stage.fit(rows[0], root.child("fit")), "version": 1}
+        _fits(stage, rows[0], public, root, name)
     _travels(stage, public, name)
     for i, value in enumerate(rows):
         _encodes(stage, value, public, root.child("key", i), name)
     _blocks(stage, rows, public, root, name, tolerance)
-    if stage.summable:
+    if stage.words or stage.indexes:
+        _has_words(stage, rows, public, root, name)
+    if stage.summable or stage.indexes:
         _sums(stage, rows, public, root, name, tolerance)
     _remembers(stage, rows, public, root, name, tolerance)
     _errs(stage, rows[0], public, root, name, min(draws, 100))
@@ -106,20 +117,20 @@ def _encodes(stage: Stage, value: Tree, public: Tree, rng: Rng, name: str) -> No
             p for p, _ in T.items(value)
         ]
         require(same_form, f"{name}: it encodes to something else than numbers at the same places; set packs = True")
-    back = stage.decode(M.decode(M.encode(first)), public, 1)
+    back = _decoded(stage, M.decode(M.encode(first)), public)
     for (path, leaf), (_, got) in zip(T.items(value), T.items(back), strict=True):
         require(np.shape(got) == np.shape(leaf), f"{name}: {path} comes back with shape {np.shape(got)}")
         require(got.dtype == leaf.dtype, f"{name}: {path} comes back as {got.dtype}, not {leaf.dtype}")
-    bits, plain = stage.bits(value), [leaf for leaf in T.leaves(first) if isinstance(leaf, np.ndarray)]
+    bits, plain = stage.wire_bits(value), [leaf for leaf in T.leaves(first) if isinstance(leaf, np.ndarray)]
     if bits is not None and len(plain) == len(T.leaves(first)):
-        size = 8 * sum(leaf.nbytes for leaf in plain)
+        size = 8 * sum(leaf.nbytes for leaf in T.leaves(_on_the_link(stage, first)))
         require(
             bits == size,
-            f"{name}: bits(value) is {bits}, but it sends {size} bits; override bits, or return None to have it measured",
+            f"{name}: wire_bits(value) is {bits}, but it sends {size} bits; override wire_bits, or return None to have it measured",
         )
     bound = stage.sensitivity(None)
     if bound is not None:
-        large = stage.decode(stage.encode(T.scale(value, 1e3), _context(public, rng)), public, 1)
+        large = _decoded(stage, stage.encode(T.scale(value, 1e3), _context(public, rng)), public)
         norm = float(T.norm(T.map(lambda leaf: leaf.astype(np.float64), large)))
         require(norm <= bound * (1 + 1e-5), f"{name}: it bounds changes by {bound} and lets {norm} through")
 
@@ -139,7 +150,7 @@ def _blocks(stage: Stage, rows: list[Tree], public: Tree, root: Rng, name: str, 
         return
     back = stage.decode_block(block, public)
     for i, value in enumerate(rows):
-        one = stage.decode(stage.encode(value, _contexts(public, keys).row(i)), public, 1)
+        one = _decoded(stage, stage.encode(value, _contexts(public, keys).row(i)), public)
         close(T.map(lambda leaf, i=i: leaf[i], back), one, f"{name}: row {i} of a decoded block", tolerance)
 
 
@@ -187,12 +198,64 @@ def _errs(stage: Stage, value: Tree, public: Tree, root: Rng, name: str, draws: 
     seen = []
     for i in range(draws):
         key = root.child("error", i)
-        known = stage.public(key.child("public")) if public is not None else public
-        off = T.sub(stage.decode(stage.encode(value, _context(known, key)), known, 1), value)
+        known = _drawn(stage, public, key)
+        off = T.sub(_decoded(stage, stage.encode(value, _context(known, key)), known), value)
         seen.append(sum(float((leaf.astype(np.float64) ** 2).sum()) for leaf in T.leaves(off)) / square)
     least = float(np.mean(seen) - 6 * np.std(seen) / np.sqrt(draws))
     for bound, what in ((omega, "omega"), (None if delta is None else 1 - delta, "1 - delta")):
         require(bound is None or least <= bound + 1e-6, f"{name}: its error is {least:g} and its {what} {bound}")
+
+
+def _fits(stage: Stage, value: Tree, public: Tree, root: Rng, name: str) -> None:
+    """Check that fitted parameters travel, and that versions do not mix."""
+    M.encode(public)
+    other = {**public, "version": 2}
+    sent = [stage.addends(stage.encode(value, _context(known, root.child("key", 0)))) for known in (public, other)]
+    attempts: list[Callable[[], Any]] = [lambda: stage.decode(sent[0], other, 1), lambda: T.add(*sent)]
+    for attempt in attempts:
+        try:
+            attempt()
+        except AtollError:
+            continue
+        raise AssertionError(f"{name}: encodings under two versions of its parameters mix")
+
+
+def _has_words(stage: Stage, rows: list[Tree], public: Tree, root: Rng, name: str) -> None:
+    """Check words: their form, and that a sum modulo their size is as good as the sum."""
+    encoded = [stage.encode(value, _context(public, root.child("key", i))) for i, value in enumerate(rows)]
+    bits = stage.word_bits(encoded[0])
+    for (path, leaf), (at, width) in zip(T.items(encoded[0]), T.items(bits), strict=True):
+        require(path == at, f"{name}: word_bits has {at} where its encoding has {path}")
+        good = width is None or (np.asarray(leaf).dtype.kind == "u" and int(np.max(leaf, initial=0)) < 1 << width)
+        require(good, f"{name}: {path} has entries that are not words of {width} bits")
+    if stage.summable:
+        total = _added(encoded)
+        short = T.map(
+            lambda leaf, width: leaf if width is None else leaf & leaf.dtype.type((1 << width) - 1), total, bits
+        )
+        same(
+            stage.decode(total, public, len(rows)), stage.decode(short, public, len(rows)),
+            f"{name}: a sum decodes differently once it is reduced",
+        )  # fmt: skip
+
+
+def _drawn(stage: Stage, public: Tree, key: Rng) -> Tree:
+    """The round parameters of another round; fitted ones stay."""
+    return public if public is None or stage.fits else stage.public(key.child("public"))
+
+
+def _decoded(stage: Stage, sent: Tree, public: Tree) -> Tree:
+    return stage.decode(stage.addends(sent), public, 1)
+
+
+def _on_the_link(stage: Stage, sent: Tree) -> Tree:
+    """An encoding with its words packed to whole bytes a leaf."""
+    if not (stage.words or stage.indexes):
+        return sent
+    return T.map(
+        lambda leaf, bits: leaf if bits is None else np.zeros(-(-leaf.size * bits // 8), np.uint8),
+        sent, stage.word_bits(sent),
+    )  # fmt: skip
 
 
 def _added(trees: list[Any]) -> Any:
@@ -203,11 +266,13 @@ def _added(trees: list[Any]) -> Any:
 
 
 def _sums(stage: Stage, rows: list[Tree], public: Tree, root: Rng, name: str, tolerance: float) -> None:
-    encoded = [stage.encode(value, _context(public, root.child("key", i))) for i, value in enumerate(rows)]
+    encoded = [
+        stage.addends(stage.encode(value, _context(public, root.child("key", i)))) for i, value in enumerate(rows)
+    ]
     # A summand stage's encodings are added as they are; a caller that adds before weighting uses weights 1.
     weights = [1.0 + i * (stage.on == "value") for i in range(len(rows))]
     for scales in ([1.0] * len(rows), weights):
-        summed = _added([T.scale(one, w) for one, w in zip(encoded, scales, strict=True)])
+        summed = _added([one if w == 1 else T.scale(one, w) for one, w in zip(encoded, scales, strict=True)])
         together = stage.decode(summed, public, len(rows))
         apart = _added([T.scale(stage.decode(one, public, 1), w) for one, w in zip(encoded, scales, strict=True)])
         try:
@@ -246,8 +311,8 @@ def _is_linear(stage: Stage, rows: list[Tree], public: Tree, rng: Rng, name: str
 
 def _is_unbiased(stage: Stage, value: Tree, public: Tree, root: Rng, name: str, tolerance: float, draws: int) -> None:
     keys = [root.child("draw", i) for i in range(draws)]
-    several = [(stage.public(key.child("public")) if public is not None else public, key) for key in keys]
-    seen = [stage.decode(stage.encode(value, _context(known, key)), known, 1) for known, key in several]
+    several = [(_drawn(stage, public, key), key) for key in keys]
+    seen = [_decoded(stage, stage.encode(value, _context(known, key)), known) for known, key in several]
     for path, leaf in T.items(value):
         column = np.stack([dict(T.items(tree))[path].astype(np.float64) for tree in seen])
         error = 6 * column.std(axis=0) / np.sqrt(draws) + tolerance * (1 + np.abs(leaf))

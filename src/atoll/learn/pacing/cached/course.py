@@ -144,7 +144,7 @@ class LagTolerantRounds(ServerRounds):
         holds = (state["holds"] & ~sent.deprecated) | sent.fresh
         state = {**state, "version": version, "holds": holds, "progress": progress, "made": made, "bases": bases}
         flights: list[tuple[Flight, int]] = []
-        up = functools.cache(lambda: reply_bytes(self.context, state["server"]["params"], self.phase))
+        up = functools.cache(lambda: reply_bytes(self.context, state, self.phase))
         for base, done, who in sent.groups(version, progress):
             # A stopped client does the rest; after a crash, a client does all of its work again from where it was.
             work = self.epochs - done if self.pacing.bounded else self.epochs

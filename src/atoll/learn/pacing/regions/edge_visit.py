@@ -120,7 +120,7 @@ class EdgeVisit:
             accept=self.share,
             at=self.at,
             down=sizes,
-            up=lambda: reply_bytes(context, sent["broadcast"]["params"], phase),
+            up=lambda: reply_bytes(context, {"server": {"params": sent["broadcast"]["params"]}}, phase),
         )
 
     def _require_counted(self) -> None:

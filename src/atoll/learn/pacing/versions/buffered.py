@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -46,16 +47,21 @@ class Buffered(InFlight):
         taken, state = await self.gather(fed, state, log)
         parts = []
         for flight, handles in groups_of(taken):
-            found = await self._combined(fed, handles, log)
+            found = await self._combined(fed, state, flight, handles, log)
             if found is not None and found.n:
                 log.used(handles, found, state["version"])
                 parts.append((found, self.factor * self.weight(state["version"] - flight.version)))
         state = self.released(fed, state, taken)
-        return self.applied(fed, state, together(parts, fed)) if parts else state
+        if not parts:
+            return state
+        state = self.applied(fed, state, together(parts, fed))
+        return self.fitted(fed, state, together([(found, 1.0) for found, _ in parts], fed))
 
-    async def _combined(self, fed: Federation, handles: Sequence[Handle], log: RoundLog) -> Combined | None:
+    async def _combined(
+        self, fed: Federation, state: Tree, flight: Flight, handles: Sequence[Handle], log: RoundLog
+    ) -> Combined | None:
         try:
-            return await fed.combine(handles, uplink=self.context.uplink(self.phase), reducer=self.reducer)
+            return await fed.combine(handles, uplink=self.chain(state, flight), reducer=self.reducer)
         except QuorumError:
             if self.reducer is None:
                 raise
@@ -99,5 +105,10 @@ def together(parts: Sequence[tuple[Combined, float]], fed: Federation) -> Combin
         for other in found[1:]:
             whole = whole + other if kind == "parts" else T.add(whole, other)
         value[name] = whole
+    counts = Counter[str]()
+    for part, _ in parts:
+        counts.update(part.counts)
     senders = Parties(fed.world.roster, np.concatenate([part.senders.positions for part, _ in parts]))
-    return replace(first, value=value, weight=weight, n=sum(part.n for part, _ in parts), senders=senders)
+    return replace(
+        first, value=value, weight=weight, n=sum(part.n for part, _ in parts), senders=senders, counts=dict(counts)
+    )

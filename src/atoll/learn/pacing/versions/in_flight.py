@@ -19,6 +19,7 @@ from ...counts import weighed
 from ...selection import Seen
 from ...selection.members import places_of
 from ...server.declared import declare
+from ...server.fitting import fitted_to_mock, fitted_to_sum
 from ...server.invitation import Inviter, reply_bytes
 from ...server.phases import folded, outgoing
 from ...server.rounds import ServerRounds, server_round
@@ -29,6 +30,7 @@ from .waiting import WaitingReplies, positions_of
 if TYPE_CHECKING:
     from atoll.core.federation.federation import Federation
     from atoll.core.federation.reducer import Reducer
+    from atoll.core.requests.chain import Chain
     from atoll.core.requests.party import Parties
     from atoll.core.requests.results import Combined
     from atoll.core.traffic.flight import Flight, Handle
@@ -102,7 +104,7 @@ class InFlight(ServerRounds):
         state = {**state, "server": context.algorithm.advance(state["server"], info)}
         require_finite(state["server"]["params"], number)
         row = log.row()
-        declare(row, context.declared(state, self.phase), len(log.senders))
+        declare(row, context.declared(state, self.phase, min(log.bases, default=None)), len(log.senders))
         row |= context.evaluation.told(*log.parties(fed))
         return self._learned(fed, state, log, {"round": number, **row}), row
 
@@ -140,6 +142,7 @@ class InFlight(ServerRounds):
         candidates = Inviter(fed, self.context, state, among).candidates()
         invited = candidates.parties[context.selection.invite(candidates, count, state["selection"])]
         state, message, sizes = outgoing(fed, context, state, invited, self.phase)
+        state = await fitted_to_mock(fed, context, state, self.phase, message, state["version"])
         flight = await fed.send(
             invited,
             self.context.learner.train,
@@ -147,7 +150,7 @@ class InFlight(ServerRounds):
             version=state["version"] if version is None else version,
             at=(state["contacts"], self.phase),
             down=sizes,
-            up=lambda: reply_bytes(context, state["server"]["params"], self.phase),
+            up=lambda: reply_bytes(context, state, self.phase),
             ahead=self.ahead,
         )
         log.sent(flight)
@@ -215,7 +218,17 @@ class InFlight(ServerRounds):
         self.held.let_go(handles)
         return {**state, "until": until}
 
-    async def dropped(self, fed: Federation, handles: Sequence[Handle], log: RoundLog) -> None:
+    def chain(self, state: Tree, flight: Flight) -> Chain:
+        """Return the uplink of the replies to a request, with the parameters that went out with it."""
+        return self.context.chain(state, self.phase, flight.version)
+
+    def fitted(self, fed: Federation, state: Tree, combined: Combined) -> Tree:
+        """Return the state with the uplink's parameters fitted to a sum; those that a working client has are kept."""
+        at_work = [flight.version for flight in fed.traffic.flights if flight.open.any()]
+        oldest = min([*at_work, *(handle.flight.version for handle in self.held), state["version"]])
+        return fitted_to_sum(fed, self.context, state, self.phase, combined, state["version"], oldest)
+
+    async def dropped(self, fed: Federation, state: Tree, handles: Sequence[Handle], log: RoundLog) -> None:
         """Drop replies that are not used; their work is then never done, unless it ran in a block with others."""
         log.late += len(handles)
         log.wasted += len(handles)
@@ -223,7 +236,7 @@ class InFlight(ServerRounds):
             if handle.flight.kept is None:
                 handle.cancel()
             else:
-                await fed.combine([handle], uplink=self.context.uplink(self.phase))
+                await fed.combine([handle], uplink=self.chain(state, handle.flight))
 
     def info(self, fed: Federation, state: Tree, replied: int) -> RoundInfo:
         """Return what the fold of a server update can use; ``round`` counts updates."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from ...server.phases import shares
 
 if TYPE_CHECKING:
     from atoll.core.federation.federation import Federation
@@ -33,6 +36,7 @@ class RoundLog:
         rejected: name -> why a reply was rejected.
         errors: name -> the error that a task raised.
         metrics: name -> sum of weighted values, and sum of weights.
+        counts: entries that travelled as words, and how many were clamped or overflowed; see ``Combined.counts``.
         unanswered: requests since the last reply.
         failed: why no reply could be used; empty otherwise.
     """
@@ -48,6 +52,7 @@ class RoundLog:
     rejected: dict[str, str] = field(default_factory=dict)
     errors: dict[str, str] = field(default_factory=dict)
     metrics: dict[str, list[float]] = field(default_factory=dict)
+    counts: Counter[str] = field(default_factory=Counter)
     unanswered: int = 0
     failed: str = ""
 
@@ -81,6 +86,7 @@ class RoundLog:
                 self.bases.append(handle.version)
         self.rejected.update(combined.rejected)
         self.errors.update({name: str(error) for name, error in combined.errors.items()})
+        self.counts.update(combined.counts)
         for name, value in combined.of("metric").items():
             total = self.metrics.setdefault(name, [0.0, 0.0])
             total[0] += combined.weight[name] * float(value)
@@ -107,4 +113,5 @@ class RoundLog:
             row["rejected_clients"] = dict(self.rejected)
         if self.errors:
             row["errors"] = dict(self.errors)
+        row.update(shares(self.counts))
         return {**row, **{name: total / weight for name, (total, weight) in self.metrics.items() if weight}}

@@ -1,0 +1,1 @@
+"""Stages whose encodings are words or indices: whole numbers that add up under masks, shares and counts."""
