@@ -44,8 +44,8 @@ CASES: dict[str, tuple[dict[str, Any], int, str, str]] = {
     "model that does not fit the labels": (
         {"data": DIGITS, "model": {"name": "linear", "features": 64, "outputs": 7}},
         3,
-        "label 9 does not fit a model with 7 outputs",
-        "give the model at least 10 outputs",
+        "label «9» does not fit a model with 7 outputs",
+        "give the model at least «10» outputs",
     ),
     "PyTorch model that does not fit the labels": (
         {"data": DIGITS, "model": {"name": "mlp", "features": 64, "outputs": 7}},

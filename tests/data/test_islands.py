@@ -344,7 +344,7 @@ def test_classes_that_were_numbered_apart_get_one_coding():
     held = Islands.from_datasets([a.with_test(a), b]).test
     assert [held.about.labels[y] for y in held.y] == ["2", "10", "2"]
     assert Islands.from_datasets([a, a]).about.labels == ("2", "10")
-    with pytest.raises(DataError, match=r"the test rows have the class '1'.*categories=\{target"):
+    with pytest.raises(DataError, match=r"the test rows have the class «1».*categories=\{target"):
         a.with_test(b)
     with pytest.raises(DataError, match="part 2 has labels without names"):
         Islands.from_datasets([a, b, part([], [0, 1])])

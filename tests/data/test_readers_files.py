@@ -78,7 +78,7 @@ def test_images_with_labels(tmp_path):
     raw = read_idx_pair(tmp_path / "x", tmp_path / "y", scale=False, flat=True)
     assert raw.x.dtype == np.uint8
     assert np.array_equal(raw.x, images.reshape(5, 12))
-    with pytest.raises(DataError, match="label 9 at row 1"):
+    with pytest.raises(DataError, match="label «9» at row 1"):
         read_idx_pair(tmp_path / "x", tmp_path / "y", classes=5)
     (tmp_path / "z").write_bytes(idx_bytes(np.array([0, 9], np.uint8)))
     with pytest.raises(DataError, match=r"images of shape \(5, 4, 3\) with labels of shape \(2,\)"):
@@ -189,7 +189,7 @@ def test_amounts_and_classes_are_told_apart_by_asking(tmp_path):
     assert read_csv(path, target=["a", "b"]).y.shape == (21, 2)
     assert read_csv(path, target=None).task == "unlabelled"
     assert read_csv(path, target="b", drop=["a"], task="regression").columns == ("y",)
-    with pytest.raises(DataError, match="'grade', the target of a regression, has text such as 'good'"):
+    with pytest.raises(DataError, match="'grade', the target of a regression, has text such as «good»"):
         read_csv(write(tmp_path, TABLE, "words.csv"), target="grade", task="regression")
 
 
@@ -199,7 +199,7 @@ def test_categories_fix_the_codes(tmp_path):
     data = read_csv(path, target="grade", drop=["owner"], categories=kinds)
     assert data.x[:, 1].tolist() == [0, 1, 0]
     assert data.y.tolist() == [0, 1, 0]
-    with pytest.raises(DataError, match="'Oslo' at row 3 is not a category of column 'city'"):
+    with pytest.raises(DataError, match="«Oslo» at row 3 is not a category of column 'city'"):
         read_csv(path, target="grade", categories={"city": ["Rome"]})
     with pytest.raises(DataError, match=r"no column 'ctiy'\. Did you mean 'city'\?"):
         read_csv(path, target="grade", categories={"ctiy": ["Rome", "Oslo"]})
@@ -210,11 +210,11 @@ def test_categories_fix_the_codes(tmp_path):
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ('"1,5" "2,25" 3', r"'t' has numbers with a comma, such as '1,5'.*set decimal=','"),
-        ("2024-01-31 2024-02-01 2024-02-02", "'t' has dates or times, such as '2024-01-31'.*days since a day"),
+        ('"1,5" "2,25" 3', r"'t' has numbers with a comma, such as «1,5».*set decimal=','"),
+        ("2024-01-31 2024-02-01 2024-02-02", "'t' has dates or times, such as «2024-01-31».*days since a day"),
         ("31.1.2024 1.2.2024 2.2.24", "'t' has dates or times"),
         ("7:30 12:00 23:59:59", "'t' has dates or times"),
-        ("31 45 old", r"'t' has numbers, but 'old' at row 4.*categories={'t': \[\.\.\.\]}"),
+        ("31 45 old", r"'t' has numbers, but «old» at row 4.*categories={'t': \[\.\.\.\]}"),
     ],
 )
 def test_text_that_is_no_category_is_refused(tmp_path, values, message):
@@ -230,7 +230,7 @@ def test_decimal_commas_are_read_when_said(tmp_path):
     path = write(tmp_path, "a;y\n1,5;2\n-2,25;?\n3;4,5\n")
     data = read_csv(path, target="a", drop=["y"], delimiter=";", decimal=",")
     assert data.y.tolist() == [1.5, -2.25, 3.0]
-    with pytest.raises(DataError, match=r"the header is one column, 'a;y'.*set delimiter=';'"):
+    with pytest.raises(DataError, match=r"the header is one column, «a;y».*set delimiter=';'"):
         read_csv(path, target="y")
     with pytest.raises(DataError, match=r"decimal=';'"):
         read_csv(path, target="y", decimal=";")
@@ -257,7 +257,7 @@ def test_missing_values_are_named_by_line_and_column(tmp_path, hole):
             "row 3 column 'y'.*Remedy: fill them, or leave these rows out; the target cannot",
         ),
         ("a,y\n1,2\n,3\n", {"target": "y"}, "row 3 column 'a'.*leave the columns out with drop="),
-        ("a,y\n1,2.5\n2,low\n", {"target": "y", "task": "regression"}, "has text such as 'low' at row 3"),
+        ("a,y\n1,2.5\n2,low\n", {"target": "y", "task": "regression"}, "has text such as «low» at row 3"),
         ("a,a\n1,2\n", {}, "the header is"),
         ("a,b\n", {}, "no rows below the header"),
         ("a,b\n\n\n", {}, "no rows below the header"),

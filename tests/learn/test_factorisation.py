@@ -186,7 +186,7 @@ def test_a_cohort_larger_than_the_population_and_bare_sums_are_refused():
         SumsOnly(1)
 
 
-@pytest.mark.parametrize(("items", "match"), [([0, 20], "rates item 20 of 20"), ([3, 3], "rates an item twice")])
+@pytest.mark.parametrize(("items", "match"), [([0, 20], "rates item «20» of 20"), ([3, 3], "rates an item twice")])
 def test_ratings_outside_the_mask_are_refused(items, match):
     bad = Islands.from_datasets(
         {n: Dataset({"x": np.array(items)[:, None], "y": np.ones(2)}, task="regression") for n in ("a", "b")}

@@ -178,12 +178,12 @@ def test_only_metrics_are_made_of_what_travels():
 @pytest.mark.parametrize(
     ("call", "kind", "text"),
     [
-        (lambda: Accuracy().of(np.zeros((2, 3)), [0, 3]), DataError, "labels 0 to 3"),
-        (lambda: Accuracy().of(np.zeros((2, 3)), [0, -1]), DataError, "labels -1 to 0"),
+        (lambda: Accuracy().of(np.zeros((2, 3)), [0, 3]), DataError, "labels «0» to «3»"),
+        (lambda: Accuracy().of(np.zeros((2, 3)), [0, -1]), DataError, "labels «-1» to «0»"),
         (lambda: Accuracy().of(np.zeros((2, 3)), [0]), DataError, r"scores of shape \(2, 3\) for targets of shape \(1,\)"),
         (lambda: SquaredError().of(np.zeros((2, 3)), np.zeros(2)), DataError, r"targets of shape \(2,\)"),
         (lambda: RelativeAccuracy().of([1.0, 1.0], [0.0, 1.0]), DataError, "1 targets are not above 0"),
-        (lambda: HingeLoss().of([1.0], [0]), DataError, "a target of 0"),
+        (lambda: HingeLoss().of([1.0], [0]), DataError, "a target of «0»"),
         (lambda: Confusion(2).of(np.zeros((1, 3)), [2]), ConfigError, "classes=2 and the scores have 3"),
         (lambda: Confusion(1), ConfigError, "classes=1"),
         (lambda: TopKAccuracy(0), ConfigError, "k=0"),

@@ -146,7 +146,7 @@ def test_a_global_model_that_is_not_finite_is_named():
 def test_a_model_that_does_not_fit_the_data():
     with pytest.raises(DataError, match="the model takes 7 features, but the data have 4"):
         run(job(model=atoll.models.linear(7, 3)))
-    with pytest.raises(DataError, match="label 2 does not fit a model with 2 outputs"):
+    with pytest.raises(DataError, match="label «2» does not fit a model with 2 outputs"):
         run(job(model=atoll.models.linear(4, 2)))
 
 

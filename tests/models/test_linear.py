@@ -91,16 +91,16 @@ def test_what_does_not_fit_is_refused():
     data = islands([5])
     with pytest.raises(DataError, match=r"the model takes 9 features, but the data have 4 \(in Linear.features\)"):
         atoll.models.linear(9, 3).learner(LearnerSettings(algorithm=Algorithm()), data)
-    with pytest.raises(DataError, match="give the model at least 3 outputs, or number the classes from 0"):
+    with pytest.raises(DataError, match="give the model at least «3» outputs, or number the classes from 0"):
         atoll.models.linear(4, 2).learner(LearnerSettings(algorithm=Algorithm()), data)
 
 
 @pytest.mark.parametrize(
     ("task", "model", "good", "bad", "words"),
     [
-        ("binary", atoll.models.linear(2, 2), [0, 1], [-1, 1], "label -1 does not fit a model with 2 outputs"),
-        ("classification", atoll.models.linear(2, 2), [0, 1], [0, 2], "label 2 does not fit"),
-        ("binary", atoll.models.linear(2, 1, "hinge"), [-1, 1], [0, 1], "label 0 with loss 'hinge'"),
+        ("binary", atoll.models.linear(2, 2), [0, 1], [-1, 1], "label «-1» does not fit a model with 2 outputs"),
+        ("classification", atoll.models.linear(2, 2), [0, 1], [0, 2], "label «2» does not fit"),
+        ("binary", atoll.models.linear(2, 1, "hinge"), [-1, 1], [0, 1], "label «0» with loss 'hinge'"),
     ],
 )
 def test_targets_that_do_not_fit_are_refused_at_the_client_that_has_them(task, model, good, bad, words):

@@ -23,12 +23,12 @@ def _train(model: nn.Module, shards: list[Any], **settings: Any) -> Any:
 def test_labels_beyond_the_outputs() -> None:
     shards = shards_of([8, 8], (6,))
     shards[1][1][3] = 6
-    with pytest.raises(DataError, match=r"label 6 does not fit a model with 4 outputs.*at least 7 outputs"):
+    with pytest.raises(DataError, match=r"label «6» does not fit a model with 4 outputs.*at least «7» outputs"):
         _train(seeded(lambda: nn.Linear(6, 4)), shards)
 
 
 def test_negative_labels() -> None:
-    with pytest.raises(DataError, match="label -1 does not fit"):
+    with pytest.raises(DataError, match="label «-1» does not fit"):
         _train(seeded(lambda: nn.Linear(6, 4)), [(np.zeros((2, 6), "f4"), np.array([0, -1]))])
 
 
@@ -52,7 +52,7 @@ def test_one_output_for_two_targets() -> None:
 
 
 def test_signs_for_hinge() -> None:
-    with pytest.raises(DataError, match=r"label 0 with loss 'hinge'.*encode the two classes as -1 and 1"):
+    with pytest.raises(DataError, match=r"label «0» with loss 'hinge'.*encode the two classes as -1 and 1"):
         _train(seeded(lambda: nn.Linear(6, 1)), [(np.zeros((3, 6), "f4"), np.array([1, -1, 0]))], loss="hinge")
 
 

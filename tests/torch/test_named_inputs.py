@@ -118,7 +118,7 @@ def test_targets_of_tokens_leave_the_ignored_ones_out() -> None:
     assert (rows.y[MASK == 0] == 0).all()  # what stands there in the source cannot matter
     other = from_tokens(tokens(labels=tags(-1)), ignore=-1)
     assert np.array_equal(other.y, rows.y)
-    with pytest.raises(DataError, match=r"label -100 at row \(\d+, \d+\) is outside 0\.\.2"):
+    with pytest.raises(DataError, match=r"label «-100» at row \(\d+, \d+\) is outside 0\.\.2"):
         from_tokens(tokens(labels=tags()), ignore=-1)
     with pytest.raises(DataError, match="task='tokens'"):
         from_tokens(tokens(labels=tags()), task="classification")

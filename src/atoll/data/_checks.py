@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atoll.core.errors import DataError, nearest
+from atoll.core.redaction import private
 
 from .missing import without_hidden
 
@@ -59,7 +60,7 @@ def _plain(name: str, values: Any, where: str) -> Array:
         array = np.asarray(values)
     except ValueError as error:
         raise DataError(
-            f"column {name!r} is ragged: {error}", where=where, remedy="pad its entries to one shape"
+            f"column {name!r} is ragged: {private(error)}", where=where, remedy="pad its entries to one shape"
         ) from error
     if array.ndim == 0:
         raise DataError(
@@ -219,7 +220,7 @@ def _check_binary(codes: Array, where: str) -> int:
     found = np.unique(codes)
     if not (np.isin(found, (0, 1)).all() or np.isin(found, (-1, 1)).all()):
         raise DataError(
-            f"binary labels {found[:5].tolist()}",
+            f"binary labels {private(found[:5].tolist())}",
             where=where,
             remedy="use 0 and 1, or -1 and +1",
         )
@@ -234,7 +235,7 @@ def _check_range(codes: Array, classes: int | None, where: str) -> int:
         place = np.argwhere(outside)[0]
         row = int(place[0]) if codes.ndim == 1 else tuple(place.tolist())
         raise DataError(
-            f"label {int(codes[tuple(place)])} at row {row} is outside 0..{count - 1}",
+            f"label {private(int(codes[tuple(place)]))} at row {row} is outside 0..{count - 1}",
             where=where,
             remedy=f"recode the labels, or raise classes={count}",
         )

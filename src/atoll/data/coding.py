@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atoll.core.errors import DataError
+from atoll.core.redaction import private
 
 from .about import About
 
@@ -45,7 +46,7 @@ def common_labels(own: About, other: About, codes: NDArray[np.int64]) -> tuple[s
         return theirs
     if others:
         raise DataError(
-            f"the test rows have the class {others[0]!r}, but the training rows have only {', '.join(mine[:8])}",
+            f"the test rows have the class {private(others[0])}, but the training rows have only {private(', '.join(mine[:8]))}",
             where=f"data set {other.name!r}",
             remedy="read both with the same classes, in one order: categories={target: [...]}",
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from atoll.core import message as M
@@ -88,14 +88,16 @@ class Actors:
         ]
 
 
-async def answer_of(work: Awaitable[dict[str, Any]]) -> dict[str, Any]:
-    """A role's result, or the error that ended it."""
+async def answer_of(
+    work: Awaitable[dict[str, Any]], told: Callable[[Exception], BaseException] = lambda error: error
+) -> dict[str, Any]:
+    """A role's result, or the error that ended it, as ``told`` gives it."""
     try:
         return await work
     except asyncio.CancelledError:
         return {"error": pack_error(TaskError("stopped because another role of the session failed"))}
     except Exception as error:
-        return {"error": pack_error(error)}
+        return {"error": pack_error(told(error))}
 
 
 def sendable(answer: dict[str, Any]) -> dict[str, Any]:

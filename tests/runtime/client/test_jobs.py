@@ -56,10 +56,11 @@ def test_a_day_of_a_project(tmp_path: Path) -> None:
 
 
 async def _failing(world: World, tmp_path: Path) -> None:
-    """The error of a task reaches whoever submitted the job, with its place."""
+    """The kind of a task's error reaches whoever submitted the job, with its place; its words are in the log of the site."""
     told = await typed(world, "submit", str(write_job(tmp_path / "f", arguments={"fail": True})), "--wait", code=6)
     assert told["error"]["kind"] == "TaskError"
-    assert "the columns are of another kind" in told["error"]["what"]
+    assert told["error"]["what"] == "ValueError: «…»"  # its words may quote a row
+    assert "the site's own log has the words" in told["error"]["remedy"]
     assert "site-" in told["error"]["where"]
     ended = (await world.admin.jobs())[-1]
     assert (ended["state"], ended["attempts"]) == ("failed", 1)  # it would fail again

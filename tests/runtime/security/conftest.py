@@ -12,7 +12,7 @@ import pytest
 
 from atoll.runtime.provision import Kit, ProjectConfig, provision
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "worker")]
 
 PROJECT = {
     "project": "lungs",

@@ -209,7 +209,7 @@ def settings_of(learner: Any) -> Any:
 
 def test_a_model_that_does_not_fit_the_card_is_refused_before_any_work() -> None:
     remote = remote_of(atoll.data.iid(atoll.data.digits(), parties=2))
-    with pytest.raises(DataError, match="label 9 does not fit a model with 9 outputs"):
+    with pytest.raises(DataError, match="label «9» does not fit a model with 9 outputs"):
         atoll.Training(model=atoll.models.linear(64, 9)).learner(remote.outline())
     with pytest.raises(CompositionError, match="needs every client in every round"):
         atoll.Training(

@@ -114,7 +114,7 @@ def test_files_that_disagree_are_named_with_the_column(tmp_path: Path, other: st
         (b"", r"the file is empty \(in data of site 'north', a\.csv\)\. Remedy: remove it, or fill it"),
         (
             b"age;dose;outcome\n1;2;ill\n",
-            r"the header is one column, 'age;dose;outcome'.*delimiter: .;. \(a setting in a YAML",
+            r"the header is one column, «age;dose;outcome».*delimiter: .;. \(a setting in a YAML",
         ),
         (CSV.encode("utf-16"), r"encoding: .?utf-16.? \(a setting in a YAML file that you pass as --data"),
         ("\xdf,outcome\n1,ill\n".encode("latin-1"), r"encoding: .?latin-1.? \(a setting in a YAML file"),
@@ -131,7 +131,7 @@ def test_files_of_another_kind_are_refused_with_what_sites_can_set(tmp_path: Pat
 @pytest.mark.parametrize(
     ("text", "match"),
     [
-        ("tumor size,y\n1,a\n2,b\nx1,a\n", r"'tumor size' holds numbers, and 'x1' at row 4.*--drop 'tumor size'\)"),
+        ("tumor size,y\n1,a\n2,b\nx1,a\n", r"'tumor size' holds numbers, and «x1» at row 4.*--drop 'tumor size'\)"),
         ("tumor size,y\nbig,a\nsmall,b\n", r"holds text.*--drop 'tumor size'\), or .*categories: \{'tumor size': "),
         ('size,y\n"1,5",a\n"2,5",b\n', r"column 'size' holds text.*say decimal: ',' in a YAML file"),
         ("size,y\n1,a\n2,\n", r"row 3 column 'y'.*fill them, or leave these rows out; the target cannot be left out"),

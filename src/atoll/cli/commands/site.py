@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -62,7 +64,6 @@ def command(
     with loading():
         from atoll.runtime.site.site import Site
         from atoll.runtime.worker import site_spec
-        from atoll.runtime.worker.headers import look_at_headers
 
     output, opened = output_of(context), open_kit(kit, passphrase_file)
     opened.require(*SITES)  # before any folder or file is made
@@ -76,11 +77,23 @@ def command(
     place = (folder or Path(opened.name)).absolute()
     resources, names = _resources(cpus, memory, gpus)
     spec = {} if data is None else site_spec(data, target=target, task=task, drop=drop or ())
-    if spec:
-        look_at_headers(spec, opened.name, bool(opened.plays))
+    told = _looked_at(spec, opened.name, bool(opened.plays))
     with logging_on(output, place):
+        for line in told:
+            logging.getLogger("atoll.runtime").info("%s", line)
         made = Site(opened, spec, place, resources, server=server, gpus=names, direct=direct)
         return serving(made.serve(lambda name: output.give({"connected": name, "folder": str(place)})))
+
+
+def _looked_at(spec: Mapping[str, Any], name: str, helper: bool) -> list[str]:
+    """Check what can be checked of the data before any job comes; return what others will learn of it, as lines for the site's person."""
+    if not spec:
+        return []
+    from atoll.runtime.worker.headers import look_at_headers
+    from atoll.runtime.worker.shown import told_of
+
+    look_at_headers(spec, name, helper)
+    return [] if helper else told_of(spec, name)
 
 
 def _resources(cpus: float | None, memory: str | None, gpus: str | None) -> tuple[Resources, tuple[str, ...]]:

@@ -70,6 +70,7 @@ class Executor:
         sealing: seals and opens the letters of the parties here.
         named: results that stay at the parties here.
         near: whether tasks run in the program's own process.
+        leaving: turns a task's error into the one that may leave this place; ``None`` where nobody else reads it.
     """
 
     roster: Roster
@@ -80,6 +81,7 @@ class Executor:
     sealing: Sealing = field(default_factory=VirtualSealing)
     named: NamedResults = field(default_factory=NamedResults)
     near: bool = False
+    leaving: Callable[[Exception], Exception] | None = None
 
     def data(self, position: int) -> Any:
         """The data of a party."""
@@ -377,11 +379,21 @@ class Executor:
 
     def explain(self, error: Exception | SystemExit, request: Request, position: int | None) -> Exception:
         """Add to an error its request, party, task and arguments; Atoll's own errors keep their class."""
+        explained = self._explained(error, request, position)
+        return self.leaving(explained) if self.leaving is not None else explained
+
+    def told(self, error: Exception | SystemExit) -> Exception | SystemExit:
+        """The error as it may leave this place."""
+        return error if self.leaving is None or not isinstance(error, Exception) else self.leaving(error)
+
+    def _explained(self, error: Exception | SystemExit, request: Request, position: int | None) -> Exception:
         at = "the cohort" if position is None else self.roster.name(position)
         where = f"{request.id} at {at}"
         if isinstance(error, AtollError):
             inner = where if error.where is None else f"{error.where}; {where}"
-            return type(error)(error.what, where=inner, remedy=error.remedy)
+            placed = type(error)(error.what, where=inner, remedy=error.remedy)
+            placed.__cause__ = error.__cause__ or error.__context__
+            return placed
         shown = ", ".join(f"{k}={v!r}" for k, v in request.task.args.items())
         what, remedy = _reason(error, at, request.message, inline=self.near and not self.vectorised)
         wrapped = TaskError(

@@ -7,6 +7,7 @@ import zlib
 from pathlib import Path
 
 from atoll.core.errors import DataError
+from atoll.core.redaction import private
 
 
 def existing(path: str | Path) -> Path:
@@ -28,4 +29,6 @@ def content(path: str | Path) -> bytes:
     try:
         return gzip.decompress(raw)
     except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"broken gzip file: {error}", where=path.name, remedy="fetch the file again") from error
+        raise DataError(
+            f"broken gzip file: {private(error)}", where=path.name, remedy="fetch the file again"
+        ) from error

@@ -8,6 +8,7 @@ import re
 import numpy as np
 
 from atoll.core.errors import DataError
+from atoll.core.redaction import private
 
 from .._checks import Array
 
@@ -36,13 +37,13 @@ def require_categories(values: Array, column: str, where: str, offset: int) -> N
     unless = f"or, if these are names, list them: categories={{{column!r}: [...]}}"
     if any("," in word for word in words) and all(map(_COMMA.fullmatch, words)):
         raise DataError(
-            f"column {column!r} has numbers with a comma, such as {next(w for w in words if ',' in w)!r}",
+            f"column {column!r} has numbers with a comma, such as {private(next(w for w in words if ',' in w))}",
             where=where,
             remedy=f"set decimal=',' if it is the decimal sign, else remove it; {unless}",
         )
     if all(map(_DATE.fullmatch, words)):
         raise DataError(
-            f"column {column!r} has dates or times, such as {words[0]!r}, whose codes would not be amounts",
+            f"column {column!r} has dates or times, such as {private(words[0])}, whose codes would not be amounts",
             where=where,
             remedy=f"turn them into numbers first (days since a day), leave the column out with drop= or keep=, {unless}",
         )
@@ -50,7 +51,7 @@ def require_categories(values: Array, column: str, where: str, offset: int) -> N
     if others and 2 * len(others) <= len(words):
         row = int(first[others].min())
         raise DataError(
-            f"column {column!r} has numbers, but {str(values[row])!r} at row {row + offset}",
+            f"column {column!r} has numbers, but {private(values[row])} at row {row + offset}",
             where=where,
             remedy=f"correct the value, or leave the column out with drop=; {unless}",
         )

@@ -11,13 +11,14 @@ import numpy as np
 from atoll.core.calls import checked_call
 from atoll.core.errors import DataError
 from atoll.core.extras import need
+from atoll.core.redaction import private
 
 from .._checks import Array
 from ..dataset import Dataset
 from ._files import existing
 from .table import from_table
 
-__all__ = ["columns_of_parquet", "from_arrow", "read_parquet", "table_of_parquet"]
+__all__ = ["columns_of_parquet", "distinct_of_parquet", "from_arrow", "read_parquet", "table_of_parquet"]
 
 
 @checked_call
@@ -73,14 +74,28 @@ def columns_of_parquet(path: str | Path) -> list[str]:
     return [str(column) for column in _read("read_schema", path).names]
 
 
-def _read(reader: str, path: str | Path) -> Any:
+def distinct_of_parquet(path: str | Path, column: str, most: int) -> list[str]:
+    """Return the first few distinct values of a column of a Parquet file as texts, without the missing ones.
+
+    Raises:
+        MissingExtraError: pyarrow is not installed.
+        DataError: the file cannot be read.
+    """
+    table = _read("read_table", path, columns=[column])
+    values = table[column].drop_null().unique().slice(0, most)
+    return [f"{value:g}" if isinstance(value, float) else str(value) for value in values.to_pylist()]
+
+
+def _read(reader: str, path: str | Path, **options: Any) -> Any:
     path = existing(path)
     parquet = need("pyarrow.parquet", "arrow", "reading Parquet")
     arrow = need("pyarrow", "arrow", "reading Parquet")
     try:
-        return getattr(parquet, reader)(path)
+        return getattr(parquet, reader)(path, **options)
     except (arrow.ArrowException, OSError) as error:
-        raise DataError(f"not a readable Parquet file: {error}", where=path.name, remedy="write it again") from error
+        raise DataError(
+            f"not a readable Parquet file: {private(error)}", where=path.name, remedy="write it again"
+        ) from error
 
 
 @checked_call

@@ -12,6 +12,7 @@ import numpy as np
 
 from atoll.core.calls import checked_call
 from atoll.core.errors import DataError
+from atoll.core.redaction import private
 
 from .._checks import Array
 from ..dataset import Dataset
@@ -89,7 +90,7 @@ def table_of_csv(
         text = content(path).decode(encoding)
     except UnicodeDecodeError as error:
         raise DataError(
-            f"not {encoding} text: {error}",
+            f"not {encoding} text: {private(error)}",
             where=where,
             remedy=f"set its encoding, perhaps encoding={likely_encoding(error)!r}",
         ) from error
@@ -102,9 +103,11 @@ def table_of_csv(
         header = _header(next(lines, []), where)
         body = _body(lines, len(header), where)
     except csv.Error as error:
-        raise DataError(f"line {lines.line_num}: {error}", where=where, remedy="correct the line") from error
+        raise DataError(f"line {lines.line_num}: {private(error)}", where=where, remedy="correct the line") from error
     if not header or len(set(header)) != len(header):
-        raise DataError(f"the header is {header}", where=where, remedy="begin with a line of distinct column names")
+        raise DataError(
+            f"the header is {private(header)}", where=where, remedy="begin with a line of distinct column names"
+        )
     if not body:
         raise DataError("there are no rows below the header", where=where, remedy="give at least one row")
     return {column: _typed(values, decimal) for column, values in zip(header, zip(*body, strict=True), strict=True)}
@@ -113,7 +116,7 @@ def table_of_csv(
 def _header(line: Sequence[str], where: str) -> list[str]:
     other = next((sign for sign in ";\t|," if len(line) == 1 and sign in line[0]), None)
     if other is not None:
-        raise DataError(f"the header is one column, {line[0]!r}", where=where, remedy=f"set delimiter={other!r}")
+        raise DataError(f"the header is one column, {private(line[0])}", where=where, remedy=f"set delimiter={other!r}")
     return [column.strip() for column in line]
 
 

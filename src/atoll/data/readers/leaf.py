@@ -10,6 +10,7 @@ import numpy as np
 
 from atoll.core.calls import checked_call
 from atoll.core.errors import DataError
+from atoll.core.redaction import private
 
 from .._checks import Array
 from ..dataset import Dataset
@@ -76,7 +77,7 @@ def _read_file(file: Path) -> _Users:
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise DataError(f"not JSON: {error}", where=file.name, remedy="fetch the file again") from error
+        raise DataError(f"not JSON: {private(error)}", where=file.name, remedy="fetch the file again") from error
     absent = [
         key for key in ("users", "num_samples", "user_data") if not isinstance(content, dict) or key not in content
     ]
@@ -106,7 +107,7 @@ def _user(data: Any, user: Any, rows: int, file: str) -> dict[str, Array]:
     try:
         x, y = np.array(own["x"]), np.array(own["y"])
     except ValueError as error:
-        raise DataError(f"rows of different shapes: {error}", where=where, remedy="pad them to one") from error
+        raise DataError(f"rows of different shapes: {private(error)}", where=where, remedy="pad them to one") from error
     return {"x": x.astype(np.float32) if x.dtype.kind in "biuf" else x, "y": y}
 
 

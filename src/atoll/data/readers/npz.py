@@ -12,6 +12,7 @@ import numpy as np
 
 from atoll.core.calls import checked_call
 from atoll.core.errors import DataError, nearest
+from atoll.core.redaction import private
 
 from .._checks import Array
 from ..dataset import Dataset
@@ -50,7 +51,7 @@ def _archive(path: str | Path) -> Iterator[Any]:
         raise
     except (ValueError, OSError, zipfile.BadZipFile, AttributeError, TypeError) as error:
         raise DataError(
-            f"not a readable archive of plain arrays: {error}",
+            f"not a readable archive of plain arrays: {private(error)}",
             where=path.name,
             remedy="write it with numpy.savez and without objects",
         ) from error

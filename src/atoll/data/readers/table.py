@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atoll.core.errors import DataError, nearest
+from atoll.core.redaction import private
 
 from .._checks import Array, resolve_task
 from ..dataset import Dataset
@@ -172,7 +173,7 @@ def _coded(
     if (codes < 0).any():
         row = int(np.flatnonzero(codes < 0)[0])
         raise DataError(
-            f"{str(values[row])!r} at row {row + offset} is not a category of column {column!r}",
+            f"{private(values[row])} at row {row + offset} is not a category of column {column!r}",
             where=f"table {name!r}",
             remedy=f"add it to categories[{column!r}], or correct the value",
         )
@@ -201,7 +202,7 @@ def _target(
         if words and listed is None:
             row, word = first_word(values)
             raise DataError(
-                f"column {column!r}, the target of a regression, has text such as {word!r} at row {row + offset}",
+                f"column {column!r}, the target of a regression, has text such as {private(word)} at row {row + offset}",
                 where=f"table {name!r}",
                 remedy="give numbers (decimal=',' reads 1,5), or set task='classification'",
             )

@@ -10,6 +10,7 @@ import numpy as np
 from atoll.core.algebra.aggregate import Aggregate, Parts, Sum
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import DataError
+from atoll.core.redaction import private
 from atoll.core.requests.task import task
 
 __all__ = ["group_lasso_row", "rating_step", "user_step"]
@@ -112,7 +113,7 @@ def _rated(island: Any, items: int) -> tuple[Array, Array]:
     at = np.reshape(x, (len(y), -1))[:, 0].astype(np.int64)
     if len(at) and (at.min() < 0 or at.max() >= items):
         raise DataError(
-            f"{island.name} rates item {int(at.max() if at.max() >= items else at.min())} of {items}",
+            f"{island.name} rates item {private(int(at.max() if at.max() >= items else at.min()))} of {items}",
             where="MatrixFactorisation.items",
             remedy=f"number items 0 to {items - 1}, or raise items",
         )

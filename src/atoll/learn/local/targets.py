@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from atoll.core.errors import DataError
+from atoll.core.redaction import private
 
 __all__ = ["LOSS_NAMES", "OutputsError", "check_classes", "check_shape", "check_signs"]
 
@@ -51,9 +52,9 @@ def check_classes(name: str, shape: tuple[int, ...], labels: np.ndarray, where: 
     if labels.size and (int(labels.max()) >= shape[1] or int(labels.min()) < 0):
         wrong = int(labels.max()) if int(labels.max()) >= shape[1] else int(labels.min())
         raise DataError(
-            f"label {wrong} does not fit a model with {shape[1]} outputs (classes 0..{shape[1] - 1})",
+            f"label {private(wrong)} does not fit a model with {shape[1]} outputs (classes 0..{shape[1] - 1})",
             where=where,
-            remedy=f"give the model at least {max(wrong, 0) + 1} outputs, or number the classes from 0"
+            remedy=f"give the model at least {private(max(wrong, 0) + 1)} outputs, or number the classes from 0"
             + (", or, for two classes and one score, use loss='bce' or 'hinge'" if shape[1] == 1 else ""),
         ) from OutputsError(shape[1])
 
@@ -93,7 +94,7 @@ def check_signs(name: str, labels: np.ndarray, where: str) -> None:
     if not np.isin(labels, allowed).all():
         wrong = labels[~np.isin(labels, allowed)].ravel()[0]
         raise DataError(
-            f"label {wrong} with loss {name!r}",
+            f"label {private(wrong)} with loss {name!r}",
             where=where,
             remedy=f"encode the two classes as {allowed[0]} and {allowed[1]}",
         )

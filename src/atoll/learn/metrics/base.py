@@ -14,6 +14,7 @@ from atoll.core.algebra.metric import Metric, Summary
 from atoll.core.algebra.tree import Tree
 from atoll.core.capability import SINGLE_REPLIES, Capability, Need
 from atoll.core.errors import DataError
+from atoll.core.redaction import private
 from atoll.core.requests.task import resolve
 
 __all__ = ["ScoreMetric", "class_columns", "pack_metric", "ratio", "rows_of", "unpack_metric"]
@@ -84,7 +85,7 @@ def class_columns(scores: ArrayLike, targets: ArrayLike, where: str) -> tuple[ND
         z, y = np.hstack([np.zeros_like(z), z]), np.where(y > 0, 1, 0)
     labels = y.astype(np.int64)
     if len(labels) != len(z) or (len(labels) and not 0 <= labels.min() <= labels.max() < z.shape[1]):
-        span = f", labels {labels.min()} to {labels.max()}" if len(labels) else ""
+        span = f", labels {private(labels.min())} to {private(labels.max())}" if len(labels) else ""
         raise DataError(
             f"scores of shape {np.shape(scores)} for targets of shape {np.shape(targets)}{span}",
             where=where,

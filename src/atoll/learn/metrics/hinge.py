@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from atoll.core.algebra.metric import Summary
 from atoll.core.errors import DataError
+from atoll.core.redaction import private
 
 from .base import ScoreMetric, ratio, rows_of
 
@@ -19,7 +20,7 @@ def _signed(scores: ArrayLike, targets: ArrayLike, where: str) -> tuple[NDArray[
     z, y = rows_of(scores, targets, where)
     if not np.isin(y, (-1.0, 1.0)).all():
         wrong = y[~np.isin(y, (-1.0, 1.0))][0]
-        raise DataError(f"a target of {wrong:g}", where=where, remedy="use targets -1 and +1")
+        raise DataError(f"a target of {private(f'{wrong:g}')}", where=where, remedy="use targets -1 and +1")
     return z, y
 
 

@@ -53,7 +53,7 @@ class Keeper:
         try:
             return {**answer, "names": self._generation(frame)}
         except Exception as error:
-            return {**answer, "error": pack_error(error)}
+            return {**answer, "error": pack_error(self._host.executor.told(error))}
 
     def _known(self, frame: Any) -> Any:
         """Return what the journal has of a role, for a session that is not held again."""

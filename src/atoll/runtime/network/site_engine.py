@@ -197,7 +197,7 @@ class SiteEngine:
                 parked.request = request
             return await self._reply(request, position, frame["as"])
         except (Exception, SystemExit) as error:  # of a stage, or of what a task gave
-            return self._frame("failed", frame["id"], position, error=pack_error(error))
+            return self._frame("failed", frame["id"], position, error=pack_error(self.host.executor.told(error)))
 
     async def _reply(self, request: Request, position: int, push: str) -> Any:
         parked = self.parking.get(request.id, position)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from atoll.core.errors import AtollError, JobError
+from atoll.core.redaction import redacted
 from atoll.core.requests.wire import pack_error
 from atoll.engines.link import LinkClosed
 from atoll.runtime.bundles.register import Register
@@ -207,7 +208,12 @@ class SiteAttempt:
         self._post.tell(op, job=self.job, attempt=self.attempt, **fields)
 
     def _log(self, lines: list[str]) -> None:
-        self._post.tell("log", job=self.job, lines=lines)
+        """Send lines of the job's log to the server; what they quote of the data stays in this front's log."""
+        told = [redacted(line) for line in lines]
+        for line, shown in zip(lines, told, strict=True):
+            if line != shown:
+                _LOG.warning("job %s: %s", self.job, line)
+        self._post.tell("log", job=self.job, lines=told)
 
 
 def _wrapped(error: Exception) -> JobError:

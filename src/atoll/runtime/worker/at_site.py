@@ -25,6 +25,7 @@ from atoll.runtime.network import SiteEngine
 from .agreement import recoded
 from .cards import card_of
 from .frames import Hello, Rendezvous, error_frame
+from .leaving import leaving
 from .letters import LetterKey
 from .population import SitePopulation
 from .pulses import pulsing
@@ -110,7 +111,7 @@ def alive(channel: Any) -> AbstractAsyncContextManager[None]:
 async def _told(channel: Any, error: Exception) -> None:
     """Send the error to the server, unless it came from the server or the server is gone."""
     try:
-        await channel.send(error_frame(error))
+        await channel.send(error_frame(leaving(error)))
     except LinkClosed:
         return
 
@@ -134,8 +135,9 @@ def _engine(
     rows = _in_agreed_codes(data, rendezvous)
     population = SitePopulation(list(rendezvous.names), rendezvous.sizes, mine, rows, others)
     executor = Executor(
-        roster, population, data.policy or AllowAll(), secret_seed=rendezvous.secret, sealing=sealing, named=named
-    )
+        roster, population, data.policy or AllowAll(), secret_seed=rendezvous.secret, sealing=sealing, named=named,
+        leaving=leaving,
+    )  # fmt: skip
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
     host = Host(

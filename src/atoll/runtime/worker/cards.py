@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from atoll.core.errors import DataError, MessageError
+from atoll.core.redaction import private
 
 __all__ = ["MOST_CLASSES", "MOST_NAMES", "DataCard", "Column", "card_of"]
 
@@ -138,7 +139,7 @@ def card_of(data: Any, categories: Mapping[str, Sequence[str]] | None = None) ->
     columns = {name: _column(rows[name]) for name in ("x", "y") if name in rows}
     if about.classes is not None and about.classes > MOST_CLASSES:
         raise DataError(
-            f"the target has {about.classes} classes and at most {MOST_CLASSES} may be named to the server",
+            f"the target has {private(about.classes)} classes and at most {MOST_CLASSES} may be named to the server",
             where=f"data set {about.name!r}",
             remedy="choose another target, or a regression (task: regression)",
         )

@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from atoll.core.errors import DataError
+from atoll.core.redaction import private
 from atoll.data import Dataset, concatenate
 from atoll.data.readers._words import first_word, mostly_numbers
 from atoll.data.readers.arrow import table_of_parquet
@@ -21,6 +22,7 @@ from atoll.data.readers.table import from_table, missing
 from .agreement import merge_cards, recoded
 from .cards import card_of
 from .headers import for_sites, is_parquet, require_columns, tables_in
+from .shown import require_few
 
 __all__ = ["load_arrays", "load_tables"]
 
@@ -66,10 +68,13 @@ def _table(path: Path, options: Mapping[str, Any]) -> Dataset:
     for column in chosen or [c for c in table if c not in {*goals, *drop}]:
         if table[column].dtype.kind == "U" and column not in categories:
             _refuse_text(path, column, table[column])
-    return from_table(
+    made = from_table(
         table, target=target, task=task, features=chosen or None, drop=drop, categories=categories, name=path.name,
         row_offset=0 if is_parquet(path) else 2,
     )  # fmt: skip
+    if made.about.labels and made.task == "classification" and target not in categories:
+        require_few(len(made.about.labels), str(target), path.name)
+    return made
 
 
 def _refuse_text(path: Path, column: str, values: Any) -> NoReturn:
@@ -81,7 +86,7 @@ def _refuse_text(path: Path, column: str, values: Any) -> NoReturn:
         row = int(np.flatnonzero(values == word)[0]) + (1 if is_parquet(path) else 2)
         counted = "" if is_parquet(path) else " (the header is row 1)"
         raise DataError(
-            f"column {column!r} holds numbers, and {word!r} at row {row}{counted}",
+            f"column {column!r} holds numbers, and {private(word)} at row {row}{counted}",
             where=path.name,
             remedy=f"correct the value, {_decimal(word)}or {leave}",
         )
@@ -134,7 +139,7 @@ def _archive(path: Path) -> dict[str, Any]:
             return {name: archive[name] for name in archive.files}
     except (ValueError, OSError, zipfile.BadZipFile, AttributeError, TypeError) as error:
         raise DataError(
-            f"not a readable archive of plain arrays: {error}",
+            f"not a readable archive of plain arrays: {private(error)}",
             where=path.name,
             remedy="write it with numpy.savez and without objects",
         ) from error
@@ -151,6 +156,8 @@ def _files(paths: Sequence[Path]) -> dict[str, Any]:
             found[key] = np.load(path, allow_pickle=False)
         except (ValueError, OSError) as error:
             raise DataError(
-                f"not a readable array: {error}", where=path.name, remedy="write it with numpy.save, without objects"
+                f"not a readable array: {private(error)}",
+                where=path.name,
+                remedy="write it with numpy.save, without objects",
             ) from error
     return found

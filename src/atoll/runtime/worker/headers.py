@@ -17,6 +17,7 @@ from typing import Any
 
 from atoll.core import message as M
 from atoll.core.errors import AtollError, DataError, MessageError, nearest
+from atoll.core.redaction import private
 from atoll.core.requests.wire import pack_error, unpack_error
 
 from .policies import policy_of_site
@@ -89,7 +90,9 @@ def _header(path: Path, spec: Mapping[str, Any]) -> list[str]:
             line: list[str] = next(csv.reader(file, delimiter=spec.get("delimiter") or ","), [])
             more = bool(line or file.read(1))
     except (OSError, EOFError, ValueError, LookupError, csv.Error, TypeError) as error:
-        raise DataError(f"its header cannot be read: {error}", where=path.name, remedy=_readable(error)) from error
+        raise DataError(
+            f"its header cannot be read: {private(error)}", where=path.name, remedy=_readable(error)
+        ) from error
     header = [column.removeprefix("\ufeff").strip() for column in line]
     if not any(header):
         raise DataError(
@@ -115,7 +118,7 @@ def _require_separated(path: Path, header: Sequence[str]) -> None:
     other = next((sign for sign in ";\t|," if len(header) == 1 and sign in header[0]), None)
     if other is not None:
         raise DataError(
-            f"the header is one column, {header[0]!r}",
+            f"the header is one column, {private(header[0])}",
             where=path.name,
             remedy=f"say what separates the values: delimiter: {json.dumps(other)} {_IN_YAML}",
         )
@@ -147,7 +150,7 @@ def columns_apart(files: Sequence[Path]) -> dict[Path, list[str]]:
     except MessageError:
         why = done.stderr.decode(errors="replace").strip().rpartition("\n")[2] or f"exit code {done.returncode}"
         raise DataError(
-            f"its header cannot be read: {why}", where=files[0].name, remedy="write it again, or give CSV"
+            f"its header cannot be read: {private(why)}", where=files[0].name, remedy="write it again, or give CSV"
         ) from None
     if told["error"] is not None:
         raise unpack_error(told["error"]) or RuntimeError("unknown")

@@ -54,6 +54,7 @@ from atoll.runtime.transport import local_pipe
 
 from .at_server import run_job
 from .at_site import alive, serve_job
+from .leaving import leaving, trace_of
 from .letters import LetterKey
 from .policies import require_allowed
 from .sitedata import load_site_data
@@ -109,7 +110,7 @@ async def _attend(sock: socket.socket, order: Mapping[str, Any]) -> int:
                 line, _site(order, opened) if order["role"] == "site" else _server(order, source, opened)
             )
     except Exception as error:
-        return _failed(error, line, Path(order["error"]))
+        return _failed(error, line, Path(order["error"]), str(order["role"]))
     finally:
         await line.close(within=5.0)
     return 0
@@ -133,14 +134,25 @@ async def _while_there(line: Line, work: Coroutine[Any, Any, None]) -> None:
         await asyncio.gather(working, lost, return_exceptions=True)
 
 
-def _failed(error: Exception, line: Line, told: Path) -> int:
+def _failed(error: Exception, line: Line, told: Path, role: str) -> int:
     """Report an error, unless the front is gone; return the exit code."""
     if line.lost.is_set() or isinstance(error, LinkClosed):
         return FRONT_GONE
     if not isinstance(error, AtollError):
-        traceback.print_exception(error)
-    _tell(told, _shortened(pack_error(_explained(error))))
+        _print_trace(error, role)
+    explained = _explained(error)
+    if explained is not error:
+        explained.__cause__ = error
+    _tell(told, _shortened(pack_error(leaving(explained) if role == "site" else explained)))
     return 1
+
+
+def _print_trace(error: Exception, role: str) -> None:
+    """Write a traceback to the job's log; at a site, in lines whose texts stay there."""
+    if role == "site":
+        sys.stderr.write("\n".join([*trace_of(error), ""]))
+    else:
+        traceback.print_exception(error)
 
 
 def _shortened(error: dict[str, str | None]) -> dict[str, str | None]:

@@ -282,7 +282,7 @@ class Roles:
 
     async def _role(self, frame: Any, peers: LocalPeers) -> None:
         events: list[Any] = []
-        answer = await answer_of(self._play(frame, peers, events))
+        answer = await answer_of(self._play(frame, peers, events), self._host.executor.told)
         if "error" not in answer:
             self._tell_end((frame["session"], frame["role"]), peers, answer["ran"]["ending"])
         self._end((frame["session"], frame["role"]))
