@@ -42,6 +42,11 @@ class Secret:
         self._block = 0
         self.drawn = False
 
+    @property
+    def seeded(self) -> bool:
+        """Whether the secrets follow from a seed, so that a library with entropy of its own must be given theirs."""
+        return self._seed is not None
+
     def bytes(self, n: int) -> bytes:
         """Return ``n`` secret bytes."""
         self.drawn = True

@@ -1,0 +1,29 @@
+"""Encrypted sums: parties encrypt, the server adds up ciphertexts, and only who holds the key can open the sum."""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .batchcrypt import BatchCrypt
+    from .bfv import BFV
+    from .ckks import CKKS
+    from .digits import Digits
+    from .paillier import Paillier
+    from .scheme import Scheme, scheme_named
+    from .threshold import ThresholdPaillier
+else:
+    from atoll.core.lazy import lazy
+
+    __getattr__, __dir__ = lazy(
+        __name__,
+        {
+            "batchcrypt": ("BatchCrypt",),
+            "bfv": ("BFV",),
+            "ckks": ("CKKS",),
+            "digits": ("Digits",),
+            "paillier": ("Paillier",),
+            "scheme": ("Scheme", "scheme_named"),
+            "threshold": ("ThresholdPaillier",),
+        },
+    )
+
+__all__ = ["BFV", "CKKS", "BatchCrypt", "Digits", "Paillier", "Scheme", "ThresholdPaillier", "scheme_named"]

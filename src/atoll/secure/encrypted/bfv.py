@@ -1,0 +1,215 @@
+"""BFV: exact whole numbers modulo t, several a slot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from atoll.core.errors import ConfigError, DataError
+
+from .digits import Digits, from_slots, slot_count, to_slots
+from .scheme import Scheme
+from .seal import context, context_for, join, load, save, seal, split
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from atoll.core.algebra.tree import Tree
+    from atoll.core.requests.island import Secret
+
+__all__ = ["BFV", "RingScheme"]
+
+_NOISE = 10 * 15.2
+"""Ten standard deviations of a fresh ciphertext's noise, ``sqrt((2 N / 3 + 1) / 12)`` after the special prime is divided out, for N = 4096."""
+
+
+@dataclass(frozen=True)
+class RingScheme(Scheme):
+    """Base class of schemes over ``Z_q[x] / (x^N + 1)``: what BFV and CKKS share. A plaintext has ``slots`` slots of ``capacity`` bits."""
+
+    kind: ClassVar[str] = ""
+
+    @property
+    def modulus(self) -> tuple[int, tuple[int, ...], int]:
+        """The ring N, the bits of the primes (the last is the special one), and the bits of the plain modulus or 0."""
+        raise NotImplementedError
+
+    @property
+    def capacity(self) -> int:
+        """Bits of a slot, after adding up."""
+        raise NotImplementedError
+
+    @property
+    def slots(self) -> int:
+        """Slots of a ciphertext."""
+        raise NotImplementedError
+
+    def require(self) -> None:
+        """Import TenSEAL."""
+        seal()
+
+    def make_keys(self, secret: Secret) -> tuple[Tree, Tree]:
+        """Return a new public key and its private key."""
+        s, made = seal(), context_for(self.kind, *self.modulus, secret)
+        generator = s.KeyGenerator(made)
+        key = s.PublicKey()
+        generator.create_public_key(key)
+        marks = {"scheme": self.name, "modulus": list(map(str, self.modulus))}
+        return {**marks, "public": save(key)}, {**marks, "private": save(generator.secret_key())}
+
+    def encrypt(self, public: Tree, numbers: NDArray[np.uint64], form: Digits, secret: Secret) -> NDArray[np.uint8]:
+        """Return the ciphertext: one of SEAL's for each block of slots."""
+        self.check(form)
+        s, key = seal(), _public(self, self._raw(public, "public"))
+        slots = to_slots(form.check(numbers), form, self.capacity)
+        pieces = []
+        for start in range(0, len(slots), self.slots):
+            made = context_for(self.kind, *self.modulus, secret)
+            plain, sealed = (
+                self._encode(_encoder(made, self.kind), slots[start : start + self.slots]),
+                s.Ciphertext(made),
+            )
+            s.Encryptor(made, key).encrypt(plain, sealed)
+            pieces.append(save(sealed))
+        return join(pieces)
+
+    def add(self, public: Tree, sealed: Iterable[NDArray[np.uint8]], form: Digits) -> NDArray[np.uint8]:
+        """Return the ciphertext of the sum, one addition modulo q a coefficient."""
+        self._raw(public, "public")
+        evaluator = seal().Evaluator(context(self.kind, *self.modulus))
+        total: list[Any] = []
+        count = 0
+        for each in sealed:
+            found = self._load(each, form)
+            if total:
+                for left, right in zip(total, found, strict=True):
+                    evaluator.add_inplace(left, right)
+            total, count = total or found, count + 1
+        if not count:
+            raise DataError("no ciphertext", where=self.name, remedy="add up at least one")
+        return join([save(each) for each in total])
+
+    def decrypt(self, private: Tree, sealed: NDArray[np.uint8], form: Digits) -> NDArray[np.uint64]:
+        """Return the sums."""
+        s, made = seal(), context(self.kind, *self.modulus)
+        raw = self._raw(private, "private")
+        try:
+            decryptor = s.Decryptor(made, load(s.SecretKey(), made, raw))
+        except (RuntimeError, ValueError) as error:
+            raise DataError("a private key that SEAL cannot read", where=self.name, remedy="make a new pair") from error
+        encoder, plain, rows = _encoder(made, self.kind), s.Plaintext(), []
+        for each in self._load(sealed, form):
+            decryptor.decrypt(each, plain)
+            rows.append(self._decode(encoder, plain))
+        slots = np.concatenate(rows) if rows else np.zeros(0, dtype=np.uint64)
+        return from_slots(slots, form, self.capacity)
+
+    def _raw(self, key: Tree, part: str) -> bytes:
+        found = self.own(key, "modulus", part)
+        if list(found["modulus"]) != list(map(str, self.modulus)):
+            raise DataError(
+                f"a key for {', '.join(found['modulus'])}",
+                where=self.name,
+                remedy=f"use one for {', '.join(map(str, self.modulus))}",
+            )
+        return bytes(found[part])
+
+    def _load(self, sealed: NDArray[np.uint8], form: Digits) -> list[Any]:
+        s, made = seal(), context(self.kind, *self.modulus)
+        try:
+            found = [load(s.Ciphertext(made), made, piece) for piece in split(sealed)]
+        except (RuntimeError, ValueError, IndexError) as error:
+            raise self.malformed(f"not one of SEAL under these parameters ({error})") from error
+        if len(found) != -(-slot_count(form, self.capacity) // self.slots):
+            raise self.malformed(f"{len(found)} blocks, for {form.size} numbers of {form.width} bits")
+        fresh = made.first_parms_id()
+        if any(each.size() != 2 or each.parms_id() != fresh or not self._fits(each) for each in found):
+            raise self.malformed("not a sum of fresh ones")
+        return found
+
+    def _fits(self, sealed: Any) -> bool:
+        return True
+
+    def _encode(self, encoder: Any, slots: NDArray[np.uint64]) -> Any:
+        raise NotImplementedError
+
+    def _decode(self, encoder: Any, plain: Any) -> NDArray[np.uint64]:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class BFV(RingScheme):
+    """Brakerski-Fan-Vercauteren encryption of whole numbers modulo a prime t (Fan and Vercauteren 2012), by SEAL.
+
+    A ring of 4096 has 4096 slots. A slot holds as many numbers as fit: with ``plain_bits=43``, two whose sums have 21 bits. A ciphertext takes
+    15.4 bytes a slot with up to 44 bits (q of ``plain_bits + 15`` bits), and 21.7 beyond. All sums are exact: the noise of n fresh ciphertexts stays below
+    ``q / 2t`` up to 10 standard deviations, which ``check`` holds. The security is 128 bits against classical computers (HomomorphicEncryption.org, 2018):
+    a modulus of at most 109 bits for this ring.
+
+    Attributes:
+        plain_bits: bits of t, 20 to 56. A larger slot holds more, in longer ciphertexts.
+    """
+
+    plain_bits: int = 43
+    name: ClassVar[str] = "bfv"
+    kind: ClassVar[str] = "BFV"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 20 <= self.plain_bits <= 56:
+            raise ConfigError(f"plain_bits={self.plain_bits}", where="BFV", remedy="use 20 to 56")
+
+    @property
+    def modulus(self) -> tuple[int, tuple[int, ...], int]:
+        """A ring of 4096 and at most 109 bits of primes."""
+        primes = (self.plain_bits + 15, 49) if self.plain_bits <= 44 else (36, 36, 37)
+        return 4096, primes, self.plain_bits
+
+    @property
+    def capacity(self) -> int:
+        """One bit less than t has."""
+        return self.plain_bits - 1
+
+    @property
+    def slots(self) -> int:
+        """As many as the ring has coefficients."""
+        return 4096
+
+    def check(self, form: Digits) -> None:
+        """Refuse more parties than the noise allows: ``sqrt(n) 10 sigma < q / 2t``."""
+        slot_count(form, self.capacity)
+        q = sum(self.modulus[1][:-1])
+        most = int((2.0 ** (q - 1 - self.plain_bits - 1) / _NOISE) ** 2)
+        if form.parties > most:
+            raise ConfigError(
+                f"{form.parties} parties with plain_bits={self.plain_bits}",
+                where="BFV",
+                remedy=f"the noise allows {most} parties; use fewer plain_bits",
+            )
+
+    def _encode(self, encoder: Any, slots: NDArray[np.uint64]) -> Any:
+        plain = seal().Plaintext()
+        encoder.encode(slots.tolist(), plain)
+        return plain
+
+    def _decode(self, encoder: Any, plain: Any) -> NDArray[np.uint64]:
+        return np.array(encoder.decode_uint64(plain), dtype=np.uint64)
+
+
+def _encoder(made: Any, kind: str) -> Any:
+    return seal().BatchEncoder(made) if kind == "BFV" else seal().CKKSEncoder(made)
+
+
+@lru_cache(maxsize=8)
+def _public(scheme: RingScheme, raw: bytes) -> Any:
+    made = context(scheme.kind, *scheme.modulus)
+    try:
+        return load(seal().PublicKey(), made, raw)
+    except (RuntimeError, ValueError) as error:
+        raise DataError(
+            "a public key that SEAL cannot read", where=scheme.name, remedy="ask for the key again"
+        ) from error
