@@ -237,6 +237,26 @@ class Pretends(Plain):
         return None
 
 
+class _Passing:
+    """An island seen through another object, which changes what it says itself."""
+
+    def __init__(self, island, **more):
+        self.__dict__.update(_island=island, **more)
+
+    def __getattr__(self, name):
+        return getattr(self._island, name)
+
+    def __setattr__(self, name, value):
+        setattr(self._island, name, value)
+
+
+class _With(_Passing):
+    """An island with other secrets."""
+
+    def __init__(self, island, drawn):
+        super().__init__(island, secret=_Secret(island, drawn))
+
+
 @task
 def reveal_all(island, message):
     """Shares of every seed there is, behind those that are needed."""
@@ -284,6 +304,80 @@ def share_what_is_known(island, names, threshold):
     D.share.run(known, names, threshold)
 
 
+def _first(island):
+    """A small whole number of the party's data; 0 for data that are not finite."""
+    value = np.ravel(np.asarray(island.data, dtype=np.float64))[0]
+    return int(value * 8) if np.isfinite(value) else 0
+
+
+@task
+def share_and_say(island, names, threshold):
+    """The server gets a number of the data, before it asks for the sum."""
+    D.share.run(island, names, threshold)
+    return _first(island)
+
+
+@task
+def share_and_note(island, names, threshold):
+    island.note(_first(island))
+    D.share.run(island, names, threshold)
+
+
+@task
+async def masked_with_a_weight(island, _):
+    """How many examples there are, beside the masked words."""
+    totals = await island.totals()
+
+    async def again():
+        return totals
+
+    reply = await D.masked.run(_Passing(island, totals=again), _)
+    return {**reply, "weights": [float(total.weight) for total in totals.values()]}
+
+
+class _Padding(_Passing):
+    """An island whose letters are longer the larger its data are."""
+
+    def post(self, to, value):
+        self._island.post(to, {**value, "padding": b" " * (16 * _first(self))})
+
+
+@task
+def share_in_long_letters(island, names, threshold):
+    """The contents are sealed, and a relay sees how long they are."""
+    D.share.run(_Padding(island), names, threshold)
+
+
+@task
+async def knocks(island, peers):
+    for _ in range(_first(island)):
+        await peers.send("hears", True)
+    await peers.send("hears", False)
+
+
+@task
+async def speaks_long(island, peers):
+    await peers.send("hears", b" " * (16 * _first(island)))
+
+
+@task
+async def hears(island, peers):
+    while await peers.recv("says") is True:
+        pass
+
+
+@dataclasses.dataclass(frozen=True)
+class Talks(D.DoubleMasked):
+    """Two parties talk before the sum; a relay sees how often and how long."""
+
+    says: Task = None
+
+    async def reduce(self, reduction):
+        one, other = reduction.parties.names[:2]
+        await reduction.session({"says": (one, self.says), "hears": (other, hears)})
+        return await super().reduce(reduction)
+
+
 class _Known:
     def __init__(self, generator):
         self._generator = generator
@@ -302,19 +396,6 @@ class _Secret:
     def integer(self, below):
         drawn = self._secret.integer(below)
         return drawn if below != 2**64 or self._drawn(self._to.pop(0)) else 0
-
-
-class _With:
-    """An island with other secrets."""
-
-    def __init__(self, island, drawn):
-        self.__dict__.update(_island=island, secret=_Secret(island, drawn))
-
-    def __getattr__(self, name):
-        return getattr(self._island, name)
-
-    def __setattr__(self, name, value):
-        setattr(self._island, name, value)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -370,6 +451,18 @@ SHOWN = {
         Altered(honest=D.share, other=share_with_others),
         "the law of hiding when client-4 is late: every secret behind .*client-4's reply.* is opened by .*:reveal/0",
     ),
+    "a value in the clear before there are masks": (
+        Altered(honest=D.share, other=share_and_say),
+        CLEAR,
+    ),
+    "a value in a progress note": (Altered(honest=D.share, other=share_and_note), CLEAR),
+    "a weight in the clear": (Altered(honest=D.masked, other=masked_with_a_weight), CLEAR),
+    "letters whose lengths tell": (
+        Altered(honest=D.share, other=share_in_long_letters),
+        CLEAR.replace("of .*", "of 'letters/.*"),
+    ),
+    "as many messages as the data say": (Talks(says=knocks), CLEAR.replace("of .*", "of 'said/.*")),
+    "messages whose lengths tell": (Talks(says=speaks_long), CLEAR.replace("0 of .*", "0 of 'said/.*")),
     "masks that cancel in a part": (
         Altered(honest=D.share, other=share_with_a_few),
         r"the law of hiding when everyone answers: the masks of \['client-[03]'.*cancel among themselves",

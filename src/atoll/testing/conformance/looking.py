@@ -91,8 +91,9 @@ class _Watched(Executor):
 class Onlooker(Inline):
     """The inline engine, one party at a time, which records what a server between organisations could read.
 
-    That is the value and the notes of every reply, why one failed or was rejected, who wrote to whom, and what the
-    roles of a conversation return. The contents of letters are sealed, and messages between roles are not recorded.
+    That is the value and the notes of every reply, why one failed or was rejected, who wrote to whom and how many bytes,
+    what the roles of a conversation return, and how many messages and bytes they sent each other. The contents of letters
+    and of messages between roles are sealed.
 
     Args:
         anew: secret draws to replace -> the number of the replacement.
@@ -130,7 +131,8 @@ class Onlooker(Inline):
 
     def _saw(self, request: str, replies: list[Reply]) -> None:
         for reply in replies:
-            sent = {"value": wire_form(reply.value), "notes": reply.notes, "letters": sorted(reply.mail)}
+            letters = {to: letter.nbytes for to, letter in reply.mail.items()}
+            sent = {"value": wire_form(reply.value), "notes": reply.notes, "letters": letters}
             refused = {"error": None if reply.error is None else str(reply.error), "rejected": reply.rejected}
             self.sight.note(request, self.host.executor.roster.name(reply.party), {**sent, **refused})
 
@@ -156,9 +158,9 @@ class Onlooker(Inline):
         """Run the roles of a session."""
         ended = await super().converse(roles, switch, start)
         for role, ran in ended.items():
-            self.sight.note(
-                roles[role][0].id, self.host.executor.roster.name(ran.reply.party), {"value": ran.reply.value}
-            )
+            said = {to: [words.messages, words.nbytes] for to, words in ran.said.items()}
+            sent = {"value": ran.reply.value, "said": said}
+            self.sight.note(roles[role][0].id, self.host.executor.roster.name(ran.reply.party), sent)
         return ended
 
 

@@ -68,7 +68,8 @@ def check_reducer(
     * **refusal** (a secure reducer): stages that are not summable and late single replies are refused before any party
       is contacted, ``Parts`` at the party, and a sum over one party fails.
     * **hiding** (a secure reducer): nothing about one party follows from what the server receives. The law checks every
-      word of every reply. It exchanges the data of the parties in the sum, which keeps the sum, and redraws single
+      word of every reply, and what a relay sees of sealed words: who sends them to whom, how many, and how long they are.
+      It exchanges the data of the parties in the sum, which keeps the sum, and redraws single
       secrets of parties. For every word that the data changes there must be a secret of ``island.secret`` that changes
       this word too, and only such words; the secrets must tie all parties in the sum together, or hide each alone (as
       encryption does); they must flip half of the word's bits, and mask no second word. That holds for two
@@ -77,8 +78,9 @@ def check_reducer(
 
     The law of hiding is stricter than secrecy if a server learns a secret's image that it cannot invert (a public
     key) or a sum of masks. Name the tasks that reply with these in ``proved``, and prove elsewhere that they reveal
-    nothing. The law cannot detect that the server knows an encryption key. It reads neither letters, which are sealed,
-    nor messages between the roles of a session.
+    nothing. The law cannot detect that the server knows an encryption key, or that a threshold is so low that two groups
+    of parties with no member in common can each reach it: a server that tells them different things then opens a party.
+    It does not read the contents of letters and of messages between the roles of a session, which are sealed.
 
     Args:
         reducer: the reducer, for five parties.
