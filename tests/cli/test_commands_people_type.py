@@ -247,6 +247,20 @@ def test_a_live_display_on_a_terminal() -> None:
     assert "4/4" in text
 
 
+def test_a_program_that_counts_no_bytes_is_not_said_to_send_none() -> None:
+    import io
+
+    from rich.console import Console
+
+    from atoll.report.progress import Rounds
+    from atoll.statistics import Statistics
+
+    lines = io.StringIO()
+    with Rounds(Console(file=lines, width=120), Statistics(), "summary") as rounds:
+        rounds.record({"round": 2, "contact": "spread", "parties": 3})
+    assert lines.getvalue() == "summary: round 2/2  parties 3  done\n"
+
+
 def test_help_lists_every_command_by_group_in_order(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["--help"]) == 0
     groups: dict[str, list[str]] = {name: [] for name in GROUPS}

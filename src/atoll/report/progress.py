@@ -41,7 +41,7 @@ class Rounds:
         self.title = title
         self.live = console.is_terminal or console.is_jupyter
         self._bar = NotebookBar(title, self.total) if console.is_jupyter else TerminalBar(title, self.total, console)
-        self._bytes = 0
+        self._bytes: int | None = None  # unknown while no record counts them
         self._first = 0
         self._begin = self._said = time.monotonic()
         self._seen: dict[str, float] = {}
@@ -69,7 +69,8 @@ class Rounds:
     def record(self, row: dict[str, Any]) -> None:
         """Show a round that has ended."""
         number = int(row["round"])
-        self._bytes += int(row.get("bytes_up", 0)) + int(row.get("bytes_down", 0))
+        if "bytes_up" in row or "bytes_down" in row:
+            self._bytes = (self._bytes or 0) + int(row.get("bytes_up", 0)) + int(row.get("bytes_down", 0))
         self._seen |= {name: float(value) for name, value in row.items() if _is_number(value)}
         for client, why in (row.get("rejected_clients") or {}).items():
             self.console.print(
@@ -88,7 +89,8 @@ class Rounds:
         return number in (1, self.total) or often or time.monotonic() - self._said > _PATIENCE
 
     def _news(self) -> str:
-        return "  ".join([*self.job.news(self._seen), f"sent {human_bytes(self._bytes)}"])
+        sent = [] if self._bytes is None else [f"sent {human_bytes(self._bytes)}"]
+        return "  ".join([*self.job.news(self._seen), *sent])
 
     def _left(self, number: int) -> str:
         if self.total is None:
