@@ -17,6 +17,7 @@ from atoll.core.algebra import tree as T
 from atoll.learn.algorithms import FedAvg
 from atoll.torch import LocalTraining, prepare_worker
 from atoll.torch.backend import cpp_compiler
+from atoll.torch.blocks import decide
 from atoll.torch.blocks.update import StepForm
 
 pytestmark = pytest.mark.skipif(cpp_compiler() is None, reason="no C++ compiler")
@@ -188,3 +189,16 @@ def test_always_says_beforehand_what_would_take_too_long() -> None:
     with pytest.warns(RuntimeWarning, match=r"Sequential is not compiled although compile='always'.*more than 20"):
         training.many_sum(shards_of([5, 5], (6,)), broadcast_of(model), None, keys_of(2))
     assert not training.choices["compiled"]
+
+
+def test_always_says_beforehand_that_native_code_would_take_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = seeded(lambda: nn.Linear(6, 4))
+    monkeypatch.setattr(decide, "_PATIENCE", 0.5)
+    training = LocalTraining(model, FedAvg(batch_size=4), compile="always")
+    with pytest.warns(RuntimeWarning) as told:  # it says of native code and of the other compiler why not
+        training.many_sum(shards_of([8, 8], (6,)), broadcast_of(model), None, keys_of(2))
+    said = str(told[0].message)
+    assert said.startswith("Linear gets no native code although compile='always': 1 functions of about ")
+    assert "some 1 s, more than 0, and the run without them some 0 s" in said
+    assert not training.choices["native"]
+    assert training.seconds["expected_native"] > 0.5 > training.seconds["expected_plain"] > 0.0

@@ -159,7 +159,7 @@ def _scopes(part: Any, name: str) -> Iterable[dict[str, Any]]:
             if name in inspect.get_annotations(base) or base is part:
                 yield vars(sys.modules[base.__module__])
     else:
-        yield getattr(part, "__globals__", {})
+        yield getattr(inspect.unwrap(part), "__globals__", {})
 
 
 def _settable(annotation: Any) -> Any:

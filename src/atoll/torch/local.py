@@ -115,8 +115,16 @@ class LocalTraining(ClientTraining):
 
     @property
     def seconds(self) -> dict[str, float]:
-        """Return the time spent on tracing and compiling so far."""
-        return {"trace": 0.0, "compile": 0.0} if self._runner is None else dict(self._runner.seconds)
+        """Return the time spent on tracing and compiling so far, and the estimates behind the decision about native code.
+
+        ``expected_plain`` is the processor time of all local updates of the run without native code, ``expected_native`` the time that it takes to make
+        it. Both are arithmetic, not measurements.
+        """
+        return (
+            {"trace": 0.0, "compile": 0.0}
+            if self._runner is None
+            else {**self._runner.seconds, **self._runner.expected}
+        )
 
     def one(
         self,

@@ -59,6 +59,7 @@ class Runner:
         self.natives = Natives(self.network, self.algorithm)
         self.seconds_a_client = 0.1  # by arithmetic; until a model is counted, worth a worker process
         self.trial_seconds: dict[str, float] = {"trace": 0.0, "compile": 0.0}
+        self.expected: dict[str, float] = {}  # what the decision about native code compared, in seconds
 
     @property
     def seconds(self) -> dict[str, float]:

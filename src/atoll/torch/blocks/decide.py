@@ -268,7 +268,10 @@ def _vectorise(
 
 
 def _native(runner: Runner, cost: StepCost | None, calls: int, widths: int) -> bool:
-    """Decide whether to make native code, which costs a compiler run for each width; it pays if the work saved is twice that."""
+    """Decide whether to make native code, which costs a compiler run for each width; it pays if the work saved is twice that.
+
+    ``compile="always"`` has it made in short runs too, within its patience.
+    """
     wish, device = runner.training.compile, runner.network.device
     if (
         wish == "never"
@@ -278,8 +281,18 @@ def _native(runner: Runner, cost: StepCost | None, calls: int, widths: int) -> b
         or not can_compile(device)
     ):
         return False
-    seconds = (_TRANSLATE[0] + _TRANSLATE[1] * calls) * widths
-    return wish == "always" or runner.training.volume * runner.seconds_a_client > 2 * seconds
+    seconds, plain = (_TRANSLATE[0] + _TRANSLATE[1] * calls) * widths, runner.training.volume * runner.seconds_a_client
+    runner.expected = {"expected_plain": round(plain, 3), "expected_native": round(seconds, 3)}
+    if plain > 2 * seconds or wish == "auto":
+        return plain > 2 * seconds
+    if seconds > _PATIENCE:
+        title = runner.network.title
+        notice(
+            f"patience:native:{title}",
+            f"{title} gets no native code although compile='always': {widths} functions of about {calls} operations would take some {seconds:.0f} s, "
+            f"more than {_PATIENCE:.0f}, and the run without them some {plain:.0f} s",
+        )
+    return seconds <= _PATIENCE
 
 
 def _recurrent(
