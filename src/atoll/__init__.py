@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         Uniform,
     )
     from .rounds import MaxTime, Patience, Target
+    from .secure import SecureAggregation
     from .simulation import Result, simulate
     from .stages import Clip, ScalarQuantizer
     from .sweeps import sweep
@@ -56,6 +57,7 @@ else:
                 "Uniform",
             ),
             "rounds": ("MaxTime", "Patience", "Target"),
+            "secure": ("SecureAggregation",),
             "simulation": ("Result", "simulate"),
             "stages": ("Clip", "ScalarQuantizer"),
             "sweeps": ("sweep",),
@@ -82,6 +84,7 @@ __all__ = [
     "Result",
     "ScalarQuantizer",
     "Schedule",
+    "SecureAggregation",
     "Selection",
     "Stage",
     "StopRun",

@@ -22,6 +22,7 @@ __all__ = [
     "Laplace",
     "Ledger",
     "LettersUnencrypted",
+    "MasksVirtual",
     "NonPrivate",
     "SeededSecret",
     "register_event",
@@ -108,8 +109,15 @@ class LettersUnencrypted(Event):
     kind: ClassVar[str] = "letters-unencrypted"
 
 
+@dataclass(frozen=True, kw_only=True)
+class MasksVirtual(Event):
+    """A simulation left out the masks of its secure sums (``masks="virtual"``): only the API hid single replies. It costs no privacy budget."""
+
+    kind: ClassVar[str] = "masks-virtual"
+
+
 _EVENTS: dict[str, type[Event]] = {
-    kind.kind: kind for kind in (Event, Gaussian, Laplace, LettersUnencrypted, NonPrivate, SeededSecret)
+    kind.kind: kind for kind in (Event, Gaussian, Laplace, LettersUnencrypted, MasksVirtual, NonPrivate, SeededSecret)
 }
 
 

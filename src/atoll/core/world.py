@@ -96,7 +96,7 @@ class World:
         self._known: set[str] = set()
         self.asked: str | None = None  # why the program should end, once requested
         self._sealing: Sealing | None = None
-        self._letters_noted = False
+        self._noted: set[type[Event]] = set()
         if self.sealing not in ("virtual", "real"):
             raise ConfigError(f"sealing={self.sealing!r}", remedy='use "virtual" or "real"')
         self.traffics: dict[str, Spender] = {}  # of all scopes and nested programs, by slot
@@ -113,16 +113,20 @@ class World:
 
     def note_secret_seed(self) -> None:
         """Record in the ledger, once, that secrets come from a seed."""
-        if self.secret_seed is not None and not _noted(self.ledger, SeededSecret):
-            self.ledger.append(SeededSecret(), "*", "world")
+        if self.secret_seed is not None:
+            self.note(SeededSecret)
+
+    def note(self, kind: type[Event]) -> None:
+        """Record in the ledger, once, an event that concerns the whole world."""
+        if kind not in self._noted:
+            self._noted.add(kind)
+            if not _noted(self.ledger, kind):
+                self.ledger.append(kind(), "*", "world")
 
     def note_letters(self, mail: Mailboxes) -> None:
         """Record in the ledger, once, that only the API hid letters."""
-        if self._letters_noted or mail.encrypted:
-            return
-        self._letters_noted = True
-        if not _noted(self.ledger, LettersUnencrypted):
-            self.ledger.append(LettersUnencrypted(), "*", "world")
+        if LettersUnencrypted not in self._noted and not mail.encrypted:
+            self.note(LettersUnencrypted)
 
     def seals(self) -> Sealing:
         """The sealing of this world's letters.

@@ -15,6 +15,7 @@ from atoll.core.event import (
     Laplace,
     Ledger,
     LettersUnencrypted,
+    MasksVirtual,
     NonPrivate,
     SeededSecret,
     register_event,
@@ -71,7 +72,7 @@ class PrivacyLoss:
             return cls(pure=event.count * event.epsilon)
         if isinstance(event, NonPrivate):
             return cls(pure=math.inf)
-        if isinstance(event, SeededSecret | LettersUnencrypted):
+        if isinstance(event, SeededSecret | LettersUnencrypted | MasksVirtual):
             return cls()
         raise ConfigError(
             f"the cost of an event of kind {event.kind!r} is not known",

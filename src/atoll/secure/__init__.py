@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .ckks import encrypt, encryption_key, make_keys, masked_squares, open_sum, require_library, require_public
+    from .masking import SecureAggregation
     from .words import FixedPoint, WordLayout
 else:
     from atoll.core.lazy import lazy
@@ -20,12 +21,14 @@ else:
                 "require_library",
                 "require_public",
             ),
+            "masking": ("SecureAggregation",),
             "words": ("FixedPoint", "WordLayout"),
         },
     )
 
 __all__ = [
     "FixedPoint",
+    "SecureAggregation",
     "WordLayout",
     "encrypt",
     "encryption_key",

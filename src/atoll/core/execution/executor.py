@@ -143,6 +143,7 @@ class Executor:
             letters=self._letterbox(request, party),
             secret_seed=self.secret_seed,
             totals=totals,
+            asked=lambda: "" if request.wraps is None else request.wraps.fingerprint,
             named=functools.partial(self.named.get, party.name),
             keep=functools.partial(self.policy_at(position).stay, party, request.task.name),
         )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .. import message as M
 from ..execution.ahead import added
 from ..requests.cost import Outcomes, is_instant
 from ..requests.request import PASSING, PartialSum, Reduced, Reply, Request
@@ -139,6 +140,50 @@ class Reduction(Dialogue):
             up=self.terms.up if up is None else up,
         )
         return await self._ask(parties, self._wrapping(task, message, at, mail=mail), terms)
+
+    async def rehearse(
+        self,
+        parties: Parties,
+        task: Task,
+        message: Tree = None,
+        *,
+        up: Any,
+        letters: Any = 0,
+        quorum: int = 1,
+        at: Any = None,
+        told: list[Any] | None = None,
+    ) -> Parties:
+        """One superstep of a simulation whose replies need not be made: it takes its time, loses parties and counts bytes as ``exchange`` does, and no task runs.
+
+        Args:
+            parties: the parties to ask.
+            task: the task that a real superstep runs.
+            message: its message.
+            up: bytes of each party's reply with its letters, one a party, or a function that gives them once ``told`` is filled.
+            letters: bytes of the letters to each party.
+            quorum: minimum number of replies; with fewer, the superstep fails.
+            at: label of the request in its random path.
+            told: a list to which the reply of one party is added, whose task does run.
+
+        Returns:
+            The parties that reply in time.
+        """
+        request = self._request(task, message, at)
+        terms = Terms(quorum=quorum, down=M.nbytes(message) + letters)
+        flight = self._send(request, parties, terms, push="run")
+        accepted = await self._close(flight, terms)
+        if told is not None:
+            told += [reply.value for reply in await self.world.engine.run(request, parties.positions[accepted[:1]])]
+        nbytes = np.broadcast_to(up() if callable(up) else up, len(parties))[accepted]
+        self.meter.up(self.hub, parties.positions[accepted], nbytes)
+        flight.up += int(nbytes.sum())
+        replied: Parties = parties[accepted]
+        return replied
+
+    def path_of(self, task: Task, at: Any = None) -> str:
+        """The path that the next request of this task and label will have."""
+        label = str(self.counts[task.name]) if at is None else f"@{at}"
+        return f"{self.slot}/{task.name}/{label}"
 
     async def session(
         self,

@@ -16,7 +16,7 @@ from ..algebra.tree import Tree
 from ..errors import ConfigError, PolicyError
 from ..event import Event
 from ..persistence.named_results import require_name, slot_of
-from ..sealing import Letter, Letterbox
+from ..sealing import Letter, Letterbox, Sealing
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -98,6 +98,7 @@ class Island:
     """
 
     __slots__ = (
+        "_asked",
         "_data",
         "_ephemeral",
         "_keep",
@@ -131,6 +132,7 @@ class Island:
         letters: Letterbox | None = None,
         secret_seed: int | None = None,
         totals: Callable[[], Awaitable[Totals]] | None = None,
+        asked: Callable[[], str] = str,
         named: Callable[[str], Tree] | None = None,
         keep: Callable[[str, Tree], None] = lambda name, value: None,
     ) -> None:
@@ -149,6 +151,7 @@ class Island:
         self._ephemeral: Secret | None = None
         self._notes: list[Tree] = []
         self._totals = totals
+        self._asked = asked
         self._spendings = 0
         self._named = named
         self._keep = keep
@@ -158,6 +161,20 @@ class Island:
     def name(self) -> str:
         """The party's name."""
         return self.party.name
+
+    @property
+    def request(self) -> str:
+        """The path of the request that this task answers: scope, task and label."""
+        return self._request
+
+    @property
+    def asked(self) -> str:
+        """A fingerprint of the program's request that the party half of a reducer wraps: its task, message and round parameters; ``""`` without one.
+
+        It is the same at every party that was asked the same, see ``Request.fingerprint``. A reducer that binds its masks to it gives a server that sends
+        parties different models nothing but noise.
+        """
+        return self._asked()
 
     @property
     def data(self) -> Any:
@@ -203,6 +220,11 @@ class Island:
         self._spendings += 1
 
     # ------------------------------------------------------------------ letters
+
+    @property
+    def sealing(self) -> Sealing:
+        """How letters are sealed here; ``sealing.real`` says whether they are encrypted."""
+        return self._letters.sealing
 
     @property
     def inbox(self) -> dict[str, Tree]:

@@ -159,6 +159,12 @@ class Request:
         return None if self.wraps is None else self.wraps.misfit
 
     @functools.cached_property
+    def fingerprint(self) -> str:
+        """A hash of what every party is asked: task, message, stages and their round parameters; 64 hexadecimal digits."""
+        stages = [stage.spec() for stage in self.uplink.stages]
+        return M.fingerprint([self.id, self.task.spec(), self.message, stages, list(self.public)])
+
+    @functools.cached_property
     def sent_forms(self) -> dict[str, Schema | None] | None:
         """The form of each total of a reply, as the task declares it and the stages encode it; computed once. See ``TaskSchema.sent``."""
         return None if self.task.schema is None else self.task.schema.sent(self.uplink, self.public)
@@ -253,7 +259,7 @@ class Reduced:
         senders: positions whose replies are in the sums, in cohort order.
         rejected: maps a position to why its reply was kept out.
         errors: maps a position to the error that its task raised.
-        counts: entries that the reducer counted for the round's row: ``words``, ``clamped``, ``overflowed``; see ``Combined.counts``.
+        counts: entries that the reducer counted for the round's row: ``words``, ``clamped``, ``overflowed``, ``wrong_shares``; see ``Combined.counts``.
         exact: whether words in the totals were added up without a modulus, as without masks.
     """
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from ..calls import is_real
@@ -81,6 +81,10 @@ class Terms:
             )
         if self.late not in ("cancel", "arrive", "drop"):
             raise ConfigError(f"late={self.late!r}", remedy="use 'cancel', 'arrive' or 'drop'")
+
+    def with_down(self, down: NDArray[np.int64]) -> Terms:
+        """The same terms with other bytes of the message."""
+        return replace(self, down=down)
 
     def limit(self, sent: float) -> float:
         """The time after which no reply to a request is in time; ``inf`` without a deadline."""
@@ -161,7 +165,7 @@ class Combined:
         bytes_up: bytes that arrived.
         bytes_down: bytes that were sent.
         counts: entries that travelled as words of a few bits: ``words``, how many of them were ``clamped`` at parties because they did not fit, and, where it
-            is known, how many ``overflowed`` in the sum.
+            is known, how many ``overflowed`` in the sum; and ``wrong_shares``, how many parties dealt or revealed shares that others did not commit to.
     """
 
     value: dict[str, Any]

@@ -86,14 +86,15 @@ def form_of(totals: Totals, *, block: bool = False) -> Tree:
 class WordLayout:
     """The places of a request's totals in lanes of words; a function of public values, so the same at every party and at the server.
 
-    A lane is a run of words of one length, ``p`` bits. The last slot of lane ``"64"`` counts the numbers that a party has clamped; before it are the weights of
-    means. A party's words of a lane add up modulo ``2^p`` with those of the others, and `decode` makes totals of the sum.
+    A lane is a run of words of one length, ``p`` bits. Lane ``"64"`` ends with the weights of means and, where numbers may be
+    clamped, with how many a party has clamped. A party's words of a lane add up modulo ``2^p`` with those of the others, and `decode` makes totals of the sum.
 
     Args:
         form: from `form_of`.
         codec: how numbers become words.
         parties: the largest number of parties in the sum.
         bound: largest magnitude of an update's values, as the uplink promises it; see ``Chain.bound``.
+        signs: whether votes are -1, 0 and 1; stages that act on summands make numbers of them.
 
     Attributes:
         slots: the arrays in order.
@@ -104,8 +105,10 @@ class WordLayout:
         MessageError: the form is not one.
     """
 
-    def __init__(self, form: Tree, codec: FixedPoint, parties: int, bound: float | None = None) -> None:
-        self.form, self.codec, self.parties, self.bound = form, codec, parties, bound
+    def __init__(
+        self, form: Tree, codec: FixedPoint, parties: int, bound: float | None = None, *, signs: bool = True
+    ) -> None:
+        self.form, self.codec, self.parties, self.bound, self.signs = form, codec, parties, bound, signs
         self.slots: list[Slot] = []
         self.lengths: dict[str, int] = {}
         self._weights: dict[str, Slot] = {}
@@ -125,14 +128,13 @@ class WordLayout:
         for name, kind, *_ in form:
             if kind == "mean":
                 self._weights[name] = self._slot(f"{name} (weight)", "<f8", (), *codec.wide(parties, whole=False))
-        self._clamped = self._slot("clamped", "<i8", (), *codec.wide(parties, whole=True))
+        self._clamped = self._slot("clamped", "<i8", (), *codec.wide(parties, whole=True)) if self.clamping else None
 
     @classmethod
-    def of(
-        cls, totals: Totals, codec: FixedPoint, parties: int, bound: float | None = None, *, block: bool = False
-    ) -> WordLayout:
-        """The layout of a party's totals; with ``block``, of those of a block of clients."""
-        return cls(form_of(totals, block=block), codec, parties, bound)
+    def of(cls, totals: Totals, codec: FixedPoint, parties: int, bound: float | None = None, **how: bool) -> WordLayout:
+        """The layout of a party's totals; with ``block=True``, of those of a block of clients. Takes ``signs`` too."""
+        block = how.pop("block", False)
+        return cls(form_of(totals, block=block), codec, parties, bound, **how)
 
     def _slot(
         self,
@@ -158,7 +160,7 @@ class WordLayout:
         if made:
             return self._slot(path, dtype.str, shape, int(made[1:]), None, 0)
         known = self.codec.range_of(self.bound)
-        if kind == "vote":
+        if kind == "vote" and (self.signs or role not in STAGED):
             return self._slot(path, dtype.str, shape, *self.codec.votes(self.parties))
         if role in STAGED and dtype.kind == "f" and known is not None:
             return self._slot(path, dtype.str, shape, *self.codec.narrow(kind, self.parties, known), clamps=True)
@@ -168,13 +170,23 @@ class WordLayout:
     def fingerprint(self) -> bytes:
         """A hash of all that decides the layout, 32 bytes."""
         c = self.codec
-        settings = [c.value_bits, c.weight_bits, c.max_weight, c.value_range, self.parties, self.bound]
+        settings = [c.value_bits, c.weight_bits, c.max_weight, c.value_range, self.parties, self.bound, self.signs]
         return bytes.fromhex(M.fingerprint([self.form, settings]))
 
     @property
     def bits(self) -> int:
         """Bits of a party's words."""
         return sum(int(lane) * length for lane, length in self.lengths.items())
+
+    @property
+    def numbers(self) -> int:
+        """How many numbers the totals have, without weights."""
+        return sum(slot.size for _, slots in self._values.values() for slot in slots)
+
+    @property
+    def clamping(self) -> int:
+        """How many of them are clamped where they do not fit."""
+        return sum(slot.size for slot in self.slots if slot.clamps)
 
     # ------------------------------------------------------------------ a party's words
 
@@ -223,7 +235,8 @@ class WordLayout:
                     errors.setdefault(
                         i, _too_heavy(name, float(weights[i]), heaviest, names[i] if i < len(names) else "")
                     )
-        put(self._clamped, clamped)
+        if self._clamped is not None:
+            put(self._clamped, clamped)
         return Encoded({lane: Words.of(words, int(lane)) for lane, words in lanes.items()}, clamped, errors)
 
     # ------------------------------------------------------------------ the sum
@@ -252,7 +265,8 @@ class WordLayout:
             slot = self._weights.get(name)
             weight = float(n) if slot is None else float(slot.take(sums[str(slot.bits)]))
             totals[name] = Total(kind, value, weight, n, role)
-        return Decoded(totals, int(self._clamped.take(sums[str(MOST)])))
+        clamped = self._clamped
+        return Decoded(totals, 0 if clamped is None else int(clamped.take(sums[str(MOST)])))
 
 
 def _replaced(total: Total, value: Tree, weight: Array) -> Total:

@@ -1,0 +1,143 @@
+"""The agreement of one masked sum: who takes part, who holds whose shares, and how numbers become words; every party gets it, and checks it."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from atoll.core import message as M
+from atoll.core.algebra.tree import Tree
+from atoll.core.errors import AtollError, ConfigError, PolicyError
+
+from ..words import FixedPoint, WordLayout
+from .graph import in_one_piece, rings
+
+__all__ = ["Agreement"]
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """What all parties of one masked sum know.
+
+    Attributes:
+        names: the cohort, in order; parties are numbered by their places in it.
+        degree: neighbours of each.
+        order: public number that the graph follows from.
+        threshold: shares that open a seed.
+        least: smallest number of parties in the sum.
+        active: whether the parties vote on who is in the sum before they open it.
+        codec: how numbers become words.
+        bound: largest magnitude of an update's values, as the uplink promises it.
+        signs: whether votes are -1, 0 and 1; see `WordLayout`.
+    """
+
+    names: tuple[str, ...]
+    degree: int
+    order: int
+    threshold: int
+    least: int
+    active: bool
+    codec: FixedPoint
+    bound: float | None = None
+    signs: bool = True
+
+    def message(self) -> Tree:
+        """The agreement as a message."""
+        own = {
+            name: getattr(self, name) for name in ("degree", "order", "threshold", "least", "active", "bound", "signs")
+        }
+        return {**own, "names": list(self.names), "codec": asdict(self.codec)}
+
+    @classmethod
+    def of(cls, message: Any) -> Agreement:
+        """The inverse of `message`.
+
+        Raises:
+            PolicyError: it is not an agreement, or its numbers make no sense.
+        """
+        try:
+            made = cls(**{**message, "names": tuple(message["names"]), "codec": FixedPoint(**message["codec"])})
+            sound = made.least >= 2 and 1 <= made.threshold <= made.degree + 1 <= len(set(made.names)) == len(
+                made.names
+            )
+        except (TypeError, KeyError, ValueError, AtollError) as error:
+            raise PolicyError(f"an agreement that cannot be read: {error}", where="masked sum") from error
+        if not sound or (made.active and 3 * made.threshold <= 2 * (made.degree + 1)):
+            raise PolicyError(
+                f"a masked sum of {len(made.names)} parties, at least {made.least}, with {made.degree} neighbours and a threshold of {made.threshold}",
+                where="masked sum",
+                remedy="use a threshold of at most the holders of a seed, and of more than two thirds of them against an active server",
+            )
+        return made
+
+    def layout(self, form: Tree) -> WordLayout:
+        """The layout of totals of a form."""
+        return WordLayout(form, self.codec, len(self.names), self.bound, signs=self.signs)
+
+    @property
+    def graph(self) -> tuple[tuple[int, ...], ...]:
+        """The neighbours of each party."""
+        return rings(len(self.names), self.degree, self.order)
+
+    def place(self, name: str) -> int:
+        """A party's number.
+
+        Raises:
+            ConfigError: it is not in the cohort.
+        """
+        try:
+            return self._places[name]
+        except KeyError:
+            raise ConfigError(f"{name!r} is not in the cohort of this masked sum") from None
+
+    @functools.cached_property
+    def _places(self) -> dict[str, int]:
+        return {name: i for i, name in enumerate(self.names)}
+
+    def holders(self, i: int) -> tuple[int, ...]:
+        """The parties that hold shares of party ``i``'s seeds, ascending: its neighbours and itself."""
+        return tuple(sorted({*self.graph[i], i}))
+
+    @functools.cached_property
+    def fingerprint(self) -> bytes:
+        """A hash of the agreement, 32 bytes."""
+        return bytes.fromhex(M.fingerprint(self.message()))
+
+    def context(self, asked: str, layout: bytes) -> bytes:
+        """What masks are bound to: the agreement, the program's request (its task, message and round parameters) and the layout of the words.
+
+        Parties that were sent different models, or another cohort, derive masks that do not cancel, so the server gets noise (against Pasquini et al. 2022).
+
+        Args:
+            asked: fingerprint of the program's request, see ``Island.asked``.
+            layout: fingerprint of the layout.
+        """
+        return hashlib.sha256(b"atoll masks" + self.fingerprint + bytes.fromhex(asked) + layout).digest()
+
+    def require_set(self, kept: set[int], lost: set[int], me: int) -> None:
+        """Refuse to open a sum whose set of parties would reveal a sum of a few.
+
+        Raises:
+            PolicyError: the sum has too few parties, is in several pieces, is not mine, or a party is both in it and lost.
+        """
+        places = set(range(len(self.names)))
+        if kept & lost or me not in kept or not (kept | lost) <= places:
+            raise PolicyError(
+                f"a sum of {len(kept)} parties that has lost {len(lost)}, {len(kept & lost)} of them its own",
+                where="masked sum",
+                remedy="look at the server: it asks for seeds that no sum needs",
+            )
+        if len(kept) < max(self.least, self.threshold):
+            raise PolicyError(
+                f"a sum of {len(kept)} parties, fewer than {max(self.least, self.threshold)}",
+                where="masked sum",
+                remedy="invite more parties, or agree on a smaller least number",
+            )
+        if not in_one_piece(frozenset(kept), self.graph):
+            raise PolicyError(
+                f"the {len(kept)} parties of the sum are in several pieces of the graph, and the sum of each could be told",
+                where="masked sum",
+                remedy="use more neighbours",
+            )

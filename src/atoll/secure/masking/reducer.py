@@ -1,0 +1,263 @@
+"""Secure aggregation: the server sees the sum of the parties' replies and nothing else (Bonawitz et al. 2017; SecAgg+, Bell et al. 2020)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import numpy as np
+
+from atoll.core.errors import CompositionError, ConfigError, QuorumError
+from atoll.core.federation.reducer import Reducer
+from atoll.core.requests.party import Parties
+from atoll.core.requests.request import Reduced
+from atoll.core.validation import Checked
+
+from ..keystream import require_library
+from ..words import FixedPoint
+from .agreement import Agreement
+from .degree import plan
+from .halves import deal, label_of, masked, reveal, vote
+from .unmasking import Opening
+
+if TYPE_CHECKING:
+    from atoll.core.federation.reduction import Reduction
+    from atoll.core.requests.chain import Chain
+    from atoll.core.requests.request import PartialSum
+    from atoll.core.requests.results import Exchanged, Replies, Terms
+    from atoll.core.requests.task import Task
+
+    from ..words import WordLayout
+
+__all__ = ["SecureAggregation"]
+
+Server = Literal["honest", "active"]
+
+
+@dataclass(frozen=True)
+class SecureAggregation(Checked, Reducer):
+    """Double masks with Shamir recovery: exact sums of all parties that reply, whichever drop out and when.
+
+    A party adds to its words a mask of its own seed and one mask for each neighbour, which cancel in the sum. Seeds are split among the party's holders, its
+    neighbours and itself. Once it is known who is in the sum, the holders reveal, for each party in it, the party's own seed, and for each that was lost its
+    key: never both. ``threshold`` shares open a seed; fewer tell nothing.
+
+    ``server="honest"`` assumes a server that follows the protocol and is curious, with up to ``threshold - 1`` colluding parties among any party's holders.
+    ``server="active"`` assumes one that lies: the parties vote on who is in the sum before they reveal, and the threshold is more than two thirds of the holders. By
+    default the server is honest in a simulation and active between organisations. In both, masks are bound to what each party was asked, so a server that sends
+    parties different models gets noise.
+
+    Sums are exact modulo ``2^p``: the fixed-point plain sum to the bit, see `FixedPoint`.
+
+    Attributes:
+        threshold: shares that open a seed: a number, or a share of the holders. By default it follows from ``loss`` and ``corrupt``, or is just above half of
+            the holders (two thirds against an active server).
+        neighbours: neighbours of each party; ``"auto"`` computes them and the threshold from ``loss`` and ``corrupt``. By default all parties are neighbours.
+        loss: share of the parties that may drop out, for ``"auto"`` and the checks.
+        corrupt: share of the parties that may collude with the server.
+        least: smallest number of parties in a sum; never below 2.
+        server: what is assumed of the server; ``None`` decides by where it runs.
+        codec: how numbers become words.
+        masks: ``"real"``, or ``"virtual"`` in simulations: the same sums, bytes and steps without the masks, which the ledger records.
+
+    Raises:
+        ConfigError: a setting makes no sense.
+    """
+
+    threshold: float | int | None = None
+    neighbours: int | str | None = None
+    loss: float | None = None
+    corrupt: float | None = None
+    least: int = 2
+    server: str | None = None
+    codec: FixedPoint = field(default_factory=FixedPoint)
+    masks: str = "real"
+    secure: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if self.server not in (None, "honest", "active"):
+            raise ConfigError(f"server={self.server!r}", where="SecureAggregation", remedy='use "honest" or "active"')
+        if self.masks not in ("real", "virtual"):
+            raise ConfigError(f"masks={self.masks!r}", where="SecureAggregation", remedy='use "real" or "virtual"')
+        if self.least < 2:
+            raise ConfigError(
+                f"least={self.least}", where="SecureAggregation", remedy="use 2 or more: a sum of one is its reply"
+            )
+        if isinstance(self.neighbours, str) and self.neighbours != "auto":
+            raise ConfigError(
+                f"neighbours={self.neighbours!r}", where="SecureAggregation", remedy='use a number or "auto"'
+            )
+        if self.threshold is not None and not self.threshold > 0:
+            raise ConfigError(f"threshold={self.threshold}", where="SecureAggregation", remedy="use a number above 0")
+
+    # ------------------------------------------------------------------ what is agreed
+
+    def holders(self, parties: int, *, active: bool = False) -> tuple[int, int]:
+        """Neighbours of each party and the threshold, for a cohort.
+
+        Raises:
+            QuorumError: the cohort is too small for the threshold.
+            CompositionError: the threshold is one that the stated corruption or loss breaks.
+        """
+        degree, found = parties - 1, None
+        if self.neighbours == "auto":
+            made = plan(parties, self.loss or 0.0, self.corrupt or 0.0)
+            degree, found = made.neighbours, made.threshold
+        elif self.neighbours is not None:
+            degree = min(int(self.neighbours), parties - 1)
+        degree += degree % 2 if degree < parties - 1 else 0  # half of them on each side
+        degree = min(degree, parties - 1)
+        holders = degree + 1
+        threshold = self._threshold(holders, found, active)
+        if threshold > holders or parties < self.least:
+            raise QuorumError(
+                f"{parties} parties, fewer than {max(self.least, threshold)}: the threshold is {threshold} of {holders} holders, the least sum {self.least}",
+                where="SecureAggregation",
+                remedy="invite more parties or lower the threshold",
+            )
+        self._require_sound(parties, holders, threshold, active)
+        return degree, threshold
+
+    def _threshold(self, holders: int, found: int | None, active: bool) -> int:
+        given = self.threshold
+        if given is None:
+            usual = 2 * holders // 3 + 1 if active else holders // 2 + 1
+            return max(found, usual) if found is not None and active else found or min(usual, holders)
+        if isinstance(given, float) and given <= 1:
+            return max(2, math.ceil(given * holders - 1e-9))
+        return int(given)
+
+    def _require_sound(self, parties: int, holders: int, threshold: int, active: bool) -> None:
+        """Refuse a threshold that the stated loss or corruption breaks; of a sparse graph `plan` has checked the chances."""
+        if active and 3 * threshold <= 2 * holders:
+            raise CompositionError(
+                f"a threshold of {threshold} of {holders} holders against an active server",
+                where="SecureAggregation",
+                remedy=f"use threshold={2 * holders // 3 + 1} or more: a server that tells parties different sets breaks one of at most two thirds",
+            )
+        if holders < parties and self.neighbours == "auto":
+            return
+        corrupt, lost = math.floor((self.corrupt or 0) * parties), math.floor((self.loss or 0) * parties)
+        if threshold <= min(corrupt, holders - 1):
+            raise CompositionError(
+                f"a threshold of {threshold}, but {corrupt} of {parties} parties may collude",
+                where="SecureAggregation",
+                remedy=f"use threshold={corrupt + 1} or more: so many colluding parties open every seed",
+            )
+        if holders == parties and threshold > parties - lost:
+            raise CompositionError(
+                f"a threshold of {threshold}, but {lost} of {parties} parties may drop out",
+                where="SecureAggregation",
+                remedy=f"use threshold={parties - lost} or less: {parties - lost} parties are left to open the seeds",
+            )
+
+    def check(self, uplink: Chain, parties: Parties, terms: Terms, task: Task) -> None:
+        """Refuse cohorts, terms and stages that do not go with masks; see ``Reducer.check``.
+
+        Raises:
+            CompositionError: the parts do not go together.
+            QuorumError: the cohort is too small.
+        """
+        super().check(uplink, parties, terms, task)
+        if self.masks == "real":
+            require_library()
+        _, threshold = self.holders(len(parties), active=self.server == "active")
+        if isinstance(terms.accept, int) and terms.accept < max(
+            self.least, threshold if self.neighbours is None else 2
+        ):
+            raise CompositionError(
+                f"accept={terms.accept}, below the threshold of {threshold} and the least sum of {self.least}",
+                where="SecureAggregation",
+                remedy=f"use accept={max(self.least, threshold)} or more",
+            )
+        bound = self.codec.range_of(uplink.bound)
+        if bound is not None:
+            self.codec.narrow("mean", len(parties), bound)
+
+    def agreement(self, reduction: Reduction) -> Agreement:
+        """What the parties of a sum agree on."""
+        names = tuple(reduction.parties.names)
+        active = (self.server or ("active" if reduction.live else "honest")) == "active"
+        degree, threshold = self.holders(len(names), active=active)
+        least = max(self.least, reduction.terms.quorum)
+        uplink, order = reduction.request.uplink, int(reduction.request.key)
+        signs = not uplink.summand_stages
+        return Agreement(names, degree, order, threshold, least, active, self.codec, uplink.bound, signs)
+
+    # ------------------------------------------------------------------ the protocol
+
+    async def reduce(self, reduction: Reduction) -> Reduced:
+        """Deal shares, add up masked words, let the parties reveal, and take the masks off."""
+        agreed = self.agreement(reduction)
+        if self.masks == "virtual":
+            from .virtual import reduce_virtually
+
+            return await reduce_virtually(reduction, agreed)
+        quorum = max(agreed.least, agreed.threshold)
+        dealt = await reduction.exchange(reduction.parties, deal, agreed.message(), quorum=quorum)
+        mail = dealt.mail.only_from(set(dealt.senders.names))
+        found = await reduction.fold(masked, parties=dealt.senders, mail=mail)
+        kept = Parties(reduction.world.roster, found.senders)
+        require_enough(kept, quorum)
+        places = [agreed.place(name) for name in kept.names]
+        lost = [agreed.place(name) for name in dealt.senders.without(kept).names]
+        shown = await self._revealed(reduction, agreed, kept, {"kept": places, "lost": lost})
+        opening = Opening(agreed, {agreed.place(name): said for name, said in dealt.by_name().items()}, places, lost)
+        for name, said in shown.by_name().items():
+            opening.take(agreed.place(name), said["shares"])
+        return _opened(reduction, agreed, found, opening, [said["form"] for said in shown.values])
+
+    async def _revealed(self, reduction: Reduction, agreed: Agreement, kept: Parties, asked: Any) -> Replies:
+        """Let the parties vote on the set, if the server may lie, and reveal its shares."""
+        label, mail, who, some = label_of(asked["kept"], asked["lost"]), None, kept, min(agreed.threshold, len(kept))
+        if agreed.active:
+            voted: Exchanged = await reduction.exchange(kept, vote, asked, at=label, quorum=some)
+            mail, who = voted.mail.only_from(set(voted.senders.names)), voted.senders
+        return await reduction.exchange(who, reveal, asked, at=label, mail=mail, quorum=some)
+
+
+def require_enough(kept: Parties, quorum: int) -> None:
+    """Refuse to open a sum of too few.
+
+    Raises:
+        QuorumError: fewer parties than the threshold or the least number have sent their words.
+    """
+    if len(kept) < quorum:
+        raise QuorumError(
+            f"{len(kept)} parties sent masked words, fewer than {quorum}",
+            where="SecureAggregation",
+            remedy="lengthen the deadline, invite more parties (over_select) or lower the threshold",
+        )
+
+
+def _opened(reduction: Reduction, agreed: Agreement, found: PartialSum, opening: Opening, forms: list[Any]) -> Reduced:
+    """The totals of the sum, and what is wrong with whom."""
+    layout = agreed.layout(_common(forms))
+    lanes = {lane: np.array(total.value) for lane, total in found.totals.items()}
+    opening.unmask(lanes, agreed.context(reduction.request.fingerprint, layout.fingerprint))
+    return decoded(layout, lanes, found, wrong=len(opening.wrong))
+
+
+def _common(forms: list[Any]) -> Any:
+    """The form that all parties have; one that differs would have made noise of the sum.
+
+    Raises:
+        QuorumError: parties replied with different totals.
+    """
+    if any(form != forms[0] for form in forms):
+        raise QuorumError(
+            "parties replied with totals of different forms, which have no sum",
+            where="SecureAggregation",
+            remedy="let every party reply with the same aggregates, of the same shapes and dtypes",
+        )
+    return forms[0]
+
+
+def decoded(layout: WordLayout, lanes: dict[str, Any], found: PartialSum, wrong: int = 0) -> Reduced:
+    """The result of a sum of words, with how many numbers were clamped and how many parties dealt or revealed wrong shares."""
+    made = layout.decode(lanes, len(found.senders))
+    coded, counts = layout.clamping * len(found.senders), {"wrong_shares": wrong}
+    if coded:
+        counts |= {"words": layout.clamping, "coded": coded, "clamped": made.clamped}
+    return Reduced(made.totals, found.senders, counts=counts)

@@ -1,0 +1,174 @@
+"""Virtual masks: a simulation's masked sum without the masks. The words, their sum, the steps, the losses and the bytes are those of real masks."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from atoll.core import message as M
+from atoll.core.errors import CompositionError
+from atoll.core.event import MasksVirtual
+from atoll.core.requests.party import Parties
+from atoll.core.sealing import VirtualSealing
+
+from ..keystream import SEED
+from .graph import rings
+from .halves import deal, label_of, masked, reveal, vote
+from .seeds import SHARE
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from atoll.core.federation.reduction import Reduction
+    from atoll.core.requests.request import Reduced
+
+    from .agreement import Agreement
+
+__all__ = ["reduce_virtually"]
+
+_DEALT = {"key": bytes(SHARE), "own": bytes(SHARE)}
+
+
+async def reduce_virtually(reduction: Reduction, agreed: Agreement) -> Reduced:
+    """Add up words that nobody masks, in the steps of a masked sum.
+
+    Raises:
+        CompositionError: the parties are real ones, which must mask.
+    """
+    from .reducer import decoded, require_enough
+
+    if reduction.live:
+        raise CompositionError(
+            "masks='virtual' between organisations", where="SecureAggregation", remedy="use masks='real'"
+        )
+    reduction.world.note(MasksVirtual)
+    sizes, quorum, message = _Sizes(agreed), max(agreed.least, agreed.threshold), agreed.message()
+    sent = sizes.letters(reduction.path_of(deal))
+    dealt = await reduction.rehearse(
+        reduction.parties, deal, message, quorum=quorum, up=sizes.dealing + sent.sum(axis=1)
+    )
+    alive = np.isin(reduction.parties.positions, dealt.positions)
+    mail, count = sizes.received(sent, alive)
+    reduction.meter.relayed(int(mail.sum()), count)
+    inner = reduction.terms.down if reduction.terms.down is not None else M.nbytes(reduction.request.message)
+    own = inner[alive] if isinstance(inner, np.ndarray) and len(inner) == len(alive) else inner
+    terms = reduction.terms.with_down(own + mail[alive] + M.nbytes(None) - M.nbytes(message))
+    found = await reduction.fold(masked, message, parties=dealt, terms=terms)
+    kept = Parties(reduction.world.roster, found.senders)
+    require_enough(kept, quorum)
+    inside = np.isin(reduction.parties.positions, found.senders)
+    form = await _revealed(reduction, agreed, sizes, kept, inside, alive)
+    return decoded(agreed.layout(form), {lane: total.value for lane, total in found.totals.items()}, found)
+
+
+async def _revealed(
+    reduction: Reduction, agreed: Agreement, sizes: _Sizes, kept: Parties, inside: Any, alive: Any
+) -> Any:
+    """The last steps; return the form of the totals, which one party tells."""
+    asked = {"kept": np.flatnonzero(inside).tolist(), "lost": np.flatnonzero(alive & ~inside).tolist()}
+    order = [agreed.place(name) for name in kept.names]
+    asked["kept"] = order
+    label, some, who = label_of(asked["kept"], asked["lost"]), min(agreed.threshold, len(kept)), kept
+    mail: Any = 0
+    if agreed.active:
+        path = reduction.path_of(vote, label)
+        sent = sizes.votes(path, inside)
+        who = await reduction.rehearse(
+            kept, vote, asked, at=label, quorum=some, up=M.nbytes(None) + sent.sum(axis=1)[inside]
+        )
+        voted = np.isin(reduction.parties.positions, who.positions)
+        letters, count = sizes.received(sent * voted[:, None], voted)
+        reduction.meter.relayed(int(letters.sum()), count)
+        mail = letters[voted]
+    told: list[Any] = []
+    await reduction.rehearse(
+        who, reveal, asked, at=label, quorum=some, letters=mail, told=told,
+        up=lambda: sizes.revealing(told[0]["form"], alive)[np.isin(reduction.parties.positions, who.positions)],
+    )  # fmt: skip
+    return told[0]["form"]
+
+
+class _Sizes:
+    """The bytes of a masked sum's replies and letters, by arithmetic."""
+
+    def __init__(self, agreed: Agreement) -> None:
+        self.lengths = np.array([len(name.encode()) for name in agreed.names])
+        self.holders = _holders(len(agreed.names), agreed.degree, agreed.order)
+        here = self.holders >= 0
+        self._sums = np.where(here, self.lengths[:, None] + self.lengths[self.holders], 0)
+        self._sealed_to_self = agreed.active
+        count = here.sum(axis=1)
+        known = {
+            h: M.nbytes({"key": bytes(SEED), "own": bytes(SEED), "shares": bytes(2 * SEED * h)})
+            for h in set(count.tolist())
+        }
+        self.dealing = np.array([known[h] for h in count.tolist()], dtype=np.int64)
+
+    def _of(self, path: str, numbers: Any, content: Any) -> NDArray[np.int64]:
+        """Bytes of the letters of each party to each holder.
+
+        Args:
+            path: the request in which they are written.
+            numbers: the number of each letter among its sender's, as an array like the holders.
+            content: ``(sender, to, number) -> content`` for one letter with names of these lengths.
+        """
+        codes = self._sums * 4 + _longer(numbers)
+        unique, inverse = np.unique(codes, return_inverse=True)
+        table = [0 if code < 4 else _letter(path, int(code) >> 2, int(code) & 3, content) for code in unique.tolist()]
+        return np.where(self.holders >= 0, np.array(table, dtype=np.int64)[inverse].reshape(codes.shape), 0)
+
+    def letters(self, path: str) -> NDArray[np.int64]:
+        """Bytes of the letters with shares, ``(parties, holders)``."""
+        places = np.broadcast_to(np.arange(self.holders.shape[1]), self.holders.shape)
+        return self._of(path, 2 * places + 1, "dealt")
+
+    def votes(self, path: str, inside: NDArray[np.bool_]) -> NDArray[np.int64]:
+        """Bytes of the letters with votes, among the parties in the sum."""
+        sends = (self.holders >= 0) & inside[self.holders] & inside[:, None]
+        return np.where(sends, self._of(path, np.cumsum(sends, axis=1) - 1, "vote"), 0)
+
+    def received(self, sent: NDArray[np.int64], alive: NDArray[np.bool_]) -> tuple[NDArray[np.int64], int]:
+        """Bytes of the letters of parties that are alive to each party that is, and how many they are."""
+        got = np.zeros(len(alive), dtype=np.int64)
+        there = (self.holders >= 0) & (sent > 0) & alive[:, None] & alive[self.holders]
+        np.add.at(got, self.holders[there], sent[there])
+        return got, int(there.sum())
+
+    def revealing(self, form: Any, alive: NDArray[np.bool_]) -> NDArray[np.int64]:
+        """Bytes of what each party reveals: a share for each dealer that is alive and whose holder it is."""
+        got = np.zeros(len(alive), dtype=np.int64)
+        there = (self.holders >= 0) & alive[:, None]
+        each = np.broadcast_to((9 + SHARE + self.lengths)[:, None], there.shape)
+        np.add.at(got, self.holders[there], each[there])
+        return got + M.nbytes({"shares": {}, "form": form})
+
+
+@functools.lru_cache(maxsize=64)
+def _holders(parties: int, degree: int, order: int) -> NDArray[np.int64]:
+    """The holders of each party's shares, ``(parties, most holders)``, ascending and filled up with -1."""
+    rows = [sorted({*near, i}) for i, near in enumerate(rings(parties, degree, order))]
+    most = max(map(len, rows))
+    return np.array([row + [-1] * (most - len(row)) for row in rows], dtype=np.int64)
+
+
+def _longer(numbers: Any) -> Any:
+    """Bytes by which a letter's number is longer than a small one; see ``Fields`` of messages: ``bit_length // 8``."""
+    return (np.asarray(numbers) >= 1 << 7).astype(np.int64) + (np.asarray(numbers) >= 1 << 15)
+
+
+@functools.lru_cache(maxsize=4096)
+def _letter(path: str, names: int, longer: int, kind: str) -> int:
+    """Bytes of one letter between names of together so many bytes."""
+    sealing, number = VirtualSealing(), (1, 1 << 7 | 1, 1 << 15 | 1)[longer]
+    sender, to = "x" * (names // 2), "x" * (names - names // 2)
+
+    def draw(n: int) -> bytes:
+        return bytes(n)
+
+    content: Any = "0" * 32
+    if kind == "dealt":
+        sealed = sealing.seal(sender, to, path, number - 1, _DEALT, draw).encoded()
+        content = {"key": bytes(SEED), "shares": sealed}
+    return sealing.seal(sender, to, path, number, content, draw).nbytes
