@@ -20,7 +20,7 @@ from atoll.learn.offered import placed_model
 from atoll.learn.replies import placed_replies
 from atoll.learn.selection import FedProf
 from atoll.learn.server.downlink import DOWNLINK_NEEDS
-from atoll.stages import Clip, GaussianNoise, ScalarQuantizer
+from atoll.stages import Clip, GaussianNoise, ProductQuantizer, ScalarQuantizer
 
 PAGE = Path(__file__).parents[2] / "docs" / "extend" / "composing.md"
 BEGIN, END = "<!-- capabilities -->\n", "<!-- end of capabilities -->\n"
@@ -41,7 +41,9 @@ def _examples() -> Iterable[Placed]:
     yield Placed.of("selection", FedProf(3, matching="encrypted"))
     for make in PARTS["uplink"].values():
         yield from (Placed.of("uplink", stage) for stage in make())
-    yield from (Placed.of("uplink", stage) for stage in (Clip(1.0), GaussianNoise(1.0), ScalarQuantizer()))
+    yield from (
+        Placed.of("uplink", stage) for stage in (Clip(1.0), GaussianNoise(1.0), ScalarQuantizer(), ProductQuantizer())
+    )
     yield Placed("downlink", "downlink", DOWNLINK_NEEDS, lambda _: "-")
     yield Placed.of("metrics", _Worst(2), "a metric that is not additive")
 

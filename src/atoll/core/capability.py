@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 __all__ = [
     "CENTRAL_SERVER",
+    "COUNTS",
     "DISTINCT_CLIENTS",
     "DROPPABLE",
     "FIXED_COHORT",
@@ -70,6 +71,13 @@ SINGLE_REPLIES = Capability(
     means="The server sees each single reply.",
     lack="reveals sums only",
     instead="a plain reducer",
+)
+COUNTS = Capability(
+    "counts of indices",
+    of=("reducer",),
+    means="Encodings that are indices are added up as counts of each index.",
+    lack="adds up numbers, not indices",
+    instead="a plain reducer, or SecureIndexing",
 )
 FITTED = Capability(
     "fitted stages",

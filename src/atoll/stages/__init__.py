@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .affine import MinMaxAffine
     from .clip import Clip
+    from .coded.product import ProductQuantizer
     from .coded.scalar import ScalarQuantizer
     from .dgc import DGC
     from .feedback import ErrorFeedback
@@ -35,6 +36,7 @@ else:
             "onebit": ("OneBit", "Sign"),
             "qsgd": ("QSGD",),
             "randomk": ("RandomK",),
+            "coded.product": ("ProductQuantizer",),
             "coded.scalar": ("ScalarQuantizer",),
             "shift": ("Shift",),
             "sketch": ("CountSketch",),
@@ -57,6 +59,7 @@ __all__ = [
     "Nearest",
     "OneBit",
     "OptimalSparse",
+    "ProductQuantizer",
     "RandomK",
     "ScalarQuantizer",
     "Shift",

@@ -13,7 +13,7 @@ from atoll.core.algebra.rng import Rng
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError, DataError
 
-__all__ = ["Groups", "Per", "check_per", "lay_out", "numpy_leaf", "put_back", "template_of", "uniforms"]
+__all__ = ["Groups", "Per", "check_per", "lay_out", "numpy_leaf", "put_back", "template", "template_of", "uniforms"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Per = Literal["tensor", "model"] | int
@@ -111,7 +111,7 @@ def numpy_leaf(leaf: Any) -> Array:
     return array
 
 
-def _template(value: Tree) -> Tree:
+def template(value: Tree) -> Tree:
     """Shapes and dtypes of a block, as arrays without entries, ``(clients, 0, *shape)``, which are free to send, stack and add."""
     return T.map(lambda leaf: np.zeros((len(leaf), 0, *leaf.shape[1:]), dtype=leaf.dtype), value)
 
@@ -127,7 +127,7 @@ def lay_out(block: Tree) -> tuple[Array, Tree]:
     leaves = T.leaves(arrays)
     flat = [leaf.reshape(len(leaf), -1) for leaf in leaves]
     rows = flat[0] if len(flat) == 1 else np.concatenate(flat, axis=1)
-    return rows, _template(arrays)
+    return rows, template(arrays)
 
 
 def put_back(rows: Array, like: Tree) -> Tree:

@@ -60,9 +60,11 @@ def exchanged(
     return Exchanged(senders, values, silent, errors, notes, mail, rejected=rejected)
 
 
-def decoded(totals: Totals, chain: Chain, public: Sequence[Tree]) -> Totals:
-    """Undo the uplink's stages on each sum."""
-    return {name: chain.decode(total, public, name) for name, total in totals.items()} if chain else totals
+def decoded(
+    totals: Totals, chain: Chain, public: Sequence[Tree], inputs: dict[str, dict[str, Tree]] | None = None
+) -> Totals:
+    """Undo the uplink's stages on each sum; ``inputs`` is given what stages that fit got, see ``Chain.decode``."""
+    return {name: chain.decode(total, public, name, inputs) for name, total in totals.items()} if chain else totals
 
 
 def counted(found: Reduced, chain: Chain, public: Sequence[Tree], *, exact: bool) -> dict[str, int]:
@@ -99,7 +101,8 @@ def combined(
     else:
         totals = merge_totals(part.totals for part in parts)
     counts.update(counted(Reduced(totals, parts[0].senders), chain, public, exact=exact) if parts and chain else {})
-    totals = decoded(totals, chain, public)
+    inputs: dict[str, dict[str, Tree]] = next((part.inputs for part in reversed(parts) if part.inputs), {})
+    totals = decoded(totals, chain, public, inputs := dict(inputs))
     who = parts[0].senders if len(parts) == 1 else np.concatenate([asked.positions[:0], *[p.senders for p in parts]])
     senders = Parties(world.roster, who)
     rejected = {name(k): why for p in parts for k, why in p.rejected.items()}
@@ -119,6 +122,7 @@ def combined(
         roles={k: t.role for k, t in totals.items()},
         asked=asked,
         counts=dict(counts),
+        inputs=inputs,
         **spent,
     )
 

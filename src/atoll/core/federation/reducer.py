@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from ..capability import DISTINCT_CLIENTS, DROPPABLE, SERVER, SINGLE_REPLIES, Capability, Need
+from ..capability import COUNTS, DISTINCT_CLIENTS, DROPPABLE, SERVER, SINGLE_REPLIES, Capability, Need
 from ..errors import CompositionError, ConfigError
 from ..requests.chain import Chain
 from ..requests.request import Reduced
@@ -58,7 +58,8 @@ class Reducer:
     def offers(self) -> frozenset[Capability]:
         """What the reducer offers to the other parts of a job."""
         # A secure reducer that fails commits nothing: see `atoll.core.federation.reduction`.
-        return frozenset({DROPPABLE}) if self.secure else frozenset({SINGLE_REPLIES})
+        shown = frozenset({DROPPABLE}) if self.secure else frozenset({SINGLE_REPLIES, COUNTS})
+        return shown | {COUNTS} if self.indexes else shown
 
     def check(self, uplink: Chain, parties: Parties, terms: Terms, task: Task) -> None:
         """Refuse parts that cannot be combined soundly, before any party is contacted.

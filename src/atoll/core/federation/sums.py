@@ -184,7 +184,9 @@ class Sums(Scope):
         else:
             found = await self.traffic.fold(request, flight.parties.positions[which])
         counts = counted(found, chain, public, exact=True)
-        return replace(found, totals=decoded(found.totals, chain, public), counts=counts)
+        inputs: dict[str, dict[str, Tree]] = {}
+        totals = decoded(found.totals, chain, public, inputs)
+        return replace(found, totals=totals, counts=counts, inputs=inputs)
 
     async def _combined_by(
         self, reducer: Reducer, flight: Flight, parties: Parties, chain: Chain, count: int

@@ -330,14 +330,27 @@ class Chain:
         last = len(self.stages) - 1
         return self.stages[-1].counts(total.value, self.known(public, last, name), total.n, exact)
 
-    def decode(self, total: Total, public: Sequence[Tree], name: str = "") -> Total:
-        """Undo the stages on a sum, in reverse order."""
-        if not total.staged or not self.stages or total.kind == "parts" or not self.summable:
+    def decode(
+        self, total: Total, public: Sequence[Tree], name: str = "", inputs: dict[str, dict[str, Tree]] | None = None
+    ) -> Total:
+        """Undo the stages on a sum, in reverse order.
+
+        Args:
+            total: the sum.
+            public: the round parameters.
+            name: the aggregate's name.
+            inputs: is given the mean input of each stage that fits, by aggregate and place; see ``atoll.core.requests.fitting``.
+        """
+        if not total.staged or not self.stages or total.kind == "parts":
             return total
         before, after = self._pairs(public, name)
         value = total.value
-        for _, stage, known in reversed([*before, *after]):
-            value = stage.decode(value, known, total.n)
+        for i, stage, known in reversed([*before, *after]):
+            if self.summable:  # else each reply was decoded on arrival
+                value = stage.decode(value, known, total.n)
+            if stage.fits and inputs is not None and total.n:
+                weight = total.n if stage.on == "summand" else total.weight
+                inputs.setdefault(name, {})[str(i)] = T.scale(value, 1.0 / (float(weight) or 1.0))
         return replace(total, value=value)
 
     def _pairs(self, public: Sequence[Tree], name: str = "") -> tuple[list[Row], list[Row]]:

@@ -3,6 +3,9 @@
 A program keeps them as a tree of its state, so that they are in its checkpoints: ``{aggregate: {stage: parameters}}``, with stages by their place in the chain.
 Each entry has a ``"version"``, which grows with every fit. An encoding has its version in its structure, so encodings of two versions do not add up, and one
 that is decoded under another version is refused.
+
+A stage is fitted to its *input*: what it gets at a typical party, after the stages before it, and after the weight if it acts on summands. The mean input of a
+sum is known when the sum is decoded (``Combined.inputs``); that of a mock client's reply is what ``inputs_of`` returns.
 """
 
 from __future__ import annotations
@@ -21,7 +24,10 @@ if TYPE_CHECKING:
     from ..algebra.tree import Tree
     from .chain import Chain
 
-__all__ = ["due", "fitted"]
+__all__ = ["Inputs", "due", "fitted", "inputs_of"]
+
+Inputs = Mapping[str, Mapping[str, "Tree"]]
+"""Maps an aggregate to the inputs of stages that fit, by place in the chain."""
 
 
 def due(chain: Chain, before: Tree, turn: int) -> bool:
@@ -32,35 +38,50 @@ def due(chain: Chain, before: Tree, turn: int) -> bool:
     )
 
 
-def fitted(chain: Chain, before: Tree, reply: Mapping[str, Aggregate], rng: Rng, turn: int) -> Tree:
-    """Return the fitted round parameters of a chain for replies like this one.
-
-    Each stage that fits sees what it would get at a party: the value after the stages before it, and, if it acts on summands, after the weight.
+def fitted(chain: Chain, before: Tree, inputs: Inputs, rng: Rng, turn: int) -> Tree:
+    """Return the fitted round parameters of a chain.
 
     Args:
         chain: the stages.
         before: the parameters so far; ``None`` at the beginning. An entry stays if its stage is fitted and its ``refresh`` rounds have not passed.
-        reply: what a typical party would reply: the mean of the last sum with the mean weight, or the reply of a mock client on public data.
+        inputs: what the stages got, or will get.
         rng: a public stream.
         turn: the number of the round.
     """
-    before = before or {}
-    public = chain.knowing(before).public(rng.child("public"))
-    made: dict[str, dict[str, Tree]] = {name: dict(rows) for name, rows in before.items()}
+    made: dict[str, dict[str, Tree]] = {name: dict(rows) for name, rows in (before or {}).items()}
+    for name, given in inputs.items():
+        rows = made.setdefault(name, {})
+        for place, value in given.items():
+            stage = chain.stages[int(place)]
+            if place in rows and turn % stage.refresh:
+                continue
+            version = int(rows[place]["version"]) + 1 if place in rows else 1
+            rows[place] = {**stage.fit(value, rng.child(name, place)), "version": version}
+    return {name: rows for name, rows in made.items() if rows}
+
+
+def inputs_of(chain: Chain, reply: Mapping[str, Aggregate], rng: Rng) -> dict[str, dict[str, Tree]]:
+    """Return what stages that fit get for one reply, such as that of a mock client.
+
+    Args:
+        chain: the stages, with the parameters so far.
+        reply: the reply.
+        rng: the stream of the round parameters and of the mock client.
+    """
+    public = chain.public(rng.child("public"))
+    found: dict[str, dict[str, Tree]] = {}
     for name, aggregate in reply.items():
         if not aggregate.staged or not aggregate.summable:
             continue
-        rows, value, weighted = made.setdefault(name, {}), aggregate.value, False
+        value, weighted = aggregate.value, False
         for i, stage in enumerate(chain.stages):
             if stage.on == "summand" and not weighted:
                 value, weighted = aggregate.with_value(value).summand(), True
-            known, place = chain.known(public, i, name), str(i)
-            if stage.fits and (place not in rows or turn % stage.refresh == 0):
-                version = int(rows[place]["version"]) + 1 if place in rows else 1
-                known = rows[place] = {**stage.fit(value, rng.child("fit", name, i)), "version": version}
+            if stage.fits:
+                found.setdefault(name, {})[str(i)] = value
             if i < len(chain.stages) - 1:
-                value = _through(stage, value, known, rng.child("stage", name, i))
-    return {name: rows for name, rows in made.items() if rows}
+                value = _through(stage, value, chain.known(public, i, name), rng.child("stage", name, i))
+    return found
 
 
 def _through(stage: Stage, value: Tree, known: Tree, rng: Rng) -> Tree:

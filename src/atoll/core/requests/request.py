@@ -260,6 +260,7 @@ class Reduced:
         rejected: maps a position to why its reply was kept out.
         errors: maps a position to the error that its task raised.
         counts: entries that the reducer counted for the round's row: ``words``, ``clamped``, ``overflowed``, ``wrong_shares``; see ``Combined.counts``.
+        inputs: what stages that fit got on average, if the stages are undone; see ``Combined.inputs``.
         exact: whether words in the totals were added up without a modulus, as without masks.
     """
 
@@ -268,6 +269,7 @@ class Reduced:
     rejected: dict[int, str] = field(default_factory=dict, kw_only=True)
     errors: dict[int, Exception] = field(default_factory=dict, kw_only=True)
     counts: dict[str, int] = field(default_factory=dict, kw_only=True)
+    inputs: dict[str, dict[str, Tree]] = field(default_factory=dict, kw_only=True)
     exact: bool = field(default=False, kw_only=True)
 
 

@@ -166,6 +166,7 @@ class Combined:
         bytes_down: bytes that were sent.
         counts: entries that travelled as words of a few bits: ``words``, how many of them were ``clamped`` at parties because they did not fit, and, where it
             is known, how many ``overflowed`` in the sum; and ``wrong_shares``, how many parties dealt or revealed shares that others did not commit to.
+        inputs: maps an aggregate and the place of a stage that fits to what the stage got on average; see ``atoll.core.requests.fitting``.
     """
 
     value: dict[str, Any]
@@ -183,6 +184,7 @@ class Combined:
     asked: Parties | None = None
     outcomes: Outcomes | None = None
     counts: dict[str, int] = field(default_factory=dict)
+    inputs: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> Any:
         """A value by its name.

@@ -34,6 +34,7 @@ from ..algebra import tree as T
 from ..algebra.rng import Rng
 from ..algebra.tree import Tree
 from ..capability import (
+    COUNTS,
     DISTINCT_CLIENTS,
     FITTED,
     NO_BUFFERS,
@@ -224,7 +225,10 @@ class Stage(Checked):
         made: list[Need] = []
         if not self.lossless:
             made.append(Need(SERVER, "acts between clients and a server", "Gossip(compress=...)"))
-        if not self.summable:
+        if self.indexes:
+            why = "sends indices, which add up only as counts"
+            made.append(Need(COUNTS, why, "ScalarQuantizer"))
+        elif not self.summable:
             why = "is not summable: its encodings cannot be added up"
             made.append(Need(SINGLE_REPLIES, why, "a summable stage"))
         if self.fits:

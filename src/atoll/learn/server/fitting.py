@@ -7,13 +7,11 @@ parameters that went out with it, and their sum is decoded under these.
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from atoll.core.algebra import tree as T
-from atoll.core.algebra.aggregate import Aggregate, Mean, Sum
-from atoll.core.requests.fitting import due, fitted
+from atoll.core.requests.fitting import Inputs, due, fitted, inputs_of
 from atoll.core.requests.island import Island
 from atoll.core.requests.party import Party
 from atoll.data.islands import Islands
@@ -49,7 +47,8 @@ async def fitted_to_mock(
     task = context.learner.train
     reply = task.run(island, message, **task.args)
     reply = await reply if inspect.isawaitable(reply) else reply
-    return _refitted(fed, chain, state, phase, reply, version, version)
+    inputs = inputs_of(chain, chain.leaving(reply), stream)
+    return _refitted(fed, chain, state, phase, inputs, version, version)
 
 
 def _drawn(context: Context, rows: Dataset, rng: Rng) -> Shard:
@@ -71,14 +70,12 @@ def fitted_to_sum(
 ) -> Tree:
     """Return the state with parameters fitted to a sum, which is public once it is folded, if a fit is due and no mock client makes them.
 
-    A typical reply has the mean value and the mean weight.
-
     Args:
         fed: the federation.
         context: the training's context.
         state: the server's state.
         phase: the phase of the replies.
-        combined: their sum, before factors of staleness.
+        combined: their sum.
         version: the version of the model that goes out with the parameters.
         oldest: the oldest version on which a client still works; earlier parameters are forgotten.
     """
@@ -90,19 +87,14 @@ def fitted_to_sum(
         or not due(chain, chain.fitted, state["contacts"])
     ):
         return state
-    reply: dict[str, Aggregate] = {}
-    for name, value in combined.value.items():
-        role = combined.roles.get(name, "update")
-        if combined.kinds.get(name) == "mean":
-            reply[name] = Mean(value, examples=combined.weight[name] / combined.n, role=role)
-        elif combined.kinds.get(name) == "sum":
-            reply[name] = Sum(T.scale(value, 1.0 / combined.n), role=role)
-    return _refitted(fed, chain, state, phase, reply, version, version if oldest is None else oldest)
+    return _refitted(fed, chain, state, phase, combined.inputs, version, version if oldest is None else oldest)
 
 
-def _refitted(fed: Federation, chain: Chain, state: Tree, phase: str, reply: Any, version: int, oldest: int) -> Tree:
+def _refitted(
+    fed: Federation, chain: Chain, state: Tree, phase: str, inputs: Inputs, version: int, oldest: int
+) -> Tree:
     stream = fed.rng.child("fit", state["contacts"], phase)
-    made = fitted(chain, chain.fitted, chain.leaving(reply), stream, state["contacts"])
+    made = fitted(chain, chain.fitted, inputs, stream, state["contacts"])
     rows = [row for row in state.get("fitted", {}).get(phase, []) if row[0] < version]
     needed = max((i for i, row in enumerate(rows) if row[0] <= oldest), default=0)
     kept = rows[needed:] if oldest < version else []

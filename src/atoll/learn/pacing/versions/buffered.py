@@ -55,7 +55,7 @@ class Buffered(InFlight):
         if not parts:
             return state
         state = self.applied(fed, state, together(parts, fed))
-        return self.fitted(fed, state, together([(found, 1.0) for found, _ in parts], fed))
+        return self.fitted(fed, state, parts[-1][0])
 
     async def _combined(
         self, fed: Federation, state: Tree, flight: Flight, handles: Sequence[Handle], log: RoundLog
