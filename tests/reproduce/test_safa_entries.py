@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from atoll.reproduce import Lab, find_entry, reproduce
+from atoll.reproduce.safa.scores import PLANS, accuracy_claims, train
+from atoll.reproduce.safa.tasks import KDD
 
 
 @pytest.mark.parametrize("task", ["boston", "mnist", "kdd"])
@@ -44,3 +47,11 @@ def test_a_quick_run_needs_no_data_trains_nothing_and_judges(tmp_path: Path, mon
         False
     ] * 3  # the bias of figure 3.5 turns round, and settles in round 11, not 10
     assert [claim["holds"] for claim in made["claims"][71:74]] == [None] * 3  # best losses by tolerance: not trained
+
+
+def test_where_nothing_may_be_trained_cells_that_are_not_kept_were_not_run(tmp_path: Path) -> None:
+    found = train(Lab(tmp_path, kept=True), KDD, replace(PLANS["kdd"], algorithms=("FedAvg", "SAFA")))
+    assert found == {}
+    claims = accuracy_claims(KDD, found)
+    assert [claim.holds for claim in claims] == [None] * 22
+    assert all(claim.ours is None for claim in claims)

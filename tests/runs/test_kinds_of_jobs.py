@@ -119,7 +119,7 @@ def test_a_live_program_is_a_job_too() -> None:
     result = atoll.simulate(job, islands)
     assert len(result.metrics) == 4
     assert result.devices.answered.sum() == 4 * 5
-    with pytest.raises(AttributeError, match=r"neither the result of a ProgramJob nor its outcome has 'model'"):
+    with pytest.raises(AttributeError, match=r"the result of a ProgramJob has no 'model'"):
         _ = result.model
 
 

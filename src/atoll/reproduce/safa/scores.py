@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from ..entry import Claim, Lab
+from ..entry import Claim, Lab, NotKept
 from .cells import Scale, Score, alone, score, settings
 from .grid import ALGORITHMS, Key
 from .paper import LOSSES, STATEMENTS, TABLES
@@ -78,12 +79,17 @@ class Learnt:
 
 
 def train(lab: Lab, task: SafaTask, plan: ScorePlan, *, device: str = "cpu") -> dict[Key, Learnt]:
-    """Train the planned cells, or read them back."""
+    """Train the planned cells, or read them back. If nothing may be trained, cells have the seeds that are kept, and those without any are left out."""
     found = {}
     for algorithm in plan.algorithms:
         for crash in plan.crashes:
             for fraction in plan.fractions:
-                runs = [_one(lab, task, plan, (algorithm, crash, fraction), seed, device) for seed in range(plan.seeds)]
+                runs: list[Score] = []
+                for seed in range(plan.seeds):
+                    with contextlib.suppress(NotKept):
+                        runs.append(_one(lab, task, plan, (algorithm, crash, fraction), seed, device))
+                if not runs:
+                    continue
                 losses = np.mean([run.losses for run in runs], axis=0)
                 found[algorithm, crash, fraction] = Learnt(
                     tuple(run.best for run in runs), tuple(map(float, losses)), sum(run.seconds for run in runs)
