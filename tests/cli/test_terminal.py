@@ -50,7 +50,8 @@ def test_help_shows_the_commands_in_groups_and_no_empty_panel() -> None:
 
 def test_every_command_has_a_group() -> None:
     register([])
-    found = {str(command.name): command.rich_help_panel for command in app.registered_commands}
+    rows = [*app.registered_commands, *app.registered_groups]
+    found = {str(command.name): command.rich_help_panel for command in rows}
     assert sorted(found) == known()
     assert set(found.values()) == set(GROUPS)
 

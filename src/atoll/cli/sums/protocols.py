@@ -1,0 +1,65 @@
+"""The protocols of a secure sum, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from atoll.core.federation.reducer import Plain, Reducer
+from atoll.secure import SecureAggregation
+
+from .settings import SumSettings
+
+if TYPE_CHECKING:
+    from atoll.secure import FixedPoint
+
+__all__ = ["PROTOCOLS", "Protocol"]
+
+Make = Callable[[SumSettings, "FixedPoint", int], Reducer]
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """A protocol.
+
+    Attributes:
+        make: ``(settings, codec, parties) -> reducer``.
+        steps: step that people name -> the text in the path of its request.
+        encodings: names of the encodings that it adds up.
+        others: data of the helper parties that its reducer needs, by name.
+    """
+
+    make: Make
+    steps: Mapping[str, str] = field(default_factory=dict)
+    encodings: tuple[str, ...] = ("fixed", "sq", "prune")
+    others: Mapping[str, Any] = field(default_factory=dict)
+
+
+_MASKED = {"share": ".halves:deal/", "masked": ".halves:masked/", "reveal": ".halves:reveal/"}
+
+
+def _complete(settings: SumSettings, codec: FixedPoint, parties: int) -> Reducer:
+    del parties
+    server = "active" if settings.active else "honest"
+    return SecureAggregation(threshold=settings.threshold, neighbours=settings.neighbours, server=server, codec=codec)
+
+
+def _sparse(settings: SumSettings, codec: FixedPoint, parties: int) -> Reducer:
+    del parties
+    return SecureAggregation(
+        threshold=settings.threshold,
+        neighbours="auto" if settings.neighbours is None else settings.neighbours,
+        loss=settings.loss,
+        corrupt=settings.corrupt,
+        server="active" if settings.active else "honest",
+        codec=codec,
+    )
+
+
+PROTOCOLS: dict[str, Protocol] = {
+    "plain": Protocol(lambda settings, codec, parties: Plain(), {"masked": ":reply/"}),
+    "secagg": Protocol(_complete, _MASKED),
+    "secagg+": Protocol(_sparse, _MASKED),
+}
+"""Name -> protocol."""

@@ -1,0 +1,95 @@
+"""``atoll secure``: plans and sums, as people and scripts type them."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from atoll.cli.app import run
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for i, row in enumerate(np.random.default_rng(0).normal(size=(6, 50))):
+        np.save(tmp_path / f"party-{i}.npy", row)
+    return tmp_path
+
+
+def answer(capsys, *words, code=0):
+    assert run(["secure", *map(str, words), "--json"]) == code
+    return json.loads(capsys.readouterr().out)
+
+
+def test_a_plan_is_the_golden_one(capsys):
+    found = answer(capsys, "plan", "--parties", 1000, "--loss", 0.1, "--corrupt", 0.05)
+    assert (found["neighbours"], found["threshold"]) == (40, 19)
+
+
+@pytest.mark.parametrize(
+    ("protocol", "more"),
+    [("secagg", ()), ("secagg", ("--active",)), ("secagg+", ("--neighbours", 4, "--threshold", 3)), ("plain", ())],
+)
+def test_a_sum_is_exact_within_its_bound(capsys, folder, protocol, more):
+    drop = () if protocol == "plain" else ("--drop", "masked:1")
+    found = answer(
+        capsys, "sum", folder, "--protocol", protocol, "--bits", 16, "--out", folder / "s.npz.npy", *more, *drop
+    )
+    kept = [np.load(folder / f"{name}.npy") for name in found["senders"]]
+    assert found["survivors"] == len(kept) == (6 if protocol == "plain" else 5)
+    total = np.load(folder / "s.npz.npy")
+    assert np.abs(total - np.sum(kept, axis=0)).max() == pytest.approx(found["max_error"])
+    assert (found["max_error"] <= found["bound"]) or protocol == "plain"
+    assert found["max_error"] > 0 or protocol == "plain"
+    assert (found["modulus_bits"], found["clamped"], found["overflowed"]) == (19, 0.0, 0.0)
+    assert found["bits_per_weight"] * 50 * found["survivors"] / 8 <= found["bytes_up"]
+    assert found["seconds"] > 0
+
+
+def test_each_step_may_lose_parties(capsys, folder):
+    found = answer(capsys, "sum", folder, "--drop", "share:1,masked:1,reveal:0", "--threshold", 4)
+    assert found["survivors"] == 4
+    found = answer(capsys, "sum", folder, "--drop", "share:1,reveal:1", "--threshold", 0.5)
+    assert found["survivors"] == 5
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "what"),
+    [
+        (("--threshold", 5, "--drop", "masked:2"), 7, "4 parties sent masked words, fewer than 5"),
+        (("--threshold", 5, "--drop", "reveal:2"), 7, "fewer than the quorum of 5"),
+        (("--bits", 20, "--modulus-bits", 16), 4, "words of 16 bits cannot hold a sum of 6 values of 20 bits"),
+        (("--protocol", "magic"), 2, "protocol 'magic'"),
+        (("--encode", "magic"), 2, "encoding 'magic'"),
+        (("--drop", "lunch:1"), 2, "--drop lunch:1"),
+        (("--drop", "masked:9"), 2, "--drop of 9 parties"),
+        (("--threshold", "many"), 2, "--threshold many"),
+        (("--threshold", 4, "--active"), 4, "a threshold of 4 of 6 holders against an active server"),
+    ],
+)
+def test_an_abort_has_an_error_and_no_sum(capsys, folder, words, code, what):
+    found = answer(capsys, "sum", folder, "--out", folder / "sum.out.npy", *words, code=code)
+    assert set(found) == {"error"}
+    assert what in found["error"]["what"]
+    assert found["error"]["remedy"]
+    assert not (folder / "sum.out.npy").exists()
+
+
+def test_a_party_with_nan_drops_out_by_name(capsys, folder):
+    row = np.load(folder / "party-2.npy")
+    row[7] = np.nan
+    np.save(folder / "party-2.npy", row)
+    found = answer(capsys, "sum", folder)
+    assert found["survivors"] == 5
+    assert list(found["rejected"]) == ["party-2"]
+    assert found["max_error"] <= found["bound"]
+
+
+def test_a_folder_without_parties_is_refused(capsys, tmp_path):
+    np.save(tmp_path / "one.npy", np.ones(3))
+    assert "1 .npy files" in answer(capsys, "sum", tmp_path, code=3)["error"]["what"]
+    np.save(tmp_path / "two.npy", np.ones(4))
+    assert "shape (4,), but one has (3,)" in answer(capsys, "sum", tmp_path, code=3)["error"]["what"]
+    (tmp_path / "two.npy").write_bytes(b"not an array")
+    assert "cannot be read" in answer(capsys, "sum", tmp_path, code=3)["error"]["what"]
