@@ -1,0 +1,160 @@
+"""The dealer: a party that hands out correlated random shares, and sees nothing else.
+
+Products, comparisons and truncations use up randomness that fits together, such as shares of ``a``, ``b`` and ``ab`` (Beaver 1991). A `Dealer` provides it.
+Here it is a party of its own that follows the protocol and colludes with nobody. It never sees an input or a result, only how many operations there are.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from atoll.core.errors import ConfigError
+from atoll.core.requests.task import task
+
+from .binary import Binary
+from .sharing import AdditiveSharing, AuthenticatedSharing, Parts, Sharing, sharing_of
+from .word_ring import WordRing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from atoll.core.execution.session import Peers
+    from atoll.core.requests.island import Island, Secret
+
+    from .domain import Array, Domain
+
+__all__ = ["Dealer", "PartyDealer", "deal"]
+
+
+class Dealer(Protocol):
+    """Where correlated randomness comes from; all parties ask for the same, in the same order."""
+
+    async def get(self, what: str, *shapes: tuple[int, ...], bitwise: bool = False, by: int = 0) -> list[Parts]:
+        """Return this party's parts of random values.
+
+        Args:
+            what: ``triple`` (a, b, ab), ``dot`` (a, b, a @ b), ``mask`` (a random r, and its bits as rows), ``bit`` (a random bit, and itself as 0 or 1),
+                ``cut`` (r, ``(r mod 2^(k-1)) >> by``, the top bit of r), ``random`` (r), ``key`` (a share of the key of authenticated shares).
+            shapes: of the values.
+            bitwise: whether the values are bits of a binary computation.
+            by: bits that are cut off.
+        """
+        ...
+
+
+class PartyDealer:
+    """A dealer that is a party of the session, in the role `deal`.
+
+    Args:
+        peers: the session.
+        role: the dealer's role.
+        first: whether this party places the orders.
+    """
+
+    def __init__(self, peers: Peers, role: str, *, first: bool) -> None:
+        self._peers, self._role, self._first = peers, role, first
+
+    async def get(self, what: str, *shapes: tuple[int, ...], bitwise: bool = False, by: int = 0) -> list[Parts]:
+        """Order, and wait for the delivery; see `Dealer.get`."""
+        if self._first:
+            order = {"what": what, "shapes": [list(shape) for shape in shapes], "bitwise": bitwise, "by": by}
+            await self._peers.send(self._role, order)
+        rows = await self._peers.recv(self._role)
+        return [tuple(parts) for parts in rows]
+
+    async def close(self) -> None:
+        """Tell the dealer that no more is needed."""
+        if self._first:
+            await self._peers.send(self._role, {"what": "end"})
+
+
+@task
+async def deal(island: Island, peers: Peers, parties: list[str], sharing: dict[str, Any]) -> int:
+    """The dealer's role: serve the orders of the first party until it says that it is done; return how many there were.
+
+    Args:
+        island: the dealer's place; its secret is the source of what it deals.
+        peers: the session.
+        parties: the roles of the computing parties, in order.
+        sharing: the sharing's ``spec()``.
+    """
+    made, secret, served = sharing_of(sharing), island.secret, 0
+    if isinstance(made, AuthenticatedSharing):
+        bits = 64 - made.domain.k if isinstance(made.domain, WordRing) else 0
+        key = secret.integer(1 << bits) if bits else int(made.domain.random(secret, (1,))[0])
+        made = made.keyed(key)
+    stock = _Stock(made, secret)
+    while (order := await peers.recv(parties[0]))["what"] != "end":
+        rows = stock.make(order["what"], [tuple(shape) for shape in order["shapes"]], order["bitwise"], order["by"])
+        for party, row in zip(parties, rows, strict=True):
+            await peers.send(party, [list(parts) for parts in row])
+        served += 1
+    return served
+
+
+class _Stock:
+    """Makes correlated values and splits them."""
+
+    def __init__(self, sharing: Sharing, secret: Secret) -> None:
+        self.sharing, self.secret = sharing, secret
+        packed = isinstance(sharing, AdditiveSharing) and isinstance(sharing.domain, WordRing)
+        self.bitwise: Sharing = AdditiveSharing(Binary(), sharing.n) if packed else sharing
+
+    def make(self, what: str, shapes: Sequence[tuple[int, ...]], bitwise: bool, by: int) -> list[list[Parts]]:
+        """The rows of each party."""
+        makers: dict[str, Callable[[], list[tuple[Sharing, Array]]]] = {
+            "triple": lambda: self._product(self.bitwise if bitwise else self.sharing, shapes, dot=False),
+            "dot": lambda: self._product(self.sharing, shapes, dot=True),
+            "mask": lambda: self._mask(shapes[0]),
+            "bit": lambda: self._bit(shapes[0]),
+            "cut": lambda: self._cut(shapes[0], by),
+            "random": lambda: [(self.sharing, self._random(self.sharing, shapes[0]))],
+        }
+        if what == "key":
+            return self._key()
+        if what not in makers:
+            raise ConfigError(f"an order for {what!r}", where="deal", remedy=f"ask for one of {sorted(makers)}")
+        split = [sharing.split(values, self.secret) for sharing, values in makers[what]()]
+        return [[parts[i] for parts in split] for i in range(self.sharing.n)]
+
+    def _domain(self, sharing: Sharing) -> Domain:
+        return sharing.wide if isinstance(sharing, AuthenticatedSharing) else sharing.domain
+
+    def _random(self, sharing: Sharing, shape: tuple[int, ...]) -> Array:
+        return self._domain(sharing).random(self.secret, shape)
+
+    def _product(
+        self, sharing: Sharing, shapes: Sequence[tuple[int, ...]], *, dot: bool
+    ) -> list[tuple[Sharing, Array]]:
+        domain = self._domain(sharing)
+        a, b = (self._random(sharing, shape) for shape in (shapes[0], shapes[-1]))
+        return [(sharing, a), (sharing, b), (sharing, domain.dot(a, b) if dot else domain.mul(a, b))]
+
+    def _as_bits(self, bits: Array) -> Array:
+        """Rows of bits, as elements of the bitwise sharing."""
+        return Binary.packed(bits.reshape(len(bits), -1)) if isinstance(self.bitwise.domain, Binary) else bits
+
+    def _mask(self, shape: tuple[int, ...]) -> list[tuple[Sharing, Array]]:
+        r = self._random(self.sharing, shape)
+        places = np.arange(self.sharing.domain.bits, dtype=np.uint64).reshape(-1, *[1] * len(shape))
+        return [(self.sharing, r), (self.bitwise, self._as_bits((r >> places) & np.uint64(1)))]
+
+    def _bit(self, shape: tuple[int, ...]) -> list[tuple[Sharing, Array]]:
+        bit = self.secret.uint64(shape) & np.uint64(1)
+        return [(self.bitwise, self._as_bits(bit[None])[0]), (self.sharing, bit)]
+
+    def _cut(self, shape: tuple[int, ...], by: int) -> list[tuple[Sharing, Array]]:
+        r, k = self._random(self.sharing, shape), self.sharing.domain.bits
+        top = np.uint64(k - 1)
+        low = r & np.uint64((1 << (k - 1)) - 1)
+        return [(self.sharing, row) for row in (r, low >> np.uint64(by), (r >> top) & np.uint64(1))]
+
+    def _key(self) -> list[list[Parts]]:
+        sharing = self.sharing
+        if not isinstance(sharing, AuthenticatedSharing):
+            raise ConfigError("a key for shares without codes", where="deal", remedy="use an AuthenticatedSharing")
+        key = np.array([sharing.key], dtype=np.uint64)
+        split = AdditiveSharing(self._domain(sharing), sharing.n).split(key, self.secret)
+        return [[parts] for parts in split]

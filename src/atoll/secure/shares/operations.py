@@ -1,0 +1,183 @@
+"""What follows from sums and products of shares: products, truncation, comparisons, choices, and numbers as bits.
+
+``await less(x, y)`` and the like take arrays of one computation and return shared arrays of it, with 0 for no and 1 for yes. Comparisons mask the difference with
+a random number whose bits are shared, open the masked number, and subtract the mask from it bit by bit (Damgård et al. 2006): ``log2 k + 3`` rounds of
+messages, for whole arrays at once.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from atoll.core.errors import ConfigError
+
+from . import circuits
+from .additive import AdditiveComputation
+from .field import Field
+from .replicated import ReplicatedComputation
+from .shared_array import Computing, SharedArray, concatenated
+from .word_ring import WordRing
+
+if TYPE_CHECKING:
+    from .domain import Array
+
+__all__ = ["bits_of", "dot", "equal", "less", "mul", "negative", "number_of", "opened", "select", "truncate"]
+
+
+async def mul(x: SharedArray, y: SharedArray) -> SharedArray:
+    """``x y``, entry by entry; the shapes may broadcast."""
+    shape = np.broadcast_shapes(x.shape, y.shape)
+    a, b = (SharedArray(v.by, tuple(np.broadcast_to(part, shape) for part in v.parts)) for v in (x, y))
+    return await x.by.mul(a, b)
+
+
+async def dot(x: SharedArray, y: SharedArray) -> SharedArray:
+    """The matrix product ``x @ y``."""
+    if len(x.shape) != 2 or len(y.shape) != 2 or x.shape[1] != y.shape[0]:
+        raise ConfigError(f"shapes {x.shape} and {y.shape}", where="dot", remedy="multiply (n, k) by (k, m)")
+    return await x.by.dot(x, y)
+
+
+async def opened(x: SharedArray) -> Any:
+    """The values, shown to every party, as signed numbers."""
+    return x.by.domain.signed(await x.by.open(x))
+
+
+async def select(condition: SharedArray, x: SharedArray, y: SharedArray) -> SharedArray:
+    """``x`` where the condition is 1, ``y`` where it is 0: ``y + c (x - y)``."""
+    return y + await mul(condition, x - y)
+
+
+async def negative(x: SharedArray) -> SharedArray:
+    """1 where ``x < 0``.
+
+    In a ring that is the top bit. In a field it is the lowest bit of ``2x``, since 2x wraps around an odd prime (Nishide, Ohta 2007).
+    """
+    by = x.by
+    if isinstance(by, ReplicatedComputation):
+        rows = await _sum_of_parts(x)
+        return await by.lifted(rows[-1], x.shape)
+    if isinstance(by.domain, Field):
+        shown, mask = await _masked(x + x)
+        wrapped = await circuits.borrow(shown, mask)
+        odd = await circuits.xor(circuits.xor_public(mask[0], shown[0]), wrapped)
+        return await by.lifted(odd, x.shape)
+    shown, mask = await _masked(x)
+    carried = await circuits.borrow(shown[:-1], mask[:-1])
+    top = await circuits.xor(circuits.xor_public(mask[-1], shown[-1]), carried)
+    return await by.lifted(top, x.shape)
+
+
+async def less(x: SharedArray, y: SharedArray) -> SharedArray:
+    """1 where ``x < y``, for signed numbers whose difference is below half of the domain's order."""
+    return await negative(x - y)
+
+
+async def equal(x: SharedArray, y: SharedArray) -> SharedArray:
+    """1 where ``x = y``: every bit of the masked difference is the mask's."""
+    difference, by = x - y, x.by
+    if isinstance(by, ReplicatedComputation):
+        rows = await _sum_of_parts(difference)
+        ones = by.bitwise.constant(circuits.one(by.bitwise, rows.shape))
+        return await by.lifted(await circuits.all_of(ones - rows), difference.shape)
+    shown, mask = await _masked(difference)
+    ones = by.bitwise.constant(circuits.one(by.bitwise, mask.shape))
+    return await by.lifted(await circuits.all_of(ones - circuits.xor_public(mask, shown)), difference.shape)
+
+
+async def bits_of(x: SharedArray) -> SharedArray:
+    """The bits of ``x`` as numbers 0 and 1, lowest first, along a new first axis: ``(k, *shape)``. Negative numbers are ``order + x``."""
+    by = x.by
+    if isinstance(by, ReplicatedComputation):
+        rows = await _sum_of_parts(x)
+    elif isinstance(by.domain, Field):
+        rows = await _bits_in_a_field(x, by.domain)
+    else:
+        rows = await circuits.difference(*await _masked(x))
+    if rows.by is by:
+        return rows.reshape(len(rows), *x.shape)
+    flat = int(np.prod(x.shape, dtype=int))
+    numbers = [await by.lifted(rows[i], (1, flat)) for i in range(len(rows))]
+    return concatenated(numbers).reshape(len(rows), *x.shape)
+
+
+def number_of(bits: SharedArray) -> SharedArray:
+    """The number of bits that lie along the first axis: ``sum_i 2^i b_i``."""
+    ring = bits.by.arithmetic
+    weights = np.array([pow(2, i, ring.order) for i in range(len(bits))], dtype=np.uint64)
+    column = weights.reshape(-1, *[1] * (len(bits.shape) - 1))
+    return SharedArray(bits.by, tuple(ring.mul(part, np.broadcast_to(column, part.shape)) for part in bits.parts)).sum(
+        0
+    )
+
+
+async def truncate(x: SharedArray, by: int) -> SharedArray:
+    """``x / 2^by`` rounded down, for signed ``|x| < order / 4``.
+
+    Additive shares over a ring use a dealt pair ``(r, r >> by)``, for one opening (Escudero et al. 2020). There the result may be 1 too large: the carry of the bits
+    that are cut off is not computed. Elsewhere the result is exact, from the bits of ``x``.
+
+    Raises:
+        ConfigError: ``by`` is not between 1 and the bits of the domain less 2.
+    """
+    computation, k = x.by, x.by.domain.bits
+    if not 1 <= by <= k - 2:
+        raise ConfigError(f"by={by}", where="truncate", remedy=f"cut off 1 to {k - 2} bits")
+    offset = 1 << (k - 2)
+    if type(computation) is AdditiveComputation and isinstance(computation.domain, WordRing):
+        rows = await computation.dealer.get("cut", x.shape, by=by)
+        r, low, top = (SharedArray(computation, parts) for parts in rows)
+        c = await computation.open(x + np.uint64(offset) + r)
+        shown = (c & np.uint64((1 << (k - 1)) - 1)) >> np.uint64(by)
+        above = c >> np.uint64(k - 1)
+        # x + offset < 2^(k-1), so the top bits of c and r differ exactly where the lower bits have carried.
+        carried = top + above - top * above * 2
+        return carried * np.uint64(1 << (k - 1 - by)) + shown - low - np.uint64(offset >> by)
+    bits = await bits_of(x + np.uint64(offset))
+    return number_of(bits[by:]) - np.uint64(offset >> by)
+
+
+async def _masked(x: SharedArray) -> tuple[Array, SharedArray]:
+    """The bits of ``x + r``, opened, and those of ``r``: rows of the bitwise computation, lowest first."""
+    shown, mask = await _shown_with_mask(x)
+    return _rows(x.by, shown), mask
+
+
+async def _shown_with_mask(x: SharedArray) -> tuple[Array, SharedArray]:
+    """``x + r``, opened, as a row, and the bits of ``r``."""
+    by = x.by
+    if not isinstance(by, AdditiveComputation):
+        raise ConfigError(
+            f"{type(by).__name__} has no masks", where="less", remedy="use additive, authenticated or Shamir shares"
+        )
+    r, bits = await by.masks(x.shape)
+    return np.ravel(await by.open(x + r)), bits
+
+
+def _rows(by: Computing, numbers: Array) -> Array:
+    places = np.arange(by.domain.bits, dtype=np.uint64)[:, None]
+    return by.bitwise.public_bits((numbers[None] >> places) & np.uint64(1))
+
+
+async def _bits_in_a_field(x: SharedArray, field: Field) -> SharedArray:
+    """``x = c - r``, or ``c + p - r`` if the masked number has wrapped around the prime."""
+    c, mask = await _shown_with_mask(x)
+    plain, more = _rows(x.by, c), _rows(x.by, np.add(c, np.uint64(field.prime)))
+    wrapped = await circuits.borrow(plain, mask)
+    rows = []
+    for i in range(field.bits):
+        change = field.sub(more[i], plain[i])
+        rows.append((wrapped * change + plain[i]).reshape(1, -1))
+    # Bits above the field's need no row: what remains after the subtraction is below the prime.
+    return await circuits.difference_shared(concatenated(rows), mask)
+
+
+async def _sum_of_parts(x: SharedArray) -> SharedArray:
+    """The bits of a replicated number: its three parts are known to two parties each, so their bits are shared already, and are added."""
+    by = x.by
+    if not isinstance(by, ReplicatedComputation) or by.bitwise is by:
+        raise ConfigError(f"comparisons over {by.domain}", where="ReplicatedComputation", remedy="use a WordRing")
+    a, b, c = by.own_parts(x, bits=True)
+    return await circuits.sum_of(a, b, c)

@@ -1,0 +1,124 @@
+"""Computing at three parties, each with two of three parts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..keystream import SEED, derived, keystream
+from .binary import Binary
+from .computation import Computation
+from .shared_array import SharedArray
+from .sharing import ReplicatedSharing
+from .word_ring import WordRing
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from atoll.core.execution.session import Peers
+    from atoll.core.requests.island import Island
+
+    from .dealer import Dealer
+    from .domain import Array
+    from .sharing import Sharing
+
+__all__ = ["ReplicatedComputation"]
+
+
+class ReplicatedComputation(Computation):
+    """Three parties, each with two of three parts (Araki et al. 2016): a product costs one element, and no dealer is needed.
+
+    Neighbours agree on seeds once; from them every product is masked by shares of zero.
+    """
+
+    sharing: ReplicatedSharing
+
+    def __init__(
+        self,
+        island: Island,
+        peers: Peers,
+        parties: Sequence[str],
+        me: str,
+        sharing: Sharing,
+        dealer: Dealer | None = None,
+    ) -> None:
+        super().__init__(island, peers, parties, me, sharing, dealer)
+        if isinstance(sharing.domain, WordRing):
+            self.bitwise = ReplicatedComputation(island, peers, parties, me, ReplicatedSharing(Binary()), dealer)
+        self._seeds: tuple[bytes, bytes] | None = None
+        self._drawn = 0
+
+    @property
+    def before(self) -> str:
+        """The party before this one, around the ring."""
+        return self.parties[self.place - 1]
+
+    @property
+    def after(self) -> str:
+        """The party after this one."""
+        return self.parties[(self.place + 1) % 3]
+
+    async def _zero(self, shape: tuple[int, ...]) -> Array:
+        """This party's additive share of zero: what it shares with the next minus what it shares with the one before."""
+        if self._seeds is None:
+            mine = self.island.secret.bytes(SEED)
+            await self.peers.send(self.after, mine)
+            self._seeds = (mine, bytes(await self.peers.recv(self.before)))
+        self._drawn += 1
+        count = int(np.prod(shape, dtype=int))
+        own, theirs = (
+            np.asarray(keystream(derived(seed, f"zero {self._drawn}"), min(self.domain.bits, 64), count))
+            .astype(np.uint64)
+            .reshape(shape)
+            for seed in self._seeds
+        )
+        return self.domain.sub(own, theirs)
+
+    async def mul(self, x: SharedArray, y: SharedArray) -> SharedArray:
+        """``x y`` for one element to the party before."""
+        ring = self.domain
+        return await self._around(
+            ring.add(ring.mul(x.parts[0], ring.add(y.parts[0], y.parts[1])), ring.mul(x.parts[1], y.parts[0]))
+        )
+
+    async def dot(self, x: SharedArray, y: SharedArray) -> SharedArray:
+        """``x @ y`` for the bytes of the result."""
+        ring = self.domain
+        return await self._around(
+            ring.add(ring.dot(x.parts[0], ring.add(y.parts[0], y.parts[1])), ring.dot(x.parts[1], y.parts[0]))
+        )
+
+    async def _around(self, product: Array) -> SharedArray:
+        mine = self.domain.add(product, await self._zero(product.shape))
+        await self.peers.send(self.before, self._wire(mine))
+        return SharedArray(self, (mine, self._unwired(await self.peers.recv(self.after), product.shape)))
+
+    def own_parts(self, x: SharedArray, bits: bool) -> list[SharedArray]:
+        """The three parts of a number, each known to two parties, as three shared values without a message: as bits in rows, or as they are."""
+        target: Computation = self.bitwise if bits else self
+        made = []
+        for part in range(3):
+            held = {(part - j) % 3: j for j in range(2)}  # holder -> which of its parts it is
+            rows = [self._row(x.parts[held[self.place]], bits) if self.place in held else None]
+            nothing = np.zeros_like(self._row(x.parts[0], bits))
+            # Part `part` of the new sharing is the value, the other two are 0.
+            parts = tuple(
+                rows[0] if rows[0] is not None and (self.place + j) % 3 == part else nothing for j in range(2)
+            )
+            made.append(SharedArray(target, parts))
+        return made
+
+    def _row(self, part: Array, bits: bool) -> Array:
+        if not bits:
+            return part
+        places = np.arange(self.domain.bits, dtype=np.uint64)[:, None]
+        return Binary.packed((np.ravel(part) >> places) & np.uint64(1))
+
+    async def _lifted(self, bit: SharedArray, shape: tuple[int, ...]) -> SharedArray:
+        """``b = b0 XOR b1 XOR b2``, where each of the three is known to two parties: two products."""
+        n = int(np.prod(shape, dtype=int))
+        numbers = SharedArray(self, tuple(Binary.unpacked(part, n).astype(np.uint64) for part in bit.parts))
+        a, b, c = self.own_parts(numbers, bits=False)
+        ab = a + b - await self.mul(a, b) * 2
+        return (ab + c - await self.mul(ab, c) * 2).reshape(*shape)
