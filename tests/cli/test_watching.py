@@ -14,8 +14,9 @@ from atoll.cli import run
 from atoll.core.errors import JobError
 from atoll.runtime.client import admin
 from atoll.runtime.provision import ProjectConfig, provision
-from atoll.runtime.server.looking import Looking, summary_of
+from atoll.runtime.server.looking import Looking
 from atoll.runtime.server.news import JobNews
+from atoll.runtime.server.shares import People
 from atoll.runtime.store.memory import MemoryStore
 from atoll.runtime.store.records import AuditEvent, Submission
 from atoll.runtime.store.states import JobState
@@ -23,6 +24,7 @@ from atoll.runtime.store.states import JobState
 LIFE = [JobState.SCHEDULED, JobState.DEPLOYING, JobState.RUNNING, JobState.FAILED]
 INTERRUPTED = 130
 STATS = SimpleNamespace(round_trip=0.012, skew=-2.5, resumes=3, received_bytes=2**20, sent_bytes=0)
+PEER: Any = SimpleNamespace(name="ann")
 SESSIONS = {
     name: SimpleNamespace(
         name=name, connected=here, line=SimpleNamespace(peer=SimpleNamespace(org="[x]", plays=""), stats=lambda: STATS)
@@ -45,7 +47,8 @@ def kit(tmp_path: Path) -> Path:
 def server(monkeypatch: pytest.MonkeyPatch) -> MemoryStore:
     """A server without a network: whenever somebody has seen all there is, its job moves on; after its end comes Ctrl-C."""
     store, news = MemoryStore(), JobNews()
-    looking = Looking(store, SimpleNamespace(sessions=SESSIONS), news, lambda job: Path(job))  # type: ignore[arg-type]
+    dispatcher = SimpleNamespace(sessions=SESSIONS, why=lambda record: record.reason)
+    looking = Looking(store, dispatcher, news, lambda job: Path(job))  # type: ignore[arg-type]
     said: dict[str, Any] = {"submitter": "ann", "org": "x", "spec": {}}
     store.submit(Submission(name="[b]calm", token="1", **said), now=0.0, who="ann")
     job = store.submit(Submission(name="walk", token="2", **said), now=0.0, who="ann").id
@@ -53,21 +56,24 @@ def server(monkeypatch: pytest.MonkeyPatch) -> MemoryStore:
 
     class Near(admin.Admin):
         async def __aenter__(self) -> Near:
+            looking._turns = People()  # of this command's loop
             return self
 
         async def one(self, op: str, **fields: Any) -> Any:
             if op == "resume":
                 return {
-                    "job": summary_of(store.resume(fields["job"], now=2.0, who="admin 'ann'", token=fields["token"]))
+                    "job": looking._summary(
+                        store.resume(fields["job"], now=2.0, who="admin 'ann'", token=fields["token"])
+                    )
                 }
             if op in ("events", "sites"):
-                return await anext(getattr(looking, f"_{op}")(None, {"op": op, **fields}))
+                return await anext(getattr(looking, f"_{op}")(PEER, {"op": op, **fields}))
             if fields.get("seen") is not None:
                 if not coming:
                     raise KeyboardInterrupt
                 state = coming.pop(0)
                 store.move(job, state, now=1.0, reason="no [room]" if state is JobState.FAILED else "")
-            return await anext(looking._jobs(None, {"op": op, **fields}))  # type: ignore[arg-type]
+            return await anext(looking._jobs(PEER, {"op": op, **fields}))  # type: ignore[arg-type]
 
     monkeypatch.setattr(admin, "Admin", Near)
     return store
@@ -115,7 +121,12 @@ def test_in_a_file_each_change_is_a_line(kit: Path, server: MemoryStore, capsys:
     assert run(["jobs", "--watch", "--kit", str(kit)]) == INTERRUPTED
     said = capsys.readouterr().err
     assert "checkpoint" not in said  # nothing runs here
-    lines = [line.split(maxsplit=3) for line in said.splitlines() if line.startswith("0000000")]
+    times, lines = [], []
+    for line in said.splitlines():
+        if " 0000000" in line:
+            times.append(line[:19])
+            lines.append(line[20:].split(maxsplit=3))
+    assert times == ["1970-01-01 00:00:00"] * 2 + ["1970-01-01 00:00:01"] * len(LIFE)
     assert [line[2] for line in lines if line[1] == "walk"] == ["queued", *LIFE]
     assert [line[2] for line in lines if line[1] == "[b]calm"] == ["queued"]  # what has not changed is not said again
     assert lines[-1][3] == "no [room]"

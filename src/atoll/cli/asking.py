@@ -38,11 +38,13 @@ __all__ = [
     "in_order",
     "logging_on",
     "moment",
+    "moment_of",
     "open_kit",
     "serving",
     "telling",
     "line_of",
     "waited",
+    "why_of",
 ]
 
 T = TypeVar("T")
@@ -96,10 +98,9 @@ def asked(kit: Kit, server: str | None, body: Callable[[Admin], Awaitable[T]]) -
 
 async def id_of(admin: Admin, job: str) -> str:
     """The id of a job, given its id or the number that the id begins with: 3 for 00000003-…."""
-    if not job.isdecimal():
+    if not job.isdecimal() or len(job) > 18:
         return job
-    ids = [str(row["job"]) for row in await admin.jobs()]
-    return next((found for found in ids if found.partition("-")[0].lstrip("0") == job.lstrip("0")), job)
+    return str((await admin.job(int(job)))["job"])
 
 
 def serving(work: Coroutine[Any, Any, None]) -> int:
@@ -170,11 +171,17 @@ def error_of(job: dict[str, Any]) -> AtollError | None:
     return found if isinstance(found, AtollError) else None
 
 
+def why_of(job: dict[str, Any]) -> str:
+    """Why a job is in its state: of a failure, where it happened, too, which names the site."""
+    place = (job["error"] or {}).get("where")
+    return f"{place}: {job['reason']}" if place and place not in job["reason"] else str(job["reason"])
+
+
 def line_of(job: dict[str, Any]) -> str:
     """A job in one line."""
-    colour = COLOURS.get(job["state"], "white")
-    why = f"  {job['reason']}" if job["reason"] and job["state"] != "finished" else ""
-    return f"{job['job']}  {escape(job['name'])}  [{colour}]{job['state']}[/{colour}]{escape(why)}"
+    colour, why = COLOURS.get(job["state"], "white"), why_of(job)
+    shown = f"  {why}" if why and job["state"] != "finished" else ""
+    return f"{job['job']}  {escape(job['name'])}  [{colour}]{job['state']}[/{colour}]{escape(shown)}"
 
 
 def telling(output: Output) -> Callable[[dict[str, Any]], None]:
@@ -185,7 +192,7 @@ def telling(output: Output) -> Callable[[dict[str, Any]], None]:
         nonlocal last
         before, last = last, line_of(job)
         if last != before:
-            output.note(last)
+            output.note(f"[dim]{moment(job['times'][-1][1] if job['times'] else job['created'])}[/dim] {last}")
 
     return tell
 
@@ -204,6 +211,23 @@ async def waited(admin: Admin, job: dict[str, Any], output: Output) -> dict[str,
 def moment(seconds: float) -> str:
     """Format seconds since 1970 as date and time."""
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S}"
+
+
+def moment_of(text: str, now: float) -> float:
+    """Return seconds since 1970 of ``2026-01-31``, ``2026-01-31 18:30`` (UTC), or ``90m``, ``36h`` or ``7d`` ago.
+
+    Raises:
+        ConfigError: it is none of these.
+    """
+    unit = {"m": 60.0, "h": 3600.0, "d": 86400.0}.get(text[-1:])
+    try:
+        if unit is not None and 0 <= float(text[:-1]) < 1e9:
+            return now - unit * float(text[:-1])
+        return datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()
+    except ValueError as error:
+        raise ConfigError(
+            f"{text!r} is not a time", where="--since", remedy="write 2026-01-31, '2026-01-31 18:30' (UTC), 36h or 7d"
+        ) from error
 
 
 def ending(job: dict[str, Any], output: Output) -> int:

@@ -7,16 +7,19 @@ from pathlib import Path
 from typing import Any
 
 from ruamel.yaml import YAML
+from ruamel.yaml.composer import Composer
 from ruamel.yaml.constructor import ConstructorError, SafeConstructor
 from ruamel.yaml.error import YAMLError
 from ruamel.yaml.nodes import CollectionNode, MappingNode, Node, ScalarNode
 from ruamel.yaml.representer import SafeRepresenter
+from ruamel.yaml.scanner import Scanner
 
 from atoll.core.errors import ConfigError
 
 __all__ = ["dump", "override", "parse", "read"]
 
 _MOST = 1_000_000
+_DEEPEST = 200
 
 
 class _Constructor(SafeConstructor):
@@ -52,6 +55,48 @@ _Constructor.add_constructor("tag:yaml.org,2002:map", _as_mapping)
 _Constructor.add_constructor("tag:yaml.org,2002:timestamp", _as_text)
 
 
+class _Composer(Composer):
+    """Composer that stops at the first value too many: reading a million takes minutes."""
+
+    most, where = _MOST, ""
+    _made = _depth = 0
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        """Read a value.
+
+        Raises:
+            ConfigError: there are too many.
+            RecursionError: they are nested too deeply.
+        """
+        self._made += 1
+        self._depth += 1
+        if self._made > self.most:
+            raise ConfigError(
+                f"it has more than {self.most} values",
+                where=self.where,
+                remedy="keep data in files of their own, or in a module",
+            )
+        if self._depth > _DEEPEST:
+            raise RecursionError
+        found = super().compose_node(parent, index)
+        self._depth -= 1
+        return found
+
+
+class _Scanner(Scanner):
+    """Scanner that stops where brackets are nested too deeply: for each token it looks at every open bracket."""
+
+    def fetch_flow_collection_start(self, TokenClass: Any, to_push: str) -> None:  # noqa: N803 - the library's name
+        """Begin a list or mapping in brackets.
+
+        Raises:
+            RecursionError: there are too many open ones.
+        """
+        if self.flow_level >= _DEEPEST:
+            raise RecursionError
+        super().fetch_flow_collection_start(TokenClass, to_push)
+
+
 class _Representer(SafeRepresenter):
     """Representer that writes all values out, in their order."""
 
@@ -74,7 +119,7 @@ _Representer.add_representer(str, _text)
 def _yaml() -> YAML:
     """YAML 1.2 without Python objects."""
     made = YAML(typ="safe", pure=True)
-    made.Constructor, made.Representer = _Constructor, _Representer
+    made.Scanner, made.Composer, made.Constructor, made.Representer = _Scanner, _Composer, _Constructor, _Representer
     made.default_flow_style, made.allow_unicode, made.width = False, True, 120
     return made
 
@@ -105,19 +150,28 @@ def _require_small(node: Node | None, known: dict[int, int], where: str) -> int:
     return known[id(node)]
 
 
-def parse(text: str, where: str) -> Any:
+def parse(text: str, where: str, most: int = _MOST) -> Any:
     """Read YAML.
 
+    Args:
+        text: the text.
+        where: the place that errors name.
+        most: how many values it may have.
+
     Raises:
-        ConfigError: the text is not YAML, a key occurs twice, or aliases expand to too many values.
+        ConfigError: the text is not YAML, a key occurs twice, it has too many values, also by its aliases, or they are
+            nested more than 200 deep.
     """
     try:
         reader = _yaml()
+        reader.composer.most, reader.composer.where = most, where
         node = reader.compose(text)
         _require_small(node, {}, where)
         return None if node is None else reader.constructor.construct_document(node)
     except RecursionError as error:
         raise ConfigError("its values are nested too deeply", where=where, remedy="reduce the nesting") from error
+    except ConfigError:
+        raise
     except (YAMLError, ValueError) as error:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark is not None else ""

@@ -119,3 +119,57 @@ async def _refused(world: World, job: str, tmp_path: Path) -> None:
     assert refused == [(who, "abort"), (who, "bundle"), (who, "submit")]
     with pytest.raises(ConfigError, match="is the kit of site 'site-1'"):
         Admin(world.poc.kit("site-1"))
+
+
+LEAVING = """
+import asyncio
+import sys
+
+
+async def leave():
+    sys.exit(4)
+
+
+async def walk(fed, how=""):
+    if how == "directly":
+        sys.exit("enough")
+    if how == "by a key":
+        raise KeyboardInterrupt
+    asyncio.create_task(leave())
+    await asyncio.Event().wait()
+"""
+
+
+def test_a_program_that_would_end_its_process_fails_once_and_says_so(tmp_path: Path) -> None:
+    async def body(world: World) -> None:
+        (write_job(tmp_path / "job") / "code" / "walking.py").write_text(LEAVING, encoding="utf-8")
+        for how, said in (
+            ("directly", "the program called sys.exit('enough')"),
+            ("by a key", "the program raised KeyboardInterrupt"),
+            ("elsewhere", "the program called sys.exit(4)"),
+        ):
+            made = await world.admin.submit(tmp_path / "job", [f"arguments.how={how}"])
+            ended = await world.end(made["job"])
+            assert (ended["state"], ended["attempts"], ended["reason"]) == ("failed", 1, said)
+
+    played(tmp_path / "project", body)
+
+
+def test_an_abort_that_meets_a_killed_server_is_repeated_in_peace(tmp_path: Path) -> None:
+    """The server dies with the abort written down and its answer on the way: the command asks again, and gets the answer."""
+    gate = tmp_path / "gate"
+    gate.touch()
+
+    async def body(world: World) -> None:
+        made = (await world.admin.submit(write_job(tmp_path / "job", arguments={"gate": str(gate)})))["job"]
+        await world.until(made, "server", "done 2")
+        asking = world.admin.ask("abort", job=made)
+        assert (await anext(asking))["job"]["state"] == "aborted"  # as good as lost
+        world.poc.process("server").kill()
+        await world.poc.process("server").wait()
+        await world.poc.start("server")
+        assert (await world.admin.abort(made))["state"] == "aborted"
+        shown = await typed(world, "abort", made)
+        assert (shown["state"], shown["reason"]) == ("aborted", "aborted by admin 'admin' of 'poc'")
+
+    played(tmp_path / "project", body)

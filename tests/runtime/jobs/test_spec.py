@@ -24,7 +24,7 @@ from atoll.runtime.bundles.modules import importing, reference_of
 from atoll.runtime.bundles.travel import pack_job, require_travels
 from atoll.runtime.bundles.unpack import unpack
 from atoll.runtime.jobs.spec import JobConfig, load_job, parse_job
-from atoll.runtime.jobs.terms import JobTerms, read_terms
+from atoll.runtime.jobs.terms import JobTerms, job_tree, read_terms
 from atoll.runtime.scheduling.amounts import Resources
 from atoll.runtime.scheduling.wants import Want
 
@@ -157,7 +157,7 @@ def test_a_program_takes_plain_arguments() -> None:
 def test_fronts_read_the_terms_and_import_nothing(folder: Path) -> None:
     job = load_job(folder)
     before = set(sys.modules)
-    terms = read_terms(job.to_yaml().encode())
+    terms = read_terms(job_tree(job.to_yaml().encode()))
     assert "halving_of_mine" not in sys.modules
     assert set(sys.modules) == before
     assert terms == JobTerms(**{name: getattr(job, name) for name in JobTerms.model_fields})
@@ -171,11 +171,15 @@ def test_fronts_read_the_terms_and_import_nothing(folder: Path) -> None:
         (b"[]", "a job is a mapping"),
         (b"a: [", "not valid YAML"),
         (b"patience: no", "patience='no'"),
+        (b"name: " + b"x" * 201, "name has 201 characters"),
+        (b"a: [" + b"1," * 10_000 + b"1]", "it has more than 10000 values"),
+        (b"[" * 100_000, "nested too deeply"),
+        (b"a: &a [1,1]\nb: &b [" + b"*a," * 9000 + b"1]\nc: [" + b"*b," * 900 + b"1]", "has more than 1000000 values"),
     ],
 )
 def test_terms_that_cannot_be_read(said: bytes, wrong: str) -> None:
     with pytest.raises(ConfigError, match=wrong):
-        read_terms(said)
+        read_terms(job_tree(said))
 
 
 def test_what_a_scheduler_is_told() -> None:

@@ -89,8 +89,8 @@ class Server:
                     self.store.move(job, S.DEPLOYING, now=self.now)
                 case Refuse(job, error):
                     self.store.move(job, S.FAILED, now=self.now, error=pack_error(error))
-                case Wait(job, why):
-                    self.store.note(job, why)
+                case Wait():
+                    pass  # why it waits is the scheduler's to say
 
     # -- what may happen
 

@@ -14,7 +14,7 @@ from atoll.core.errors import ConfigError
 from atoll.runtime.bundles.bundle import verify
 from atoll.runtime.bundles.travel import pack_job
 from atoll.runtime.jobs.spec import load_job, parse_job
-from atoll.runtime.jobs.terms import read_terms
+from atoll.runtime.jobs.terms import job_tree, read_terms
 from atoll.runtime.provision.sites import SiteList
 from atoll.runtime.scheduling.amounts import Resources
 from atoll.runtime.scheduling.placing import placed
@@ -56,7 +56,7 @@ def test_a_job_that_travels_says_what_helpers_it_needs(program: str, tmp_path: P
     here = authority()
     bundle = pack_job(job, here.issue("admin", "anna"))
     said = verify(bundle, ca=here.pem, project="study").job
-    assert read_terms(said).helpers == {"holder": "key holder"}
+    assert read_terms(job_tree(said)).helpers == {"holder": "key holder"}
 
 
 def test_a_training_needs_whom_its_selection_talks_to_and_no_site_for_its_edges() -> None:

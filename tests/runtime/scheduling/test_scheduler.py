@@ -354,3 +354,32 @@ def test_an_answer_to_an_earlier_offer_is_no_answer_to_a_later_one() -> None:
         answer(made, first, {"b": YES}, 100.0) == []
     )  # was on its way all the time; the release behind that offer undoes it
     assert begun(answer(made, second, {"b": YES}, 100.0)) == [("1", "ab")]
+
+
+def test_a_new_job_looks_at_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A queue of n jobs is made in n looks, not in n²: a server with 2,700 queued jobs is started again in seconds."""
+    looks: list[str] = []
+    real = Scheduler._consider
+
+    def counted(self: Scheduler, job: str, *rest: object) -> object:
+        looks.append(job)
+        return real(self, job, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Scheduler, "_consider", counted)
+    made = scheduler("")
+    names = [f"{number:04d}" for number in range(300)]
+    for name in names:
+        made.submit(want(name, "ab"), 0.0)
+    assert looks == names
+    del looks[:]
+    assert made.tick(1.0) == []
+    assert looks == []  # nothing is due
+    made.arrived("a", 2.0)
+    assert looks == names
+    asked = offers(made.arrived("b", 3.0))
+    assert {offer.job for offer in asked.values()} == {"0000"}
+    del looks[:]
+    assert offers(made.submit(want("0300", "ab"), 4.0)) == {}
+    assert looks == ["0300"]
+    assert made.why("0300") == "waits until another job has asked the same sites"
+    assert made.why("nobody") == ""

@@ -9,7 +9,7 @@ import pytest
 
 from atoll.core.errors import JobError, TaskError
 from atoll.core.requests.wire import pack_error, unpack_error
-from atoll.runtime.store.records import AuditEvent, Submission
+from atoll.runtime.store.records import AuditEvent, JobFilter, Submission
 from atoll.runtime.store.states import JobState
 from atoll.runtime.store.store import JobStore
 
@@ -88,13 +88,59 @@ class StoreLaws:
 
     def test_jobs_are_found_by_state_and_submitter(self, store: JobStore) -> None:
         running = start(store)
-        store.submit(job("2", submitter="bob"), now=1.0, who="bob")
-        third = store.submit(job("3"), now=1.0, who="ann").id
-        assert [r.id for r in store.jobs(states={S.RUNNING, S.FAILED})] == [running]
-        assert [r.id for r in store.jobs(submitter="ann")] == [running, third]
-        assert [r.id for r in store.jobs(submitter="ann", limit=1)] == [third]
-        assert store.jobs(states=()) == []
+        store.submit(job("2", submitter="bob", name="[c]t"), now=1.0, who="bob")
+        third = store.submit(job("3"), now=2.0, who="ann").id
+        for wanted, found in (
+            (JobFilter(states=frozenset({S.RUNNING, S.FAILED})), [running]),
+            (JobFilter(submitter="ann"), [running, third]),
+            (JobFilter(states=frozenset()), []),
+            (JobFilter(site="b"), [running]),
+            (JobFilter(site="ab"), []),
+            (JobFilter(since=2.0), [third]),
+            (JobFilter(before=third, submitter="ann"), [running]),
+            (JobFilter(name="d?gi*"), [running, third]),
+            (JobFilter(name="[c]t"), ["00000002-" + store.jobs()[1].id.partition("-")[2]]),
+            (JobFilter(name="digit"), []),
+        ):
+            assert [r.id for r in store.jobs(wanted)] == found
+            assert store.count(wanted) == len(found)
+        assert [r.id for r in store.jobs(JobFilter(submitter="ann"), limit=1)] == [third]
         assert store.jobs(limit=0) == []
+        assert {str(r.spec) for r in store.jobs()} == {"{}"}
+
+    def test_a_job_is_found_by_number_and_token(self, store: JobStore) -> None:
+        made = store.submit(job("t\udc80"), now=1.0, who="ann")
+        assert store.numbered(1) == made
+        for number in (0, 2, 1 << 70):
+            with pytest.raises(JobError, match="there is no job"):
+                store.numbered(number)
+        assert store.submitted("ann", "t\udc80") == made
+        assert store.submitted("bob", "t\udc80") is store.submitted("ann", "x") is None
+
+    def test_a_job_that_has_ended_can_be_deleted(self, store: JobStore) -> None:
+        shared, own = store.put_bundle(b"shared"), store.put_bundle(b"own")
+        first = store.submit(job("1", bundle=shared), now=1.0, who="ann")
+        last = store.submit(job("2", bundle=own), now=1.0, who="ann")
+        other = store.submit(job("3", bundle=shared, submitter="bob"), now=1.0, who="bob")
+        assert (store.kept("ann"), store.kept("bob"), store.kept("eve")) == (9, 6, 0)
+        with pytest.raises(JobError, match=rf"the job is queued.*atoll abort {first.id}"):
+            store.delete(first.id, now=5.0, who="ann")
+        for made in (first, last, other):
+            store.log(made.id, "server", ["line"], now=1.0)
+            store.move(made.id, S.ABORTED, now=4.0)
+        assert store.delete(first.id, now=5.0, who="ann").state is S.ABORTED
+        assert store.delete(other.id, now=5.0, who="bob").id == other.id
+        with pytest.raises(JobError, match="there is no job"):
+            store.get(first.id)
+        with pytest.raises(JobError, match="there is no job"):
+            store.lines(first.id)
+        assert (store.deleted(first.id), store.deleted(last.id), store.deleted("x")) == (True, False, False)
+        assert [e.what for e in store.events(job=first.id)] == ["submit", "moved", "deleted"]
+        assert store.events(job=first.id)[-1].details["state"] == "aborted"
+        with pytest.raises(JobError, match="is not in the store"):
+            store.bundle(shared)
+        assert store.bundle(own) == b"own"
+        assert store.submit(job("4"), now=6.0, who="ann").id.startswith("00000004-")  # never the id of another
 
     def test_a_life(self, store: JobStore) -> None:
         job_id = start(store)
@@ -142,14 +188,6 @@ class StoreLaws:
         with pytest.raises(JobError, match=r"cannot be kept"):
             store.move(job_id, S.FAILED, now=9.0, error={"e": object()})
         assert (store.get(job_id), store.events()) == (before, events)
-
-    def test_a_note_is_no_move(self, store: JobStore) -> None:
-        made = store.submit(job(), now=1.0, who="ann")
-        store.note(made.id, "waits for site 'b'")
-        assert store.get(made.id).reason == "waits for site 'b'"
-        assert len(store.events()) == 1
-        with pytest.raises(JobError, match=r"no job 'x'"):
-            store.note("x", "")
 
     def test_a_restart_queues_what_was_under_way(self, store: JobStore) -> None:
         running, asking, over = start(store, "1"), store.submit(job("2"), now=1.0, who="ann").id, start(store, "3")

@@ -44,7 +44,7 @@ steps = st.lists(
     st.one_of(
         st.tuples(st.just("submit"), st.sampled_from("abc"), st.sampled_from(["x", "y"])),
         st.tuples(st.just("move"), st.integers(0, 3), st.sampled_from(list(JobState)), st.booleans()),
-        st.tuples(st.just("note"), st.integers(0, 3), st.text(max_size=5)),
+        st.tuples(st.just("delete"), st.integers(0, 3)),
         st.tuples(st.just("log"), st.integers(0, 3), st.sampled_from("ab"), st.lists(st.text(max_size=12), max_size=4)),
         st.tuples(st.just("restart")),
     ),
@@ -55,7 +55,7 @@ steps = st.lists(
 def act(store: JobStore, step: tuple[Any, ...], now: float) -> Any:
     """Take a step; what it gives, or the words of the refusal."""
     jobs = [record.id for record in store.jobs()]
-    name = jobs[step[1]] if step[0] in ("move", "note", "log") and step[1] < len(jobs) else "nobody"
+    name = jobs[step[1]] if step[0] in ("move", "delete", "log") and step[1] < len(jobs) else "nobody"
     try:
         match step:
             case ("submit", token, label):
@@ -64,8 +64,8 @@ def act(store: JobStore, step: tuple[Any, ...], now: float) -> Any:
                 return store.move(
                     name, state, now=now, progress=progress, reason="so", sites=("a",) if progress else None
                 )
-            case ("note", _, text):
-                return store.note(name, text)
+            case ("delete", _):
+                return store.delete(name, now=now, who="ann")
             case ("log", _, node, lines):
                 return store.log(name, node, lines, now=now)
             case _:

@@ -26,6 +26,9 @@ def command(
         ),
     ] = None,
     max_jobs: Annotated[int | None, typer.Option("--max-jobs", min=1, help="Maximum number of jobs at once.")] = None,
+    quota: Annotated[
+        int | None, typer.Option("--quota", min=1, help="Most unfinished jobs of one admin; by default 1,000.")
+    ] = None,
     passphrase_file: PassphraseFile = None,
     json: Json = False,
 ) -> int:
@@ -43,5 +46,5 @@ def command(
     place = (folder or Path(opened.name)).absolute()
     with logging_on(output, place):
         raise_handles()
-        made = Server(opened, place, address=listen, max_jobs=max_jobs)
+        made = Server(opened, place, address=listen, max_jobs=max_jobs, quota=quota)
         return serving(made.serve(lambda address: output.give({"listening": address, "folder": str(place)})))

@@ -114,6 +114,12 @@ def make_bundle(
         IdentityError: the credentials cannot sign.
         MissingExtraError: cryptography is not installed.
     """
+    if len(job) > limits.job:
+        raise BundleError(
+            f"{JOB_FILE!r} has {len(job)} bytes, and {limits.job} are allowed",
+            where=JOB_FILE,
+            remedy="keep data out of the settings: sites hold their data themselves, and a module of the source folder may have more",
+        )
     files = [(f"{SOURCE}/{name}", content) for name, content in (source_files(source, limits) if source else [])]
     files = sorted([(JOB_FILE, job), *files])
     signed = time.time() if now is None else now
@@ -186,8 +192,9 @@ def contents(manifest: Manifest, files: list[Member], limits: BundleLimits) -> I
     if manifest.total > limits.total:
         raise _refused(f"its files have {manifest.total} bytes, and {limits.total} are allowed")
     for file, member in zip(manifest.files, files, strict=True):
-        if len(member.content) > limits.file:
-            raise _refused(f"{file.path!r} has {len(member.content)} bytes, and {limits.file} are allowed")
+        most = limits.job if file.path == JOB_FILE else limits.file
+        if len(member.content) > most:
+            raise _refused(f"{file.path!r} has {len(member.content)} bytes, and {most} are allowed")
         if (file.size, file.sha256) != (len(member.content), hashlib.sha256(member.content).hexdigest()):
             raise _refused(f"{file.path!r} is not the file that was signed")
         yield file.path, member.content

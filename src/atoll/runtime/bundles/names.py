@@ -25,6 +25,7 @@ class BundleLimits:
         total: bytes of all files together.
         bundle: bytes of the bundle itself.
         depth: folders in each other.
+        job: bytes of ``job.yaml``.
     """
 
     files: int = 10_000
@@ -32,6 +33,7 @@ class BundleLimits:
     total: int = 256 * 2**20
     bundle: int = 128 * 2**20
     depth: int = 32
+    job: int = 256 * 2**10
 
 
 LIMITS = BundleLimits()

@@ -159,13 +159,28 @@ class Admin:
             where = "--set" if settings else f"job {job}"
             return await self.submit(Path(place) / "job", ["helpers=null", *settings], where)
 
-    async def jobs(self) -> list[dict[str, Any]]:
-        """Return all jobs, oldest first."""
-        return [dict(job) for job in (await self.one("jobs"))["jobs"]]
+    async def jobs(self, *, limit: int | None = None, **wanted: Any) -> list[dict[str, Any]]:
+        """Return jobs, oldest first.
 
-    async def job(self, job: str) -> dict[str, Any]:
-        """Return one job."""
-        return dict((await self.one("jobs", job=job))["jobs"][0])
+        Args:
+            limit: only so many of the newest; all by default.
+            wanted: which ones: ``states``, ``submitter``, ``name`` (a pattern), ``site``, ``since`` (seconds since
+                1970), ``before`` (an id); see `atoll.runtime.store.records.JobFilter`.
+        """
+        found: list[dict[str, Any]] = []
+        while limit is None or len(found) < limit:
+            asked = {"limit": None if limit is None else limit - len(found), **wanted}
+            page = (await self.one("jobs", **asked))["jobs"]
+            found = [*(dict(job) for job in page), *found]
+            if not page:
+                break
+            wanted["before"] = page[0]["job"]
+        return found
+
+    async def job(self, job: str | int) -> dict[str, Any]:
+        """Return one job, by its id or its number."""
+        asked = {"number": job} if isinstance(job, int) else {"job": job}
+        return dict((await self.one("jobs", **asked))["jobs"][0])
 
     async def sites(self) -> list[dict[str, Any]]:
         """Return the sites that have connected since the server started, and the state of each line: round trip and clock lead in seconds, bytes, resumptions."""
@@ -179,11 +194,19 @@ class Admin:
                 after = event["number"]
                 yield dict(event)
 
-    async def watch(self, job: str | None = None) -> AsyncIterator[list[dict[str, Any]]]:
-        """Yield the jobs (or one job) now and after every change, across lines: the server learns what you have seen."""
+    async def watch(
+        self, job: str | None = None, *, limit: int | None = None, **wanted: Any
+    ) -> AsyncIterator[list[dict[str, Any]]]:
+        """Yield the newest jobs (or one job) now and after every change, across lines: the server learns what you have seen.
+
+        Args:
+            job: its id; by default those that ``wanted`` leaves, see ``jobs``.
+            limit: only so many of the newest; at most 1,000.
+            wanted: which ones.
+        """
         seen = None
         while True:
-            answer = await self.one("jobs", job=job, seen=seen)
+            answer = await self.one("jobs", job=job, seen=seen, limit=limit, **wanted)
             seen = answer["seen"]
             yield [dict(found) for found in answer["jobs"]]
 
@@ -211,6 +234,16 @@ class Admin:
     async def abort(self, job: str) -> dict[str, Any]:
         """End a job; return when everything of it has stopped."""
         return dict((await self.one("abort", job=job))["job"])
+
+    async def delete(self, job: str) -> None:
+        """Delete a job that has ended: its record, log, bundle and results at the server, and its private state at the sites.
+
+        The events and the sites' privacy ledgers stay, and so do named results, which are the sites' own.
+
+        Raises:
+            AtollError: there is no such job, or it has not ended.
+        """
+        await self.one("delete", job=job)
 
     async def resume(self, job: str) -> dict[str, Any]:
         """Resume a job that failed or was aborted from its last checkpoint: the same job, one more attempt.

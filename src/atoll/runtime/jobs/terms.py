@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any, Literal
 
 from pydantic import Field, ValidationError, model_validator
@@ -18,7 +18,12 @@ from ..identity import is_part
 from ..scheduling.amounts import Resources, bytes_of
 from ..scheduling.wants import Want
 
-__all__ = ["JobTerms", "ResourcesConfig", "problem", "read_terms"]
+__all__ = ["VALUES", "JobTerms", "ResourcesConfig", "job_tree", "problem", "read_terms"]
+
+VALUES = 10_000
+"""Most values in a job's file: about a second to read."""
+_NAME = 200
+"""Most characters of a job's name."""
 
 
 def problem(setting: str, text: str, remedy: str) -> PydanticCustomError:
@@ -85,6 +90,8 @@ class JobTerms(Section):
 
     @model_validator(mode="after")
     def _possible(self) -> JobTerms:
+        if len(self.name) > _NAME:
+            raise problem("name", f"has {len(self.name)} characters", f"use at most {_NAME}")
         named = None if self.sites == "all" else self.sites
         if named is not None and (not named or len(set(named)) < len(named) or not all(named)):
             raise problem("sites", f"={named!r} names no site, or a site twice", "write all, or each site once")
@@ -120,23 +127,32 @@ class JobTerms(Section):
         return Want(job=job, need=need, sites=clients, floor=floor, patience=self.patience, helpers=also)
 
 
-def read_terms(said: bytes | str | dict[str, Any], where: str = "job.yaml") -> JobTerms:
-    """Return the terms in a job's file; the job's own process reads the rest.
+def job_tree(content: bytes, where: str = "job.yaml") -> dict[str, Any]:
+    """Return the settings in a job's file. Reading as many as are allowed takes about a second: do it in a thread.
+
+    Raises:
+        ConfigError: it is not text, not YAML, not a mapping, or has too many values.
+    """
+    try:
+        text = content.decode()
+    except UnicodeDecodeError as error:
+        raise ConfigError("it is not text in UTF-8", where=where, remedy="submit the job again") from error
+    tree = yaml.parse(text, where, VALUES)
+    if not isinstance(tree, dict):
+        raise ConfigError(f"a job is a mapping, not {type(tree).__name__}", where=where, remedy="start with name:")
+    return tree
+
+
+def read_terms(tree: Mapping[str, Any], where: str = "job.yaml") -> JobTerms:
+    """Return the terms among a job's settings; the job's own process reads the rest.
 
     Args:
-        said: the file's text, or its tree.
+        tree: the settings.
         where: the place that errors name.
 
     Raises:
         ConfigError: they cannot be used.
     """
-    try:
-        text = said.decode() if isinstance(said, bytes) else said
-    except UnicodeDecodeError as error:
-        raise ConfigError("it is not text in UTF-8", where=where, remedy="submit the job again") from error
-    tree = yaml.parse(text, where) if isinstance(text, str) else text
-    if not isinstance(tree, dict):
-        raise ConfigError(f"a job is a mapping, not {type(tree).__name__}", where=where, remedy="start with name:")
     own = {key: value for key, value in tree.items() if key in JobTerms.model_fields}
     try:
         return JobTerms.model_validate(own)

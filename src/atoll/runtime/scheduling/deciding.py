@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Set
 
 from atoll.core.errors import ConfigError, JobError
 
@@ -38,6 +38,7 @@ class SchedulerState:
         self._connected: set[str] = set()
         self._views: dict[tuple[tuple[str, ...] | None, frozenset[str]], View] = {}
         self._queue: dict[str, Waiting] = {}
+        self._worn: set[str] = set()
         self._asking: dict[str, Asking] = {}
         self._deployed: dict[str, tuple[str, ...]] = {}
         self._tickets = 0
@@ -52,18 +53,33 @@ class SchedulerState:
         """Let every job ask that may, earlier ones first."""
         self._now = max(self._now, now)
         actions: list[Action] = []
-        closed: dict[str, str] = {}
+        closed: set[str] = set()
         for job in sorted(self._queue.keys() - self._asking.keys()):
-            waiting, before = self._queue[job], self._queue[job].why
-            if self._most is not None and len(self._deployed) + len(self._asking) >= self._most:
-                waiting.why = f"waits: {self._most} jobs run, which is the most that this server runs at once"
-            else:
-                actions += self._consider(job, waiting, closed, now)
-            if job in self._queue and waiting.why != before:
-                actions.append(Wait(job, waiting.why))
-            if waiting.overtaken >= self._overtakes and waiting.absent is None and job in self._queue:
-                closed.update((site, job) for site in (*self._view(waiting).allowed, *waiting.want.helpers))
+            actions += self._one(job, closed, now)
+            if job in self._worn:
+                closed |= self._closes(job)
         return actions
+
+    def _add(self, job: str, now: float) -> list[Action]:
+        """Let a job ask that has just come. Nothing else has changed, so no other job is looked at: this costs the same however many wait."""
+        closed: set[str] = set().union(*(self._closes(earlier) for earlier in self._worn if earlier < job))
+        return list(self._one(job, closed, now))
+
+    def _one(self, job: str, closed: Set[str], now: float) -> Iterator[Action]:
+        waiting, before = self._queue[job], self._queue[job].why
+        if self._most is not None and len(self._deployed) + len(self._asking) >= self._most:
+            waiting.why = f"waits: {self._most} jobs run, which is the most that this server runs at once"
+        else:
+            yield from self._consider(job, waiting, closed, now)
+        if job in self._queue and waiting.why != before:
+            yield Wait(job, waiting.why)
+
+    def _closes(self, job: str) -> Set[str]:
+        """Return the sites that take no later job, because too many have overtaken this one there."""
+        waiting = self._queue.get(job)
+        if waiting is None or job in self._asking or waiting.absent is not None:
+            return frozenset()
+        return frozenset((*self._view(waiting).allowed, *waiting.want.helpers))
 
     def _view(self, waiting: Waiting) -> View:
         """Return the sites of a job; most jobs share one view."""
@@ -72,7 +88,7 @@ class SchedulerState:
             self._views[key] = waiting.view(self._known, self._connected)
         return self._views[key]
 
-    def _consider(self, job: str, waiting: Waiting, closed: dict[str, str], now: float) -> Iterator[Action]:
+    def _consider(self, job: str, waiting: Waiting, closed: Set[str], now: float) -> Iterator[Action]:
         view = self._view(waiting)
         quorum = waiting.want.quorum or view.all
         least = waiting.want.floor or quorum
@@ -103,17 +119,17 @@ class SchedulerState:
             quorum = least
         else:
             waiting.absent = None
-        there = [site for site in view.present if site not in closed]
+        there = [site for site in view.present if site not in closed] if closed else view.present
         yield from self._ask(job, waiting, closed, there, quorum, now)
 
     def _ask(
-        self, job: str, waiting: Waiting, closed: Mapping[str, str], sites: list[str], quorum: int, now: float
+        self, job: str, waiting: Waiting, closed: Set[str], sites: list[str], quorum: int, now: float
     ) -> Iterator[Action]:
         helpers, clients = waiting.want.helpers, len(sites)
         sites = [*sites, *helpers]
         if clients < quorum or any(site in closed for site in helpers):
             waiting.why = "waits behind an earlier job for the same sites"
-        elif any(set(sites) & set(asking.sites) for asking in self._asking.values()):
+        elif any(asking.asks(sites) for asking in self._asking.values()):
             waiting.why = waiting.why or "waits until another job has asked the same sites"
         elif now >= waiting.retry:
             waiting.why = f"asks {listed(sites)}"
@@ -135,17 +151,24 @@ class SchedulerState:
             return [*let_go, Wait(job, waiting.why), *self._decide(now)]
         if asking.pending:
             return []
-        del self._asking[job], self._queue[job]
+        del self._asking[job]
+        self._drop(job)
         clients = waiting.want.sites or sorted(asking.held - asking.helpers)
         self._deployed[job] = tuple(site for site in (*clients, *waiting.want.helpers) if site in asking.held)
         for earlier, other in self._queue.items():
             if earlier < job and other.absent is None and any(map(other.may_use, asking.held)):
                 other.overtaken += 1
+                if other.overtaken >= self._overtakes:
+                    self._worn.add(earlier)
         return [Deploy(job, self._deployed[job]), *self._decide(now)]
 
     def _refuse(self, job: str, error: JobError) -> Refuse:
-        del self._queue[job]
+        self._drop(job)
         return Refuse(job, error)
+
+    def _drop(self, job: str) -> None:
+        self._queue.pop(job, None)
+        self._worn.discard(job)
 
     def _forget(self, site: str, now: float, why: str) -> list[Action]:
         """Drop everything that a site has offered."""

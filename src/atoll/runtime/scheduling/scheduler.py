@@ -39,6 +39,11 @@ class Scheduler(SchedulerState):
         """Return jobs that wait or ask, oldest first -> why."""
         return {job: self._queue[job].why for job in sorted(self._queue)}
 
+    def why(self, job: str) -> str:
+        """Return why a job waits, in words; nothing if it does not."""
+        waiting = self._queue.get(job)
+        return "" if waiting is None else waiting.why
+
     @property
     def deployed(self) -> dict[str, tuple[str, ...]]:
         """Return started jobs that have not ended -> their sites."""
@@ -50,7 +55,7 @@ class Scheduler(SchedulerState):
         return frozenset(self._connected)
 
     def submit(self, want: Want, now: float) -> list[Action]:
-        """Add a job to the queue, in the order of ids.
+        """Add a job to the queue, in the order of ids; this looks at no other job.
 
         Raises:
             JobError: it is already here.
@@ -58,7 +63,9 @@ class Scheduler(SchedulerState):
         if want.job in self._queue or want.job in self._deployed:
             raise JobError("it is scheduled already", where=f"job {want.job}", remedy="end its attempt first")
         self._queue[want.job] = Waiting(want)
-        return self._decide(now)
+        if self._overtakes == 0:
+            self._worn.add(want.job)
+        return self._add(want.job, now)
 
     def know(self, sites: Iterable[str], now: float) -> list[Action]:
         """Set the sites of the project: from now on, ``all`` means these and the connected ones."""
@@ -119,14 +126,17 @@ class Scheduler(SchedulerState):
     def ended(self, job: str, now: float) -> list[Action]:
         """End an attempt or an aborted job, at any stage. To continue a job, submit it again."""
         sites = self._deployed.pop(job, ())
-        self._queue.pop(job, None)
+        self._drop(job)
         asking = self._asking.pop(job, None)
         held = sites if asking is None else asking.sites
         self._wake(held, now)
         return [*(Release(job, site) for site in held), *self._decide(now)]
 
     def tick(self, now: float) -> list[Action]:
-        """Handle timeouts. Call this at ``next_wake``."""
+        """Handle timeouts. Call this at ``next_wake``; earlier, it changes nothing."""
+        wake = self.next_wake()
+        if wake is None or wake > now:
+            return []
         actions: list[Action] = []
         for job, asking in list(self._asking.items()):
             if asking.deadline <= now and self._asking.get(job) is asking:

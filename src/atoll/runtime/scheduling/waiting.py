@@ -140,6 +140,10 @@ class Asking:
         """Return the sites where something is or may become held."""
         return sorted({*self.pending, *self.held})
 
+    def asks(self, sites: Iterable[str]) -> bool:
+        """Tell whether one of these sites has an offer of this job."""
+        return any(site in self.pending or site in self.held for site in sites)
+
     def drop(self, site: str, why: str) -> bool:
         """Drop a site that will not take the job; return whether it was asked."""
         asked = site in self.pending or site in self.held

@@ -7,7 +7,7 @@ import contextlib
 import itertools
 import logging
 import time
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from typing import Any
 
 from atoll.core.errors import AtollError, JobError
@@ -35,7 +35,7 @@ _LOG = logging.getLogger("atoll.runtime")
 _AGAIN = 1.0
 """Seconds between two tries to record how a job ended."""
 
-Begin = Callable[[JobRecord, list[SiteSession], Callable[[Sequence[str]], None]], Attempt]
+Begin = Callable[[JobRecord, list[SiteSession], Callable[[Sequence[str]], None]], Awaitable[Attempt]]
 
 
 class Dispatcher:
@@ -69,18 +69,24 @@ class Dispatcher:
 
     def restart(self) -> None:
         """Queue the jobs in the store: a restarted server goes on with every job that had not ended."""
-        for record in self._store.restart(now=time.time()):
-            _LOG.info("job %s goes on", record.id)
+        found = self._store.restart(now=time.time())
+        for record in found:
             self.submit(record)
+        if found:
+            _LOG.info("%d jobs that had not ended go on", len(found))
 
     def submit(self, record: JobRecord) -> None:
         """Add a job to the queue."""
         try:
-            terms = read_terms(dict(record.spec))
+            terms = read_terms(record.spec)
             helpers = self.placed(terms, record.sites).values()
             self._do(self._scheduler.submit(terms.want(record.id, record.sites, helpers), time.monotonic()))
         except AtollError as error:
             self._finish(record.id, failed(error))
+
+    def why(self, record: JobRecord) -> str:
+        """Return why a job is in its state; why it waits is known here alone, and not written down whenever that changes."""
+        return (record.state is JobState.QUEUED and self._scheduler.why(record.id)) or record.reason
 
     def placed(self, terms: JobTerms, before: Sequence[str] = ()) -> dict[str, str]:
         """The helper of every party that needs one; see `Members.place`.
@@ -181,9 +187,7 @@ class Dispatcher:
                     self._spawn(self._attempt(job, sites))
                 case Refuse(job, error):
                     self._spawn(self._written(job, failed(error)))
-                case Wait(job, why):
-                    with contextlib.suppress(AtollError):  # why a job waits is only a hint
-                        self._store.note(job, why)
+                case Wait(job):
                     self._news.tell(job)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
@@ -216,7 +220,7 @@ class Dispatcher:
         gone = self.sessions.without(sites)
         if gone:
             return crashed(f"site {', '.join(gone)} went away before the attempt began")
-        attempt = self._begin(
+        attempt = await self._begin(
             record, [self.sessions[site] for site in sites], lambda late: self._runs(job, record.attempts, late)
         )
         self._attempts[job] = attempt
@@ -241,7 +245,7 @@ class Dispatcher:
     def _finish(self, job: str, outcome: AttemptOutcome) -> None:
         """Record the end of a job, or queue its next attempt."""
         record = self._store.get(job)
-        most = 1 if outcome.kind != "crashed" else read_terms(dict(record.spec)).attempts
+        most = 1 if outcome.kind != "crashed" else read_terms(record.spec).attempts
         state, why = state_after(record, outcome, most)
         moved = self._move(job, state, reason=why.reason, error=why.error, progress=why.progress)
         if not moved.state.terminal:

@@ -12,26 +12,21 @@ from typing import Any
 from atoll.core.errors import JobError
 from atoll.runs.versions import versions
 from atoll.runtime.identity import Peer
-from atoll.runtime.store.records import JobRecord
+from atoll.runtime.store.records import JobFilter, JobRecord
+from atoll.runtime.store.states import JobState
 from atoll.runtime.store.store import JobStore
 
+from ..daemon.control import text, whole
 from .dispatch import Dispatcher
 from .news import JobNews
+from .shares import People
 from .site_session import SiteSession
 
-__all__ = ["Looking", "summary_of"]
+__all__ = ["PAGE", "Looking"]
 
 _CHUNK = 1 << 20
-
-
-def summary_of(record: JobRecord) -> dict[str, Any]:
-    """Return a job as people see it."""
-    return {
-        "job": record.id, "name": record.name, "state": str(record.state), "reason": record.reason,
-        "submitter": record.submitter, "org": record.org, "created": record.created, "attempts": record.attempts,
-        "sites": list(record.sites), "error": None if record.error is None else dict(record.error),
-        "times": [[str(state), when] for state, when in record.times],
-    }  # fmt: skip
+PAGE = 1000
+"""Most jobs, events or lines of one answer."""
 
 
 class Looking:
@@ -49,6 +44,16 @@ class Looking:
         self._dispatcher = dispatcher
         self._news = news
         self._result_folder = result
+        self._turns = People()
+
+    def _summary(self, record: JobRecord) -> dict[str, Any]:
+        """Return a job as people see it."""
+        return {
+            "job": record.id, "name": record.name, "state": str(record.state), "reason": self._dispatcher.why(record),
+            "submitter": record.submitter, "org": record.org, "created": record.created, "attempts": record.attempts,
+            "sites": list(record.sites), "error": None if record.error is None else dict(record.error),
+            "times": [[str(state), when] for state, when in record.times],
+        }  # fmt: skip
 
     async def _about(self, peer: Peer, frame: Any) -> AsyncIterator[Any]:
         """Return what runs here."""
@@ -56,18 +61,31 @@ class Looking:
         yield {"atoll": versions()["atoll"]}
 
     async def _jobs(self, peer: Peer, frame: Any) -> AsyncIterator[Any]:
-        """Return jobs, all or one; with ``seen`` from an earlier answer, wait until they have changed."""
-        del peer
-        job = None if frame.get("job") is None else self._store.get(str(frame["job"])).id
+        """Return jobs: one, or the newest of those that a filter leaves; with ``seen`` from an earlier answer, wait until they have changed."""
+        job = self._one(frame)
         while True:
             news = self._news.of(job or "")
-            records = self._store.jobs(limit=frame.get("limit")) if job is None else [self._store.get(job)]
-            told = [summary_of(record) for record in records]
-            mark = hashlib.sha256(json.dumps(told).encode()).hexdigest()
+            if job is None:
+                async with self._turns.listing(peer.name):
+                    told, total = self._list(frame)
+            else:
+                told, total = [self._summary(self._store.get(job))], 1
+            mark = hashlib.sha256(json.dumps([told, total]).encode()).hexdigest()
             if frame.get("seen") != mark:
-                yield {"jobs": told, "seen": mark}
+                yield {"jobs": told, "seen": mark, "total": total}
                 return
             await news.wait()
+
+    def _one(self, frame: Any) -> str | None:
+        """Return the id of the job that a request is about, if it is about one."""
+        if frame.get("number") is not None:
+            return self._store.numbered(whole(frame, "number")).id
+        return None if frame.get("job") is None else self._store.get(str(frame["job"])).id
+
+    def _list(self, frame: Any) -> tuple[list[dict[str, Any]], int]:
+        wanted, limit = filter_of(frame), PAGE if frame.get("limit") is None else whole(frame, "limit")
+        found = self._store.jobs(wanted, limit=max(0, min(limit, PAGE)))
+        return [self._summary(record) for record in found], self._store.count(wanted)
 
     async def _sites(self, peer: Peer, frame: Any) -> AsyncIterator[Any]:
         """Return the sites that have a line, and its state."""
@@ -76,22 +94,19 @@ class Looking:
 
     async def _events(self, peer: Peer, frame: Any) -> AsyncIterator[Any]:
         """Return the audit trail."""
-        del peer
-        found = self._store.events(job=frame.get("job"), after=int(frame.get("after", 0)), limit=1000)
-        yield {"events": [{**vars(event), "details": dict(event.details)} for event in found]}
+        async with self._turns.listing(peer.name):
+            found = self._store.events(job=frame.get("job"), after=_after(frame), limit=PAGE)
+            told = [{**vars(event), "details": dict(event.details)} for event in found]
+        yield {"events": told}
 
     async def _logs(self, peer: Peer, frame: Any) -> AsyncIterator[Any]:
         """Return log lines of a job; with ``follow``, until it has ended."""
         del peer
-        job, after, follow = (
-            self._store.get(str(frame["job"])).id,
-            int(frame.get("after", 0)),
-            frame.get("follow") is True,
-        )
+        job, after, follow = self._store.get(str(frame["job"])).id, _after(frame), frame.get("follow") is True
         while True:
             news = self._news.of(job)
             record = self._store.get(job)
-            while lines := self._store.lines(job, after=after, limit=1000):
+            while lines := self._store.lines(job, after=after, limit=PAGE):
                 after = lines[-1].number
                 yield {"lines": [[line.number, line.when, line.node, line.text] for line in lines]}
             if not follow or record.state.terminal:
@@ -110,7 +125,7 @@ class Looking:
                     seen.update(piece)
                     yield {"piece": piece}
             yield {"sha256": seen.hexdigest()}
-        yield {"job": summary_of(record)}
+        yield {"job": self._summary(record)}
 
     def _files(self, record: JobRecord) -> list[Path]:
         folder = self._result_folder(record.id)
@@ -122,6 +137,25 @@ class Looking:
                 remedy=f"wait for its end, or see why: atoll logs {record.id}",
             )
         return found
+
+
+def _after(frame: Any) -> int:
+    return 0 if frame.get("after") is None else whole(frame, "after")
+
+
+def filter_of(frame: Any) -> JobFilter:
+    """Return the filter of a request.
+
+    Raises:
+        ValueError: a state that is none.
+        MessageError: a word that is none.
+    """
+    words = {
+        name: text(frame, name, 200) for name in ("submitter", "name", "site", "before") if frame.get(name) is not None
+    }
+    states = None if frame.get("states") is None else frozenset(JobState(state) for state in frame["states"])
+    since = None if frame.get("since") is None else float(frame["since"])
+    return JobFilter(states=states, since=since, **words)
 
 
 def _site(session: SiteSession) -> dict[str, Any]:

@@ -4,30 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import shutil
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
-from pathlib import Path
 from typing import Any
 
 from atoll.core.errors import AtollError, JobError, PolicyError, nearest
 from atoll.core.message import Limits
 from atoll.core.requests.wire import pack_error
 from atoll.engines.link import LinkClosed
-from atoll.runs import yaml
 from atoll.runtime.bundles.bundle import Verified, verify
 from atoll.runtime.bundles.names import LIMITS
 from atoll.runtime.identity import Peer
-from atoll.runtime.jobs.terms import read_terms
+from atoll.runtime.jobs.terms import job_tree, read_terms
 from atoll.runtime.line import Channel
 from atoll.runtime.provision import Kit
-from atoll.runtime.store.records import AuditEvent, Submission
+from atoll.runtime.store.records import AuditEvent, JobRecord, Submission
+from atoll.runtime.store.states import JobState, require_ended
 from atoll.runtime.store.store import JobStore
 
 from ..daemon.control import content, text
+from ..daemon.place import Place
 from .dispatch import Dispatcher
-from .looking import Looking, summary_of
+from .looking import Looking
 from .news import JobNews
 from .resuming import require_kept
+from .shares import Quotas
 
 __all__ = ["MAY", "REQUEST", "RequestHandler"]
 
@@ -35,7 +37,7 @@ REQUEST = "request"
 """Name of the channel of one request."""
 
 _LOOK = frozenset({"about", "jobs", "sites", "events", "logs", "result"})
-MAY = {"admin": _LOOK | {"submit", "abort", "resume", "bundle"}, "auditor": _LOOK}
+MAY = {"admin": _LOOK | {"submit", "abort", "resume", "delete", "bundle"}, "auditor": _LOOK}
 """Role -> what it may ask for."""
 
 _SHORT = Limits(max_bytes=1 << 16, max_header_bytes=1 << 16, max_depth=8, max_leaves=1000)
@@ -57,8 +59,9 @@ class RequestHandler(Looking):
         store: what the server remembers.
         dispatcher: runs the jobs.
         news: wakes waiting requests.
-        result: the folder of a job's results.
+        place: where a job's files are.
         revoked: tells whether a serial number is revoked.
+        quotas: what one person may have here.
     """
 
     def __init__(
@@ -67,12 +70,15 @@ class RequestHandler(Looking):
         store: JobStore,
         dispatcher: Dispatcher,
         news: JobNews,
-        result: Callable[[str], Path],
+        place: Callable[[str], Place],
         revoked: Callable[[int], bool],
+        quotas: Quotas,
     ) -> None:
-        super().__init__(store, dispatcher, news, result)
+        super().__init__(store, dispatcher, news, lambda job: place(job).state)
         self._kit = kit
+        self._place = place
         self._revoked = revoked
+        self._quotas = quotas
 
     async def serve(self, channel: Channel) -> None:
         """Answer one request with its frames or its error, and close the channel."""
@@ -143,7 +149,13 @@ class RequestHandler(Looking):
     async def _submit(self, peer: Peer, frame: Any) -> AsyncIterator[Any]:
         """Take a job, if this administrator has signed it."""
         bundle, token = content(frame, "bundle"), text(frame, "token", 100)
-        verified = await self._verified(bundle)
+        async with self._turns.submission(peer.name):
+            record = await self._taken(peer, bundle, token)
+        yield {"job": self._summary(record)}
+
+    async def _taken(self, peer: Peer, bundle: bytes, token: str) -> JobRecord:
+        async with self._turns.reading():
+            verified, spec = await asyncio.to_thread(self._read, bundle)
         if verified.signer.name != peer.name:
             self._note(peer, "refused", "", "submit")
             raise PolicyError(
@@ -151,30 +163,37 @@ class RequestHandler(Looking):
                 where=f"server {self._kit.name!r}",
                 remedy="submit it from its folder, or clone it, which signs it again",
             )
-        terms, spec = read_terms(verified.job), yaml.parse(verified.job.decode(), "job.yaml")
+        terms, known = read_terms(spec), self._store.submitted(peer.name, token)
+        if known is None:  # else it is the answer that was lost
+            self._dispatcher.placed(terms)  # before anything is kept of it
+            self._quotas.require(peer, len(bundle))
         made = Submission(
             name=terms.name, submitter=peer.name, org=peer.org, spec=spec, token=token,
-            bundle=self._store.put_bundle(bundle),
+            bundle=await asyncio.to_thread(self._store.put_bundle, bundle),
         )  # fmt: skip
-        known = {record.token: record.id for record in self._store.jobs(submitter=peer.name)}
-        if token not in known:
-            self._dispatcher.placed(terms)  # before anything is kept of it
         record = self._store.submit(made, now=time.time(), who=str(peer))
-        if record.id not in known.values():  # else it is the answer that was lost
+        if known is None:
+            self._quotas.add(peer.name, len(bundle))
             self._dispatcher.submit(record)
-        yield {"job": summary_of(self._store.get(record.id))}
+        return self._store.get(record.id)
+
+    def _read(self, bundle: bytes) -> tuple[Verified, dict[str, Any]]:
+        """Verify a bundle, and read its settings, once."""
+        verified = self._verified(bundle)
+        return verified, job_tree(verified.job)
 
     async def _abort(self, peer: Peer, frame: Any) -> AsyncIterator[Any]:
-        """End a job; answer when it has ended."""
+        """End a job; answer when it has ended. A job that was aborted stays so: it is the answer that was lost."""
         job = str(frame["job"])
-        self._dispatcher.abort(job, str(peer))
+        if self._store.get(job).state is not JobState.ABORTED:
+            self._dispatcher.abort(job, str(peer))
         while True:
             news = self._news.of(job)
             record = self._store.get(job)
             if record.state.terminal:
                 break
             await news.wait()
-        yield {"job": summary_of(record)}
+        yield {"job": self._summary(record)}
 
     async def _resume(self, peer: Peer, frame: Any) -> AsyncIterator[Any]:
         """Resume a job that failed or was aborted: the signed job itself, not another one."""
@@ -182,14 +201,28 @@ class RequestHandler(Looking):
         if not any(e.what == "resumed" and e.details["token"] == token for e in self._store.events(job=job)):
             record = self._store.get(job)  # else it is the answer that was lost
             require_kept(record, self._result_folder(job), self._dispatcher.sessions, time.time())
-            await self._verified(self._store.bundle(record.bundle), known=True)
+            await asyncio.to_thread(lambda: self._verified(self._store.bundle(record.bundle), known=True))
             self._dispatcher.resume(job, str(peer), token)
-        yield {"job": summary_of(self._store.get(job))}
+        yield {"job": self._summary(self._store.get(job))}
 
-    async def _verified(self, bundle: bytes, known: bool = False) -> Verified:
-        authorities = self._kit.bytes_of("ca.pem")
-        return await asyncio.to_thread(
-            verify, bundle, ca=authorities, project=self._kit.project, revoked=self._revoked,
+    async def _delete(self, peer: Peer, frame: Any) -> AsyncIterator[Any]:
+        """Delete a job that has ended, here and at its sites; those that are away learn of it when they are back."""
+        job = str(frame["job"])
+        if not self._store.deleted(job):  # else it is the answer that was lost
+            record = self._store.get(job)
+            require_ended(job, record.state)
+            self._store.delete(job, now=time.time(), who=str(peer))
+            self._quotas.forget(record.submitter)
+            for session in self._dispatcher.sessions.values():
+                if job in session.kept:
+                    session.stop(job, 0, end=True)
+            self._news.tell(job)
+            await asyncio.to_thread(shutil.rmtree, self._place(job).folder, ignore_errors=True)
+        yield {"deleted": job}
+
+    def _verified(self, bundle: bytes, known: bool = False) -> Verified:
+        return verify(
+            bundle, ca=self._kit.bytes_of("ca.pem"), project=self._kit.project, revoked=self._revoked,
             known=lambda manifest: known,
         )  # fmt: skip
 
@@ -197,4 +230,4 @@ class RequestHandler(Looking):
         """Return a job's bundle, to clone it."""
         del peer
         record = self._store.get(str(frame["job"]))
-        yield {"job": summary_of(record), "bundle": self._store.bundle(record.bundle)}
+        yield {"job": self._summary(record), "bundle": await asyncio.to_thread(self._store.bundle, record.bundle)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import shutil
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,7 +16,7 @@ from atoll.runtime.store.store import JobStore
 
 from .site_session import SiteSession
 
-__all__ = ["KEPT", "forgotten", "remind", "require_kept", "tidy"]
+__all__ = ["KEPT", "clear", "forgotten", "remind", "require_kept", "tidy"]
 
 KEPT = 30 * 86400.0
 """Seconds for which sites keep the private state of a job after a failure or an abort."""
@@ -73,14 +74,27 @@ async def remind(session: SiteSession, store: JobStore, now: float) -> None:
 
     Args:
         session: the site.
-        store: the jobs; the site keeps what it has of jobs that are not in the store.
+        store: the jobs; the site keeps what it has of jobs that were never in the store.
         now: seconds since 1970.
     """
     for job in sorted(session.kept):
         with contextlib.suppress(AtollError):
-            if forgotten(store.get(job), now):
+            if store.deleted(job) or forgotten(store.get(job), now):
                 session.stop(job, 0, end=True)
         await asyncio.sleep(0)  # the list may be long: give others a turn
+
+
+async def clear(folder: Path, store: JobStore) -> None:
+    """Remove the files of deleted jobs that are still here, because the server was killed meanwhile.
+
+    Args:
+        folder: the server's.
+        store: the jobs.
+    """
+    for path in (folder / "jobs").glob("*"):
+        with contextlib.suppress(AtollError):
+            if await asyncio.to_thread(store.deleted, path.name):
+                await asyncio.to_thread(shutil.rmtree, path, ignore_errors=True)
 
 
 async def tidy(sessions: Mapping[str, SiteSession], store: JobStore) -> None:

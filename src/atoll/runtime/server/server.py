@@ -33,7 +33,8 @@ from .guard import follow, guard, publish
 from .members import Members
 from .news import JobNews
 from .requests import MAY, REQUEST, RequestHandler
-from .resuming import remind, tidy
+from .resuming import clear, remind, tidy
+from .shares import JOBS, Quotas
 from .site_session import SiteSession
 
 __all__ = ["Server"]
@@ -53,6 +54,7 @@ class Server:
         folder: its folder, with the store, the jobs and their results.
         address: ``host:port`` to listen at; by default the kit's. Port 0 lets the system choose.
         max_jobs: most jobs at once.
+        quota: most jobs of one admin that have not ended.
 
     Raises:
         ConfigError: the kit is not a server's, or the folder cannot be made.
@@ -60,7 +62,15 @@ class Server:
         JobError: another process serves from the folder.
     """
 
-    def __init__(self, kit: Kit, folder: Path, *, address: str | None = None, max_jobs: int | None = None) -> None:
+    def __init__(
+        self,
+        kit: Kit,
+        folder: Path,
+        *,
+        address: str | None = None,
+        max_jobs: int | None = None,
+        quota: int | None = None,
+    ) -> None:
         kit.require("server")
         self.kit = kit
         self.folder = folder
@@ -76,8 +86,9 @@ class Server:
         scheduler = Scheduler(max_jobs=max_jobs, known=self._members.clients)
         self._dispatcher = Dispatcher(self._store, scheduler, self._members, self._begin, self._news)
         self._requests = RequestHandler(
-            kit, self._store, self._dispatcher, self._news, lambda job: Place.of(folder, job).state, self._revoked
-        )
+            kit, self._store, self._dispatcher, self._news, lambda job: Place.of(folder, job), self._revoked,
+            Quotas(self._store, JOBS if quota is None else quota),
+        )  # fmt: skip
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def serve(self, on_listening: Callable[[str], None] = lambda address: None) -> None:
@@ -110,6 +121,7 @@ class Server:
             self._spawn(tidy(self._dispatcher.sessions, self._store))
             self._spawn(follow(self._listed, self._dispatcher.know))
             self._dispatcher.restart()
+            self._spawn(clear(self.folder, self._store))
             await self._dispatcher.run()
         finally:
             await self._dispatcher.close()
@@ -184,11 +196,11 @@ class Server:
 
     # ------------------------------------------------------------------ jobs
 
-    def _begin(
+    async def _begin(
         self, record: JobRecord, sessions: list[SiteSession], running: Callable[[Sequence[str]], None]
     ) -> Attempt:
-        place, bundle = Place.of(self.folder, record.id), self._store.bundle(record.bundle)
-        terms = read_terms(dict(record.spec))
+        place, bundle = Place.of(self.folder, record.id), await asyncio.to_thread(self._store.bundle, record.bundle)
+        terms = read_terms(record.spec)
         helpers = self._members.place(terms, (), record.sites)
         frame = {"op": "deploy", "job": record.id, "attempt": record.attempts, "bundle": bundle}
         frame["revoked"] = self._revoked.latest()  # sites verify each other's keys for letters
@@ -212,7 +224,7 @@ class Server:
         with contextlib.suppress(AtollError):  # nothing is kept of a job that is not here
             if node == "server" or node in self._store.get(job).sites:
                 self._store.log(job, node, lines, now=time.time())
-                self._news.tell(job)
+                self._news.tell_log(job)
 
 
 def _greeting(frame: object, where: str) -> tuple[list[str], list[str], str]:

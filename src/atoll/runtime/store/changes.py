@@ -12,14 +12,16 @@ from typing import Any
 from atoll.core.errors import JobError
 
 from .records import AuditEvent, JobRecord, Submission
-from .states import JobState, after_restart, require_move, require_resumable
+from .states import JobState, after_restart, require_ended, require_move, require_resumable
 
 __all__ = [
+    "DELETED",
     "LOG_LINES",
     "LOG_WIDTH",
     "clean",
     "conflict",
     "cut",
+    "delete_event",
     "first_record",
     "missing",
     "move_event",
@@ -43,6 +45,9 @@ LOG_WIDTH = 4_000
 """Characters kept of a line."""
 
 RESTARTED = "the server was started again"
+
+DELETED = "deleted"
+"""The event of a deletion."""
 
 
 def plain(tree: Any, where: str) -> Any:
@@ -184,6 +189,17 @@ def move_event(old: JobRecord, new: JobRecord, who: str) -> AuditEvent:
     details: dict[str, Any] = {"from": str(old.state), "to": str(new.state), "attempt": new.attempts}
     details |= {key: value for key, value in (("reason", new.reason), ("error", new.error)) if value}
     return AuditEvent(when=new.times[-1][1], who=who, what="moved", job=new.id, details=details)
+
+
+def delete_event(record: JobRecord, *, now: float, who: str) -> AuditEvent:
+    """Return the event of a deletion.
+
+    Raises:
+        JobError: the job has not ended.
+    """
+    require_ended(record.id, record.state)
+    details = {"name": record.name, "submitter": record.submitter, "state": str(record.state), "bundle": record.bundle}
+    return AuditEvent(when=now, who=who, what=DELETED, job=record.id, details=details)
 
 
 def missing(job: str) -> JobError:

@@ -42,6 +42,13 @@ CREATE INDEX lines_by_node ON lines (job, node, number);
 """
 
 
+_LATER = """
+CREATE INDEX IF NOT EXISTS jobs_of_people ON jobs (submitter, state);
+CREATE INDEX IF NOT EXISTS jobs_by_bundle ON jobs (bundle);
+"""
+"""Indices that an earlier Atoll did not make; it can do without them, so the version is the same."""
+
+
 class Database:
     """An SQLite file with a write-ahead log, held by this process alone.
 
@@ -139,6 +146,7 @@ class Database:
         if fresh:
             made = f"PRAGMA application_id = {_APPLICATION}; PRAGMA user_version = {SCHEMA_VERSION};"
             connection.executescript(f"BEGIN IMMEDIATE; {_TABLES} {made} COMMIT;")
+        connection.executescript(_LATER)
         if (found := connection.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
             raise sqlite3.DatabaseError(found)
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from .changes import (
+    DELETED,
     LOG_LINES,
     LOG_WIDTH,
     clean,
     conflict,
     cut,
+    delete_event,
     first_record,
     missing,
     move_event,
@@ -24,7 +26,7 @@ from .changes import (
     submit_event,
     without_bundle,
 )
-from .records import AuditEvent, JobRecord, LogLine, Submission
+from .records import ALL, AuditEvent, JobFilter, JobRecord, LogLine, Submission
 from .states import ACTIVE, JobState
 
 __all__ = ["MemoryStore"]
@@ -45,17 +47,17 @@ class MemoryStore:
         self._lines: dict[str, list[LogLine]] = {}
         self._last: dict[str, int] = {}
         self._log_lines, self._log_width = log_lines, log_width
+        self._numbers = 0
 
     def submit(self, job: Submission, *, now: float, who: str) -> JobRecord:
         """See ``JobStore``."""
-        made = first_record(len(self._jobs) + 1, job, now)
-        for there in self._jobs.values():
-            if (there.submitter, there.token) == (made.submitter, made.token):
-                conflict(there, job)
-                return there
+        made = first_record(self._numbers + 1, job, now)
+        if (there := self.submitted(made.submitter, made.token)) is not None:
+            conflict(there, job)
+            return there
         if job.bundle and job.bundle not in self._bundles:
             raise without_bundle(job.bundle)
-        self._jobs[made.id] = made
+        self._jobs[made.id], self._numbers = made, self._numbers + 1
         self.record(submit_event(made, who))
         return made
 
@@ -65,16 +67,31 @@ class MemoryStore:
             raise missing(job)
         return self._jobs[job]
 
-    def jobs(
-        self, *, states: Collection[JobState] | None = None, submitter: str | None = None, limit: int | None = None
-    ) -> list[JobRecord]:
+    def numbered(self, number: int) -> JobRecord:
         """See ``JobStore``."""
-        found = [
-            job
-            for job in self._jobs.values()
-            if (states is None or job.state in states) and (submitter is None or job.submitter == submitter)
-        ]
+        found = [job for job in self._jobs.values() if int(job.id.partition("-")[0]) == number]
+        if not found:
+            raise missing(str(number))
+        return found[0]
+
+    def submitted(self, submitter: str, token: str) -> JobRecord | None:
+        """See ``JobStore``."""
+        found = [job for job in self._jobs.values() if (job.submitter, job.token) == (clean(submitter), clean(token))]
+        return found[0] if found else None
+
+    def jobs(self, wanted: JobFilter = ALL, *, limit: int | None = None) -> list[JobRecord]:
+        """See ``JobStore``."""
+        found = [replace(job, spec={}) for job in self._jobs.values() if wanted.has(job)]
         return found if limit is None else found[max(0, len(found) - limit) :]
+
+    def count(self, wanted: JobFilter = ALL) -> int:
+        """See ``JobStore``."""
+        return len(self.jobs(wanted))
+
+    def kept(self, submitter: str) -> int:
+        """See ``JobStore``."""
+        own = [job.bundle for job in self._jobs.values() if job.submitter == submitter]
+        return sum(len(self._bundles[digest]) for digest in own if digest)
 
     def move(
         self,
@@ -103,17 +120,27 @@ class MemoryStore:
         self.record(resume_event(old, new, who, token))
         return new
 
-    def note(self, job: str, reason: str) -> None:
+    def delete(self, job: str, *, now: float, who: str) -> JobRecord:
         """See ``JobStore``."""
-        self._jobs[job] = replace(self.get(job), reason=clean(reason))
+        old = self.get(job)
+        self.record(delete_event(old, now=now, who=who))
+        del self._jobs[job]
+        self._lines.pop(job, None)
+        if not any(other.bundle == old.bundle for other in self._jobs.values()):
+            self._bundles.pop(old.bundle, None)
+        return old
+
+    def deleted(self, job: str) -> bool:
+        """See ``JobStore``."""
+        return any(event.what == DELETED for event in self.events(job=job))
 
     def restart(self, *, now: float) -> list[JobRecord]:
         """See ``JobStore``."""
-        for old in self.jobs(states=ACTIVE):
+        for old in [job for job in self._jobs.values() if job.state in ACTIVE]:
             new = restarted(old, now)
             self._jobs[old.id] = new
             self.record(move_event(old, new, "server"))
-        return self.jobs(states={JobState.QUEUED})
+        return [job for job in self._jobs.values() if job.state is JobState.QUEUED]
 
     def put_bundle(self, content: bytes) -> str:
         """See ``JobStore``."""

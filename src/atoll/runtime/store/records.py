@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from typing import Any
 
 from .states import JobState
 
-__all__ = ["AuditEvent", "JobRecord", "LogLine", "Submission"]
+__all__ = ["ALL", "AuditEvent", "JobFilter", "JobRecord", "LogLine", "Submission", "literal"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +71,47 @@ class JobRecord:
     sites: tuple[str, ...]
     times: tuple[tuple[JobState, float], ...]
     token: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobFilter:
+    """Which jobs a list has; what is None excludes none.
+
+    Attributes:
+        states: the states.
+        submitter: the name of the admin.
+        name: a pattern of the job's name, with ``*`` and ``?``.
+        site: a site of its attempts.
+        since: submitted at this time or later, in seconds since 1970.
+        before: submitted before the job with this id.
+    """
+
+    states: frozenset[JobState] | None = None
+    submitter: str | None = None
+    name: str | None = None
+    site: str | None = None
+    since: float | None = None
+    before: str | None = None
+
+    def has(self, job: JobRecord) -> bool:
+        """Tell whether a job is in the list."""
+        return (
+            (self.states is None or job.state in self.states)
+            and self.submitter in (None, job.submitter)
+            and (self.name is None or fnmatchcase(job.name, literal(self.name)))
+            and (self.site is None or self.site in job.sites)
+            and (self.since is None or job.created >= self.since)
+            and (self.before is None or job.id < self.before)
+        )
+
+
+def literal(pattern: str) -> str:
+    """Return a pattern in which ``*`` and ``?`` alone stand for others, for ``fnmatch`` and for SQLite's GLOB."""
+    return pattern.replace("[", "[[]")
+
+
+ALL = JobFilter()
+"""All jobs."""
 
 
 @dataclass(frozen=True, kw_only=True)

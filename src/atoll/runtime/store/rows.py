@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from .changes import clean, missing, plain, submit_event
-from .records import AuditEvent, JobRecord
+from .records import AuditEvent, JobFilter, JobRecord, literal
 from .states import JobState
 
-__all__ = ["append", "find", "get", "insert", "update"]
+__all__ = ["append", "find", "get", "insert", "listed", "matching", "update"]
 
 _COLUMNS = (
     "id", "name", "submitter", "org", "created", "state", "attempts", "barren", "reason", "error", "spec", "bundle", "sites",
@@ -24,6 +24,30 @@ def find(open_: sqlite3.Connection, where: str, values: Sequence[Any]) -> list[J
     """Return the jobs that match a WHERE clause (and what follows it)."""
     rows = open_.execute(f"SELECT {', '.join(_COLUMNS)} FROM jobs {where}", values)  # noqa: S608 - our own words
     return [_record(row) for row in rows]
+
+
+def listed(open_: sqlite3.Connection, wanted: JobFilter, limit: int | None) -> list[JobRecord]:
+    """Return the newest jobs of a list, oldest first, without their ``spec``."""
+    where, values = matching(wanted)
+    names = ", ".join("'{}'" if name == "spec" else name for name in _COLUMNS)
+    text = f"SELECT {names} FROM jobs {where} ORDER BY number DESC LIMIT ?"  # noqa: S608 - our own words
+    return [_record(row) for row in open_.execute(text, (*values, -1 if limit is None else limit))][::-1]
+
+
+def matching(wanted: JobFilter) -> tuple[str, list[Any]]:
+    """Return the WHERE clause of a list, and its values."""
+    states = None if wanted.states is None else sorted(wanted.states)
+    rows = (
+        (states, f"state IN ({', '.join('?' * len(states or ()))})", states or ()),
+        (wanted.submitter, "submitter = ?", (wanted.submitter,)),
+        (wanted.name, "name GLOB ?", (literal(wanted.name or ""),)),
+        (wanted.site, "EXISTS (SELECT 1 FROM json_each(sites) WHERE value = ?)", (wanted.site,)),
+        (wanted.since, "created >= ?", (wanted.since,)),
+        (wanted.before, "id < ?", (wanted.before,)),
+    )
+    asked = [(clause, values) for given, clause, values in rows if given is not None]
+    text = " AND ".join(clause for clause, _ in asked)
+    return f"WHERE {text}" if text else "", [value for _, values in asked for value in values]
 
 
 def get(open_: sqlite3.Connection, job: str) -> JobRecord:

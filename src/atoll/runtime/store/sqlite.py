@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from atoll.core.persistence.files import write_bytes
 
 from .changes import (
+    DELETED,
     LOG_LINES,
     LOG_WIDTH,
     clean,
     conflict,
     cut,
+    delete_event,
     first_record,
     missing,
     move_event,
@@ -26,11 +29,13 @@ from .changes import (
     without_bundle,
 )
 from .database import Database
-from .records import AuditEvent, JobRecord, LogLine, Submission
-from .rows import append, find, get, insert, update
+from .records import ALL, AuditEvent, JobFilter, JobRecord, LogLine, Submission
+from .rows import append, find, get, insert, listed, matching, update
 from .states import ACTIVE, JobState
 
 __all__ = ["SqliteStore"]
+
+_DIGEST = re.compile("[0-9a-f]{64}")
 
 
 class SqliteStore:
@@ -49,12 +54,18 @@ class SqliteStore:
         self._folder = Path(folder)
         self._log_lines, self._log_width = log_lines, log_width
         self._database = Database(self._folder / "jobs.sqlite")
+        try:
+            self._sweep()
+        except BaseException:
+            self._database.close()
+            raise
 
     def submit(self, job: Submission, *, now: float, who: str) -> JobRecord:
         """See ``JobStore``."""
         with self._database.writing() as open_:
-            number = open_.execute("SELECT coalesce(max(number), 0) + 1 FROM jobs").fetchone()[0]
-            made = first_record(number, job, now)
+            # The highest number ever, also of a job that was deleted.
+            last = open_.execute("SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'jobs'").fetchone()[0]
+            made = first_record(last + 1, job, now)
             there = find(open_, "WHERE submitter = ? AND token = ?", (made.submitter, made.token))
             if there:
                 conflict(there[0], job)
@@ -69,18 +80,38 @@ class SqliteStore:
         with self._database.reading() as open_:
             return get(open_, job)
 
-    def jobs(
-        self, *, states: Collection[JobState] | None = None, submitter: str | None = None, limit: int | None = None
-    ) -> list[JobRecord]:
+    def numbered(self, number: int) -> JobRecord:
         """See ``JobStore``."""
-        wanted = list(JobState) if states is None else list(states)
-        where = f"WHERE state IN ({', '.join('?' * len(wanted))})"
-        values: list[Any] = [str(state) for state in wanted]
-        if submitter is not None:
-            where, values = f"{where} AND submitter = ?", [*values, submitter]
         with self._database.reading() as open_:
-            found = find(open_, f"{where} ORDER BY number DESC LIMIT ?", (*values, -1 if limit is None else limit))
-        return found[::-1]
+            found = find(open_, "WHERE number = ?", (number,)) if abs(number) < 1 << 62 else []
+        if not found:
+            raise missing(str(number))
+        return found[0]
+
+    def submitted(self, submitter: str, token: str) -> JobRecord | None:
+        """See ``JobStore``."""
+        with self._database.reading() as open_:
+            found = find(open_, "WHERE submitter = ? AND token = ?", (clean(submitter), clean(token)))
+        return found[0] if found else None
+
+    def jobs(self, wanted: JobFilter = ALL, *, limit: int | None = None) -> list[JobRecord]:
+        """See ``JobStore``."""
+        with self._database.reading() as open_:
+            return listed(open_, wanted, limit)
+
+    def count(self, wanted: JobFilter = ALL) -> int:
+        """See ``JobStore``."""
+        where, values = matching(wanted)
+        with self._database.reading() as open_:
+            return int(open_.execute(f"SELECT count(*) FROM jobs {where}", values).fetchone()[0])  # noqa: S608
+
+    def kept(self, submitter: str) -> int:
+        """See ``JobStore``."""
+        with self._database.reading() as open_:
+            text = "SELECT bundle, count(*) FROM jobs WHERE submitter = ? GROUP BY bundle"
+            rows = open_.execute(text, (submitter,)).fetchall()
+        paths = [(self._blob(digest), jobs) for digest, jobs in rows if digest]
+        return sum(path.stat().st_size * jobs for path, jobs in paths if path.is_file())
 
     def move(
         self,
@@ -111,20 +142,34 @@ class SqliteStore:
             append(open_, resume_event(old, new, who, token))
         return new
 
-    def note(self, job: str, reason: str) -> None:
+    def delete(self, job: str, *, now: float, who: str) -> JobRecord:
         """See ``JobStore``."""
-        with self._database.writing(durable=False) as open_:
-            if not open_.execute("UPDATE jobs SET reason = ? WHERE id = ?", (clean(reason), job)).rowcount:
-                raise missing(job)
+        with self._database.writing() as open_:
+            old = get(open_, job)
+            append(open_, delete_event(old, now=now, who=who))
+            open_.execute("DELETE FROM lines WHERE job = ?", (job,))
+            open_.execute("DELETE FROM jobs WHERE id = ?", (job,))
+            left = open_.execute("SELECT 1 FROM jobs WHERE bundle = ? LIMIT 1", (old.bundle,)).fetchone()
+        if old.bundle and left is None:
+            self._blob(old.bundle).unlink(missing_ok=True)
+        return old
+
+    def deleted(self, job: str) -> bool:
+        """See ``JobStore``."""
+        with self._database.reading() as open_:
+            text = "SELECT 1 FROM events WHERE job = ? AND what = ? LIMIT 1"
+            return open_.execute(text, (job, DELETED)).fetchone() is not None
 
     def restart(self, *, now: float) -> list[JobRecord]:
         """See ``JobStore``."""
         with self._database.writing() as open_:
-            for old in self.jobs(states=ACTIVE):
+            active = ", ".join(f"'{state}'" for state in ACTIVE)
+            for old in find(open_, f"WHERE state IN ({active}) ORDER BY number", ()):
                 new = restarted(old, now)
                 update(open_, new)
                 append(open_, move_event(old, new, "server"))
-        return self.jobs(states={JobState.QUEUED})
+        with self._database.reading() as open_:
+            return find(open_, f"WHERE state = '{JobState.QUEUED}' ORDER BY number", ())
 
     def put_bundle(self, content: bytes) -> str:
         """See ``JobStore``."""
@@ -186,7 +231,15 @@ class SqliteStore:
         """See ``JobStore``."""
         self._database.close()
 
+    def _sweep(self) -> None:
+        """Remove bundles of no job: a crash has left them."""
+        with self._database.reading() as open_:
+            wanted = {digest for (digest,) in open_.execute("SELECT DISTINCT bundle FROM jobs")}
+        for path in (self._folder / "bundles").glob("*"):
+            if _DIGEST.fullmatch(path.name) and path.name not in wanted:
+                path.unlink(missing_ok=True)
+
     def _blob(self, digest: str) -> Path:
-        if len(digest) != 64 or not set(digest) <= set("0123456789abcdef"):
+        if not _DIGEST.fullmatch(digest):
             raise without_bundle(digest, "has no such digest")
         return self._folder / "bundles" / digest

@@ -25,6 +25,7 @@ __all__ = [
     "JobState",
     "after_crash",
     "after_restart",
+    "require_ended",
     "require_move",
     "require_resumable",
 ]
@@ -88,6 +89,20 @@ def require_move(job: str, old: JobState, new: JobState) -> None:
         )
     follow = ", ".join(sorted(MOVES[old]))
     raise JobError(f"a job that is {old} cannot become {new}", where=f"job {job}", remedy=f"next may be {follow}")
+
+
+def require_ended(job: str, state: JobState) -> None:
+    """Refuse to delete a job that has not ended.
+
+    Raises:
+        JobError: its state is not in ``TERMINAL``.
+    """
+    if not state.terminal:
+        raise JobError(
+            f"the job is {state}, and only a job that has ended can be deleted",
+            where=f"job {job}",
+            remedy=f"abort it first: atoll abort {job}",
+        )
 
 
 def require_resumable(job: str, state: JobState) -> None:

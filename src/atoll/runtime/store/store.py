@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
-from .records import AuditEvent, JobRecord, LogLine, Submission
+from .records import ALL, AuditEvent, JobFilter, JobRecord, LogLine, Submission
 from .states import JobState
 
 __all__ = ["JobStore"]
@@ -32,10 +32,24 @@ class JobStore(Protocol):
             JobError: there is none.
         """
 
-    def jobs(
-        self, *, states: Collection[JobState] | None = None, submitter: str | None = None, limit: int | None = None
-    ) -> list[JobRecord]:
-        """Return jobs, oldest first; with ``limit``, only the newest."""
+    def numbered(self, number: int) -> JobRecord:
+        """Return a job by the number at the start of its id.
+
+        Raises:
+            JobError: there is none.
+        """
+
+    def submitted(self, submitter: str, token: str) -> JobRecord | None:
+        """Return the job that a person has submitted with this token, if there is one."""
+
+    def jobs(self, wanted: JobFilter = ALL, *, limit: int | None = None) -> list[JobRecord]:
+        """Return jobs, oldest first; with ``limit``, only the newest. Their ``spec`` is left out: it may be long, and ``get`` has it."""
+
+    def count(self, wanted: JobFilter = ALL) -> int:
+        """Return how many jobs there are."""
+
+    def kept(self, submitter: str) -> int:
+        """Return the bytes of the bundles of a person's jobs; one that two of them share counts twice."""
 
     def move(
         self,
@@ -77,15 +91,20 @@ class JobStore(Protocol):
             JobError: there is no such job, it has not ended, or it has its result.
         """
 
-    def note(self, job: str, reason: str) -> None:
-        """Record why a job waits, without moving it; not durable at once, and without an event.
+    def delete(self, job: str, *, now: float, who: str) -> JobRecord:
+        """Delete a job that has ended, with its log, and its bundle if no other job has the same one; return what it was.
+
+        It writes the event ``deleted``. The job's events stay, and no later job gets its id.
 
         Raises:
-            JobError: there is no such job.
+            JobError: there is no such job, or it has not ended.
         """
 
+    def deleted(self, job: str) -> bool:
+        """Tell whether a job was here and was deleted."""
+
     def restart(self, *, now: float) -> list[JobRecord]:
-        """Queue work in progress again when a server starts; return the queued jobs, oldest first.
+        """Queue work in progress again when a server starts; return the queued jobs with their ``spec``, oldest first.
 
         A server's crash is not the fault of its jobs: ``barren`` stays.
         """

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from atoll.core.errors import AtollError, CompositionError, DataError
+from atoll.core.errors import AtollError, CompositionError, DataError, TaskError
 from atoll.core.federation.federation import run_program
 from atoll.core.job import EDGE
 from atoll.core.requests.party import Roster
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from atoll.core.job import Job
     from atoll.runtime.jobs.spec import JobConfig
 
-__all__ = ["run_job"]
+__all__ = ["exit_error", "run_job"]
 
 
 @dataclass(frozen=True)
@@ -88,6 +88,7 @@ async def run_job(
     Raises:
         AtollError: the sites disagree, one of them failed or was lost, or the folder holds another job; the sites have
             received the error.
+        TaskError: the job's code would have ended the process.
     """
     place = JobFolder(folder, source)
     if job.source is not None:  # the same in every attempt, wherever the bundle is unpacked
@@ -106,6 +107,9 @@ async def run_job(
             present = {site: channels[site] for site in channels if site in gathered.present}
             run = _Run(job, place, present, gathered, resume, secret_seed, kept, homes)
             await _carry_out(run, listeners, report)
+    except (SystemExit, KeyboardInterrupt) as left:
+        await tell_all(channels, error_frame(error := exit_error(left)))
+        raise error from left
     except Exception as error:
         # Sites that still listen learn why; the others have ended.
         await tell_all(channels, error_frame(error))
@@ -114,6 +118,16 @@ async def run_job(
         for channel in channels.values():
             channel.close()
     return result_of(place)
+
+
+def exit_error(how: SystemExit | KeyboardInterrupt) -> TaskError:
+    """Return the error of code that would end its process: without one, the next attempts would do the same."""
+    what = f"called sys.exit({how.code!r})" if isinstance(how, SystemExit) else "raised KeyboardInterrupt"
+    return TaskError(
+        f"the program {what}",
+        where="the job's process",
+        remedy="return from the program, or raise an error: it must not end the process",
+    )
 
 
 async def _dismiss(channels: Mapping[str, Any]) -> None:

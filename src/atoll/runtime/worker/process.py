@@ -52,7 +52,7 @@ from atoll.runtime.jobs.spec import load_job
 from atoll.runtime.line import Channel, Line, Settings, local_line
 from atoll.runtime.transport import local_pipe
 
-from .at_server import run_job
+from .at_server import exit_error, run_job
 from .at_site import alive, serve_job
 from .leaving import leaving, trace_of
 from .letters import LetterKey
@@ -74,7 +74,12 @@ def main(argv: list[str]) -> int:
     """Carry out one order; return the exit code."""
     sock, order = socket.socket(fileno=int(argv[0])), read_message(Path(argv[1]))
     _log_to_stderr()
-    return run(_attend(sock, order), virtual=False)
+    try:
+        return run(_attend(sock, order), virtual=False)
+    except (SystemExit, KeyboardInterrupt) as left:  # of a task that the job's code has started, or an import
+        traceback.print_exception(left)
+        _tell(Path(order["error"]), _shortened(pack_error(exit_error(left))))
+        return 1
 
 
 def _log_to_stderr() -> None:
