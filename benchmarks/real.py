@@ -106,16 +106,19 @@ def table(rows: list[dict[str, Any]]) -> str:
         "Atoll `always`",
         *["pfl-research, processes"] * ("pfl" in PEERS),
     ]
-    head = f"| Work | {' | '.join(columns)} | ratio `auto` / `always` | wanted | first round `auto`, cold (at most) | how |"
-    lines = [head, f"|---|{'--:|' * len(columns)}--:|--:|--:|---|"]
+    head = f"| Work | {' | '.join(columns)} | ratio `auto` / `always` | wanted | first round `auto`, cold (at most) | first round `always`, cold | how |"
+    lines = [head, f"|---|{'--:|' * len(columns)}--:|--:|--:|--:|---|"]
     for one in rows:
         rates = [f"{a:,.1f} ({b:,.1f}–{c:,.1f})" for a, b, c in one["rates"].values()]
         ratio = f"{one['ratio']['auto']:.2f} / {one['ratio']['always']:.2f}"
         first = f"{one['first']['auto'][0]:.1f} s ({one['first_allowed']:.1f})"
+        always = f"{one['first']['always'][0]:.1f} s"
         how = f"{one['how'].get('auto')}; {one['how'].get('always')}" + (
             "" if one["same_loss"] else "; **losses differ**"
         )
-        lines.append(f"| {' | '.join([one['title'], *rates, ratio, format(one['wanted'], '.1f'), first, how])} |")
+        lines.append(
+            f"| {' | '.join([one['title'], *rates, ratio, format(one['wanted'], '.1f'), first, always, how])} |"
+        )
     return "\n".join(lines)
 
 

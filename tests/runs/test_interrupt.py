@@ -88,6 +88,17 @@ def test_one_ctrl_c_ends_a_script_after_the_round_and_the_run_goes_on_later(tmp_
         np.testing.assert_array_equal(resumed.params[name], value)
 
 
+@pytest.mark.parametrize(("wish", "shown"), [("True", True), ("None", True), ("False", False)])
+def test_a_terminal_shows_the_rounds_unless_progress_is_false(tmp_path, wish, shown):
+    script = tmp_path / "script.py"
+    text = textwrap.dedent(SCRIPT.format(rounds=3)).replace("folder=sys.argv[1]", f"progress={wish}")
+    script.write_text(text.replace('callbacks=[lambda row: print("round", row["round"], flush=True)],', ""))
+    code, screen = typed(script, ctrl_c_at=b"nothing says this")
+    assert code == 0
+    assert ("Training (FedAvg)" in screen) is shown
+    assert "ended: all 3 rounds are done after 3" in screen
+
+
 @pytest.mark.parametrize("engine", ["inline", "batched"])
 def test_without_a_folder_the_result_holds_the_rounds_so_far(engine, capsys):
     result = atoll.simulate(job(50, press), ISLANDS, engine=engine)

@@ -117,6 +117,19 @@ def test_runs_at_once_or_one_by_one_give_the_same_and_finished_runs_are_not_repe
     assert [row["finished"] for row in more.rows] == [3, 3]
 
 
+def test_the_data_of_a_seed_are_loaded_once_for_all_runs(tmp_path: Path) -> None:
+    calls = tmp_path / "calls"
+
+    def noted(seed: int) -> Any:
+        with calls.open("a") as file:
+            file.write(f"{seed} in {os.getpid()}\n")
+        return partition(seed)
+
+    over = {"algorithm.lr": [0.01, 0.1]}
+    atoll.sweep(job(rounds=1), noted, over=over, seeds=[4, 9], folder=tmp_path / "s", parallel=2, tell=silent)
+    assert calls.read_text().splitlines() == [f"{seed} in {os.getpid()}" for seed in (4, 9)]
+
+
 def test_a_run_that_fails_does_not_stop_the_others(tmp_path: Path) -> None:
     lines: list[str] = []
     bad = {"good": job(), "bad": Training(model=linear(63, 10), rounds=2)}
