@@ -33,13 +33,13 @@ class Ours:
         self.encrypt(np.zeros(form.size, np.uint64))  # tables and contexts are made once a key
 
     def encrypt(self, numbers: Any) -> Any:
-        return self.scheme.encrypt(self.public, numbers, self.form, Secret())
+        return self.scheme.encrypt(self.public, [numbers], [self.form], Secret())
 
     def add(self, sealed: Any) -> Any:
-        return self.scheme.add(self.public, sealed, self.form)
+        return self.scheme.add(self.public, sealed, [self.form])
 
     def decrypt(self, sealed: Any) -> Any:
-        return self.scheme.decrypt(self.private, sealed, self.form)
+        return self.scheme.decrypt(self.private, sealed, [self.form])[0]
 
 
 class NVFlare:

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .ckks import encrypt, encryption_key, make_keys, masked_squares, open_sum, require_library, require_public
+    from .encrypted import Encrypted
     from .masking import SecureAggregation
     from .words import FixedPoint, WordLayout
 else:
@@ -21,12 +22,14 @@ else:
                 "require_library",
                 "require_public",
             ),
+            "encrypted": ("Encrypted",),
             "masking": ("SecureAggregation",),
             "words": ("FixedPoint", "WordLayout"),
         },
     )
 
 __all__ = [
+    "Encrypted",
     "FixedPoint",
     "SecureAggregation",
     "WordLayout",

@@ -34,6 +34,13 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "unknown transport": ({"transport": "udp"}, "transport='udp'"),
     "kits outlive the authority": ({"validity": {"kits": 400, "ca": 300}}, "validity.kits=400 is longer than"),
     "number as text": ({"validity": {"kits": "400"}}, "validity.kits='400'"),
+    "one organisation as server and key holder": (
+        {
+            "servers": [{**SERVER, "org": "University"}],
+            "helpers": {"keys": {"role": "key holder", "org": "University"}},
+        },
+        r"helpers.keys.org='University' also runs the server 'server', and would see what a key holder keeps from it",
+    ),
     "line break in an organisation": (
         {"sites": [{"name": "n", "org": "a\nb"}]},
         r"sites\[0\].org='a\\nb' is not an org",

@@ -21,8 +21,32 @@ from atoll.secure.encrypted.paillier import PrivateKey, PublicKey, public_key
 pytest.importorskip("gmpy2")
 pytest.importorskip("tenseal")
 
+
+class One:
+    """A scheme for one array a ciphertext."""
+
+    def __init__(self, scheme):
+        self.scheme = scheme
+
+    def __getattr__(self, name):
+        return getattr(self.scheme, name)
+
+    def encrypt(self, public, numbers, form, secret):
+        return self.scheme.encrypt(public, [numbers], [form], secret)
+
+    def add(self, public, sealed, form):
+        return self.scheme.add(public, sealed, [form])
+
+    def decrypt(self, private, sealed, form):
+        return self.scheme.decrypt(private, sealed, [form])[0]
+
+    def check(self, form):
+        self.scheme.check([form])
+
+
 SMALL = {"key_bits": 256, "insecure": True}
-SCHEMES = [BFV(), BFV(plain_bits=56), CKKS(), Paillier(**SMALL), BatchCrypt(**SMALL)]
+SCHEMES = [One(each) for each in (BFV(), BFV(plain_bits=56), CKKS(), Paillier(**SMALL), BatchCrypt(**SMALL))]
+FIVE = dict(zip(("bfv", "wide", "ckks", "paillier", "batchcrypt"), SCHEMES, strict=True))
 NAMES = ["bfv", "bfv wide", "ckks", "paillier", "batchcrypt"]
 
 
@@ -73,9 +97,23 @@ def test_keys_and_ciphertexts_travel_as_messages(scheme, keys):
 
 def test_several_blocks_of_slots_are_one_ciphertext(keys):
     form, rng = Digits(10_000, 13, 200), np.random.default_rng(0)
-    numbers, (public, private) = drawn(rng, form, 3), keys[BFV()]
-    sealed = [BFV().encrypt(public, row, form, Secret()) for row in numbers]
-    assert np.array_equal(BFV().decrypt(private, BFV().add(public, sealed, form), form), numbers.sum(axis=0))
+    scheme = FIVE["bfv"]
+    numbers, (public, private) = drawn(rng, form, 3), keys[scheme]
+    sealed = [scheme.encrypt(public, row, form, Secret()) for row in numbers]
+    assert np.array_equal(scheme.decrypt(private, scheme.add(public, sealed, form), form), numbers.sum(axis=0))
+
+
+@pytest.mark.parametrize("scheme", SCHEMES, ids=NAMES)
+def test_one_ciphertext_holds_arrays_of_several_forms(scheme, keys):
+    form, (public, private) = (
+        [Digits(5, 50, 9), Digits(300, 7, 9), Digits(1, 60, 9)][: 2 + (scheme.name != "batchcrypt")],
+        keys[scheme],
+    )
+    rows = [[drawn(np.random.default_rng(i), each, 1)[0] for each in form] for i in range(3)]
+    sealed = [scheme.scheme.encrypt(public, row, form, Secret()) for row in rows]
+    found = scheme.scheme.decrypt(private, scheme.scheme.add(public, sealed, form), form)
+    for got, of in zip(found, zip(*rows, strict=True), strict=True):
+        assert np.array_equal(got, np.sum(of, axis=0, dtype=np.uint64))
 
 
 # ---------------------------------------------------------------------- packing
@@ -116,7 +154,7 @@ def test_batchcrypt_fields_are_wider_by_the_guard_bits_and_one(keys):
 
 
 def test_batchcrypt_refuses_a_sum_that_overflowed(keys):
-    scheme, form = BatchCrypt(**SMALL), Digits(3, 8, 4)
+    scheme, form = FIVE["batchcrypt"], Digits(3, 8, 4)
     public, private = keys[scheme]
     sealed = scheme.encrypt(public, np.array([255, 0, 128], dtype=np.uint64), form, Secret())
     with pytest.raises(DataError, match="of 9 parties"):
@@ -166,9 +204,9 @@ def test_the_table_of_powers_gives_the_power():
 
 
 def test_a_key_of_2048_bits_has_2048_bits():
-    scheme = Paillier()
+    scheme = One(Paillier())
     public, private = scheme.make_keys(Secret())
-    key, form = public_key(public["n"], public["h"]), Digits(100, 16, 8)
+    key, form = public_key(bytes(public["n"]), bytes(public["h"])), Digits(100, 16, 8)
     assert key.bits == 2048
     assert key.bytes == 512
     sealed = scheme.encrypt(public, np.arange(100, dtype=np.uint64), form, Secret())
@@ -189,7 +227,7 @@ def test_ciphertexts_of_equal_numbers_differ_and_those_of_a_seeded_secret_repeat
     assert np.array_equal(*seeded)
 
 
-@pytest.mark.parametrize("scheme", [BFV(), CKKS()], ids=["bfv", "ckks"])
+@pytest.mark.parametrize("scheme", [FIVE["bfv"], FIVE["ckks"]], ids=["bfv", "ckks"])
 def test_blocks_of_one_seeded_ciphertext_have_other_randomness(scheme, keys):
     """A SEAL context with a seed gives each ciphertext the same numbers, and the difference of two blocks would be that of their plaintexts."""
     from atoll.secure.encrypted.seal import split
@@ -231,8 +269,9 @@ def test_what_is_no_ciphertext_is_refused(scheme, keys):
         scheme.add(public, [], form)
 
 
-@pytest.mark.parametrize("scheme", SCHEMES, ids=NAMES)
+@pytest.mark.parametrize("scheme", SCHEMES[3:], ids=NAMES[3:])
 def test_an_altered_ciphertext_is_refused_or_gives_other_numbers(scheme, keys):
+    """In BFV and CKKS the low bits of a ciphertext are noise, and altering them alters nothing."""
     form, (public, private) = Digits(4, 8, 3), keys[scheme]
     sealed = scheme.encrypt(public, np.arange(4, dtype=np.uint64), form, Secret()).copy()
     sealed[len(sealed) // 2] ^= 1
@@ -271,13 +310,13 @@ def test_forms_and_schemes_refuse_what_cannot_work(keys):
     with pytest.raises(ConfigError, match="20 to 56"):
         BFV(plain_bits=57)
     with pytest.raises(ConfigError, match="the noise allows"):
-        BFV(plain_bits=56).check(Digits(1, 8, 50_000))
+        BFV(plain_bits=56).check([Digits(1, 8, 50_000)])
     with pytest.raises(ConfigError, match="scale_bits"):
-        CKKS().check(Digits(1, 8, 10_000))
+        CKKS().check([Digits(1, 8, 10_000)])
     with pytest.raises(ConfigError, match="before the point"):
         CKKS(scale_bits=55)
     with pytest.raises(ConfigError, match="fewer bits a number"):
-        BatchCrypt(**SMALL).check(Digits(1, 58, 64))
+        BatchCrypt(**SMALL).check([Digits(1, 58, 64)])
     with pytest.raises(ConfigError, match="longer key"):
         pack(np.zeros(1, np.uint64), 256, 256)
 

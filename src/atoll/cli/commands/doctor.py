@@ -27,7 +27,7 @@ _EXTRAS = {
     "tensorboard": ("tensorboardX",),
     "mlflow": ("mlflow",),
     "he": ("tenseal",),
-    "secure": ("cryptography", "tenseal"),
+    "secure": ("cryptography", "tenseal", "gmpy2"),
     "ray": ("ray",),
     "net": ("cryptography",),
     "grpc": ("grpc", "cryptography"),

@@ -83,6 +83,10 @@ Port = Annotated[int, Field(ge=1, le=65535)]
 Days = Annotated[int, Field(ge=1, le=36500)]
 
 
+_KEEPERS = frozenset({"key-holder", "dealer", "second-server", "enclave"})
+"""Roles of helpers that must not be the server's: together with it they see single replies."""
+
+
 class ServerConfig(Section):
     """A server.
 
@@ -197,9 +201,23 @@ class ProjectConfig(Section):
         if self.validity.kits > self.validity.ca:
             text = f"={self.validity.kits} is longer than the authority's own {self.validity.ca} days"
             problems.append(Problem(("validity", "kits"), text, "lower it, or raise validity.ca"))
+        problems += self._apart()
         if problems:
             raise PydanticCustomError("part", "project", {"problems": problems})
         return self
+
+    def _apart(self) -> list[Problem]:
+        """Refuse an organisation that would open what its own server must not see."""
+        servers = {server.org: server.name for server in self.servers}
+        return [
+            Problem(
+                ("helpers", name, "org"),
+                f"={org!r} also runs the server {servers[org]!r}, and would see what a {found.role} keeps from it",
+                "let another organisation play it",
+            )
+            for name, found in self.helpers.items()
+            if (org := found.org or name) in servers and found.role.replace(" ", "-") in _KEEPERS
+        ]
 
     def _located(self) -> Iterator[tuple[Loc, Any]]:
         for section in ("servers", "sites", "admins"):

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from .ckks import CKKS
     from .digits import Digits
     from .paillier import Paillier
+    from .reducer import Encrypted
     from .scheme import Scheme, scheme_named
     from .threshold import ThresholdPaillier
 else:
@@ -21,9 +22,20 @@ else:
             "ckks": ("CKKS",),
             "digits": ("Digits",),
             "paillier": ("Paillier",),
+            "reducer": ("Encrypted",),
             "scheme": ("Scheme", "scheme_named"),
             "threshold": ("ThresholdPaillier",),
         },
     )
 
-__all__ = ["BFV", "CKKS", "BatchCrypt", "Digits", "Paillier", "Scheme", "ThresholdPaillier", "scheme_named"]
+__all__ = [
+    "BFV",
+    "CKKS",
+    "BatchCrypt",
+    "Digits",
+    "Encrypted",
+    "Paillier",
+    "Scheme",
+    "ThresholdPaillier",
+    "scheme_named",
+]

@@ -29,6 +29,10 @@ class BatchCrypt(Paillier):
 
     name: ClassVar[str] = "batchcrypt"
 
+    def most(self, parties: int) -> int:
+        """Return how many bits a number may have: a field has at most 64, with the padding and the second sign bit."""
+        return 63 - 2 * (parties - 1).bit_length()
+
     def layout(self, form: Digits) -> tuple[int, int]:
         """Return one field more than numbers, and the bits of a field with its padding."""
         width = _signed(form) + form.guard

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -11,8 +10,8 @@ import numpy as np
 
 from atoll.core.errors import ConfigError, DataError
 
-from .digits import Digits, from_slots, slot_count, to_slots
-from .scheme import Scheme
+from .digits import Form, Numbers, checked, from_slots, parties_of, slot_count, to_slots
+from .scheme import Adder, Scheme
 from .seal import context, context_for, join, load, save, seal, split
 
 if TYPE_CHECKING:
@@ -61,11 +60,12 @@ class RingScheme(Scheme):
         marks = {"scheme": self.name, "modulus": list(map(str, self.modulus))}
         return {**marks, "public": save(key)}, {**marks, "private": save(generator.secret_key())}
 
-    def encrypt(self, public: Tree, numbers: NDArray[np.uint64], form: Digits, secret: Secret) -> NDArray[np.uint8]:
-        """Return the ciphertext: one of SEAL's for each block of slots."""
+    def encrypt(self, public: Tree, numbers: Numbers, form: Form, secret: Secret) -> NDArray[np.uint8]:
+        """Return the ciphertext: one of SEAL's for each block of slots. The arrays share blocks."""
         self.check(form)
         s, key = seal(), _public(self, self._raw(public, "public"))
-        slots = to_slots(form.check(numbers), form, self.capacity)
+        rows = zip(checked(numbers, form), form, strict=True)
+        slots = np.concatenate([to_slots(row, each, self.capacity) for row, each in rows])
         pieces = []
         for start in range(0, len(slots), self.slots):
             made = context_for(self.kind, *self.modulus, secret)
@@ -77,23 +77,12 @@ class RingScheme(Scheme):
             pieces.append(save(sealed))
         return join(pieces)
 
-    def add(self, public: Tree, sealed: Iterable[NDArray[np.uint8]], form: Digits) -> NDArray[np.uint8]:
-        """Return the ciphertext of the sum, one addition modulo q a coefficient."""
+    def adder(self, public: Tree, form: Form) -> Adder:
+        """Return a sum: one addition modulo q a coefficient."""
         self._raw(public, "public")
-        evaluator = seal().Evaluator(context(self.kind, *self.modulus))
-        total: list[Any] = []
-        count = 0
-        for each in sealed:
-            found = self._load(each, form)
-            if total:
-                for left, right in zip(total, found, strict=True):
-                    evaluator.add_inplace(left, right)
-            total, count = total or found, count + 1
-        if not count:
-            raise DataError("no ciphertext", where=self.name, remedy="add up at least one")
-        return join([save(each) for each in total])
+        return _RingSum(self, form)
 
-    def decrypt(self, private: Tree, sealed: NDArray[np.uint8], form: Digits) -> NDArray[np.uint64]:
+    def decrypt(self, private: Tree, sealed: NDArray[np.uint8], form: Form) -> list[NDArray[np.uint64]]:
         """Return the sums."""
         s, made = seal(), context(self.kind, *self.modulus)
         raw = self._raw(private, "private")
@@ -102,11 +91,12 @@ class RingScheme(Scheme):
         except (RuntimeError, ValueError) as error:
             raise DataError("a private key that SEAL cannot read", where=self.name, remedy="make a new pair") from error
         encoder, plain, rows = _encoder(made, self.kind), s.Plaintext(), []
-        for each in self._load(sealed, form):
+        for each in self.load(sealed, form):
             decryptor.decrypt(each, plain)
             rows.append(self._decode(encoder, plain))
         slots = np.concatenate(rows) if rows else np.zeros(0, dtype=np.uint64)
-        return from_slots(slots, form, self.capacity)
+        starts = np.cumsum([0, *(slot_count(each, self.capacity) for each in form)]).tolist()
+        return [from_slots(slots[at:], each, self.capacity) for at, each in zip(starts, form, strict=False)]
 
     def _raw(self, key: Tree, part: str) -> bytes:
         found = self.own(key, "modulus", part)
@@ -118,14 +108,20 @@ class RingScheme(Scheme):
             )
         return bytes(found[part])
 
-    def _load(self, sealed: NDArray[np.uint8], form: Digits) -> list[Any]:
+    def load(self, sealed: NDArray[np.uint8], form: Form) -> list[Any]:
+        """Return SEAL's ciphertexts.
+
+        Raises:
+            DataError: they are not sums of fresh ones under these parameters, as many as the form needs.
+        """
         s, made = seal(), context(self.kind, *self.modulus)
         try:
             found = [load(s.Ciphertext(made), made, piece) for piece in split(sealed)]
         except (RuntimeError, ValueError, IndexError) as error:
             raise self.malformed(f"not one of SEAL under these parameters ({error})") from error
-        if len(found) != -(-slot_count(form, self.capacity) // self.slots):
-            raise self.malformed(f"{len(found)} blocks, for {form.size} numbers of {form.width} bits")
+        count = sum(slot_count(each, self.capacity) for each in form)
+        if len(found) != -(-count // self.slots):
+            raise self.malformed(f"{len(found)} blocks, for {count} slots")
         fresh = made.first_parms_id()
         if any(each.size() != 2 or each.parms_id() != fresh or not self._fits(each) for each in found):
             raise self.malformed("not a sum of fresh ones")
@@ -139,6 +135,26 @@ class RingScheme(Scheme):
 
     def _decode(self, encoder: Any, plain: Any) -> NDArray[np.uint64]:
         raise NotImplementedError
+
+
+class _RingSum:
+    """A sum of ciphertexts of a ring."""
+
+    def __init__(self, scheme: RingScheme, form: Form) -> None:
+        self._scheme, self._form = scheme, form
+        self._evaluator = seal().Evaluator(context(scheme.kind, *scheme.modulus))
+        self._total: list[Any] = []
+
+    def add(self, sealed: NDArray[np.uint8]) -> None:
+        found = self._scheme.load(sealed, self._form)
+        for left, right in zip(self._total, found, strict=False):
+            self._evaluator.add_inplace(left, right)
+        self._total = self._total or found
+
+    def sealed(self) -> NDArray[np.uint8]:
+        if not self._total:
+            raise self._scheme.nothing()
+        return join([save(each) for each in self._total])
 
 
 @dataclass(frozen=True)
@@ -179,14 +195,14 @@ class BFV(RingScheme):
         """As many as the ring has coefficients."""
         return 4096
 
-    def check(self, form: Digits) -> None:
+    def check(self, form: Form) -> None:
         """Refuse more parties than the noise allows: ``sqrt(n) 10 sigma < q / 2t``."""
-        slot_count(form, self.capacity)
         q = sum(self.modulus[1][:-1])
         most = int((2.0 ** (q - 1 - self.plain_bits - 1) / _NOISE) ** 2)
-        if form.parties > most:
+        parties = parties_of(form, self.capacity)
+        if parties > most:
             raise ConfigError(
-                f"{form.parties} parties with plain_bits={self.plain_bits}",
+                f"{parties} parties with plain_bits={self.plain_bits}",
                 where="BFV",
                 remedy=f"the noise allows {most} parties; use fewer plain_bits",
             )

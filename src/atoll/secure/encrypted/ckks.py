@@ -11,7 +11,7 @@ import numpy as np
 from atoll.core.errors import ConfigError
 
 from .bfv import RingScheme
-from .digits import Digits, slot_count
+from .digits import Form, parties_of
 from .seal import seal
 
 if TYPE_CHECKING:
@@ -71,12 +71,12 @@ class CKKS(RingScheme):
         """Return the standard deviation of the error of a sum before rounding."""
         return sqrt(parties * self.ring * (2 * self.ring / 3 + 1) / 24) / 2.0**self.scale_bits
 
-    def check(self, form: Digits) -> None:
+    def check(self, form: Form) -> None:
         """Refuse more parties than rounding can bear."""
-        slot_count(form, self.capacity)
-        if 10 * self.error(form.parties) >= 0.5:
+        parties = parties_of(form, self.capacity)
+        if 10 * self.error(parties) >= 0.5:
             raise ConfigError(
-                f"{form.parties} parties with scale_bits={self.scale_bits}",
+                f"{parties} parties with scale_bits={self.scale_bits}",
                 where="CKKS",
                 remedy=f"use at most {int((0.05 / self.error(1)) ** 2)} parties, or more scale_bits",
             )

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from atoll.core.errors import ConfigError, DataError
 
-__all__ = ["Digits", "from_slots", "slot_count", "to_slots"]
+__all__ = ["Digits", "Form", "Numbers", "checked", "from_slots", "parties_of", "slot_count", "to_slots"]
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,21 @@ class Digits:
         return found
 
 
+Form: TypeAlias = Sequence[Digits]
+"""The arrays of one ciphertext."""
+Numbers: TypeAlias = Sequence[NDArray[np.uint64]]
+"""Arrays, one for each of a form."""
+
+
+def checked(numbers: Numbers, form: Form) -> list[NDArray[np.uint64]]:
+    """Return arrays, after checking that each has its form.
+
+    Raises:
+        DataError: one has not.
+    """
+    return [each.check(row) for each, row in zip(form, numbers, strict=True)]
+
+
 def to_slots(numbers: NDArray[np.uint64], form: Digits, capacity: int) -> NDArray[np.uint64]:
     """Return the slots of a plaintext, each below ``2^capacity`` also after adding up.
 
@@ -100,6 +117,13 @@ def slot_count(form: Digits, capacity: int) -> int:
     if form.width <= capacity:
         return -(-form.size // (capacity // form.width))
     return form.size * -(-form.bits // _limb(form, capacity))
+
+
+def parties_of(form: Form, capacity: int) -> int:
+    """Return how many parties add up at most, after checking that their numbers fit slots."""
+    for each in form:
+        slot_count(each, capacity)
+    return max((each.parties for each in form), default=0)
 
 
 def _limb(form: Digits, capacity: int) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -13,8 +12,8 @@ from atoll.core.errors import ConfigError, DataError
 from atoll.core.extras import need
 
 from .bigints import pack, per_plaintext, unpack
-from .digits import Digits
-from .scheme import Scheme
+from .digits import Digits, Form, Numbers, checked
+from .scheme import Adder, Scheme
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from atoll.core.algebra.tree import Tree
     from atoll.core.requests.island import Secret
 
-__all__ = ["Paillier", "PrivateKey", "PublicKey", "gmp", "public_key"]
+__all__ = ["Paillier", "PrivateKey", "PublicKey", "gmp", "public_key", "to_bytes", "to_number"]
 
 _WINDOW = 8
 """Bits of an exponent that one multiplication handles; a table of ``2^8`` powers for each."""
@@ -146,10 +145,11 @@ class Paillier(Scheme):
         n = p * q
         y = secret.integer(int(n) - 1) + 1
         h = gmp().powmod(-(y * y) % n, n, n * n)
-        public = {"scheme": self.name, "n": _bytes(n), "h": _bytes(h)}
-        return public, {"scheme": self.name, "p": _bytes(p), "q": _bytes(q)}
+        size = self.key_bits // 8
+        public = {"scheme": self.name, "n": to_bytes(n, size), "h": to_bytes(h, 2 * size)}
+        return public, {"scheme": self.name, "p": to_bytes(p, size // 2), "q": to_bytes(q, size // 2)}
 
-    def check(self, form: Digits) -> None:
+    def check(self, form: Form) -> None:
         """Refuse numbers of which not one fits a plaintext."""
         self.blocks(form)
 
@@ -167,41 +167,40 @@ class Paillier(Scheme):
         del form
         return fields
 
-    def blocks(self, form: Digits) -> int:
-        """Return how many ciphertexts the numbers take."""
-        size, width = self.layout(form)
-        return -(-size // per_plaintext(width, self.key_bits))
+    def blocks(self, form: Form) -> int:
+        """Return how many ciphertexts the numbers take. Arrays share none."""
+        layouts = (self.layout(each) for each in form)
+        return sum(-(-size // per_plaintext(width, self.key_bits)) for size, width in layouts)
 
-    def opened(self, plain: list[Any], form: Digits) -> NDArray[np.uint64]:
+    def opened(self, plain: list[Any], form: Form) -> list[NDArray[np.uint64]]:
         """Return the sums from decrypted plaintexts."""
-        size, width = self.layout(form)
-        return self.decoded(unpack(plain, size, width, self.key_bits), form)
+        found, at = [], 0
+        for each in form:
+            (size, width), end = self.layout(each), at + self.blocks([each])
+            found.append(self.decoded(unpack(plain[at:end], size, width, self.key_bits), each))
+            at = end
+        return found
 
-    def encrypt(self, public: Tree, numbers: NDArray[np.uint64], form: Digits, secret: Secret) -> NDArray[np.uint8]:
+    def encrypt(self, public: Tree, numbers: Numbers, form: Form, secret: Secret) -> NDArray[np.uint8]:
         """Return the ciphertexts, one behind the other."""
-        key = self._public(public)
-        plain = pack(self.coded(form.check(numbers), form), self.layout(form)[1], self.key_bits)
+        key, plain = self._public(public), []
+        for row, each in zip(checked(numbers, form), form, strict=True):
+            plain += pack(self.coded(row, each), self.layout(each)[1], self.key_bits)
         sealed = b"".join(key.encrypt(m, secret).to_bytes(key.bytes, "little") for m in plain)
         return np.frombuffer(sealed, dtype=np.uint8)
 
-    def add(self, public: Tree, sealed: Iterable[NDArray[np.uint8]], form: Digits) -> NDArray[np.uint8]:
-        """Return the product modulo ``n^2`` of each ciphertext's column."""
-        key, total = self._public(public), None
-        for each in sealed:
-            found = self.numbers(key, each, form)
-            total = found if total is None else [a * b % key.square for a, b in zip(total, found, strict=True)]
-        if total is None:
-            raise DataError("no ciphertext", where=self.name, remedy="add up at least one")
-        return np.frombuffer(b"".join(c.to_bytes(key.bytes, "little") for c in total), dtype=np.uint8)
+    def adder(self, public: Tree, form: Form) -> Adder:
+        """Return a sum: a product modulo ``n^2`` for each ciphertext."""
+        return _Product(self, self._public(public), form)
 
-    def decrypt(self, private: Tree, sealed: NDArray[np.uint8], form: Digits) -> NDArray[np.uint64]:
+    def decrypt(self, private: Tree, sealed: NDArray[np.uint8], form: Form) -> list[NDArray[np.uint64]]:
         """Return the sums, by both primes."""
         found = self.own(private, "p", "q")
-        key = PrivateKey(_number(found["p"]), _number(found["q"]))
+        key = PrivateKey(to_number(found["p"]), to_number(found["q"]))
         public = PublicKey(key.n, 1)
         return self.opened([key.decrypt(c) for c in self.numbers(public, sealed, form)], form)
 
-    def numbers(self, key: PublicKey, sealed: NDArray[np.uint8], form: Digits) -> list[Any]:
+    def numbers(self, key: PublicKey, sealed: NDArray[np.uint8], form: Form) -> list[Any]:
         """Return ciphertexts as numbers, after checking that there are as many as the form says, each invertible modulo ``n^2``.
 
         Raises:
@@ -209,7 +208,7 @@ class Paillier(Scheme):
         """
         raw, step = np.ascontiguousarray(sealed, dtype=np.uint8).tobytes(), key.bytes
         if len(raw) != self.blocks(form) * step:
-            raise self.malformed(f"{len(raw)} bytes, for {form.size} numbers of {form.width} bits")
+            raise self.malformed(f"{len(raw)} bytes, expected {self.blocks(form) * step}")
         mpz = gmp().mpz
         found = [mpz(int.from_bytes(raw[at : at + step], "little")) for at in range(0, len(raw), step)]
         # One gcd for all: a product is invertible if and only if each factor is.
@@ -228,10 +227,29 @@ class Paillier(Scheme):
         return made
 
 
+class _Product:
+    """A sum of ciphertexts."""
+
+    def __init__(self, scheme: Paillier, key: PublicKey, form: Form) -> None:
+        self._scheme, self._key, self._form = scheme, key, form
+        self._total: list[Any] = []
+
+    def add(self, sealed: NDArray[np.uint8]) -> None:
+        found = self._scheme.numbers(self._key, sealed, self._form)
+        pairs = zip(self._total, found, strict=False)
+        self._total = [a * b % self._key.square for a, b in pairs] if self._total else found
+
+    def sealed(self) -> NDArray[np.uint8]:
+        if not self._total:
+            raise self._scheme.nothing()
+        raw = b"".join(c.to_bytes(self._key.bytes, "little") for c in self._total)
+        return np.frombuffer(raw, dtype=np.uint8)
+
+
 @lru_cache(maxsize=4)
 def public_key(n: bytes, h: bytes) -> PublicKey:
     """Return a key from its bytes. The last ones stay, since their powers take time and ``bits^2 / 256`` bytes and more."""
-    return PublicKey(_number(n), _number(h))
+    return PublicKey(to_number(n), to_number(h))
 
 
 def _prime(bits: int, secret: Secret) -> Any:
@@ -242,9 +260,11 @@ def _prime(bits: int, secret: Secret) -> Any:
             return found
 
 
-def _bytes(number: Any) -> bytes:
-    return int(number).to_bytes(-(-int(number).bit_length() // 8), "little")
+def to_bytes(number: Any, size: int) -> NDArray[np.uint8]:
+    """Return a whole number as so many bytes, lowest first. Sizes do not depend on numbers, nor messages on chance."""
+    return np.frombuffer(int(number).to_bytes(size, "little"), dtype=np.uint8)
 
 
-def _number(raw: Any) -> int:
+def to_number(raw: Any) -> int:
+    """The inverse of `to_bytes`."""
     return int.from_bytes(bytes(raw), "little")

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 __all__ = ["context", "context_for", "join", "load", "save", "seal", "split"]
 
 
+_STEP = 1024
+
+
 def seal() -> Any:
     """Return the library.
 
@@ -61,13 +64,18 @@ def _context(kind: str, ring: int, primes: tuple[int, ...], plain: int, seed: li
 
 
 def save(thing: Any) -> bytes:
-    """Return an object of the library as bytes. It writes to paths only, so this is a file in memory where the system has those."""
+    """Return an object of the library as bytes. It writes to paths only, so this is a file in memory where the system has those.
+
+    SEAL compresses, so that the length of random numbers varies by a few bytes. Zeros fill it up to a multiple of 1024, and the size of a message does not depend on
+    chance.
+    """
 
     def emptied(path: str, file: Any) -> bytes:
         thing.save(path)
         return bytes(file.read())
 
-    return bytes(_through_file(emptied))
+    raw = bytes(_through_file(emptied))
+    return raw.ljust(-(-(len(raw) + 16) // _STEP) * _STEP, b"\0")
 
 
 def load(thing: Any, of: Any, raw: bytes) -> Any:

@@ -23,8 +23,8 @@ import numpy as np
 
 from atoll.core.errors import ConfigError, QuorumError
 
-from .digits import Digits
-from .paillier import Paillier, PublicKey, gmp
+from .digits import Form
+from .paillier import Paillier, PublicKey, gmp, to_bytes, to_number
 from .primes import safe_prime
 
 if TYPE_CHECKING:
@@ -77,45 +77,47 @@ class ThresholdPaillier(Paillier):
         r, y = secret.integer(int(n) - 1) + 1, secret.integer(int(n) - 1) + 1
         v = gmp().powmod(r, 2, n * n)
         known = [gmp().powmod(v, factorial(parties) * share, n * n) for share in shares]
+        size = self.key_bits // 8
         public = {
             "scheme": self.name,
-            "n": _raw(n),
-            "h": _raw(gmp().powmod(-(y * y) % n, n, n * n)),
+            "n": to_bytes(n, size),
+            "h": to_bytes(gmp().powmod(-(y * y) % n, n, n * n), 2 * size),
             "threshold": threshold,
-            "v": _raw(v),
-            "shares": [_raw(each) for each in known],
+            "v": to_bytes(v, 2 * size),
+            "shares": [to_bytes(each, 2 * size) for each in known],
         }
         return public, [
-            {"scheme": self.name, "index": i, "parties": parties, "share": _raw(share)}
+            {"scheme": self.name, "index": i, "parties": parties, "share": to_bytes(share, 2 * size)}
             for i, share in enumerate(shares, 1)
         ]
 
-    def answer(self, public: Tree, share: Tree, sealed: NDArray[np.uint8], form: Digits, secret: Secret) -> Tree:
+    def answer(self, public: Tree, share: Tree, sealed: NDArray[np.uint8], form: Form, secret: Secret) -> Tree:
         """At a party: return its part of the decryption, with a proof that it is right."""
         key, own = self._public(public), self.own(share, "index", "parties", "share")
-        cs, power, g = self.numbers(key, sealed, form), factorial(own["parties"]) * _int(own["share"]), gmp()
+        cs, power, g = self.numbers(key, sealed, form), factorial(own["parties"]) * to_number(own["share"]), gmp()
         parts = [g.powmod(c, 2 * power, key.square) for c in cs]
         base = _product(cs, _mixers(key, cs, parts), key)
-        v = _int(public["v"])
+        v = to_number(public["v"])
         # The nonce hides the exponent statistically: 128 bits more than challenge and exponent.
-        nonce = secret.integer(1 << (2 * key.bits + _CHALLENGE + 128 + factorial(own["parties"]).bit_length()))
+        room = 2 * key.bits + _CHALLENGE + 128 + factorial(own["parties"]).bit_length()
+        nonce = secret.integer(1 << room)
         first, second = g.powmod(base, 2 * nonce, key.square), g.powmod(v, nonce, key.square)
         challenge = _challenge(key, own["index"], cs, parts, first, second)
         return {
             "index": own["index"],
-            "parts": [_raw(part) for part in parts],
-            "challenge": _raw(challenge),
-            "response": _raw(nonce + challenge * power),
+            "parts": [to_bytes(part, key.bytes) for part in parts],
+            "challenge": to_bytes(challenge, _CHALLENGE // 8),
+            "response": to_bytes(nonce + challenge * power, room // 8 + 1),
         }
 
-    def right(self, public: Tree, sealed: NDArray[np.uint8], form: Digits, answer: Tree) -> bool:
+    def right(self, public: Tree, sealed: NDArray[np.uint8], form: Form, answer: Tree) -> bool:
         """Return whether a party's answer follows from its share."""
         key, g = self._public(public), gmp()
         cs = self.numbers(key, sealed, form)
         try:
-            index, known = int(answer["index"]), _int(public["shares"][int(answer["index"]) - 1])
-            parts = [g.mpz(_int(part)) for part in answer["parts"]]
-            challenge, response = _int(answer["challenge"]), _int(answer["response"])
+            index, known = int(answer["index"]), to_number(public["shares"][int(answer["index"]) - 1])
+            parts = [g.mpz(to_number(part)) for part in answer["parts"]]
+            challenge, response = to_number(answer["challenge"]), to_number(answer["response"])
         except (KeyError, IndexError, TypeError, ValueError):
             return False
         if index < 1 or len(parts) != len(cs) or any(not 0 < part < key.square for part in parts):
@@ -125,15 +127,17 @@ class ThresholdPaillier(Paillier):
         try:
             first = g.powmod(base, 2 * response, key.square) * g.powmod(claimed, -challenge, key.square) % key.square
             second = (
-                g.powmod(_int(public["v"]), response, key.square) * g.powmod(known, -challenge, key.square) % key.square
+                g.powmod(to_number(public["v"]), response, key.square)
+                * g.powmod(known, -challenge, key.square)
+                % key.square
             )
         except ZeroDivisionError:
             return False
         return bool(challenge == _challenge(key, index, cs, parts, first, second))
 
     def combine(
-        self, public: Tree, sealed: NDArray[np.uint8], form: Digits, answers: Mapping[str, Tree]
-    ) -> tuple[NDArray[np.uint64], list[str]]:
+        self, public: Tree, sealed: NDArray[np.uint8], form: Form, answers: Mapping[str, Tree]
+    ) -> tuple[list[NDArray[np.uint64]], list[str]]:
         """Return the sums from the answers, party -> answer, and the parties whose answers are wrong.
 
         Raises:
@@ -162,7 +166,7 @@ class ThresholdPaillier(Paillier):
         for at in range(self.blocks(form)):
             joined = g.mpz(1)
             for i, answer in right.items():
-                part = g.mpz(_int(answer["parts"][at]))
+                part = g.mpz(to_number(answer["parts"][at]))
                 joined = joined * g.powmod(part, 2 * _lagrange(i, right.keys(), delta), key.square) % key.square
             plain.append((joined - 1) // key.n * undo % key.n)
         return self.opened(plain, form), wrong
@@ -198,16 +202,7 @@ def _challenge(key: PublicKey, index: int, cs: list[Any], parts: list[Any], firs
 
 
 def _digest(key: PublicKey, numbers: list[Any]) -> bytes:
-    made = hashlib.blake2b(_raw(key.n).tobytes())
+    made = hashlib.blake2b(to_bytes(key.n, key.bytes).tobytes())
     for number in numbers:
         made.update(int(number).to_bytes(key.bytes, "little"))
     return made.digest()
-
-
-def _raw(number: Any) -> NDArray[np.uint8]:
-    size = max(1, -(-int(number).bit_length() // 8))
-    return np.frombuffer(int(number).to_bytes(size, "little"), dtype=np.uint8)
-
-
-def _int(raw: Any) -> int:
-    return int.from_bytes(bytes(raw), "little")

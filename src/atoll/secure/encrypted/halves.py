@@ -1,0 +1,220 @@
+"""The parties' halves of an encrypted sum, as tasks.
+
+===============  ============================================================  ============================================
+superstep        the party                                                     the server gets
+===============  ============================================================  ============================================
+make_keys        *key holder*: makes a pair of keys, and tells the parties in  the public key
+                 sealed letters its hash and the weights of the tags
+deal_keys        *dealer*: the same with shares of the private key             the public key
+encrypt_totals   *party*: runs the task, encodes its totals as words,          the ciphertext, and the form of the totals
+                 encrypts them under the key whose hash it was told, and
+                 tells who decrypts its pads, or the hash of its ciphertext
+open_sum         *key holder*: decrypts the sum, checks its tags               the sums
+answer_sum       *party*: its part of the decryption                           the part, with a proof
+===============  ============================================================  ============================================
+
+**Once.** A sum is opened in a request that is named after its set of parties, and what opening needs, pads or a share of the key, comes as letters that open in one
+request only, durably (`atoll.core.sealing.receipts`). So nobody opens the sums of two sets, whose difference would be a party's numbers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from atoll.core.errors import DataError, LetterError, PolicyError
+from atoll.core.requests.task import task
+
+from ..words import form_of
+from .agreement import EncryptedAgreement, key_hash, label_of
+from .lanes import numbers_of
+from .paillier import Paillier
+from .tags import pads, right, tags
+from .threshold import ThresholdPaillier
+
+if TYPE_CHECKING:
+    from atoll.core.algebra.tree import Tree
+    from atoll.core.requests.island import Island
+
+__all__ = ["answer_sum", "deal_keys", "encrypt_totals", "make_keys", "open_sum"]
+
+
+@task
+def make_keys(island: Island, message: Tree) -> Tree:
+    """At the key holder: make keys for one sum, and return the public one."""
+    agreed = _agreed(island, message)
+    if island.name in agreed.names:
+        raise PolicyError(
+            f"{island.name} would hold the key of a sum that it is in",
+            where="encrypted sum",
+            remedy="name another holder",
+        )
+    public, private = agreed.scheme.make_keys(island.secret)
+    seed = island.secret.bytes(32)
+    for name in agreed.names:
+        island.post(name, {"key": key_hash(public), "weights": seed})
+    island.state = {"agreed": message, "private": private, "weights": seed}
+    return public
+
+
+@task
+def deal_keys(island: Island, message: Tree) -> Tree:
+    """At the dealer: make a key whose private part only a threshold of the parties has together, and return the public one."""
+    agreed = _agreed(island, message)
+    scheme = threshold_of(agreed.scheme)
+    public, shares = scheme.deal(len(agreed.names), agreed.threshold, island.secret)
+    for name, share in zip(agreed.names, shares, strict=True):
+        island.post(name, {"key": key_hash(public), "share": island.seal(name, share)})
+    return public
+
+
+def threshold_of(scheme: Any) -> ThresholdPaillier:
+    """Return the threshold scheme with the settings of a Paillier scheme.
+
+    Raises:
+        PolicyError: it is another scheme.
+    """
+    if not isinstance(scheme, Paillier):
+        raise PolicyError(f"a threshold with scheme {scheme.name!r}", remedy="use scheme='paillier'")
+    return ThresholdPaillier(scheme.key_bits, scheme.insecure)
+
+
+@task
+async def encrypt_totals(island: Island, message: Tree) -> Tree:
+    """At a party: reply with its encrypted totals."""
+    agreed, public = _agreed(island, message["agreed"]), message["public"]
+    told = list(island.inbox.values())
+    if len(told) != 1 or told[0]["key"] != key_hash(public):
+        raise PolicyError(
+            "a public key that its maker has not announced",
+            where=island.name,
+            remedy="look at the server: who sends a key of its own reads what is encrypted under it",
+        )
+    (maker,) = island.inbox
+    totals = await island.totals()
+    layout = agreed.layout(form_of(totals))
+    lanes = agreed.lanes(layout)
+    numbers = numbers_of(lanes, layout.encode(totals, island.name))
+    if agreed.threshold:
+        sealed = agreed.scheme.encrypt(public, numbers, agreed.form(lanes), island.secret)
+        digest = hashlib.sha256(sealed.tobytes()).digest()
+        for name in agreed.names:
+            island.post(name, digest)
+        island.state = {
+            "agreed": message["agreed"],
+            "public": public,
+            "share": told[0]["share"],
+            "maker": maker,
+            "form": layout.form,
+        }
+    else:
+        pad = pads(island.secret)
+        numbers.append(tags(told[0]["weights"], numbers, pad))
+        sealed = agreed.scheme.encrypt(public, numbers, agreed.form(lanes), island.secret)
+        island.post(maker, {"pads": np.array(pad, dtype=np.uint64), "layout": layout.fingerprint})
+    return {"sealed": sealed if sealed.size % 8 else sealed.view("<u8"), "form": layout.form}
+
+
+@task
+def open_sum(island: Island, message: Tree) -> Tree:
+    """At the key holder: return the sums of the parties' numbers, once, if their tags are right."""
+    kept, state = list(message["kept"]), island.state
+    if not state or not state.get("private"):
+        raise PolicyError(
+            "a sum without keys, or a second one", where=island.name, remedy="look at the server: it asked twice"
+        )
+    agreed = _agreed(island, state["agreed"])
+    _require_named(island, agreed, kept)
+    letters = island.inbox
+    layout = agreed.layout(message["form"])
+    if set(letters) != set(kept) or any(letter["layout"] != layout.fingerprint for letter in letters.values()):
+        missing = sorted(set(kept) ^ set(letters)) or [
+            n for n, one in letters.items() if one["layout"] != layout.fingerprint
+        ]
+        raise PolicyError(
+            f"a sum of {len(kept)} parties, but {', '.join(missing)} encrypted no such numbers",
+            where="encrypted sum",
+            remedy="look at the server: it must add up what the parties sent",
+        )
+    form = agreed.form(agreed.lanes(layout))
+    *sums, tagged = agreed.scheme.decrypt(state["private"], message["sealed"], form)
+    if not right(state["weights"], sums, tagged, [letter["pads"] for letter in letters.values()]):
+        raise PolicyError(
+            f"a ciphertext that is not the sum of {len(kept)} parties: it was altered, or one is missing or in it twice",
+            where="encrypted sum",
+            remedy="look at the server: it must add up what the parties sent, each once",
+        )
+    island.state = {}
+    return list(sums)
+
+
+@task
+def answer_sum(island: Island, message: Tree) -> Tree:
+    """At a party: return its part of the decryption of a sum, once."""
+    kept, state = list(message["kept"]), island.state
+    if not state or not state.get("share"):
+        raise PolicyError(
+            "a second sum, or one without a share", where=island.name, remedy="look at the server: it asked twice"
+        )
+    agreed = _agreed(island, state["agreed"])
+    _require_named(island, agreed, kept, island.name)
+    scheme, public = threshold_of(agreed.scheme), state["public"]
+    form = agreed.form(agreed.lanes(agreed.layout(state["form"])))
+    sealed = message["sealed"]
+    if "parts" in message:  # against an active server: add up what the others say that they sent
+        sealed = _summed(island, scheme, public, message, form)
+    share = island.open(state["maker"], state["share"])
+    island.state = {}
+    return scheme.answer(public, share, sealed, form, island.secret)
+
+
+def _summed(island: Island, scheme: ThresholdPaillier, public: Tree, message: Tree, form: Any) -> Any:
+    """The sum of the ciphertexts in a message, after comparing each with its sender's letter.
+
+    Raises:
+        PolicyError: names the party whose ciphertext was altered.
+    """
+    parts = message["parts"]
+    for name in message["kept"]:
+        try:
+            told = island.open(name, island.letters[name])
+        except (KeyError, LetterError):
+            told = None
+        if name not in parts or told != hashlib.sha256(np.asarray(parts[name]).tobytes()).digest():
+            raise PolicyError(
+                f"a ciphertext that {name} has not sent",
+                where=island.name,
+                remedy="look at the server: it must add up what the parties sent",
+            )
+    return scheme.add(public, [parts[name] for name in message["kept"]], form)
+
+
+def _agreed(island: Island, message: Tree) -> EncryptedAgreement:
+    return EncryptedAgreement.of(message, real=island.sealing.real)
+
+
+def _require_named(island: Island, agreed: EncryptedAgreement, kept: list[str], me: str = "") -> None:
+    agreed.require_set(kept, me)
+    if not island.request.endswith(f"@{label_of(kept)}"):
+        raise PolicyError(
+            "a request that is not named after its set of parties",
+            where=island.request,
+            remedy="look at the server: it may ask for a second set",
+        )
+
+
+def require_ciphertext(reply: Any) -> tuple[Any, Any]:
+    """Return ciphertext and form of a reply.
+
+    Raises:
+        DataError: it has none.
+    """
+    try:
+        sealed, form = reply["sealed"], reply["form"]
+    except (TypeError, KeyError):
+        sealed = form = None
+    if not isinstance(sealed, np.ndarray) or sealed.dtype.kind != "u" or sealed.ndim != 1:
+        raise DataError("a reply without a ciphertext", where="encrypted sum", remedy="reply with encrypt_totals")
+    return np.ascontiguousarray(sealed).view(np.uint8), form

@@ -1,0 +1,270 @@
+"""Encrypted sums: the server adds up ciphertexts that it cannot open."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from atoll.core import message as M
+from atoll.core.errors import AtollError, CompositionError, ConfigError, QuorumError
+from atoll.core.federation.reducer import Reducer
+from atoll.core.requests.request import Reduced
+from atoll.core.validation import Checked
+
+from ..words import FixedPoint
+from .agreement import EncryptedAgreement, label_of
+from .halves import answer_sum, deal_keys, encrypt_totals, make_keys, open_sum, require_ciphertext, threshold_of
+from .lanes import words_of
+from .paillier import Paillier
+from .scheme import Scheme, scheme_named
+
+if TYPE_CHECKING:
+    from atoll.core.federation.reduction import Reduction
+    from atoll.core.requests.chain import Chain
+    from atoll.core.requests.party import Parties
+    from atoll.core.requests.results import Exchanged, Terms
+    from atoll.core.requests.task import Task
+
+__all__ = ["DEALER", "HOLDER", "Encrypted"]
+
+HOLDER, DEALER = "key-holder", "dealer"
+
+
+@dataclass(frozen=True)
+class Encrypted(Checked, Reducer):
+    """Sums of encrypted totals: exact, with weights and metrics, whichever parties drop out and when.
+
+    ===============  ==================================================================================================================
+    ``keys``         who can open what
+    ===============  ==================================================================================================================
+    ``"holder"``     A helper with the role ``key-holder``, of another organisation than the server's, makes keys for each sum. It opens
+                     the sum, and sees it. It opens one sum of the parties that it was told of, each once and unaltered: see
+                     `atoll.secure.encrypted.tags`. If the holder and the server collude, they see every party's numbers.
+    ``"threshold"``  A helper with the role ``dealer`` makes a key for each sum and deals shares to the parties; then its work is over. Any
+                     ``threshold`` of them open the sum together, and only the server sees it. Paillier only. If ``threshold`` parties collude
+                     with the server, or the dealer does, they see every party's numbers.
+    ===============  ==================================================================================================================
+
+    The maker of a key tells its hash to the parties in sealed letters, so that a server cannot send a key of its own. Between organisations those letters go to
+    the keys that kits have signed: ``atoll provision --revoke`` shuts a party out of the next sum, and no key outlives a sum.
+
+    Sums equal the fixed-point plain sum to the bit, modulo ``2^p``, with every scheme; see `FixedPoint`.
+
+    Attributes:
+        scheme: ``"bfv"``, ``"ckks"``, ``"paillier"`` or ``"batchcrypt"``, or a scheme with settings: ``BFV(plain_bits=56)``.
+        keys: who decrypts.
+        threshold: with ``keys="threshold"``, how many parties decrypt together: a number, or a share of the cohort; by default just above half of it.
+        server: what is assumed of it, with ``keys="threshold"``: ``"honest"``, or ``"active"``: then each party gets all ciphertexts, compares them with what their
+            owners say that they sent, and adds them up itself. By default honest in a simulation and active between organisations.
+        least: smallest number of parties in a sum.
+        codec: how numbers become words.
+
+    Raises:
+        ConfigError: a setting makes no sense.
+    """
+
+    scheme: Any = "bfv"
+    keys: str = "holder"
+    threshold: float | int | None = None
+    server: str | None = None
+    least: int = 2
+    codec: FixedPoint = field(default_factory=FixedPoint)
+    secure: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        own = scheme_named(self.scheme)
+        if self.keys not in ("holder", "threshold"):
+            raise ConfigError(f"keys={self.keys!r}", where="Encrypted", remedy='use "holder" or "threshold"')
+        if self.keys == "threshold" and type(own) is not Paillier:
+            raise ConfigError(
+                f"keys='threshold' with scheme={own.name!r}",
+                where="Encrypted",
+                remedy="use scheme='paillier', or keys='holder'",
+            )
+        if self.threshold is not None and (self.keys == "holder" or self.threshold <= 0):
+            raise ConfigError(
+                f"threshold={self.threshold} with keys={self.keys!r}",
+                where="Encrypted",
+                remedy="use keys='threshold' and a threshold above 0",
+            )
+        if self.server not in (None, "honest", "active"):
+            raise ConfigError(f"server={self.server!r}", where="Encrypted", remedy='use "honest" or "active"')
+        if self.least < 2:
+            raise ConfigError(
+                f"least={self.least}", where="Encrypted", remedy="use 2 or more: a sum of one is its reply"
+            )
+
+    @property
+    def others(self) -> Mapping[str, str]:  # type: ignore[override]
+        """The key holder, or the dealer."""
+        return {HOLDER: HOLDER} if self.keys == "holder" else {DEALER: DEALER}
+
+    @property
+    def made(self) -> Scheme:
+        """The scheme."""
+        return scheme_named(self.scheme)
+
+    def _threshold(self, parties: int) -> int:
+        if self.keys == "holder":
+            return 0
+        given = self.threshold
+        if given is None:
+            return parties // 2 + 1
+        return max(2, math.ceil(given * parties - 1e-9)) if isinstance(given, float) and given <= 1 else int(given)
+
+    def check(self, uplink: Chain, parties: Parties, terms: Terms, task: Task) -> None:
+        """Refuse cohorts, terms and numbers that the scheme cannot add up; see ``Reducer.check``.
+
+        Raises:
+            CompositionError: the parts do not go together.
+            MissingExtraError: the scheme's library is not installed.
+            QuorumError: the cohort is too small.
+        """
+        super().check(uplink, parties, terms, task)
+        self.made.require()
+        count = max(self.least, self._threshold(len(parties)))
+        if len(parties) < count:
+            raise QuorumError(
+                f"{len(parties)} parties, fewer than {count}",
+                where="Encrypted",
+                remedy="invite more parties, or lower it",
+            )
+        if isinstance(terms.accept, int) and terms.accept < count:
+            raise CompositionError(
+                f"accept={terms.accept}, below {count}", where="Encrypted", remedy=f"use accept={count} or more"
+            )
+        for name in self.others:
+            if name in parties.names:
+                raise CompositionError(
+                    f"{name!r} is in the cohort",
+                    where="Encrypted",
+                    remedy="a key is held by a party beside the clients",
+                )
+        agreed = self._agreement(tuple(parties.names), uplink, terms)
+        self.made.check(agreed.form(agreed.lanes(agreed.layout([["x", "mean", "update", "<f8()"]]))))
+
+    def _agreement(self, names: tuple[str, ...], uplink: Chain, terms: Terms) -> EncryptedAgreement:
+        least, threshold = max(self.least, terms.quorum), self._threshold(len(names))
+        signs = not uplink.summand_stages
+        return EncryptedAgreement(names, self.made, least, threshold, self.codec, uplink.bound, signs)
+
+    # ------------------------------------------------------------------ the protocol
+
+    async def reduce(self, reduction: Reduction) -> Reduced:
+        """Let keys be made, add up what the parties encrypt, and let the sum be opened."""
+        agreed = self._agreement(tuple(reduction.parties.names), reduction.request.uplink, reduction.terms)
+        maker, half = (DEALER, deal_keys) if agreed.threshold else (HOLDER, make_keys)
+        first = await _asked(reduction, maker, half, agreed.message())
+        public = first.values[0]
+        told = {"agreed": agreed.message(), "public": public}
+        second = await reduction.exchange(
+            reduction.parties,
+            encrypt_totals,
+            told,
+            mail=first.mail,
+            wraps=True,
+            quorum=max(agreed.least, agreed.threshold),
+        )
+        replies = _Replies(agreed, public, second)
+        if len(replies.kept) < max(agreed.least, agreed.threshold):
+            raise QuorumError(
+                f"{len(replies.kept)} usable ciphertexts, fewer than {max(agreed.least, agreed.threshold)}"
+                + "".join(f"; {name}: {error}" for name, error in replies.errors.items()),
+                where="Encrypted",
+                remedy="lengthen the deadline or invite more parties",
+            )
+        sums, wrong = await self._opened(reduction, agreed, replies, second)
+        lanes = agreed.lanes(replies.layout)
+        decoded = replies.layout.decode(words_of(lanes, sums, len(replies.kept)), len(replies.kept))
+        roster = reduction.world.roster
+        kept = reduction.parties[[reduction.parties.names.index(name) for name in replies.kept]]
+        errors = {roster.position(name): error for name, error in replies.errors.items()}
+        counts, coded = {"wrong_shares": wrong}, replies.layout.clamping * len(replies.kept)
+        if coded:
+            counts |= {"words": replies.layout.clamping, "coded": coded, "clamped": decoded.clamped}
+        return Reduced(decoded.totals, kept.positions, errors=errors, counts=counts)
+
+    async def _opened(
+        self, reduction: Reduction, agreed: EncryptedAgreement, replies: _Replies, second: Exchanged
+    ) -> tuple[list[Any], int]:
+        """The sums of the parties' numbers, and how many parts of the decryption are wrong."""
+        mail, label = second.mail.only_from(set(replies.kept)), label_of(replies.kept)
+        if not agreed.threshold:
+            asked = {"kept": replies.kept, "sealed": replies.total, "form": replies.layout.form}
+            opened = await _asked(reduction, HOLDER, open_sum, asked, at=label, mail=mail)
+            return opened.values[0], 0
+        active = (self.server or ("active" if reduction.live else "honest")) == "active"
+        asked = {"kept": replies.kept, "sealed": replies.total}
+        if active:
+            asked["parts"] = replies.parts
+        kept = reduction.parties[[reduction.parties.names.index(name) for name in replies.kept]]
+        answers = await reduction.exchange(
+            kept, answer_sum, asked, at=label, mail=mail if active else None, quorum=agreed.threshold
+        )
+        scheme = threshold_of(agreed.scheme)
+        sums, wrong = scheme.combine(replies.public, replies.total, replies.form, answers.by_name())
+        return sums, len(wrong)
+
+
+class _Replies:
+    """The parties' ciphertexts, added up, without those that are none.
+
+    Attributes:
+        kept: names of the parties in the sum.
+        errors: party -> why its reply is not.
+        layout: of the totals that most parties have.
+        form: of the ciphertexts.
+        total: the ciphertext of the sum.
+    """
+
+    def __init__(self, agreed: EncryptedAgreement, public: Any, found: Exchanged) -> None:
+        self.public, self.errors = public, dict[str, Exception]()
+        self.parts: dict[str, Any] = {}
+        forms: dict[str, Any] = {}
+        for name, reply in found.by_name().items():
+            try:
+                self.parts[name], forms[name] = require_ciphertext(reply)
+            except AtollError as error:
+                self.errors[name] = error
+        marks = {name: M.fingerprint(form) for name, form in forms.items()}
+        usual = Counter(marks.values()).most_common(1)
+        self.kept: list[str] = []
+        if not usual:
+            return
+        self.layout = agreed.layout(next(forms[name] for name, mark in marks.items() if mark == usual[0][0]))
+        self.form = agreed.form(agreed.lanes(self.layout))
+        adder = agreed.scheme.adder(public, self.form)
+        for name, mark in marks.items():
+            try:
+                if mark != usual[0][0]:
+                    raise ConfigError(
+                        "totals of another form than the others'",
+                        where=name,
+                        remedy="reply with the same aggregates everywhere",
+                    )
+                adder.add(self.parts[name])
+                self.kept.append(name)
+            except AtollError as error:
+                self.errors[name] = error
+                del self.parts[name]
+        if self.kept:
+            self.total = adder.sealed()
+
+
+async def _asked(reduction: Reduction, helper: str, half: Task, message: Any, **how: Any) -> Exchanged:
+    """Ask a helper.
+
+    Raises:
+        QuorumError: it did not answer; the error names it.
+    """
+    try:
+        return await reduction.exchange(reduction.parties.named(helper), half, message, **how)
+    except QuorumError as error:
+        raise QuorumError(
+            f"the {helper} did not answer, and nobody else can open the sum",
+            where="Encrypted",
+            remedy=f"start the helper {helper!r}; the sum changed nothing, and the next one has new keys",
+        ) from error
