@@ -42,7 +42,7 @@ def open_folder() -> Iterator[Path]:
 def _as_plain_user() -> list[str]:
     if os.geteuid() != 0:
         return []
-    return ["setpriv", f"--reuid={PLAIN}", f"--regid={PLAIN}", "--clear-groups", "--"]
+    return [shutil.which("setpriv") or "setpriv", f"--reuid={PLAIN}", f"--regid={PLAIN}", "--clear-groups", "--"]
 
 
 def _owned(folder: Path) -> None:
@@ -98,7 +98,7 @@ class Front:
             self._answer.set_result({})
 
     async def end(self, number: int = signal.SIGTERM) -> int:
-        """End it and wait for that."""
+        """End it and wait for that; with 0, wait only."""
         assert self._process is not None
         if self._process.returncode is None:
             self._process.send_signal(number)
@@ -133,6 +133,7 @@ class Walled:
         self.passphrase = passphrase
         self.address = ""
         self.fronts: dict[str, Front] = {}
+        self.environment: dict[str, str] = {}
         self.options = {name: list(words) for name, words in (options or {}).items()}
         tree = {
             "project": "walls",
@@ -181,7 +182,7 @@ class Walled:
                 "0",
             ]
             words += ["--server", self.address]
-        environment = {} if self.passphrase is None else {"ATOLL_PASSPHRASE": self.passphrase}
+        environment = {**self.environment, **({} if self.passphrase is None else {"ATOLL_PASSPHRASE": self.passphrase})}
         front = self.fronts[name] = Front([*words, *self.options.get(name, ())], self.folder, environment)
         said = await front.start()
         if name == "server":

@@ -31,6 +31,7 @@ class PolicyConfig(Section):
     free: list[str] = Field(default_factory=list)
     allow: list[str] = Field(default_factory=list)
     results: bool = True
+    confined: bool = False
 
     @model_validator(mode="after")
     def _accepted(self) -> PolicyConfig:
@@ -44,7 +45,9 @@ class PolicyConfig(Section):
 
         stages = tuple(part.build(f"{path}.stages[{i}]") for i, part in enumerate(self.stages))
         words = {name: tuple(getattr(self, name)) for name in ("tasks", "free", "allow")}
-        return SitePolicy(stages, self.largest_reply, self.smallest_cohort, results=self.results, **words)
+        return SitePolicy(
+            stages, self.largest_reply, self.smallest_cohort, results=self.results, confined=self.confined, **words
+        )
 
 
 def policies_of(policy: PolicyConfig | None, own: Mapping[str, PolicyConfig], names: Iterable[str]) -> Policies | None:

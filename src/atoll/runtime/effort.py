@@ -31,12 +31,15 @@ def cpu_seconds(group: int) -> float:
 
 
 def started_seconds() -> float:
-    """Return the processor seconds of this process's descendants and, if it leads its process group, of everyone else in the group."""
+    """Return the processor seconds of this process's descendants and, if it or its parent leads its process group, of everyone else in the group."""
     me = os.getpid()
     found = {one.pid: one for one in _processes()}
     if me not in found:
         return 0.0
-    mine = {pid for pid, one in found.items() if one.group == me} | {me}
+    group = found[me].group
+    # A guardian may lead it, whose children orphans become; in a sandbox the group's leader is outside, which is 0.
+    led = group in (me, found[me].parent, 0)
+    mine = {pid for pid, one in found.items() if led and one.group == group} | {me}
     more = mine
     while more:
         more = {pid for pid, one in found.items() if one.parent in more} - mine

@@ -12,6 +12,7 @@ import pytest
 from atoll.core.errors import BundleError, IdentityError, MessageError
 from atoll.runtime.bundles.bundle import make_bundle
 from atoll.runtime.bundles.manifest import Manifest
+from atoll.runtime.confinement.walls import JobLimits
 from atoll.runtime.daemon.control import text, whole
 from atoll.runtime.daemon.lines import MOST, Lines
 from atoll.runtime.daemon.place import LEDGER, Place
@@ -124,7 +125,12 @@ def test_memory_is_limited_where_that_was_asked_for(tmp_path: Path) -> None:
         said: list[str] = []
         environment = {"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
         process = await Process.start(
-            "hungry", lambda _: [], folder=tmp_path, on_line=said.append, environment=environment, memory=memory
+            "hungry",
+            lambda _: [],
+            folder=tmp_path,
+            on_line=said.append,
+            environment=environment,
+            limits=JobLimits(memory),
         )
         process.socket.close()
         await process.wait()

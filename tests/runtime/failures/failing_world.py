@@ -123,8 +123,10 @@ class Front:
                 self.answer = json.loads(text)
 
     def jobs(self) -> list[int]:
-        """The job processes that it runs."""
-        return [] if self.process is None or self.process.returncode is not None else children(self.pid)
+        """The job processes that it runs, each the first child of its guardian."""
+        if self.process is None or self.process.returncode is not None:
+            return []
+        return [min(children(guardian), default=guardian) for guardian in children(self.pid)]
 
     def send(self, number: int) -> None:
         """Send a signal to the front alone."""

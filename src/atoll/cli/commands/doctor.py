@@ -72,7 +72,12 @@ def _report(findings: list[Finding]) -> Table:
     from rich.markup import escape
 
     table = PlainTable(show_header=False)
-    words = {"ok": "[green]ok[/green]", "problem": "[red]problem[/red]", "skipped": "[dim]skipped[/dim]"}
+    words = {
+        "ok": "[green]ok[/green]",
+        "problem": "[red]problem[/red]",
+        "warning": "[yellow]warning[/yellow]",
+        "skipped": "[dim]skipped[/dim]",
+    }
     for finding in findings:
         table.add_row(finding.step, words[finding.state], escape(finding.said))
         if finding.remedy is not None:

@@ -10,6 +10,7 @@ import typer
 from atoll.cli.app import OPERATE, app
 from atoll.cli.arguments import Json, output_of
 from atoll.cli.asking import PassphraseFile, logging_on, open_kit, serving
+from atoll.cli.confining import Confine, NetworkOfJobs, Show, confined_as
 
 
 @app.command("server", rich_help_panel=OPERATE)
@@ -29,6 +30,9 @@ def command(
     quota: Annotated[
         int | None, typer.Option("--quota", min=1, help="Most unfinished jobs of one admin; by default 1,000.")
     ] = None,
+    confine: Confine = "auto",
+    show: Show = None,
+    network: NetworkOfJobs = False,
     passphrase_file: PassphraseFile = None,
     json: Json = False,
 ) -> int:
@@ -45,6 +49,8 @@ def command(
     opened = opened.unlocked()
     place = (folder or Path(opened.name)).absolute()
     with logging_on(output, place):
+        walls = confined_as(confine, show, network)
         raise_handles()
-        made = Server(opened, place, address=listen, max_jobs=max_jobs, quota=quota)
-        return serving(made.serve(lambda address: output.give({"listening": address, "folder": str(place)})))
+        made = Server(opened, place, address=listen, max_jobs=max_jobs, quota=quota, confinement=walls)
+        said = {"folder": str(place), "confined": walls.confined}
+        return serving(made.serve(lambda address: output.give({"listening": address, **said})))

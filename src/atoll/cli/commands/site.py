@@ -12,10 +12,15 @@ import typer
 from atoll.cli.app import OPERATE, app
 from atoll.cli.arguments import Json, output_of
 from atoll.cli.asking import PassphraseFile, ServerOption, logging_on, open_kit, serving
+from atoll.cli.confining import Confine, NetworkOfJobs, Show, confined_as
 from atoll.core.errors import ConfigError
 from atoll.runtime.identity import SITES
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from atoll.core.requests.policy import SitePolicy
+    from atoll.runtime.provision import Kit
     from atoll.runtime.scheduling.amounts import Resources
 
 
@@ -55,6 +60,9 @@ def command(
         ),
     ] = None,
     server: ServerOption = None,
+    confine: Confine = "auto",
+    show: Show = None,
+    network: NetworkOfJobs = False,
     passphrase_file: PassphraseFile = None,
     json: Json = False,
 ) -> int:
@@ -79,10 +87,20 @@ def command(
     spec = {} if data is None else site_spec(data, target=target, task=task, drop=drop or ())
     told = _looked_at(spec, opened.name, bool(opened.plays))
     with logging_on(output, place):
+        walls = confined_as(confine, show, network, _policy(spec, opened))
         for line in told:
             logging.getLogger("atoll.runtime").info("%s", line)
-        made = Site(opened, spec, place, resources, server=server, gpus=names, direct=direct)
-        return serving(made.serve(lambda name: output.give({"connected": name, "folder": str(place)})))
+        made = Site(opened, spec, place, resources, server=server, gpus=names, direct=direct, confinement=walls)
+        said = {"folder": str(place), "confined": walls.confined}
+        return serving(made.serve(lambda name: output.give({"connected": name, **said})))
+
+
+def _policy(spec: Mapping[str, Any], kit: Kit) -> SitePolicy | None:
+    """The policy in the settings of the site's data."""
+    from atoll.runtime.worker.policies import policy_of_site
+    from atoll.runtime.worker.words import settings_of
+
+    return policy_of_site(settings_of(spec, kit.name, bool(kit.plays)), kit.name) if spec else None
 
 
 def _looked_at(spec: Mapping[str, Any], name: str, helper: bool) -> list[str]:

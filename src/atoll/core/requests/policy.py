@@ -73,6 +73,7 @@ class SitePolicy(Checked, Policy):
         allow: names of jobs (``statistics``), of algorithms (``FedAvg``) and of a job's own code (``module:name``) that may run, with ``*`` and
             ``?``; an empty list allows all. A job may run if the list has its kind or all of its algorithms, and all of its own code.
         results: whether tasks may leave named results at the party; see ``Island.leave``.
+        confined: between organisations, whether jobs must run in a sandbox at the site; a simulation has none to ask for.
     """
 
     stages: tuple[Stage, ...] = ()
@@ -82,6 +83,7 @@ class SitePolicy(Checked, Policy):
     free: tuple[str, ...] = ()
     allow: tuple[str, ...] = ()
     results: bool = True
+    confined: bool = False
     single: ClassVar[bool] = False
 
     def __post_init__(self) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import os
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -28,6 +29,8 @@ __all__ = ["OTHERS", "Poc", "digits_at", "helper_names", "site_names", "write_pa
 _LOG = logging.getLogger("atoll.runtime")
 _START = 60.0
 """Seconds for a front to start."""
+_CONFINE = "ATOLL_CONFINE"
+"""How fronts confine jobs, as `atoll server` and `atoll site` read it."""
 _HOST = "127.0.0.1"
 OTHERS = ("server", "admin", "auditor")
 """Names that no site of a trial has."""
@@ -92,8 +95,9 @@ class _Front:
         """
         self._said = asyncio.get_running_loop().create_future()
         self.process = await Process.start(
-            "atoll.cli", lambda fd: [*self.arguments, "--json"], folder=folder, on_line=self._line
-        )
+            "atoll.cli", lambda fd: [*self.arguments, "--json"], folder=folder, on_line=self._line,
+            environment={name: os.environ[name] for name in (_CONFINE,) if name in os.environ},
+        )  # fmt: skip
         self.process.socket.close()
         ended: asyncio.Future[Any] = asyncio.create_task(self.process.wait())
         await asyncio.wait({self._said, ended}, timeout=_START, return_when=asyncio.FIRST_COMPLETED)

@@ -1,4 +1,7 @@
-"""``python -m atoll.runtime.daemon.child PARENT MEMORY MODULE [ARGUMENTS]``: run a module that dies with its parent, within limits.
+"""``python -m atoll.runtime.daemon.child PARENT LIMITS MODULE [ARGUMENTS]``: run a module that dies with its parent, within limits.
+
+PARENT is the parent's process id, with ``+`` behind it for a guardian between the two. LIMITS is the word of a
+`atoll.runtime.confinement.walls.JobLimits`.
 
 The parent cannot arrange this itself: between fork and exec no Python may run in a process with threads.
 """
@@ -10,9 +13,12 @@ import runpy
 import signal
 import sys
 
+from atoll.runtime.confinement.walls import JobLimits
 from atoll.runtime.heap import keep_freed_memory
 
-__all__ = ["die_with_parent", "limit_memory", "main"]
+from .guardian import guard
+
+__all__ = ["die_with_parent", "keep_limits", "main"]
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 ORPHANED = 113
@@ -35,27 +41,36 @@ def die_with_parent(parent: int) -> bool:
     return os.getppid() == parent
 
 
-def limit_memory(size: int) -> None:
-    """Let this process, and each that it starts, allocate at most ``size`` bytes; beyond that, allocation raises MemoryError.
+def keep_limits(limits: JobLimits) -> None:
+    """Set the limits of this process, and of each that it starts; beyond that of memory, allocation raises MemoryError.
 
-    This counts its data and private writable mappings (RLIMIT_DATA of getrlimit(2)), not libraries and files that it
+    Memory counts its data and private writable mappings (RLIMIT_DATA of getrlimit(2)), not libraries and files that it
     maps.
     """
-    if sys.platform == "linux" and size > 0:
-        import resource
+    if sys.platform != "linux":
+        return
+    import resource
 
-        resource.setrlimit(resource.RLIMIT_DATA, (size, size))
+    for name, most in (
+        (resource.RLIMIT_DATA, limits.memory), (resource.RLIMIT_NPROC, limits.processes),
+        (resource.RLIMIT_NOFILE, limits.files), (resource.RLIMIT_FSIZE, limits.size),
+    ):  # fmt: skip
+        hard = resource.getrlimit(name)[1]
+        if most > 0 and (hard == resource.RLIM_INFINITY or most < hard):
+            resource.setrlimit(name, (most, most))
 
 
 def main(argv: list[str]) -> None:
     """Tie this process to its parent, then become the module."""
-    parent, memory, module, *rest = argv
-    limit_memory(int(memory))
+    parent, limits, module, *rest = argv
+    keep_limits(JobLimits.read(limits))
     keep_freed_memory()
     # Ctrl-C at a terminal goes to everyone: the front decides what ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if not die_with_parent(int(parent)):
+    if not die_with_parent(int(parent.removesuffix("+"))):
         sys.exit(ORPHANED)
+    if parent.endswith("+"):
+        guard()
     sys.argv = [module, *rest]
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 

@@ -13,6 +13,8 @@ from atoll.core.persistence.files import read_message, write_bytes, write_messag
 from atoll.core.requests.wire import pack_error
 from atoll.engines.link import LinkClosed
 from atoll.runtime.bundles.manifest import JOB_FILE
+from atoll.runtime.confinement.confining import UNCONFINED, Confinement
+from atoll.runtime.confinement.walls import Walls
 from atoll.runtime.identity import Peer
 from atoll.runtime.line import Channel, Line, Settings, local_line
 from atoll.runtime.scheduling.resources import Grant
@@ -118,6 +120,8 @@ async def launch(
     neighbours: Sequence[str] = (),
     letters: Mapping[str, Any] | None = None,
     grant: Grant | None = None,
+    confinement: Confinement = UNCONFINED,
+    reads: Sequence[Path] = (),
     on_lines: Callable[[list[str]], None],
     on_life: Callable[[], None] = lambda: None,
 ) -> JobProcess:
@@ -135,6 +139,8 @@ async def launch(
         neighbours: at a site, the other sites that it may get a channel to.
         letters: at a site, the result of `LetterKey.order`.
         grant: what it may use.
+        confinement: how jobs are confined here.
+        reads: files and folders that it may read if it is confined.
         on_lines: called with lines of its output.
         on_life: called now and then while it starts, as long as it works.
 
@@ -142,26 +148,29 @@ async def launch(
         TaskError: the system cannot start it.
         Stillborn: it ended before it sent anything.
     """
-    place.state.mkdir(parents=True, exist_ok=True)
-    told, order, spool = code / "error.msg", code / "order.msg", place.folder / "spool"
-    source = code / "source"
+    home, order, source = code / "scratch", code / "order.msg", code / "source"
+    kept = (place.state, *((place.results,) if role == "site" else ()))
+    for folder in (home, *kept):
+        folder.mkdir(parents=True, exist_ok=True)
+    told, spool = home / "error.msg", home / "spool"
     write_message(
         order,
         {
             "role": role, "name": name, "id": place.folder.name, "job": str(code / JOB_FILE), "source": str(source) if source.is_dir() else None,
             "state": str(place.state), "results": str(place.results), "error": str(told), "spool": str(spool), "data": dict(data or {}),
-            "sites": list(sites), "plays": plays, "helpers": dict(helpers or {}), "neighbours": list(neighbours), "letters": None if letters is None else dict(letters),
+            "confined": confinement.confined, "sites": list(sites), "plays": plays, "helpers": dict(helpers or {}), "neighbours": list(neighbours), "letters": None if letters is None else dict(letters),
         },
     )  # fmt: skip
-    lines = Lines(on_lines)
+    lines, devices = Lines(on_lines), grant is not None and bool(grant.gpus)
     write_bytes(told, bytes(_WORDS))
     process = await Process.start(
-        MODULE, lambda fd: [str(fd), str(order)], folder=place.folder, on_line=lines.add,
-        environment={} if grant is None else grant.environment(), memory=0 if grant is None else grant.need.memory,
+        MODULE, lambda fd: [str(fd), str(order)], folder=home, on_line=lines.add, environment={} if grant is None else grant.environment(),
+        confinement=confinement, limits=confinement.limits(0 if grant is None else grant.need.memory, devices),
+        walls=Walls(home, (*reads, code), kept, devices=devices),
     )  # fmt: skip
     try:
         async with pulsing(_telling(on_life), spent=process.cpu):
-            return JobProcess(process, await _line(process, role, name, spool), told, lines)
+            return JobProcess(process, await _line(process, role, name, place.folder / "spool"), told, lines)
     except BaseException:
         lines.flush()
         raise

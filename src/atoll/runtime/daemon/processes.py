@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import enum
 import os
 import signal
 import socket
@@ -13,13 +14,20 @@ from pathlib import Path
 from typing import IO
 
 from atoll.core.errors import TaskError
+from atoll.runtime.confinement.confining import Confinement
+from atoll.runtime.confinement.walls import OPEN, JobLimits, Walls
 from atoll.runtime.effort import cpu_seconds
 
-__all__ = ["LINE", "Process"]
+from .guardian import END
+
+__all__ = ["LINE", "KeptBy", "Process"]
 
 LINE = 8192
 """Bytes kept of a line of output; the rest is cut off, and the line says so."""
 _CHUNK = 1 << 16
+_GUARDIAN = 5.0
+"""Seconds for a guardian to end everything."""
+_SIGNALLED = 128
 _LAST_WORDS = 2.0
 """Seconds to read remaining output after the end of the process."""
 _NAMES = frozenset(
@@ -51,11 +59,27 @@ To pass a variable to jobs, begin its name with ``ATOLL_JOB_``.
 """
 
 
+class KeptBy(enum.Enum):
+    """Who sees to it that everything that a process has started ends with it."""
+
+    NOBODY = "nobody"
+    GUARDIAN = "guardian"
+    SANDBOX = "sandbox"
+
+    @classmethod
+    def of(cls, confinement: Confinement | None) -> KeptBy:
+        """Return who keeps a process of this confinement."""
+        if confinement is None or sys.platform != "linux":
+            return cls.NOBODY
+        return cls.SANDBOX if confinement.confined else cls.GUARDIAN
+
+
 class Process:
     """A process of a job.
 
-    It leads a process group of its own, so that everything it starts ends with it; on Linux it is killed when its front
-    dies.
+    It leads a process group of its own, so that what it starts ends with it; on Linux it is killed when its front
+    dies. Of a job, everything that it has started ends with it, groups and sessions of its own included: the system sees
+    to that in a sandbox, and a guardian elsewhere.
 
     Attributes:
         pid: its process id, and that of its group.
@@ -68,9 +92,11 @@ class Process:
         sock: socket.socket,
         output: IO[bytes],
         on_line: Callable[[str], None],
+        keeper: KeptBy = KeptBy.NOBODY,
     ):
         self.pid = running.pid
         self.socket = sock
+        self._keeper = keeper
         self._running = running
         self._reading = asyncio.create_task(_read(output, on_line))
         self._ended = asyncio.create_task(self._wait())
@@ -84,7 +110,9 @@ class Process:
         folder: Path,
         on_line: Callable[[str], None],
         environment: Mapping[str, str] | None = None,
-        memory: int = 0,
+        confinement: Confinement | None = None,
+        walls: Walls | None = None,
+        limits: JobLimits = OPEN,
     ) -> Process:
         """Start ``python -m module`` in a folder.
 
@@ -94,7 +122,9 @@ class Process:
             folder: its working folder.
             on_line: called with every line that it writes to stdout or stderr.
             environment: added to the variables that it gets from this process.
-            memory: bytes that it may allocate; 0 for no limit.
+            confinement: how it is confined; None for a process that is no job's.
+            walls: what it may reach if it is confined.
+            limits: what it may take.
 
         Raises:
             TaskError: the system cannot start it.
@@ -102,10 +132,16 @@ class Process:
         ours, theirs = socket.socketpair()
         # A pipe of our own: with asyncio's, `wait` would wait for every process that holds the other end.
         reading, writing = os.pipe()
-        child = [sys.executable, "-m", "atoll.runtime.daemon.child", str(os.getpid()), str(memory), module]
+        keeper = KeptBy.of(confinement)
+        # In a sandbox, its parent is the sandbox's first process.
+        parent = {KeptBy.SANDBOX: "1", KeptBy.GUARDIAN: f"{os.getpid()}+"}.get(keeper, str(os.getpid()))
+        words = [sys.executable, "-m", "atoll.runtime.daemon.child", parent, limits.word(), module]
+        words += arguments(theirs.fileno())
+        if confinement is not None and walls is not None:
+            words = confinement.command(words, walls)
         try:
             running = await asyncio.create_subprocess_exec(
-                *child, *arguments(theirs.fileno()), cwd=folder, env={**_inherited(), **(environment or {})},
+                *words, cwd=folder, env={**_inherited(), **(environment or {})},
                 stdin=asyncio.subprocess.DEVNULL, stdout=writing, stderr=asyncio.subprocess.STDOUT,
                 pass_fds=(theirs.fileno(),), start_new_session=True,
             )  # fmt: skip
@@ -120,7 +156,7 @@ class Process:
         finally:
             theirs.close()
             os.close(writing)
-        return cls(running, ours, os.fdopen(reading, "rb", 0), on_line)
+        return cls(running, ours, os.fdopen(reading, "rb", 0), on_line, keeper)
 
     async def wait(self) -> int:
         """Wait for its exit code, negative for the signal that ended it; by then its output is passed on and its group is gone."""
@@ -137,12 +173,16 @@ class Process:
             self._signal(signal.SIGTERM)
             with contextlib.suppress(TimeoutError):
                 return await asyncio.wait_for(self.wait(), grace)
+            if self._keeper is KeptBy.GUARDIAN:  # it knows all that the job has started
+                os.kill(self.pid, END)
+                with contextlib.suppress(TimeoutError):
+                    return await asyncio.wait_for(self.wait(), _GUARDIAN)
             self._signal(signal.SIGKILL)
         return await self.wait()
 
     def kill(self) -> None:
         """Kill it at once, with everything it started."""
-        self._signal(signal.SIGKILL)
+        self._signal(signal.SIGKILL if self._keeper is not KeptBy.GUARDIAN else END)
 
     def cpu(self) -> float:
         """Return the seconds of processor time that its group has used, 0 if the system does not say."""
@@ -154,6 +194,8 @@ class Process:
 
     async def _wait(self) -> int:
         code = await self._running.wait()
+        if self._keeper is KeptBy.SANDBOX and code > _SIGNALLED:
+            code = _SIGNALLED - code  # bubblewrap tells a signal as shells do
         self._signal(signal.SIGKILL)  # processes that it started must not outlive it
         # A process of another group may still hold the other end of the output: do not wait for it.
         with contextlib.suppress(TimeoutError):

@@ -13,6 +13,7 @@ from typing import Any
 from atoll.core.errors import AtollError, ConfigError, MessageError
 from atoll.core.persistence.files import write_bytes
 from atoll.engines.link import LinkClosed
+from atoll.runtime.confinement.confining import UNCONFINED, Confinement
 from atoll.runtime.identity import SITES, Peer
 from atoll.runtime.jobs.terms import read_terms
 from atoll.runtime.line import Channel, Line, PackedMessage, Settings, Switchboard
@@ -55,6 +56,7 @@ class Server:
         address: ``host:port`` to listen at; by default the kit's. Port 0 lets the system choose.
         max_jobs: most jobs at once.
         quota: most jobs of one admin that have not ended.
+        confinement: how the jobs' processes here are confined.
 
     Raises:
         ConfigError: the kit is not a server's, or the folder cannot be made.
@@ -70,10 +72,12 @@ class Server:
         address: str | None = None,
         max_jobs: int | None = None,
         quota: int | None = None,
+        confinement: Confinement = UNCONFINED,
     ) -> None:
         kit.require("server")
         self.kit = kit
         self.folder = folder
+        self._confinement = confinement.hiding(kit.folder, folder)
         self._address = address or f"{kit.server.listen}:{kit.server.port}"
         make_folder(folder, "--folder")  # models and logs are private to this user
         self._credentials = kit.credentials()
@@ -211,7 +215,7 @@ class Server:
             # The bundle in the store was verified when it was submitted.
             code = await asyncio.to_thread(place.open, bundle, self.kit, record.attempts, known=lambda manifest: True)
             return await launch(
-                place, code, role="server", name=self.kit.name, sites=sites, helpers=helpers,
+                place, code, role="server", name=self.kit.name, sites=sites, helpers=helpers, confinement=self._confinement,
                 on_lines=lambda lines: self._log(record.id, "server", lines),
             )  # fmt: skip
 

@@ -17,10 +17,12 @@ from atoll.core.redaction import redacted
 from atoll.core.requests.wire import pack_error
 from atoll.engines.link import LinkClosed
 from atoll.runtime.bundles.register import Register
+from atoll.runtime.confinement.confining import UNCONFINED, Confinement
 from atoll.runtime.line import Channel
 from atoll.runtime.provision import Kit
 from atoll.runtime.scheduling.resources import Grant
 from atoll.runtime.worker.letters import LetterKey
+from atoll.runtime.worker.words import paths_of
 
 from ..daemon.control import direct_channel
 from ..daemon.launch import JobProcess, Stillborn, launch
@@ -50,6 +52,7 @@ class Post:
         register: the bundles that it has run.
         tell: sends a frame to the server.
         neighbours: its lines to other sites.
+        confinement: how its jobs are confined.
     """
 
     kit: Kit
@@ -58,6 +61,7 @@ class Post:
     register: Register
     tell: Tell
     neighbours: Neighbours
+    confinement: Confinement = UNCONFINED
 
 
 class SiteAttempt:
@@ -154,6 +158,7 @@ class SiteAttempt:
         letters = await asyncio.to_thread(self._letter_key)
         self._process = await launch(
             self._place, code, role="site", name=kit.name, plays=kit.plays, data=self._post.data, grant=self._grant, on_lines=self._log,
+            confinement=self._post.confinement, reads=paths_of(self._post.data, kit.name, bool(kit.plays)),
             neighbours=sorted({*self._dialled, *self._awaited}), letters=letters.order(), on_life=partial(self._say, "starting"),
         )  # fmt: skip
         self._say("deployed")

@@ -14,6 +14,7 @@ from atoll.core.persistence.files import write_bytes
 from atoll.core.requests.wire import pack_error
 from atoll.engines.link import LinkClosed
 from atoll.runtime.bundles.register import Register
+from atoll.runtime.confinement.confining import UNCONFINED, Confinement
 from atoll.runtime.identity import SITES
 from atoll.runtime.line import Backoff, Channel, Line, LineRefused, Settings, dial_line
 from atoll.runtime.provision import Kit
@@ -47,6 +48,7 @@ class Site:
         server: ``host:port`` in place of the kit's addresses.
         gpus: names of the devices, as ``CUDA_VISIBLE_DEVICES`` takes them.
         direct: ``host:port`` to listen at for other sites, as they dial it; by default it opens no port.
+        confinement: how its jobs are confined.
 
     Raises:
         ConfigError: the kit is not a site's, its certificate does not name the host to listen at, or the folder belongs
@@ -64,6 +66,7 @@ class Site:
         server: str | None = None,
         gpus: tuple[str, ...] | None = None,
         direct: str | None = None,
+        confinement: Confinement = UNCONFINED,
     ) -> None:
         kit.require(*SITES)
         self.kit = kit
@@ -77,6 +80,7 @@ class Site:
         self._neighbours.on_open = self._met
         self._manager = ResourceManager(resources, gpus=gpus, site=kit.name)
         self._data = data
+        self._confinement = confinement.hiding(kit.folder, folder)
         self._jobs: dict[str, SiteAttempt] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._control: Control | None = None
@@ -214,7 +218,7 @@ class Site:
             error = JobError("nothing is reserved for it here", where=f"job {job}", remedy="a defect of the server")
             self._tell("exited", job=job, attempt=attempt, code=None, error=pack_error(error))
             return
-        post = Post(self.kit, self._data, self.folder, self._register, self._tell, self._neighbours)
+        post = Post(self.kit, self._data, self.folder, self._register, self._tell, self._neighbours, self._confinement)
         running = self._jobs[job] = SiteAttempt(post, job, attempt, grant, addresses)
         running.start(bundle)
 

@@ -12,7 +12,7 @@ from atoll.core.errors import PolicyError
 if TYPE_CHECKING:
     from atoll.core.requests.policy import SitePolicy
 
-__all__ = ["policy_of_site", "require_allowed"]
+__all__ = ["policy_of_site", "require_allowed", "require_confined"]
 
 _CODE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 """How a job's settings name code: ``module:name``."""
@@ -38,19 +38,38 @@ def policy_of_site(given: Mapping[str, Any], name: str) -> SitePolicy | None:
         return parse_policy(given["policy"], f"policy of site {name!r}")
 
 
-def require_allowed(given: Mapping[str, Any], name: str, file: Path, source: Path | None) -> None:
-    """Refuse a job whose own code the site's policy does not allow, before importing any of it.
+def require_confined(policy: SitePolicy | None, name: str, confined: bool) -> None:
+    """Refuse to run jobs without a sandbox where the site's policy insists on one.
+
+    Raises:
+        PolicyError: they are not confined.
+    """
+    if policy is not None and policy.confined and not confined:
+        raise PolicyError(
+            "jobs must run confined here, and they do not",
+            where=f"policy of site {name!r}",
+            remedy="install bubblewrap there and start `atoll site` with --confine always",
+        )
+
+
+def require_allowed(
+    given: Mapping[str, Any], name: str, file: Path, source: Path | None, *, confined: bool = False
+) -> None:
+    """Refuse a job that the site's policy does not allow here, before importing any of its code.
 
     Args:
         given: the result of `settings_of`.
         name: the site's name.
         file: the job's settings.
         source: the folder of the job's modules.
+        confined: whether this process is in a sandbox.
 
     Raises:
-        PolicyError: a module, or code that the settings name as ``module:name``, is not allowed.
+        PolicyError: a module, or code that the settings name as ``module:name``, is not allowed, or jobs must be
+            confined and are not.
     """
     policy = policy_of_site(given, name)
+    require_confined(policy, name, confined)
     if policy is None or not policy.allow:
         return
     from atoll.runs import yaml

@@ -13,6 +13,7 @@ state    the job's own folder, which outlives the attempt
 error    file that takes the error of an attempt that would fail again
 spool    folder for large messages in transit
 data     at a site: its data, as ``site_spec`` gives them; a helper may have none
+confined whether this process is in a sandbox
 plays    at a helper: its role
 sites    at the server: the names of the channels that the front opens, one a site
 helpers  at the server: party -> the site that plays it, of those that have no clients
@@ -221,7 +222,8 @@ def _require_allowed(order: Mapping[str, Any], source: Path | None) -> None:
     """Refuse a job's own code, where the site's policy does, before any of it is imported."""
     if order["data"]:
         name, helper = str(order["name"]), bool(order.get("plays"))
-        require_allowed(settings_of(order["data"], name, helper), name, Path(order["job"]), source)
+        settings = settings_of(order["data"], name, helper)
+        require_allowed(settings, name, Path(order["job"]), source, confined=order.get("confined") is True)
 
 
 async def _until(names: set[str], channels: dict[str, Channel], opened: asyncio.Queue[Channel]) -> None:

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from atoll.core.errors import DataError, nearest
+from atoll.core.errors import AtollError, DataError, nearest
 
-__all__ = ["SETTINGS", "WAYS", "check_settings", "from_yaml", "settings_of", "site_spec"]
+__all__ = ["SETTINGS", "WAYS", "check_settings", "from_yaml", "paths_of", "settings_of", "site_spec"]
 
 SETTINGS = ("path", "target", "task", "features", "drop", "categories", "delimiter", "decimal", "encoding",
             "source", "partition", "corruptions", "corruption_seed", "factory", "arguments", "folder", "policy")  # fmt: skip
@@ -98,6 +98,26 @@ def settings_of(given: Mapping[str, Any], name: str, helper: bool = False) -> di
     tree = from_yaml(first, given)
     check_settings(tree, name, helper)
     return tree
+
+
+def paths_of(given: Mapping[str, Any], name: str, helper: bool = False) -> tuple[Path, ...]:
+    """Return the files and folders that loading a site's data reads: the data, the YAML file, and the folder of modules and relative paths where there may be any.
+
+    Args:
+        given: the result of `site_spec`.
+        name: the site's name.
+        helper: whether it may have no data.
+    """
+    if not given:
+        return ()
+    try:
+        settings = settings_of(given, name, helper)
+    except AtollError:  # the job's process says what is wrong
+        settings = dict(given)
+    named = [part for each in (given, settings) for part in str(each.get("path") or "").split(",") if part]
+    if any(settings.get(key) for key in ("source", "factory", "policy")) and settings.get("folder"):
+        named.append(str(settings["folder"]))
+    return tuple(Path(path) for path in dict.fromkeys(named))
 
 
 def is_yaml(path: Path) -> bool:

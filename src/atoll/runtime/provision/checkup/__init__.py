@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from atoll.runtime.identity import SITES
 from atoll.runtime.provision.kit import Kit
 
 from .finding import Finding
-from .machine import check_disk, check_handles, check_own_port
+from .machine import check_confinement, check_disk, check_handles, check_own_port
 from .paper import check_paper
 from .reach import check_reach
 
@@ -26,6 +27,8 @@ def examine(kit: Kit, work: Path, patience: float = 5.0) -> Iterator[Finding]:
     paper = list(check_paper(kit))
     yield from paper
     yield check_disk(work)
+    if kit.role in ("server", *SITES):
+        yield check_confinement(kit)
     if kit.role == "server":
         yield check_own_port(kit)
         yield check_handles(kit)

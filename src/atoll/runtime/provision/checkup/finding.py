@@ -17,13 +17,14 @@ class Finding:
 
     Attributes:
         step: what was checked.
-        state: ok, problem, or skipped if an earlier problem leaves nothing to check.
+        state: ok, problem, warning for what works and could be safer, or skipped if an earlier problem leaves nothing to
+            check.
         said: what was found, with the node it is about.
-        remedy: what to do next (problems).
+        remedy: what to do next (problems and warnings).
     """
 
     step: str
-    state: Literal["ok", "problem", "skipped"]
+    state: Literal["ok", "problem", "warning", "skipped"]
     said: str
     remedy: str | None = None
 
@@ -36,6 +37,11 @@ class Finding:
     def problem(cls, step: str, said: str, remedy: str) -> Finding:
         """Return a finding that needs action."""
         return cls(step, "problem", said, remedy)
+
+    @classmethod
+    def warning(cls, step: str, said: str, remedy: str) -> Finding:
+        """Return a finding that all works and could be safer."""
+        return cls(step, "warning", said, remedy)
 
     @classmethod
     def skipped(cls, step: str, why: str) -> Finding:

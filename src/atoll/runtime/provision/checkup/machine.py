@@ -14,7 +14,7 @@ from atoll.runtime.provision.sites import SiteList
 
 from .finding import Finding
 
-__all__ = ["ROOM", "check_disk", "check_handles", "check_own_port"]
+__all__ = ["ROOM", "check_confinement", "check_disk", "check_handles", "check_own_port"]
 
 ROOM = 1 << 30
 """Free bytes; with less, a work folder is too full for models and checkpoints."""
@@ -30,6 +30,18 @@ def check_disk(work: Path, room: int = ROOM) -> Finding:
         said = f"{there} has {free / 1e9:.1f} GB free, less than {room / 1e9:.1f}"
         return Finding.problem("disk", said, "free space: models and checkpoints are kept there")
     return Finding.ok("disk", f"{there} has {free / 1e9:.0f} GB free")
+
+
+def check_confinement(kit: Kit) -> Finding:
+    """Check that jobs can be confined here."""
+    from atoll.runtime.confinement.confining import INSTALL, confinement
+
+    made, node = confinement(), f"{kit.role} {kit.name!r}"
+    return (
+        Finding.ok("jobs", f"{node}: {made}")
+        if made.confined
+        else Finding.warning("jobs", f"{node}: {made}", f"{INSTALL}, or run it as a user of its own in a container")
+    )
 
 
 def check_own_port(kit: Kit) -> Finding:

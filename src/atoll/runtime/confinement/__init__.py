@@ -1,0 +1,1 @@
+"""What the process of a job may reach on its machine, and what holds it there."""
