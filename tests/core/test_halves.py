@@ -460,6 +460,32 @@ def test_a_client_that_many_forgets_is_an_error_of_the_task():
     assert "returned nothing for client-4" in str(errors[4])
 
 
+@pytest.mark.parametrize(("name", "with_many"), [c for c in CASES if c[0] not in ("gathering", "masked", "sometimes")])
+def test_a_client_that_the_task_itself_rejects_is_in_no_sum(name, with_many):
+    """Its reply is finite and must not count: ``Batch.rejected`` holds below a half as under the plain reducer."""
+
+    def rejects(cohort, message):
+        for batch in _reply_many(cohort, message):
+            yield replace(batch, rejected={4: "its loss went up"} if 4 in batch.positions else {})
+
+    work = Task("halves:rejects", _reply, many=rejects)
+    found, honest = (
+        fold(half_of(name, with_many), work),
+        fold(half_of(name, with_many), Task("halves:others", _reply, many=_without_fourth)),
+    )
+    assert found.rejected == {4: "its loss went up"}
+    assert found.senders.tolist() == [0, 1, 2, 3, 5, 6]
+    for key, total in honest.totals.items():
+        close(found.totals[key].value, total.value, key, 1e-9)
+
+
+def _without_fourth(cohort, message):
+    """The replies of the others, as if the fourth had raised."""
+    for batch in _reply_many(cohort, message):
+        kept = batch.part(batch.positions != 4)
+        yield replace(kept, errors={**kept.errors, 4: ValueError("gone")}) if 4 in batch.positions else kept
+
+
 def test_what_is_raised_for_no_single_client_is_everybodys():
     def breaks(cohort, message):
         raise RuntimeError("out of order")

@@ -35,14 +35,29 @@ def in_batches(name: str) -> Algorithm:
     return replace(algorithm, **options)
 
 
+OF_LINEAR_MODELS = ("SufficientStatistics", "ObjectivePerturbation")
+BLOCKS = pytest.param("batched", marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("engine", ["inline", BLOCKS])
 @pytest.mark.parametrize("name", kinds())
-def test_any_algorithm_is_masked_or_refused(name: str) -> None:
+def test_any_algorithm_is_masked_or_refused(name: str, engine: str) -> None:
+    """A linear model client by client, and a network whose clients train in blocks below the half."""
     model, islands, _ = two_classes(name)
+    if engine == "batched" and name not in OF_LINEAR_MODELS:
+        model = atoll.models.mlp(3, 2, hidden=(4,))
     algorithm = in_batches(name)
     selection = Everyone() if algorithm.card.everyone else Uniform(4)
-    job = Training(model=model, algorithm=algorithm, selection=selection, rounds=3, evaluation=Evaluation(server=False))
+    job = Training(
+        model=model,
+        algorithm=algorithm,
+        selection=selection,
+        rounds=3,
+        evaluation=Evaluation(server=False),
+        compile="never",
+    )
 
-    def trained(engine: str = "inline", **changes: Any) -> Any:
+    def trained(**changes: Any) -> Any:
         return atoll.simulate(job.replace(**changes), islands, engine=engine, secret_seed=7)
 
     if not facts((name,))[0].secure:
@@ -51,14 +66,12 @@ def test_any_algorithm_is_masked_or_refused(name: str) -> None:
         ):
             trained(reducer=DoubleMasked())
         return
-    plain = trained()
-    right = np.concatenate([np.ravel(leaf) for leaf in T.leaves(plain.params)])
+    plain, masked = trained(), trained(reducer=DoubleMasked())
+    found, right = (np.concatenate([np.ravel(leaf) for leaf in T.leaves(run.params)]) for run in (masked, plain))
     assert np.abs(right).max() > 1e-3, "it has learnt something"
-    for engine in ("inline", "batched"):  # client by client, and below halves in blocks
-        masked = trained(engine, reducer=DoubleMasked())
-        found = np.concatenate([np.ravel(leaf) for leaf in T.leaves(masked.params)])
-        np.testing.assert_allclose(found, right, rtol=1e-6, atol=1e-6, err_msg=engine)
-        assert masked.metrics.column("replied") == plain.metrics.column("replied")
+    close = 1e-6 if right.dtype == np.float64 else 1e-4  # second-order methods amplify the rounding of float32
+    np.testing.assert_allclose(found, right, rtol=close, atol=close)
+    assert masked.metrics.column("replied") == plain.metrics.column("replied")
 
 
 @pytest.mark.parametrize("name", WHOLE)
