@@ -77,8 +77,8 @@ def main() -> None:
         kits = run.folder / "kits"
         run.start("server", [*ATOLL, "server", str(kits / "server"), "--folder", str(run.folder / "server")])
         run.await_port(port)
-        front = run.started[0][1].pid
-        peaks = Peaks(front)
+        daemon = run.started[0][1].pid
+        peaks = Peaks(daemon)
         peaks.start()
         stubs = [sys.executable, str(HERE / "stub_sites.py"), str(kits), f"127.0.0.1:{port}"]
         run.start("stubs", [*stubs, str(args.clients), str(LAYERS), str(numbers)])
@@ -101,7 +101,7 @@ def main() -> None:
             "seconds_per_round": round(median(laps), 1),
             "peak_gib_of_the_process_that_adds": round(result["VmHWM"] / 2**30, 3),
             "of_it_before_the_model": round(result["before"]["VmHWM"] / 2**30, 3),
-            "peak_gib_of_the_front": round(field(front, "status", "VmHWM") / 2**30, 3),
+            "peak_gib_of_the_daemon": round(field(daemon, "status", "VmHWM") / 2**30, 3),
             "peak_gib_of_both_pss": both["Pss"],
             "peak_gib_of_both_rss": both["Rss"],
             "worst_error": result["worst_error"],

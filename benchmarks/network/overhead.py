@@ -5,7 +5,7 @@ python benchmarks/network/overhead.py
 * ``simulated``: the inline engine, one process: the arithmetic alone.
 * ``processes``: the network engine with its sites as processes on local sockets: + messages, + decoding, + one process
   for each site.
-* ``deployed``: fronts, mutual TLS, checkpoints and records in files: + relays, + encryption, + the disk.
+* ``deployed``: daemons, mutual TLS, checkpoints and records in files: + relays, + encryption, + the disk.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ async def deployed(settings, islands, folder):
     clocks = [row["clock"] for row in rows]
     return {
         "provision": provisioned - begin,
-        "start_fronts": started - provisioned,
+        "start_daemons": started - provisioned,
         "submit_to_first_round": ended - started - (clocks[-1] - clocks[0]),
         "round": median(b - a for a, b in pairwise(clocks)),
     }

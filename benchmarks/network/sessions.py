@@ -2,7 +2,7 @@
 
 python benchmarks/network/sessions.py
 
-Real fronts, mutual TLS, job processes; two roles play ping-pong with an array. The two ways alternate in one project,
+Real daemons, mutual TLS, job processes; two roles play ping-pong with an array. The two ways alternate in one project,
 and must give the same numbers and the same bytes. Seconds are those of the role that asks, between its first question
 and its last answer.
 """

@@ -51,7 +51,7 @@ async def play(channel, name: str, site: int, layers: int, numbers: int) -> None
 
 
 async def site(kits: Path, address: str, number: int, layers: int, numbers: int) -> None:
-    """Run one front, which accepts every offer."""
+    """Run one daemon, which accepts every offer."""
     name = f"site-{number}"
     kit = Kit.read(kits / name)
     tasks = set()

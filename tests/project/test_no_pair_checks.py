@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 SOURCE = Path(__file__).parents[2] / "src" / "atoll"
-ROOMS = ("learn", "stages", "privacy", "rounds")
+ROOMS = ("core", "learn", "stages", "privacy", "rounds", "torch", "models", "runs", "runtime")
 BASES = frozenset(
     {
         "Algorithm",
@@ -26,15 +26,21 @@ BASES = frozenset(
 )
 """Whoever has one of these among its bases, by name, is a part."""
 ALLOWED = {
+    "core/requests/chain.py": {"Stage"},
+    "core/requests/policy.py": {"Stage"},
+    "core/requests/stage.py": {"Stage"},
     "learn/algorithms/accelerated.py": {"Transformed", "Wrapped"},
     "learn/algorithms/objective_perturbation.py": {"FedDyn", "FedProx", "Wrapped"},
     "learn/algorithms/one_gradient.py": {"Stage"},
     "learn/catalogue.py": {"Algorithm", "Wrapped"},
-    "learn/given.py": {"Drawing"},
+    "learn/per_client_broadcast.py": {"Drawing"},
     "learn/moving.py": {"Wrapped"},
     "learn/local/release.py": {"Wrapped"},
     "learn/training.py": {"Algorithm"},
     "learn/wrapped.py": {"Algorithm", "Wrapped"},
+    "torch/blocks/apart.py": {"PerClientBroadcast"},
+    "torch/client.py": {"Drawing"},
+    "torch/local.py": {"Drawing"},
     "stages/around.py": {"Stage"},
     "stages/clip.py": {"Clip"},
     "stages/noise.py": {"GaussianNoise"},

@@ -104,7 +104,7 @@ async def id_of(admin: Admin, job: str) -> str:
 
 
 def serving(work: Coroutine[Any, Any, None]) -> int:
-    """Run a front until it ends, or until Ctrl-C or SIGTERM stops it in order."""
+    """Run a daemon until it ends, or until Ctrl-C or SIGTERM stops it in order."""
     from atoll.runtime.heap import keep_freed_memory
 
     keep_freed_memory()
@@ -141,7 +141,7 @@ def in_order(work: Coroutine[Any, Any, T]) -> tuple[T | None, int | None]:
 
 @contextlib.contextmanager
 def logging_on(output: Output, folder: Path) -> Iterator[None]:
-    """Log as a front does: JSON lines to its folder, short lines to stderr.
+    """Log as a daemon does: JSON lines to its folder, short lines to stderr.
 
     Raises:
         ConfigError: the folder cannot be created.

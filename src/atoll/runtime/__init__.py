@@ -1,12 +1,12 @@
 """The real world: the same program between organisations, over mutual TLS.
 
-The fronts, long-lived processes at the server and at each site, hold the keys and the network. Each job runs in a
+The daemons, long-lived processes at the server and at each site, hold the keys and the network. Each job runs in a
 process of its own at the server and at each site. `docs/deploy.md` is where to start; ``atoll poc`` shows all of it on
 one machine. Your own programs may use:
 
 * `Kit`, `ProjectConfig` (and `atoll.runtime.provision.provision`): who takes part, and what each party holds.
 * `JobConfig`, `load_job`: what a job does.
-* `Server`, `Site`, `Poc`: the fronts, and all of them on one machine.
+* `Server`, `Site`, `Poc`: the daemons, and all of them on one machine.
 * `Network`, `SiteEngine`: the two halves of the engine, over any links.
 """
 
@@ -49,7 +49,7 @@ _FROM = {
 
 
 def __getattr__(name: str) -> Any:
-    """Load a part when it is used: fronts need the extra ``net``, the engine does not."""
+    """Load a part when it is used: daemons need the extra ``net``, the engine does not."""
     if name in _FROM:
         return getattr(importlib.import_module(f"{__name__}.{_FROM[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

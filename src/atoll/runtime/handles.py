@@ -10,7 +10,7 @@ __all__ = ["EACH", "OWN", "Handles", "allowed_handles", "raise_handles"]
 _LOG = logging.getLogger("atoll.runtime")
 
 OWN = 256
-"""Handles that a front needs besides its sites: store, libraries, people, and visitors not admitted yet."""
+"""Handles that a daemon needs besides its sites: store, libraries, people, and visitors not admitted yet."""
 EACH = 2
 """Handles for each site: its connection, and a reply waiting in a file."""
 _PLENTY = 1 << 20

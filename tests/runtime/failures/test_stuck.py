@@ -59,7 +59,7 @@ def simulated(folder: Path) -> bytes:
 
 
 def test_a_site_that_stands_still_is_named_and_let_go(tmp_path: Path) -> None:
-    """How soon is asked on clocks that jump: of one attempt in fronts/test_parties.py, of the engine in security/test_patience.py."""
+    """How soon is asked on clocks that jump: of one attempt in server/test_parties.py, of the engine in security/test_patience.py."""
     gate = tmp_path / "gate"
 
     async def play() -> None:

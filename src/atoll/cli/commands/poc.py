@@ -95,7 +95,7 @@ async def _trial(
         f"{sites} sites share the digits, each in its own folder.{beside} Starting the server and the sites ..."
     )
     data = {name: [str(file)] for name, file in files.items()}
-    with (place / "fronts.log").open("a", encoding="utf-8") as log:
+    with (place / "daemons.log").open("a", encoding="utf-8") as log:
         project = Poc(
             place,
             data,

@@ -19,7 +19,7 @@ from ..requests.stage import Stage
 from ..requests.task import Task, done_before
 from ..traffic.flight import Arrivals, Flight, Handle, by_flight
 from .outcomes import combined, counted, decoded, require_quorum
-from .reducer import Plain, Reducer
+from .reducer import Reducer
 from .reduction import Reduction
 from .scope import Scope
 
@@ -147,7 +147,7 @@ class Sums(Scope):
         count = self.counts["combine"]
         self.counts["combine"] += 1
         rows = arrived.by_flight() if isinstance(arrived, Arrivals) else by_flight(arrived)
-        plain = reducer is None or type(reducer) is Plain
+        plain = reducer is None or reducer.plain
         if not plain and (len(rows) != 1 or rows[0][0].ahead):
             raise ConfigError(
                 f"{type(reducer).__name__} for arrivals of {len(rows)} requests{', sent ahead' if rows and rows[0][0].ahead else ''}",

@@ -28,9 +28,9 @@ __all__ = ["OTHERS", "Poc", "digits_at", "helper_names", "site_names", "write_pa
 
 _LOG = logging.getLogger("atoll.runtime")
 _START = 60.0
-"""Seconds for a front to start."""
+"""Seconds for a daemon to start."""
 _CONFINE = "ATOLL_CONFINE"
-"""How fronts confine jobs, as `atoll server` and `atoll site` read it."""
+"""How daemons confine jobs, as `atoll server` and `atoll site` read it."""
 _HOST = "127.0.0.1"
 OTHERS = ("server", "admin", "auditor")
 """Names that no site of a trial has."""
@@ -77,7 +77,7 @@ def write_parts(islands: Islands, folder: Path) -> dict[str, Path]:
 
 
 class _Front:
-    """A front's process and its output."""
+    """A daemon's process and its output."""
 
     def __init__(self, name: str, arguments: list[str], on_line: Callable[[str, str], None]) -> None:
         self.name = name
@@ -127,10 +127,10 @@ class Poc:
     """A provisioned project whose server and sites run as processes, while this context is entered.
 
     Args:
-        folder: kits, data and the folders of all fronts; those of an earlier run continue.
+        folder: kits, data and the folders of all daemons; those of an earlier run continue.
         data: site -> what follows ``--data``, with further options if there are any.
         transport: how bytes travel.
-        on_line: called with (node, line) for each line that the fronts write.
+        on_line: called with (node, line) for each line that the daemons write.
         direct: let the sites listen for each other, for jobs that say ``direct: true``.
         helpers: sites without clients: name -> what it plays.
 
@@ -188,7 +188,7 @@ class Poc:
         await self._stop()
 
     async def start(self, name: str) -> None:
-        """Start a front, for the first time or again; returns once it serves."""
+        """Start a daemon, for the first time or again; returns once it serves."""
         place = str(self.folder / "run" / name)
         kit = str(self.folder / "kits" / name)
         if name == "server":
@@ -207,22 +207,22 @@ class Poc:
                 "--server",
                 self.address,
             ]
-        front = self._fronts[name] = _Front(name, arguments, self._on_line)
+        daemon = self._fronts[name] = _Front(name, arguments, self._on_line)
         Path(place).mkdir(mode=0o700, parents=True, exist_ok=True)
-        said = await front.start(Path(place))
+        said = await daemon.start(Path(place))
         if name == "server":
             self.address = str(said["listening"])
 
     def process(self, name: str) -> Process:
-        """Return the process of a front."""
+        """Return the process of a daemon."""
         found = self._fronts[name].process
         if found is None:
             raise JobError(f"{name} was not started", where="poc", remedy="enter it first")
         return found
 
     async def _stop(self) -> None:
-        """Stop the fronts, sites first, so that the server sees no site as lost."""
-        running = {name: front.process for name, front in self._fronts.items() if front.process is not None}
+        """Stop the daemons, sites first, so that the server sees no site as lost."""
+        running = {name: daemon.process for name, daemon in self._fronts.items() if daemon.process is not None}
         await asyncio.gather(*(process.stop() for name, process in running.items() if name != "server"))
         if "server" in running:
             await running["server"].stop()

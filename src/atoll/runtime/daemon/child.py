@@ -65,7 +65,7 @@ def main(argv: list[str]) -> None:
     parent, limits, module, *rest = argv
     keep_limits(JobLimits.read(limits))
     keep_freed_memory()
-    # Ctrl-C at a terminal goes to everyone: the front decides what ends.
+    # Ctrl-C at a terminal goes to everyone: the daemon decides what ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if not die_with_parent(int(parent.removesuffix("+"))):
         sys.exit(ORPHANED)

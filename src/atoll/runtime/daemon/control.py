@@ -61,7 +61,7 @@ class Control:
     Args:
         channel: the channel named ``control``.
         on_frame: called with every frame that is a mapping with an ``op``. If it raises, the channel ends, not the
-            front.
+            daemon.
 
     However fast frames arrive, other tasks get a turn after each.
     """

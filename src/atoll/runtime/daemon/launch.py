@@ -1,4 +1,4 @@
-"""How a front starts the process of a job: what it hands down, and what it gets back."""
+"""How a daemon starts the process of a job: what it hands down, and what it gets back."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class JobProcess:
         """Return the error that it reported, as ``pack_error`` gives it; None if there is none."""
         with contextlib.suppress(AtollError, OSError):
             size = self._told.stat().st_size
-            if size > _MOST:  # not written by our code: it must fill neither this front nor a frame
+            if size > _MOST:  # not written by our code: it must fill neither this daemon nor a frame
                 return pack_error(
                     TaskError(
                         f"it reported an error of {size} bytes", where="the job's process", remedy="see the job's log"
@@ -100,7 +100,7 @@ class JobProcess:
 
     async def stop(self) -> int:
         """End it: by closing its line, then by asking, then by force; return its exit code."""
-        self._line.lose(LinkClosed("the front has closed the line"))
+        self._line.lose(LinkClosed("the daemon has closed the line"))
         with contextlib.suppress(TimeoutError):
             return await asyncio.wait_for(self.wait(), _LEAVE)
         await self._process.stop(_KILL)
@@ -125,13 +125,13 @@ async def launch(
     on_lines: Callable[[list[str]], None],
     on_life: Callable[[], None] = lambda: None,
 ) -> JobProcess:
-    """Start the process of a job at a front, and its line.
+    """Start the process of a job at a daemon, and its line.
 
     Args:
         place: where the job's files are.
         code: the unpacked bundle.
         role: ``server`` or ``site``.
-        name: the front's name.
+        name: the daemon's name.
         data: the site's data.
         plays: at a helper, what it plays.
         sites: at the server, the channels that it waits for.

@@ -1,4 +1,4 @@
-"""Where a front keeps the files of a job: its code while an attempt runs, and what outlives attempts."""
+"""Where a daemon keeps the files of a job: its code while an attempt runs, and what outlives attempts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _JOB = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 
 @dataclass(frozen=True)
 class Place:
-    """Where a front keeps the files of a job.
+    """Where a daemon keeps the files of a job.
 
     Attributes:
         folder: the job's own.
@@ -34,7 +34,7 @@ class Place:
 
     @classmethod
     def of(cls, top: Path, job: str) -> Place:
-        """Return the place of a job in a front's folder; the job's id may have come over the network.
+        """Return the place of a job in a daemon's folder; the job's id may have come over the network.
 
         Raises:
             IdentityError: the id is not a folder name.
@@ -77,7 +77,7 @@ class Place:
 
         Args:
             bundle: the bundle.
-            kit: the front's.
+            kit: the daemon's.
             attempt: the attempt's number.
             known: tells whether this very bundle was accepted before, see `verify`.
             admit: may refuse a correctly signed bundle.

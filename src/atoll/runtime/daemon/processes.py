@@ -1,4 +1,4 @@
-"""Job processes: started with a socket to their front, watched, stopped, and never left running."""
+"""Job processes: started with a socket to their daemon, watched, stopped, and never left running."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _BEGIN = (
     # Where libraries look for devices, and how many threads they use.
     "OMP_", "MKL_", "OPENBLAS_", "NUMEXPR_", "KMP_", "MALLOC_", "CUDA_", "CUBLAS_", "NVIDIA_", "NCCL_", "TORCH", "HIP_", "ROCR_",
 )  # fmt: skip
-"""The only environment variables that a job's process gets from its front, which may hold passphrases and tokens.
+"""The only environment variables that a job's process gets from its daemon, which may hold passphrases and tokens.
 
 To pass a variable to jobs, begin its name with ``ATOLL_JOB_``.
 """
@@ -77,7 +77,7 @@ class KeptBy(enum.Enum):
 class Process:
     """A process of a job.
 
-    It leads a process group of its own, so that what it starts ends with it; on Linux it is killed when its front
+    It leads a process group of its own, so that what it starts ends with it; on Linux it is killed when its daemon
     dies. Of a job, everything that it has started ends with it, groups and sessions of its own included: the system sees
     to that in a sandbox, and a guardian elsewhere.
 

@@ -71,4 +71,4 @@ async def _forward(source: Channel, target: Channel, moved: Moved) -> Ending:
         except LinkClosed as error:
             return Ending(target, error)
         moved(len(block.content))
-        del block  # an idle relay holds no memory: a front has two of these for every channel
+        del block  # an idle relay holds no memory: a daemon has two of these for every channel

@@ -1,4 +1,4 @@
-"""The terms of a job: what fronts must know of it. Reading them imports no user code."""
+"""The terms of a job: what daemons must know of it. Reading them imports no user code."""
 
 from __future__ import annotations
 

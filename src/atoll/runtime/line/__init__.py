@@ -1,6 +1,6 @@
 """Lines: named channels of messages between two processes, which outlive their connections.
 
-``dial_line`` and ``Switchboard`` are the two ends between organisations, ``local_line`` joins a front and its job
+``dial_line`` and ``Switchboard`` are the two ends between organisations, ``local_line`` joins a daemon and its job
 processes.
 """
 

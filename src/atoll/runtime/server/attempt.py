@@ -1,4 +1,4 @@
-"""One attempt of a job as the server's front runs it: deploy, relay, watch, stop."""
+"""One attempt of a job as the server's daemon runs it: deploy, relay, watch, stop."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ def _readable(packed: Any) -> AtollError:
 
 
 def crashed(why: str) -> AttemptOutcome:
-    """Return the outcome of an attempt whose process or front died; the next one continues from the last checkpoint."""
+    """Return the outcome of an attempt whose process or daemon died; the next one continues from the last checkpoint."""
     return AttemptOutcome("crashed", why, pack_error(JobError(why, where="job", remedy="see the log: atoll logs JOB")))
 
 

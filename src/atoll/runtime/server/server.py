@@ -1,4 +1,4 @@
-"""The server's front: one port, the lines of sites and people, the jobs and their store. It computes nothing itself."""
+"""The server's daemon: one port, the lines of sites and people, the jobs and their store. It computes nothing itself."""
 
 from __future__ import annotations
 

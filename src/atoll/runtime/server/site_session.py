@@ -1,4 +1,4 @@
-"""A site as the server's front sees it: one line, one channel about jobs, one name."""
+"""A site as the server's daemon sees it: one line, one channel about jobs, one name."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _BURST = 10_000
 
 
 class Gone(Exception):  # noqa: N818 - an event, not a fault
-    """A site's front restarted, closed its line, or was away for too long."""
+    """A site's daemon restarted, closed its line, or was away for too long."""
 
 
 class SiteSession:
@@ -70,7 +70,7 @@ class SiteSession:
     async def run(self) -> str:
         """Carry frames until the site has gone; return why it went."""
         why = await self._control.run()
-        # A front without its control channel can neither be asked nor stopped, so its line ends too.
+        # A daemon without its control channel can neither be asked nor stopped, so its line ends too.
         await self.line.close(why or "the channel about jobs was closed", within=2.0)
         return why
 

@@ -213,7 +213,7 @@ class SiteAttempt:
         self._post.tell(op, job=self.job, attempt=self.attempt, **fields)
 
     def _log(self, lines: list[str]) -> None:
-        """Send lines of the job's log to the server; what they quote of the data stays in this front's log."""
+        """Send lines of the job's log to the server; what they quote of the data stays in this daemon's log."""
         told = [redacted(line) for line in lines]
         for line, shown in zip(lines, told, strict=True):
             if line != shown:

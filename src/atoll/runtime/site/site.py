@@ -1,4 +1,4 @@
-"""A site's front: it dials the server, answers offers, runs the jobs' processes, and opens a port only if you ask for one, for other sites."""
+"""A site's daemon: it dials the server, answers offers, runs the jobs' processes, and opens a port only if you ask for one, for other sites."""
 
 from __future__ import annotations
 

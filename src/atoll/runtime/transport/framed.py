@@ -137,11 +137,11 @@ class FramedPipe(Reader):
 
 
 async def local_pipe(sock: socket.socket, peer: Peer) -> FramedPipe:
-    """Return a pipe over a connected socket of this machine, such as one of ``socket.socketpair()``: without TLS, from a front to its job processes.
+    """Return a pipe over a connected socket of this machine, such as one of ``socket.socketpair()``: without TLS, from a daemon to its job processes.
 
     Args:
         sock: a connected socket; the pipe owns it from now on.
-        peer: who is at the other end; a front knows, because it started the process.
+        peer: who is at the other end; a daemon knows, because it started the process.
     """
     for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
         sock.setsockopt(socket.SOL_SOCKET, option, _BUFFER)

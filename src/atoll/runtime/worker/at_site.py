@@ -61,7 +61,7 @@ async def serve_job(
         results: the named results that stay at this site's parties; ``None`` keeps them in memory.
         state_memory: bytes of memory that private state may take; see `atoll.core.persistence.store.StateStore`.
         links: waits briefly for the links to other sites: site -> link.
-        letters: this site's key for the letters of the job. Fronts always pass one; without it letters are not
+        letters: this site's key for the letters of the job. Daemons always pass one; without it letters are not
             encrypted, and the ledger says so.
 
     Raises:

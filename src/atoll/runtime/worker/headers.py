@@ -135,7 +135,7 @@ def for_sites(error: DataError) -> DataError:
 
 
 def columns_apart(files: Sequence[Path]) -> dict[Path, list[str]]:
-    """Return the columns of Parquet files, read in a separate process: the library is large, and fronts do without it.
+    """Return the columns of Parquet files, read in a separate process: the library is large, and daemons do without it.
 
     Raises:
         MissingExtraError: pyarrow is not installed.

@@ -1,6 +1,6 @@
-"""The process of a job: started by a front at the server or at a site, ``python -m atoll.runtime.worker SOCKET ORDER``.
+"""The process of a job: started by a daemon at the server or at a site, ``python -m atoll.runtime.worker SOCKET ORDER``.
 
-SOCKET is the number of an inherited, connected socket: the end of a line to the front. ORDER is a message in a file:
+SOCKET is the number of an inherited, connected socket: the end of a line to the daemon. ORDER is a message in a file:
 
 ```
 role     "server" or "site"
@@ -15,15 +15,15 @@ spool    folder for large messages in transit
 data     at a site: its data, as ``site_spec`` gives them; a helper may have none
 confined whether this process is in a sandbox
 plays    at a helper: its role
-sites    at the server: the names of the channels that the front opens, one a site
+sites    at the server: the names of the channels that the daemon opens, one a site
 helpers  at the server: party -> the site that plays it, of those that have no clients
 neighbours  at a site: the other sites to which there may be a channel
 letters  at a site: the result of `LetterKey.order`, or None: then letters are not encrypted
 ```
 
-At a site the front opens one channel, ``server``, and ``direct/NAME`` for each other site that it reaches directly.
+At a site the daemon opens one channel, ``server``, and ``direct/NAME`` for each other site that it reaches directly.
 Output to stdout and stderr is the job's log. Exit codes: 0, the job (at a site: its part) has ended; 1, it failed, and
-the error is in the file; 75 (EX_TEMPFAIL of sysexits.h), the front went away.
+the error is in the file; 75 (EX_TEMPFAIL of sysexits.h), the daemon went away.
 """
 
 from __future__ import annotations
@@ -64,11 +64,11 @@ from .words import settings_of
 __all__ = ["FRONT_GONE", "main", "start"]
 
 _MEETING = 6.0
-"""Seconds to wait for links to other sites once all have loaded their data; fronts try for a little less."""
+"""Seconds to wait for links to other sites once all have loaded their data; daemons try for a little less."""
 _LONGEST = 4000
 """Most characters of each part of an error that is sent."""
 FRONT_GONE = 75
-"""Exit code of a process whose front went away: nothing is wrong with the job."""
+"""Exit code of a process whose daemon went away: nothing is wrong with the job."""
 
 
 def main(argv: list[str]) -> int:
@@ -106,7 +106,7 @@ class _Line(logging.Formatter):
 
 async def _attend(sock: socket.socket, order: Mapping[str, Any]) -> int:
     opened: asyncio.Queue[Channel] = asyncio.Queue()
-    pipe = await local_pipe(sock, Peer("front", str(order["role"]), "", 0, ""))
+    pipe = await local_pipe(sock, Peer("daemon", str(order["role"]), "", 0, ""))
     settings = Settings(spool=Path(order["spool"]))
     line = await local_line(pipe, dialled=True, settings=settings, on_open=opened.put_nowait)
     source = None if order["source"] is None else Path(order["source"])
@@ -123,16 +123,16 @@ async def _attend(sock: socket.socket, order: Mapping[str, Any]) -> int:
 
 
 async def _while_there(line: Line, work: Coroutine[Any, Any, None]) -> None:
-    """Work until done, or until the front is gone.
+    """Work until done, or until the daemon is gone.
 
     Raises:
-        LinkClosed: the front is gone.
+        LinkClosed: the daemon is gone.
     """
     working, lost = asyncio.create_task(work), asyncio.create_task(line.lost.wait())
     try:
         await asyncio.wait({working, lost}, return_when=asyncio.FIRST_COMPLETED)
         if not working.done():
-            raise LinkClosed("the front is gone")
+            raise LinkClosed("the daemon is gone")
         working.result()
     finally:
         for task in (working, lost):
@@ -141,7 +141,7 @@ async def _while_there(line: Line, work: Coroutine[Any, Any, None]) -> None:
 
 
 def _failed(error: Exception, line: Line, told: Path, role: str) -> int:
-    """Report an error, unless the front is gone; return the exit code."""
+    """Report an error, unless the daemon is gone; return the exit code."""
     if line.lost.is_set() or isinstance(error, LinkClosed):
         return FRONT_GONE
     if not isinstance(error, AtollError):
@@ -167,7 +167,7 @@ def _shortened(error: dict[str, str | None]) -> dict[str, str | None]:
 
 
 def _tell(told: Path, error: Any) -> None:
-    """Write the error; on a full disk, into the space that the front has reserved for it."""
+    """Write the error; on a full disk, into the space that the daemon has reserved for it."""
     try:
         write_message(told, error)
     except AtollError:
@@ -227,7 +227,7 @@ def _require_allowed(order: Mapping[str, Any], source: Path | None) -> None:
 
 
 async def _until(names: set[str], channels: dict[str, Channel], opened: asyncio.Queue[Channel]) -> None:
-    """Take the channels that the front opens until these are there."""
+    """Take the channels that the daemon opens until these are there."""
     while not names <= set(channels):
         channel = await opened.get()
         channels[channel.name] = channel

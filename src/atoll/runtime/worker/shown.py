@@ -144,7 +144,7 @@ def _of_csv(path: Path, target: str, given: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _of_parquet(path: Path, target: str) -> list[str]:
-    """Return the distinct values of a column, read in a separate process: the library is large, and fronts do without it."""
+    """Return the distinct values of a column, read in a separate process: the library is large, and daemons do without it."""
     look = (
         "import json, sys; from atoll.data.readers.arrow import distinct_of_parquet; "
         "print(json.dumps(distinct_of_parquet(sys.argv[1], sys.argv[2], int(sys.argv[3]))))"

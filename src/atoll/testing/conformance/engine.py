@@ -256,7 +256,7 @@ class _ByTurn(Timetable):
         return replace(base, **more[plans[0].turn % len(more)]).session(parties, plans, until)
 
 
-def fates(make: MakeEngine, tolerance: float) -> None:
+def session_outcomes(make: MakeEngine, tolerance: float) -> None:
     """Check that a session that loses a role or is late ends as on the inline engine, and leaves nothing; with a quorum the others go on."""
     del tolerance
     roles = {"worker": ("client-0", K.worker), "watcher": ("client-3", K.watcher)}
@@ -282,9 +282,9 @@ def fates(make: MakeEngine, tolerance: float) -> None:
 
     cost = _ByTurn(latency=0.25)
     ours, reference = (live(_world(one, cost=cost), program) for one in (make, _inline))
-    same(ours.result, reference.result, "what sessions with fates give")
-    same(ours.clock, reference.clock, "clock after sessions with fates")
-    same(ours.bytes, reference.bytes, "bytes of sessions with fates")
+    same(ours.result, reference.result, "what sessions that lose roles give")
+    same(ours.clock, reference.clock, "clock after sessions that lose roles")
+    same(ours.bytes, reference.bytes, "bytes of sessions that lose roles")
     require(sum(isinstance(told, str) for told in ours.result) == 18, "sessions that end with an error")
 
 
@@ -428,7 +428,7 @@ def rolls_back(make: MakeEngine, tolerance: float) -> None:
 ENGINE_CHECKS: Mapping[str, Callable[..., None]] = {
     check.__name__: check
     for check in (
-        verbs, repeats, survives, never_twice, halves, halves_never_twice, errors, states, large_messages, sessions, fates, results, deadlocks, mail,
+        verbs, repeats, survives, never_twice, halves, halves_never_twice, errors, states, large_messages, sessions, session_outcomes, results, deadlocks, mail,
         sealed_mail, unknown_task, rolls_back,
     )
 }  # fmt: skip

@@ -11,8 +11,8 @@ from atoll.core.algebra.form import kinds_of_block
 from atoll.core.algebra.tree import Tree
 from atoll.core.persistence.states import StateBlock
 from atoll.core.requests.task import Batch
-from atoll.learn.given import PerClientBroadcast
 from atoll.learn.local.update import pass_key
+from atoll.learn.per_client_broadcast import PerClientBroadcast
 
 from .private import Privates
 
