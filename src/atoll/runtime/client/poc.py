@@ -76,7 +76,7 @@ def write_parts(islands: Islands, folder: Path) -> dict[str, Path]:
     return made
 
 
-class _Front:
+class _Daemon:
     """A daemon's process and its output."""
 
     def __init__(self, name: str, arguments: list[str], on_line: Callable[[str, str], None]) -> None:
@@ -153,7 +153,7 @@ class Poc:
         self._data = {**data, **{name: [] for name in helpers or {}}}
         self._on_line = on_line
         self._direct = ["--direct", f"{_HOST}:0"] if direct else []
-        self._fronts: dict[str, _Front] = {}
+        self._daemons: dict[str, _Daemon] = {}
         project = ProjectConfig.model_validate(
             {
                 "project": "poc",
@@ -207,7 +207,7 @@ class Poc:
                 "--server",
                 self.address,
             ]
-        daemon = self._fronts[name] = _Front(name, arguments, self._on_line)
+        daemon = self._daemons[name] = _Daemon(name, arguments, self._on_line)
         Path(place).mkdir(mode=0o700, parents=True, exist_ok=True)
         said = await daemon.start(Path(place))
         if name == "server":
@@ -215,14 +215,14 @@ class Poc:
 
     def process(self, name: str) -> Process:
         """Return the process of a daemon."""
-        found = self._fronts[name].process
+        found = self._daemons[name].process
         if found is None:
             raise JobError(f"{name} was not started", where="poc", remedy="enter it first")
         return found
 
     async def _stop(self) -> None:
         """Stop the daemons, sites first, so that the server sees no site as lost."""
-        running = {name: daemon.process for name, daemon in self._fronts.items() if daemon.process is not None}
+        running = {name: daemon.process for name, daemon in self._daemons.items() if daemon.process is not None}
         await asyncio.gather(*(process.stop() for name, process in running.items() if name != "server"))
         if "server" in running:
             await running["server"].stop()

@@ -36,7 +36,7 @@ def command(bwrap: str, walls: Walls, child: Sequence[str], network: bool = Fals
     """Return the command line that runs a child between walls.
 
     It has a user, a process, a network and an IPC namespace of its own: it sees no other process, has no network and no
-    rights of root, and when it or its front ends, the system kills everything that it started.
+    rights of root, and when it or its daemon ends, the system kills everything that it started.
 
     Args:
         bwrap: the path of bubblewrap.
@@ -88,7 +88,7 @@ def _shown(paths: Iterable[str]) -> Iterator[str]:
 
 
 def _python() -> list[str]:
-    """Return where this Python, its libraries and Atoll are; not the folder that the front was started in."""
+    """Return where this Python, its libraries and Atoll are; not the folder that the daemon was started in."""
     found = [sys.prefix, sys.base_prefix, sys.exec_prefix, str(Path(__file__).parents[3])]
     found += [path for path in sys.path if path and path != str(Path.cwd()) and os.path.exists(path)]  # noqa: PTH110
     found += [str(Path(sys.executable).resolve().parent)]

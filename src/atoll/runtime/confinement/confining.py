@@ -1,4 +1,4 @@
-"""How a front confines its jobs: in a sandbox where the machine has one, and who insists on it."""
+"""How a daemon confines its jobs: in a sandbox where the machine has one, and who insists on it."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _PROCESSES, _FILES, _SIZE = 1024, 1 << 16, 64 << 30
 
 @dataclass(frozen=True)
 class Confinement:
-    """How the jobs of a front are confined.
+    """How the jobs of a daemon are confined.
 
     Attributes:
         program: the path of bubblewrap; empty if jobs are not confined.
         why: why they are not.
         network: whether they may use the machine's network.
         reads: files and folders that every job may read.
-        hides: folders that no job may see: the kit, and the front's own.
+        hides: folders that no job may see: the kit, and the daemon's own.
     """
 
     program: str = ""

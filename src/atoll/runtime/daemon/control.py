@@ -1,4 +1,4 @@
-"""What the fronts of server and site tell each other about jobs: short frames on a separate channel."""
+"""What the daemons of server and site tell each other about jobs: short frames on a separate channel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A guardian for a job that is not in a sandbox: when the job or its front ends, it ends everything that the job has started.
+"""A guardian for a job that is not in a sandbox: when the job or its daemon ends, it ends everything that the job has started.
 
 The job's process is its child, and orphans become its children too (PR_SET_CHILD_SUBREAPER of prctl(2)): also those
 that have left their parent, their group and their session. It holds no connection and imports nothing.
@@ -17,14 +17,14 @@ from types import FrameType
 __all__ = ["END", "guard"]
 
 END = signal.SIGHUP
-"""The signal on which a guardian ends its job and everything that it has started; the system sends it when the front dies."""
+"""The signal on which a guardian ends its job and everything that it has started; the system sends it when the daemon dies."""
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 
 
 def guard() -> None:
     """Fork: return in the child, which is the job's process; stay in the parent until the job ends, and end like it. Linux only.
 
-    Call it before there are threads, while SIGHUP may still be pending for a front that has died.
+    Call it before there are threads, while SIGHUP may still be pending for a daemon that has died.
     """
     if sys.platform != "linux":
         return
@@ -50,7 +50,7 @@ def _stay(child: int, prctl: object) -> None:
     signal.signal(END, ended)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # its group's signal is for the job
     prctl(_PR_SET_PDEATHSIG, END, 0, 0, 0)  # type: ignore[operator]
-    os.closerange(3, 1 << 16)  # the line belongs to the job: its front must notice the job's end
+    os.closerange(3, 1 << 16)  # the line belongs to the job: its daemon must notice the job's end
     while True:
         pid, status = os.wait()
         if pid == child:
