@@ -17,6 +17,7 @@ from .errors import CheckpointError, ConfigError
 from .persistence.files import append_bytes
 
 __all__ = [
+    "AttestationSimulated",
     "Event",
     "Gaussian",
     "Laplace",
@@ -116,8 +117,25 @@ class MasksVirtual(Event):
     kind: ClassVar[str] = "masks-virtual"
 
 
+@dataclass(frozen=True, kw_only=True)
+class AttestationSimulated(Event):
+    """A secure sum trusted an enclave whose attestation proves nothing (`SimulatedAttestation`). It costs no privacy budget."""
+
+    kind: ClassVar[str] = "attestation-simulated"
+
+
 _EVENTS: dict[str, type[Event]] = {
-    kind.kind: kind for kind in (Event, Gaussian, Laplace, LettersUnencrypted, MasksVirtual, NonPrivate, SeededSecret)
+    kind.kind: kind
+    for kind in (
+        AttestationSimulated,
+        Event,
+        Gaussian,
+        Laplace,
+        LettersUnencrypted,
+        MasksVirtual,
+        NonPrivate,
+        SeededSecret,
+    )
 }
 
 

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 from atoll.core.calls import checked_call
 from atoll.core.errors import ConfigError
 from atoll.core.event import (
+    AttestationSimulated,
     Event,
     Gaussian,
     Laplace,
@@ -72,7 +73,7 @@ class PrivacyLoss:
             return cls(pure=event.count * event.epsilon)
         if isinstance(event, NonPrivate):
             return cls(pure=math.inf)
-        if isinstance(event, SeededSecret | LettersUnencrypted | MasksVirtual):
+        if isinstance(event, AttestationSimulated | SeededSecret | LettersUnencrypted | MasksVirtual):
             return cls()
         raise ConfigError(
             f"the cost of an event of kind {event.kind!r} is not known",

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .ckks import encrypt, encryption_key, make_keys, masked_squares, open_sum, require_library, require_public
     from .encrypted import Encrypted
+    from .holders import Attestation, Enclave, SimulatedAttestation, TwoServers
     from .masking import SecureAggregation
     from .words import FixedPoint, WordLayout
 else:
@@ -23,15 +24,20 @@ else:
                 "require_public",
             ),
             "encrypted": ("Encrypted",),
+            "holders": ("Attestation", "Enclave", "SimulatedAttestation", "TwoServers"),
             "masking": ("SecureAggregation",),
             "words": ("FixedPoint", "WordLayout"),
         },
     )
 
 __all__ = [
+    "Attestation",
+    "Enclave",
     "Encrypted",
     "FixedPoint",
     "SecureAggregation",
+    "SimulatedAttestation",
+    "TwoServers",
     "WordLayout",
     "encrypt",
     "encryption_key",

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from atoll.core.federation.reducer import Plain, Reducer
-from atoll.secure import SecureAggregation
+from atoll.secure import Enclave, SecureAggregation, TwoServers
 
 from .settings import SumSettings
 
@@ -57,9 +58,23 @@ def _sparse(settings: SumSettings, codec: FixedPoint, parties: int) -> Reducer:
     )
 
 
+_HELD = {"share": ".halves:entrust/", "masked": ".halves:masked/", "reveal": ".halves:describe/"}
+
+
+def _held(kind: type[Enclave | TwoServers]) -> Make:
+    def make(settings: SumSettings, codec: FixedPoint, parties: int) -> Reducer:
+        least = settings.threshold
+        count = max(2, math.ceil(least * parties)) if isinstance(least, float) else least
+        return kind(least=count or 2, codec=codec)
+
+    return make
+
+
 PROTOCOLS: dict[str, Protocol] = {
     "plain": Protocol(lambda settings, codec, parties: Plain(), {"masked": ":reply/"}),
     "secagg": Protocol(_complete, _MASKED),
     "secagg+": Protocol(_sparse, _MASKED),
+    "enclave": Protocol(_held(Enclave), _HELD, others={"enclave": None}),
+    "two-servers": Protocol(_held(TwoServers), _HELD, others={"second-server": None}),
 }
 """Name -> protocol."""

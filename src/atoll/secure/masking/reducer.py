@@ -217,7 +217,7 @@ class SecureAggregation(Checked, Reducer):
         return await reduction.exchange(who, reveal, asked, at=label, mail=mail, quorum=some)
 
 
-def require_enough(kept: Parties, quorum: int) -> None:
+def require_enough(kept: Parties, quorum: int, where: str = "SecureAggregation") -> None:
     """Refuse to open a sum of too few.
 
     Raises:
@@ -226,20 +226,20 @@ def require_enough(kept: Parties, quorum: int) -> None:
     if len(kept) < quorum:
         raise QuorumError(
             f"{len(kept)} parties sent masked words, fewer than {quorum}",
-            where="SecureAggregation",
+            where=where,
             remedy="lengthen the deadline, invite more parties (over_select) or lower the threshold",
         )
 
 
 def _opened(reduction: Reduction, agreed: Agreement, found: PartialSum, opening: Opening, forms: list[Any]) -> Reduced:
     """The totals of the sum, and what is wrong with whom."""
-    layout = agreed.layout(_common(forms))
+    layout = agreed.layout(common_form(forms))
     lanes = {lane: np.array(total.value) for lane, total in found.totals.items()}
     opening.unmask(lanes, agreed.context(reduction.request.fingerprint, layout.fingerprint))
     return decoded(layout, lanes, found, wrong=len(opening.wrong))
 
 
-def _common(forms: list[Any]) -> Any:
+def common_form(forms: list[Any]) -> Any:
     """The form that all parties have; one that differs would have made noise of the sum.
 
     Raises:

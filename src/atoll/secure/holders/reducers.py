@@ -1,0 +1,172 @@
+"""Secure sums with one more party that holds the seeds of all masks (Prasad et al. 2022, section 3): it sees seeds, the server sees masked words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, is_dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from atoll.core.errors import CompositionError, ConfigError, QuorumError
+from atoll.core.event import AttestationSimulated
+from atoll.core.federation.reducer import Reducer
+from atoll.core.requests.party import Parties
+from atoll.core.validation import Checked
+
+from ..keystream import require_library
+from ..masking.agreement import Agreement
+from ..masking.reducer import common_form, decoded, require_enough
+from ..words import FixedPoint
+from .attestation import Attestation, SimulatedAttestation
+from .halves import attest, challenge_of, describe, entrust, masked, open_masks
+
+if TYPE_CHECKING:
+    from atoll.core.federation.reduction import Reduction
+    from atoll.core.requests.chain import Chain
+    from atoll.core.requests.request import Reduced
+    from atoll.core.requests.results import Terms
+    from atoll.core.requests.task import Task
+
+__all__ = ["ENCLAVE", "SECOND_SERVER", "Enclave", "SeedHolder", "TwoServers"]
+
+ENCLAVE, SECOND_SERVER = "enclave", "second-server"
+
+
+@dataclass(frozen=True)
+class SeedHolder(Checked, Reducer):
+    """Base of sums whose masks' seeds one further party holds.
+
+    Every party adds the mask of a fresh seed to its words, sends them to the server, and seals the seed to the holder. The holder adds up the masks of exactly the parties
+    in the sum, and the server takes that off. Parties may drop out at any step: only those whose words have arrived are in the sum.
+
+    The server learns the sum, the holder nothing but who took part. If both put together what they have, they see every party's numbers.
+
+    Attributes:
+        least: smallest number of parties in a sum; never below 2. The parties tell it to the holder, which refuses fewer.
+        codec: how numbers become words.
+
+    Raises:
+        ConfigError: a setting makes no sense.
+    """
+
+    least: int = 2
+    codec: FixedPoint = field(default_factory=FixedPoint)
+    secure: ClassVar[bool] = True
+    holder: ClassVar[str] = ""
+
+    def __post_init__(self) -> None:
+        if self.least < 2:
+            remedy = "use 2 or more: a sum of one is its reply"
+            raise ConfigError(f"least={self.least}", where=type(self).__name__, remedy=remedy)
+
+    @property
+    def others(self) -> Mapping[str, str]:  # type: ignore[override]
+        """The holder."""
+        return {self.holder: self.holder}
+
+    def check(self, uplink: Chain, parties: Parties, terms: Terms, task: Task) -> None:
+        """Refuse cohorts, terms and numbers that cannot be summed; see ``Reducer.check``.
+
+        Raises:
+            CompositionError: the parts do not go together.
+            QuorumError: the cohort is too small.
+        """
+        super().check(uplink, parties, terms, task)
+        require_library()
+        name = type(self).__name__
+        if len(parties) < self.least:
+            raise QuorumError(
+                f"{len(parties)} parties, fewer than least={self.least}", where=name, remedy="invite more parties"
+            )
+        if isinstance(terms.accept, int) and terms.accept < self.least:
+            raise CompositionError(
+                f"accept={terms.accept}, below the least sum of {self.least}",
+                where=name,
+                remedy=f"use accept={self.least} or more",
+            )
+        if self.holder in parties.names:
+            raise CompositionError(
+                f"{self.holder!r} holds the seeds and is in the cohort",
+                where=name,
+                remedy="give the seeds to another party",
+            )
+        bound = self.codec.range_of(uplink.bound)
+        if bound is not None:
+            self.codec.narrow("mean", len(parties), bound)
+
+    def agreement(self, reduction: Reduction) -> Agreement:
+        """What the parties of a sum agree on."""
+        names, least = tuple(reduction.parties.names), max(self.least, reduction.terms.quorum)
+        uplink = reduction.request.uplink
+        return Agreement(
+            names,
+            len(names) - 1,
+            int(reduction.request.key),
+            least,
+            least,
+            False,
+            self.codec,
+            uplink.bound,
+            not uplink.summand_stages,
+        )
+
+    async def vouched(self, reduction: Reduction, agreed: Agreement) -> dict[str, Any]:
+        """What the parties are told of the holder before they entrust it with a seed."""
+        del reduction, agreed
+        return {"quote": None, "attestation": None}
+
+    async def reduce(self, reduction: Reduction) -> Reduced:
+        """Let the parties entrust their seeds, add up masked words, and take off the sum of the masks."""
+        agreed = self.agreement(reduction)
+        message = {"agreed": agreed.message(), "holder": self.holder, **await self.vouched(reduction, agreed)}
+        entrusted = await reduction.exchange(reduction.parties, entrust, message, quorum=agreed.least)
+        found = await reduction.fold(masked, parties=entrusted.senders)
+        kept = Parties(reduction.world.roster, found.senders)
+        require_enough(kept, agreed.least, type(self).__name__)
+        told = await reduction.ask_all(kept, describe, quorum=1)
+        layout = agreed.layout(common_form(told.values))
+        asked = {
+            "context": agreed.context(reduction.request.fingerprint, layout.fingerprint),
+            "lanes": layout.lengths,
+            "agreed": agreed.fingerprint,
+        }
+        mail = entrusted.mail.only_from(set(kept.names))
+        holder = reduction.parties.named(self.holder)
+        masks = (await reduction.exchange(holder, open_masks, asked, mail=mail)).values[0]
+        lanes = {lane: np.asarray(total.value) - np.asarray(masks[lane]) for lane, total in found.totals.items()}
+        return decoded(layout, lanes, found)
+
+
+@dataclass(frozen=True)
+class Enclave(SeedHolder):
+    """Sums whose seeds an enclave holds: a helper with the role ``enclave``, a process whose memory its own host cannot read.
+
+    The enclave may run at the server's organisation, if its hardware keeps that promise. A party checks an attestation before it seals its seed. What
+    comes with Atoll is `SimulatedAttestation`, which **proves nothing**: the sum is then as safe as with `TwoServers`, and the ledger says so.
+
+    Attributes:
+        attestation: how parties know the enclave's code.
+    """
+
+    attestation: Attestation = field(default_factory=SimulatedAttestation)
+    holder: ClassVar[str] = ENCLAVE
+
+    async def vouched(self, reduction: Reduction, agreed: Agreement) -> dict[str, Any]:
+        """The enclave's statement for this sum."""
+        if self.attestation.simulated:
+            reduction.world.note(AttestationSimulated)
+        settings: dict[str, Any] = asdict(self.attestation) if is_dataclass(self.attestation) else {}
+        spec = {"name": type(self.attestation).__name__, "settings": settings}
+        told = await reduction.ask(self.holder, attest, {"attestation": spec, "challenge": challenge_of(agreed)})
+        return {"quote": told, "attestation": spec}
+
+
+@dataclass(frozen=True)
+class TwoServers(SeedHolder):
+    """Sums at two servers that do not collude: a helper with the role ``second-server`` holds the seeds, and this server gets the masked words.
+
+    The second server must belong to another organisation: ``atoll provision`` refuses one organisation as both.
+    """
+
+    holder: ClassVar[str] = SECOND_SERVER
