@@ -96,13 +96,13 @@ def kit_over(kit: Kit, carrier: str) -> Kit:
 
 
 @contextlib.asynccontextmanager
-async def good_site(kit: Kit, address: str, folder: Path, policy: str = "") -> AsyncIterator[Site]:
+async def good_site(kit: Kit, address: str, folder: Path, policy: str = "", **options: Any) -> AsyncIterator[Site]:
     """A site's front; ``policy`` is what stands in its settings."""
     folder.mkdir(parents=True, exist_ok=True)
     np.savez(folder / "rows.npz", x=np.ones((5, 4)), y=np.arange(5) % 2)
     (folder / "site.yaml").write_text(f"path: rows.npz\n{policy}", encoding="utf-8")
     spec = site_spec(str(folder / "site.yaml"))
-    made = Site(kit, spec, folder / "site", Resources(cpus=8.0, memory=1 << 40), server=address)
+    made = Site(kit, spec, folder / "site", Resources(cpus=8.0, memory=1 << 40), server=address, **options)
     connected = asyncio.Event()
     serving = asyncio.create_task(made.serve(lambda server: connected.set()))
     try:

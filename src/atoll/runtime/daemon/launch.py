@@ -119,6 +119,7 @@ async def launch(
     helpers: Mapping[str, str] | None = None,
     neighbours: Sequence[str] = (),
     letters: Mapping[str, Any] | None = None,
+    allow: Sequence[str] | None = None,
     grant: Grant | None = None,
     confinement: Confinement = UNCONFINED,
     reads: Sequence[Path] = (),
@@ -138,6 +139,7 @@ async def launch(
         helpers: at the server, party -> the helper that plays it.
         neighbours: at a site, the other sites that it may get a channel to.
         letters: at a site, the result of `LetterKey.order`.
+        allow: at a site, the names that the job's signer may run; None for anything.
         grant: what it may use.
         confinement: how jobs are confined here.
         reads: files and folders that it may read if it is confined.
@@ -159,6 +161,7 @@ async def launch(
             "role": role, "name": name, "id": place.folder.name, "job": str(code / JOB_FILE), "source": str(source) if source.is_dir() else None,
             "state": str(place.state), "results": str(place.results), "error": str(told), "spool": str(spool), "data": dict(data or {}),
             "confined": confinement.confined, "sites": list(sites), "plays": plays, "helpers": dict(helpers or {}), "neighbours": list(neighbours), "letters": None if letters is None else dict(letters),
+            "allow": None if allow is None else list(allow),
         },
     )  # fmt: skip
     lines, devices = Lines(on_lines), grant is not None and bool(grant.gpus)

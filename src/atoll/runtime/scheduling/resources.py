@@ -83,7 +83,19 @@ class ResourceManager:
         self.site = site
         self._names = names
         self._most = jobs
+        self._cap: tuple[int | None, int | None, int | None] = (None, None, None)
         self._held: dict[str, Grant] = {}
+
+    def limit(self, most: tuple[float | None, int | None, int | None], jobs: int | None) -> None:
+        """Set limits below the site's resources; what is held already stays so.
+
+        Args:
+            most: cores, bytes and devices; None sets no limit.
+            jobs: most jobs at once.
+        """
+        cpus, memory, gpus = most
+        self._cap = (None if cpus is None else math.floor(round(cpus * 1000, 6)), memory, gpus)
+        self._most = jobs
 
     @property
     def held(self) -> dict[str, Grant]:
@@ -137,7 +149,11 @@ class ResourceManager:
 
     def _all(self) -> tuple[int, int, int]:
         # Capacity is rounded down, needs are rounded up.
-        return math.floor(round(self.total.cpus * 1000, 6)), self.total.memory, self.total.gpus
+        there = (math.floor(round(self.total.cpus * 1000, 6)), self.total.memory, self.total.gpus)
+        cpus, memory, gpus = (
+            has if most is None else min(has, most) for has, most in zip(there, self._cap, strict=True)
+        )
+        return cpus, memory, gpus
 
     def _free(self, besides: str | None = None) -> tuple[int, int, int]:
         used = [grant.need.units for job, grant in self._held.items() if job != besides]

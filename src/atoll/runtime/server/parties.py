@@ -7,10 +7,15 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from atoll.runtime.store.changes import visible
+
 from .outcomes import AttemptOutcome, crashed, failed_at
 from .site_session import SiteSession
 
 __all__ = ["AttemptSites"]
+
+_WORDS = 500
+"""Most characters of a site's reason for ending an attempt."""
 
 
 class AttemptSites:
@@ -108,6 +113,8 @@ class AttemptSites:
             return  # the server's process let it go, and knows why
         if frame.get("error") is not None:
             self._end(failed_at(place, frame["error"]))
+        elif frame.get("why"):
+            self._end(crashed(visible(str(frame["why"]), _WORDS)))
         elif code != 0:
             self._end(crashed(f"the job's process at {place} ended with {code_in_words(code)}"))
         else:

@@ -16,8 +16,10 @@ from atoll.core.errors import AtollError, JobError
 from atoll.core.redaction import redacted
 from atoll.core.requests.wire import pack_error
 from atoll.engines.link import LinkClosed
+from atoll.runtime.bundles.bundle import Verified
 from atoll.runtime.bundles.register import Register
 from atoll.runtime.confinement.confining import UNCONFINED, Confinement
+from atoll.runtime.consent import Consent
 from atoll.runtime.line import Channel
 from atoll.runtime.provision import Kit
 from atoll.runtime.scheduling.resources import Grant
@@ -52,6 +54,7 @@ class Post:
         register: the bundles that it has run.
         tell: sends a frame to the server.
         neighbours: its lines to other sites.
+        consent: reads what the site consents to now.
         confinement: how its jobs are confined.
     """
 
@@ -61,6 +64,7 @@ class Post:
     register: Register
     tell: Tell
     neighbours: Neighbours
+    consent: Callable[[], Consent]
     confinement: Confinement = UNCONFINED
 
 
@@ -90,6 +94,9 @@ class SiteAttempt:
         self._task: asyncio.Task[None] | None = None
         self._dialled, self._awaited = partners(post.kit.name, addresses or {})
         self._direct: set[asyncio.Task[Any]] = set()
+        self._verified: Verified | None = None
+        self._allow: tuple[str, ...] | None = None
+        self._why, self._withdrawn = "", None  # type: str, AtollError | None
 
     def start(self, bundle: bytes) -> None:
         """Start the attempt."""
@@ -115,8 +122,14 @@ class SiteAttempt:
         self._direct.add(task)
         task.add_done_callback(self._direct.discard)
 
-    async def stop(self) -> None:
-        """Stop the attempt at any stage, and wait until it has ended."""
+    async def stop(self, why: str = "", withdrawn: AtollError | None = None) -> None:
+        """Stop the attempt at any stage, and wait until it has ended.
+
+        Args:
+            why: what the server is told, if it has not ordered this; the job goes on with its next attempt.
+            withdrawn: the site no longer consents, so the job fails.
+        """
+        self._why, self._withdrawn = why, withdrawn
         self._stopping.set()
         if self._task is not None:
             await asyncio.gather(self._task, return_exceptions=True)
@@ -143,7 +156,9 @@ class SiteAttempt:
                 task.cancel()
             if self._process is not None:
                 code = await self._process.stop()
-            self._say("exited", code=code, error=error)
+            if self._withdrawn is not None:
+                error = pack_error(self._withdrawn)
+            self._say("exited", code=code, error=error, **({"why": self._why} if self._why else {}))
             if self._channel.done():
                 self._channel.result().close("the job's process has ended")
             await asyncio.to_thread(shutil.rmtree, self._place.code(self.attempt), ignore_errors=True)
@@ -153,16 +168,36 @@ class SiteAttempt:
         register = self._post.register
         code = await asyncio.to_thread(
             self._place.open, bundle, kit, self.attempt,
-            known=partial(register.knows, self.job), admit=partial(register.admit, self.job),
+            known=partial(register.knows, self.job), admit=self._admit,
         )  # fmt: skip
         letters = await asyncio.to_thread(self._letter_key)
         self._process = await launch(
             self._place, code, role="site", name=kit.name, plays=kit.plays, data=self._post.data, grant=self._grant, on_lines=self._log,
             confinement=self._post.confinement, reads=paths_of(self._post.data, kit.name, bool(kit.plays)),
-            neighbours=sorted({*self._dialled, *self._awaited}), letters=letters.order(), on_life=partial(self._say, "starting"),
+            neighbours=sorted({*self._dialled, *self._awaited}), letters=letters.order(), allow=self._allow, on_life=partial(self._say, "starting"),
         )  # fmt: skip
         self._say("deployed")
         return await self._serve(self._process)
+
+    def _admit(self, verified: Verified) -> None:
+        """Ask the site's consent, and remember what runs."""
+        self._allow = self._post.consent().admit(verified)
+        self._post.register.admit(self.job, verified)
+        self._verified = verified
+
+    async def reconsider(self, consent: Consent, closed: str) -> None:
+        """Stop the attempt if the site no longer consents to it, or has closed."""
+        if self._stopping.is_set() or self._verified is None:
+            return
+        try:
+            await asyncio.to_thread(consent.admit, self._verified)
+        except AtollError as error:
+            _LOG.warning("job %s: attempt %d is stopped: %s", self.job, self.attempt, error)
+            await self.stop(withdrawn=error)
+        else:
+            if closed:
+                _LOG.warning("job %s: attempt %d is stopped: %s", self.job, self.attempt, closed)
+                await self.stop(closed)
 
     def _letter_key(self) -> LetterKey:
         """Return the site's key for the letters of this job, signed with its kit, which job processes do not get."""

@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import logging
 from collections.abc import Callable, Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,12 @@ from atoll.core.requests.wire import pack_error
 from atoll.engines.link import LinkClosed
 from atoll.runtime.bundles.register import Register
 from atoll.runtime.confinement.confining import UNCONFINED, Confinement
+from atoll.runtime.consent import Consent, consent_of
 from atoll.runtime.identity import SITES
 from atoll.runtime.line import Backoff, Channel, Line, LineRefused, Settings, dial_line
 from atoll.runtime.provision import Kit
 from atoll.runtime.scheduling.amounts import Resources
-from atoll.runtime.scheduling.resources import ResourceManager
+from atoll.runtime.scheduling.resources import Answer, ResourceManager
 
 from ..daemon.control import CONTROL, FROM_SERVER, Control, content, direct_channel, job_channel, text, whole
 from ..daemon.dialling import dialler
@@ -33,6 +35,8 @@ __all__ = ["Site"]
 _ORDERS = 1000
 """Most orders of the server that may wait here."""
 _LOG = logging.getLogger("atoll.runtime")
+_LOOK = 10.0
+"""Seconds between two looks at the site's consent while jobs run."""
 _AWAY = 600.0
 """Seconds without a connection after which a line to another site is given up; the attempts that use it end then."""
 
@@ -49,6 +53,7 @@ class Site:
         gpus: names of the devices, as ``CUDA_VISIBLE_DEVICES`` takes them.
         direct: ``host:port`` to listen at for other sites, as they dial it; by default it opens no port.
         confinement: how its jobs are confined.
+        clock: tells this machine's time, for the hours of the site's consent.
 
     Raises:
         ConfigError: the kit is not a site's, its certificate does not name the host to listen at, or the folder belongs
@@ -67,6 +72,7 @@ class Site:
         gpus: tuple[str, ...] | None = None,
         direct: str | None = None,
         confinement: Confinement = UNCONFINED,
+        clock: Callable[[], datetime] = datetime.now,
     ) -> None:
         kit.require(*SITES)
         self.kit = kit
@@ -81,6 +87,7 @@ class Site:
         self._manager = ResourceManager(resources, gpus=gpus, site=kit.name)
         self._data = data
         self._confinement = confinement.hiding(kit.folder, folder)
+        self._clock = clock
         self._jobs: dict[str, SiteAttempt] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._control: Control | None = None
@@ -116,9 +123,11 @@ class Site:
         while True:
             line = await dial_line(self._dial, settings=settings, on_open=self._opened, backoff=backoff)
             _LOG.info("site %r is connected to %s", self.kit.name, line.peer)
+            keeping = asyncio.create_task(self._keep_consent())
             try:
                 await self._stay(line, on_connected)
             finally:
+                keeping.cancel()
                 await self._stop_all()
                 await line.close("the site was stopped", within=1.0)
             if isinstance(line.error, LineRefused):
@@ -143,6 +152,24 @@ class Site:
         except LinkClosed as error:
             why = str(error)
         _LOG.warning("%s: the line has ended (%s); jobs stop here, and go on with their next attempt", line.peer, why)
+
+    async def _keep_consent(self) -> None:
+        """Stop what the site no longer consents to. A file that cannot be read stops nothing that runs, and lets nothing begin."""
+        while True:
+            await asyncio.sleep(_LOOK)
+            try:
+                consent = await asyncio.to_thread(self._consent)
+            except AtollError as error:
+                if self._jobs:
+                    _LOG.warning("the site's consent cannot be read: %s", error)
+                continue
+            closed = consent.closed(self._clock())
+            for running in list(self._jobs.values()):
+                await running.reconsider(consent, closed)
+
+    def _consent(self) -> Consent:
+        """Read what the site consents to now: its file may be changed at any moment."""
+        return consent_of(self._data, self.kit.name, bool(self.kit.plays))
 
     async def _stop_all(self) -> None:
         """Stop everything: the server begins a new attempt of each job, and nothing of the old ones may stay."""
@@ -185,10 +212,21 @@ class Site:
         ticket = whole(frame, "ticket")  # before anything is reserved
         try:
             Place.of(self.folder, job)
-            told = self._manager.offer(job, Resources.of(frame.get("resources"))).tree()
+            told = self._answer(job, Resources.of(frame.get("resources"))).tree()
         except AtollError as error:
             told = {"ok": False, "why": str(error), "never": True}
         self._tell("offered", job=job, ticket=ticket, **told)
+
+    def _answer(self, job: str, need: Resources) -> Answer:
+        try:
+            consent = self._consent()
+        except AtollError as error:  # somebody may be writing it just now
+            return Answer(False, f"site {self.kit.name!r} cannot read its consent: {error}")
+        closed = consent.closed(self._clock())
+        if closed:
+            return Answer(False, closed)
+        self._manager.limit(consent.most, consent.jobs)
+        return self._manager.offer(job, need)
 
     async def _order(self, before: list[asyncio.Task[Any]], op: str, job: str, frame: Mapping[str, Any]) -> None:
         await asyncio.gather(*before, return_exceptions=True)
@@ -218,7 +256,16 @@ class Site:
             error = JobError("nothing is reserved for it here", where=f"job {job}", remedy="a defect of the server")
             self._tell("exited", job=job, attempt=attempt, code=None, error=pack_error(error))
             return
-        post = Post(self.kit, self._data, self.folder, self._register, self._tell, self._neighbours, self._confinement)
+        post = Post(
+            self.kit,
+            self._data,
+            self.folder,
+            self._register,
+            self._tell,
+            self._neighbours,
+            self._consent,
+            self._confinement,
+        )
         running = self._jobs[job] = SiteAttempt(post, job, attempt, grant, addresses)
         running.start(bundle)
 

@@ -20,6 +20,7 @@ from atoll.core.errors import AtollError, DataError, MessageError, nearest
 from atoll.core.redaction import private
 from atoll.core.requests.wire import pack_error, unpack_error
 
+from ..consent import parse_consent
 from .policies import policy_of_site
 from .words import settings_of
 
@@ -55,6 +56,7 @@ def look_at_headers(spec: Mapping[str, Any], name: str, helper: bool = False) ->
     try:
         spec = settings_of(spec, name, helper)
         policy_of_site(spec, name)
+        parse_consent(spec.get("consent"), name)
         paths = [Path(part) for part in str(spec.get("path") or "").split(",") if part]
         if len(paths) == 1:
             _look(paths[0], spec)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 from atoll.core.errors import PolicyError
@@ -12,10 +12,13 @@ from atoll.core.errors import PolicyError
 if TYPE_CHECKING:
     from atoll.core.requests.policy import SitePolicy
 
-__all__ = ["policy_of_site", "require_allowed", "require_confined"]
+__all__ = ["named_code", "policy_of_site", "require_allowed", "require_confined", "require_names"]
 
 _CODE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 """How a job's settings name code: ``module:name``."""
+
+_IMPORTED = (".py", ".so", ".pyd")
+"""Ends of files that an interpreter on some system may import."""
 
 
 def policy_of_site(given: Mapping[str, Any], name: str) -> SitePolicy | None:
@@ -75,12 +78,38 @@ def require_allowed(
     from atoll.runs import yaml
 
     tree = yaml.read(file)
-    code = [*_named(tree), *(() if source is None else _modules(source))]
+    files = [] if source is None else [path.relative_to(source) for path in sorted(source.rglob("*"))]
     try:
-        for one in code:
+        for one in named_code(tree, files):
             policy.admit_code(one)
     except PolicyError as error:
         raise type(error)(error.what, where=f"policy of site {name!r}", remedy=error.remedy) from error
+
+
+def named_code(tree: Any, files: Iterable[PurePath]) -> Iterator[str]:
+    """Yield the code of a job: what its settings name, as ``module:name``, and the modules that travel with it, each as ``module:``.
+
+    Args:
+        tree: its settings.
+        files: what travels, relative to the folder of its modules.
+    """
+    yield from _named(tree)
+    yield from _modules(files)
+
+
+def require_names(allow: Iterable[str], names: Iterable[str], where: str) -> None:
+    """Refuse a job of which a site allows neither the kind nor the algorithms.
+
+    Raises:
+        PolicyError: names what may not run.
+    """
+    from atoll.core.requests.policy import SitePolicy
+
+    policy = SitePolicy(allow=tuple(allow))
+    try:
+        policy.admit_job(list(names))
+    except PolicyError as error:
+        raise type(error)(error.what, where=where, remedy=error.remedy) from error
 
 
 def _named(tree: Any) -> Iterator[str]:
@@ -96,8 +125,9 @@ def _named(tree: Any) -> Iterator[str]:
                 yield from _named(value)
 
 
-def _modules(source: Path) -> Iterator[str]:
+def _modules(files: Iterable[PurePath]) -> Iterator[str]:
     """Yield the modules that travel with a job, each as ``module:``: any of them may be imported in place of another."""
-    for file in sorted(source.rglob("*.py")):
-        words = file.relative_to(source).with_suffix("").parts
-        yield ".".join(words[:-1] if words[-1] == "__init__" else words) + ":"
+    for file in files:
+        if file.suffix in _IMPORTED:
+            words = (*file.parts[:-1], file.name.partition(".")[0])
+            yield ".".join(words[:-1] if words[-1] == "__init__" else words) + ":"

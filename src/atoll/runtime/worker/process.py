@@ -18,6 +18,7 @@ plays    at a helper: its role
 sites    at the server: the names of the channels that the daemon opens, one a site
 helpers  at the server: party -> the site that plays it, of those that have no clients
 neighbours  at a site: the other sites to which there may be a channel
+allow    at a site: the names that the job's signer may run, or None for anything
 letters  at a site: the result of `LetterKey.order`, or None: then letters are not encrypted
 ```
 
@@ -57,7 +58,7 @@ from .at_server import exit_error, run_job
 from .at_site import alive, serve_job
 from .leaving import leaving, trace_of
 from .letters import LetterKey
-from .policies import require_allowed
+from .policies import require_allowed, require_names
 from .sitedata import load_site_data
 from .words import settings_of
 
@@ -211,6 +212,9 @@ async def _site(order: Mapping[str, Any], opened: asyncio.Queue[Channel]) -> Non
         source = None if order["source"] is None else Path(order["source"])
         await asyncio.to_thread(_require_allowed, order, source)
         job, name = await asyncio.to_thread(load_job, order["job"]), str(order["name"])
+        if order.get("allow") is not None:
+            said = (await asyncio.to_thread(job.made, checking=True)).names()
+            require_names(order["allow"], said, f"consent of site {name!r}")
     named = NamedResults(Path(order["results"]), str(order["id"]))
     await serve_job(
         channels["server"], job, lambda: load_site_data(order["data"], name, str(order.get("plays", ""))), state,

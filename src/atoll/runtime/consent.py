@@ -1,0 +1,185 @@
+"""A site's consent: who may run what there, with how much, and when. It stands in the site's own file, which is read anew for every job.
+
+```yaml
+path: patients
+target: diagnosis
+consent:
+  people:                     # who has signed the job: a name, else the first pattern that fits; others run nothing
+    anna: any                 # any job, its own code too
+    otto: [statistics, "ct_study:*"]   # these, as in a policy's `allow`
+    "*@University": built-in  # no code but Atoll's
+  resources: {cpus: 4, memory: 16GiB, gpus: 0}   # of all jobs together
+  jobs: 1                     # at once
+  hours: ["Mon-Fri 19:00-07:00", "Sat-Sun"]      # by this machine's clock
+```
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from fnmatch import fnmatchcase
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import ValidationError, model_validator
+
+from atoll.core.errors import AtollError, ConfigError, PolicyError
+from atoll.runs.problems import collect, refused
+from atoll.runs.schema import Section, names_at
+
+from .bundles.manifest import JOB_FILE, SOURCE
+from .hours import Hours
+from .identity import Peer
+from .jobs.terms import job_tree, problem
+from .scheduling.amounts import Resources, bytes_of
+
+if TYPE_CHECKING:
+    from .bundles.bundle import Verified
+
+__all__ = ["Consent", "ConsentConfig", "consent_of", "parse_consent"]
+
+BUILT_IN = ("*",)
+"""The names of a policy's ``allow`` that allow everything except code of a job's own."""
+
+
+class MostConfig(Section):
+    """What all jobs together may use at a site; None sets no limit beside that of ``atoll site``."""
+
+    cpus: float | None = None
+    memory: int | str | None = None
+    gpus: int | None = None
+
+
+class ConsentConfig(Section):
+    """The section ``consent`` of a site's file."""
+
+    people: dict[str, Literal["any", "built-in"] | list[str]] | None = None
+    resources: MostConfig | None = None
+    jobs: int | None = None
+    hours: list[str] | None = None
+
+    @model_validator(mode="after")
+    def _possible(self) -> ConsentConfig:
+        try:
+            self.build("")
+        except AtollError as error:
+            raise problem("consent", f"cannot be kept: {error.what}", str(error.remedy)) from error
+        return self
+
+    def build(self, site: str) -> Consent:
+        """Make the consent."""
+        if self.jobs is not None and self.jobs < 1:
+            raise ConfigError(f"jobs={self.jobs}", remedy="use at least 1; with `people: {}` nobody runs anything")
+        said = self.resources or MostConfig()
+        memory = None if said.memory is None else bytes_of(said.memory)
+        Resources(said.cpus or 0.0, memory or 0, said.gpus or 0)
+        words = {"any": None, "built-in": BUILT_IN}
+        people = None if self.people is None else tuple(
+            (who, words[may] if isinstance(may, str) else tuple(may)) for who, may in self.people.items()
+        )  # fmt: skip
+        hours = None if self.hours is None else tuple(Hours.of(text) for text in self.hours)
+        return Consent(site, people, (said.cpus, memory, said.gpus), self.jobs, hours)
+
+
+@dataclass(frozen=True)
+class Consent:
+    """What a site consents to.
+
+    Attributes:
+        site: its name.
+        people: (pattern of who has signed, names that may run, or None for anything); None lets every admin run anything.
+        most: cores, bytes and devices that all jobs together may use; None sets no limit.
+        jobs: most jobs at once.
+        hours: when jobs run; None is always.
+    """
+
+    site: str
+    people: tuple[tuple[str, tuple[str, ...] | None], ...] | None = None
+    most: tuple[float | None, int | None, int | None] = (None, None, None)
+    jobs: int | None = None
+    hours: tuple[Hours, ...] | None = None
+
+    def of(self, signer: Peer) -> tuple[str, ...] | None:
+        """Return the names that a person may run; None for anything. A rule for the very name counts before patterns.
+
+        Raises:
+            PolicyError: this person runs nothing here.
+        """
+        rules = (("*", None),) if self.people is None else self.people
+        names = {signer.name, f"{signer.name}@{signer.org}"}
+        exact = [may for pattern, may in rules if pattern in names]
+        for may in (*exact, *(may for pattern, may in rules if any(fnmatchcase(name, pattern) for name in names))):
+            return may
+        raise self._refused(f"{signer} may run nothing here", f"let the site add {signer.name!r} to `people`")
+
+    def admit(self, verified: Verified) -> tuple[str, ...] | None:
+        """Refuse a signed job before any of it is unpacked.
+
+        Returns:
+            The names that may run, which the job's process compares with the kind of job and its algorithms; None for
+            anything.
+
+        Raises:
+            PolicyError: its signer may run nothing here, or not the code that it has.
+        """
+        may = self.of(verified.signer)
+        if may is not None:
+            from atoll.core.requests.policy import SitePolicy
+
+            from .worker.policies import named_code
+
+            policy = SitePolicy(allow=may)
+            files = [PurePosixPath(file.path) for file in verified.manifest.files if file.path != JOB_FILE]
+            for name in named_code(job_tree(verified.job), [path.relative_to(SOURCE) for path in files]):
+                try:
+                    policy.admit_code(name)
+                except PolicyError as error:
+                    raise self._refused(f"{error.what}, for {verified.signer}", str(error.remedy)) from error
+        return may
+
+    def closed(self, now: datetime) -> str:
+        """Return why no job runs here now, or nothing.
+
+        Args:
+            now: by this machine's clock, in its own time zone.
+        """
+        if self.hours is None or any(hours.has(now) for hours in self.hours):
+            return ""
+        times = ", ".join(map(str, self.hours)) or "none"
+        return f"site {self.site!r} is closed at {now:%a %H:%M}: its hours are {times}"
+
+    def _refused(self, what: str, remedy: str) -> PolicyError:
+        return PolicyError(what, where=f"consent of site {self.site!r}", remedy=f"{remedy}, or leave the site out")
+
+
+def parse_consent(tree: Any, site: str) -> Consent:
+    """Check the section of a site's file.
+
+    Raises:
+        ConfigError: names the path, the value and the nearest valid key of every problem.
+    """
+    where = f"consent of site {site!r}"
+    if tree is None:
+        return Consent(site)
+    try:
+        return ConsentConfig.model_validate(tree).build(site)
+    except ValidationError as error:
+        raise refused(collect(error, tree, lambda loc: names_at(ConsentConfig, loc)), where) from error
+
+
+def consent_of(given: Mapping[str, Any], site: str, helper: bool = False) -> Consent:
+    """Return what a site consents to now, from its file; everything if its file says nothing.
+
+    Args:
+        given: the result of ``site_spec``; a helper may have none.
+        site: its name.
+        helper: whether it has no clients.
+
+    Raises:
+        AtollError: the file cannot be read, or says something that makes no sense.
+    """
+    from .worker.words import settings_of
+
+    return parse_consent(settings_of(given, site, helper).get("consent") if given else None, site)
