@@ -6,6 +6,7 @@ if TYPE_CHECKING:
     from .ckks import encrypt, encryption_key, make_keys, masked_squares, open_sum, require_library, require_public
     from .encrypted import Encrypted
     from .holders import Attestation, Enclave, SimulatedAttestation, TwoServers
+    from .indexing import SecureIndexing
     from .masking import SecureAggregation
     from .words import FixedPoint, WordLayout
 else:
@@ -25,6 +26,7 @@ else:
             ),
             "encrypted": ("Encrypted",),
             "holders": ("Attestation", "Enclave", "SimulatedAttestation", "TwoServers"),
+            "indexing": ("SecureIndexing",),
             "masking": ("SecureAggregation",),
             "words": ("FixedPoint", "WordLayout"),
         },
@@ -36,6 +38,7 @@ __all__ = [
     "Encrypted",
     "FixedPoint",
     "SecureAggregation",
+    "SecureIndexing",
     "SimulatedAttestation",
     "TwoServers",
     "WordLayout",

@@ -14,7 +14,7 @@ from atoll.core.errors import MessageError
 
 from ..rows import numpy_leaf
 
-__all__ = ["Layers", "coded", "lifted", "of_version", "under", "untouched"]
+__all__ = ["Layers", "coded", "counts_in", "lifted", "of_version", "under", "untouched", "with_counts"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Layers = Literal["matrices", "all"]
@@ -67,3 +67,20 @@ def lifted(words: Array, bits: int, *, centred: bool = True) -> Array:
         return residues
     half = np.int64(1) << np.int64(bits - 1)
     return (residues ^ half) - half
+
+
+def counts_in(value: Tree) -> list[Array] | None:
+    """The counts of an encoding that indexes, ``(blocks, codewords)`` a layer; ``None`` for any other value."""
+    if not isinstance(value, dict) or len(value) != 1:
+        return None
+    ((version, parts),) = value.items()
+    if not (isinstance(version, str) and isinstance(parts, dict) and parts.keys() == {"like", "of", "rest", "counts"}):
+        return None
+    counts: list[Array] = parts["counts"]
+    return counts
+
+
+def with_counts(value: Tree, counts: Sequence[Any]) -> Tree:
+    """The same encoding with other counts."""
+    ((version, parts),) = value.items()
+    return {version: {**parts, "counts": list(counts)}}

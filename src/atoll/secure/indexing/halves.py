@@ -1,0 +1,207 @@
+"""The tasks of secure indexing: what a party seals for whom, and what an enclave or each of two servers adds up.
+
+A party's totals have two parts: numbers, which become words of fixed point, and indices.
+
+=============  ===================================  =====================================================================
+by             numbers                              indices
+=============  ===================================  =====================================================================
+``"enclave"``  words, to the enclave                packed, ``ceil(log2 k)`` bits a block, to the enclave
+``"shares"``   a seed to one server, masked words   a seed to one server, masked rows of ``k`` words of ``p`` bits a block to
+               to the other                         the other
+``"keys"``     likewise                             a key of a point function to each server
+=============  ===================================  =====================================================================
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from atoll.core.algebra.tree import Tree
+from atoll.core.errors import MessageError, PolicyError
+from atoll.core.message import Words
+from atoll.core.message.words import word_dtype
+from atoll.core.requests.island import Island
+from atoll.core.requests.task import task
+
+from ..keystream import SEED, add_stream, derived
+from ..words import FixedPoint, WordLayout, form_of
+from .counts import Indices, Sizes, layers_of, parted, sizes_of
+from .points import deal, evaluate
+
+__all__ = ["ENCLAVE", "SERVERS", "IndexPlan", "add", "send"]
+
+ENCLAVE = "enclave"
+SERVERS = ("first-server", "second-server")
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@dataclass(frozen=True)
+class IndexPlan:
+    """What all parties of one sum know.
+
+    Attributes:
+        by: ``"enclave"``, ``"shares"`` or ``"keys"``.
+        parties: size of the cohort.
+        least: smallest number of parties in a sum.
+        bits: word length of counts.
+        unit: the unit of weights.
+        most: the largest weight in units.
+        codec: how numbers become words.
+        bound: largest magnitude of an update's values.
+        signs: whether votes are -1, 0 and 1.
+    """
+
+    by: str
+    parties: int
+    least: int
+    bits: int
+    unit: float
+    most: int
+    codec: FixedPoint
+    bound: float | None = None
+    signs: bool = True
+
+    def message(self) -> Tree:
+        """The plan as a message."""
+        return asdict(self)
+
+    @classmethod
+    def of(cls, message: Any) -> IndexPlan:
+        """The inverse of `message`.
+
+        Raises:
+            PolicyError: it makes no sense, or the counts could show a single party.
+        """
+        try:
+            made = cls(**{**message, "codec": FixedPoint(**message["codec"])})
+        except (TypeError, KeyError) as error:
+            raise PolicyError(f"a plan of secure indexing that cannot be read: {error}") from error
+        if made.least < 2 or made.by not in ("enclave", "shares", "keys"):
+            raise PolicyError(
+                f"secure indexing by {made.by!r} of at least {made.least} parties", remedy="use 2 parties or more"
+            )
+        return made
+
+    def layout(self, form: Tree) -> WordLayout:
+        """The layout of the numbers."""
+        return WordLayout(form, self.codec, self.parties, self.bound, signs=self.signs)
+
+
+# ---------------------------------------------------------------------- a party
+
+
+@task
+async def send(island: Island, message: Tree) -> Tree:
+    """Run the program's task, and seal its totals for the enclave or the servers. Return the form of the totals, which is public."""
+    plan = IndexPlan.of(message)
+    numbers, found = parted(await island.totals(), plan.unit, plan.most, island.name)
+    form = form_of(numbers)
+    lanes, sizes = plan.layout(form).encode(numbers, island.name), sizes_of(found)
+    if plan.by == "enclave":
+        packed = {
+            name: [
+                Words.of(rows, max(1, (k - 1).bit_length())) for rows, k in zip(one.rows, one.codewords, strict=True)
+            ]
+            for name, one in found.items()
+        }
+        weights = {name: one.weight for name, one in found.items()}
+        island.post(ENCLAVE, {"lanes": lanes, "index": packed, "weights": weights, "sizes": sizes})
+    else:
+        seeds = island.secret.bytes(SEED), island.secret.bytes(SEED)
+        shared = (_keyed if plan.by == "keys" else _shared)(found, plan.bits, seeds)
+        for name, words in lanes.items():
+            add_stream(words.view(np.ndarray), derived(seeds[0], f"lane {name}"), subtract=True)
+        own = {"keys": shared} if plan.by == "keys" else {}
+        island.post(SERVERS[0], {"seed": seeds[0], "sizes": sizes, **own})
+        island.post(SERVERS[1], {"seed": seeds[1] if own else b"", "sizes": sizes, "lanes": lanes, "keys": shared})
+    return {"form": form, "sizes": sizes}
+
+
+def _shared(found: dict[str, Indices], bits: int, seeds: tuple[bytes, bytes]) -> list[Words]:
+    """Rows of zeros with the weight at the index, minus the words of the first server's seed."""
+    made = []
+    for place, (index, k, weight) in enumerate(_rows(found)):
+        rows = np.zeros((len(index), k), dtype=word_dtype(bits))
+        rows[np.arange(len(index)), index] = weight
+        flat = rows.ravel()
+        add_stream(flat, derived(seeds[0], f"counts {place}"), subtract=True)
+        made.append(Words.of(flat, bits))
+    return made
+
+
+def _keyed(found: dict[str, Indices], bits: int, seeds: tuple[bytes, bytes]) -> list[Tree]:
+    """Keys of point functions."""
+    return [
+        deal(index, weight, k, bits, (derived(seeds[0], f"roots {place}"), derived(seeds[1], f"roots {place}")))
+        for place, (index, k, weight) in enumerate(_rows(found))
+    ]
+
+
+def _rows(found: dict[str, Indices]) -> list[tuple[Array, int, int]]:
+    return [
+        (index, k, one.weight)
+        for _, one in sorted(found.items())
+        for index, k in zip(one.rows, one.codewords, strict=True)
+    ]
+
+
+# ---------------------------------------------------------------------- an enclave, or a server of two
+
+
+@task
+def add(island: Island, message: Tree) -> Tree:
+    """Add up what the parties sealed for this helper: sums of words, and counts or a share of them. Nothing about a single party leaves.
+
+    Raises:
+        PolicyError: letters of fewer parties than the least sum, so that counts would show single indices.
+        MessageError: a letter has another form.
+    """
+    plan, lengths, sizes = IndexPlan.of(message["plan"]), message["lengths"], message["sizes"]
+    letters = dict(island.inbox)
+    if len(letters) < plan.least:
+        raise PolicyError(
+            f"letters of {len(letters)} parties, fewer than {plan.least}",
+            where="secure indexing",
+            remedy="invite more parties: the counts of a few show their indices",
+        )
+    lanes = {name: np.zeros(length, dtype=word_dtype(int(name))) for name, length in lengths.items()}
+    counts = [np.zeros((blocks, k), dtype=word_dtype(plan.bits)) for _, _, blocks, k in layers_of(sizes)]
+    server = SERVERS.index(island.name) if plan.by != "enclave" else 0
+    for name, letter in letters.items():
+        if letter["sizes"] != sizes:
+            raise MessageError(
+                f"{name} sends indices of other sizes", where="secure indexing", remedy="use one codebook a round"
+            )
+        for lane, words in lanes.items():
+            if plan.by == "enclave" or server:
+                words += letter["lanes"][lane].astype(words.dtype)
+            else:
+                add_stream(words, derived(letter["seed"], f"lane {lane}"))
+        _count(plan, server, letter, sizes, counts)
+    return {
+        "lanes": {name: Words.of(words, int(name)) for name, words in lanes.items()},
+        "counts": [Words.of(one.ravel(), plan.bits) for one in counts],
+    }
+
+
+def _count(plan: IndexPlan, server: int, letter: Any, sizes: Sizes, counts: list[Array]) -> None:
+    """Add a party's counts, or this server's share of them."""
+    for place, ((name, layer, blocks, k), total) in enumerate(zip(layers_of(sizes), counts, strict=True)):
+        if plan.by == "enclave":
+            index, weight = np.asarray(letter["index"][name][layer]).astype(np.int64), int(letter["weights"][name])
+            if index.shape != (blocks,) or int(index.max(initial=0)) >= k or not 0 < weight <= plan.most:
+                raise MessageError(
+                    "indices outside the codebook, or a weight outside its range", where="secure indexing"
+                )
+            total[np.arange(blocks), index] += total.dtype.type(weight)
+        elif plan.by == "keys":
+            total += evaluate(
+                letter["keys"][place], derived(letter["seed"], f"roots {place}"), server, blocks, k, plan.bits
+            )
+        elif server:
+            total += np.asarray(letter["keys"][place]).reshape(blocks, k)
+        else:
+            add_stream(total.reshape(-1), derived(letter["seed"], f"counts {place}"))

@@ -1,0 +1,162 @@
+"""Secure indexing: the server sees how often each codeword was used, and no index of any party."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from atoll.core.errors import CompositionError, ConfigError, QuorumError
+from atoll.core.federation.reducer import Reducer
+from atoll.core.message import Words
+from atoll.core.requests.request import Reduced
+from atoll.core.validation import Checked
+
+from ..keystream import require_library
+from ..words import FixedPoint
+from .counts import counted, joined
+from .halves import ENCLAVE, SERVERS, IndexPlan, add, send
+
+if TYPE_CHECKING:
+    from atoll.core.federation.reduction import Reduction
+    from atoll.core.requests.chain import Chain
+    from atoll.core.requests.party import Parties
+    from atoll.core.requests.results import Terms
+    from atoll.core.requests.task import Task
+
+__all__ = ["SecureIndexing"]
+
+_HELPERS = {
+    "enclave": {ENCLAVE: "enclave"},
+    "shares": dict.fromkeys(SERVERS, "index server"),
+    "keys": dict.fromkeys(SERVERS, "index server"),
+}
+
+
+@dataclass(frozen=True)
+class SecureIndexing(Checked, Reducer):
+    """Add up the indices of ``ProductQuantizer`` as counts: ``H_m[r]`` is the weight of the parties whose block ``m`` has codeword ``r``.
+
+    The server decodes ``sum_r H_m[r] C_r``. Prasad, Ghosh, Cormode, Mironov, Yousefpour, Stock 2022, "Reconciling Security and Communication Efficiency in Federated
+    Learning", algorithm 1 and section 3.4.
+
+    * ``by="enclave"``: parties seal their indices for an enclave, ``ceil(log2 k)`` bits a block, and it tells the server the counts. The enclave sees the
+      indices. Atoll does not attest it: in a simulation, and here, it is a party that you trust.
+    * ``by="shares"``: each of two servers gets a share of every row of ``k`` words, ``k p`` bits a block in all, with ``p = ceil(log2(n max_weight/unit + 1))``.
+    * ``by="keys"``: each of two servers gets a key of a point function (`points`), shorter than shares for many codewords. Two servers that tell
+      each other what they got see everything; one alone sees nothing.
+
+    Counts show more than the sum: how many parties chose which codeword. A sum of fewer than ``least`` parties is refused, by the reducer and by the helpers. The counts of
+    each block must add up to the weight of the parties; else the sum is not used. Numbers beside the indices travel as fixed-point words, the same way.
+    A party that drops out has sent everything or nothing.
+
+    Attributes:
+        by: ``"enclave"``, ``"shares"`` or ``"keys"``.
+        least: smallest number of parties in a sum; never below 2.
+        max_weight: largest weight of a party, public.
+        unit: weights are whole numbers of this unit; examples have 1. With equal weights, ``max_weight=1`` makes the shortest shares.
+        codec: how numbers become words.
+
+    Raises:
+        ConfigError: a setting makes no sense.
+    """
+
+    by: str = "enclave"
+    least: int = 2
+    max_weight: float = 4096.0
+    unit: float = 1.0
+    codec: FixedPoint = field(default_factory=FixedPoint)
+    secure: ClassVar[bool] = True
+    indexes: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        where = "SecureIndexing"
+        if self.by not in _HELPERS:
+            raise ConfigError(f"by={self.by!r}", where=where, remedy='use "enclave", "shares" or "keys"')
+        if self.least < 2:
+            raise ConfigError(
+                f"least={self.least}", where=where, remedy="use 2 or more: the counts of one are its indices"
+            )
+        sound = math.isfinite(self.max_weight) and math.isfinite(self.unit) and 0 < self.unit <= self.max_weight
+        if not sound or self.max_weight / self.unit > 2**32:
+            raise ConfigError(
+                f"max_weight={self.max_weight}, unit={self.unit}", where=where,
+                remedy="use positive numbers, the unit not above max_weight and not below max_weight / 2^32",
+            )  # fmt: skip
+        object.__setattr__(self, "others", _HELPERS[self.by])
+
+    def bits(self, parties: int) -> int:
+        """Bits of a count: ``ceil(log2(n max_weight/unit + 1))``."""
+        return max(1, (parties * self._most).bit_length())
+
+    @property
+    def _most(self) -> int:
+        return int(self.max_weight / self.unit + 1e-9)
+
+    def check(self, uplink: Chain, parties: Parties, terms: Terms, task: Task) -> None:
+        """Refuse cohorts and terms that could show the indices of a few; see ``Reducer.check``.
+
+        Raises:
+            CompositionError: the parts do not go together.
+            QuorumError: the cohort is too small.
+        """
+        super().check(uplink, parties, terms, task)
+        if self.by != "enclave":
+            require_library()
+        if len(parties) < self.least:
+            raise QuorumError(
+                f"{len(parties)} parties, fewer than {self.least}", where="SecureIndexing", remedy="invite more parties"
+            )
+        if isinstance(terms.accept, int) and terms.accept < self.least:
+            raise CompositionError(
+                f"accept={terms.accept}, below the least sum of {self.least}",
+                where="SecureIndexing",
+                remedy=f"use accept={self.least} or more",
+            )
+        bound = self.codec.range_of(uplink.bound)
+        if bound is not None:
+            self.codec.narrow("mean", len(parties), bound)
+
+    async def reduce(self, reduction: Reduction) -> Reduced:
+        """Let the parties seal their indices, the helpers add them up, and check the counts."""
+        uplink, n = reduction.request.uplink, len(reduction.parties)
+        least = max(self.least, reduction.terms.quorum)
+        plan = IndexPlan(
+            self.by, n, least, self.bits(n), self.unit, self._most, self.codec, uplink.bound, not uplink.summand_stages
+        )
+        sent = await reduction.exchange(reduction.parties, send, plan.message(), wraps=True, quorum=least)
+        if any(said != sent.values[0] for said in sent.values):
+            raise QuorumError(
+                "parties replied with totals of different forms, which have no sum",
+                where="SecureIndexing",
+                remedy="let every party reply with the same aggregates, of the same shapes and dtypes, under one codebook",
+            )
+        form, sizes = sent.values[0]["form"], sent.values[0]["sizes"]
+        layout = plan.layout(form)
+        message = {"plan": plan.message(), "lengths": layout.lengths, "sizes": sizes}
+        helpers = reduction.parties.named(*self.others)
+        mail = sent.mail.only_from(set(sent.senders.names))
+        found = (await reduction.exchange(helpers, add, message, mail=mail, quorum=len(helpers))).values
+        lanes = {
+            name: Words.of(
+                sum((np.asarray(one["lanes"][name]) for one in found[1:]), np.asarray(found[0]["lanes"][name])),
+                int(name),
+            )
+            for name in layout.lengths
+        }
+        made = layout.decode(lanes, len(sent))
+        weights = {
+            name: total.weight if total.kind == "mean" else float(total.n) for name, total in made.totals.items()
+        }
+        sums = [
+            sum(parts[1:], parts[0]) for parts in zip(*(map(np.asarray, one["counts"]) for one in found), strict=True)
+        ]
+        counts = counted(sizes, sums, plan.bits, self.unit, weights)
+        clamped = (
+            {"words": layout.clamping, "coded": layout.clamping * len(sent), "clamped": made.clamped}
+            if layout.clamping
+            else {}
+        )
+        return Reduced(joined(made.totals, counts), sent.senders.positions, counts=clamped)
