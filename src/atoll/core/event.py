@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from .errors import CheckpointError, ConfigError
+from .errors import CheckpointError, ConfigError, PolicyError
 from .persistence.files import append_bytes
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "LettersUnencrypted",
     "MasksVirtual",
     "NonPrivate",
+    "Promise",
     "SeededSecret",
     "register_event",
     "unpack_event",
@@ -124,6 +125,20 @@ class AttestationSimulated(Event):
     kind: ClassVar[str] = "attestation-simulated"
 
 
+@dataclass(frozen=True, kw_only=True)
+class Promise(Event):
+    """A party binds itself, before it replies: of ``what`` it gives this and nothing else, whatever crashes or is repeated. It costs no privacy budget.
+
+    Attributes:
+        what: the matter, such as the seeds of one sum; unique.
+        bound: the one value that the party has chosen.
+    """
+
+    what: str
+    bound: str
+    kind: ClassVar[str] = "promise"
+
+
 _EVENTS: dict[str, type[Event]] = {
     kind.kind: kind
     for kind in (
@@ -134,6 +149,7 @@ _EVENTS: dict[str, type[Event]] = {
         LettersUnencrypted,
         MasksVirtual,
         NonPrivate,
+        Promise,
         SeededSecret,
     )
 }
@@ -174,6 +190,7 @@ class Ledger:
         if path is not None and path.exists():
             self._entries = self._read(path)
         self._known: dict[str, list[tuple[dict[str, Any], set[str]]]] = {}
+        self._promises: dict[tuple[str, str], str] = {}
         for line in self._entries:
             self._note(line)
 
@@ -207,7 +224,10 @@ class Ledger:
 
         Raises:
             CheckpointError: the file cannot be written.
+            PolicyError: a party has promised another value of the same matter.
         """
+        if isinstance(event, Promise):
+            self._require_kept(event, [party] if isinstance(party, str) else party)
         content = {"request": request, "kind": event.kind, **asdict(event)}
         parties = [party] if isinstance(party, str) else list(party)
         if request:
@@ -221,6 +241,15 @@ class Ledger:
         self._entries.append(line)
         self._note(line)
 
+    def _require_kept(self, event: Promise, parties: Sequence[str]) -> None:
+        for name in parties:
+            if self._promises.get((name, event.what), event.bound) != event.bound:
+                raise PolicyError(
+                    f"{name} has bound itself to something else in {event.what!r}",
+                    where="ledger",
+                    remedy="look at the server: it asks for a second value of what is given once",
+                )
+
     def _written(self, content: dict[str, Any]) -> set[str]:
         """The parties that have released exactly this."""
         return next((names for known, names in self._known.get(content["request"], ()) if known == content), set())
@@ -230,7 +259,10 @@ class Ledger:
         names = self._written(content)
         if not names:
             self._known.setdefault(content["request"], []).append((content, names))
-        names.update([line["party"]] if isinstance(line["party"], str) else line["party"])
+        parties = [line["party"]] if isinstance(line["party"], str) else line["party"]
+        names.update(parties)
+        if line["kind"] == Promise.kind:
+            self._promises.update({(name, line["what"]): line["bound"] for name in parties})
 
     def lines(self, after: int = 0) -> list[dict[str, Any]]:
         """The lines after the first ``after``; ``"party"`` is a name, or a list of names."""

@@ -18,6 +18,7 @@ from atoll.core.event import (
     LettersUnencrypted,
     MasksVirtual,
     NonPrivate,
+    Promise,
     SeededSecret,
     register_event,
     unpack_event,
@@ -73,7 +74,7 @@ class PrivacyLoss:
             return cls(pure=event.count * event.epsilon)
         if isinstance(event, NonPrivate):
             return cls(pure=math.inf)
-        if isinstance(event, AttestationSimulated | SeededSecret | LettersUnencrypted | MasksVirtual):
+        if isinstance(event, AttestationSimulated | SeededSecret | LettersUnencrypted | MasksVirtual | Promise):
             return cls()
         raise ConfigError(
             f"the cost of an event of kind {event.kind!r} is not known",

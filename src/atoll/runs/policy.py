@@ -32,6 +32,7 @@ class PolicyConfig(Section):
     allow: list[str] = Field(default_factory=list)
     results: bool = True
     confined: bool = False
+    sums_only: bool = False
 
     @model_validator(mode="after")
     def _accepted(self) -> PolicyConfig:
@@ -45,9 +46,13 @@ class PolicyConfig(Section):
 
         stages = tuple(part.build(f"{path}.stages[{i}]") for i, part in enumerate(self.stages))
         words = {name: tuple(getattr(self, name)) for name in ("tasks", "free", "allow")}
-        return SitePolicy(
-            stages, self.largest_reply, self.smallest_cohort, results=self.results, confined=self.confined, **words
-        )
+        more: dict[str, Any] = {
+            **words,
+            "results": self.results,
+            "sums_only": self.sums_only,
+            "confined": self.confined,
+        }
+        return SitePolicy(stages, self.largest_reply, self.smallest_cohort, **more)
 
 
 def policies_of(policy: PolicyConfig | None, own: Mapping[str, PolicyConfig], names: Iterable[str]) -> Policies | None:

@@ -1,19 +1,20 @@
 """Keystream: the words that follow from a 32-byte seed, uniform in ``Z_2^p``.
 
-The generator is AES-256 in counter mode (NIST SP 800-38A), of the library ``cryptography``: the key is the seed, the counter begins at 0, and the words are the
-keystream's bytes, lowest first, in the dtype of words of ``p`` bits (1, 2, 4 or 8 bytes a word). Bits above ``p`` are keystream too. A sum modulo ``2^p`` ignores
-them, so masking needs no masking of bits.
+The generator is AES-128 in counter mode (NIST SP 800-38A), of the library ``cryptography``: the first 16 bytes of the seed are the key, the others the first counter
+block, and the words are the keystream's bytes, lowest first, in the dtype of words of ``p`` bits (1, 2, 4 or 8 bytes a word). Bits above ``p`` are keystream too. A
+sum modulo ``2^p`` ignores them, so masking needs no masking of bits.
 
 A seed is used for one stream only. `derived` makes independent seeds of one: HKDF-Expand of SHA-256 (RFC 5869), whose info names the use.
 
-On two cores of a Xeon with AES instructions, AES-256-CTR of ``cryptography`` 50 makes 4.8 GB/s, AES-128-CTR 6.1 GB/s and ChaCha20 4.2 GB/s (the best of seven runs
-of 8 MiB, ``benchmarks/secure_sums.py --keystream``); a new key costs 15 to 25 us. So AES-256 is the choice.
+On two cores of a Xeon with AES instructions, AES-128-CTR of ``cryptography`` 50 makes 6.1 GB/s, AES-256-CTR 4.8 GB/s and ChaCha20 4.2 GB/s (the best of seven runs
+of 8 MiB, ``benchmarks/secure_sums.py --keystream``); a new key costs 15 to 25 us.
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
+import sys
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,15 +25,15 @@ from atoll.core.message import Words
 from atoll.core.message.words import word_dtype
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
-__all__ = ["SEED", "add_masks", "add_stream", "derived", "keystream", "require_library"]
+__all__ = ["SEED", "add_between", "add_masks", "add_stream", "add_streams", "derived", "keystream", "require_library"]
 
 SEED = 32
 """Bytes of a seed."""
-_PIECE = 1 << 18
+_PIECE = 1 << 16
 """Bytes of keystream made at once: they stay in the processor's cache until they are added."""
 _ZEROS = bytes(_PIECE)
 
@@ -80,22 +81,46 @@ def keystream(seed: bytes, bits: int, count: int) -> Words:
 
 
 def add_stream(into: NDArray[Any], seed: bytes, *, subtract: bool = False) -> None:
-    """Add the words of a seed to an array in place, modulo the dtype's ``2^(8 itemsize)``; never more than 256 KiB of them exist at once.
+    """Add the words of a seed to an array in place, modulo the dtype's ``2^(8 itemsize)``; see `add_streams`."""
+    add_streams(into, [(seed, subtract)])
+
+
+def add_streams(into: NDArray[Any], seeds: Iterable[tuple[bytes, bool]]) -> None:
+    """Add the words of many seeds to an array in place, modulo the dtype's ``2^(8 itemsize)``.
 
     Args:
         into: unsigned, one-dimensional, contiguous.
-        seed: 32 secret bytes, for this stream only.
-        subtract: whether to subtract them instead.
+        seeds: 32 secret bytes each, for this stream only, and whether its words are subtracted.
     """
-    stream = _stream(seed)
-    dtype = into.dtype.newbyteorder("<")
-    buffer = bytearray(_PIECE + 16)
-    step, work = _PIECE // dtype.itemsize, np.subtract if subtract else np.add
-    for start in range(0, len(into), step):
-        piece = into[start : start + step]
-        nbytes = piece.size * dtype.itemsize
-        stream.update_into(_ZEROS[:nbytes] if nbytes < _PIECE else _ZEROS, buffer)
-        work(piece, np.frombuffer(buffer, dtype=dtype, count=piece.size), out=piece)
+    add_between([into], ((seed, None, 0) if subtract else (seed, 0, None) for seed, subtract in seeds))
+
+
+def add_between(rows: Sequence[NDArray[Any]], seeds: Iterable[tuple[bytes, int | None, int | None]]) -> None:
+    """Add the words of each seed to one row and subtract them from another, in place: each stream is made once.
+
+    Piece by piece, each of 64 KiB, so that the pieces and the keystream of one seed at a time stay in the processor's cache.
+
+    Args:
+        rows: unsigned arrays of one length and dtype, one-dimensional and contiguous.
+        seeds: 32 secret bytes each, for this stream only; the row to which its words are added, and the one from which they are subtracted.
+    """
+    streams = [(_stream(seed), plus, minus) for seed, plus, minus in seeds]
+    if not rows or not streams:
+        return
+    first = rows[0]
+    dtype = first.dtype if sys.byteorder == "little" else first.dtype.newbyteorder("<")
+    step = _PIECE // dtype.itemsize
+    buffer = bytearray(min(_PIECE, first.nbytes) + 16)
+    for start in range(0, len(first), step):
+        pieces = [row[start : start + step] for row in rows]
+        zeros = _ZEROS if pieces[0].nbytes == _PIECE else _ZEROS[: pieces[0].nbytes]
+        words = np.frombuffer(buffer, dtype=dtype, count=pieces[0].size)
+        for stream, plus, minus in streams:
+            stream.update_into(zeros, buffer)
+            if plus is not None:
+                np.add(pieces[plus], words, out=pieces[plus])
+            if minus is not None:
+                np.subtract(pieces[minus], words, out=pieces[minus])
 
 
 def add_masks(lanes: Mapping[str, NDArray[Any]], seeds: Iterable[tuple[bytes, bool]]) -> None:
@@ -107,9 +132,9 @@ def add_masks(lanes: Mapping[str, NDArray[Any]], seeds: Iterable[tuple[bytes, bo
         lanes: lane's name -> its words, changed in place.
         seeds: a seed, and whether its words are subtracted.
     """
-    for seed, subtract in seeds:
-        for name, words in lanes.items():
-            add_stream(words.view(np.ndarray), derived(seed, f"lane {name}"), subtract=subtract)
+    known = list(seeds)
+    for name, words in lanes.items():
+        add_streams(words.view(np.ndarray), ((derived(seed, f"lane {name}"), subtract) for seed, subtract in known))
 
 
 def _checked(seed: bytes) -> bytes:
@@ -125,4 +150,5 @@ def _ciphers() -> Any:
 
 def _stream(seed: bytes) -> Any:
     ciphers = _ciphers()
-    return ciphers.Cipher(ciphers.algorithms.AES(_checked(seed)), ciphers.modes.CTR(bytes(16))).encryptor()
+    known = _checked(seed)
+    return ciphers.Cipher(ciphers.algorithms.AES(known[:16]), ciphers.modes.CTR(known[16:])).encryptor()

@@ -59,6 +59,11 @@ def command(
             metavar="HOST:PORT",
         ),
     ] = None,
+    sums_only: Annotated[
+        bool,
+        typer.Option("--sums-only", help="Take part in secure sums only, against a server that may lie."),
+    ] = False,
+    least: Annotated[int, typer.Option("--least", help="With --sums-only: fewest parties in a sum.", min=2)] = 2,
     server: ServerOption = None,
     confine: Confine = "auto",
     show: Show = None,
@@ -85,6 +90,8 @@ def command(
     place = (folder or Path(opened.name)).absolute()
     resources, names = _resources(cpus, memory, gpus)
     spec = {} if data is None else site_spec(data, target=target, task=task, drop=drop or ())
+    if sums_only:
+        spec = {**spec, "policy": _insisting(spec, opened.name, least)}
     told = _looked_at(spec, opened.name, bool(opened.plays))
     with logging_on(output, place):
         walls = confined_as(confine, show, network, _policy(spec, opened))
@@ -112,6 +119,14 @@ def _looked_at(spec: Mapping[str, Any], name: str, helper: bool) -> list[str]:
 
     look_at_headers(spec, name, helper)
     return [] if helper else told_of(spec, name)
+
+
+def _insisting(spec: Mapping[str, Any], name: str, least: int) -> dict[str, Any]:
+    """The site's policy, if its settings have one, that admits secure sums only."""
+    from atoll.runtime.worker.words import settings_of
+
+    own = dict(settings_of(spec, name, True).get("policy") or {}) if spec else {}
+    return {**own, "sums_only": True, "smallest_cohort": max(least, int(own.get("smallest_cohort", 1)))}
 
 
 def _resources(cpus: float | None, memory: str | None, gpus: str | None) -> tuple[Resources, tuple[str, ...]]:

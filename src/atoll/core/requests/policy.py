@@ -74,6 +74,8 @@ class SitePolicy(Checked, Policy):
             ``?``; an empty list allows all. A job may run if the list has its kind or all of its algorithms, and all of its own code.
         results: whether tasks may leave named results at the party; see ``Island.leave``.
         confined: between organisations, whether jobs must run in a sandbox at the site; a simulation has none to ask for.
+        sums_only: admit only steps of Atoll's own secure reducers, which promise that the server sees a sum of at least ``smallest_cohort`` parties even if it
+            lies. Then ``smallest_cohort`` binds a dishonest server too: the parties themselves refuse to open a smaller sum.
     """
 
     stages: tuple[Stage, ...] = ()
@@ -84,6 +86,7 @@ class SitePolicy(Checked, Policy):
     allow: tuple[str, ...] = ()
     results: bool = True
     confined: bool = False
+    sums_only: bool = False
     single: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
@@ -171,6 +174,10 @@ class SitePolicy(Checked, Policy):
                     f"the task {one.task.name} may not run here", remedy=f"ask for one of {', '.join(self.tasks)}"
                 )
         inner = asked[-1]
+        if self.sums_only:
+            self._require_sum(request)
+            if request.wraps is None:
+                return  # a step of the protocol: no data are in it
         if _matches(inner.task.name, self.free):
             return
         missing = _missing(self.stages, inner.uplink.stages)
@@ -185,6 +192,28 @@ class SitePolicy(Checked, Policy):
                 remedy=f"use quorum={self.smallest_cohort} or more",
             )
 
+    def _require_sum(self, request: Request) -> None:
+        """Refuse a request that is not a step of a secure sum against a server that may lie.
+
+        Raises:
+            PolicyError: names the task or the number.
+        """
+        promise = request.task.promise
+        if promise is None or not request.task.name.startswith(_OWN):
+            raise PolicyError(
+                f"the task {request.task.name} would let the server see more than a sum, and this site gives sums only",
+                remedy="use reducer=SecureAggregation(), and evaluate at the server",
+            )
+        least = promise(request.message)
+        if least is not None and least < max(2, self.smallest_cohort):
+            raise PolicyError(
+                f"a sum of {least} parties, but this site requires at least {max(2, self.smallest_cohort)}, against a server that may lie",
+                remedy=f"use SecureAggregation(least={max(2, self.smallest_cohort)}, server='active')",
+            )
+
+
+_OWN = "atoll.secure."
+"""Where the halves of Atoll's own secure reducers are: a job's own code cannot stand there."""
 
 Policies = Policy | Mapping[str, Policy]
 """One policy for all parties, or a dict of policies by party name; a party without one allows everything."""

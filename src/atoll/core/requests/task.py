@@ -186,6 +186,8 @@ class Task:
             does not fit is not sent, and a server that receives one anyway rejects it.
         summands: ``(cohort, message) -> Summed``, optional: like ``sums``, but totals have a leading axis of the clients that were kept, since a reducer
             masks or encrypts what each client adds; ``None`` falls back to ``many``.
+        promise: for a step of a secure reducer: ``message -> least``, the smallest number of parties whose sum a server that lies can see, 0 if it can see less
+            than a sum, ``None`` if another step has promised it. See ``SitePolicy.sums_only``.
     """
 
     name: str
@@ -199,6 +201,7 @@ class Task:
     load: Callable[[NDArray[np.int64], Mapping[str, Any], Tree], Workload] | None = None
     summands: Callable[..., Summed | None] | None = None
     schema: TaskSchema | None = None
+    promise: Callable[[Tree], int | None] | None = None
 
     def with_args(self, **args: Any) -> Task:
         """The same task with plain keyword arguments bound."""
@@ -276,6 +279,7 @@ def task(
     work: Callable[[Any, Mapping[str, Any], Tree], Work] = _no_work,
     reply_bytes: int | None = None,
     schema: TaskSchema | None = None,
+    promise: Callable[[Tree], int | None] | None = None,
 ) -> Callable[[Callable[..., Any]], Task]: ...
 def task(
     fn: Callable[..., Any] | None = None,
@@ -285,6 +289,7 @@ def task(
     work: Callable[[Any, Mapping[str, Any], Tree], Work] = _no_work,
     reply_bytes: int | None = None,
     schema: TaskSchema | None = None,
+    promise: Callable[[Tree], int | None] | None = None,
 ) -> Task | Callable[[Callable[..., Any]], Task]:
     """Make a task of a module-level function, as a decorator.
 
@@ -298,7 +303,7 @@ def task(
 
     def wrap(function: Callable[..., Any]) -> Task:
         full = name or f"{function.__module__}:{function.__qualname__}"
-        return Task(full, function, many, work, reply_bytes, schema=schema)
+        return Task(full, function, many, work, reply_bytes, schema=schema, promise=promise)
 
     return wrap if fn is None else wrap(fn)
 

@@ -231,7 +231,9 @@ class Network:
         if running is None:
             running = self._summed(request, positions)
         folded = running.folded()
-        if not request.sum:
+        if (
+            not request.sum or request.wraps is not None
+        ):  # a reducer's next step finds what this one left, until the sum ends
             self._drop(request.id, positions.tolist(), undo=False)
         return folded
 

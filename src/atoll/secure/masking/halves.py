@@ -12,9 +12,9 @@ reveal     opens, for each party in the sum, its share of that party's own     t
            seed, and for each that was lost its share of that one's key
 =========  ==================================================================  ==============================================
 
-**Once.** The shares travel as letters inside the letters, and only *reveal* opens them. A letter that was opened in one request opens in no other, and that is
-durable before the reply leaves (`atoll.core.sealing.receipts`). The request of *reveal* is named after the set that it opens, and the party checks the name. So for every
-sum a party reveals shares for one set only, whatever crashes, resumes or is replayed. The same holds for its vote.
+**Once.** Against an active server a party binds itself in its ledger, before it votes and before it reveals, to one set of parties (`atoll.core.event.Promise`). The
+ledger is durable when the party goes on, and never rolls back. So for every sum a party reveals shares for one set only, whatever crashes, resumes or is
+replayed: nobody wins both seeds of a party. The shares travel as letters inside the letters, which only *reveal* opens.
 
 `deal_to`, `masks_of` and `add_masks` of ``keystream`` serve other protocols that mask words.
 """
@@ -22,17 +22,19 @@ sum a party reveals shares for one set only, whatever crashes, resumes or is rep
 from __future__ import annotations
 
 import hashlib
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from atoll.core import message as M
-from atoll.core.algebra.aggregate import Sum
+from atoll.core.algebra.aggregate import Aggregate, Sum
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import LetterError, PolicyError
+from atoll.core.event import Promise
 from atoll.core.requests.task import Batch, task
 
-from ..keystream import SEED, add_masks, derived
+from ..keystream import SEED, add_between, add_masks, derived
 from ..words import WordLayout, form_of
 from .agreement import Agreement
 from .seeds import commitment, pair_seed, public_key, shares_of
@@ -40,18 +42,32 @@ from .seeds import commitment, pair_seed, public_key, shares_of
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from atoll.core.requests.cohort import Cohort
+    from atoll.core.requests.cohort import Cohort, TotalsBlock
     from atoll.core.requests.island import Island
+
+_MOST = 1 << 29
+"""Bytes of words that are masked together."""
 
 __all__ = ["deal", "label_of", "masked", "masks_of", "reveal", "vote"]
 
 
 def label_of(kept: list[int], lost: list[int]) -> str:
-    """The label of the requests that vote on and reveal for a set of parties: a hash of the set."""
+    """A hash of a set of parties: what they vote on, and the label of the requests that vote and reveal."""
     return hashlib.sha256(M.encode([sorted(kept), sorted(lost)])).hexdigest()[:32]
 
 
-@task
+def _promised(message: Tree) -> int:
+    """The least number of parties in the sum of an agreement; 0 for one that trusts the server."""
+    agreed = Agreement.of(message)
+    return max(agreed.least, agreed.threshold) if agreed.active and agreed.degree >= len(agreed.names) - 1 else 0
+
+
+def _promised_before(message: Tree) -> int | None:
+    """What *deal* has promised holds for the later steps: without it they refuse. Virtual masks promise nothing."""
+    return 0 if isinstance(message, dict) and "names" in message else None
+
+
+@task(promise=_promised)
 def deal(island: Island, message: Tree) -> Tree:
     """Deal shares of a new key and of a new seed to the holders, in sealed letters."""
     agreed = Agreement.of(message)
@@ -66,8 +82,7 @@ def deal(island: Island, message: Tree) -> Tree:
         name = agreed.names[holder]
         sealed = island.seal(name, {use: rows[place] for use, rows in shares.items()})
         island.post(name, {"key": public, "shares": sealed})
-    ballot = island.seal(island.name, None) if agreed.active else b""
-    island.state = {"agreed": message, "key": key, "own": own, "ballot": ballot}
+    island.state = {"agreed": message, "key": key, "own": own, "public": public}
     commitments = b"".join(commitment(use, row) for use, rows in shares.items() for row in rows)
     return {"key": public, "own": commitment("seed", own), "shares": commitments}
 
@@ -115,8 +130,8 @@ def _prepared(island: Island) -> tuple[Agreement, dict[str, Any]]:
 def _leave(island: Island, letters: Mapping[str, Any], layout: WordLayout) -> None:
     """Keep what *reveal* needs, and forget the secrets."""
     kept = {name: letter["shares"] for name, letter in letters.items()}
-    agreed, ballot = island.state["agreed"], island.state["ballot"]
-    island.state = {"agreed": agreed, "ballot": ballot, "shares": kept, "form": layout.form}
+    agreed, public = island.state["agreed"], island.state["public"]
+    island.state = {"agreed": agreed, "public": public, "shares": kept, "form": layout.form}
 
 
 def _masked_many(cohort: Cohort, message: Tree) -> Iterator[Batch]:
@@ -124,25 +139,80 @@ def _masked_many(cohort: Cohort, message: Tree) -> Iterator[Batch]:
     if message is not None:
         yield from _unmasked_many(cohort, Agreement.of(message))
         return
-    layout: WordLayout | None = None
+    waiting, nbytes = list[_MaskedBlock](), 0
     for block in cohort.totals():
+        waiting.append(_MaskedBlock.of(cohort, block))
+        nbytes += sum(words.nbytes for words in waiting[-1].lanes.values())
+        if nbytes > _MOST:
+            yield from _together(waiting)
+            waiting, nbytes = [], 0
+    yield from _together(waiting)
+
+
+@dataclass
+class _MaskedBlock:
+    """The words of a block of parties, before they are masked.
+
+    Attributes:
+        positions: their places in the cohort.
+        islands: the parties.
+        letters: what each has opened.
+        lanes: their words.
+        layout: of the words.
+        agreed: the agreement.
+        errors: place in the cohort -> why a party has no words.
+    """
+
+    positions: Any
+    islands: list[Island]
+    letters: list[Mapping[str, Any]]
+    lanes: dict[str, Any]
+    layout: WordLayout
+    agreed: Agreement
+    errors: dict[int, Exception]
+
+    @classmethod
+    def of(cls, cohort: Cohort, block: TotalsBlock) -> _MaskedBlock:
+        """Encode the totals of a block."""
         islands = [cohort.island(i) for i in block.positions.tolist()]
         ready = [_prepared(island) for island in islands]
         agreed = ready[0][0]
-        if layout is None:
-            layout = agreed.layout(form_of(block.totals, block=True))
+        layout = agreed.layout(form_of(block.totals, block=True))
         made = layout.encode_block(block.totals, [island.name for island in islands])
-        for i, (island, (_, letters)) in enumerate(zip(islands, ready, strict=True)):
-            if i not in made.errors:
-                context = agreed.context(island.asked, layout.fingerprint)
-                add_masks(
-                    {lane: words[i] for lane, words in made.lanes.items()}, masks_of(island, agreed, letters, context)
-                )
-                _leave(island, letters, layout)
         good = [i for i in range(len(islands)) if i not in made.errors]
+        lanes = made.lanes if not made.errors else {lane: words[good] for lane, words in made.lanes.items()}
         errors = {int(block.positions[i]): error for i, error in made.errors.items()}
-        lanes = made.lanes if not errors else {lane: words[good] for lane, words in made.lanes.items()}
-        yield Batch(block.positions[good], {lane: Sum(words) for lane, words in lanes.items()}, errors=errors)
+        mine = [islands[i] for i in good]
+        letters: list[Mapping[str, Any]] = [ready[i][1] for i in good]
+        return cls(block.positions[good], mine, letters, lanes, layout, agreed, errors)
+
+
+def _together(blocks: list[_MaskedBlock]) -> Iterator[Batch]:
+    """Mask the words of parties that run in one process: the stream of a pair that is here is made once, added at one end and subtracted at the other."""
+    rows = [(block, i) for block in blocks for i in range(len(block.islands))]
+    here = {block.islands[i].name: at for at, (block, i) in enumerate(rows)}
+    contexts = [block.agreed.context(block.islands[i].asked, block.layout.fingerprint) for block, i in rows]
+    seeds = list[tuple[bytes, int | None, int | None]]()
+    for at, (block, i) in enumerate(rows):
+        island, agreed = block.islands[i], block.agreed
+        me = agreed.place(island.name)
+        elsewhere = {}
+        for name, letter in block.letters[i].items():
+            other = here.get(name)
+            if other is None or other == at or contexts[other] != contexts[at]:
+                elsewhere[name] = letter
+            elif agreed.place(name) > me and agreed.place(name) in agreed.graph[me]:
+                seeds.append((pair_seed(island.state["key"], letter["key"], contexts[at]), at, other))
+        mine = masks_of(island, agreed, elsewhere, contexts[at])
+        seeds += [(seed, None, at) if subtract else (seed, at, None) for seed, subtract in mine]
+    for lane in blocks[0].lanes if blocks else ():
+        words = [block.lanes[lane][i].view(np.ndarray) for block, i in rows]
+        add_between(words, ((derived(seed, f"lane {lane}"), plus, minus) for seed, plus, minus in seeds))
+    for block in blocks:
+        for island, letters in zip(block.islands, block.letters, strict=True):
+            _leave(island, letters, block.layout)
+        reply: dict[str, Aggregate] = {lane: Sum(words) for lane, words in block.lanes.items()}
+        yield Batch(block.positions, reply, errors=block.errors)
 
 
 def _unmasked_many(cohort: Cohort, agreed: Agreement) -> Iterator[Batch]:
@@ -173,7 +243,7 @@ async def _unmasked(island: Island, agreed: Agreement) -> Tree:
     return {lane: Sum(words) for lane, words in lanes.items()}
 
 
-@task(many=_masked_many)
+@task(many=_masked_many, promise=_promised_before)
 async def masked(island: Island, message: Tree) -> Tree:
     """Reply with the masked words of the party's totals, by lane. A message, the agreement, asks for virtual masks, which only a simulation grants."""
     if message is not None:
@@ -188,18 +258,17 @@ async def masked(island: Island, message: Tree) -> Tree:
     return {lane: Sum(words) for lane, words in lanes.items()}
 
 
-@task
+@task(promise=_promised_before)
 def vote(island: Island, message: Tree) -> Tree:
     """Tell the holders of my shares who is in the sum, once."""
     agreed, kept, lost = _asked(island, message)
-    island.open(island.name, island.state["ballot"])
     for holder in agreed.holders(agreed.place(island.name)):
         if holder in kept:
             island.post(agreed.names[holder], label_of(sorted(kept), sorted(lost)))
     return None
 
 
-@task
+@task(promise=_promised_before)
 def reveal(island: Island, message: Tree) -> Tree:
     """Reply with the shares that the sum of one set of parties needs, once."""
     if island.state and "agreed" not in island.state:  # with virtual masks there are no shares
@@ -229,12 +298,9 @@ def _asked(island: Island, message: Tree) -> tuple[Agreement, set[int], set[int]
     agreed = Agreement.of(state["agreed"])
     kept, lost = set(message["kept"]), set(message["lost"])
     agreed.require_set(kept, lost, agreed.place(island.name))
-    if not island.request.endswith(f"@{label_of(sorted(kept), sorted(lost))}"):
-        raise PolicyError(
-            "a request that is not named after its set of parties",
-            where=island.request,
-            remedy="look at the server: it may ask for a second set",
-        )
+    if agreed.active:
+        matter = f"masked sum {hashlib.sha256(state['public']).hexdigest()[:32]}"
+        island.spend(Promise(what=matter, bound=label_of(sorted(kept), sorted(lost)), unit="island", scope=island.name))
     return agreed, kept, lost
 
 

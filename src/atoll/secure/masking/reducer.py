@@ -22,6 +22,8 @@ from .halves import deal, label_of, masked, reveal, vote
 from .unmasking import Opening
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from atoll.core.federation.reduction import Reduction
     from atoll.core.requests.chain import Chain
     from atoll.core.requests.request import PartialSum
@@ -199,7 +201,7 @@ class SecureAggregation(Checked, Reducer):
         mail = dealt.mail.only_from(set(dealt.senders.names))
         found = await reduction.fold(masked, parties=dealt.senders, mail=mail)
         kept = Parties(reduction.world.roster, found.senders)
-        require_enough(kept, quorum)
+        require_enough(kept, quorum, rejected=found.rejected)
         places = [agreed.place(name) for name in kept.names]
         lost = [agreed.place(name) for name in dealt.senders.without(kept).names]
         shown = await self._revealed(reduction, agreed, kept, {"kept": places, "lost": lost})
@@ -217,15 +219,18 @@ class SecureAggregation(Checked, Reducer):
         return await reduction.exchange(who, reveal, asked, at=label, mail=mail, quorum=some)
 
 
-def require_enough(kept: Parties, quorum: int, where: str = "SecureAggregation") -> None:
+def require_enough(
+    kept: Parties, quorum: int, where: str = "SecureAggregation", rejected: Mapping[int, str] | None = None
+) -> None:
     """Refuse to open a sum of too few.
 
     Raises:
         QuorumError: fewer parties than the threshold or the least number have sent their words.
     """
     if len(kept) < quorum:
+        why = next(iter((rejected or {}).values()), "")
         raise QuorumError(
-            f"{len(kept)} parties sent masked words, fewer than {quorum}",
+            f"{len(kept)} parties sent masked words, fewer than {quorum}{f'; {len(rejected or {})} were rejected: {why}' if why else ''}",
             where=where,
             remedy="lengthen the deadline, invite more parties (over_select) or lower the threshold",
         )

@@ -57,7 +57,7 @@ async def reduce_virtually(reduction: Reduction, agreed: Agreement) -> Reduced:
     terms = reduction.terms.with_down(own + mail[alive] + M.nbytes(None) - M.nbytes(message))
     found = await reduction.fold(masked, message, parties=dealt, terms=terms)
     kept = Parties(reduction.world.roster, found.senders)
-    require_enough(kept, quorum)
+    require_enough(kept, quorum, rejected=found.rejected)
     inside = np.isin(reduction.parties.positions, found.senders)
     form = await _revealed(reduction, agreed, sizes, kept, inside, alive)
     return decoded(agreed.layout(form), {lane: total.value for lane, total in found.totals.items()}, found)
@@ -98,7 +98,6 @@ class _Sizes:
         self.holders = _holders(len(agreed.names), agreed.degree, agreed.order)
         here = self.holders >= 0
         self._sums = np.where(here, self.lengths[:, None] + self.lengths[self.holders], 0)
-        self._sealed_to_self = agreed.active
         count = here.sum(axis=1)
         known = {
             h: M.nbytes({"key": bytes(SEED), "own": bytes(SEED), "shares": bytes(2 * SEED * h)})

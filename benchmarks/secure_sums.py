@@ -1,0 +1,191 @@
+"""The cost of masks: 100 clients x 1M parameters, 10 % of them lost, next to the raw keystream and to Flower's SecAgg+.
+
+    python benchmarks/secure_sums.py [--clients 100] [--size 1000000] [--neighbours 24] [--flower PYTHON] [--keystream] [--virtual]
+
+Everything runs in one process on one core, except Flower's simulation, which has two actors. ``--flower`` names the Python of an environment with
+``flwr[simulation]``. Words have 32 bits, as Flower's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+from atoll.core.algebra.aggregate import Mean
+from atoll.core.federation.federation import run_program
+from atoll.core.federation.reducer import Plain
+from atoll.core.requests.cohort import Community
+from atoll.core.requests.task import Batch, task
+from atoll.core.time.clock import run
+from atoll.core.world import World
+from atoll.engines import Batched
+from atoll.secure import FixedPoint, SecureAggregation
+from atoll.secure.keystream import add_stream
+from atoll.testing import Timetable
+
+HERE = Path(__file__).parent
+
+
+def rows_many(cohort, message):
+    """One client a block, so that one update is in memory at a time."""
+    for i in range(len(cohort)):
+        yield Batch(
+            np.array([i]), {"w": Mean({"w": (message * np.float32(cohort.shard(i)))[None]}, examples=np.array([10.0]))}
+        )
+
+
+@task(many=rows_many)
+def rows(island, message):
+    return {"w": Mean({"w": message * np.float32(island.data)}, examples=10.0)}
+
+
+def codec(clients: int) -> FixedPoint:
+    """Words of 32 bits for this cohort."""
+    return FixedPoint(
+        value_bits=32 - 4 - max(0, clients - 1).bit_length(), weight_bits=4, max_weight=16.0, value_range=1.0
+    )
+
+
+def sum_of(reducer, clients: int, size: int, lost: float) -> tuple[float, float, float]:
+    """Seconds of one sum, its largest error, and bytes up a client."""
+    base = np.random.default_rng(0).uniform(-0.5, 0.5, size).astype(np.float32)
+    factors = np.linspace(0.5, 1.0, clients)
+    gone = [f"client-{i}" for i in range(0, clients, max(1, round(1 / lost)))] if lost else []
+    world = World(
+        Community(list(factors)), Batched(), cost=Timetable(lost={":masked/": gone, "secure_sums:rows/": gone})
+    )
+    began = time.perf_counter()
+    found = run(run_program(world, lambda fed: fed.sum(fed.parties, rows, base, reducer=reducer)))[0]
+    seconds = time.perf_counter() - began
+    kept = [f for i, f in enumerate(factors) if f"client-{i}" not in gone]
+    error = float(np.abs(found["w"]["w"] - base * np.mean(kept)).max())
+    return seconds, error, found.bytes_up / clients
+
+
+def raw_keystream(streams: int, size: int) -> float:
+    """Seconds of the bare keystream of all parties, written and not added: the library's calls alone."""
+    from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+
+    zeros, out = bytes(1 << 18), bytearray((1 << 18) + 16)
+    few = min(streams, 200)
+    began = time.perf_counter()
+    for _ in range(few):
+        stream = Cipher(algorithms.AES(os.urandom(16)), modes.CTR(bytes(16))).encryptor()
+        for start in range(0, 4 * size, 1 << 18):
+            stream.update_into(zeros[: 4 * size - start], out)
+    return (time.perf_counter() - began) * streams / few
+
+
+def keystreams() -> None:
+    """Gigabytes a second of three generators, the best of seven runs."""
+    from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+
+    zeros, out = bytes(8 << 20), bytearray((8 << 20) + 16)
+    made = {
+        "AES-256-CTR": lambda: Cipher(algorithms.AES(os.urandom(32)), modes.CTR(bytes(16))),
+        "AES-128-CTR": lambda: Cipher(algorithms.AES(os.urandom(16)), modes.CTR(bytes(16))),
+        "ChaCha20": lambda: Cipher(algorithms.ChaCha20(os.urandom(32), bytes(16)), None),
+    }
+    for name, make in made.items():
+        times = []
+        for _ in range(7):
+            began = time.perf_counter()
+            make().encryptor().update_into(zeros, out)
+            times.append(time.perf_counter() - began)
+        print(
+            f"{name}: {(8 << 20) / min(times) / 1e9:.2f} GB/s at best, {(8 << 20) / statistics.median(times) / 1e9:.2f} in the median"
+        )
+    into = np.zeros(2 << 20, dtype=np.uint32)
+    times = []
+    for _ in range(7):
+        began = time.perf_counter()
+        add_stream(into, os.urandom(32))
+        times.append(time.perf_counter() - began)
+    print(f"AES-256-CTR made and added: {(8 << 20) / min(times) / 1e9:.2f} GB/s at best")
+
+
+def virtual(repeats: int = 5) -> dict[str, float]:
+    """Rounds of the LR workload under virtual masks, next to the plain sum."""
+    import atoll
+
+    islands = atoll.data.synthetic(1000, seed=0) if hasattr(atoll.data, "synthetic") else None
+    if islands is None:
+        rng = np.random.default_rng(0)
+        x, y = rng.normal(size=(50_000, 60)).astype(np.float32), rng.integers(0, 10, 50_000)
+        islands = atoll.data.iid(atoll.data.Dataset(x, y), parties=1000, seed=0)
+    rates: dict[str, list[float]] = {"plain": [], "virtual": []}
+    for _ in range(repeats):
+        for name in rates:
+            reducer = Plain() if name == "plain" else SecureAggregation(masks="virtual")
+            job = atoll.Training(
+                model=atoll.models.linear(60, 10),
+                algorithm=atoll.FedAvg(lr=0.1, epochs=5, batch_size=10),
+                selection=atoll.Uniform(50),
+                rounds=30,
+                reducer=reducer,
+                evaluation=atoll.Evaluation(server=False),
+            )
+            began = time.perf_counter()
+            atoll.simulate(job, islands, progress=False)
+            rates[name].append(30 * 50 / (time.perf_counter() - began))
+    return {name: statistics.median(found) for name, found in rates.items()}
+
+
+def flower(python: str, mode: str, clients: int, size: int, neighbours: int, lost: float) -> float:
+    """Seconds of Flower's SecAgg+ in its own environment."""
+    words = [python, str(HERE / "peers" / "flower_secagg.py"), mode, clients, size, neighbours, lost]
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run([*map(str, words)], cwd=folder, capture_output=True, text=True, check=False)
+    if done.returncode:
+        sys.exit(done.stderr[-3000:])
+    return float(json.loads(done.stdout.strip().splitlines()[-1])["seconds"])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--clients", type=int, default=100)
+    parser.add_argument("--size", type=int, default=1_000_000)
+    parser.add_argument("--neighbours", type=int, nargs="*", default=[24, 0])
+    parser.add_argument("--lost", type=float, default=0.1)
+    parser.add_argument("--flower", default="")
+    parser.add_argument("--keystream", action="store_true")
+    parser.add_argument("--virtual", action="store_true")
+    given = parser.parse_args()
+    if given.keystream:
+        keystreams()
+        return
+    if given.virtual:
+        rates = virtual()
+        print(
+            f"plain {rates['plain']:.0f} clients/s, virtual masks {rates['virtual']:.0f}: {rates['virtual'] / rates['plain']:.0%}"
+        )
+        return
+    for degree in given.neighbours:
+        k = degree or given.clients - 1
+        streams = given.clients * (k + 1)
+        reducer = SecureAggregation(threshold=0.5, neighbours=degree or None, codec=codec(given.clients))
+        raw = raw_keystream(streams, given.size)
+        ours, error, up = sum_of(reducer, given.clients, given.size, given.lost)
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+        print(
+            f"{given.clients} clients x {given.size}, {k} neighbours, {given.lost:.0%} lost: {ours:.1f} s, raw keystream {raw:.1f} s ({ours / raw:.2f}x), "
+            f"{up / given.size:.2f} bytes a parameter, error {error:.1e}, peak {peak:.2f} GiB",
+            flush=True,
+        )
+        if given.flower:
+            for mode in ("bare", "simulation"):
+                theirs = flower(given.flower, mode, given.clients, given.size, k, given.lost)
+                print(f"  Flower, {mode}: {theirs:.1f} s, {theirs / ours:.1f} times ours", flush=True)
+
+
+if __name__ == "__main__":
+    main()
