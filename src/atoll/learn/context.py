@@ -116,6 +116,12 @@ class Context:
         return self.selection.cohort_size(len(self.clients))
 
     @property
+    def learner_metrics(self) -> frozenset[str] | None:
+        """Names of the metrics in a client's reply besides the algorithm's own; ``None`` if the learner's own code names them."""
+        named = getattr(self.learner, "metrics", ("loss",))
+        return None if named is None else frozenset(named)
+
+    @property
     def protected(self) -> bool:
         """Whether the algorithm or the uplink stages make replies private."""
         return is_private(self.algorithm) or any(self.uplink(p).events for p in self.algorithm.phases)

@@ -202,7 +202,7 @@ class Drawing(Wrapped):
 
 
 def dry_reply(
-    algorithm: Algorithm, params: Tree, phase: str | None = None, examples: float = 1.0
+    algorithm: Algorithm, params: Tree, phase: str | None = None, examples: float = 1.0, steps: float = 1.0
 ) -> dict[str, Aggregate]:
     """Return what a client would reply in a phase (by default the last) after no step, to check a composition before any client is contacted."""
     phase = algorithm.phases[-1] if phase is None else phase
@@ -212,5 +212,5 @@ def dry_reply(
         client = part.client_init(params) if client is None else client
         drawn = part.draw(Rng(0), params)
         local = {**part.start(broadcast, client), **({} if drawn is None else {"drawn": drawn})}
-        reply, client = part.finish(local, broadcast, client, LocalWork(examples, 1.0))
+        reply, client = part.finish(local, broadcast, client, LocalWork(examples, steps))
     return reply

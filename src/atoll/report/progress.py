@@ -76,6 +76,8 @@ class Rounds:
             self.console.print(
                 f"round {number}: the reply of {client} was rejected: {why}", markup=False, soft_wrap=True
             )
+        for client, why in (row.get("outlying_clients") or {}).items():
+            self.console.print(f"round {number}: the reply of {client}: {why}", markup=False, soft_wrap=True)
         if self.live:
             self._bar.show(number, f"{self._news()}  {self._left(number)}".rstrip())
         elif self._due(number):

@@ -94,6 +94,7 @@ class _CustomLearner(Reporting):
     """A custom loop as a learner."""
 
     reports = ("loss", "profile")
+    metrics = None  # the loop names them
     offers: ClassVar[frozenset[Capability]] = frozenset({TRAINING})
 
     def __init__(self, loop: CustomLoop, settings: LearnerSettings) -> None:

@@ -27,7 +27,7 @@ def site_of(name: str, made: Any, monkeypatch: Any = None) -> SiteData:
     """The data of a site from an object, as from a factory of its own."""
     from atoll.runtime.worker import sitedata
 
-    return sitedata._of(made, {}, name)
+    return sitedata.site_data(made, name)
 
 
 def sites_of(parts: Mapping[str, Any]) -> dict[str, Callable[[], SiteData]]:

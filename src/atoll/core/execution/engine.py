@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from ..event import Ledger
     from ..persistence.checkpoint import CheckpointStore
+    from ..requests.cohort import Population
     from ..requests.party import Roster
     from ..requests.request import PartialSum, Reply, Request, TaskResult
     from ..time.clock import Clock
@@ -53,6 +54,11 @@ class RunContext(Protocol):
     @property
     def state_memory(self) -> int | None:
         """Bytes of memory for private states where tasks run."""
+        ...
+
+    @property
+    def population(self) -> Population:
+        """The islands' data, or what is known of it."""
         ...
 
     @property

@@ -16,7 +16,8 @@ from ..algebra.tree import Tree
 from ..calls import checked_call
 from ..requests.chain import Chain
 from ..requests.party import Parties, Party
-from ..requests.request import Request
+from ..requests.reply_form import Expects
+from ..requests.request import Request, expecting
 from ..requests.results import Accept, Combined, Late, Terms
 from ..requests.stage import Stage
 from ..requests.task import Task
@@ -78,6 +79,7 @@ class Federation(Dialogue, Sums):
         at: Any = None,
         down: NDArray[np.int64] | None = None,
         up: int | Callable[[], int] | None = None,
+        expects: Expects | None = None,
     ) -> Combined:
         """Ask the parties and return the combination of their replies, never single replies.
 
@@ -95,6 +97,8 @@ class Federation(Dialogue, Sums):
             at: label of the request in its random path; by default a count.
             down: bytes to each party, if they differ from the message's size; see ``Terms``.
             up: bytes of a reply, for the model of devices; see ``Terms``.
+            expects: gives the form of the replies, where they follow from the request; see `ReplyForm`. Between organisations a reply of another form is
+                rejected.
 
         Raises:
             CompositionError: stages and reducer cannot be combined; no party was contacted.
@@ -106,7 +110,7 @@ class Federation(Dialogue, Sums):
         chosen.check(chain, parties, terms, task)
         # Later arrivals are in other sums, of any size.
         chain = chain.within(1 if late == "arrive" else quorum, hidden=chosen.secure, indexing=chosen.indexes)
-        request = self._request(task, message, at, uplink=chain)
+        request = expecting(self._request(task, message, at, uplink=chain), expects)
         return await self._reduce(chosen, request, parties, terms, f"{request.id}//{type(chosen).__name__}")
 
     # ------------------------------------------------------------------ predictions for devices

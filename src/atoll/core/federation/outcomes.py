@@ -123,6 +123,7 @@ def combined(
         asked=asked,
         counts=dict(counts),
         inputs=inputs,
+        outliers={name(k): why for p in parts for k, why in p.outliers.items()},
         **spent,
     )
 

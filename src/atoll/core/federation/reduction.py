@@ -267,6 +267,7 @@ class Reduction(Dialogue):
             errors={p: error for p, error in {**self._errors, **found.errors}.items() if p not in within},
             counts=found.counts,
             exact=found.exact,
+            outliers=found.outliers,
         )
 
     def _outcomes(self) -> Outcomes | None:

@@ -13,7 +13,8 @@ from ..algebra.tree import Tree
 from ..errors import ConfigError, QuorumError
 from ..requests.chain import Chain
 from ..requests.party import Parties
-from ..requests.request import PartialSum, Request
+from ..requests.reply_form import Expects
+from ..requests.request import PartialSum, Request, expecting
 from ..requests.results import Combined, Terms
 from ..requests.stage import Stage
 from ..requests.task import Task, done_before
@@ -70,6 +71,7 @@ class Sums(Scope):
         down: NDArray[np.int64] | None = None,
         up: int | Callable[[], int] | None = None,
         ahead: bool = False,
+        expects: Expects | None = None,
     ) -> Flight:
         """Send without waiting; the replies come through ``arrivals``.
 
@@ -83,8 +85,10 @@ class Sums(Scope):
             up: see ``Terms``.
             ahead: whether every reply that will arrive is wanted. The first reply that is combined then runs the work of all in one block, which is
                 faster if replies are used one by one. From then on none can be cancelled, and checkpoints include those that were not used.
+            expects: gives the form of the replies; see `Federation.sum`.
         """
-        flight = self.traffic.send(self._request(task, message, at), parties, version, down=down, up=up)
+        request = expecting(self._request(task, message, at), expects)
+        flight = self.traffic.send(request, parties, version, down=down, up=up)
         flight.ahead = ahead
         self.traffic.flights.append(flight)
         return flight

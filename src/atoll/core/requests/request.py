@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from ..message import Schema
+    from .reply_form import Expects, ReplyForm
     from .seeds import Seeds
 
 __all__ = [
@@ -36,6 +37,7 @@ __all__ = [
     "Request",
     "TaskResult",
     "cut_off",
+    "expecting",
     "sketch",
     "wire_form",
 ]
@@ -127,6 +129,7 @@ class Request:
         apart: whether the replies of a sum stay separate, so that each can be used when it arrives; see ``Part.of``.
         sum: path of the sum that it belongs to. What it leaves at the parties takes effect when that sum succeeds; see ``Engine.conclude``.
         wraps: the request whose reply the task gets from its island; see ``Island.totals``. It keeps its own random key, private state and stages.
+        expects: gives the form of the replies to a sum, where the program knows it; it stays with the program.
         seeds: the parties' secret seeds for stages that draw on secrets. A party's own host adds them; they never cross a trust boundary.
     """
 
@@ -143,6 +146,7 @@ class Request:
     sum: str = ""
     wraps: Request | None = None
     seeds: Seeds | None = None
+    expects: Expects | None = None
 
     def secrets(self, positions: NDArray[np.int64]) -> NDArray[np.uint8] | None:
         """The secret seeds of some parties for the stages, one row each."""
@@ -168,6 +172,16 @@ class Request:
     def sent_forms(self) -> dict[str, Schema | None] | None:
         """The form of each total of a reply, as the task declares it and the stages encode it; computed once. See ``TaskSchema.sent``."""
         return None if self.task.schema is None else self.task.schema.sent(self.uplink, self.public)
+
+    @functools.cached_property
+    def form(self) -> ReplyForm | None:
+        """The form of the replies, if the program knows it; computed once."""
+        return None if self.expects is None else self.expects()
+
+    @functools.cached_property
+    def example(self) -> tuple[Totals, dict[str, Totals | None]]:
+        """What a reply of the expected form adds to the sum, and what each optional aggregate would; see `ReplyForm.totals`."""
+        return ({}, {}) if self.form is None else self.form.totals(self.uplink, self.public)
 
     @property
     def argument_bytes(self) -> int:
@@ -245,6 +259,11 @@ class TaskResult:
     ending: Ending = ""
 
 
+def expecting(request: Request, expects: Expects | None) -> Request:
+    """Return the request with what is known of its replies."""
+    return request if expects is None else replace(request, expects=expects)
+
+
 def cut_off(position: int, ending: Ending, time: float) -> TaskResult:
     """The result of a role that others ended: how far it came is not known."""
     return TaskResult(Reply(position, error=SessionError(f"the role was {ending}")), time=time, ending=ending)
@@ -262,6 +281,7 @@ class Reduced:
         counts: entries that the reducer counted for the round's row: ``words``, ``clamped``, ``overflowed``, ``wrong_shares``; see ``Combined.counts``.
         inputs: what stages that fit got on average, if the stages are undone; see ``Combined.inputs``.
         exact: whether words in the totals were added up without a modulus, as without masks.
+        outliers: maps a position to how its reply, which is in the sums, stands far outside the cohort.
     """
 
     totals: Totals
@@ -271,6 +291,7 @@ class Reduced:
     counts: dict[str, int] = field(default_factory=dict, kw_only=True)
     inputs: dict[str, dict[str, Tree]] = field(default_factory=dict, kw_only=True)
     exact: bool = field(default=False, kw_only=True)
+    outliers: dict[int, str] = field(default_factory=dict, kw_only=True)
 
 
 @dataclass

@@ -167,6 +167,7 @@ class Combined:
         counts: entries that travelled as words of a few bits: ``words``, how many of them were ``clamped`` at parties because they did not fit, and, where it
             is known, how many ``overflowed`` in the sum; and ``wrong_shares``, how many parties dealt or revealed shares that others did not commit to.
         inputs: maps an aggregate and the place of a stage that fits to what the stage got on average; see ``atoll.core.requests.fitting``.
+        outliers: maps the name of a party whose reply is in it to how that reply stands far outside the cohort, where an engine sees single replies.
     """
 
     value: dict[str, Any]
@@ -185,6 +186,7 @@ class Combined:
     outcomes: Outcomes | None = None
     counts: dict[str, int] = field(default_factory=dict)
     inputs: dict[str, dict[str, Any]] = field(default_factory=dict)
+    outliers: dict[str, str] = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> Any:
         """A value by its name.

@@ -16,6 +16,7 @@ from ..selection import Seen
 from .declared import declare
 from .device_outcomes import outcome_columns
 from .downlink import compressed_broadcast, held_by
+from .expected import reply_form
 from .fitting import fitted_to_mock, fitted_to_sum
 from .invitation import reply_bytes
 from .observed import own_reports, seen_of
@@ -129,6 +130,7 @@ class Phases:
             at=(state["contacts"], phase),
             down=sizes,
             up=lambda: reply_bytes(context, state, phase),
+            expects=lambda: reply_form(context, state, phase, message.get("reports")),
             **terms,
         )
 
@@ -182,6 +184,9 @@ def account(row: dict[str, Any], combined: Combined) -> None:
     row["rejected"] = len(combined.rejected)
     if combined.rejected:
         row["rejected_clients"] = {**row.get("rejected_clients", {}), **combined.rejected}
+    if combined.outliers:
+        row["outliers"] = row.get("outliers", 0) + len(combined.outliers)
+        row["outlying_clients"] = {**row.get("outlying_clients", {}), **combined.outliers}
     if combined.errors:
         row["errors"] = {name: str(error) for name, error in combined.errors.items()}
     row.update({name: float(value) for name, value in combined.of("metric").items()})

@@ -79,6 +79,8 @@ def write_parts(islands: Islands, folder: Path) -> dict[str, Path]:
 class _Daemon:
     """A daemon's process and its output."""
 
+    module = "atoll.cli"
+
     def __init__(self, name: str, arguments: list[str], on_line: Callable[[str, str], None]) -> None:
         self.name = name
         self.arguments = arguments
@@ -95,7 +97,7 @@ class _Daemon:
         """
         self._said = asyncio.get_running_loop().create_future()
         self.process = await Process.start(
-            "atoll.cli", lambda fd: [*self.arguments, "--json"], folder=folder, on_line=self._line,
+            self.module, lambda fd: [*self.arguments, "--json"], folder=folder, on_line=self._line,
             environment={name: os.environ[name] for name in (_CONFINE,) if name in os.environ},
         )  # fmt: skip
         self.process.socket.close()

@@ -68,6 +68,7 @@ class JobTerms(Section):
         min_sites: how many of them are enough to start; by default all.
         patience: seconds without any progress after which a party is lost: the one rule of liveness.
         on_lost: what happens to the job then: it fails, naming the party, or goes on without it.
+        on_outlier: what happens to a reply whose update or loss stands far outside its cohort: a warning, or it is rejected.
         attempts: most attempts in a row that may die without a new checkpoint.
         resources: what it asks of every site.
         helpers: parties beside the clients, name -> role; helpers of the project play them. Atoll fills this in when the
@@ -82,6 +83,7 @@ class JobTerms(Section):
     min_sites: int | None = None
     patience: float = 600.0
     on_lost: Literal["fail", "drop"] = "fail"
+    on_outlier: Literal["warn", "reject"] = "warn"
     attempts: int = 20
     direct: bool = False
     helpers: dict[str, str] | None = None

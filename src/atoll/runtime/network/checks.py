@@ -15,6 +15,7 @@ from atoll.core.requests.request import PartialSum, TaskResult
 from atoll.core.requests.wire import unpack_error, unpack_folded, unpack_ran
 
 from .frames import described, read, text_in, wrong
+from .judging.expected import require_expected
 from .totals import require_total
 
 if TYPE_CHECKING:
@@ -70,16 +71,19 @@ def require_reply(frame: Any, position: int, wanted: str) -> TaskResult | Partia
     return None
 
 
-def require_declared(said: TaskResult | PartialSum | None, request: Request) -> None:
+def require_declared(said: TaskResult | PartialSum | None, request: Request, rows: int | None = None) -> None:
     """Refuse a reply that is not what the task declares: the request sets its form, not the first reply to arrive.
 
     Args:
         said: the reply, as `require_reply` read it.
         request: the request that it answers.
+        rows: rows that the party declared; ``None`` if it has none.
 
     Raises:
         MessageError: the reply differs; the message names the place.
     """
+    if isinstance(said, PartialSum) and said.totals and request.wraps is None:
+        require_expected(said.totals, request, rows)
     schema = request.task.schema
     if schema is None:
         return

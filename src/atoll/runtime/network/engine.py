@@ -8,6 +8,7 @@ checkpoint after a crash.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -16,12 +17,14 @@ import numpy as np
 from atoll.core.errors import AtollError, ConfigError, MessageError, TaskError
 from atoll.core.event import unpack_event
 from atoll.core.execution.launch import News
+from atoll.core.message import DEFAULT_LIMITS
 from atoll.core.requests.request import PartialSum, Reply, Request, TaskResult
 from atoll.core.requests.wire import unpack_ran
 
 from .checks import require_events
 from .frames import text_in, whole_in
 from .generations import Generations
+from .judging.expected import limits_of
 from .replies import ReplyTable, Started
 from .running import Running
 from .shared import Shared, bare, words
@@ -37,6 +40,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Network"]
 
+_LOG = logging.getLogger("atoll.runtime")
+
 
 class Network:
     """Runs tasks at sites.
@@ -49,6 +54,8 @@ class Network:
         required: sites that the program never continues without.
         direct: let the roles of a session talk over links between their sites, if there are any; see
             `atoll.runtime.network.talks.direct`.
+        on_outlier: what happens to a reply that stands far outside its cohort (see `atoll.runtime.network.judging.outliers`): it is
+            named, or also rejected. To reject, the engine keeps all replies of a round until the last one is there.
     """
 
     name: ClassVar[str] = "network"
@@ -64,6 +71,7 @@ class Network:
         on_lost: Literal["fail", "drop"] = "fail",
         required: Collection[str] = (),
         direct: bool = False,
+        on_outlier: Literal["warn", "reject"] = "warn",
     ) -> None:
         if not patience > 0:
             raise ConfigError(f"patience={patience} seconds", remedy="use a positive number")
@@ -72,8 +80,9 @@ class Network:
         self.patience = patience
         self.on_lost = on_lost
         self.direct = direct
+        self.on_outlier = on_outlier
         self.sites = Sites(links, placement)
-        self._replies = ReplyTable(self.news, self._refuse)
+        self._replies = ReplyTable(self.news, self._refuse, self._rows)
         self._required = frozenset(required)
         self._generations = Generations(self.sites.site_links, spares=self.spares)
         self._talks = Conversations(self.sites, self.choices, self.note_events, spares=self.spares, direct=direct)
@@ -113,8 +122,22 @@ class Network:
             return
         position, request = whole_in(frame, "party"), text_in(frame, "id")
         self.require_home(site_link, position)
-        self.note_events(frame.get("events"), position)
-        self._replies.arrived(request, position, frame, self.world.clock.now())
+        if not self._replies.awaits(request, position):
+            site_link.unasked()
+            return
+        try:
+            events = self.events_of(frame.get("events"), position)
+            self._replies.arrived(request, position, frame, self.world.clock.now())
+        except MessageError as error:
+            if self.spares(site_link):
+                self._replies.refused(request, position, f"site {site_link.name}: {error.what}", self.world.clock.now())
+            raise
+        self._spent(events)
+
+    def _rows(self, position: int) -> int | None:
+        """Return the rows that a party declared when the job began."""
+        sizes = getattr(self.world.population, "sizes", None)
+        return None if sizes is None or position >= len(sizes) else int(sizes[position])
 
     def require_home(self, site_link: SiteLink, position: int) -> None:
         """Refuse a site that speaks for a party that does not live there; see `Sites.require_home`."""
@@ -126,9 +149,20 @@ class Network:
         Raises:
             MessageError: they are not events, or they belong to another party.
         """
+        self._spent(self.events_of(events, position))
+
+    def events_of(self, events: Any, position: int) -> list[tuple[Any, str, str]]:
+        """Read what a party has spent.
+
+        Raises:
+            MessageError: they are not events, or they belong to another party.
+        """
         require_events(events, self.world.roster.name(position))
-        for told in events:
-            self.world.ledger.append(unpack_event(dict(told["event"])), told["party"], told["request"])
+        return [(unpack_event(dict(told["event"])), told["party"], told["request"]) for told in events]
+
+    def _spent(self, events: list[tuple[Any, str, str]]) -> None:
+        for event, party, request in events:
+            self.world.ledger.append(event, party, request)
 
     def _refuse(self, position: int, error: MessageError) -> BaseException:
         """Give up a party's site: its reply cannot be added to the others."""
@@ -142,6 +176,7 @@ class Network:
         if not self.spares(site_link) or not isinstance(error, TaskError):
             self.news.fail(error)
         else:
+            _LOG.warning("the job goes on without site %s: %s", site_link.name, error.what)
             self._give_up(site_link)
             site_link.part()
 
@@ -178,13 +213,15 @@ class Network:
 
     def launch(self, request: Request, positions: NDArray[np.int64], push: str) -> Started:
         """Start the task at each party, once even if the party is named several times; see `atoll.core.execution.launch.LiveEngine`."""
-        started = self._replies.begin(request, positions, self._drop, push)
+        waits = push == "sum" and self.on_outlier == "reject"
+        started = self._replies.begin(request, positions, self._drop, "fold" if waits else push)
         body = Shared(words(request))
         wanted = "fold" if push == "sum" else push
         for site_link, here in self.sites.grouped(dict.fromkeys(positions.tolist())).items():
             if site_link.mute or not site_link.alive:
                 self._give_up(site_link)
                 continue
+            site_link.asks(len(here), limits_of(request, DEFAULT_LIMITS))
             names = [self.world.roster.name(p) for p in here] if request.mail else []
             frame = {"op": "launch", "request": bare(request, names), "positions": here, "push": wanted, "body": True}
             site_link.post(frame, body.form(site_link.link))
@@ -214,6 +251,7 @@ class Network:
         frame |= {name: words[name] for name in ("uplink", "place", "public", "apart")}
         for site_link, here in self.sites.grouped(parked).items():
             self._replies.reopen(request, here, kind)
+            site_link.asks(len(here), limits_of(request, DEFAULT_LIMITS))
             site_link.post({**frame, "positions": here})
         await self._replies.wait(request.id, parked)
 
@@ -228,9 +266,14 @@ class Network:
         """Return the sum of the parties' summands, in cohort order; undo what a failed sum left."""
         await self._ready(request, positions, "fold")
         running = self._replies.sum_of(request.id, positions.tolist())
+        outliers = self._replies.outlying(request.id, positions.tolist())
+        for position, how in outliers.items():
+            _LOG.warning("the reply of %s stands far outside its cohort: %s", self.world.roster.name(position), how)
+        rejects = outliers if running is None and self.on_outlier == "reject" else {}
         if running is None:
-            running = self._summed(request, positions)
+            running = self._summed(request, positions, rejects)
         folded = running.folded()
+        folded.outliers = {} if rejects else outliers
         if (
             not request.sum or request.wraps is not None
         ):  # a reducer's next step finds what this one left, until the sum ends
@@ -252,11 +295,14 @@ class Network:
             where = place if error.where is None else f"{place}: {error.where}"
             raise type(error)(error.what, where=where, remedy=error.remedy) from error
 
-    def _summed(self, request: Request, positions: NDArray[np.int64]) -> Running:
+    def _summed(self, request: Request, positions: NDArray[np.int64], rejects: Mapping[int, str]) -> Running:
         """Add up replies of single parties in cohort order; one that does not fit is left out, or fails the program."""
         running = Running(positions)
         for position in positions.tolist():
             frame = self._taken(request.id, position)
+            if position in rejects:
+                running.reject(position, rejects[position])
+                continue
             try:
                 running.add(frame)
             except MessageError as error:
@@ -270,6 +316,8 @@ class Network:
         self, roles: dict[str, tuple[Request, int]], switch: Switch, start: float
     ) -> dict[str, TaskResult]:
         """Run each role at its party's site; their messages pass through here."""
+        for _, position in roles.values():
+            self.sites.of(position).asks(1, None)  # roles say what they like to each other
         with self.world.clock.busy():
             return await self._talks.hold(roles, switch, start)
 

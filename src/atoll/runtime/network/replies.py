@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -10,10 +10,11 @@ import numpy as np
 
 from atoll.core.errors import MessageError
 from atoll.core.execution.launch import News
-from atoll.core.requests.request import Request
+from atoll.core.requests.request import PartialSum, Request
 from atoll.core.requests.wire import unpack_error
 
 from .checks import require_declared, require_reply
+from .judging.outliers import measures, outlying
 from .running import Running
 
 if TYPE_CHECKING:
@@ -72,6 +73,11 @@ class _Entry:
         self.frame = {"op": "lost", "id": self.started.request, "party": position}
         self.started.lost[self.indices] = now
 
+    def refused(self, position: int, why: str, now: float) -> None:
+        """Count the reply as one that came and was rejected."""
+        self.frame = {"op": "lost", "id": self.started.request, "party": position, "why": why}
+        self.arrived(now)
+
 
 @dataclass(eq=False)
 class _Sum:
@@ -89,12 +95,15 @@ class ReplyTable:
     Args:
         news: signalled at every arrival and loss.
         refuse: called with a party whose reply cannot be added to the others.
+        rows: gives the rows that a party declared.
     """
 
     news: News
     refuse: Callable[[int, MessageError], Any] = lambda position, error: None
+    rows: Callable[[int], int | None] = lambda position: None
     _entries: dict[tuple[str, int], _Entry] = field(default_factory=dict)
     _sums: dict[str, _Sum] = field(default_factory=dict)
+    _measures: dict[str, dict[int, Mapping[str, float]]] = field(default_factory=dict)
 
     def begin(self, request: Request, positions: NDArray[np.int64], tell: Drop, push: str) -> Started:
         """Expect a reply of each party.
@@ -125,18 +134,34 @@ class ReplyTable:
         """Return the parties whose reply is awaited."""
         return {position for (_, position), entry in self._entries.items() if entry.frame is None}
 
+    def awaits(self, request: str, position: int) -> bool:
+        """Tell whether a party's reply is awaited."""
+        entry = self._entries.get((request, position))
+        return entry is not None and entry.frame is None
+
     def arrived(self, request: str, position: int, frame: Any, now: float) -> None:
-        """Take a reply; forget it if it is not awaited.
+        """Take a reply that is awaited.
 
         Raises:
             MessageError: it is not a reply, or not what was asked for.
         """
-        entry = self._entries.get((request, position))
-        if entry is None or entry.frame is not None:
-            return
-        require_declared(require_reply(frame, position, entry.wanted), entry.request)
+        entry = self._entries[request, position]
+        said = require_reply(frame, position, entry.wanted)
+        require_declared(said, entry.request, self.rows(position))
+        if isinstance(said, PartialSum) and entry.request.wraps is None:
+            self._measures.setdefault(request, {})[position] = measures(said.totals)
         entry.frame = frame
         entry.arrived(now)
+        self._advance(request)
+        self.news.ring()
+
+    def refused(self, request: str, position: int, why: str, now: float) -> None:
+        """Count a reply to a sum as rejected: the round goes on without it, and says why. A single reply counts as lost."""
+        entry = self._entries[request, position]
+        if entry.wanted == "folded":
+            entry.refused(position, why, now)
+        else:
+            entry.lost(position, now)
         self._advance(request)
         self.news.ring()
 
@@ -147,13 +172,13 @@ class ReplyTable:
             entry = self._entries[request, found.order[found.done]]
             if entry.frame is None or entry.frame["op"] == "failed":
                 return
-            if entry.frame["op"] == "lost":
+            if entry.frame["op"] == "lost" and "why" not in entry.frame:
                 del found.order[found.done]
                 continue
             try:
                 found.running.add(entry.frame)
             except MessageError as error:
-                self._take_back(entry, found.order[found.done])
+                entry.refused(found.order[found.done], error.what, entry.started.arrives[entry.indices[0]])
                 self.refuse(found.order[found.done], error)
                 continue
             entry.left -= 1
@@ -161,11 +186,19 @@ class ReplyTable:
                 entry.frame = {"op": "summed"}
             found.done += 1
 
-    def _take_back(self, entry: _Entry, position: int) -> None:
-        """Count a reply that had arrived as lost."""
-        arrives = entry.started.arrives
-        entry.lost(position, arrives[entry.indices[0]])
-        arrives[entry.indices] = np.inf
+    def outlying(self, request: str, positions: list[int]) -> dict[int, str]:
+        """Return which of these parties' replies stand far outside the cohort, and forget what was measured of them."""
+        known = self._measures.get(request, {})
+        cohort = {position: known[position] for position in positions if position in known}
+        for position in positions:
+            self._forget(request, position)
+        return outlying(cohort)
+
+    def _forget(self, request: str, position: int) -> None:
+        known = self._measures.get(request, {})
+        known.pop(position, None)
+        if not known:
+            self._measures.pop(request, None)
 
     def sum_of(self, request: str, positions: list[int]) -> Running | None:
         """Return the sum of these parties' replies, if that is what was asked for and all are in."""
@@ -223,5 +256,6 @@ class ReplyTable:
                 entry.left -= 1
             if entry is None or entry.left < 1:
                 self._entries.pop((request, position), None)
+                self._forget(request, position)
                 over.append(position)
         return over

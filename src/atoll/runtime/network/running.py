@@ -41,7 +41,7 @@ class Running:
         """
         whole = self._whole
         if frame["op"] == "lost":
-            self.reject(int(frame["party"]), "the party was lost")
+            self.reject(int(frame["party"]), str(frame.get("why", "the party was lost")))
             return
         part = unpack_folded(frame["folded"])
         require_fit(whole.totals, part.totals)

@@ -7,11 +7,16 @@ import contextlib
 import itertools
 import time
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from atoll.core.errors import AtollError, CheckpointError, TaskError
 from atoll.core.requests.wire import unpack_error
 from atoll.engines.link import LinkClosed
+
+from .judging.intake import Intake
+
+if TYPE_CHECKING:
+    from atoll.core.message import Limits
 
 __all__ = ["SiteLink"]
 
@@ -47,6 +52,7 @@ class SiteLink:
         self.heard = time.monotonic()
         self.alive = True
         self.mute = False
+        self._intake = Intake(name, link)
         self._resting = True
         self._on_frame = on_frame
         self._on_end = on_end
@@ -59,6 +65,18 @@ class SiteLink:
     def owes(self) -> bool:
         """Tell whether it has not answered a question."""
         return bool(self._answers)
+
+    def asks(self, replies: int, limits: Limits | None) -> None:
+        """Note that it will be asked for some replies, and how large they may be; ``None``: of any size."""
+        self._intake.asked(replies, limits)
+
+    def unasked(self) -> None:
+        """Count a frame that nobody asked for.
+
+        Raises:
+            MessageError: there are too many.
+        """
+        self._intake.unasked()
 
     def post(self, frame: dict[str, Any], body: Any = None) -> None:
         """Send an order with its body; send nothing to a site that is given up."""
@@ -160,9 +178,13 @@ class SiteLink:
         self.heard, self.mute = time.monotonic(), False
         if frame["op"] == "answer":
             future = self._answers.pop(frame["number"], None)
-            if future is not None and not future.done():
+            if future is None:
+                self.unasked()
+            elif not future.done():
                 future.set_result(frame)
-        elif frame["op"] != "pulse":
+        elif frame["op"] == "pulse":
+            self._intake.pulse()
+        else:
             self._on_frame(self, frame)
 
     async def _write(self) -> None:

@@ -26,12 +26,13 @@ def require_total(name: str, total: Total, position: int) -> None:
     Raises:
         MessageError: the total is refused; the message says why.
     """
-    if not isinstance(name, str) or len(name) > LONGEST:
+    if not isinstance(name, str) or len(name) > LONGEST or not name.isprintable():
         raise wrong(f"a total called {described(name)}")
     if total.kind not in _KINDS or total.role not in ROLES or type(total.n) is not int or total.n != 1:
         raise wrong(f"{name!r} is a total of kind {described(total.kind)} of {described(total.n)} replies")
     if not _real(total.weight):
         raise wrong(f"{name!r} has the weight {described(total.weight)}")
+    _require_whole(name, total.kind, total.weight)
     if total.kind != "parts":
         _require_numbers(name, total.value)
         return
@@ -42,10 +43,17 @@ def require_total(name: str, total: Total, position: int) -> None:
         raise wrong(f"a part of {name!r} is signed by {described(part.sender)}")
     if not _real(part.weight):
         raise wrong(f"a part of {name!r} has the weight {described(part.weight)}")
+    _require_whole(name, part.of, part.weight)
     if part.of == "parts":
         _require_finite(name, part.value)
     else:
         _require_numbers(name, part.value)
+
+
+def _require_whole(name: str, kind: str, weight: Any) -> None:
+    """Refuse a weight below 0, and one other than 1 where replies have none: it would count a party twice or take others away."""
+    if weight < 0 or (kind in ("sum", "vote") and weight != 1):
+        raise wrong(f"{name!r}, a {kind}, has the weight {float(weight):.6g}")
 
 
 def _require_numbers(name: str, value: Any) -> None:

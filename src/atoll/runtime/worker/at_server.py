@@ -227,7 +227,7 @@ async def _world(run: _Run, remote: RemoteIslands, others: Mapping[str, str]) ->
     absent = {site: _Absent(site) for site in run.gathered.hellos if site not in links}
     engine = Network(
         {**links, **absent}, [*run.gathered.placement, *(run.helpers.get(name, "") for name in others)],
-        patience=run.job.patience, on_lost=run.job.on_lost, required=required, direct=run.job.direct,
+        patience=run.job.patience, on_lost=run.job.on_lost, required=required, direct=run.job.direct, on_outlier=run.job.on_outlier,
     )  # fmt: skip
     return World(
         remote, engine, roster=Roster(list(names), others=dict(others)), seed=seed, clock=Clock(virtual=False),

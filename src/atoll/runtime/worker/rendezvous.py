@@ -12,6 +12,7 @@ from typing import Any, Literal
 from atoll.core.errors import AtollError, CheckpointError, JobError
 from atoll.core.persistence.files import read_message, write_message
 from atoll.engines.link import LinkClosed
+from atoll.runtime.network.judging.intake import QUIET
 
 from .cards import DataCard
 from .frames import Hello, raise_if_error, require_own_names
@@ -105,6 +106,9 @@ async def gather(
 
 async def _hello(site: str, channel: Any, patience: float, on_lost: OnLost, helper: bool) -> Hello | None:
     where = f"site {site!r}"
+    narrow = getattr(channel, "narrow", None)
+    if narrow is not None:
+        narrow(QUIET)
     try:
         frame = await _heard(channel, patience)
     except (LinkClosed, TimeoutError) as error:

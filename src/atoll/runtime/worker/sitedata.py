@@ -24,7 +24,7 @@ from .words import SETTINGS, WAYS, settings_of, site_spec
 if TYPE_CHECKING:
     from atoll.core.requests.policy import SitePolicy
 
-__all__ = ["SETTINGS", "SiteData", "inside", "load_site_data"]
+__all__ = ["SETTINGS", "SiteData", "inside", "load_site_data", "site_data"]
 
 _OF_TEXT = ("delimiter", "decimal", "encoding")
 
@@ -74,7 +74,7 @@ def load_site_data(spec: str | Mapping[str, Any], name: str, plays: str = "") ->
             own = _made(given)[0] if any(given.get(way) for way in WAYS) else None
             return SiteData(name, (), Community({}), (), None, policy, plays, own)
         made, categories = _made(given)
-        return replace(_of(made, categories, name), policy=policy)
+        return replace(site_data(made, name, categories), policy=policy)
     except AtollError as error:
         where = f"data of site {name!r}" if error.where is None else f"data of site {name!r}, {error.where}"
         raise type(error)(error.what, where=where, remedy=error.remedy) from error
@@ -131,7 +131,17 @@ def inside(folder: Any) -> Iterator[None]:
         sys.path.remove(str(folder))
 
 
-def _of(made: Any, categories: Mapping[str, Sequence[str]], name: str) -> SiteData:
+def site_data(made: Any, name: str, categories: Mapping[str, Sequence[str]] | None = None) -> SiteData:
+    """Return a site's data from an object, as from a factory of its own.
+
+    Args:
+        made: a data set, several clients' data, or anything else.
+        name: the site's name.
+        categories: the declared values of text columns.
+
+    Raises:
+        DataError: there are no clients.
+    """
     if isinstance(made, Dataset):
         return SiteData(name, (name,), Islands.from_datasets({name: made}), (len(made),), card_of(made, categories))
     several = all(hasattr(made, attribute) for attribute in ("names", "shard", "__len__"))

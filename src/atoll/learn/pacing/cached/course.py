@@ -20,6 +20,7 @@ from ...local.partial import own_epochs
 from ...selection.members import places_of
 from ...server.declared import declare
 from ...server.device_outcomes import require_in_time
+from ...server.expected import reply_form
 from ...server.invitation import Inviter, reply_bytes
 from ...server.observed import own_reports
 from ...server.phases import account, folded, outgoing, received_model, round_info
@@ -145,6 +146,7 @@ class LagTolerantRounds(ServerRounds):
         state = {**state, "version": version, "holds": holds, "progress": progress, "made": made, "bases": bases}
         flights: list[tuple[Flight, int]] = []
         up = functools.cache(lambda: reply_bytes(self.context, state, self.phase))
+        form = functools.cache(lambda: reply_form(self.context, state, self.phase))
         for base, done, who in sent.groups(version, progress):
             # A stopped client does the rest; after a crash, a client does all of its work again from where it was.
             work = self.epochs - done if self.pacing.bounded else self.epochs
@@ -159,6 +161,7 @@ class LagTolerantRounds(ServerRounds):
                 at=(turn, self.phase) if base == turn - 1 else (turn, self.phase, base, done),
                 down=note,
                 up=up,
+                expects=form,
             )
             row["bytes_down"] += flight.down
             sent = sent.learning(who, flight, work, self.epochs)

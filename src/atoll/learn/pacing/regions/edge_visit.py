@@ -16,6 +16,7 @@ from atoll.core.time.quota import Share
 from ...server.declared import declare
 from ...server.device_outcomes import outcome_columns
 from ...server.downlink import compressed_broadcast, held_by
+from ...server.expected import reply_form
 from ...server.invitation import reply_bytes
 from ...server.phases import account
 from ...server.state import broadcast_extras
@@ -109,6 +110,7 @@ class EdgeVisit:
             scope, context.downlink, known, sent["broadcast"], rest, invited, self.at
         )
         self.edge = {**self.edge, "down": down}
+        known = {"server": {"params": sent["broadcast"]["params"]}, "buffers": sent["buffers"]}
         return await scope.sum(
             invited,
             self.context.learner.train,
@@ -120,7 +122,8 @@ class EdgeVisit:
             accept=self.share,
             at=self.at,
             down=sizes,
-            up=lambda: reply_bytes(context, {"server": {"params": sent["broadcast"]["params"]}}, phase),
+            up=lambda: reply_bytes(context, known, phase),
+            expects=lambda: reply_form(context, known, phase),
         )
 
     def _require_counted(self) -> None:

@@ -19,6 +19,7 @@ from ...counts import weighed
 from ...selection import Seen
 from ...selection.members import places_of
 from ...server.declared import declare
+from ...server.expected import reply_form
 from ...server.fitting import fitted_to_mock, fitted_to_sum
 from ...server.invitation import Inviter, reply_bytes
 from ...server.phases import folded, outgoing
@@ -151,6 +152,7 @@ class InFlight(ServerRounds):
             at=(state["contacts"], self.phase),
             down=sizes,
             up=lambda: reply_bytes(context, state, self.phase),
+            expects=lambda: reply_form(context, state, self.phase, message.get("reports")),
             ahead=self.ahead,
         )
         log.sent(flight)
