@@ -80,7 +80,9 @@ def test_a_training_gives_the_model_of_the_batched_engine(cluster, model, tmp_pa
     here = atoll.simulate(job, ISLANDS, workers=2, seed=3)
     there = atoll.simulate(job, ISLANDS, engine="ray", workers=2, seed=3, folder=tmp_path / "run")
     for name, leaf in here.params.items():
-        assert np.allclose(leaf, there.params[name], rtol=1e-6, atol=1e-9)
+        # The engines cut a cohort of unequal clients into other blocks, so sums of float32 round in another order.
+        near = 1e-6 * float(np.abs(leaf).max()) if leaf.dtype == np.float32 else 1e-9
+        np.testing.assert_allclose(there.params[name], leaf, rtol=1e-6, atol=near)
     assert there.engine["name"] == "ray"
     assert there.bytes == here.bytes
 
