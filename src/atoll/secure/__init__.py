@@ -7,7 +7,7 @@ if TYPE_CHECKING:
     from .encrypted import Encrypted
     from .holders import Attestation, Enclave, SimulatedAttestation, TwoServers
     from .indexing import SecureIndexing
-    from .masking import SecureAggregation
+    from .masking import OneShot, SecureAggregation
     from .words import FixedPoint, WordLayout
 else:
     from atoll.core.lazy import lazy
@@ -27,7 +27,7 @@ else:
             "encrypted": ("Encrypted",),
             "holders": ("Attestation", "Enclave", "SimulatedAttestation", "TwoServers"),
             "indexing": ("SecureIndexing",),
-            "masking": ("SecureAggregation",),
+            "masking": ("OneShot", "SecureAggregation"),
             "words": ("FixedPoint", "WordLayout"),
         },
     )
@@ -37,6 +37,7 @@ __all__ = [
     "Enclave",
     "Encrypted",
     "FixedPoint",
+    "OneShot",
     "SecureAggregation",
     "SecureIndexing",
     "SimulatedAttestation",

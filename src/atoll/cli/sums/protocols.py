@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from atoll.core.federation.reducer import Plain, Reducer
-from atoll.secure import Enclave, SecureAggregation, TwoServers
+from atoll.secure import Enclave, OneShot, SecureAggregation, TwoServers
 
 from .settings import SumSettings
 
@@ -70,10 +70,23 @@ def _held(kind: type[Enclave | TwoServers]) -> Make:
     return make
 
 
+def _one_shot(settings: SumSettings, codec: FixedPoint, parties: int) -> Reducer:
+    threshold = settings.threshold
+    if threshold is None and not settings.active:
+        threshold = parties // 2 + 1
+    return OneShot(threshold=threshold, private=max(1, math.floor(settings.corrupt * parties)), codec=codec)
+
+
+_CODED = {"share": ".coded:code_words/", "masked": ".coded:code_words/", "reveal": ".coded:sum_shares/"}
+
+
 PROTOCOLS: dict[str, Protocol] = {
     "plain": Protocol(lambda settings, codec, parties: Plain(), {"masked": ":reply/"}),
     "secagg": Protocol(_complete, _MASKED),
     "secagg+": Protocol(_sparse, _MASKED),
+    "oneshot": Protocol(
+        _one_shot, {"share": ".coded:code_words/", "masked": ".coded:code_words/", "reveal": ".coded:sum_shares/"}
+    ),
     "enclave": Protocol(_held(Enclave), _HELD, others={"enclave": None}),
     "two-servers": Protocol(_held(TwoServers), _HELD, others={"second-server": None}),
 }

@@ -162,7 +162,7 @@ def _lost(protocol: Protocol, names: list[str], settings: SumSettings) -> dict[s
             raise ConfigError(
                 f"--drop {step}:{count}", remedy=f"this protocol has the steps {', '.join(protocol.steps)}"
             )
-        found[protocol.steps[step]] = [next(drawn) for _ in range(count)]
+        found.setdefault(protocol.steps[step], []).extend(next(drawn) for _ in range(count))
     return found
 
 

@@ -135,7 +135,7 @@ class SeedHolder(Checked, Reducer):
         holder = reduction.parties.named(self.holder)
         masks = (await reduction.exchange(holder, open_masks, asked, mail=mail)).values[0]
         lanes = {lane: np.asarray(total.value) - np.asarray(masks[lane]) for lane, total in found.totals.items()}
-        return decoded(layout, lanes, found)
+        return decoded(layout, lanes, found.senders)
 
 
 @dataclass(frozen=True)

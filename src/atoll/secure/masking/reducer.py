@@ -24,6 +24,8 @@ from .unmasking import Opening
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from numpy.typing import NDArray
+
     from atoll.core.federation.reduction import Reduction
     from atoll.core.requests.chain import Chain
     from atoll.core.requests.request import PartialSum
@@ -241,7 +243,7 @@ def _opened(reduction: Reduction, agreed: Agreement, found: PartialSum, opening:
     layout = agreed.layout(common_form(forms))
     lanes = {lane: np.array(total.value) for lane, total in found.totals.items()}
     opening.unmask(lanes, agreed.context(reduction.request.fingerprint, layout.fingerprint))
-    return decoded(layout, lanes, found, wrong=len(opening.wrong))
+    return decoded(layout, lanes, found.senders, wrong=len(opening.wrong))
 
 
 def common_form(forms: list[Any]) -> Any:
@@ -259,10 +261,10 @@ def common_form(forms: list[Any]) -> Any:
     return forms[0]
 
 
-def decoded(layout: WordLayout, lanes: dict[str, Any], found: PartialSum, wrong: int = 0) -> Reduced:
+def decoded(layout: WordLayout, lanes: dict[str, Any], senders: NDArray[np.int64], wrong: int = 0) -> Reduced:
     """The result of a sum of words, with how many numbers were clamped and how many parties dealt or revealed wrong shares."""
-    made = layout.decode(lanes, len(found.senders))
-    coded, counts = layout.clamping * len(found.senders), {"wrong_shares": wrong}
+    made = layout.decode(lanes, len(senders))
+    coded, counts = layout.clamping * len(senders), {"wrong_shares": wrong}
     if coded:
         counts |= {"words": layout.clamping, "coded": coded, "clamped": made.clamped}
-    return Reduced(made.totals, found.senders, counts=counts)
+    return Reduced(made.totals, senders, counts=counts)

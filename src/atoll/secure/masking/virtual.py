@@ -60,7 +60,7 @@ async def reduce_virtually(reduction: Reduction, agreed: Agreement) -> Reduced:
     require_enough(kept, quorum, rejected=found.rejected)
     inside = np.isin(reduction.parties.positions, found.senders)
     form = await _revealed(reduction, agreed, sizes, kept, inside, alive)
-    return decoded(agreed.layout(form), {lane: total.value for lane, total in found.totals.items()}, found)
+    return decoded(agreed.layout(form), {lane: total.value for lane, total in found.totals.items()}, found.senders)
 
 
 async def _revealed(

@@ -67,13 +67,14 @@ class WordRing(Domain):
         return self._cut(np.multiply(x, y))
 
     def dot(self, x: Array, y: Array) -> Array:
-        """The matrix product modulo ``2^k``; large ones in floating point, as ten products of 16-bit limbs."""
+        """The matrix product modulo ``2^k``; large ones in floating point, from products of 16-bit limbs: ten for 64 bits."""
         inner = x.shape[-1]
         if x.ndim != 2 or y.ndim != 2 or x.shape[0] * y.shape[1] * inner < _BLAS or inner > 1 << 20:
             return self._cut(np.asarray(x @ y))
-        a, b = limbs(x, 16, 4), limbs(y, 16, 4)
+        count = -(-self.k // 16)
+        a, b = limbs(x, 16, count), limbs(y, 16, count)
         made = np.zeros((x.shape[0], y.shape[1]), dtype=np.uint64)
-        for place in range(4):
+        for place in range(count):
             for i in range(place + 1):
                 made += (a[i] @ b[place - i]).astype(np.uint64) << np.uint64(16 * place)
         return self._cut(made)
