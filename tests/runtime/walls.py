@@ -207,6 +207,11 @@ class Walled:
             for name in order:
                 await self.fronts[name].end()
 
+    def typed(self, *words: str) -> list[str]:
+        """The command line of a command that the admin types, which answers in JSON."""
+        kit = ["--kit", str(self.folder / "kits" / "anna"), "--server", self.address, "--json"]
+        return [sys.executable, "-m", "atoll.cli", *words, *kit]
+
     async def run(self, admin: Admin, job: Path, state: str = "finished") -> dict[str, list[str]]:
         """Run a job to its end; what each node has said in its log."""
         started = await admin.submit(job)

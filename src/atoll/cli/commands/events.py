@@ -22,12 +22,32 @@ def command(
         str | None, typer.Argument(help="Only this job, by its id or number.", metavar="[JOB]", show_default=False)
     ] = None,
     kit: KitOption = None,
+    verify: Annotated[
+        bool,
+        typer.Option("--verify", help="Check that no event is missing, changed or added, and say how the trail ends."),
+    ] = False,
+    head: Annotated[
+        str | None,
+        typer.Option(
+            "--head", help="With --verify: how the trail ended earlier, which it must contain.", metavar="NUMBER:HASH"
+        ),
+    ] = None,
     server: ServerOption = None,
     passphrase_file: PassphraseFile = None,
     json: Json = False,
 ) -> None:
     """Show the server's audit trail, oldest first: who requested what, when, and with what result."""
     output = output_of(context)
+    if verify or head is not None:
+        from atoll.runtime.store.trail import Head
+
+        known = None if head is None else Head.read(head)
+        end = asked(open_kit(kit, passphrase_file), server, lambda admin: admin.verified(known))
+        output.give(
+            {"events": end.number, "head": str(end)},
+            f"{end.number} events, none missing or changed; the trail ends with {end}",
+        )
+        return
 
     async def body(admin: Admin) -> list[dict[str, Any]]:
         events = []

@@ -21,6 +21,7 @@ from atoll.runtime.provision import Kit
 
 from ..daemon.dialling import dialler
 from ..server.requests import REQUEST
+from ..store.trail import Head, TrailCheck
 from .receiving import claim, received, require_free
 
 __all__ = ["Admin"]
@@ -193,6 +194,23 @@ class Admin:
             for event in found:
                 after = event["number"]
                 yield dict(event)
+
+    async def verified(self, known: Head | None = None) -> Head:
+        """Read the whole audit trail, check its chain, and return its end; see `atoll.runtime.store.trail`.
+
+        Args:
+            known: an end that was returned earlier, which the trail must pass through.
+
+        Raises:
+            JobError: an event is missing, changed or added.
+        """
+        check = TrailCheck(known=known)
+        while True:
+            found = await self.one("events", job=None, after=check.head.number)
+            check.add(found["events"])
+            if not found["events"]:
+                check.end(Head.read(str(found["head"])))
+                return check.head
 
     async def watch(
         self, job: str | None = None, *, limit: int | None = None, **wanted: Any

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from atoll.core import message
 from atoll.core.errors import AtollError, TaskError
-from atoll.core.persistence.files import read_message, write_bytes, write_message
+from atoll.core.persistence.files import write_bytes, write_message
 from atoll.core.requests.wire import pack_error
 from atoll.engines.link import LinkClosed
 from atoll.runtime.bundles.manifest import JOB_FILE
@@ -22,6 +24,7 @@ from atoll.runtime.transport import local_pipe
 from atoll.runtime.worker.pulses import pulsing
 
 from .lines import Lines
+from .own_files import open_own
 from .place import Place
 from .processes import Process
 
@@ -84,14 +87,16 @@ class JobProcess:
     def error(self) -> Any:
         """Return the error that it reported, as ``pack_error`` gives it; None if there is none."""
         with contextlib.suppress(AtollError, OSError):
-            size = self._told.stat().st_size
+            with open_own(self._told) as file:
+                size = os.fstat(file.fileno()).st_size
+                content = file.read(_MOST + 1)
             if size > _MOST:  # not written by our code: it must fill neither this daemon nor a frame
                 return pack_error(
                     TaskError(
                         f"it reported an error of {size} bytes", where="the job's process", remedy="see the job's log"
                     )
                 )
-            return read_message(self._told)
+            return message.decode(content)
         return None
 
     def cpu(self) -> float:

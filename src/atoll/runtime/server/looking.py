@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import os
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from atoll.runtime.store.states import JobState
 from atoll.runtime.store.store import JobStore
 
 from ..daemon.control import text, whole
+from ..daemon.own_files import is_own, open_own
 from .dispatch import Dispatcher
 from .news import JobNews
 from .shares import People
@@ -97,7 +99,8 @@ class Looking:
         async with self._turns.listing(peer.name):
             found = self._store.events(job=frame.get("job"), after=_after(frame), limit=PAGE)
             told = [{**vars(event), "details": dict(event.details)} for event in found]
-        yield {"events": told}
+            head = self._store.head()
+        yield {"events": told, "head": str(head)}
 
     async def _logs(self, peer: Peer, frame: Any) -> AsyncIterator[Any]:
         """Return log lines of a job; with ``follow``, until it has ended."""
@@ -118,9 +121,9 @@ class Looking:
         del peer
         record = self._store.get(str(frame["job"]))
         for path in self._files(record):
-            yield {"file": path.name, "size": path.stat().st_size}
             seen = hashlib.sha256()
-            with path.open("rb") as file:
+            with open_own(path) as file:
+                yield {"file": path.name, "size": os.fstat(file.fileno()).st_size}
                 while piece := await asyncio.to_thread(file.read, _CHUNK):
                     seen.update(piece)
                     yield {"piece": piece}
@@ -129,7 +132,7 @@ class Looking:
 
     def _files(self, record: JobRecord) -> list[Path]:
         folder = self._result_folder(record.id)
-        found = sorted(path for path in folder.glob("*") if path.is_file() and not path.name.startswith("."))
+        found = sorted(path for path in folder.glob("*") if not path.name.startswith(".") and is_own(path))
         if not found or not record.state.terminal:
             raise JobError(
                 f"the job has no results: it is {record.state}" + (f" ({record.reason})" if record.reason else ""),

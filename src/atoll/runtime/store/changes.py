@@ -13,11 +13,13 @@ from atoll.core.errors import JobError
 
 from .records import AuditEvent, JobRecord, Submission
 from .states import JobState, after_restart, require_ended, require_move, require_resumable
+from .trail import Head, link
 
 __all__ = [
     "DELETED",
     "LOG_LINES",
     "LOG_WIDTH",
+    "chained",
     "clean",
     "conflict",
     "cut",
@@ -200,6 +202,15 @@ def delete_event(record: JobRecord, *, now: float, who: str) -> AuditEvent:
     require_ended(record.id, record.state)
     details = {"name": record.name, "submitter": record.submitter, "state": str(record.state), "bundle": record.bundle}
     return AuditEvent(when=now, who=who, what=DELETED, job=record.id, details=details)
+
+
+def chained(event: AuditEvent, before: Head) -> AuditEvent:
+    """Return an event as the trail keeps it, behind its end."""
+    made = replace(
+        event, who=clean(event.who), what=clean(event.what), job=clean(event.job),
+        details=plain(event.details, f"event {event.what!r}"), number=before.number + 1,
+    )  # fmt: skip
+    return replace(made, hash=link(before.hash, made))
 
 
 def missing(job: str) -> JobError:

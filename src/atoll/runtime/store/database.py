@@ -13,16 +13,18 @@ from typing import IO
 from atoll.core.errors import JobError
 
 from .reserve import Reserve
+from .rows import chain_up
 
 __all__ = ["SCHEMA_VERSION", "Database"]
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 """Kept in the file as ``user_version``; a store of a newer version is left alone."""
 
 _APPLICATION = 0x41544F4C
 """``ATOL``, kept in the file as ``application_id``."""
 
-_TABLES = """
+_STAY = "CREATE TRIGGER events_stay BEFORE UPDATE ON events BEGIN SELECT RAISE(ABORT, 'events are never changed'); END;"
+_TABLES = f"""
 CREATE TABLE jobs (
     number INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE, name TEXT NOT NULL, submitter TEXT NOT NULL,
     org TEXT NOT NULL, created REAL NOT NULL, state TEXT NOT NULL, attempts INTEGER NOT NULL, barren INTEGER NOT NULL,
@@ -31,9 +33,9 @@ CREATE TABLE jobs (
 CREATE INDEX jobs_by_state ON jobs (state);
 CREATE TABLE events (
     number INTEGER PRIMARY KEY AUTOINCREMENT, at REAL NOT NULL, who TEXT NOT NULL, what TEXT NOT NULL, job TEXT NOT NULL,
-    details TEXT NOT NULL);
+    details TEXT NOT NULL, hash TEXT NOT NULL DEFAULT '');
 CREATE INDEX events_by_job ON events (job, number);
-CREATE TRIGGER events_stay BEFORE UPDATE ON events BEGIN SELECT RAISE(ABORT, 'events are never changed'); END;
+{_STAY}
 CREATE TRIGGER events_last BEFORE DELETE ON events BEGIN SELECT RAISE(ABORT, 'events are never removed'); END;
 CREATE TABLE lines (
     job TEXT NOT NULL REFERENCES jobs (id), number INTEGER NOT NULL, at REAL NOT NULL, node TEXT NOT NULL, text TEXT NOT NULL,
@@ -141,14 +143,33 @@ class Database:
             raise self._refused(
                 f"it has version {version}, and this Atoll knows versions to {SCHEMA_VERSION}", "install a newer Atoll"
             )
+        # While this process lives, no other gets a lock on the file: a job could hold one for ever.
+        connection.execute("PRAGMA locking_mode = EXCLUSIVE")
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA foreign_keys = ON")
         if fresh:
             made = f"PRAGMA application_id = {_APPLICATION}; PRAGMA user_version = {SCHEMA_VERSION};"
             connection.executescript(f"BEGIN IMMEDIATE; {_TABLES} {made} COMMIT;")
+        elif version < SCHEMA_VERSION:
+            self._chain_up(connection)
         connection.executescript(_LATER)
         if (found := connection.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
             raise sqlite3.DatabaseError(found)
+
+    @staticmethod
+    def _chain_up(connection: sqlite3.Connection) -> None:
+        """Give the events of a store of version 1 their hashes, once."""
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            connection.execute("DROP TRIGGER events_stay")
+            connection.execute("ALTER TABLE events ADD COLUMN hash TEXT NOT NULL DEFAULT ''")
+            chain_up(connection)
+            connection.execute(_STAY)
+            connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+            connection.execute("COMMIT")
+        except BaseException:
+            connection.execute("ROLLBACK")
+            raise
 
     @contextlib.contextmanager
     def _explained(self) -> Iterator[None]:

@@ -11,6 +11,7 @@ from .changes import (
     DELETED,
     LOG_LINES,
     LOG_WIDTH,
+    chained,
     clean,
     conflict,
     cut,
@@ -19,7 +20,6 @@ from .changes import (
     missing,
     move_event,
     moved,
-    plain,
     restarted,
     resume_event,
     resumed,
@@ -28,6 +28,7 @@ from .changes import (
 )
 from .records import ALL, AuditEvent, JobFilter, JobRecord, LogLine, Submission
 from .states import ACTIVE, JobState
+from .trail import EMPTY, Head
 
 __all__ = ["MemoryStore"]
 
@@ -154,19 +155,15 @@ class MemoryStore:
             raise without_bundle(digest)
         return self._bundles[digest]
 
-    def record(self, event: AuditEvent) -> int:
+    def record(self, event: AuditEvent, *, durable: bool = True) -> int:
         """See ``JobStore``."""
-        number = len(self._events) + 1
-        kept = AuditEvent(
-            when=event.when,
-            who=clean(event.who),
-            what=clean(event.what),
-            job=clean(event.job),
-            details=plain(event.details, f"event {event.what!r}"),
-            number=number,
-        )
-        self._events.append(kept)
-        return number
+        del durable
+        self._events.append(chained(event, self.head()))
+        return self._events[-1].number
+
+    def head(self) -> Head:
+        """See ``JobStore``."""
+        return Head(self._events[-1].number, self._events[-1].hash) if self._events else EMPTY
 
     def events(self, *, job: str | None = None, after: int = 0, limit: int | None = None) -> list[AuditEvent]:
         """See ``JobStore``."""

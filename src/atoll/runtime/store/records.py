@@ -125,6 +125,7 @@ class AuditEvent:
         job: the job it is about, or ``""``.
         details: a plain tree.
         number: position in the trail, from 1; 0 before it is stored.
+        hash: of this event and all before it, see `atoll.runtime.store.trail.link`; empty before it is stored.
     """
 
     when: float
@@ -133,6 +134,7 @@ class AuditEvent:
     job: str = ""
     details: Mapping[str, Any] = field(default_factory=dict)
     number: int = 0
+    hash: str = ""
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,12 @@ import sqlite3
 from collections.abc import Sequence
 from typing import Any
 
-from .changes import clean, missing, plain, submit_event
+from .changes import chained, missing, submit_event
 from .records import AuditEvent, JobFilter, JobRecord, literal
 from .states import JobState
+from .trail import EMPTY, Head, link
 
-__all__ = ["append", "find", "get", "insert", "listed", "matching", "update"]
+__all__ = ["append", "chain_up", "events_of", "find", "get", "head_of", "insert", "listed", "matching", "update"]
 
 _COLUMNS = (
     "id", "name", "submitter", "org", "created", "state", "attempts", "barren", "reason", "error", "spec", "bundle", "sites",
@@ -78,10 +79,35 @@ def update(open_: sqlite3.Connection, new: JobRecord) -> None:
 
 def append(open_: sqlite3.Connection, event: AuditEvent) -> int:
     """Append an event; return its number."""
-    details = json.dumps(plain(event.details, f"event {event.what!r}"))
-    words = (clean(event.who), clean(event.what), clean(event.job))
-    text = "INSERT INTO events (at, who, what, job, details) VALUES (?, ?, ?, ?, ?)"
-    return int(open_.execute(text, (event.when, *words, details)).lastrowid or 0)
+    before = head_of(open_)
+    made = chained(event, before)
+    text = "INSERT INTO events (number, at, who, what, job, details, hash) VALUES (?, ?, ?, ?, ?, ?, ?)"
+    open_.execute(text, (made.number, made.when, made.who, made.what, made.job, json.dumps(made.details), made.hash))
+    return made.number
+
+
+def head_of(open_: sqlite3.Connection) -> Head:
+    """Return the end of the trail."""
+    found = open_.execute("SELECT number, hash FROM events ORDER BY number DESC LIMIT 1").fetchone()
+    return EMPTY if found is None else Head(*found)
+
+
+def events_of(open_: sqlite3.Connection, job: str | None = None, after: int = 0, limit: int = -1) -> list[AuditEvent]:
+    """Return events after a number, oldest first."""
+    text = "SELECT at, who, what, job, details, number, hash FROM events WHERE number > ?1 AND (?2 IS NULL OR job = ?2)"
+    rows = open_.execute(f"{text} ORDER BY number LIMIT ?3", (after, job, limit))
+    return [
+        AuditEvent(when=at, who=who, what=what, job=of, details=json.loads(details), number=number, hash=digest)
+        for at, who, what, of, details, number, digest in rows
+    ]
+
+
+def chain_up(open_: sqlite3.Connection) -> None:
+    """Chain the events of a store that was made before events had hashes."""
+    before = ""
+    for event in events_of(open_):
+        before = link(before, event)
+        open_.execute("UPDATE events SET hash = ? WHERE number = ?", (before, event.number))
 
 
 def _row(record: JobRecord) -> list[Any]:

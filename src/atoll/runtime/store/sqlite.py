@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+import sqlite3
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +33,9 @@ from .changes import (
 )
 from .database import Database
 from .records import ALL, AuditEvent, JobFilter, JobRecord, LogLine, Submission
-from .rows import append, find, get, insert, listed, matching, update
+from .rows import append, events_of, find, get, head_of, insert, listed, matching, update
 from .states import ACTIVE, JobState
+from .trail import Head, altered_event
 
 __all__ = ["SqliteStore"]
 
@@ -54,7 +58,10 @@ class SqliteStore:
         self._folder = Path(folder)
         self._log_lines, self._log_width = log_lines, log_width
         self._database = Database(self._folder / "jobs.sqlite")
+        self._guard = threading.RLock()
         try:
+            with self._database.reading() as open_:
+                self._head = head_of(open_)
             self._sweep()
         except BaseException:
             self._database.close()
@@ -62,7 +69,7 @@ class SqliteStore:
 
     def submit(self, job: Submission, *, now: float, who: str) -> JobRecord:
         """See ``JobStore``."""
-        with self._database.writing() as open_:
+        with self._recording() as open_:
             # The highest number ever, also of a job that was deleted.
             last = open_.execute("SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'jobs'").fetchone()[0]
             made = first_record(last + 1, job, now)
@@ -126,7 +133,7 @@ class SqliteStore:
         progress: bool = False,
     ) -> JobRecord:
         """See ``JobStore``."""
-        with self._database.writing() as open_:
+        with self._recording() as open_:
             old = get(open_, job)
             new = moved(old, state, now=now, reason=reason, error=error, sites=sites, progress=progress)
             update(open_, new)
@@ -135,7 +142,7 @@ class SqliteStore:
 
     def resume(self, job: str, *, now: float, who: str, token: str = "") -> JobRecord:
         """See ``JobStore``."""
-        with self._database.writing() as open_:
+        with self._recording() as open_:
             old = get(open_, job)
             new = resumed(old, now=now, who=who)
             update(open_, new)
@@ -144,7 +151,7 @@ class SqliteStore:
 
     def delete(self, job: str, *, now: float, who: str) -> JobRecord:
         """See ``JobStore``."""
-        with self._database.writing() as open_:
+        with self._recording() as open_:
             old = get(open_, job)
             append(open_, delete_event(old, now=now, who=who))
             open_.execute("DELETE FROM lines WHERE job = ?", (job,))
@@ -162,7 +169,7 @@ class SqliteStore:
 
     def restart(self, *, now: float) -> list[JobRecord]:
         """See ``JobStore``."""
-        with self._database.writing() as open_:
+        with self._recording() as open_:
             active = ", ".join(f"'{state}'" for state in ACTIVE)
             for old in find(open_, f"WHERE state IN ({active}) ORDER BY number", ()):
                 new = restarted(old, now)
@@ -188,20 +195,30 @@ class SqliteStore:
             raise without_bundle(digest, "was altered on the disk")
         return content
 
-    def record(self, event: AuditEvent) -> int:
+    def record(self, event: AuditEvent, *, durable: bool = True) -> int:
         """See ``JobStore``."""
-        with self._database.writing() as open_:
+        with self._recording(durable=durable) as open_:
             return append(open_, event)
 
     def events(self, *, job: str | None = None, after: int = 0, limit: int | None = None) -> list[AuditEvent]:
         """See ``JobStore``."""
-        text = "SELECT at, who, what, job, details, number FROM events WHERE number > ?1 AND (?2 IS NULL OR job = ?2)"
         with self._database.reading() as open_:
-            rows = open_.execute(f"{text} ORDER BY number LIMIT ?3", (after, job, -1 if limit is None else limit))
-            return [
-                AuditEvent(when=at, who=who, what=what, job=of, details=json.loads(details), number=number)
-                for at, who, what, of, details, number in rows
-            ]
+            return events_of(open_, job, after, -1 if limit is None else limit)
+
+    def head(self) -> Head:
+        """See ``JobStore``."""
+        return self._head
+
+    @contextlib.contextmanager
+    def _recording(self, *, durable: bool = True) -> Iterator[sqlite3.Connection]:
+        """Run a transaction that may append to the trail. Its end stands in this process's memory: whatever else changes the file is recorded."""
+        with self._guard:
+            with self._database.writing(durable=durable) as open_:
+                if (found := head_of(open_)) != self._head:
+                    append(open_, altered_event(time.time(), self._head, found))
+                yield open_
+                end = head_of(open_)
+            self._head = end
 
     def log(self, job: str, node: str, lines: Iterable[str], *, now: float) -> None:
         """See ``JobStore``."""

@@ -7,6 +7,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from .records import ALL, AuditEvent, JobFilter, JobRecord, LogLine, Submission
 from .states import JobState
+from .trail import Head
 
 __all__ = ["JobStore"]
 
@@ -119,8 +120,16 @@ class JobStore(Protocol):
             JobError: it is not here, or the disk has altered it.
         """
 
-    def record(self, event: AuditEvent) -> int:
-        """Append to the audit trail, durably; return the event's number."""
+    def record(self, event: AuditEvent, *, durable: bool = True) -> int:
+        """Append to the audit trail; return the event's number.
+
+        Args:
+            event: the event.
+            durable: it is on the disk before this returns. Otherwise a power cut may lose it.
+        """
+
+    def head(self) -> Head:
+        """Return the end of the audit trail as this process has written it."""
 
     def events(self, *, job: str | None = None, after: int = 0, limit: int | None = None) -> list[AuditEvent]:
         """Return events after a number, oldest first; ``limit`` keeps the first ones."""

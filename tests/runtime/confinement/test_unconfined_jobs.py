@@ -1,0 +1,104 @@
+"""Where there is no sandbox: what a job still does not get, although it runs as its front's user."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sqlite3
+from pathlib import Path
+
+import pytest
+from walls import Walled, open_folder, played, told, write_job
+
+from atoll.core.errors import JobError
+from atoll.runtime.client.admin import Admin
+from atoll.runtime.daemon.own_files import is_own, open_own
+
+LOCKSMITH = """
+import json
+import os
+import sqlite3
+from pathlib import Path
+
+
+async def run(fed, store, secret):
+    try:
+        held = sqlite3.connect(store, timeout=0.0, isolation_level=None)
+        held.execute("BEGIN EXCLUSIVE")
+        got = "the lock"
+    except sqlite3.OperationalError as error:
+        got = str(error)
+    for number in range(20):
+        print("line", number, flush=True)
+    state = next(path for path in Path(store).parent.glob("jobs/*/state"))
+    (state / "linked.txt").symlink_to(secret)
+    os.link(secret, state / "named.txt")
+    os.mkfifo(state / "pipe.txt")
+    (state / "mine.txt").write_text("mine")
+    (Path.cwd() / "error.msg").unlink()
+    (Path.cwd() / "error.msg").symlink_to(secret)
+    print("locksmith", json.dumps(got), flush=True)
+"""
+
+
+def test_a_job_holds_no_lock_rewrites_no_event_and_sends_no_file_of_others(tmp_path: Path) -> None:
+    with open_folder() as folder:
+        walled = Walled(folder, options={name: ["--confine", "never"] for name in ("server", "north")})
+        store, secret = walled.place("server") / "jobs.sqlite", folder / "kits" / "server" / "kit.yaml"
+        job = write_job(tmp_path / "locks", LOCKSMITH, arguments={"store": str(store), "secret": str(secret)})
+
+        async def body(admin: Admin) -> None:
+            noted = await admin.verified()
+            said = await walled.run(admin, job)
+            assert told(said["server"], "locksmith") == "database is locked"
+            assert [line for line in said["server"] if line.startswith("line")] == [f"line {n}" for n in range(20)]
+            name = (await admin.jobs())[-1]["job"]
+            got = {path.name for path in await admin.result(name, tmp_path / "result")}
+            assert "mine.txt" in got
+            assert not got & {"linked.txt", "named.txt", "pipe.txt"}
+            head = await admin.verified(noted)
+            assert head.number > noted.number
+            typed = await asyncio.create_subprocess_exec(
+                *walled.typed("events", "--verify", "--head", str(noted)), stdout=asyncio.subprocess.PIPE
+            )
+            out, _ = await typed.communicate()
+            assert json.loads(out) == {"events": head.number, "head": str(head)}
+
+        played(walled, body)
+        # Somebody rewrites the file while the server is away: the next look says so.
+        raw = sqlite3.connect(store)
+        raw.executescript("DROP TRIGGER events_stay; UPDATE events SET who = 'nobody' WHERE number = 1;")
+        raw.close()
+
+        async def later(admin: Admin) -> None:
+            with pytest.raises(JobError, match="the trail is broken: event 1 does not follow event 0"):
+                await admin.verified()
+
+        played(walled, later)
+
+
+def test_own_files_are_plain_files_of_their_folder(tmp_path: Path) -> None:
+    outside, inside = tmp_path / "outside", tmp_path / "inside"
+    outside.write_text("secret")
+    inside.mkdir()
+    for name in ("plain", "twice"):
+        (inside / name).write_text(name)
+    os.link(inside / "twice", tmp_path / "elsewhere")
+    (inside / "link").symlink_to(outside)
+    (tmp_path / "folder").symlink_to(inside)
+    os.mkfifo(inside / "pipe")
+    assert is_own(inside / "plain")
+    with open_own(inside / "plain") as file:
+        assert file.read() == b"plain"
+    for path in (
+        inside / "link",
+        inside / "twice",
+        inside / "pipe",
+        tmp_path / "folder" / "plain",
+        inside / "none",
+        inside,
+    ):
+        assert not is_own(path)
+        with pytest.raises(OSError, match=r"\w"):
+            open_own(path)
