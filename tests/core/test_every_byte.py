@@ -208,6 +208,42 @@ def test_supersteps_take_the_time_of_their_bytes():
     assert second == pytest.approx((M.nbytes(None) + letters + M.nbytes(2)) / 1000)
 
 
+@task
+async def share_and_add(island, names):
+    """A half that seals a letter to each party beside its totals."""
+    for name in names:
+        island.post(name, np.zeros(5000, np.uint8))
+    return {name: float(total.value.sum()) for name, total in (await island.totals()).items()}
+
+
+class InTwoSteps(Reducer):
+    """Letters in the step that wraps, which the second step delivers."""
+
+    async def reduce(self, reduction):
+        first = await reduction.exchange(reduction.parties, share_and_add, reduction.parties.names, wraps=True)
+        self.__dict__["between"] = reduction.clock.now()
+        self.__dict__["letters"] = max(map(first.mail.nbytes, reduction.parties.names))
+        await reduction.exchange(first.senders, reads, mail=first.mail, up=M.nbytes(3))
+        return await reduction.fold()
+
+
+def test_supersteps_of_a_reducer_take_the_time_of_their_bytes():
+    """At 1000 bytes a second each way: what the half is sent beside the program's message, and the letters that are delivered."""
+    fleet, reducer = Fleet(compute=BatchRate(1.0), link=Throughput(1000.0)), InTwoSteps()
+
+    async def program(fed):
+        inner = adds.with_args(bias=np.zeros(50))
+        await fed.sum(fed.parties, inner, {"x": np.ones(50)}, reducer=reducer, up=4000)
+        return fed.parties.names, fed.clock.now()
+
+    names, end = live(program, cost=fleet)
+    sent = M.nbytes({"x": np.ones(50)}) + M.nbytes({"bias": np.zeros(50)})
+    assert reducer.between == pytest.approx((sent + M.nbytes(list(names)) + 4000) / 1000)
+    second = (M.nbytes(None) + reducer.letters + M.nbytes(3)) / 1000
+    third = (sent + 4000) / 1000
+    assert end == pytest.approx(reducer.between + second + third)
+
+
 # ---------------------------------------------------------------------- what really crosses
 
 
