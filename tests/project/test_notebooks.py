@@ -8,6 +8,7 @@ from typing import Any
 
 import nbformat
 import pytest
+from jupyter_client.manager import start_new_kernel
 from nbclient import NotebookClient
 from sources import ROOT
 
@@ -65,3 +66,31 @@ def test_a_notebook_shows_the_rounds_and_then_the_result_as_a_table(tmp_path: Pa
         assert "<table" in outputs[0]["data"]["text/html"]
     assert len(shown[0]["data"]["text/plain"].splitlines()) <= 8
     assert "image/png" in drawn[0]["data"]
+
+
+LONG = CELL.replace("rounds=3", "rounds=100_000, callbacks=[lambda row: print('round', row['round'], flush=True)]")
+
+
+def test_the_stop_button_ends_a_cell_after_the_round_and_leaves_the_result(tmp_path: Path) -> None:
+    """The button interrupts the kernel; the next cell finds the result of the rounds so far."""
+    manager, client = start_new_kernel(kernel_name="python3", cwd=str(tmp_path))
+    try:
+        pressed, said = False, ""
+        asked = client.execute(f"{LONG}print(result.reason, len(result.metrics))")
+        while True:
+            message = client.get_iopub_msg(timeout=PATIENCE)
+            if message["parent_header"].get("msg_id") != asked:
+                continue
+            said += message["content"].get("text", "")
+            if not pressed and "round 3\n" in said:
+                manager.interrupt_kernel()
+                pressed = True
+            if message["msg_type"] == "status" and message["content"]["execution_state"] == "idle":
+                break
+        assert client.get_shell_msg(timeout=PATIENCE)["content"]["status"] == "ok"
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel(now=True)
+    assert "stopping after this round" in said
+    rounds = int(said.split("\ninterrupted ")[1].split()[0])
+    assert 3 <= rounds < 100_000

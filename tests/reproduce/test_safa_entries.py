@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from atoll.reproduce import Lab, find_entry, reproduce
-from atoll.reproduce.safa.scores import PLANS, accuracy_claims, train
+from atoll.reproduce.safa.scores import PLANS, Learnt, accuracy_claims, train
 from atoll.reproduce.safa.tasks import KDD
 
 
@@ -55,3 +55,18 @@ def test_where_nothing_may_be_trained_cells_that_are_not_kept_were_not_run(tmp_p
     claims = accuracy_claims(KDD, found)
     assert [claim.holds for claim in claims] == [None] * 22
     assert all(claim.ours is None for claim in claims)
+
+
+def test_a_row_of_which_some_cells_are_trained_holds_not_yet_but_may_fail() -> None:
+    losses = (1.0, 0.5, 0.4, 0.3)
+    near, far = Learnt((0.9961,), losses, 1.0), Learnt((0.9844, 0.9844), losses, 1.0)
+    claims = {
+        claim.claim: claim for claim in accuracy_claims(KDD, {("FedAvg", 0.3, 0.3): near, ("FedAvg", 0.7, 0.3): far})
+    }
+    one, other = (claims[f"kdd: best accuracy, FedAvg, cr = {cr}"] for cr in (0.3, 0.7))
+    assert (one.holds, one.ours) == (None, "– 0.9961 – – –")
+    assert (other.holds, other.ours) == (False, "– 0.9844±0.0000 – – –")
+    whole = {("FedAvg", 0.3, c): near for c in (0.1, 0.3, 0.5, 0.7, 1.0)}
+    found = {claim.claim: claim.holds for claim in accuracy_claims(KDD, whole)}
+    assert found["kdd: best accuracy, FedAvg, cr = 0.3"]
+    assert found["task 3: above 99 % with FedAvg, FedCS and SAFA"] is None
