@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from atoll.core.algebra import tree as T
 
 from .local.release import is_private
+from .offered import metrics_of
 from .server.declared import declared_bits
 from .wrapped import dry_reply
 
@@ -118,8 +119,7 @@ class Context:
     @property
     def learner_metrics(self) -> frozenset[str] | None:
         """Names of the metrics in a client's reply besides the algorithm's own; ``None`` if the learner's own code names them."""
-        named = getattr(self.learner, "metrics", ("loss",))
-        return None if named is None else frozenset(named)
+        return metrics_of(self.learner)
 
     @property
     def protected(self) -> bool:

@@ -41,6 +41,7 @@ __all__ = [
     "SupportsReports",
     "SupportsRound",
     "SupportsScores",
+    "metrics_of",
     "offered_by",
     "placed_model",
     "require_fit",
@@ -139,6 +140,12 @@ class SupportsApart(Protocol):
 def wants_round(learner: Any) -> bool:
     """Return whether broadcasts contain the number of the contact."""
     return bool(getattr(learner, "wants_round", False))  # asked in every round: looking at a protocol takes longer
+
+
+def metrics_of(learner: Any) -> frozenset[str] | None:
+    """Return the names of the metrics in a client's reply besides the algorithm's own; ``None`` if the learner's own code names them."""
+    named = getattr(learner, "metrics", ("loss",))
+    return None if named is None else frozenset(named)
 
 
 def offered_by(learner: Any) -> frozenset[Capability]:
