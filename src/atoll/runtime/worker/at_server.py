@@ -30,6 +30,7 @@ from .folder import JobFolder
 from .frames import Rendezvous, error_frame
 from .remote import RemoteIslands
 from .rendezvous import Gathered, cards_of_all, gather, tell_all, until_ready
+from .units import other_units
 
 if TYPE_CHECKING:
     from atoll.core.job import Job
@@ -103,6 +104,7 @@ async def run_job(
                 on_lost=job.on_lost,
                 helpers=frozenset(homes.values()),
             )
+            _look_at_units(job, gathered)
             await _dismiss({s: c for s, c in channels.items() if s not in gathered.present})
             present = {site: channels[site] for site in channels if site in gathered.present}
             run = _Run(job, place, present, gathered, resume, secret_seed, kept, homes)
@@ -128,6 +130,22 @@ def exit_error(how: SystemExit | KeyboardInterrupt) -> TaskError:
         where="the job's process",
         remedy="return from the program, or raise an error: it must not end the process",
     )
+
+
+def _look_at_units(job: JobConfig, gathered: Gathered) -> None:
+    """Name a site whose columns are in other units before the first round.
+
+    Raises:
+        DataError: there is one, and the job rejects what stands far outside.
+    """
+    hellos = gathered.hellos
+    names = next((hello.card.features for hello in hellos.values() if hello.card is not None), ())
+    for words in other_units({site: hello.scales for site, hello in hellos.items()}, names):
+        if job.on_outlier == "reject":
+            raise DataError(
+                words, where="data cards", remedy="give every site's column the same unit, or set on_outlier: warn"
+            )
+        logger.warning("%s: is it in another unit?", words)
 
 
 async def _dismiss(channels: Mapping[str, Any]) -> None:

@@ -31,6 +31,7 @@ from .population import SitePopulation
 from .pulses import pulsing
 from .remote import RemoteIslands
 from .sitedata import SiteData
+from .units import promises_privacy, scales_of
 
 if TYPE_CHECKING:
     from atoll.core.job import Prepared
@@ -72,9 +73,8 @@ async def serve_job(
     try:
         async with alive(channel):
             data = await asyncio.to_thread(load)
-            if data.policy is not None:
-                admit_job({f"site {data.site!r}": data.policy}, job.made(checking=True).names())
-            hello = Hello(data.names, data.sizes, data.card, None if letters is None else letters.signed)
+            scales = await asyncio.to_thread(_admitted, job, data)
+            hello = Hello(data.names, data.sizes, data.card, None if letters is None else letters.signed, scales)
             await channel.send({"hello": hello.packed()})
             rendezvous = Rendezvous.unpack(await channel.recv())
             if letters is not None and rendezvous.secret is not None:
@@ -101,6 +101,19 @@ async def serve_job(
         await _told(channel, error)
         raise
     await engine.serve()
+
+
+def _admitted(job: JobConfig, data: SiteData) -> tuple[int, ...]:
+    """Return the scales of the columns for the server, if the site tells them.
+
+    Raises:
+        PolicyError: the site's policy refuses the job.
+    """
+    made = job.made(checking=True)
+    if data.policy is not None:
+        admit_job({f"site {data.site!r}": data.policy}, made.names())
+    tells = data.scales and data.card is not None and made.one_form and not promises_privacy(made)
+    return scales_of(data.population) if tells else ()
 
 
 def alive(channel: Any) -> AbstractAsyncContextManager[None]:

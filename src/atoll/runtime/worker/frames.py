@@ -2,7 +2,7 @@
 
 ```
 site   {"pulse": true} ...                                     while it loads its data
-site   {"hello": {"parties": [names], "sizes": [rows], "card": {...} or None, "letters": {...} or None}}     or {"error": ...}
+site   {"hello": {"parties": [names], "sizes": [rows], "card": {...} or None, "letters": {...} or None, "scales": [...]}}     or {"error": ...}
 server {"roster": [names], "sizes": [rows], "others": {name: role}, "helpers": {name: site}, "card": {...} or None, "seed",
         "secret", "letters": {site: {...}}}     or {"error": ...}
 site   {"ready": true}                                         or {"error": ...}
@@ -22,6 +22,7 @@ from atoll.core.requests.wire import pack_error, unpack_error
 
 from .cards import DataCard
 from .letters import SignedKey
+from .units import scales_in
 
 __all__ = ["Hello", "Rendezvous", "error_frame", "raise_if_error", "require_own_names"]
 
@@ -40,12 +41,14 @@ class Hello:
         card: what a server must know of the data, if the clients' data has a common form.
         letters: its key for the letters of this job. It is signed again in each attempt, so it is not part of what a
             site must keep unchanged.
+        scales: how large the numbers of each feature are; see `atoll.runtime.worker.units`. Nothing if the site does not say.
     """
 
     parties: tuple[str, ...]
     sizes: tuple[int, ...]
     card: DataCard | None
     letters: SignedKey | None = field(default=None, compare=False)
+    scales: tuple[int, ...] = field(default=(), compare=False)
 
     def packed(self) -> dict[str, Any]:
         """Return it as it travels and as the server records it."""
@@ -54,6 +57,7 @@ class Hello:
             "sizes": np.asarray(self.sizes, dtype=np.int64),
             "card": None if self.card is None else self.card.packed(),
             "letters": None if self.letters is None else self.letters.packed(),
+            "scales": list(self.scales),
         }
 
     @staticmethod
@@ -72,11 +76,12 @@ class Hello:
                 or not all(0 <= size <= MOST_ROWS for size in sizes)
             ):
                 raise ValueError(f"{len(parties)} parties and {len(sizes)} sizes")
-            card, letters = tree["card"], tree.get("letters")
+            card, letters, scales = tree["card"], tree.get("letters"), tree.get("scales")
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise _refused("a hello", where, error) from error
         signed = None if letters is None else SignedKey.unpack(letters, where)
-        return Hello(parties, sizes, None if card is None else DataCard.unpack(card, where), signed)
+        known = None if card is None else DataCard.unpack(card, where)
+        return Hello(parties, sizes, known, signed, scales_in(scales, where))
 
 
 @dataclass(frozen=True)

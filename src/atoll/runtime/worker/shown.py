@@ -42,6 +42,8 @@ def told_of(spec: Mapping[str, Any], name: str) -> list[str]:
     """
     given = settings_of(spec, name)
     told = "the server and all other sites learn the number of rows, the names of the columns"
+    if given.get("scales", True) is not False:
+        told += ", the server the power of ten of each column"
     if not given.get("path"):
         where = given.get("source") or given.get("factory")
         return [f"{told} and the names of the classes, as {where!r} gives them"]

@@ -42,6 +42,7 @@ class SiteData:
         policy: what it requires; ``None`` is nothing.
         plays: the role of a helper, which has no clients.
         own: a helper's data.
+        scales: whether the server learns how large the numbers of each column are, to a power of ten.
     """
 
     site: str
@@ -52,6 +53,7 @@ class SiteData:
     policy: SitePolicy | None = None
     plays: str = ""
     own: Any = None
+    scales: bool = True
 
 
 def load_site_data(spec: str | Mapping[str, Any], name: str, plays: str = "") -> SiteData:
@@ -74,7 +76,7 @@ def load_site_data(spec: str | Mapping[str, Any], name: str, plays: str = "") ->
             own = _made(given)[0] if any(given.get(way) for way in WAYS) else None
             return SiteData(name, (), Community({}), (), None, policy, plays, own)
         made, categories = _made(given)
-        return replace(site_data(made, name, categories), policy=policy)
+        return replace(site_data(made, name, categories), policy=policy, scales=given.get("scales", True) is not False)
     except AtollError as error:
         where = f"data of site {name!r}" if error.where is None else f"data of site {name!r}, {error.where}"
         raise type(error)(error.what, where=where, remedy=error.remedy) from error

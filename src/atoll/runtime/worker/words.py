@@ -11,8 +11,9 @@ from atoll.core.errors import AtollError, DataError, nearest
 __all__ = ["SETTINGS", "WAYS", "check_settings", "from_yaml", "paths_of", "settings_of", "site_spec"]
 
 SETTINGS = ("path", "target", "task", "features", "drop", "categories", "delimiter", "decimal", "encoding",
-            "source", "partition", "corruptions", "corruption_seed", "factory", "arguments", "folder", "policy", "consent")  # fmt: skip
-"""Keys of a mapping that describes a site's data; ``policy`` is what the site requires, ``consent`` who may run what there."""
+            "source", "partition", "corruptions", "corruption_seed", "factory", "arguments", "folder", "policy", "consent", "scales")  # fmt: skip
+"""Keys of a mapping that describes a site's data; ``policy`` is what the site requires, ``consent`` who may run what there, and
+``scales`` whether it tells how large the numbers of its columns are."""
 
 WAYS = ("path", "source", "factory")
 """Those of them that say where the data are."""
