@@ -47,6 +47,42 @@ def test_a_sum_is_exact_within_its_bound(capsys, folder, protocol, more):
     assert found["seconds"] > 0
 
 
+@pytest.mark.parametrize("protocol", ["bfv", "ckks", "paillier", "batchcrypt"])
+def test_an_encrypted_sum_is_exact_within_its_bound(capsys, folder, protocol):
+    words = ("--protocol", protocol, "--bits", 12, "--drop", "masked:2")
+    found = answer(capsys, "sum", folder, *words, "--out", folder / "sum.out.npy")
+    kept = [np.load(folder / f"{name}.npy") for name in found["senders"]]
+    assert found["survivors"] == len(kept) == 4
+    total = np.load(folder / "sum.out.npy")
+    assert np.abs(total - np.sum(kept, axis=0)).max() == pytest.approx(found["max_error"])
+    assert 0 < found["max_error"] <= found["bound"]
+    assert (found["modulus_bits"], found["clamped"], found["overflowed"]) == (15, 0.0, 0.0)
+    keys = {
+        "survivors",
+        "max_error",
+        "bound",
+        "modulus_bits",
+        "overflowed",
+        "clamped",
+        "bits_per_weight",
+        "bytes_up",
+        "seconds",
+    }
+    assert keys <= set(found)
+
+
+def test_a_threshold_of_the_parties_opens_a_sum_of_paillier(capsys, folder, monkeypatch):
+    from atoll.secure.encrypted import Paillier
+
+    weak = Paillier(key_bits=256, insecure=True)
+    monkeypatch.setattr("atoll.secure.encrypted.reducer.scheme_named", lambda scheme: weak)
+    found = answer(capsys, "sum", folder, "--protocol", "paillier", "--threshold", 3, "--drop", "masked:1,reveal:2")
+    assert found["survivors"] == 5
+    assert found["max_error"] <= found["bound"]
+    lost = answer(capsys, "sum", folder, "--protocol", "paillier", "--threshold", 3, "--drop", "reveal:4", code=7)
+    assert set(lost) == {"error"}
+
+
 def test_each_step_may_lose_parties(capsys, folder):
     found = answer(capsys, "sum", folder, "--drop", "share:1,masked:1,reveal:0", "--threshold", 4)
     assert found["survivors"] == 4
@@ -64,6 +100,8 @@ def test_each_step_may_lose_parties(capsys, folder):
         (("--encode", "magic"), 2, "encoding 'magic'"),
         (("--drop", "lunch:1"), 2, "--drop lunch:1"),
         (("--drop", "masked:9"), 2, "--drop of 9 parties"),
+        (("--protocol", "bfv", "--threshold", 3), 2, "keys='threshold' with scheme='bfv'"),
+        (("--protocol", "bfv", "--drop", "masked:5"), 7, "fewer than the quorum of 2"),
         (("--threshold", "many"), 2, "--threshold many"),
         (("--threshold", 4, "--active"), 4, "a threshold of 4 of 6 holders against an active server"),
     ],

@@ -50,6 +50,7 @@ PARTS: dict[str, dict[str, Callable[[], Any]]] = {
         "Cooperative": topology.Cooperative,
         "DefKT": topology.DefKT,
         "RandomWalk": topology.RandomWalk,
+        "ServerBlind": topology.ServerBlind,
         "CFL": topology.CFL,
     },
     "pacing": {

@@ -11,6 +11,7 @@ LIMIT = 20
 ONE_IDEA_A_FILE = {
     "cli/commands": "one command a file, named as it is typed",
     "learn/algorithms": "one algorithm a file, named as in its paper",
+    "reproduce": "one reproduction a file, named as it is typed; what reproductions share is in packages",
 }
 FRAME = {"__init__", "__main__", "room"}
 """Modules that every folder may have beside its ideas."""

@@ -6,6 +6,7 @@ from atoll.core import capability as core
 from atoll.core.capability import Capability
 
 __all__ = [
+    "AFFINE_FOLD",
     "ALL",
     "BY_EXAMPLES",
     "CLASS_SCORES",
@@ -174,6 +175,14 @@ SELF_FOLDING = Capability(
     instead="Star(), or an algorithm that folds sums of replies",
 )
 
+AFFINE_FOLD = Capability(
+    "affine fold",
+    of=("replies",),
+    means="Folding a mean of replies gives the mean of their folds, whatever the share of the population that replied.",
+    lack="folds in a way that is not affine",
+    instead="FedAvg(), FedProx() or another whose server only adds and scales",
+)
+
 # ---------------------------------------------------------------------- model
 
 TRAINING = Capability(
@@ -246,7 +255,7 @@ ALL: tuple[Capability, ...] = (
     core.SERVER, core.CENTRAL_SERVER, EDGE_ROUNDS, ONE_SUM, core.RELEASED_ONLY,
     core.SINGLE_REPLIES, core.COUNTS, core.DROPPABLE, PLAIN_MEAN, core.NUMBERS, core.FITTED,
     ONE_PHASE, core.STEPS, PARTIAL_WORK, OWN_MODELS, core.PROTECTION,
-    MEAN_UPDATE, BY_EXAMPLES, SOLE_UPDATE, DELTA, SELF_FOLDING, core.UNMEASURED,
+    MEAN_UPDATE, BY_EXAMPLES, SOLE_UPDATE, DELTA, SELF_FOLDING, AFFINE_FOLD, core.UNMEASURED,
     TRAINING, LOCAL_STEPS, STATISTICS, CURVATURE, MARGINS, RELEASES, core.NO_BUFFERS, REPORTS, PERSONAL_MEASURES, CLASS_SCORES,
 )  # fmt: skip
 """All capabilities, in the order of the table in ``docs/extend/composing.md``."""

@@ -26,7 +26,7 @@ class Trained:
     """The result of a training.
 
     Attributes:
-        params: the final parameters as a dict of arrays (the best ones with ``keep_best``).
+        params: the final parameters as a dict of arrays (the best ones with ``keep_best``); empty if they stay at the sites.
         history: one row per round.
         reason: why the training stopped.
         round: the round that the parameters come from.
@@ -67,8 +67,8 @@ class PreparedTraining(Prepared):
             check(population)
 
     def outcome(self, value: Trained) -> Trained:
-        """Return the outcome with a model of the user's own kind."""
-        return dataclasses.replace(value, model=self.learner.export(value.params))
+        """Return the outcome with a model of the user's own kind, if the server has one."""
+        return value if value.params == {} else dataclasses.replace(value, model=self.learner.export(value.params))
 
     def reason(self, value: Trained, fed: Federation) -> str:
         """Return why the rounds ended."""
@@ -81,4 +81,4 @@ class PreparedTraining(Prepared):
 
     def files(self, outcome: Trained) -> Mapping[str, bytes]:
         """Return the parameters as files."""
-        return {"model.safetensors": safetensors_of(outcome.params)}
+        return {} if outcome.params == {} else {"model.safetensors": safetensors_of(outcome.params)}

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from atoll.core.algebra import tree as T
 from atoll.core.algebra.aggregate import Aggregate, Mean
 from atoll.core.algebra.tree import Tree
 from atoll.core.capability import DROPPABLE, UNMEASURED, Capability
+from atoll.core.errors import AtollError
 
 from .algorithm import RoundInfo
-from .capabilities import BY_EXAMPLES, DELTA, MEAN_UPDATE, SELF_FOLDING, SOLE_UPDATE
+from .capabilities import AFFINE_FOLD, BY_EXAMPLES, DELTA, MEAN_UPDATE, SELF_FOLDING, SOLE_UPDATE
 from .compose import Placed, lack_of
 from .wrapped import dry_reply, innermost
 
@@ -48,6 +51,7 @@ class DryReplies:
             SOLE_UPDATE: self._sole_update,
             DELTA: self._delta,
             SELF_FOLDING: self._self_folding,
+            AFFINE_FOLD: self._affine_fold,
             DROPPABLE: self._droppable,
             UNMEASURED: self._unmeasured,
         }
@@ -119,6 +123,44 @@ class DryReplies:
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             return f"{SELF_FOLDING.lack}: a single reply does not fold ({type(error).__name__}: {error})"
         return ""
+
+    def _affine_fold(self) -> str:
+        """Try the folds of made-up replies: of two, of their mean, and of one among a population of five."""
+        algorithm, rng = self.algorithm, np.random.default_rng(0)
+        server = algorithm.init(self.params)
+
+        def folded(draws: list[Tree], population: int) -> Tree:
+            state, info = server, RoundInfo(1, 1, 1, population, 1.0)
+            for phase, sums in zip(phases, draws, strict=True):
+                state = algorithm.fold(state, sums, info, phase)
+            return algorithm.advance(state, info)
+
+        phases = algorithm.plan(server)
+        forms = [dry_reply(algorithm, self.params, phase) for phase in phases]
+        if any(a.kind != "mean" for form in forms for a in form.values() if a.staged or a.role == "side"):
+            return f"{AFFINE_FOLD.lack}: it folds more than means"
+        one, other = ([{key: _like(a.value, rng) for key, a in form.items()} for form in forms] for _ in range(2))
+        mean = [T.map(lambda a, b: (a + b) / 2, x, y) for x, y in zip(one, other, strict=True)]
+        try:
+            apart = T.map(lambda a, b: (a + b) / 2, _floats(folded(one, 1)), _floats(folded(other, 1)))
+            pairs = [(apart, _floats(folded(mean, 1))), (_floats(folded(one, 1)), _floats(folded(one, 5)))]
+        except (KeyError, TypeError, ValueError, AttributeError, AtollError) as error:
+            return f"{AFFINE_FOLD.lack}: a single reply does not fold ({type(error).__name__}: {error})"
+        close = (np.allclose(a[path], b[path], rtol=1e-4, atol=1e-5) for a, b in pairs for path in a)
+        return "" if all(close) else AFFINE_FOLD.lack
+
+
+def _like(value: Tree, rng: np.random.Generator) -> Tree:
+    """A made-up reply of a form."""
+    return T.map(
+        lambda leaf: np.asarray(leaf) * 0 + rng.normal(size=np.shape(leaf)).astype(np.asarray(leaf).dtype), value
+    )
+
+
+def _floats(state: Tree) -> dict[str, Any]:
+    """The floating-point leaves of a server's state."""
+    leaves = {path: np.asarray(leaf) for path, leaf in T.items(state) if leaf is not None}
+    return {path: leaf for path, leaf in leaves.items() if leaf.dtype.kind == "f"}
 
 
 def _entangled(algorithm: Algorithm, params: Tree, reply: dict[str, Aggregate]) -> bool:

@@ -147,6 +147,13 @@ def test_two_numbers_share_a_slot_and_a_wide_one_takes_two():
     assert slot_count(Digits(10, 40, 100), 42) == 20
 
 
+@pytest.mark.parametrize(
+    ("width", "plain"), [(8, 43), (14, 43), (21, 43), (22, 56), (27, 56), (28, 43), (42, 43), (64, 43)]
+)
+def test_the_fitting_plaintext_takes_fewer_bytes(width, plain):
+    assert BFV.fitting(width) == BFV(plain_bits=plain)
+
+
 def test_batchcrypt_fields_are_wider_by_the_guard_bits_and_one(keys):
     form = Digits(1, 14, 100)
     assert BatchCrypt(**SMALL).layout(form) == (2, form.width + form.guard + 1)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from atoll.core.federation.reducer import Plain, Reducer
-from atoll.secure import Enclave, OneShot, SecureAggregation, TwoServers
+from atoll.secure import Enclave, Encrypted, OneShot, SecureAggregation, TwoServers
 
 from .settings import SumSettings
 
@@ -80,6 +80,20 @@ def _one_shot(settings: SumSettings, codec: FixedPoint, parties: int) -> Reducer
 _CODED = {"share": ".coded:code_words/", "masked": ".coded:code_words/", "reveal": ".coded:sum_shares/"}
 
 
+def _encrypted(scheme: str) -> Protocol:
+    def make(settings: SumSettings, codec: FixedPoint, parties: int) -> Reducer:
+        del parties
+        if settings.threshold is None:
+            return Encrypted(scheme, codec=codec)
+        server = "active" if settings.active else "honest"
+        return Encrypted(scheme, keys="threshold", threshold=settings.threshold, server=server, codec=codec)
+
+    return Protocol(make, {"masked": ".halves:encrypt_totals/", "reveal": ".halves:answer_sum/"}, others=_HELPERS)
+
+
+_HELPERS = {"key-holder": None, "dealer": None}
+
+
 PROTOCOLS: dict[str, Protocol] = {
     "plain": Protocol(lambda settings, codec, parties: Plain(), {"masked": ":reply/"}),
     "secagg": Protocol(_complete, _MASKED),
@@ -89,5 +103,6 @@ PROTOCOLS: dict[str, Protocol] = {
     ),
     "enclave": Protocol(_held(Enclave), _HELD, others={"enclave": None}),
     "two-servers": Protocol(_held(TwoServers), _HELD, others={"second-server": None}),
+    **{scheme: _encrypted(scheme) for scheme in ("bfv", "ckks", "paillier", "batchcrypt")},
 }
 """Name -> protocol."""

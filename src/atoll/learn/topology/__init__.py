@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .base import Star, Topology
+    from .blind.server_blind import ServerBlind
     from .clustered import CFL
     from .cooperative import Cooperative
     from .def_kt import DefKT
@@ -31,6 +32,7 @@ else:
         __name__,
         {
             "base": ("Star", "Topology"),
+            "blind.server_blind": ("ServerBlind",),
             "clustered": ("CFL",),
             "cooperative": ("Cooperative",),
             "def_kt": ("DefKT",),
@@ -70,6 +72,7 @@ __all__ = [
     "Membership",
     "RandomWalk",
     "Ring",
+    "ServerBlind",
     "Star",
     "StarGraph",
     "TimeVarying",

@@ -170,7 +170,7 @@ class Nodes(NodeCourse):
             row |= {name: spoilt[name] for name in ("late", "wasted") if name in spoilt}
             if done.errors:
                 row["errors"] = {name: str(error) for name, error in done.errors.items()}
-            mixed, heard = await self.mixer.mix(fed, done.senders, number, self.graph_key(fed, number))
+            mixed, heard = await self.mixed(fed, done.senders, state, number)
             row["replied"] = len(mixed)
             declare(row, self._bits(state["init"]), heard)
         except QuorumError as error:
@@ -181,6 +181,11 @@ class Nodes(NodeCourse):
         row.update(self.context.evaluation.told(invited, mixed))
         selection = self.context.selection.accept(seen, state["selection"])
         return {**state, "selection": selection}, row
+
+    async def mixed(self, fed: Federation, nodes: Parties, state: Tree, number: int) -> tuple[Parties, int]:
+        """Mix the states of nodes; return those that finished, and how many messages arrived."""
+        del state
+        return await self.mixer.mix(fed, nodes, number, self.graph_key(fed, number))
 
     def _bits(self, key: int) -> int | None:
         """Return the bits that the compressor declares for a message, found once: neighbours' copies always have the initial model's form."""

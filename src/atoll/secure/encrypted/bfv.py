@@ -10,7 +10,7 @@ import numpy as np
 
 from atoll.core.errors import ConfigError, DataError
 
-from .digits import Form, Numbers, checked, from_slots, parties_of, slot_count, to_slots
+from .digits import Digits, Form, Numbers, checked, from_slots, parties_of, slot_count, to_slots
 from .scheme import Adder, Scheme
 from .seal import context, context_for, join, load, save, seal, split
 
@@ -178,6 +178,13 @@ class BFV(RingScheme):
         super().__post_init__()
         if not 20 <= self.plain_bits <= 56:
             raise ConfigError(f"plain_bits={self.plain_bits}", where="BFV", remedy="use 20 to 56")
+
+    @classmethod
+    def fitting(cls, width: int) -> BFV:
+        """Return the plaintext that takes fewer bytes for sums of so many bits: 43 bits, or 56 in ciphertexts that are 1.4 times as long."""
+        small, large = cls(), cls(plain_bits=56)
+        slots = {each: slot_count(Digits(1000, width, 1), each.capacity) for each in (small, large)}
+        return large if 1.4 * slots[large] < slots[small] else small
 
     @property
     def modulus(self) -> tuple[int, tuple[int, ...], int]:

@@ -16,6 +16,7 @@ from atoll.core.validation import Checked
 
 from ..words import FixedPoint
 from .agreement import EncryptedAgreement, label_of
+from .bfv import BFV
 from .halves import answer_sum, deal_keys, encrypt_totals, make_keys, open_sum, require_ciphertext, threshold_of
 from .lanes import words_of
 from .paillier import Paillier
@@ -54,7 +55,8 @@ class Encrypted(Checked, Reducer):
     Sums equal the fixed-point plain sum to the bit, modulo ``2^p``, with every scheme; see `FixedPoint`.
 
     Attributes:
-        scheme: ``"bfv"``, ``"ckks"``, ``"paillier"`` or ``"batchcrypt"``, or a scheme with settings: ``BFV(plain_bits=56)``.
+        scheme: ``"bfv"``, ``"ckks"``, ``"paillier"`` or ``"batchcrypt"``, or a scheme with settings, such as ``Paillier(key_bits=3072)``. ``"bfv"`` takes the plaintext that
+            fits the codec.
         keys: who decrypts.
         threshold: with ``keys="threshold"``, how many parties decrypt together: a number, or a share of the cohort; by default just above half of it.
         server: what is assumed of it, with ``keys="threshold"``: ``"honest"``, or ``"active"``: then each party gets all ciphertexts, compares them with what their
@@ -144,12 +146,15 @@ class Encrypted(Checked, Reducer):
                     remedy="a key is held by a party beside the clients",
                 )
         agreed = self._agreement(tuple(parties.names), uplink, terms)
-        self.made.check(agreed.form(agreed.lanes(agreed.layout([["x", "mean", "update", "<f8()"]]))))
+        agreed.scheme.check(agreed.form(agreed.lanes(agreed.layout([["x", "mean", "update", "<f8()"]]))))
 
     def _agreement(self, names: tuple[str, ...], uplink: Chain, terms: Terms) -> EncryptedAgreement:
         least, threshold = max(self.least, terms.quorum), self._threshold(len(names))
         signs = not uplink.summand_stages
-        return EncryptedAgreement(names, self.made, least, threshold, self.codec, uplink.bound, signs)
+        scheme, known = self.made, self.codec.range_of(uplink.bound)
+        if self.scheme == "bfv" and known is not None:
+            scheme = BFV.fitting(self.codec.narrow("mean", len(names), known)[0])
+        return EncryptedAgreement(names, scheme, least, threshold, self.codec, uplink.bound, signs)
 
     # ------------------------------------------------------------------ the protocol
 

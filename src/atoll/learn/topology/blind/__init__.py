@@ -1,0 +1,1 @@
+"""A server that sees ciphertexts only: models, updates and metrics are the sites' alone."""
