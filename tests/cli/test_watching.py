@@ -16,6 +16,7 @@ from atoll.runtime.client import admin
 from atoll.runtime.provision import ProjectConfig, provision
 from atoll.runtime.server.looking import Looking
 from atoll.runtime.server.news import JobNews
+from atoll.runtime.server.seen import Sighting
 from atoll.runtime.server.shares import People
 from atoll.runtime.store.memory import MemoryStore
 from atoll.runtime.store.records import AuditEvent, Submission
@@ -24,6 +25,7 @@ from atoll.runtime.store.states import JobState
 LIFE = [JobState.SCHEDULED, JobState.DEPLOYING, JobState.RUNNING, JobState.FAILED]
 INTERRUPTED = 130
 STATS = SimpleNamespace(round_trip=0.012, skew=-2.5, resumes=3, received_bytes=2**20, sent_bytes=0)
+SEEN = {"south": Sighting(0.0, "[x]", "5"), "north": Sighting(0.0, "[x]", "6")}
 PEER: Any = SimpleNamespace(name="ann")
 SESSIONS = {
     name: SimpleNamespace(
@@ -48,7 +50,9 @@ def server(monkeypatch: pytest.MonkeyPatch) -> MemoryStore:
     """A server without a network: whenever somebody has seen all there is, its job moves on; after its end comes Ctrl-C."""
     store, news = MemoryStore(), JobNews()
     dispatcher = SimpleNamespace(sessions=SESSIONS, why=lambda record: record.reason)
-    looking = Looking(store, dispatcher, news, lambda job: Path(job))  # type: ignore[arg-type]
+    members = SimpleNamespace(clients=["north", "south", "west"], plays={})
+    seen = SimpleNamespace(of=SEEN.get, revoked=lambda site: site == "south")
+    looking = Looking(store, dispatcher, news, lambda job: Path(job), members, seen)  # type: ignore[arg-type]
     said: dict[str, Any] = {"submitter": "ann", "org": "x", "spec": {}}
     store.submit(Submission(name="[b]calm", token="1", **said), now=0.0, who="ann")
     job = store.submit(Submission(name="walk", token="2", **said), now=0.0, who="ann").id
@@ -172,9 +176,14 @@ def test_a_long_trail_is_read_to_its_end(kit: Path, server: MemoryStore, capsys:
 def test_sites_show_how_their_lines_are(kit: Path, server: MemoryStore, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["sites", "--kit", str(kit)]) == 0
     rows = [line.split() for line in capsys.readouterr().out.splitlines()[1:]]
-    assert rows == [
-        ["north", "[x]", "there", "12", "ms", "-2.5", "s", "1.0", "0.0", "3"],
-        ["south", "[x]", "gone", "12", "ms", "-2.5", "s", "1.0", "0.0", "3"],
+    assert [row[:3] for row in rows] == [
+        ["north", "[x]", "there"],
+        ["south", "[x]", "revoked"],
+        ["west", "never", "came"],
     ]
+    assert rows[0][5:] == rows[1][5:] == ["12", "ms", "-2.5", "s", "1.0", "0.0", "3"]
+    assert rows[1][3:5] == ["1970-01-01", "00:00:00"]
+    assert rows[2][3:] == ["never"]
     assert run(["sites", "--json", "--kit", str(kit)]) == 0
-    assert json.loads(capsys.readouterr().out)["sites"][1]["connected"] is False
+    told = json.loads(capsys.readouterr().out)["sites"]
+    assert [(row["connected"], row["seen"]) for row in told[1:]] == [(False, 0.0), (False, None)]

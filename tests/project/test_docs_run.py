@@ -3,7 +3,7 @@
 A block that cannot run says why in a comment above it: ``<!-- no-run: needs a cluster -->``. A ```sh block runs if ``<!-- run -->``
 stands above it; a ```yaml block that begins with ``# name.yaml`` is written to that file first, and so is a ```python block that begins with
 ``# name.py`` (which is then no part of the page's script). A command that runs until it is stopped is a ```sh block of its own below ``<!-- shell until: text -->``: it gets a shell of its own, and
-what is run next waits until it has said that. On a page with such shells the port 8443 is replaced by a free one, and nothing else.
+what is run next waits until it has said that. A page that says which extras to install has these and no others. On a page with such shells the port 8443 is replaced by a free one, and nothing else.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from exactly import environment, extras_of
 from forked import Parent
 from sources import ROOT
 
@@ -198,10 +199,11 @@ WITH_COMMANDS = [page for page in PAGES if any(block.run for block in blocks(pag
 @pytest.mark.parametrize("page", WITH_COMMANDS, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_the_commands_of_a_page_run(page: Path, tmp_path: Path) -> None:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    script_of_page = commands(page.read_text(encoding="utf-8"))
+    script_of_page, extras = commands(page.read_text(encoding="utf-8")), extras_of(page.read_text(encoding="utf-8"))
     if _SHELL.search(page.read_text(encoding="utf-8")):
         script_of_page = script_of_page.replace("8443", str(_free_port()))
-    done = _finish(["sh", "-c", script_of_page], tmp_path, {**os.environ, "PATH": path})
+    env = environment(tmp_path / ".hook", extras) if extras else dict(os.environ)
+    done = _finish(["sh", "-c", script_of_page], tmp_path, {**env, "PATH": path})
     assert done.returncode == 0, f"{page.relative_to(ROOT)}:\n{done.stdout}\n{done.stderr}"
 
 

@@ -151,7 +151,8 @@ def logging_on(output: Output, folder: Path) -> Iterator[None]:
 
     class Shown(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            output.console.print(f"{record.levelname.lower()}: {record.getMessage()}", markup=False, soft_wrap=True)
+            line = f"{moment(record.created)} {record.levelname.lower()}: {record.getMessage()}"
+            output.console.print(line, markup=False, soft_wrap=True)
 
     make_folder(folder, "--folder")
     shown, propagates = Shown(logging.INFO), logger.propagate

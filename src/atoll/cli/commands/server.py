@@ -33,6 +33,12 @@ def command(
     confine: Confine = "auto",
     show: Show = None,
     network: NetworkOfJobs = False,
+    metrics: Annotated[
+        str | None,
+        typer.Option(
+            "--metrics", help="Serve /healthz and /metrics here, over plain HTTP; off by default.", metavar="HOST:PORT"
+        ),
+    ] = None,
     passphrase_file: PassphraseFile = None,
     json: Json = False,
 ) -> int:
@@ -51,6 +57,6 @@ def command(
     with logging_on(output, place):
         walls = confined_as(confine, show, network)
         raise_handles()
-        made = Server(opened, place, address=listen, max_jobs=max_jobs, quota=quota, confinement=walls)
+        made = Server(opened, place, address=listen, max_jobs=max_jobs, quota=quota, metrics=metrics, confinement=walls)
         said = {"folder": str(place), "confined": walls.confined}
         return serving(made.serve(lambda address: output.give({"listening": address, **said})))

@@ -68,6 +68,12 @@ def command(
     confine: Confine = "auto",
     show: Show = None,
     network: NetworkOfJobs = False,
+    metrics: Annotated[
+        str | None,
+        typer.Option(
+            "--metrics", help="Serve /healthz and /metrics here, over plain HTTP; off by default.", metavar="HOST:PORT"
+        ),
+    ] = None,
     passphrase_file: PassphraseFile = None,
     json: Json = False,
 ) -> int:
@@ -97,7 +103,9 @@ def command(
         walls = confined_as(confine, show, network, _policy(spec, opened))
         for line in told:
             logging.getLogger("atoll.runtime").info("%s", line)
-        made = Site(opened, spec, place, resources, server=server, gpus=names, direct=direct, confinement=walls)
+        made = Site(
+            opened, spec, place, resources, server=server, gpus=names, direct=direct, metrics=metrics, confinement=walls
+        )
         said = {"folder": str(place), "confined": walls.confined}
         return serving(made.serve(lambda name: output.give({"connected": name, **said})))
 

@@ -184,7 +184,7 @@ class Admin:
         return dict((await self.one("jobs", **asked))["jobs"][0])
 
     async def sites(self) -> list[dict[str, Any]]:
-        """Return the sites that have connected since the server started, and the state of each line: round trip and clock lead in seconds, bytes, resumptions."""
+        """Return the sites of the project: connected or not, when last seen, and the state of each line: round trip and clock lead in seconds, bytes, resumptions."""
         return [dict(site) for site in (await self.one("sites"))["sites"]]
 
     async def events(self, job: str | None = None) -> AsyncIterator[dict[str, Any]]:

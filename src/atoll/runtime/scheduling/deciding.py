@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Callable, Iterable, Iterator, Set
 
 from atoll.core.errors import ConfigError, JobError
 
@@ -22,6 +22,7 @@ class SchedulerState:
         overtakes: int = 8,
         answer_within: float = 30.0,
         known: Iterable[str] = (),
+        revoked: Callable[[str], bool] = lambda site: False,
     ) -> None:
         if (max_jobs is not None and max_jobs < 1) or overtakes < 0 or not answer_within > 0:
             raise ConfigError(
@@ -33,6 +34,7 @@ class SchedulerState:
         self._overtakes = overtakes
         self._within = answer_within
         self._listed = set(known)
+        self._revoked = revoked
         self._helpers: set[str] = set()
         self._dropped: set[str] = set()
         self._connected: set[str] = set()
@@ -85,7 +87,7 @@ class SchedulerState:
         """Return the sites of a job; most jobs share one view."""
         key = (waiting.want.sites, frozenset(waiting.barred))
         if key not in self._views:
-            self._views[key] = waiting.view(self._known, self._connected)
+            self._views[key] = waiting.view(self._known, self._connected, self._revoked)
         return self._views[key]
 
     def _consider(self, job: str, waiting: Waiting, closed: Set[str], now: float) -> Iterator[Action]:

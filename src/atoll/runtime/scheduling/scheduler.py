@@ -32,6 +32,7 @@ class Scheduler(SchedulerState):
         overtakes: how many later jobs may start on the sites of an earlier one.
         answer_within: seconds after which an unanswered offer counts as a no.
         known: sites of the project; those that connect become known, unless a list has left them out.
+        revoked: tells whether a site's certificate was revoked, for the words of a job that waits for it.
     """
 
     @property

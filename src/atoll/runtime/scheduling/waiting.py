@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Set
+from collections.abc import Callable, Iterable, Set
 from dataclasses import dataclass, field
 
 from atoll.core.errors import JobError, nearest
@@ -61,13 +61,16 @@ class Waiting:
         """Tell whether the job has not excluded a site."""
         return self.want.sites is None or site in self.want.sites or site in self.want.helpers
 
-    def view(self, known: Set[str], connected: Set[str]) -> View:
+    def view(self, known: Set[str], connected: Set[str], revoked: Callable[[str], bool] = lambda site: False) -> View:
         """Return the sites that it may use now."""
         named = sorted(known) if self.want.sites is None else list(self.want.sites)
         allowed = [site for site in named if site not in self.barred]
         present = [site for site in allowed if site in connected]
-        absent = listed(set(allowed) - set(present))
-        return View(max(1, len(named)), allowed, present, absent, _unknown(set(allowed) - known, known))
+        away = set(allowed) - set(present)
+        gone = {site for site in away if revoked(site)}
+        hint = f"; the certificate of {listed(gone)} was revoked" if gone else ""
+        hint += _unknown(set(allowed) - known - gone, known)
+        return View(max(1, len(named)), allowed, present, listed(away), hint)
 
     def missing(self, connected: Set[str]) -> list[str]:
         """The helpers that cannot be asked."""

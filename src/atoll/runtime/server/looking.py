@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import json
 import os
+import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -20,13 +21,23 @@ from atoll.runtime.store.store import JobStore
 from ..daemon.control import text, whole
 from ..daemon.own_files import is_own, open_own
 from .dispatch import Dispatcher
+from .members import Members
 from .news import JobNews
+from .seen import LastSeen
 from .shares import People
 from .site_session import SiteSession
 
 __all__ = ["PAGE", "Looking"]
 
 _CHUNK = 1 << 20
+_LINE = {
+    "round_trip": "round_trip",
+    "skew": "skew",
+    "resumes": "resumes",
+    "received": "received_bytes",
+    "sent": "sent_bytes",
+}
+"""What is told of a site's line -> its name in ``LineStats``; None while the site has no line."""
 PAGE = 1000
 """Most jobs, events or lines of one answer."""
 
@@ -39,9 +50,21 @@ class Looking:
         dispatcher: runs the jobs.
         news: wakes waiting requests.
         result: the folder of a job's results.
+        members: the sites of the project.
+        seen: when they were last connected.
     """
 
-    def __init__(self, store: JobStore, dispatcher: Dispatcher, news: JobNews, result: Callable[[str], Path]) -> None:
+    def __init__(
+        self,
+        store: JobStore,
+        dispatcher: Dispatcher,
+        news: JobNews,
+        result: Callable[[str], Path],
+        members: Members,
+        seen: LastSeen,
+    ) -> None:
+        self._members = members
+        self._seen = seen
         self._store = store
         self._dispatcher = dispatcher
         self._news = news
@@ -90,9 +113,21 @@ class Looking:
         return [self._summary(record) for record in found], self._store.count(wanted)
 
     async def _sites(self, peer: Peer, frame: Any) -> AsyncIterator[Any]:
-        """Return the sites that have a line, and its state."""
+        """Return the sites of the project: those that are connected or were, and those that never came."""
         del peer, frame
-        yield {"sites": [_site(session) for _, session in sorted(self._dispatcher.sessions.items())]}
+        sessions, plays = self._dispatcher.sessions, self._members.plays
+        names = sorted({*sessions, *self._members.clients, *plays})
+        yield {"sites": [self._site(name, sessions.get(name), plays.get(name, "")) for name in names]}
+
+    def _site(self, name: str, session: SiteSession | None, plays: str) -> dict[str, Any]:
+        last = self._seen.of(name)
+        there = session is not None and session.connected
+        told = None if session is None else session.line.stats()
+        return {
+            "site": name, "org": "" if last is None else last.org, "plays": plays, "connected": there,
+            "revoked": self._seen.revoked(name), "seen": time.time() if there else None if last is None else last.when,
+            **{key: None if told is None else getattr(told, field) for key, field in _LINE.items()},
+        }  # fmt: skip
 
     async def _events(self, peer: Peer, frame: Any) -> AsyncIterator[Any]:
         """Return the audit trail."""
@@ -159,11 +194,3 @@ def filter_of(frame: Any) -> JobFilter:
     states = None if frame.get("states") is None else frozenset(JobState(state) for state in frame["states"])
     since = None if frame.get("since") is None else float(frame["since"])
     return JobFilter(states=states, since=since, **words)
-
-
-def _site(session: SiteSession) -> dict[str, Any]:
-    told = session.line.stats()
-    return {
-        "site": session.name, "org": session.line.peer.org, "plays": session.line.peer.plays, "connected": session.connected, "round_trip": told.round_trip,
-        "skew": told.skew, "resumes": told.resumes, "received": told.received_bytes, "sent": told.sent_bytes,
-    }  # fmt: skip

@@ -27,8 +27,10 @@ from ..daemon.control import content, text
 from ..daemon.place import Place
 from .dispatch import Dispatcher
 from .looking import Looking
+from .members import Members
 from .news import JobNews
 from .resuming import require_kept
+from .seen import LastSeen
 from .shares import Quotas
 
 __all__ = ["MAY", "REQUEST", "RequestHandler"]
@@ -62,6 +64,8 @@ class RequestHandler(Looking):
         place: where a job's files are.
         revoked: tells whether a serial number is revoked.
         quotas: what one person may have here.
+        members: the sites of the project.
+        seen: when they were last connected.
     """
 
     def __init__(
@@ -73,8 +77,10 @@ class RequestHandler(Looking):
         place: Callable[[str], Place],
         revoked: Callable[[int], bool],
         quotas: Quotas,
+        members: Members,
+        seen: LastSeen,
     ) -> None:
-        super().__init__(store, dispatcher, news, lambda job: place(job).state)
+        super().__init__(store, dispatcher, news, lambda job: place(job).state, members, seen)
         self._kit = kit
         self._place = place
         self._revoked = revoked

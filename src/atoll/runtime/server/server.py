@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import shutil
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,27 +21,32 @@ from atoll.runtime.line import Channel, Line, PackedMessage, Settings, Switchboa
 from atoll.runtime.provision import Kit, Revocations, SiteList
 from atoll.runtime.provision.files import make_folder
 from atoll.runtime.scheduling.scheduler import Scheduler
-from atoll.runtime.store.records import AuditEvent, JobRecord
+from atoll.runtime.store.records import AuditEvent, JobFilter, JobRecord
 from atoll.runtime.store.sqlite import SqliteStore
 from atoll.runtime.transport import transport
 from atoll.runtime.transport.own import own
 
 from ..daemon.control import CONTROL, FROM_SITE
 from ..daemon.launch import JobProcess, launch
+from ..daemon.monitor import Gauge, monitored
 from ..daemon.place import Place
 from .attempt import Attempt
 from .dispatch import Dispatcher
 from .guard import follow, guard, publish
+from .measures import measures
 from .members import Members
 from .news import JobNews
 from .requests import MAY, REQUEST, RequestHandler
 from .resuming import clear, remind, tidy
+from .seen import LastSeen, watch
 from .shares import JOBS, Quotas
 from .site_session import SiteSession
 
 __all__ = ["Server"]
 
 _LOG = logging.getLogger("atoll.runtime")
+_ROOM = 64 << 20
+"""Bytes that must be free for the server to count as well."""
 _REQUESTS = 64
 """Most requests of a person at once."""
 _AWAY = 3600.0
@@ -56,6 +62,7 @@ class Server:
         address: ``host:port`` to listen at; by default the kit's. Port 0 lets the system choose.
         max_jobs: most jobs at once.
         quota: most jobs of one admin that have not ended.
+        metrics: ``host:port`` at which it serves ``/healthz`` and ``/metrics``; nowhere by default.
         confinement: how the jobs' processes here are confined.
 
     Raises:
@@ -72,6 +79,7 @@ class Server:
         address: str | None = None,
         max_jobs: int | None = None,
         quota: int | None = None,
+        metrics: str | None = None,
         confinement: Confinement = UNCONFINED,
     ) -> None:
         kit.require("server")
@@ -87,13 +95,15 @@ class Server:
         self._store = SqliteStore(folder)
         self._listed = SiteList(kit.sites_file)
         self._members = Members(self._listed, folder / "sites.txt")
-        scheduler = Scheduler(max_jobs=max_jobs, known=self._members.clients)
+        self._seen = LastSeen(folder / "seen.json", self._revoked)
+        scheduler = Scheduler(max_jobs=max_jobs, known=self._members.clients, revoked=self._seen.revoked)
         self._dispatcher = Dispatcher(self._store, scheduler, self._members, self._begin, self._news)
         self._requests = RequestHandler(
             kit, self._store, self._dispatcher, self._news, lambda job: Place.of(folder, job), self._revoked,
-            Quotas(self._store, JOBS if quota is None else quota),
+            Quotas(self._store, JOBS if quota is None else quota), self._members, self._seen,
         )  # fmt: skip
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._metrics = metrics
 
     async def serve(self, on_listening: Callable[[str], None] = lambda address: None) -> None:
         """Listen until cancelled.
@@ -126,15 +136,28 @@ class Server:
             self._spawn(follow(self._listed, self._dispatcher.know))
             self._dispatcher.restart()
             self._spawn(clear(self.folder, self._store))
-            await self._dispatcher.run()
+            self._spawn(watch(self._seen, self._dispatcher.sessions))
+            async with monitored(self._metrics, self._ill, self._measures):
+                await self._dispatcher.run()
         finally:
             await self._dispatcher.close()
+            with contextlib.suppress(AtollError):
+                self._seen.keep()
             await board.close("the server was stopped", within=1.0)
             await listener.close()
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
             self._store.close()
+
+    def _ill(self) -> str:
+        """Return what keeps this server from its work, or nothing."""
+        self._store.count(JobFilter(states=frozenset()))  # raises if it cannot be read
+        free = shutil.disk_usage(self.folder).free
+        return "" if free > _ROOM else f"{free} bytes are free at {self.folder.name}, fewer than {_ROOM}"
+
+    def _measures(self) -> Iterable[Gauge]:
+        return measures(self._store, self._members, self._seen, self._dispatcher.sessions)
 
     # ------------------------------------------------------------------ who connects
 
@@ -174,6 +197,7 @@ class Server:
         if line.lost.is_set():
             return
         self._dispatcher.joined(session)
+        self._seen.note(session, time.time())
         try:
             await session.run()
         finally:

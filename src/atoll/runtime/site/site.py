@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from atoll.core.errors import AtollError, JobError, MessageError
 from atoll.core.persistence.files import write_bytes
 from atoll.core.requests.wire import pack_error
 from atoll.engines.link import LinkClosed
+from atoll.runs.versions import versions
 from atoll.runtime.bundles.register import Register
 from atoll.runtime.confinement.confining import UNCONFINED, Confinement
 from atoll.runtime.consent import Consent, consent_of
@@ -25,6 +26,7 @@ from atoll.runtime.scheduling.resources import Answer, ResourceManager
 
 from ..daemon.control import CONTROL, FROM_SERVER, Control, content, direct_channel, job_channel, text, whole
 from ..daemon.dialling import dialler
+from ..daemon.monitor import Gauge, monitored
 from ..daemon.place import Place
 from .attempt import Post, SiteAttempt
 from .neighbours import Neighbours, require_named
@@ -54,6 +56,7 @@ class Site:
         direct: ``host:port`` to listen at for other sites, as they dial it; by default it opens no port.
         confinement: how its jobs are confined.
         clock: tells this machine's time, for the hours of the site's consent.
+        metrics: ``host:port`` at which it serves ``/healthz`` and ``/metrics``; nowhere by default.
 
     Raises:
         ConfigError: the kit is not a site's, its certificate does not name the host to listen at, or the folder belongs
@@ -73,6 +76,7 @@ class Site:
         direct: str | None = None,
         confinement: Confinement = UNCONFINED,
         clock: Callable[[], datetime] = datetime.now,
+        metrics: str | None = None,
     ) -> None:
         kit.require(*SITES)
         self.kit = kit
@@ -88,6 +92,8 @@ class Site:
         self._data = data
         self._confinement = confinement.hiding(kit.folder, folder)
         self._clock = clock
+        self._metrics = metrics
+        self._line: Line | None = None
         self._jobs: dict[str, SiteAttempt] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._control: Control | None = None
@@ -110,7 +116,8 @@ class Site:
         """
         await self._neighbours.listen()
         try:
-            await self._serve(on_connected)
+            async with monitored(self._metrics, self._ill, self._measures):
+                await self._serve(on_connected)
         except LineRefused as refused:
             raise refused.error from None
         finally:
@@ -123,6 +130,7 @@ class Site:
         while True:
             line = await dial_line(self._dial, settings=settings, on_open=self._opened, backoff=backoff)
             _LOG.info("site %r is connected to %s", self.kit.name, line.peer)
+            self._line = line
             keeping = asyncio.create_task(self._keep_consent())
             try:
                 await self._stay(line, on_connected)
@@ -133,6 +141,15 @@ class Site:
             if isinstance(line.error, LineRefused):
                 raise line.error
             await asyncio.sleep(backoff.pause())
+
+    def _ill(self) -> str:
+        """Return what keeps this site from its work, or nothing."""
+        return "" if self._line is not None and self._line.connected else "it is not connected to the server"
+
+    def _measures(self) -> Iterable[Gauge]:
+        yield Gauge("atoll_info", 1, "This site.", {"version": str(versions()["atoll"]), "role": "site"})
+        yield Gauge("atoll_connected", not self._ill(), "Whether it is connected to the server.")
+        yield Gauge("atoll_jobs", len(self._jobs), "Jobs that run here.", {"state": "running"})
 
     async def _stay(self, line: Line, on_connected: Callable[[str], None]) -> None:
         """Serve one line, from the greeting to its end."""
