@@ -6,7 +6,7 @@ import pytest
 from sources import ROOT, imports, modules
 
 LAYERS = (
-    ("errors", "rooms", "capability", "overview", "redaction"),
+    ("errors", "exposure", "rooms", "capability", "overview", "redaction"),
     ("calls", "lazy"),
     ("extras", "validation", "message", "time"),
     ("algebra",),

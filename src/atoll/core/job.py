@@ -10,6 +10,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from .exposure import Explanation
 from .overview import of_settings
 
 if TYPE_CHECKING:
@@ -132,6 +133,17 @@ class Job:
             AtollError: settings do not fit together, or the data cannot be used.
         """
         raise NotImplementedError
+
+    def explain(self, data: Any = None, clients: int = 0) -> Explanation:
+        """Who will see what, under which assumption, at which cost, before anyone is contacted. A kind of job says what it knows.
+
+        Args:
+            data: the population, if it is at hand.
+            clients: number of clients in a round, if it does not follow from the job and the data.
+        """
+        del data
+        note = "this kind of job does not say what its parties see: read its program"
+        return Explanation(self.title, clients, notes=(note,))
 
     @classmethod
     def require_settings(cls, said: Mapping[str, Any]) -> None:

@@ -39,6 +39,7 @@ from .server.scoring import scoring_task
 from .topology.base import Star, Topology
 
 if TYPE_CHECKING:
+    from atoll.core.exposure import Explanation
     from atoll.core.federation.federation import Federation
     from atoll.core.requests.task import Task
 
@@ -254,6 +255,16 @@ class Training(Checked, Job):
         seen = data.outline() if hasattr(data, "outline") else data
         learner = self.learner(seen)
         return PreparedTraining(learner, self.named_tasks(learner, seen), lambda: self.program(data, learner))
+
+    def explain(self, data: Any = None, clients: int = 0) -> Explanation:
+        """Return who sees what of this training, under which assumption, and what a client sends and receives in a round.
+
+        Raises:
+            AtollError: the parts do not go together, or the reducer cannot add up so many clients.
+        """
+        from .server.exposed import explained
+
+        return explained(self, data, clients)
 
     @classmethod
     def require_settings(cls, said: Mapping[str, Any]) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from ..capability import COUNTS, DISTINCT_CLIENTS, DROPPABLE, SERVER, SINGLE_REPLIES, Capability, Need
 from ..errors import CompositionError, ConfigError
+from ..exposure import Exposure
 from ..requests.chain import Chain
 from ..requests.request import Reduced
 
@@ -82,6 +83,22 @@ class Reducer:
             raise CompositionError(
                 "late='arrive' passes single replies to the program", where=name, remedy="use the plain reducer"
             )
+
+    def exposures(self, parties: int) -> tuple[Exposure, ...]:
+        """Who sees what of the replies of a cohort; a secure reducer of your own should say more than this.
+
+        Raises:
+            AtollError: the reducer cannot add up so many parties.
+        """
+        del parties
+        if self.secure:
+            return (Exposure("server", "the sum of the replies", f"{type(self).__name__} keeps its promise"),)
+        return (Exposure("server", "the reply of every client"),)
+
+    def word_length(self, uplink: Chain, parties: int) -> int | None:
+        """Bits of a number on the way up, if the reducer turns numbers into words of one length; ``None`` if it leaves them as they are."""
+        del uplink, parties
+        return None
 
     async def reduce(self, reduction: Reduction) -> Reduced:
         """Ask the parties and combine their replies.

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from atoll.core import message as M
 from atoll.core.errors import AtollError, CompositionError, ConfigError, QuorumError
+from atoll.core.exposure import Exposure
 from atoll.core.federation.reducer import Reducer
 from atoll.core.requests.request import Reduced
 from atoll.core.validation import Checked
@@ -157,6 +158,26 @@ class Encrypted(Checked, Reducer):
         return EncryptedAgreement(names, scheme, least, threshold, self.codec, uplink.bound, signs)
 
     # ------------------------------------------------------------------ the protocol
+
+    def exposures(self, parties: int) -> tuple[Exposure, ...]:
+        """Who sees what of the replies of a cohort."""
+        nothing = Exposure("other clients", "nothing of a reply")
+        if self.keys == "holder":
+            apart = "it does not put what it has together with the {}"
+            return (
+                Exposure(
+                    "server", f"the sum of the replies of {self.least} clients or more", apart.format("key holder")
+                ),
+                Exposure(HOLDER, "that sum, and no single reply", apart.format("server")),
+                nothing,
+            )
+        threshold = self._threshold(parties)
+        few = f"fewer than {threshold} of {parties} clients put their shares of the key together with it, and the dealer forgets the key"
+        return (
+            Exposure("server", f"the sum of the replies of {max(self.least, threshold)} clients or more", few),
+            Exposure(DEALER, "nothing of a reply", "it does not see ciphertexts"),
+            nothing,
+        )
 
     async def reduce(self, reduction: Reduction) -> Reduced:
         """Let keys be made, add up what the parties encrypt, and let the sum be opened."""

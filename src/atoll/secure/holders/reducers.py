@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, is_dataclass
+from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from atoll.core.errors import CompositionError, ConfigError, QuorumError
 from atoll.core.event import AttestationSimulated
+from atoll.core.exposure import Exposure
 from atoll.core.federation.reducer import Reducer
 from atoll.core.requests.party import Parties
 from atoll.core.validation import Checked
@@ -95,6 +96,22 @@ class SeedHolder(Checked, Reducer):
         if bound is not None:
             self.codec.narrow("mean", len(parties), bound)
 
+    def exposures(self, parties: int) -> tuple[Exposure, ...]:
+        """Who sees what of the replies of a cohort."""
+        del parties
+        apart = f"it does not put what it has together with the {self.holder}"
+        return (
+            Exposure("server", f"the sum of the replies of {self.least} clients or more, and who took part", apart),
+            Exposure(
+                self.holder, "who took part; nothing of a reply", "it does not put what it has together with the server"
+            ),
+            Exposure("other clients", "nothing of a reply"),
+        )
+
+    def word_length(self, uplink: Chain, parties: int) -> int:
+        """Bits of a word of an update's value."""
+        return self.codec.length(uplink.bound, parties)
+
     def agreement(self, reduction: Reduction) -> Agreement:
         """What the parties of a sum agree on."""
         names, least = tuple(reduction.parties.names), max(self.least, reduction.terms.quorum)
@@ -151,6 +168,16 @@ class Enclave(SeedHolder):
 
     attestation: Attestation = field(default_factory=SimulatedAttestation)
     holder: ClassVar[str] = ENCLAVE
+
+    def exposures(self, parties: int) -> tuple[Exposure, ...]:
+        """Who sees what of the replies of a cohort; a simulated attestation protects nothing."""
+        server, enclave, others = super().exposures(parties)
+        why = (
+            "its attestation is simulated and proves nothing"
+            if self.attestation.simulated
+            else "its attestation is sound"
+        )
+        return (server, replace(enclave, assuming=f"{why}; {enclave.assuming}"), others)
 
     async def vouched(self, reduction: Reduction, agreed: Agreement) -> dict[str, Any]:
         """The enclave's statement for this sum."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from atoll.core.errors import CompositionError, ConfigError, QuorumError
+from atoll.core.exposure import Exposure
 from atoll.core.federation.reducer import Reducer
 from atoll.core.message import Words
 from atoll.core.requests.request import Reduced
@@ -118,6 +119,26 @@ class SecureIndexing(Checked, Reducer):
         bound = self.codec.range_of(uplink.bound)
         if bound is not None:
             self.codec.narrow("mean", len(parties), bound)
+
+    def exposures(self, parties: int) -> tuple[Exposure, ...]:
+        """Who sees what of the replies of a cohort."""
+        del parties
+        counts = f"how many of {self.least} clients or more chose which codeword, block by block"
+        helpers = tuple(self.others)
+        if self.by == "enclave":
+            return (
+                Exposure("server", counts, "it does not put what it has together with the enclave"),
+                Exposure(
+                    helpers[0], "the codewords of every client", "it keeps them to itself: nothing attests its code"
+                ),
+                Exposure("other clients", "nothing of a reply"),
+            )
+        apart = "the two servers do not put together what they have"
+        return (
+            Exposure("server", counts, apart),
+            *(Exposure(name, "nothing of a reply", apart) for name in helpers),
+            Exposure("other clients", "nothing of a reply"),
+        )
 
     async def reduce(self, reduction: Reduction) -> Reduced:
         """Let the parties seal their indices, the helpers add them up, and check the counts."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from atoll.core.errors import CompositionError, ConfigError, LetterError, QuorumError
+from atoll.core.exposure import Exposure
 from atoll.core.federation.reducer import Reducer
 from atoll.core.validation import Checked
 
@@ -111,6 +112,27 @@ class OneShot(Checked, Reducer):
         bound = self.codec.range_of(uplink.bound)
         if bound is not None:
             self.codec.narrow("mean", len(parties), bound)
+
+    def exposures(self, parties: int) -> tuple[Exposure, ...]:
+        """Who sees what of the replies of a cohort."""
+        threshold, private = self.sizes(parties)
+        safe = (
+            "it may tell parties different sets"
+            if 2 * threshold > parties + private
+            else "it tells all parties the same set"
+        )
+        return (
+            Exposure(
+                "server",
+                f"the sum of the replies of {max(self.least, threshold)} clients or more, and who took part",
+                f"{safe}; at most {private} clients put their shares together with it",
+            ),
+            Exposure("other clients", "nothing of a reply", f"at most {private} of them put their shares together"),
+        )
+
+    def word_length(self, uplink: Chain, parties: int) -> int:
+        """Bits of a word of an update's value."""
+        return self.codec.length(uplink.bound, parties)
 
     def agreement(self, reduction: Reduction) -> tuple[Agreement, Code]:
         """What the parties of a sum agree on, and the code of their masks.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 
 from atoll.core.errors import CompositionError, ConfigError, QuorumError
+from atoll.core.exposure import Exposure
 from atoll.core.federation.reducer import Reducer
 from atoll.core.requests.party import Parties
 from atoll.core.requests.request import Reduced
@@ -178,6 +179,41 @@ class SecureAggregation(Checked, Reducer):
         bound = self.codec.range_of(uplink.bound)
         if bound is not None:
             self.codec.narrow("mean", len(parties), bound)
+
+    def exposures(self, parties: int) -> tuple[Exposure, ...]:
+        """Who sees what of the replies of a cohort."""
+        if self.masks == "virtual":
+            return (
+                Exposure("server", "the reply of every client", "masks='virtual' is a simulation: nothing is hidden"),
+            )
+        degree, threshold = self.holders(parties, active=self.server == "active")
+        least = max(self.least, threshold) if degree == parties - 1 else self.least
+        server = (
+            "it may lie"
+            if self.server == "active"
+            else "it follows the protocol"
+            if self.server == "honest"
+            else "it follows the protocol; between organisations it may lie"
+        )
+        holders = (
+            f"fewer than {threshold} of the {degree + 1} holders of a client's seed put their shares together with it"
+        )
+        return (
+            Exposure(
+                "server",
+                f"the sum of the replies of {least} clients or more, and who took part",
+                f"{server}; {holders}",
+            ),
+            Exposure(
+                "other clients",
+                "nothing of a reply",
+                f"they are fewer than {threshold} of a client's holders, or the server does not help them",
+            ),
+        )
+
+    def word_length(self, uplink: Chain, parties: int) -> int:
+        """Bits of a word of an update's value."""
+        return self.codec.length(uplink.bound, parties)
 
     def agreement(self, reduction: Reduction) -> Agreement:
         """What the parties of a sum agree on."""

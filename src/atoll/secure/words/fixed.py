@@ -94,6 +94,16 @@ class FixedPoint(Checked):
             )
         return max(LEAST, length), unit, 2 ** (bits - 1) - 1
 
+    def length(self, bound: float | None, parties: int) -> int:
+        """Bits of a word of an update's value; see `narrow` and `wide`.
+
+        Args:
+            bound: largest magnitude of the values, as the uplink promises it.
+            parties: largest number of parties in the sum.
+        """
+        known = self.range_of(bound)
+        return self.wide(parties, whole=False)[0] if known is None else self.narrow("mean", parties, known)[0]
+
     @staticmethod
     def wide(parties: int, *, whole: bool) -> tuple[int, int, int]:
         """The same for numbers of any size."""

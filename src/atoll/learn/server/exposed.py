@@ -1,0 +1,81 @@
+"""What a training shows to whom, and what a round costs, before anyone is contacted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from atoll.core import message as M
+from atoll.core.algebra import tree as T
+from atoll.core.algebra.rng import Rng
+from atoll.core.exposure import Explanation, Exposure
+
+if TYPE_CHECKING:
+    from atoll.core.algebra.tree import Tree
+    from atoll.core.requests.chain import Chain
+
+    from ..training import Training
+
+__all__ = ["explained"]
+
+_SIMPLE = "bytes are those of one update or model, without keys, shares, letters, weights and metrics"
+
+
+def explained(training: Training, data: Any, clients: int) -> Explanation:
+    """See `Training.explain`."""
+    population = 0 if data is None else len(data)
+    count = training.selection.cohort_size(population) if population else clients
+    phases = tuple(training.algorithm.phases)
+    chains = {phase: training.up(phase) for phase in phases}
+    first = chains[phases[0]]
+    exposures = [
+        *training.reducer.exposures(count or 2),
+        Exposure("other clients", "the global model of every round that they take part in"),
+        Exposure("whoever gets the result", "the model of the last round"),
+    ]
+    notes = [_privacy(chains), *_stages(first)]
+    if len(phases) > 1:
+        notes.append(f"a round has {len(phases)} phases ({', '.join(phases)}); each is one sum")
+    costs: dict[str, Any] = {}
+    if population:
+        outline = data.outline() if hasattr(data, "outline") else data
+        costs = _costs(training, training.learner(outline).init(Rng(0)), first, count)
+    else:
+        notes.append("costs follow from the model, which needs data: give a configuration with data")
+    return Explanation(training.title, count, tuple(exposures), costs, tuple(notes))
+
+
+def _privacy(chains: dict[str, Chain]) -> str:
+    events = [event for chain in chains.values() for event in chain.events]
+    if not events:
+        return "no stage adds noise for privacy: a sum can still tell about a client if the others are known"
+    return (
+        f"a round releases {', '.join(sorted({event.kind for event in events}))} events, which the ledger accounts for"
+    )
+
+
+def _stages(chain: Chain) -> list[str]:
+    if not chain.stages:
+        return []
+    names = " -> ".join(type(stage).__name__ for stage in chain.stages)
+    return [f"on the way up: {names}" + ("" if chain.summable else "; the sum needs every single reply")]
+
+
+def _costs(training: Training, params: Tree, chain: Chain, clients: int) -> dict[str, Any]:
+    numbers = sum(int(np.size(leaf)) for leaf in T.leaves(params))
+    plain = sum(8 * int(np.size(leaf)) * np.asarray(leaf).dtype.itemsize for leaf in T.leaves(params))
+    bits = _bits(training, params, chain, clients, plain)
+    made = {"parameters": numbers, "bytes_down": M.nbytes(params), "bytes_up_plain": -(-plain // 8), "what": _SIMPLE}
+    if bits is not None:
+        made |= {"bytes_up": -(-bits // 8), "bits_per_weight": bits / max(1, numbers)}
+    return made
+
+
+def _bits(training: Training, params: Tree, chain: Chain, clients: int, plain: int) -> int | None:
+    """Bits of an update on the way up; ``None`` if they must be measured."""
+    word = training.reducer.word_length(chain, max(2, clients))
+    packing = [stage for stage in chain.stages if stage.packs or stage.words]
+    if packing:
+        return packing[-1].wire_bits(params)
+    return plain if word is None else word * sum(int(np.size(leaf)) for leaf in T.leaves(params))

@@ -1,0 +1,97 @@
+"""`atoll explain` says who will see what, and its costs are those that the run has."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import atoll
+from atoll.cli.app import run
+from atoll.core.federation.reducer import Plain, Reducer
+from atoll.runs import yaml
+from atoll.secure import Enclave, Encrypted, OneShot, SecureAggregation, SecureIndexing, TwoServers
+
+RUN = {
+    "name": "digits",
+    "data": {"source": "digits", "partition": {"name": "dirichlet", "parties": 12, "alpha": 0.5}},
+    "model": {"name": "mlp", "features": 64, "outputs": 10},
+    "algorithm": {"name": "FedAvg", "lr": 0.1},
+    "selection": {"name": "Uniform", "count": 6},
+    "rounds": 1,
+}
+
+
+def explained(capsys, tmp_path, *words, code=0, **more):
+    file = tmp_path / "job.yaml"
+    file.write_text(yaml.dump({**RUN, **more}))
+    assert run(["explain", str(file), *words, "--json"]) == code
+    return json.loads(capsys.readouterr().out)
+
+
+def test_a_plain_training_shows_every_reply_and_a_secure_one_a_sum(capsys, tmp_path):
+    plain = explained(capsys, tmp_path)
+    assert plain["clients"] == 6
+    assert plain["exposures"][0] == {"who": "server", "sees": "the reply of every client", "assuming": ""}
+    masked = explained(capsys, tmp_path, reducer={"name": "SecureAggregation", "threshold": 4})
+    server = masked["exposures"][0]
+    assert server["sees"].startswith("the sum of the replies of 4 clients or more")
+    assert "fewer than 4 of the 6 holders" in server["assuming"]
+
+
+@pytest.mark.parametrize(
+    "reducer", [{"name": "Plain"}, {"name": "SecureAggregation"}, {"name": "TwoServers"}], ids=lambda r: r["name"]
+)
+@pytest.mark.parametrize("uplink", [[], [{"name": "Clip", "bound": 1.0}]], ids=["plain", "clipped"])
+def test_the_costs_are_those_of_a_round(capsys, tmp_path, reducer, uplink):
+    """What a client really sends is the words of the update, and a little more: weights, metrics, keys and shares. A helper sends the sum of the masks once."""
+    said = explained(capsys, tmp_path, reducer=reducer, uplink=uplink)["costs"]
+    file = tmp_path / "job.yaml"
+    made, data = atoll.runs.config.to_job(atoll.runs.load_config(file))
+    row = atoll.simulate(made, data, progress=False).metrics.rows[0]
+    each = row["bytes_up"] / 6
+    assert said["parameters"] == 64 * 64 + 64 + 64 * 10 + 10
+    helper = said["bytes_up"] / 6 if reducer["name"] == "TwoServers" else 0
+    assert said["bytes_up"] <= each - helper <= said["bytes_up"] + 6200
+    assert said["bits_per_weight"] == pytest.approx(8 * said["bytes_up"] / said["parameters"], abs=0.01)
+
+
+@pytest.mark.parametrize("number", [2, 5, 50])
+@pytest.mark.parametrize(
+    "reducer",
+    [Plain(), SecureAggregation(), OneShot(), Enclave(), TwoServers(), Encrypted(), Encrypted(scheme="paillier", keys="threshold"),
+     *(SecureIndexing(by=by) for by in ("enclave", "shares", "keys"))],
+    ids=repr,
+)  # fmt: skip
+def test_every_reducer_says_what_the_server_and_its_helpers_see(reducer, number):
+    rows = {row.who: row for row in reducer.exposures(number)}
+    assert "server" in rows
+    assert set(reducer.others) <= set(rows)
+    assert ("every client" in rows["server"].sees) == (not reducer.secure)
+
+
+def test_a_reducer_of_ones_own_says_the_least_and_virtual_masks_hide_nothing():
+    class Mine(Reducer):
+        secure = True
+
+    assert Mine().exposures(5)[0].assuming == "Mine keeps its promise"
+    assert "every client" in SecureAggregation(masks="virtual").exposures(5)[0].sees
+
+
+def test_a_job_of_sites_and_a_program_are_explained_too(capsys, tmp_path):
+    job = {key: value for key, value in RUN.items() if key not in ("data", "selection")}
+    file = tmp_path / "job.yaml"
+    file.write_text(yaml.dump({**job, "sites": ["north", "south", "east"]}))
+    assert run(["explain", str(file), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["clients"], found["costs"]) == (3, {})
+    assert any("costs follow from the model" in note for note in found["notes"])
+    file.write_text(yaml.dump(job))
+    assert run(["explain", str(file), "--json"]) == 2
+    assert json.loads(capsys.readouterr().out)["error"]["remedy"] == "add --clients N"
+    assert run(["explain", str(file), "--clients", "4", "--json"]) == 0
+
+
+def test_a_reducer_that_cannot_add_up_the_cohort_is_refused(capsys, tmp_path):
+    found = explained(capsys, tmp_path, reducer={"name": "SecureAggregation", "threshold": 9}, code=7)
+    assert found["error"]["kind"] == "QuorumError"
