@@ -16,15 +16,17 @@ from atoll.core.errors import CompositionError, ConfigError, DataError, PolicyEr
 from atoll.core.federation.federation import run_program
 from atoll.core.requests.cohort import Community
 from atoll.core.requests.island import Secret
+from atoll.core.requests.party import Roster
 from atoll.core.requests.task import task
-from atoll.core.time.clock import run
+from atoll.core.time.clock import Clock, run
 from atoll.core.world import World
 from atoll.engines import Batched, Inline
+from atoll.runtime.network.rehearsal import Rehearsal
 from atoll.secure import Encrypted, FixedPoint, WordLayout
 from atoll.secure.encrypted import BFV, BatchCrypt, Paillier, ThresholdPaillier
 from atoll.secure.encrypted import reducer as module
 from atoll.secure.encrypted.agreement import EncryptedAgreement
-from atoll.secure.encrypted.halves import answer_sum, deal_keys, encrypt_totals, make_keys
+from atoll.secure.encrypted.halves import answer_sum, deal_keys, make_keys
 from atoll.stages import Clip
 from atoll.testing import Timetable, check_reducer
 
@@ -159,12 +161,6 @@ def test_the_laws_of_reducers_hold(reducer):
     )
 
 
-@pytest.mark.slow
-def test_the_laws_of_reducers_hold_with_bfv():
-    """Its ciphertexts are compressed and padded, so that their bytes are no words; that they hide numbers is the scheme's."""
-    check_reducer(Encrypted(), others=dict.fromkeys(Encrypted().others), proved=[make_keys, encrypt_totals])
-
-
 def test_a_training_is_the_plain_one_to_rounding():
     islands = atoll.data.dirichlet(atoll.data.digits(), parties=6, alpha=0.5, seed=0)
     job = atoll.Training(
@@ -178,6 +174,48 @@ def test_a_training_is_the_plain_one_to_rounding():
         hidden = atoll.simulate(job.replace(reducer=reducer), islands, engine="inline")
         assert np.abs(hidden.params["weight"] - plain.params["weight"]).max() < 1e-6
         assert hidden.metrics.column("replied") == plain.metrics.column("replied")
+
+
+@pytest.mark.parametrize("reducer", [Encrypted(), Encrypted(WEAK, keys="threshold")], ids=["holder", "threshold"])
+def test_a_fleet_gives_the_helper_time_and_no_work(reducer):
+    """Crashes, deadlines and over-selection: the rounds that succeed are those of the plain training."""
+    islands = atoll.data.iid(atoll.data.digits(), parties=6, seed=0)
+    job = atoll.Training(
+        model=atoll.models.linear(64, 10),
+        selection=atoll.Uniform(4),
+        rounds=2,
+        pacing=atoll.Synchronous(deadline=600, over_select=1.3, quorum=3, on_failure="skip"),
+    )
+    devices = atoll.devices.exponential(crash=0.1)
+    hidden = atoll.simulate(job.replace(reducer=reducer), islands, engine="inline", devices=devices)
+    assert set(hidden.metrics.column("replied")) <= {0, 3, 4}
+    assert max(hidden.metrics.column("replied")) >= 3
+    assert hidden.metrics[-1]["t_end"] > 0
+
+
+def between_sites(job, islands, **terms):
+    """The training between three processes, over sockets; the helper is at one of them."""
+    learner = job.learner(islands)
+    registry = {made.name: made for made in job.named_tasks(learner, islands)}
+    roster = Roster(islands.names, others=job.others(len(islands)))
+    world = World(islands, Rehearsal(3), roster=roster, clock=Clock(virtual=False), registry=registry, **terms)
+    return run(run_program(world, job.program(islands, learner)), virtual=False)[0]
+
+
+@pytest.mark.parametrize(
+    ("reducer", "sealing"),
+    [(Encrypted(), "real"), (Encrypted(WEAK, keys="threshold"), "virtual")],
+    ids=["holder", "threshold"],
+)
+def test_a_training_between_real_sites_is_the_simulation(reducer, sealing):
+    """Letters are sealed for real with the holder; with a threshold, keys are short, and the server is taken for active."""
+    islands = atoll.data.dirichlet(atoll.data.digits(), parties=3, alpha=0.5, seed=0)
+    job = atoll.Training(
+        model=atoll.models.linear(64, 10), rounds=1, reducer=reducer, evaluation=atoll.Evaluation(server=False)
+    )
+    there, here = between_sites(job, islands, sealing=sealing), atoll.simulate(job, islands, engine="inline")
+    np.testing.assert_array_equal(there.params["weight"], here.params["weight"])
+    assert there.history.column("replied") == [3]
 
 
 # ---------------------------------------------------------------------- who does not follow the protocol

@@ -236,6 +236,8 @@ class Task:
         sizes = getattr(population, "sizes", None)
         if sizes is not None and self.sized and (positions < len(population)).all():
             return self.of_sizes(np.asarray(sizes)[positions], message)
+        if self.load is None and self.work is _no_work:  # no data are looked at: a helper may have none, and no size
+            return self.of_sizes(positions, message)
         look = look or population.shard
         return Workload.of([self.declared(look(p), message) for p in positions.tolist()])
 
