@@ -91,10 +91,13 @@ def mortal(dial: Callable[[], Coroutine[Any, Any, Pipe]], lives: Iterable[Life])
 class Hub:
     """A server: its switchboard, the lines that came, and the channels that were opened to it."""
 
-    def __init__(self, settings: Settings, way: Transport) -> None:
+    def __init__(self, settings: Settings, way: Transport, takeover: bool = False) -> None:
+        self.seconds: list[tuple[str, str, bool]] = []
         self.lines: asyncio.Queue[Line] = asyncio.Queue()
         self.channels: asyncio.Queue[Channel] = asyncio.Queue()
-        self.board = Switchboard(self._on_line, settings)
+        self.board = Switchboard(
+            self._on_line, settings, takeover=takeover, on_second=lambda peer, *told: self.seconds.append(told)
+        )
         self.way = way
         self.listener: Listener | None = None
 
@@ -132,9 +135,9 @@ class Hub:
 
 
 @contextlib.asynccontextmanager
-async def hub(settings: Settings = QUICK, way: Transport | None = None) -> AsyncIterator[Hub]:
+async def hub(settings: Settings = QUICK, way: Transport | None = None, takeover: bool = False) -> AsyncIterator[Hub]:
     """A server that listens."""
-    made = await Hub(settings, way or MemoryTransport()).listen()
+    made = await Hub(settings, way or MemoryTransport(), takeover).listen()
     try:
         yield made
     finally:

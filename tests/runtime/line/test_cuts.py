@@ -163,13 +163,33 @@ def test_a_server_that_began_anew_does_not_know_the_line() -> None:
     run(play)
 
 
-def test_a_site_that_began_anew_ends_its_old_line() -> None:
+def test_while_a_process_answers_a_second_one_with_its_kit_is_refused() -> None:
     async def play() -> None:
         async with hub() as server:
             line = await server.line()
             line.open("job")
             old = await server.channels.get()
+            with pytest.raises(LineRefused, match="another process uses this kit"):
+                await server.line()
+            assert [other.other for other in server.board.lines] == [line.id]
+            assert [refused for _, _, refused in server.seconds] == [True]
+            await old.send(1)
+            assert not line.lost.is_set()
+            await line.detach()  # it cannot be asked, and whoever comes now has its place
             again = await server.line()
+            assert [other.other for other in server.board.lines] == [again.id]
+
+    run(play)
+
+
+def test_where_takeovers_are_allowed_a_site_that_began_anew_ends_its_old_line() -> None:
+    async def play() -> None:
+        async with hub(takeover=True) as server:
+            line = await server.line()
+            line.open("job")
+            old = await server.channels.get()
+            again = await server.line()
+            assert [refused for _, _, refused in server.seconds] == [False]
             with pytest.raises(LineLost, match="site 'north' of 'North' restarted"):
                 await old.recv()
             assert (await server.lines.get()).lost.is_set()
@@ -186,7 +206,7 @@ def test_a_dead_predecessor_is_replaced_at_once_even_where_nobody_noticed_its_de
     """After kill -9 behind a firewall the old connection stays half open: nothing closes it."""
 
     async def play() -> None:
-        async with hub(Settings(heartbeat=None, patience=None)) as server:
+        async with hub(Settings(heartbeat=None, patience=None, answer=0.1)) as server:
             dead = await server.dial()()
             await write_hello(dead, LineHello(b"d" * 16))
             await read_hello(dead)

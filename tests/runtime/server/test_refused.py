@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import shutil
 import socket
 from collections.abc import AsyncIterator
@@ -88,20 +89,31 @@ async def connected_sites(admin: Admin) -> list[str]:
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-def test_of_two_processes_with_one_kit_the_newer_one_stays(transport: str, tmp_path: Path) -> None:
+def test_of_two_processes_with_one_kit_the_first_stays_and_the_attempt_is_on_record(
+    transport: str, tmp_path: Path
+) -> None:
     async def body() -> None:
-        async with fronts(tmp_path, transport) as here:
+        async with fronts(tmp_path, transport) as here, Admin(here.kit("anna"), here.address) as admin:
             first, _ = await here.site("one", here.kit("north"))
-            second, _ = await here.site("two", here.kit("north"))
             with pytest.raises(IdentityError, match="another process uses this kit") as found:
-                await first
+                await Site(here.kit("north"), {}, tmp_path / "two", Resources(1.0, 0, 0), server=here.address).serve()
             assert found.value.exit_code == 11
             assert "a kit of its own" in str(found.value.remedy)
-            async with Admin(here.kit("anna"), here.address) as admin:
-                assert await connected_sites(admin) == ["north"]
-            assert not second.done()
-            second.cancel()
-            await asyncio.wait({second})
+            assert await connected_sites(admin) == ["north"]
+            assert not first.done()
+            first.cancel()
+            await asyncio.wait({first})
+            events = [event async for event in admin.events()]
+            (second,) = [event for event in events if event["what"] == "second process"]
+            assert second["who"] == "site 'north' of 'North'"
+            assert second["details"]["refused"] is True
+            came = [event["details"]["address"] for event in events if event["what"] == "connected"]
+            left = [event for event in events if event["what"] == "left" and event["who"] == second["who"]]
+            assert second["details"]["first"] in came
+            assert second["details"]["second"] not in came
+            for address in (*came, second["details"]["second"]):
+                assert re.fullmatch(r"127\.0\.0\.1:\d+", address)
+            assert [event["details"]["address"] for event in left] == [second["details"]["first"]]
 
     asyncio.run(body())
 

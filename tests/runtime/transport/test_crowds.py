@@ -6,14 +6,17 @@ import asyncio
 import contextlib
 import functools
 import logging
+import socket
 
 import pytest
 from certificates import authority
 
+from atoll.core.time.clock import run
 from atoll.runtime.identity import peer_of
 from atoll.runtime.transport import Pipe, handshakes, transport
 from atoll.runtime.transport import tcp as tcp_module
-from atoll.runtime.transport.doorway import Doorway, Visitor
+from atoll.runtime.transport.base import PipeClosed
+from atoll.runtime.transport.doorway import PENALTY, Doorway, Visitor
 from atoll.runtime.transport.handshakes import Handshakes
 from atoll.runtime.transport.refused import RefusalLog
 
@@ -184,3 +187,94 @@ def test_the_log_of_refusals_is_bounded_whatever_comes(caplog: pytest.LogCapture
 
     with caplog.at_level(logging.WARNING, "atoll.runtime"):
         asyncio.run(play())
+
+
+def test_a_crowd_of_thousands_that_says_nothing_delays_nobody() -> None:
+    """3,000 idle connections, more than the system queues; a site comes behind all of them."""
+    count = 3000
+
+    async def play() -> float:
+        came: asyncio.Queue[Pipe] = asyncio.Queue()
+        told: list[tuple[str, str, int]] = []
+        way = transport("tcp")
+        listener = await way.listen("127.0.0.1:0", SERVER, came.put, on_refused=lambda *words: told.append(words))
+        host, _, port = listener.address.rpartition(":")
+        loop = asyncio.get_running_loop()
+        crowd = [socket.socket() for _ in range(count)]
+        for one in crowd:
+            one.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                one.connect((host, int(port)))
+        begun = loop.time()
+        dialled = await way.dial(listener.address, SITE)
+        took = loop.time() - begun
+        assert (await came.get()).peer == peer_of(SITE.certificate)
+        await dialled.close()
+        for one in crowd:
+            one.close()
+        await listener.close()
+        assert len(told) <= 8, told  # each kind once, and the rest in one number
+        return took
+
+    resource = pytest.importorskip("resource")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < 2 * count + 1000:
+        pytest.skip("so many connections are not allowed here")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2 * count + 1000), hard))
+    try:
+        # Where each of 256 places could be held for five seconds, the site waited for more than fifteen, and gave up.
+        assert asyncio.run(asyncio.wait_for(play(), 60)) < 15
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_host_whose_handshakes_fail_is_throttled_and_another_is_not() -> None:
+    async def play() -> None:
+        doorway = Doorway(most=8, quiet=60.0)
+        loop = asyncio.get_running_loop()
+
+        def visitor(host: str, spoke: bool = True) -> Visitor:
+            made = Visitor(socket.socket(), host, 1)
+            made.spoke = spoke
+            made.sock.close()
+            return made
+
+        for _ in range(30):
+            doorway.failed(visitor("10.0.0.1", spoke=False))  # a silent one is no failure
+        assert not doorway.throttled("10.0.0.1")
+        for _ in range(20):
+            doorway.failed(visitor("10.0.0.1"))
+        assert doorway.throttled("10.0.0.1")
+        assert not doorway.throttled("10.0.0.2")
+        begun = loop.time()
+        await doorway.pause(visitor("10.0.0.2"))
+        assert loop.time() - begun < PENALTY
+        await doorway.pause(visitor("10.0.0.1"))
+        assert loop.time() - begun >= PENALTY
+        # One that waits makes room for another.
+        inside = [visitor("10.0.0.1") for _ in range(32)]
+        for one in inside:
+            doorway.enter(one)
+        waiting = [asyncio.create_task(doorway.pause(one)) for one in inside]
+        await asyncio.sleep(0)
+        await doorway.pause(visitor("10.0.0.1"))
+        ended = await asyncio.gather(*waiting, return_exceptions=True)
+        assert len([error for error in ended if isinstance(error, PipeClosed)]) == 1
+
+    run(play(), virtual=True)
+
+
+def test_refusals_are_told_once_each_and_the_rest_as_a_number() -> None:
+    async def play() -> None:
+        told: list[tuple[str, str, int]] = []
+        refused = RefusalLog(lambda *words: told.append(words))
+        for number in range(100):
+            refused.connection(f"10.0.0.{number}", 1, "expired")
+            refused.connection("192.0.2.1", number, "expired")
+        assert [count for *_, count in told] == [1] * 8
+        refused.close()
+        assert told[8:] == [("other places", "for whatever reason", 192)]
+        refused.close()
+        assert len(told) == 9
+
+    asyncio.run(play())

@@ -39,6 +39,10 @@ def command(
             "--metrics", help="Serve /healthz and /metrics here, over plain HTTP; off by default.", metavar="HOST:PORT"
         ),
     ] = None,
+    takeover: Annotated[
+        bool,
+        typer.Option("--takeover", help="Let a second process with a site's kit replace the first while that lives."),
+    ] = False,
     passphrase_file: PassphraseFile = None,
     json: Json = False,
 ) -> int:
@@ -57,6 +61,15 @@ def command(
     with logging_on(output, place):
         walls = confined_as(confine, show, network)
         raise_handles()
-        made = Server(opened, place, address=listen, max_jobs=max_jobs, quota=quota, metrics=metrics, confinement=walls)
+        made = Server(
+            opened,
+            place,
+            address=listen,
+            max_jobs=max_jobs,
+            quota=quota,
+            metrics=metrics,
+            confinement=walls,
+            takeover=takeover,
+        )
         said = {"folder": str(place), "confined": walls.confined}
         return serving(made.serve(lambda address: output.give({"listening": address, **said})))

@@ -12,7 +12,7 @@ from typing import Any
 
 from atoll.runs.versions import versions
 from atoll.runtime.identity import SITES, Peer
-from atoll.runtime.transport.base import Pipe, PipeClosed
+from atoll.runtime.transport.base import Pipe, PipeClosed, address_of
 
 from .channel import plain
 from .frames import Violation
@@ -44,8 +44,11 @@ class Switchboard:
     Args:
         on_line: called with each new line, before anything can come over it.
         settings: bounds and paces of the lines.
-        alone: whether a party has at most one process. If so, a new process ends the line of the one before, which
-            learns so if it still runs and dials again.
+        alone: whether a party has at most one process. If so, another is refused as long as the first answers. The line
+            of a process that does not answer ends; it learns so if it still runs and dials again.
+        takeover: let another process end the first one's line even while that answers.
+        on_second: called with the party, the addresses of the first process and of the other, and whether the other is
+            refused.
 
     Attributes:
         lines: the lines that are not lost.
@@ -56,10 +59,16 @@ class Switchboard:
         on_line: Callable[[Line], None],
         settings: Settings | None = None,
         alone: Callable[[Peer], bool] = _is_site,
+        *,
+        takeover: bool = False,
+        on_second: Callable[[Peer, str, str, bool], None] = lambda peer, first, other, refused: None,
     ) -> None:
         self._on_line = on_line
         self._settings = settings or Settings()
         self._alone = alone
+        self._takeover = takeover
+        self._on_second = on_second
+        self._coming: dict[tuple[str, str], asyncio.Lock] = {}
         self._lines: dict[tuple[str, str, bytes], Line] = {}
         self._joining: dict[tuple[str, str, bytes], asyncio.Lock] = {}
         self._displaced: dict[tuple[str, str], deque[bytes]] = {}
@@ -104,7 +113,8 @@ class Switchboard:
         if theirs.other and (line is None or line.id != theirs.other):
             raise Violation(_UNKNOWN)
         if line is None:
-            line = self._new(key, peer)
+            async with self._coming.setdefault(key[:2], asyncio.Lock()):
+                line = self._lines.get(key) or await self._new(key, pipe)
         async with self._joining.setdefault(key, asyncio.Lock()):
             await line.detach()
             if line.lost.is_set():  # while this connection waited for its turn
@@ -118,7 +128,10 @@ class Switchboard:
                 line.begin_waiting()
                 raise
 
-    def _new(self, key: tuple[str, str, bytes], peer: Peer) -> Line:
+    async def _new(self, key: tuple[str, str, bytes], pipe: Pipe) -> Line:
+        peer = pipe.peer
+        if self._alone(peer):
+            await self._require_alone(key, pipe)
         before = [line for k, line in self._lines.items() if k[:2] == key[:2]]
         if self._alone(peer):
             # A killed process never comes back; one that still runs must not push out the one that has its place now.
@@ -132,10 +145,30 @@ class Switchboard:
                 raise Violation(f"{peer} has {_MOST} lines, the most for one party")
             cut.lose(LineLost(f"{peer} began {_MOST} other lines"))
         line = Line(peer, dialled=False, settings=self._settings)
+        line.address = address_of(pipe)
         self._lines[key] = line
         line.on_lost.append(lambda _: self._forget(key))
         self._on_line(line)
         return line
+
+    async def _require_alone(self, key: tuple[str, str, bytes], pipe: Pipe) -> None:
+        """Refuse a second process of a party while the first lives; whoever has the kit could push the owner aside.
+
+        Raises:
+            Violation: the first one answers.
+        """
+        for line in [line for k, line in self._lines.items() if k[:2] == key[:2]]:
+            there, here = line.address, address_of(pipe)
+            if not await line.answers(self._settings.answer):
+                continue
+            refused = not self._takeover
+            _LOG.warning(
+                "%s: a second process, at %s, uses the kit of the one at %s, and %s",
+                pipe.peer, here or "?", there or "?", "is refused" if refused else "replaces it",
+            )  # fmt: skip
+            self._on_second(pipe.peer, there, here, refused)
+            if refused:
+                raise Violation(TAKEN)
 
     def _forget(self, key: tuple[str, str, bytes]) -> None:
         self._lines.pop(key, None)

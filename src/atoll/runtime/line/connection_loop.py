@@ -103,6 +103,11 @@ class ConnectionLoop:
         self.turns.ask(channel)
         self._wake.set()
 
+    def knock(self) -> None:
+        """Ask the other end for a heartbeat now."""
+        self.turns.pulse.ask()
+        self._wake.set()
+
     def leave(self, reason: str) -> None:
         """Say that the line ends, once everything is written."""
         self.turns.leaving = reason

@@ -8,7 +8,7 @@ import secrets
 from collections.abc import Callable
 
 from atoll.runtime.identity import Peer
-from atoll.runtime.transport.base import Pipe
+from atoll.runtime.transport.base import Pipe, address_of
 
 from .channel import Channel, plain
 from .connection_loop import ConnectionLoop
@@ -20,6 +20,8 @@ __all__ = ["Line"]
 
 _LOG = logging.getLogger("atoll.runtime")
 _HERE = "the line was closed at this end"
+_LOOK = 0.02
+"""Seconds between two looks at whether something has arrived."""
 
 
 class Line:
@@ -38,6 +40,7 @@ class Line:
         error: why the line is lost; None while it is not.
         lost: set once the line is lost or closed.
         on_lost: called with the error then.
+        address: of the other end of its newest connection, ``host:port``, where the transport knows it.
         table: its channels.
         loop: moves frames over the current connection; None without one.
         statistics: see ``stats``.
@@ -48,6 +51,7 @@ class Line:
         self.settings = settings or Settings()
         self.id = secrets.token_bytes(16)
         self.other = b""
+        self.address = ""
         self.error: Exception | None = None
         self.lost = asyncio.Event()
         self.on_lost: list[Callable[[Exception], None]] = []
@@ -138,6 +142,7 @@ class Line:
         if self.other:
             self.statistics.resumes += 1
         self.other = theirs.line
+        self.address = address_of(pipe)
         if self._deadline is not None:
             self._deadline.cancel()
         self.loop = ConnectionLoop(pipe, self.table, self.peer, self.settings, self.statistics, self.cut)
@@ -146,6 +151,24 @@ class Line:
         if self._leaving is not None:
             self.loop.leave(self._leaving)
         return self.loop.start()
+
+    async def answers(self, within: float) -> bool:
+        """Tell whether the process at the other end lives: something arrives after it was asked for a heartbeat.
+
+        Args:
+            within: seconds to wait for it.
+        """
+        loop = self.loop
+        if loop is None:
+            return False
+        clock = asyncio.get_running_loop().time
+        came, end = self.statistics.received_blocks, clock() + within
+        loop.knock()
+        while self.loop is loop and clock() < end:
+            if self.statistics.received_blocks > came:
+                return True
+            await asyncio.sleep(_LOOK)
+        return False
 
     async def detach(self) -> None:
         """End the current connection, if there is one."""

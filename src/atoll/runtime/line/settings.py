@@ -54,6 +54,7 @@ class Settings:
         patience: seconds without any connection after which the line is lost; None: never.
         resumes: whether another connection may follow one that is cut; if not, written blocks are not kept.
         greeting: seconds within which the other end must say who it is.
+        answer: seconds within which a process answers when another wants its place.
         channels: how many channels the other end may have open.
         limits: bounds on messages.
         spool: the folder for messages longer than ``spool_over``, once those still in use hold their share of memory;
@@ -74,6 +75,7 @@ class Settings:
     patience: float | None = 600.0
     resumes: bool = True
     greeting: float = 20.0
+    answer: float = 5.0
     channels: int = 1024
     limits: M.Limits = M.DEFAULT_LIMITS
     spool: Path | None = None

@@ -21,6 +21,7 @@ from atoll.runtime.line import Channel, Line, PackedMessage, Settings, Switchboa
 from atoll.runtime.provision import Kit, Revocations, SiteList
 from atoll.runtime.provision.files import make_folder
 from atoll.runtime.scheduling.scheduler import Scheduler
+from atoll.runtime.store.changes import visible
 from atoll.runtime.store.records import AuditEvent, JobFilter, JobRecord
 from atoll.runtime.store.sqlite import SqliteStore
 from atoll.runtime.transport import transport
@@ -64,6 +65,7 @@ class Server:
         quota: most jobs of one admin that have not ended.
         metrics: ``host:port`` at which it serves ``/healthz`` and ``/metrics``; nowhere by default.
         confinement: how the jobs' processes here are confined.
+        takeover: let a second process of a site replace the first one while that lives.
 
     Raises:
         ConfigError: the kit is not a server's, or the folder cannot be made.
@@ -81,10 +83,12 @@ class Server:
         quota: int | None = None,
         metrics: str | None = None,
         confinement: Confinement = UNCONFINED,
+        takeover: bool = False,
     ) -> None:
         kit.require("server")
         self.kit = kit
         self.folder = folder
+        self._takeover = takeover
         self._confinement = confinement.hiding(kit.folder, folder)
         self._address = address or f"{kit.server.listen}:{kit.server.port}"
         make_folder(folder, "--folder")  # models and logs are private to this user
@@ -114,10 +118,17 @@ class Server:
         Raises:
             ConfigError: it cannot listen at the address.
         """
-        board = Switchboard(self._line, Settings(patience=_AWAY, spool=self.folder / "spool"))
+        board = Switchboard(
+            self._line,
+            Settings(patience=_AWAY, spool=self.folder / "spool"),
+            takeover=self._takeover,
+            on_second=self._second,
+        )
         try:
             carrier = transport(self.kit.transport)
-            listener = await carrier.listen(self._address, self._credentials, board.accept, self._revoked)
+            listener = await carrier.listen(
+                self._address, self._credentials, board.accept, self._revoked, on_refused=self._refused
+            )
         except OSError as error:
             self._store.close()
             raise ConfigError(
@@ -164,13 +175,40 @@ class Server:
     def _line(self, line: Line) -> None:
         peer = line.peer
         _LOG.info("%s is connected", peer)
-        line.on_lost.append(lambda error: _LOG.info("%s has gone: %s", peer, error))
+        self._note(peer, "connected", line)
+        line.on_lost.append(lambda error: self._gone(line, error))
         if peer.role in SITES:
             line.on_open = lambda channel: self._spawn(self._site(line, channel))
         elif peer.role in MAY:
             line.on_open = lambda channel: self._spawn(self._person(line, channel))
         else:
             self._spawn(line.close(f"a {peer.role} may not connect here"))
+
+    def _gone(self, line: Line, error: Exception) -> None:
+        _LOG.info("%s has gone: %s", line.peer, error)
+        self._note(line.peer, "left", line, why=visible(str(error), 1000))
+
+    def _second(self, peer: Peer, first: str, other: str, refused: bool) -> None:
+        """Record that a second process uses a kit."""
+        details = {"first": first, "second": other, "refused": refused}
+        self._happened(AuditEvent(when=time.time(), who=str(peer), what="second process", details=details))
+
+    def _refused(self, origin: str, why: str, count: int) -> None:
+        """Record that connections were refused."""
+        details = {"address": origin, "why": visible(why, 1000), "count": count}
+        self._happened(AuditEvent(when=time.time(), who="somebody", what="refused", details=details))
+
+    def _note(self, peer: Peer, what: str, line: Line, **more: Any) -> None:
+        """Record that a party came or went, and from where."""
+        details = {"address": line.address, **more}
+        self._happened(AuditEvent(when=time.time(), who=str(peer), what=what, details=details))
+
+    def _happened(self, event: AuditEvent) -> None:
+        """Record an event that nobody asked for; a full disk must not keep anybody out."""
+        try:
+            self._store.record(event, durable=False)
+        except AtollError as error:
+            _LOG.warning("%s, %s: it cannot be recorded: %s", event.who, event.what, error)
 
     def _cut(self, peer: Peer) -> None:
         why = {"why": "its certificate was revoked", "serial": f"{peer.serial:x}"}

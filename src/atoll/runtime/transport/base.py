@@ -9,9 +9,11 @@ from typing import Protocol, TypeAlias, runtime_checkable
 
 from atoll.runtime.identity import ROLES, Credentials, Peer, admit
 
+from .refused import OnRefused, nowhere
+
 __all__ = [
     "BLOCK", "CLIENTS", "LARGEST", "SERVERS", "Accept", "Admission", "Buffer", "Listener", "Pipe", "PipeClosed", "Revoked", "Transport",
-    "nobody",
+    "address_of", "nobody",
 ]  # fmt: skip
 
 BLOCK = 1 << 20
@@ -64,6 +66,11 @@ class Pipe(Protocol):
         """End the connection; a second call does nothing. Blocks still waiting here may be lost."""
 
 
+def address_of(pipe: Pipe) -> str:
+    """Return the address of a pipe's other end, ``host:port``; nothing if its transport does not know it."""
+    return str(getattr(pipe, "address", ""))
+
+
 class Listener(Protocol):
     """A place where connections are accepted.
 
@@ -98,11 +105,13 @@ class Admission:
         credentials: of this end; the other must be of the same project.
         revoked: called with the other's certificate, at each connection.
         roles: the roles whose certificates are accepted.
+        on_refused: called about connections that are refused, see `atoll.runtime.transport.refused.RefusalLog`.
     """
 
     credentials: Credentials
     revoked: Revoked
     roles: tuple[str, ...]
+    on_refused: OnRefused = nowhere
 
     def judged(self, certificate: bytes, me: Peer) -> Peer:
         """Return the owner of a certificate if this end accepts it.
@@ -133,6 +142,7 @@ class Transport(ABC):
         accept: Accept,
         revoked: Revoked = nobody,
         roles: Sequence[str] = CLIENTS,
+        on_refused: OnRefused = nowhere,
     ) -> Listener:
         """Accept connections of the project's parties at an address.
 
@@ -142,11 +152,12 @@ class Transport(ABC):
             accept: called with each new pipe.
             revoked: called at each connection.
             roles: the roles that are admitted.
+            on_refused: called with (origin, reason, number) about connections that are refused.
 
         Raises:
             OSError: it cannot listen at the address.
         """
-        return await self._listen(address, Admission(credentials, revoked, tuple(roles)), accept)
+        return await self._listen(address, Admission(credentials, revoked, tuple(roles), on_refused), accept)
 
     async def dial(
         self,

@@ -51,7 +51,7 @@ class GrpcPipe:
         joins: it joins the parts of a block.
 
     Args:
-        peer: who is at the other end.
+        peer: who is at the other end; ``address`` is where it connects from, at the end that listens.
         call: what reads and writes: a call at the end that dialled, the call's context at the other.
     """
 
@@ -59,6 +59,7 @@ class GrpcPipe:
 
     def __init__(self, peer: Peer, call: Any) -> None:
         self.peer = peer
+        self.address = ""
         self.heard = asyncio.get_running_loop().time()
         self.gone = asyncio.Event()
         self._call = call

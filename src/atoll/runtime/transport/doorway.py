@@ -5,15 +5,24 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+from collections import Counter
 
 from .base import PipeClosed
 from .connecting import shake_hands
 from .ends import SecuredEnd
 
-__all__ = ["HANDSHAKE", "Doorway", "Visitor", "secured"]
+__all__ = ["HANDSHAKE", "PENALTY", "Doorway", "Visitor", "secured"]
 
 HANDSHAKE = 15.0
 """Seconds that a handshake may take."""
+PENALTY = 1.0
+"""Seconds that a visitor from a host with many failed handshakes waits for its own."""
+_FAILURES, _WINDOW, _HOSTS = 20, 10.0, 1024
+_AT_ONCE = 32
+"""Visitors of a throttled host that may wait at once."""
+_FAIR = 4
+"""A host's fair share is the whole, divided by this."""
+_SOON = 0.05
 
 
 async def secured(sock: ssl.SSLSocket, visitor: Visitor | None = None) -> tuple[SecuredEnd, bytes]:
@@ -58,6 +67,7 @@ class Visitor:
         port: the visitor's port.
         moved: when the visitor last did something, in seconds of the event loop's clock.
         limit: how long the handshake may take; None before and after it.
+        spoke: whether anything came from the visitor.
         turned_out: whether the visitor had to make room for others.
     """
 
@@ -67,10 +77,12 @@ class Visitor:
         self.port = port
         self.moved = asyncio.get_running_loop().time()
         self.limit: asyncio.Timeout | None = None
+        self.spoke = False
         self.turned_out = False
 
     def moves(self) -> None:
         """Note that the visitor did something."""
+        self.spoke = True
         self.moved = asyncio.get_running_loop().time()
 
     def turn_out(self) -> None:
@@ -83,9 +95,12 @@ class Visitor:
 class Doorway:
     """Room for a number of visitors who have not proved who they are; others wait outside, where the system queues them.
 
-    When it is full, the visitor that has been idle for longest must leave once that is longer than ``quiet``. A silent
-    crowd thus passes ``most`` at a time, every ``quiet`` seconds, and a visitor among them who presents a certificate
-    is in at once.
+    When it is full, one must leave: of the host with the most visitors, if these are more than its fair share, the one
+    that has said nothing for longest, at once. So a silent crowd of one host passes as fast as it connects, and delays
+    nobody. Of other visitors, the one that has been idle for longest must leave once that is longer than ``quiet``.
+
+    A host from which handshakes fail is throttled: its visitors wait ``PENALTY`` seconds before theirs begin, and few of
+    them at once.
 
     Args:
         most: how many visitors.
@@ -97,6 +112,7 @@ class Doorway:
         self._quiet = quiet
         self._inside: set[Visitor] = set()
         self._left = asyncio.Event()
+        self._failures: dict[str, tuple[int, float]] = {}
 
     def enter(self, visitor: Visitor) -> None:
         """Register a visitor; call it only if there is room."""
@@ -107,20 +123,66 @@ class Doorway:
         self._inside.discard(visitor)
         self._left.set()
 
+    def failed(self, visitor: Visitor) -> None:
+        """Note that a visitor who spoke has shown no certificate that counts."""
+        if not visitor.spoke:
+            return
+        now = asyncio.get_running_loop().time()
+        if len(self._failures) >= _HOSTS:
+            self._failures = {host: found for host, found in self._failures.items() if now - found[1] < _WINDOW}
+        count, since = self._failures.get(visitor.host, (0, now))
+        self._failures[visitor.host] = (count + 1, since) if now - since < _WINDOW else (1, now)
+
+    def throttled(self, host: str) -> bool:
+        """Tell whether many handshakes from a host have failed lately."""
+        count, since = self._failures.get(host, (0, 0.0))
+        return count >= _FAILURES and asyncio.get_running_loop().time() - since < _WINDOW
+
+    async def pause(self, visitor: Visitor) -> None:
+        """Let a visitor from a throttled host wait; when more of them wait than may, the oldest must leave.
+
+        Raises:
+            PipeClosed: this one had to leave.
+        """
+        if not self.throttled(visitor.host):
+            return
+        waiting = [one for one in self._inside if one.host == visitor.host and one.limit is not None]
+        if len(waiting) >= _AT_ONCE:
+            min(waiting, key=lambda one: one.moved).turn_out()
+        try:
+            async with asyncio.timeout(2 * PENALTY) as visitor.limit:
+                await asyncio.sleep(PENALTY)
+        except TimeoutError:
+            raise PipeClosed("too many handshakes from its host have failed") from None
+        finally:
+            visitor.limit = None
+
     async def room(self) -> None:
         """Wait until there is room for one more."""
         while len(self._inside) >= self._most:
             self._left.clear()
-            waiting = [visitor for visitor in self._inside if not visitor.turned_out]
-            oldest = min(waiting, key=lambda visitor: visitor.moved, default=None)
-            left = self._quiet
-            if oldest is not None:
-                left -= asyncio.get_running_loop().time() - oldest.moved
-                if left <= 0:
-                    oldest.turn_out()
-                    left = self._quiet
+            left = self._made_room()
             try:
                 async with asyncio.timeout(left):
                     await self._left.wait()
             except TimeoutError:
                 continue
+
+    def _made_room(self) -> float:
+        """Turn out one visitor, if one must leave now; return the seconds until the next look."""
+        waiting = [visitor for visitor in self._inside if not visitor.turned_out and visitor.limit is not None]
+        hosts = Counter(visitor.host for visitor in waiting)
+        crowd, count = hosts.most_common(1)[0] if hosts else ("", 0)
+        if count > self._most // _FAIR:
+            silent = [visitor for visitor in waiting if visitor.host == crowd and not visitor.spoke]
+            if silent:
+                min(silent, key=lambda visitor: visitor.moved).turn_out()
+                return self._quiet
+        oldest = min(waiting, key=lambda visitor: visitor.moved, default=None)
+        if oldest is None:
+            return _SOON
+        left = self._quiet - (asyncio.get_running_loop().time() - oldest.moved)
+        if left > 0:
+            return min(left, _SOON)
+        oldest.turn_out()
+        return self._quiet

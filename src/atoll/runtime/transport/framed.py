@@ -28,10 +28,12 @@ class FramedPipe(Reader):
 
     Attributes:
         peer: who is at the other end.
+        address: where it connects from, at the end that listens.
     """
 
     def __init__(self, end: End, peer: Peer, largest: int = LARGEST) -> None:
         self.peer = peer
+        self.address = ""
         self._largest = largest
         self._room: asyncio.Future[None] | None = None  # a task that waits to write
         self._written = 0  # since others had their turn

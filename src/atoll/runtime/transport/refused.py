@@ -4,20 +4,38 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
+from typing import TypeAlias
 
-__all__ = ["RefusalLog"]
+__all__ = ["OnRefused", "RefusalLog", "nowhere"]
 
 _LOG = logging.getLogger("atoll.runtime")
 _WINDOW = 10.0  # seconds
 _LINES = 10  # of one origin and one reason in a window
 _ORIGINS = 64  # pairs of origin and reason in a window
 _OTHERS = ("other places", "for whatever reason")
+_KINDS = 8  # pairs of origin and reason in a window that are told one by one
+
+OnRefused: TypeAlias = Callable[[str, str, int], None]
+"""Called with an origin, a reason, and how many connections from there were refused for it."""
+
+
+def nowhere(origin: str, why: str, count: int) -> None:
+    """Tell nobody about refused connections."""
+    del origin, why, count
 
 
 class RefusalLog:
-    """Writes a line for each refusal. Of equal ones it writes the first ten in ten seconds, and then how many more there were."""
+    """Writes a line for each refusal. Of equal ones it writes the first ten in ten seconds, and then how many more there were.
 
-    def __init__(self) -> None:
+    Args:
+        on_refused: called with (origin, reason, number) for the first of equal ones, for eight kinds in ten seconds, and
+            then once with the number of all others.
+    """
+
+    def __init__(self, on_refused: OnRefused = nowhere) -> None:
+        self._on_refused = on_refused
+        self._told = 0
         self._counts: dict[tuple[str, str], int] = {}
         self._timer: asyncio.TimerHandle | None = None
 
@@ -35,6 +53,9 @@ class RefusalLog:
         count = self._counts[key] = self._counts.get(key, 0) + 1
         if count <= _LINES:
             _LOG.warning("%s", line)
+        if count == 1 and self._told < _KINDS:
+            self._told += 1
+            self._on_refused(origin, why, 1)
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(_WINDOW, self.close)
 
@@ -50,4 +71,8 @@ class RefusalLog:
         for (origin, why), count in self._counts.items():
             if count > _LINES:
                 _LOG.warning("%d more connections from %s were refused: %s", count - _LINES, origin, why)
+        more = sum(self._counts.values()) - self._told
+        if more > 0:
+            self._on_refused(*_OTHERS, more)
         self._counts.clear()
+        self._told = 0

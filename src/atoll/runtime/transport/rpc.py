@@ -50,7 +50,7 @@ class _Listening(grpc.GenericRpcHandler):  # type: ignore[misc]  # gRPC has no t
         self._admission = admission
         self._accept = accept
         self._pipes: set[GrpcPipe] = set()
-        self._refused = RefusalLog()
+        self._refused = RefusalLog(admission.on_refused)
         self.handshakes = Handshakes(self._refused)
 
     def service(self, details: Any) -> Any:
@@ -70,6 +70,7 @@ class _Listening(grpc.GenericRpcHandler):  # type: ignore[misc]  # gRPC has no t
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, reason(error))
         await context.send_initial_metadata(proof)
         pipe = GrpcPipe(peer, context)
+        pipe.address = joined(*(remote_of(context.peer()) or (context.peer(), 0)))
         self._pipes.add(pipe)
         try:
             await self._accept(pipe)

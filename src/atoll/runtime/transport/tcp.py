@@ -38,7 +38,7 @@ class _Listening:
         self._admission = admission
         self._accept = accept
         self._doorway = Doorway()
-        self._refused = RefusalLog()
+        self._refused = RefusalLog(admission.on_refused)
         self._sockets = sockets
         self._pipes: set[FramedPipe] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -74,11 +74,13 @@ class _Listening:
         sock: socket.socket = visitor.sock
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            await self._doorway.pause(visitor)
             sock = tls = self._context.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
             end, certificate = await secured(tls, visitor)
             pipe = await self._welcomed(end, certificate, visitor)
         except OSError as error:
             sock.close()
+            self._doorway.failed(visitor)
             self._refuse(visitor, str(error) or "it ended during the handshake")
         except BaseException:
             sock.close()
@@ -96,6 +98,7 @@ class _Listening:
         try:
             peer = self._admission.judged(certificate, self._me)
         except IdentityError as error:
+            self._doorway.failed(visitor)
             self._refuse(visitor, str(error))
             pipe = FramedPipe(end, self._me)  # only to say why
             try:
@@ -104,6 +107,7 @@ class _Listening:
                 await pipe.close()
             return None
         pipe = FramedPipe(end, peer)
+        pipe.address = joined(visitor.host, visitor.port)
         await pipe.send(_WELCOME)
         return pipe
 
