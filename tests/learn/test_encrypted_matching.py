@@ -22,7 +22,7 @@ from atoll.learn.selection import FedProf
 from atoll.learn.selection.profile_store import divergences_of
 from atoll.learn.surveys import EncryptedMatching
 from atoll.learn.topology import Gossip, Hierarchical
-from atoll.secure import ckks
+from atoll.secure.encrypted import squares
 
 try:
     import tenseal  # noqa: F401
@@ -30,12 +30,14 @@ try:
     missing = False
 except ImportError:
     missing = True
-needs_he = pytest.mark.skipif(missing, reason='TenSEAL is not installed: pip install "atoll[he]"')
+needs_he = pytest.mark.skipif(missing, reason='TenSEAL is not installed: pip install "atoll[secure]"')
 
 
 def terms_of(public, client, own):
     """What the key holder gets of a client's profile, and its scale."""
-    return ckks.masked_squares(public, ckks.encrypt(public, client["mean"]), own["mean"], mean_weights(own["var"]))
+    return squares.masked_squares(
+        public, squares.encrypt(public, client["mean"]), own["mean"], mean_weights(own["var"])
+    )
 
 
 def reports_of(model, data):
@@ -51,11 +53,11 @@ def reports_of(model, data):
 @pytest.mark.parametrize("q", [1, 16, 300])
 def test_decrypted_sums_are_the_divergences_in_the_clear(q):
     rng = np.random.default_rng(q)
-    secret, public = ckks.make_keys()
+    secret, public = squares.make_keys()
     for _ in range(3):
         client, own = profile(rng, q), profile(rng, q)
         terms, scale = terms_of(public, client, own)
-        found = plain_part(client["var"], own["var"]) + scale * ckks.open_sum(secret, terms)
+        found = plain_part(client["var"], own["var"]) + scale * squares.open_sum(secret, terms)
         assert found == pytest.approx(divergence(client, own), abs=2e-4)
 
 
@@ -63,9 +65,9 @@ def test_decrypted_sums_are_the_divergences_in_the_clear(q):
 def test_dead_elements_are_scaled_and_not_lost():
     own = {"mean": np.array([0.0, 1.0]), "var": np.array([0.0, 1.0])}
     client = {"mean": np.array([0.5, 1.5]), "var": np.array([0.0, 2.0])}
-    secret, public = ckks.make_keys()
+    secret, public = squares.make_keys()
     terms, scale = terms_of(public, client, own)
-    found = plain_part(client["var"], own["var"]) + scale * ckks.open_sum(secret, terms)
+    found = plain_part(client["var"], own["var"]) + scale * squares.open_sum(secret, terms)
     assert found == pytest.approx(divergence(client, own), rel=1e-5)
 
 
@@ -99,7 +101,7 @@ def test_a_federation_finds_the_divergences_and_the_server_sees_no_mean(monkeypa
         assert told["var"].tobytes() in view  # the search would have found them
     keys = [reply for reply in replies if isinstance(reply, np.ndarray) and reply.dtype == np.uint8]
     assert len(keys) == 1
-    ckks.require_public(keys[0], "the server")
+    squares.require_public(keys[0], "the server")
     # Nor did the key holder get a client's ciphertext.
     sealed = [reply["mean"].tobytes() for reply in replies if isinstance(reply, dict)]
     assert len(sealed) == 4
@@ -190,7 +192,7 @@ def test_fedprof_selects_the_same_clients_whether_profiles_are_encrypted_or_not(
     assert np.ptp(expected) > 0.05  # there is something to tell apart
     assert np.array_equal(memory["encrypted"]["version"], memory["clear"]["version"])
     assert sorted(memory["encrypted"]) == ["divergence", "key", "version", "who"]  # the server keeps no profile
-    ckks.require_public(memory["encrypted"]["key"], "the server")
+    squares.require_public(memory["encrypted"]["key"], "the server")
     # Ciphertexts of 0.33 MB: from all three before the first round and from one after each; the key once. Who has the model is sent the key alone.
     up = [row["bytes_up"] for row in sealed.metrics]
     assert 3 * 331_000 + 1.8e6 < up[0] - up[1] < 3 * 450_000 + 1.9e6
@@ -230,5 +232,5 @@ def test_fedprof_refuses_settings_and_a_missing_library_before_anyone_is_contact
     with pytest.raises(ConfigError, match="lag=2 with matching='encrypted'"):
         FedProf(matching="encrypted", lag=2)
     without_the_library(monkeypatch)
-    with pytest.raises(MissingExtraError, match=r'needs tenseal.*pip install "atoll\[he\]"'):
+    with pytest.raises(MissingExtraError, match=r'needs tenseal.*pip install "atoll\[secure\]"'):
         prof_job().learner(spoiled(parties=2))

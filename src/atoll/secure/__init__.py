@@ -3,8 +3,16 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .ckks import encrypt, encryption_key, make_keys, masked_squares, open_sum, require_library, require_public
     from .encrypted import Encrypted
+    from .encrypted.squares import (
+        encrypt,
+        encryption_key,
+        make_keys,
+        masked_squares,
+        open_sum,
+        require_library,
+        require_public,
+    )
     from .holders import Attestation, Enclave, SimulatedAttestation, TwoServers
     from .indexing import SecureIndexing
     from .masking import OneShot, SecureAggregation
@@ -15,7 +23,7 @@ else:
     __getattr__, __dir__ = lazy(
         __name__,
         {
-            "ckks": (
+            "encrypted.squares": (
                 "encrypt",
                 "encryption_key",
                 "make_keys",

@@ -55,7 +55,7 @@ class FedProf(Uniform):
         lag: how many rounds late a profile may be with a custom pacing that does not report pending rounds; an older profile is an error.
             ``SAFA`` reports them and needs no lag.
         matching: ``"clear"``: clients send their profiles. ``"encrypted"``: their means stay encrypted, and a party that is neither server nor client,
-            ``"key-holder"``, holds the key (`atoll.learn.selection.sealed`; ``pip install "atoll[he]"``). Divergences are the same up to about 1e-4, from a
+            ``"key-holder"``, holds the key (`atoll.learn.selection.sealed`; ``pip install "atoll[secure]"``). Divergences are the same up to about 1e-4, from a
             conversation after the round with the clients that replied, at about 0.5 MB down and 0.3 MB up per client.
     """
 

@@ -1,4 +1,4 @@
-"""Encrypted matching: divergences of profiles with encrypted means, which only their owners see; `atoll.secure.ckks` says what each party has and sees.
+"""Encrypted matching: divergences of profiles with encrypted means, which only their owners see; `atoll.secure.encrypted.squares` says what each party has and sees.
 
 W. Wu, "Towards Efficient Horizontal Federated Learning", 2021, appendix B, variant 2: variances travel in the clear, means encrypted. With the client's
 ``mu, v`` and the server's ``mu*, v*``,

@@ -38,7 +38,7 @@ class Matched:
 
 @dataclass(frozen=True, kw_only=True)
 class EncryptedMatching:
-    """Divergences of all clients' profiles under one model, with encrypted means; `atoll.secure.ckks` says what each party sees.
+    """Divergences of all clients' profiles under one model, with encrypted means; `atoll.secure.encrypted.squares` says what each party sees.
 
     This is one survey without a training (``FedProf(matching="encrypted")`` runs it in its rounds), for three kinds of parties: the clients, the server (with
     the federated data set's ``test`` as its own data) and a key holder, which is neither. A reply is a ciphertext of about 330 kB instead of ``4 q`` bytes

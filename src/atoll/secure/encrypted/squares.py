@@ -175,7 +175,7 @@ def open_sum(key: Any, sealed: Any, digits: int = 4) -> float:
 
 
 def _tenseal() -> Any:
-    return need("tenseal", "he", "computing on encrypted numbers")
+    return need("tenseal", "secure", "computing on encrypted numbers")
 
 
 def _array(raw: bytes) -> Any:
