@@ -16,16 +16,20 @@ from atoll.cli.arguments import Json, output_of
 from atoll.cli.asking import error_of, in_order
 from atoll.cli.commands.run import sentence
 from atoll.cli.output import Output
-from atoll.core.errors import CheckpointError
+from atoll.core.errors import CheckpointError, ConfigError
 from atoll.report.progress import Rounds
 from atoll.runs import RunFolder, result_of, yaml
 
 _ROUNDS = 20
+_BEFORE_KILL = 2
 
 
-def poc_job(names: list[str], seed: int) -> dict[str, Any]:
-    """The job of a trial if you give none: the demo's model and algorithm."""
-    return {
+def poc_job(names: list[str], seed: int, *, secure: bool = False) -> dict[str, Any]:
+    """The job of a trial if you give none: the demo's model and algorithm, and with ``secure`` masked sums that survive a lost site."""
+    from atoll.runtime.client.secure_trial import SECURE_TERMS
+
+    more: dict[str, Any] = {"reducer": {"name": "SecureAggregation", "least": 2}, **SECURE_TERMS} if secure else {}
+    return more | {
         "name": "poc",
         "sites": names,
         "data": {"test": "digits"},
@@ -47,12 +51,21 @@ def command(
         Path | None, typer.Option("--folder", help="Keep kits, data and results here.", metavar="FOLDER")
     ] = None,
     transport: Annotated[str, typer.Option("--transport", help="tcp or grpc.")] = "tcp",
+    secure: Annotated[
+        bool, typer.Option("--secure", help="Mask the sums, kill a site in a round, and compare with the plain run.")
+    ] = False,
     json: Json = False,
 ) -> int:
     """Provision a project, start its server and sites as real processes, run a job between them, and stop everything."""
     output = output_of(context)
+    if secure and (job is not None or sites < 4):
+        raise ConfigError(
+            f"--secure with {'a job of your own' if job is not None else f'--sites {sites}'}",
+            where="atoll poc",
+            remedy="use --secure without a job and with --sites 4 or more: one of them is killed",
+        )
     with _place(folder) as place:
-        found, _ = in_order(_trial(place, job, sites, alpha, seed, transport, output))
+        found, _ = in_order(_trial(place, job, sites, alpha, seed, transport, output, secure))
         if found is None:  # all processes have been stopped, and the keys are deleted with the folder
             return INTERRUPT_CODE
         kept = folder is not None
@@ -74,7 +87,14 @@ def _place(folder: Path | None) -> Iterator[Path]:
 
 
 async def _trial(
-    place: Path, job: Path | None, sites: int, alpha: float, seed: int, transport: str, output: Output
+    place: Path,
+    job: Path | None,
+    sites: int,
+    alpha: float,
+    seed: int,
+    transport: str,
+    output: Output,
+    secure: bool = False,
 ) -> dict[str, Any]:
     from atoll.runtime.bundles.modules import importing
     from atoll.runtime.client.admin import Admin
@@ -82,10 +102,11 @@ async def _trial(
     from atoll.runtime.jobs.spec import load_job
 
     names = site_names(sites)
-    files = write_parts(digits_at(names, alpha, seed), place / "data")
+    islands = digits_at(names, alpha, seed)
+    files = write_parts(islands, place / "data")
     if job is None:
         job = place / "job.yaml"
-        job.write_text(yaml.dump(poc_job(names, seed)), encoding="utf-8")
+        job.write_text(yaml.dump(poc_job(names, seed, secure=secure)), encoding="utf-8")
     config = load_job(job).complete()
     with importing(config.source_folder):
         made = config.made(checking=True)
@@ -110,12 +131,43 @@ async def _trial(
                 found = await admin.submit(job)
                 folder = RunFolder(place / "run" / "server" / "jobs" / found["job"] / "state")
                 with Rounds(output.console, made, config.name) as rounds:
-                    ended = await _until(admin, found["job"], _looking(folder, rounds))
+                    killing = _killing(poc, names[-1], folder, output) if secure else None
+                    ended = await _until(admin, found["job"], _looking(folder, rounds, killing))
                 error = error_of(ended)
                 if error is not None:
                     raise error
                 await admin.result(found["job"], place / "result", replace=True)
-    return {**result_of(RunFolder(place / "result")), "run": found["job"], "sites": ended["sites"]}
+    result = {**result_of(RunFolder(place / "result")), "run": found["job"], "sites": ended["sites"]}
+    return {**result, **_against_plain(config, islands, names, RunFolder(place / "result"))} if secure else result
+
+
+def _killing(poc: Any, victim: str, folder: RunFolder, output: Output) -> Callable[[int], None]:
+    """Kill a site, with all of its processes, once two rounds are recorded: it is in the middle of the next."""
+    done: list[int] = []
+
+    def kill(rounds: int) -> None:
+        if rounds >= _BEFORE_KILL and not done:
+            done.append(rounds)
+            output.note(f"Killing {victim} in round {rounds + 1}.")
+            poc.process(victim).kill()
+
+    return kill
+
+
+def _against_plain(config: Any, islands: Any, names: list[str], folder: RunFolder) -> dict[str, Any]:
+    """What the masked run gave beside the plain run of the same rounds, in a simulation."""
+    from atoll.runs.model import read_model
+    from atoll.runtime.client.secure_trial import compared, survivors_of
+
+    rows = folder.metrics()
+    rounds = survivors_of(rows, names, names[-1])
+    found = compared(config.made(), islands, rounds, read_model(folder.model_file), config.seed)
+    return {
+        "accuracy": rows[-1].get("test/accuracy"),
+        "survivors": len(rounds[-1]),
+        "survivors_by_round": [len(row) for row in rounds],
+        **found,
+    }
 
 
 def _keep(log: IO[str], node: str, line: str) -> None:
@@ -134,7 +186,7 @@ async def _until(admin: Any, job: str, look: Callable[[], None]) -> dict[str, An
         ending.cancel()
 
 
-def _looking(folder: RunFolder, rounds: Rounds) -> Callable[[], None]:
+def _looking(folder: RunFolder, rounds: Rounds, after: Callable[[int], None] | None = None) -> Callable[[], None]:
     """Show the rounds that the server has recorded so far; in a trial its folder is on this machine."""
     shown: set[int] = set()
 
@@ -144,5 +196,7 @@ def _looking(folder: RunFolder, rounds: Rounds) -> Callable[[], None]:
                 if row["round"] not in shown:
                     shown.add(row["round"])
                     rounds.record(row)
+        if after is not None:
+            after(len(shown))
 
     return look
