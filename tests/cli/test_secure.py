@@ -131,3 +131,63 @@ def test_a_folder_without_parties_is_refused(capsys, tmp_path):
     assert "shape (4,), but one has (3,)" in answer(capsys, "sum", tmp_path, code=3)["error"]["what"]
     (tmp_path / "two.npy").write_bytes(b"not an array")
     assert "cannot be read" in answer(capsys, "sum", tmp_path, code=3)["error"]["what"]
+
+
+# ---------------------------------------------------------------------- compressed
+
+
+@pytest.fixture(scope="module")
+def golden(tmp_path_factory):
+    made = tmp_path_factory.mktemp("golden")
+    for i, row in enumerate(np.random.default_rng(0).normal(size=(37, 4096))):
+        np.save(made / f"party-{i:02}.npy", row)
+    return made
+
+
+@pytest.mark.parametrize(("modulus_bits", "overflowed"), [(9, 12.96), (10, 0.24), (11, 0.0)])
+def test_the_golden_shares_of_overflowed_sums(capsys, golden, modulus_bits, overflowed):
+    found = answer(
+        capsys, "sum", golden, "--protocol", "enclave", "--encode", "sq", "--bits", 8, "--modulus-bits", modulus_bits
+    )
+    assert round(100 * found["overflowed"], 2) == overflowed
+    assert found["clamped"] == 0.0
+    assert (found["max_error"] <= found["bound"]) == (overflowed == 0)
+    assert found["bits_per_weight"] == modulus_bits
+
+
+@pytest.mark.parametrize(
+    ("protocol", "codewords", "bits"), [("enclave", 32, 0.625), ("two-servers", 32, 24.0), ("two-servers", 128, 96.0)]
+)
+def test_indices_are_added_up_as_counts(capsys, golden, protocol, codewords, bits):
+    more = ("--encode", "pq", "--block", 8, "--codewords", codewords, "--drop", "masked:2")
+    found = answer(capsys, "sum", golden, "--protocol", protocol, *more)
+    assert found["survivors"] == 35
+    assert found["max_error"] <= found["bound"]
+    assert found["bits_per_weight"] == pytest.approx(bits)
+    assert found["bits_per_weight"] * 4096 * 35 / 8 <= found["bytes_up"]
+
+
+def test_pruned_entries_count_as_zero(capsys, folder):
+    found = answer(
+        capsys, "sum", folder, "--encode", "prune", "--keep", 0.5, "--bits", 16, "--out", folder / "s.out.npy"
+    )
+    total = np.load(folder / "s.out.npy")
+    whole = np.sum([np.load(folder / f"{name}.npy") for name in found["senders"]], axis=0)
+    kept = total != 0
+    assert kept.sum() == 25
+    assert np.abs(total - whole)[kept].max() < 0.01
+    assert found["max_error"] <= found["bound"]
+    assert found["bits_per_weight"] == 0.5 * found["modulus_bits"]
+
+
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        (("--encode", "pq"), "--encode pq with --protocol secagg"),
+        (("--encode", "sq", "--bits", 8, "--modulus-bits", 8), "modulus_bits=8 for codes of 8 bits"),
+        (("--encode", "sq", "--bits", 17), "bits=17"),
+        (("--encode", "prune", "--keep", 1.5), "fraction=1.5"),
+    ],
+)
+def test_encodings_that_cannot_be_are_refused(capsys, folder, words, what):
+    assert what in answer(capsys, "sum", folder, *words, code=2)["error"]["what"]

@@ -81,3 +81,12 @@ def test_pruning_and_words_together(engine):
 def test_layers_without_a_shared_seed_are_refused():
     with pytest.raises(ConfigError, match="'tensor' with shared=True"):
         RandomK(0.5, per="tensor")
+
+
+def test_a_seed_of_ones_own_keeps_the_same_entries_in_every_round():
+    stage = RandomK(1 / 8, True, True, per="tensor", seed=7)
+    assert stage.public(Rng(0)) == stage.public(Rng(1)) == 7
+    assert not stage.unbiased
+    assert stage.omega(value()) is None
+    with pytest.raises(ConfigError, match="seed=7"):
+        RandomK(0.5, seed=7)

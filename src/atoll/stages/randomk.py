@@ -46,6 +46,7 @@ class RandomK(Packed):
         shared: whether all clients use one seed.
         per: ``"model"`` draws among all entries, ``"tensor"`` in each layer.
         least: entries that a pruned layer must have.
+        seed: draws the same entries in every round instead of new ones. Needs ``shared``.
     """
 
     fraction: float = 0.01
@@ -53,17 +54,26 @@ class RandomK(Packed):
     shared: bool = False
     per: Literal["model", "tensor"] = "model"
     least: int = 10
+    seed: int | None = None
 
     def __post_init__(self) -> None:
         check_fraction(self.fraction, "RandomK")
+        if self.seed is not None and not self.shared:
+            raise ConfigError(f"seed={self.seed}", where="RandomK", remedy="use shared=True, or leave the seed out")
         if self.per not in ("model", "tensor") or (self.per == "tensor" and not self.shared):
             remedy = "use 'model', or 'tensor' with shared=True"
             raise ConfigError(f"per={self.per!r}, shared={self.shared}", where="RandomK", remedy=remedy)
-        for name, promise in (("unbiased", self.scaled), ("summable", self.shared), ("linear", self.shared)):
+        for name, promise in (
+            ("unbiased", self.scaled and self.seed is None),
+            ("summable", self.shared),
+            ("linear", self.shared),
+        ):
             object.__setattr__(self, name, promise)
 
     def public(self, rng: Rng) -> Tree:
         """Return the seed, if it is shared."""
+        if self.seed is not None:
+            return self.seed
         return rng.key if self.shared else None
 
     def _places(self, key: int, size: int) -> Any:
@@ -144,14 +154,18 @@ class RandomK(Packed):
         return 8 * each * kept_of(self.groups(like).size, self.fraction) + (0 if self.shared else 64)
 
     def omega(self, value: Tree) -> float | None:
-        """``n/k - 1``, the largest of all layers; ``None`` without the factor."""
+        """``n/k - 1``, the largest of all layers; ``None`` without the factor, or if the entries stay the same."""
+        if self.seed is not None:
+            return None
         if self.per == "tensor":
             return max((n / k - 1 for n, k, _ in self._layers(value) if n), default=0.0) if self.scaled else None
         n = self.groups(template_of(value)).size
         return n / kept_of(n, self.fraction) - 1 if self.scaled else None
 
     def delta(self, value: Tree) -> float | None:
-        """``k/n``, the smallest of all layers, without the factor; else ``None``."""
+        """``k/n``, the smallest of all layers, without the factor; else, or if the entries stay the same, ``None``."""
+        if self.seed is not None:
+            return None
         if self.per == "tensor":
             return None if self.scaled else min((k / n for n, k, _ in self._layers(value) if n), default=1.0)
         n = self.groups(template_of(value)).size

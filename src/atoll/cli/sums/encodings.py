@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from atoll.core.requests.chain import Chain
     from atoll.core.requests.stage import Stage
 
 __all__ = ["ENCODINGS", "Encoding", "range_of"]
@@ -35,13 +36,15 @@ class Encoding:
         bits_per_weight: bits that a party sends for each of its numbers, without keys and shares.
         codec: how numbers become words.
         uplink: stages.
+        codewords: number of codewords of an index; 0 for numbers.
     """
 
     bound: Callable[[int], float]
     modulus_bits: int
     bits_per_weight: float
     codec: FixedPoint = field(default_factory=FixedPoint)
-    uplink: Sequence[Stage] = ()
+    uplink: Sequence[Stage] | Chain = ()
+    codewords: int = 0
 
 
 def range_of(settings: SumSettings, arrays: Sequence[NDArray[np.float64]]) -> float:
@@ -76,5 +79,69 @@ def fixed(settings: SumSettings, arrays: Sequence[NDArray[np.float64]]) -> Encod
     return Encoding(lambda n: n * step * (1.0 if at_range else 0.5), modulus, float(modulus), codec)
 
 
-ENCODINGS: dict[str, Callable[[SumSettings, Sequence[NDArray[np.float64]]], Encoding]] = {"fixed": fixed}
+def scalar(settings: SumSettings, arrays: Sequence[NDArray[np.float64]]) -> Encoding:
+    """Codes of ``--bits`` (8) in words of ``--modulus-bits`` (enough for all parties), see `ScalarQuantizer`; the range is that of all arrays."""
+    from atoll.stages import ScalarQuantizer
+
+    bits = settings.bits or 8
+    word = settings.modulus_bits or bits + max(1, spare(len(arrays)))
+    stage = ScalarQuantizer(bits, word, spread=1.0, layers="all", least=0)
+    whole = (
+        np.stack(arrays) if settings.value_range is None else np.array([-settings.value_range, settings.value_range])
+    )
+    chain = _fitted(stage, whole, settings.seed)
+    step = float(chain.fitted["x"]["0"]["scale"]["x"])
+    return Encoding(lambda n: n * step / 2, word, float(word), uplink=chain)
+
+
+def pruned(settings: SumSettings, arrays: Sequence[NDArray[np.float64]]) -> Encoding:
+    """``--keep`` (0.125) of the entries, the same ones at every party, in fixed point; the others count as 0. See `RandomK`."""
+    from atoll.stages import RandomK
+
+    keep, made = settings.keep or 0.125, fixed(settings, arrays)
+    limit = range_of(settings, arrays)
+    stage = RandomK(keep, scaled=False, shared=True)
+    return Encoding(
+        lambda n: n * limit + made.bound(n), made.modulus_bits, keep * made.modulus_bits, made.codec, [stage]
+    )
+
+
+def product(settings: SumSettings, arrays: Sequence[NDArray[np.float64]]) -> Encoding:
+    """An index among ``--codewords`` (32) for ``--block`` (8) entries, see `ProductQuantizer`; the codebook is fitted to the first array."""
+    from atoll.stages import ProductQuantizer
+    from atoll.stages.coded.kmeans import nearest
+
+    block, many = settings.block or 8, settings.codewords or 32
+    stage = ProductQuantizer(block, many, spread=1.0, layers="all", least=0)
+    codewords = stage.words_of(arrays[0].shape)
+    if not codewords:
+        raise CompositionError(
+            f"arrays of {arrays[0].size} entries in blocks of {block}",
+            where="--block",
+            remedy="use shorter blocks: at least 8 a party",
+        )
+    chain = _fitted(stage, arrays[0], settings.seed)
+    book = chain.fitted["x"]["0"]["books"][0]
+    cut = [np.pad(np.ravel(a), (0, -a.size % block)).reshape(-1, block) for a in arrays]
+    worst = max(float(np.abs(blocks - book[nearest(blocks, book)]).max()) for blocks in cut)
+    counts, index = len(arrays).bit_length(), max(1, (codewords - 1).bit_length())
+    return Encoding(lambda n: n * worst, counts, index / block, FixedPoint(value_range=1.0), chain, codewords)
+
+
+def _fitted(stage: Stage, example: NDArray[np.float64], seed: int) -> Chain:
+    """A chain of a stage with round parameters that are fitted to this."""
+    from atoll.core.algebra.rng import Rng
+    from atoll.core.requests.chain import Chain
+    from atoll.core.requests.fitting import fitted
+
+    chain = Chain([stage])
+    return chain.knowing(fitted(chain, None, {"x": {"0": {"x": example}}}, Rng.of(seed).child("fit"), 1))
+
+
+ENCODINGS: dict[str, Callable[[SumSettings, Sequence[NDArray[np.float64]]], Encoding]] = {
+    "fixed": fixed,
+    "sq": scalar,
+    "prune": pruned,
+    "pq": product,
+}
 """Name -> function of the settings and all parties' arrays, which stand for what is public."""

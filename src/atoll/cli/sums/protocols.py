@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from atoll.core.federation.reducer import Plain, Reducer
-from atoll.secure import Enclave, Encrypted, OneShot, SecureAggregation, TwoServers
+from atoll.secure import Enclave, Encrypted, OneShot, SecureAggregation, SecureIndexing, TwoServers
 
 from .settings import SumSettings
 
@@ -29,14 +29,27 @@ class Protocol:
         steps: step that people name -> the text in the path of its request.
         encodings: names of the encodings that it adds up.
         others: data of the helper parties that its reducer needs, by name.
+        indices: ``(codewords, parties) -> reducer`` of indices, whose helpers need no data; ``None`` if the protocol adds up none.
     """
 
     make: Make
     steps: Mapping[str, str] = field(default_factory=dict)
     encodings: tuple[str, ...] = ("fixed", "sq", "prune")
     others: Mapping[str, Any] = field(default_factory=dict)
+    indices: Callable[[int, int], SecureIndexing] | None = None
 
 
+def _indexed(by: str) -> Callable[[int, int], SecureIndexing]:
+    """Make `SecureIndexing` with equal weights; two servers get keys where these are shorter than shares."""
+
+    def make(codewords: int, parties: int) -> SecureIndexing:
+        made, keys = (SecureIndexing(way, max_weight=1.0) for way in (by, "keys"))
+        return keys if keys.block_bits(codewords, parties) < made.block_bits(codewords, parties) else made
+
+    return make
+
+
+_INDEXED = ("fixed", "sq", "prune", "pq")
 _MASKED = {"share": ".halves:deal/", "masked": ".halves:masked/", "reveal": ".halves:reveal/"}
 
 
@@ -101,8 +114,8 @@ PROTOCOLS: dict[str, Protocol] = {
     "oneshot": Protocol(
         _one_shot, {"share": ".coded:code_words/", "masked": ".coded:code_words/", "reveal": ".coded:sum_shares/"}
     ),
-    "enclave": Protocol(_held(Enclave), _HELD, others={"enclave": None}),
-    "two-servers": Protocol(_held(TwoServers), _HELD, others={"second-server": None}),
+    "enclave": Protocol(_held(Enclave), _HELD, _INDEXED, {"enclave": None}, _indexed("enclave")),
+    "two-servers": Protocol(_held(TwoServers), _HELD, _INDEXED, {"second-server": None}, _indexed("shares")),
     **{scheme: _encrypted(scheme) for scheme in ("bfv", "ckks", "paillier", "batchcrypt")},
 }
 """Name -> protocol."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from atoll.core.requests.task import task
 from atoll.core.time.clock import run
 from atoll.core.world import World
 from atoll.engines import Batched
+from atoll.secure import SecureIndexing
 from atoll.testing import Timetable
 
 from .encodings import ENCODINGS
@@ -93,9 +95,17 @@ def run_trial(
             f"--encode {encode} with --protocol {protocol}", remedy=f"use --encode {', '.join(chosen.encodings)}"
         )
     encoding = make(settings, list(arrays.values()))
-    reducer = chosen.make(settings, encoding.codec, len(arrays))
+    each = encoding.bits_per_weight
+    reducer: Reducer
+    reducer, helpers, lost = chosen.make(settings, encoding.codec, len(arrays)), chosen.others, chosen
+    if encode == "pq" and chosen.indices is not None:
+        reducer = by = chosen.indices(encoding.codewords, len(arrays))
+        # An enclave gets indices; servers get shares or keys, which are longer.
+        enclave = SecureIndexing().block_bits(encoding.codewords, len(arrays))
+        each *= by.block_bits(encoding.codewords, len(arrays)) / enclave
+        helpers, lost = dict.fromkeys(reducer.others), replace(chosen, steps={"masked": ".halves:send/"})
     began = time.perf_counter()
-    found = _summed(arrays, reducer, encoding, settings.seed, chosen.others, _lost(chosen, list(arrays), settings))
+    found = _summed(arrays, reducer, encoding, settings.seed, helpers, _lost(lost, list(arrays), settings))
     seconds = time.perf_counter() - began
     inside = {name: arrays[name] for name in found.senders.names}
     plain = _summed(inside, Plain(), encoding, settings.seed) if encoding.uplink else None
@@ -115,7 +125,7 @@ def run_trial(
         "clamped": _share((plain or found).counts, "clamped", "coded"),
         "overflowed": _share((plain or found).counts, "overflowed", "words"),
         "wrong_shares": found.counts.get("wrong_shares", 0),
-        "bits_per_weight": encoding.bits_per_weight,
+        "bits_per_weight": each,
         "bytes_up": found.bytes_up,
         "bytes_per_weight": found.bytes_up / (size * len(arrays)),
         "seconds": seconds,

@@ -16,6 +16,7 @@ Folder = str | Path | None
 _MNIST = tuple(f"mnist/{part}-{what}-ubyte.gz" for part in ("train", "t10k") for what in ("images-idx3", "labels-idx1"))
 FILES: dict[str, tuple[str, ...]] = {
     "airfoil": ("airfoil/airfoil_self_noise.csv.gz",),
+    "celeba_attributes": ("celeba_attr/celeba_attr.npz",),
     "boston_housing": ("boston_housing/boston_housing.csv.gz",),
     "cifar10_subset": ("cifar10_subset/cifar10_subset.npz",),
     "gas_turbine": tuple(f"gas_turbine/gt_{year}.csv.gz" for year in range(2011, 2016)),

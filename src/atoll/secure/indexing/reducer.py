@@ -19,6 +19,7 @@ from ..keystream import require_library
 from ..words import FixedPoint
 from .counts import counted, joined
 from .halves import ENCLAVE, SERVERS, IndexPlan, add, send
+from .points import depth_of, key_bits
 
 if TYPE_CHECKING:
     from atoll.core.federation.reduction import Reduction
@@ -91,6 +92,18 @@ class SecureIndexing(Checked, Reducer):
     def bits(self, parties: int) -> int:
         """Bits of a count: ``ceil(log2(n max_weight/unit + 1))``."""
         return max(1, (parties * self._most).bit_length())
+
+    def block_bits(self, codewords: int, parties: int) -> int:
+        """Bits that a party sends for the index of a block, over all helpers: ``ceil(log2 k)``, ``k p``, or those of two keys.
+
+        Args:
+            codewords: ``k``.
+            parties: size of the cohort.
+        """
+        bits = self.bits(parties)
+        if self.by == "enclave":
+            return max(1, (codewords - 1).bit_length())
+        return codewords * bits if self.by == "shares" else 2 * key_bits(codewords, bits, depth_of(codewords, bits))
 
     @property
     def _most(self) -> int:

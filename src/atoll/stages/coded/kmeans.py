@@ -38,9 +38,8 @@ def codebook(points: Array, k: int, rng: np.random.Generator, iterations: int = 
         rng: the random stream of the first codewords.
         iterations: the largest number of iterations; it ends earlier once no point changes its cell.
     """
-    points = points.astype(np.float64)
     words = points[np.sort(rng.permutation(len(points))[:k])]
-    cells = np.full(len(points), -1)
+    cells = np.full(len(points), -1)  # distances in the precision of the points, means in float64
     for _ in range(iterations):
         found = nearest(points, words)
         if (found == cells).all():
@@ -48,7 +47,7 @@ def codebook(points: Array, k: int, rng: np.random.Generator, iterations: int = 
         cells = found
         sizes = np.bincount(cells, minlength=k)
         sums = np.stack([np.bincount(cells, column, minlength=k) for column in points.T], axis=1)
-        words = np.where(sizes[:, None] > 0, sums / sizes.clip(min=1)[:, None], words)
+        words = np.where(sizes[:, None] > 0, sums / sizes.clip(min=1)[:, None], words).astype(points.dtype)
         empty = np.flatnonzero(sizes == 0)
         if len(empty):
             far = np.argsort(-((points - words[cells]) ** 2).sum(axis=1), kind="stable")
