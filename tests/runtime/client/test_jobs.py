@@ -10,6 +10,7 @@ import pytest
 from front_toys import DEADLINE, SITES, World, played, typed, write_job
 
 import atoll
+from atoll.cli.asking import line_of
 from atoll.core.errors import ConfigError, JobError, PolicyError
 from atoll.runtime.client.admin import Admin
 
@@ -64,6 +65,7 @@ async def _failing(world: World, tmp_path: Path) -> None:
     assert "site-" in told["error"]["where"]
     ended = (await world.admin.jobs())[-1]
     assert (ended["state"], ended["attempts"]) == ("failed", 1)  # it would fail again
+    assert "site-" in line_of(ended)  # as `atoll jobs` shows it
     with pytest.raises(ConfigError, match="sights"):
         await world.admin.submit(write_job(tmp_path / "g", sights="all"))
     never = (await world.admin.submit(write_job(tmp_path / "h", resources={"gpus": 8})))["job"]
@@ -90,8 +92,9 @@ async def _aborted(world: World, job: str, tmp_path: Path) -> str:
     assert (ended["state"], ended["reason"]) == ("aborted", "aborted by admin 'admin' of 'poc'")
     clone = await world.end(waits)
     assert (clone["state"], clone["name"], clone["error"]) == ("finished", "other", None)
-    with pytest.raises(JobError, match="has ended already"):
-        await world.admin.abort(holds)
+    assert (await world.admin.abort(holds))["state"] == "aborted"  # the same once more
+    with pytest.raises(JobError, match="has ended already: it is finished"):
+        await world.admin.abort(waits)
     with pytest.raises(JobError, match="nobody"):
         await world.admin.abort("nobody")
     return waits

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 import time
 from datetime import datetime
@@ -152,11 +151,14 @@ def consent(**rules: Any) -> str:
     return yaml.dump({"consent": rules})
 
 
-def test_people_run_what_the_site_lets_them_and_the_file_decides_anew_for_each_job(kit: Kits, tmp_path: Path) -> None:
+@pytest.mark.parametrize("carrier", ["tcp", "grpc"])
+def test_people_run_what_the_site_lets_them_and_the_file_decides_anew_for_each_job(
+    carrier: str, kit: Kits, tmp_path: Path
+) -> None:
     async def body() -> None:
         rules = consent(people={"anna": "any", "*@university": "built-in"})
         async with (
-            besieged(kit, tmp_path) as siege,
+            besieged(kit, tmp_path, carrier) as siege,
             good_site(siege.kit("north"), siege.address, tmp_path / "north", rules),
             siege.admin() as admin,
         ):
@@ -238,6 +240,5 @@ def test_a_consent_that_cannot_be_read_lets_nothing_begin(kit: Kits, tmp_path: P
             await said(siege, made, "site 'north' cannot read its consent")
             file.write_text("path: rows.npz\n")
             assert (await admin.wait(made))["state"] == "finished"
-            await asyncio.sleep(0)
 
     played(body)

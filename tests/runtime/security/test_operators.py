@@ -17,7 +17,7 @@ from test_people import job, submitted
 from waiting import until
 
 from atoll.core.errors import ConfigError
-from atoll.runtime.daemon.monitor import Gauge, monitored, text_of
+from atoll.runtime.daemon.monitor import Sample, monitored, text_of
 from atoll.runtime.provision import Kit, ProjectConfig, provision
 from atoll.runtime.server import seen as seeing
 
@@ -114,9 +114,9 @@ def parsed(text: str) -> dict[str, float]:
 
 def test_the_text_is_prometheus() -> None:
     made = [
-        Gauge("a_total", 2, "Things.", {"site": 'n"o\\r\nth', "b": ""}),
-        Gauge("a_total", math.inf, "Things."),
-        Gauge("b", True, "Whether."),
+        Sample("a_total", 2, "Things.", {"site": 'n"o\\r\nth', "b": ""}),
+        Sample("a_total", math.inf, "Things."),
+        Sample("b", True, "Whether."),
     ]
     assert text_of(made) == (
         '# HELP a_total Things.\n# TYPE a_total counter\na_total{site="n\\"o\\\\r\\nth",b=""} 2.0\na_total +Inf\n'

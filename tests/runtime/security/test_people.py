@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 import threading
 import time
 from collections.abc import Callable
@@ -19,9 +18,11 @@ from atoll.core.errors import AtollError, BundleError, ConfigError, JobError
 from atoll.core.requests.wire import unpack_error
 from atoll.runs import yaml
 from atoll.runtime.bundles import bundle as bundles
+from atoll.runtime.identity import Peer
 from atoll.runtime.scheduling.deciding import SchedulerState
 from atoll.runtime.server import requests
 from atoll.runtime.server.shares import Quotas
+from atoll.runtime.store.records import Submission
 from atoll.runtime.store.sqlite import SqliteStore
 from atoll.runtime.store.states import JobState
 
@@ -51,12 +52,13 @@ ENDLESS = [
 ]
 
 
+@pytest.mark.parametrize("carrier", ["tcp", "grpc"])
 @pytest.mark.parametrize(("text", "kind", "what"), ENDLESS, ids=["a million bytes", "many values", "deep"])
 def test_settings_without_end_delay_nobody(
-    text: bytes, kind: type[AtollError], what: str, kit: Kits, tmp_path: Path
+    carrier: str, text: bytes, kind: type[AtollError], what: str, kit: Kits, tmp_path: Path
 ) -> None:
     async def body() -> None:
-        async with besieged(kit, tmp_path) as siege, siege.admin("otto") as other:
+        async with besieged(kit, tmp_path, carrier) as siege, siege.admin("otto") as other:
             hanging = asyncio.create_task(submitted(siege, text))
             longest = 0.0
             while not hanging.done():
@@ -159,7 +161,7 @@ def test_a_submission_costs_the_same_however_many_jobs_there_are(
         async with besieged(kit, tmp_path, quota=10_000) as siege:
             await submitted(siege, token="first")
             looks, steps = await cost(siege, "few")
-            multiply(siege.folder / "jobs.sqlite", 3000)
+            multiply(siege.server._store, 3000)
             siege.server._dispatcher._scheduler.know(["north"], 0.0)
             for record in siege.server._store.jobs():
                 if record.state is JobState.QUEUED and record.id.endswith("copy"):
@@ -171,12 +173,11 @@ def test_a_submission_costs_the_same_however_many_jobs_there_are(
     played(body)
 
 
-def multiply(database: Path, jobs: int, queued: int = 1500) -> None:
+def multiply(store: Any, jobs: int, queued: int = 1500) -> None:
     """Copy the first job, so that there are many of somebody else."""
-    with sqlite3.connect(database, timeout=30) as open_:
+    with store._database.writing(durable=False) as open_:
         names = [row[1] for row in open_.execute("PRAGMA table_info(jobs)") if row[1] != "number"]
         others = ", ".join(name for name in names if name not in ("id", "token", "state", "submitter"))
-        open_.execute("PRAGMA synchronous = OFF")
         open_.executemany(
             f"INSERT INTO jobs (id, token, submitter, state, {others}) SELECT ?, ?, 'otto', ?, {others} FROM jobs WHERE number = 1",
             [
@@ -184,7 +185,6 @@ def multiply(database: Path, jobs: int, queued: int = 1500) -> None:
                 for n in range(100, 100 + jobs)
             ],
         )
-    open_.close()
 
 
 @pytest.mark.parametrize("there", ["connected", "away"])
@@ -263,7 +263,7 @@ def test_jobs_are_listed_by_pages_and_filters(kit: Kits, tmp_path: Path) -> None
             first = await submitted(siege)
             await admin.abort(first)
             second = await submitted(siege, job("two"), token="2")
-            multiply(siege.folder / "jobs.sqlite", 1200, 0)
+            multiply(siege.server._store, 1200, 0)
             found = await admin.jobs()
             assert len(found) == 1202
             assert [row["job"] for row in found] == sorted(row["job"] for row in found)
@@ -286,7 +286,7 @@ def test_a_list_is_not_made_for_one_person_all_the_time(kit: Kits, tmp_path: Pat
     async def body() -> None:
         async with besieged(kit, tmp_path) as siege, siege.admin() as greedy, siege.admin("otto") as other:
             await submitted(siege)
-            multiply(siege.folder / "jobs.sqlite", 1000, 0)
+            multiply(siege.server._store, 1000, 0)
             asking = [asyncio.create_task(endless(greedy)) for _ in range(20)]
             longest = 0.0
             for _ in range(20):
@@ -305,8 +305,19 @@ def test_a_list_is_not_made_for_one_person_all_the_time(kit: Kits, tmp_path: Pat
     played(body)
 
 
-def test_quotas_are_of_this_process(tmp_path: Path) -> None:
-    """What was kept before the server was started counts."""
+def test_what_was_kept_before_the_server_was_started_counts(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path)
-    assert Quotas(store, 1, 10)._of("anna") == 0
+    made = Submission(name="a", submitter="anna", org="u", spec={}, token="t", bundle=store.put_bundle(b"12345678"))
+    store.submit(made, now=1.0, who="anna")
+    anna = Peer("anna", "admin", "u", 0, "lungs")
+    quotas = Quotas(store, 9, 10)
+    quotas.require(anna, 2)
+    with pytest.raises(JobError, match="have 8 bytes, and with this one more than 10"):
+        quotas.require(anna, 3)
+    quotas.add("anna", 2)
+    with pytest.raises(JobError, match="have 10 bytes"):
+        quotas.require(anna, 1)
+    quotas.forget("anna")
+    quotas.add("anna", 2)  # is counted when that is asked for
+    quotas.require(anna, 2)
     store.close()

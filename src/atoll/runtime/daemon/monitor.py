@@ -15,7 +15,7 @@ from pathlib import Path
 from atoll.core.errors import AtollError, ConfigError
 from atoll.runtime.transport.addresses import joined, split
 
-__all__ = ["Gauge", "monitored", "text_of"]
+__all__ = ["Sample", "monitored", "text_of"]
 
 _LOG = logging.getLogger("atoll.runtime")
 _WITHIN = 5.0
@@ -28,7 +28,7 @@ _TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 @dataclass(frozen=True)
-class Gauge:
+class Sample:
     """A number in Prometheus' text format.
 
     Attributes:
@@ -44,7 +44,7 @@ class Gauge:
     labels: Mapping[str, str] = field(default_factory=dict)
 
 
-def text_of(metrics: Iterable[Gauge]) -> str:
+def text_of(metrics: Iterable[Sample]) -> str:
     """Return metrics as Prometheus reads them (text format 0.0.4)."""
     lines: list[str] = []
     named = ""
@@ -68,7 +68,7 @@ def _number(value: float) -> str:
 
 @contextlib.asynccontextmanager
 async def monitored(
-    address: str | None, ill: Callable[[], str], metrics: Callable[[], Iterable[Gauge]]
+    address: str | None, ill: Callable[[], str], metrics: Callable[[], Iterable[Sample]]
 ) -> AsyncIterator[str]:
     """Serve ``/healthz`` and ``/metrics`` while the context is entered.
 
@@ -113,7 +113,7 @@ async def monitored(
         yield at
 
 
-def _answer(head: bytes, ill: Callable[[], str], metrics: Callable[[], Iterable[Gauge]]) -> bytes:
+def _answer(head: bytes, ill: Callable[[], str], metrics: Callable[[], Iterable[Sample]]) -> bytes:
     """Return the answer to a request."""
     method, _, rest = head.partition(b" ")
     path = rest.split(b" ")[0].split(b"?")[0]
@@ -136,12 +136,12 @@ def _response(status: str, text: str, kind: str = "text/plain; charset=utf-8") -
     return head.encode() + body
 
 
-def _process() -> Iterable[Gauge]:
+def _process() -> Iterable[Sample]:
     """Yield what is known of this process."""
-    yield Gauge("process_cpu_seconds_total", time.process_time(), "Processor time of this process, in seconds.")
+    yield Sample("process_cpu_seconds_total", time.process_time(), "Processor time of this process, in seconds.")
     with contextlib.suppress(OSError, ValueError, IndexError):
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
-        yield Gauge(
+        yield Sample(
             "process_resident_memory_bytes",
             float(pages * os.sysconf("SC_PAGE_SIZE")),
             "Memory of this process, in bytes.",

@@ -29,7 +29,7 @@ from atoll.runtime.transport.own import own
 
 from ..daemon.control import CONTROL, FROM_SITE
 from ..daemon.launch import JobProcess, launch
-from ..daemon.monitor import Gauge, monitored
+from ..daemon.monitor import Sample, monitored
 from ..daemon.place import Place
 from .attempt import Attempt
 from .dispatch import Dispatcher
@@ -167,7 +167,7 @@ class Server:
         free = shutil.disk_usage(self.folder).free
         return "" if free > _ROOM else f"{free} bytes are free at {self.folder.name}, fewer than {_ROOM}"
 
-    def _measures(self) -> Iterable[Gauge]:
+    def _measures(self) -> Iterable[Sample]:
         return measures(self._store, self._members, self._seen, self._dispatcher.sessions)
 
     # ------------------------------------------------------------------ who connects

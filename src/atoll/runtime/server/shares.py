@@ -68,8 +68,9 @@ class Quotas:
             )
 
     def add(self, person: str, size: int) -> None:
-        """Count a bundle that is kept from now on; ``require`` was asked before."""
-        self._kept[person] += size
+        """Count a bundle that is kept from now on."""
+        if person in self._kept:  # else all are counted when that is asked for
+            self._kept[person] += size
 
     def forget(self, person: str) -> None:
         """Count a person's bundles anew: some are gone."""

@@ -26,7 +26,7 @@ from atoll.runtime.scheduling.resources import Answer, ResourceManager
 
 from ..daemon.control import CONTROL, FROM_SERVER, Control, content, direct_channel, job_channel, text, whole
 from ..daemon.dialling import dialler
-from ..daemon.monitor import Gauge, monitored
+from ..daemon.monitor import Sample, monitored
 from ..daemon.place import Place
 from .attempt import Post, SiteAttempt
 from .neighbours import Neighbours, require_named
@@ -146,10 +146,10 @@ class Site:
         """Return what keeps this site from its work, or nothing."""
         return "" if self._line is not None and self._line.connected else "it is not connected to the server"
 
-    def _measures(self) -> Iterable[Gauge]:
-        yield Gauge("atoll_info", 1, "This site.", {"version": str(versions()["atoll"]), "role": "site"})
-        yield Gauge("atoll_connected", not self._ill(), "Whether it is connected to the server.")
-        yield Gauge("atoll_jobs", len(self._jobs), "Jobs that run here.", {"state": "running"})
+    def _measures(self) -> Iterable[Sample]:
+        yield Sample("atoll_info", 1, "This site.", {"version": str(versions()["atoll"]), "role": "site"})
+        yield Sample("atoll_connected", not self._ill(), "Whether it is connected to the server.")
+        yield Sample("atoll_jobs", len(self._jobs), "Jobs that run here.", {"state": "running"})
 
     async def _stay(self, line: Line, on_connected: Callable[[str], None]) -> None:
         """Serve one line, from the greeting to its end."""
