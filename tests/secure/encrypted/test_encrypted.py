@@ -17,6 +17,7 @@ from atoll.core.federation.federation import run_program
 from atoll.core.requests.cohort import Community
 from atoll.core.requests.island import Secret
 from atoll.core.requests.party import Roster
+from atoll.core.requests.policy import SitePolicy
 from atoll.core.requests.task import task
 from atoll.core.time.clock import Clock, run
 from atoll.core.world import World
@@ -85,8 +86,8 @@ def fixed_point_sum(data, who, message=0.25):
 
 def summed(reducer, data, lost=None, engine=None, do=numbers, **terms):
     people = Community(list(data), others=dict.fromkeys(reducer.others))
-    sealing = terms.pop("sealing", "virtual")
-    world = World(people, engine or Inline(), cost=Timetable(lost=lost or {}), sealing=sealing)
+    given = {"policy": terms.pop("policy")} if "policy" in terms else {}
+    world = World(people, engine or Inline(), cost=Timetable(lost=lost or {}), **given)
     return run(run_program(world, lambda fed: fed.sum(fed.parties, do, 0.25, reducer=reducer, **terms)))[0]
 
 
@@ -316,6 +317,48 @@ def test_a_server_that_sends_a_key_of_its_own_is_refused(reducer, monkeypatch):
     monkeypatch.setattr(module, "_asked", swapped)
     with pytest.raises(PolicyError, match="a public key that its maker has not announced"):
         summed(reducer, data_of(2))
+
+
+@pytest.mark.parametrize("reducer", [HELD, replace(SHARED, server="active")], ids=["holder", "threshold"])
+def test_a_server_that_tells_parties_other_terms_than_the_maker_of_the_keys_is_refused(reducer, monkeypatch):
+    asked = module._asked
+
+    async def smaller(reduction, helper, half, message, **how):
+        told = {**message, "least": 2} if half in (make_keys, deal_keys) else message
+        return await asked(reduction, helper, half, told, **how)
+
+    monkeypatch.setattr(module, "_asked", smaller)
+    with pytest.raises(PolicyError, match="terms of the sum that are not those which the keys were made for"):
+        summed(replace(reducer, least=4), data_of(2))
+
+
+def test_an_active_server_that_withholds_the_ciphertexts_gets_no_sum():
+    class Withholding(Encrypted):
+        async def _opened(self, reduction, agreed, replies, second):
+            replies.parts = {}
+            return await super()._opened(reduction, agreed, replies, second)
+
+    with pytest.raises(PolicyError, match="a ciphertext that client-0 has not sent"):
+        summed(Withholding(WEAK, keys="threshold", threshold=3, server="active", codec=CODEC), data_of(2))
+
+
+@pytest.mark.parametrize(
+    ("reducer", "why"),
+    [
+        (replace(HELD, least=4), ""),
+        (replace(SHARED, server="active", least=4), ""),
+        (replace(SHARED, server="honest", least=4), "a sum of 0 parties, but this site requires at least 4"),
+        (HELD, "a sum of 2 parties, but this site requires at least 4"),
+    ],
+    ids=["holder", "active", "honest", "too few"],
+)
+def test_sites_that_insist_on_sums_take_part(reducer, why):
+    policy = SitePolicy(sums_only=True, smallest_cohort=4)
+    if not why:
+        require_exact(summed(reducer, data_of(3), policy=policy, quorum=4), data_of(3), range(PARTIES))
+        return
+    with pytest.raises((PolicyError, QuorumError), match=why):
+        summed(reducer, data_of(3), policy=policy)
 
 
 def test_parties_open_what_they_added_up_themselves_against_an_active_server():

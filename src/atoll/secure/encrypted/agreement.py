@@ -34,6 +34,7 @@ class EncryptedAgreement:
         codec: how numbers become words.
         bound: largest magnitude of an update's values, as the uplink promises it.
         signs: whether votes are -1, 0 and 1; see `WordLayout`.
+        active: whether the parties of a threshold open only what they have added up themselves.
     """
 
     names: tuple[str, ...]
@@ -43,10 +44,11 @@ class EncryptedAgreement:
     codec: FixedPoint
     bound: float | None = None
     signs: bool = True
+    active: bool = False
 
     def message(self) -> Tree:
         """The agreement as a message."""
-        own = {name: getattr(self, name) for name in ("least", "threshold", "bound", "signs")}
+        own = {name: getattr(self, name) for name in ("least", "threshold", "bound", "signs", "active")}
         return {**own, "names": list(self.names), "scheme": self.scheme.spec(), "codec": asdict(self.codec)}
 
     @classmethod
@@ -87,6 +89,11 @@ class EncryptedAgreement:
                 remedy="use key_bits=2048 or more; insecure=True is for tests",
             )
         return made
+
+    @property
+    def fingerprint(self) -> bytes:
+        """A hash of the terms. Who makes the keys tells it to the parties: a server that tells them other terms is refused."""
+        return bytes.fromhex(M.fingerprint(self.message()))
 
     def layout(self, form: Tree) -> WordLayout:
         """The layout of totals of a form."""

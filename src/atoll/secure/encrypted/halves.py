@@ -41,7 +41,18 @@ if TYPE_CHECKING:
 __all__ = ["answer_sum", "deal_keys", "encrypt_totals", "make_keys", "open_sum"]
 
 
-@task
+def _promised(message: Tree) -> int:
+    """The smallest sum that a lying server can have opened: the holder's tags, or the parties' own additions, see to it. An honest server promises nothing."""
+    agreed = message["agreed"]
+    return int(agreed["least"]) if agreed["active"] or not agreed["threshold"] else 0
+
+
+def _promised_before(message: Tree) -> None:
+    """What *encrypt_totals* has promised holds for the other steps."""
+    del message
+
+
+@task(promise=_promised_before)
 def make_keys(island: Island, message: Tree) -> Tree:
     """At the key holder: make keys for one sum, and return the public one."""
     agreed = _agreed(island, message)
@@ -54,19 +65,20 @@ def make_keys(island: Island, message: Tree) -> Tree:
     public, private = agreed.scheme.make_keys(island.secret)
     seed = island.secret.bytes(32)
     for name in agreed.names:
-        island.post(name, {"key": key_hash(public), "weights": seed})
+        island.post(name, {"key": key_hash(public), "terms": agreed.fingerprint, "weights": seed})
     island.state = {"agreed": message, "private": private, "weights": seed}
     return public
 
 
-@task
+@task(promise=_promised_before)
 def deal_keys(island: Island, message: Tree) -> Tree:
     """At the dealer: make a key whose private part only a threshold of the parties has together, and return the public one."""
     agreed = _agreed(island, message)
     scheme = threshold_of(agreed.scheme)
     public, shares = scheme.deal(len(agreed.names), agreed.threshold, island.secret)
     for name, share in zip(agreed.names, shares, strict=True):
-        island.post(name, {"key": key_hash(public), "share": island.seal(name, share)})
+        sealed = island.seal(name, share)
+        island.post(name, {"key": key_hash(public), "terms": agreed.fingerprint, "share": sealed})
     return public
 
 
@@ -81,7 +93,7 @@ def threshold_of(scheme: Any) -> ThresholdPaillier:
     return ThresholdPaillier(scheme.key_bits, scheme.insecure)
 
 
-@task
+@task(promise=_promised)
 async def encrypt_totals(island: Island, message: Tree) -> Tree:
     """At a party: reply with its encrypted totals."""
     agreed, public = _agreed(island, message["agreed"]), message["public"]
@@ -91,6 +103,12 @@ async def encrypt_totals(island: Island, message: Tree) -> Tree:
             "a public key that its maker has not announced",
             where=island.name,
             remedy="look at the server: who sends a key of its own reads what is encrypted under it",
+        )
+    if told[0]["terms"] != agreed.fingerprint:
+        raise PolicyError(
+            "terms of the sum that are not those which the keys were made for",
+            where=island.name,
+            remedy="look at the server: it tells parties different things",
         )
     (maker,) = island.inbox
     totals = await island.totals()
@@ -117,7 +135,7 @@ async def encrypt_totals(island: Island, message: Tree) -> Tree:
     return {"sealed": sealed if sealed.size % 8 else sealed.view("<u8"), "form": layout.form}
 
 
-@task
+@task(promise=_promised_before)
 def open_sum(island: Island, message: Tree) -> Tree:
     """At the key holder: return the sums of the parties' numbers, once, if their tags are right."""
     kept, state = list(message["kept"]), island.state
@@ -150,7 +168,7 @@ def open_sum(island: Island, message: Tree) -> Tree:
     return list(sums)
 
 
-@task
+@task(promise=_promised_before)
 def answer_sum(island: Island, message: Tree) -> Tree:
     """At a party: return its part of the decryption of a sum, once."""
     kept, state = list(message["kept"]), island.state
@@ -163,7 +181,7 @@ def answer_sum(island: Island, message: Tree) -> Tree:
     scheme, public = threshold_of(agreed.scheme), state["public"]
     form = agreed.form(agreed.lanes(agreed.layout(state["form"])))
     sealed = message["sealed"]
-    if "parts" in message:  # against an active server: add up what the others say that they sent
+    if agreed.active:  # add up what the others say that they sent
         sealed = _summed(island, scheme, public, message, form)
     share = island.open(state["maker"], state["share"])
     island.state = {}
@@ -176,7 +194,7 @@ def _summed(island: Island, scheme: ThresholdPaillier, public: Tree, message: Tr
     Raises:
         PolicyError: names the party whose ciphertext was altered.
     """
-    parts = message["parts"]
+    parts = message.get("parts", {})
     for name in message["kept"]:
         try:
             told = island.open(name, island.letters[name])

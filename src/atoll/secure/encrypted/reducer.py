@@ -149,13 +149,15 @@ class Encrypted(Checked, Reducer):
         agreed = self._agreement(tuple(parties.names), uplink, terms)
         agreed.scheme.check(agreed.form(agreed.lanes(agreed.layout([["x", "mean", "update", "<f8()"]]))))
 
-    def _agreement(self, names: tuple[str, ...], uplink: Chain, terms: Terms) -> EncryptedAgreement:
+    def _agreement(
+        self, names: tuple[str, ...], uplink: Chain, terms: Terms, active: bool = False
+    ) -> EncryptedAgreement:
         least, threshold = max(self.least, terms.quorum), self._threshold(len(names))
         signs = not uplink.summand_stages
         scheme, known = self.made, self.codec.range_of(uplink.bound)
         if self.scheme == "bfv" and known is not None:
             scheme = BFV.fitting(self.codec.narrow("mean", len(names), known)[0])
-        return EncryptedAgreement(names, scheme, least, threshold, self.codec, uplink.bound, signs)
+        return EncryptedAgreement(names, scheme, least, threshold, self.codec, uplink.bound, signs, active)
 
     # ------------------------------------------------------------------ the protocol
 
@@ -181,7 +183,8 @@ class Encrypted(Checked, Reducer):
 
     async def reduce(self, reduction: Reduction) -> Reduced:
         """Let keys be made, add up what the parties encrypt, and let the sum be opened."""
-        agreed = self._agreement(tuple(reduction.parties.names), reduction.request.uplink, reduction.terms)
+        active = (self.server or ("active" if reduction.live else "honest")) == "active"
+        agreed = self._agreement(tuple(reduction.parties.names), reduction.request.uplink, reduction.terms, active)
         maker, half = (DEALER, deal_keys) if agreed.threshold else (HOLDER, make_keys)
         first = await _asked(reduction, maker, half, agreed.message())
         public = first.values[0]
@@ -222,13 +225,12 @@ class Encrypted(Checked, Reducer):
             asked = {"kept": replies.kept, "sealed": replies.total, "form": replies.layout.form}
             opened = await _asked(reduction, HOLDER, open_sum, asked, at=label, mail=mail)
             return opened.values[0], 0
-        active = (self.server or ("active" if reduction.live else "honest")) == "active"
         asked = {"kept": replies.kept, "sealed": replies.total}
-        if active:
+        if agreed.active:
             asked["parts"] = replies.parts
         kept = reduction.parties[[reduction.parties.names.index(name) for name in replies.kept]]
         answers = await reduction.exchange(
-            kept, answer_sum, asked, at=label, mail=mail if active else None, quorum=agreed.threshold
+            kept, answer_sum, asked, at=label, mail=mail if agreed.active else None, quorum=agreed.threshold
         )
         scheme = threshold_of(agreed.scheme)
         sums, wrong = scheme.combine(replies.public, replies.total, replies.form, answers.by_name())
