@@ -41,6 +41,22 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         },
         r"helpers.keys.org='University' also runs the server 'server', and would see what a key holder keeps from it",
     ),
+    "one organisation as second server too": (
+        {
+            "servers": [{**SERVER, "org": "University"}],
+            "helpers": {"other": {"role": "second-server", "org": "University"}},
+        },
+        r"helpers.other.org='University' also runs the server 'server', and would see what a second-server keeps from it",
+    ),
+    "one organisation as both index servers": (
+        {
+            "helpers": {
+                "first": {"role": "index server", "org": "Lab"},
+                "second": {"role": "index server", "org": "Lab"},
+            }
+        },
+        r"helpers.second.org='Lab' also plays the index server 'first', and would see what each keeps from the other",
+    ),
     "line break in an organisation": (
         {"sites": [{"name": "n", "org": "a\nb"}]},
         r"sites\[0\].org='a\\nb' is not an org",

@@ -85,6 +85,8 @@ Days = Annotated[int, Field(ge=1, le=36500)]
 
 _KEEPERS = frozenset({"key-holder", "dealer", "second-server", "enclave"})
 """Roles of helpers that must not be the server's: together with it they see single replies."""
+_PAIRS = frozenset({"index-server"})
+"""Roles that two helpers play against each other: one organisation with both sees single replies."""
 
 
 class ServerConfig(Section):
@@ -209,7 +211,7 @@ class ProjectConfig(Section):
     def _apart(self) -> list[Problem]:
         """Refuse an organisation that would open what its own server must not see."""
         servers = {server.org: server.name for server in self.servers}
-        return [
+        return self._paired() + [
             Problem(
                 ("helpers", name, "org"),
                 f"={org!r} also runs the server {servers[org]!r}, and would see what a {found.role} keeps from it",
@@ -218,6 +220,17 @@ class ProjectConfig(Section):
             for name, found in self.helpers.items()
             if (org := found.org or name) in servers and found.role.replace(" ", "-") in _KEEPERS
         ]
+
+    def _paired(self) -> list[Problem]:
+        """Refuse an organisation that would play both halves of a role that two play against each other."""
+        seen: dict[tuple[str, str], str] = {}
+        problems = []
+        for name, found in self.helpers.items():
+            role, org = found.role.replace(" ", "-"), found.org or name
+            if role in _PAIRS and seen.setdefault((role, org), name) != name:
+                text = f"={org!r} also plays the {found.role} {seen[role, org]!r}, and would see what each keeps from the other"
+                problems.append(Problem(("helpers", name, "org"), text, "let another organisation play it"))
+        return problems
 
     def _located(self) -> Iterator[tuple[Loc, Any]]:
         for section in ("servers", "sites", "admins"):

@@ -159,8 +159,8 @@ class SeedHolder(Checked, Reducer):
 class Enclave(SeedHolder):
     """Sums whose seeds an enclave holds: a helper with the role ``enclave``, a process whose memory its own host cannot read.
 
-    The enclave may run at the server's organisation, if its hardware keeps that promise. A party checks an attestation before it seals its seed. What
-    comes with Atoll is `SimulatedAttestation`, which **proves nothing**: the sum is then as safe as with `TwoServers`, and the ledger says so.
+    A party checks an attestation before it seals its seed. What comes with Atoll is `SimulatedAttestation`, which **proves nothing**: the sum is then as safe as
+    with `TwoServers`, and the ledger says so. So ``atoll provision`` refuses an enclave of the server's own organisation.
 
     Attributes:
         attestation: how parties know the enclave's code.
