@@ -1,6 +1,6 @@
 """The cost of masks: 100 clients x 1M parameters, 10 % of them lost, next to the raw keystream and to Flower's SecAgg+.
 
-    python benchmarks/secure_sums.py [--clients 100] [--size 1000000] [--neighbours 24] [--flower PYTHON] [--keystream] [--virtual]
+    python benchmarks/secure_sums.py [--clients 100] [--size 1000000] [--neighbours 24] [--flower PYTHON] [--keystream]
 
 Everything runs in one process on one core, except Flower's simulation, which has two actors. ``--flower`` names the Python of an environment with
 ``flwr[simulation]``. Words have 32 bits, as Flower's.
@@ -22,7 +22,6 @@ from pathlib import Path
 import numpy as np
 from atoll.core.algebra.aggregate import Mean
 from atoll.core.federation.federation import run_program
-from atoll.core.federation.reducer import Plain
 from atoll.core.requests.cohort import Community
 from atoll.core.requests.task import Batch, task
 from atoll.core.time.clock import run
@@ -113,33 +112,6 @@ def keystreams() -> None:
     print(f"AES-256-CTR made and added: {(8 << 20) / min(times) / 1e9:.2f} GB/s at best")
 
 
-def virtual(repeats: int = 5) -> dict[str, float]:
-    """Rounds of the LR workload under virtual masks, next to the plain sum."""
-    import atoll
-
-    islands = atoll.data.synthetic(1000, seed=0) if hasattr(atoll.data, "synthetic") else None
-    if islands is None:
-        rng = np.random.default_rng(0)
-        x, y = rng.normal(size=(50_000, 60)).astype(np.float32), rng.integers(0, 10, 50_000)
-        islands = atoll.data.iid(atoll.data.Dataset(x, y), parties=1000, seed=0)
-    rates: dict[str, list[float]] = {"plain": [], "virtual": []}
-    for _ in range(repeats):
-        for name in rates:
-            reducer = Plain() if name == "plain" else SecureAggregation(masks="virtual")
-            job = atoll.Training(
-                model=atoll.models.linear(60, 10),
-                algorithm=atoll.FedAvg(lr=0.1, epochs=5, batch_size=10),
-                selection=atoll.Uniform(50),
-                rounds=30,
-                reducer=reducer,
-                evaluation=atoll.Evaluation(server=False),
-            )
-            began = time.perf_counter()
-            atoll.simulate(job, islands, progress=False)
-            rates[name].append(30 * 50 / (time.perf_counter() - began))
-    return {name: statistics.median(found) for name, found in rates.items()}
-
-
 def flower(python: str, mode: str, clients: int, size: int, neighbours: int, lost: float) -> float:
     """Seconds of Flower's SecAgg+ in its own environment."""
     words = [python, str(HERE / "peers" / "flower_secagg.py"), mode, clients, size, neighbours, lost]
@@ -158,16 +130,9 @@ def main() -> None:
     parser.add_argument("--lost", type=float, default=0.1)
     parser.add_argument("--flower", default="")
     parser.add_argument("--keystream", action="store_true")
-    parser.add_argument("--virtual", action="store_true")
     given = parser.parse_args()
     if given.keystream:
         keystreams()
-        return
-    if given.virtual:
-        rates = virtual()
-        print(
-            f"plain {rates['plain']:.0f} clients/s, virtual masks {rates['virtual']:.0f}: {rates['virtual'] / rates['plain']:.0%}"
-        )
         return
     for degree in given.neighbours:
         k = degree or given.clients - 1

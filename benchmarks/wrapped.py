@@ -5,7 +5,8 @@
 
 `idle` hands on the totals of a block, `idle, one by one` those of one client after another. `masked` adds its own mask
 and subtracts the previous client's in a ring, both 64-bit words drawn from a seed that travels in a letter: the server
-sees only sums of words. `client by client` are the same halves on the inline engine. A line gives medians over the
+sees only sums of words. `SecureAggregation, virtual masks` has the words, steps and bytes of the
+real protocol. `client by client` are the same halves on the inline engine. A line gives medians over the
 rounds, wall time and processor time; every reducer must give the same update.
 """
 
@@ -176,7 +177,13 @@ def main() -> None:
     message = {"broadcast": broadcast, "phase": algorithm.phases[-1]}
     zeros = T.map(lambda leaf: np.zeros_like(np.asarray(leaf)), params)
     masks = Masked({"update": zeros, "loss": np.zeros(())})
-    reducers = {"plain": Plain(), "idle": Idle(), "idle, one by one": Idle(single=True), "masked": masks}
+    reducers = {
+        "plain": Plain(),
+        "idle": Idle(),
+        "idle, one by one": Idle(single=True),
+        "masked": masks,
+        "SecureAggregation, virtual masks": atoll.SecureAggregation(masks="virtual"),
+    }
     slow = {"idle, client by client": Idle(), "masked, client by client": masks}
     wall: dict[str, list[float]] = {name: [] for name in (*reducers, *slow)}
     work: dict[str, list[float]] = {name: [] for name in wall}

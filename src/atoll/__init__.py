@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from .core.federation.ending import StopRun
     from .core.federation.federation import Federation
     from .core.federation.reducer import Reducer
-    from .core.requests.stage import Identity, Stage
+    from .core.requests.stage import Stage
     from .core.requests.task import task
     from .learn import (
         Algorithm,
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         Training,
         Uniform,
     )
+    from .learn.algorithms import Scaffold, Upcycled
     from .rounds import MaxTime, Patience, Target
     from .secure import SecureAggregation
     from .simulation import Result, simulate
@@ -42,7 +43,7 @@ else:
             "core.errors": ("AtollError",),
             "core.federation.federation": ("Federation",),
             "core.federation.reducer": ("Reducer",),
-            "core.requests.stage": ("Identity", "Stage"),
+            "core.requests.stage": ("Stage",),
             "core.requests.task": ("task",),
             "learn": (
                 "Algorithm",
@@ -56,6 +57,7 @@ else:
                 "Training",
                 "Uniform",
             ),
+            "learn.algorithms": ("Scaffold", "Upcycled"),
             "rounds": ("MaxTime", "Patience", "Target"),
             "secure": ("SecureAggregation",),
             "simulation": ("Result", "simulate"),
@@ -75,13 +77,13 @@ __all__ = [
     "FedAvg",
     "FedSGD",
     "Federation",
-    "Identity",
     "MaxTime",
     "Mean",
     "Parts",
     "Patience",
     "Reducer",
     "Result",
+    "Scaffold",
     "ScalarQuantizer",
     "Schedule",
     "SecureAggregation",
@@ -93,6 +95,7 @@ __all__ = [
     "Target",
     "Training",
     "Uniform",
+    "Upcycled",
     "Vote",
     "__version__",
     "data",

@@ -232,7 +232,6 @@ def test_engines_agree(engine):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({}, "either a coefficient"),
         ({"coefficient": 0.5, "mu": 1.0, "lambda_": 1.0}, "either a coefficient"),
         ({"mu": 1.0}, "both mu and lambda_"),
         ({"mu": 1.0, "lambda_": 0.0}, "lambda_ > 0"),

@@ -42,6 +42,7 @@ def test_all_papers_are_there():
         "HybridFL": 10,
         "FedProf": 9,
         "Federated runtime": 12,
+        "Secure compression": 11,
     }
 
 

@@ -30,7 +30,7 @@ class Wrapped(Algorithm):
         base: the algorithm inside.
     """
 
-    base: Algorithm
+    base: Algorithm = field(kw_only=False)
     lr: float = field(init=False, repr=False)
     epochs: int = field(init=False, repr=False)
     batch_size: int | None = field(init=False, repr=False)

@@ -156,7 +156,11 @@ def sights(data, seed):
     """All masked words of one sum, party by party, as the server receives them."""
     onlooker = Onlooker()
     world = World(Community(list(data)), onlooker, seed=seed)
-    run(run_program(world, lambda fed: fed.sum(fed.parties, numbers, 0.0, reducer=SecureAggregation(codec=CODEC))))
+    run(
+        run_program(
+            world, lambda fed: fed.sum(fed.parties, numbers, 0.0, reducer=SecureAggregation(codec=CODEC), at=seed)
+        )
+    )
     found: dict[str, list[int]] = {}
     for at, word in onlooker.sight.words.items():
         if ":masked/" in at.request and at.path.endswith("/value"):
@@ -239,6 +243,21 @@ def test_a_bound_of_the_uplink_is_the_range():
 # ---------------------------------------------------------------------- attacks on the protocol
 
 
+def test_seeds_of_another_set_than_that_of_the_sum_are_noticed(monkeypatch):
+    """The server takes off the masks of five parties, but the words of six are in the sum."""
+    from atoll.secure.masking.unmasking import Opening
+
+    right = Opening.unmask
+
+    def wrong(self, lanes, context):
+        self.kept = self.kept[1:]
+        right(self, lanes, context)
+
+    monkeypatch.setattr(Opening, "unmask", wrong)
+    with pytest.raises(QuorumError, match="the masks of the sum did not cancel"):
+        summed(SecureAggregation(codec=CODEC), data_of(0))
+
+
 def test_a_server_that_sends_other_models_gets_noise():
     """Pasquini et al. 2022: masks follow from what each party was asked, so they do not cancel."""
     data = data_of(2)
@@ -249,7 +268,7 @@ def test_a_server_that_sends_other_models_gets_noise():
                 return await super().fold(request, positions)
             from atoll.core.execution.ahead import added
 
-            other = replace(request, wraps=replace(request.wraps, message=99.0))
+            other = replace(request, wraps=replace(request.wraps, message=0.26))
             one = super().fold
             return added([await one(other if p == 3 else request, np.array([p])) for p in positions])
 
@@ -257,6 +276,8 @@ def test_a_server_that_sends_other_models_gets_noise():
     noise, _ = summed(SecureAggregation(), data, engine=TwoModels())
     assert abs(int(noise["n"]) - int(honest["n"])) > 10**6
     assert abs(noise.weight["w"] - honest.weight["w"]) > 1e6
+    with pytest.raises(QuorumError, match=r"numbers clamped: the masks of the sum did not cancel"):
+        summed(SecureAggregation(codec=CODEC), data, engine=TwoModels())
 
 
 def test_a_wrong_share_is_found_named_and_worked_around():

@@ -14,6 +14,7 @@ from atoll.core.algebra.rng import Rng
 from atoll.core.errors import CompositionError, ConfigError, MessageError
 from atoll.core.requests.chain import Chain
 from atoll.core.requests.context import StageContext
+from atoll.core.requests.stage import Identity
 from atoll.stages import QSGD, ScalarQuantizer
 from atoll.stages.coded.words import lifted
 from atoll.testing import check_stage
@@ -183,7 +184,7 @@ def test_nothing_stands_behind_words_and_numbers_that_are_not_finite_are_no_word
         Chain([ScalarQuantizer(), ScalarQuantizer()])
     with pytest.raises(CompositionError, match="stands behind ScalarQuantizer"):
         Chain([ScalarQuantizer(), QSGD()])
-    chain = Chain([atoll.Identity(), ScalarQuantizer(limit=1.0)])
+    chain = Chain([Identity(), ScalarQuantizer(limit=1.0)])
     sent = chain.send(Mean({"w": np.full((4, 4), np.inf)}, examples=2.0), chain.public(Rng(0)), Rng(1), {})
     assert not np.isfinite(sent.total.value["w"]).all()
 

@@ -36,7 +36,7 @@ class Upcycled(Moving):
 
     Attributes:
         base: the algorithm inside.
-        coefficient: ``eta``, 0 or more; or set ``mu`` and ``lambda_``.
+        coefficient: ``eta``, 0 or more; or set ``mu`` and ``lambda_``. Without any of the three it is 0.5.
         mu: weight of the proximal term.
         lambda_: weight of the quadratic term of the linearised objective, in the first extrapolation.
         schedule: growth of ``lambda_`` over the extrapolations ``m = 1, 2, ...``: ``"constant"``, ``"linear"`` (times m) or ``"sqrt"`` (times the square root of
@@ -62,6 +62,8 @@ class Upcycled(Moving):
         super().__post_init__()
         object.__setattr__(self, "citation", f"{self.base.citation} {type(self).citation}".strip())
         given = self.mu is not None, self.lambda_ is not None
+        if not any(given) and self.coefficient is None:
+            object.__setattr__(self, "coefficient", 0.5)
         if given != (self.coefficient is None,) * 2:
             _refuse(self, "set either a coefficient, or both mu and lambda_", "coefficient", "mu", "lambda_")
         if (

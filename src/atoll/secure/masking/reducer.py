@@ -221,7 +221,8 @@ class SecureAggregation(Checked, Reducer):
         active = (self.server or ("active" if reduction.live else "honest")) == "active"
         degree, threshold = self.holders(len(names), active=active)
         least = max(self.least, reduction.terms.quorum)
-        uplink, order = reduction.request.uplink, int(reduction.request.key)
+        uplink = reduction.request.uplink
+        order = 0 if degree >= len(names) - 1 else int(reduction.request.key)  # a complete graph has no order
         signs = not uplink.summand_stages
         return Agreement(names, degree, order, threshold, least, active, self.codec, uplink.bound, signs)
 
@@ -298,8 +299,18 @@ def common_form(forms: list[Any]) -> Any:
 
 
 def decoded(layout: WordLayout, lanes: dict[str, Any], senders: NDArray[np.int64], wrong: int = 0) -> Reduced:
-    """The result of a sum of words, with how many numbers were clamped and how many parties dealt or revealed wrong shares."""
+    """The result of a sum of words, with how many numbers were clamped and how many parties dealt or revealed wrong shares.
+
+    Raises:
+        QuorumError: the count of clamped numbers shows that masks did not cancel.
+    """
     made = layout.decode(lanes, len(senders))
+    if not 0 <= made.clamped <= layout.clamping * len(senders):
+        raise QuorumError(
+            f"{made.clamped} of {layout.clamping * len(senders)} numbers clamped: the masks of the sum did not cancel, and it is noise",
+            where="masked sum",
+            remedy="look for a party that was asked something else, or masked with other seeds",
+        )
     coded, counts = layout.clamping * len(senders), {"wrong_shares": wrong}
     if coded:
         counts |= {"words": layout.clamping, "coded": coded, "clamped": made.clamped}

@@ -10,7 +10,7 @@ import numpy as np
 from atoll.core import message as M
 from atoll.core.errors import CompositionError
 from atoll.core.event import MasksVirtual
-from atoll.core.requests.party import Parties
+from atoll.core.requests.party import Parties, among
 from atoll.core.sealing import VirtualSealing
 
 from ..keystream import SEED
@@ -49,7 +49,7 @@ async def reduce_virtually(reduction: Reduction, agreed: Agreement) -> Reduced:
     dealt = await reduction.rehearse(
         reduction.parties, deal, message, quorum=quorum, up=sizes.dealing + sent.sum(axis=1)
     )
-    alive = np.isin(reduction.parties.positions, dealt.positions)
+    alive = among(reduction.parties.positions, dealt.positions)
     mail, count = sizes.received(sent, alive)
     reduction.meter.relayed(int(mail.sum()), count)
     inner = reduction.terms.down if reduction.terms.down is not None else M.nbytes(reduction.request.message)
@@ -58,7 +58,7 @@ async def reduce_virtually(reduction: Reduction, agreed: Agreement) -> Reduced:
     found = await reduction.fold(masked, message, parties=dealt, terms=terms)
     kept = Parties(reduction.world.roster, found.senders)
     require_enough(kept, quorum, rejected=found.rejected)
-    inside = np.isin(reduction.parties.positions, found.senders)
+    inside = among(reduction.parties.positions, found.senders)
     form = await _revealed(reduction, agreed, sizes, kept, inside, alive)
     return decoded(agreed.layout(form), {lane: total.value for lane, total in found.totals.items()}, found.senders)
 
@@ -78,14 +78,14 @@ async def _revealed(
         who = await reduction.rehearse(
             kept, vote, asked, at=label, quorum=some, up=M.nbytes(None) + sent.sum(axis=1)[inside]
         )
-        voted = np.isin(reduction.parties.positions, who.positions)
+        voted = among(reduction.parties.positions, who.positions)
         letters, count = sizes.received(sent * voted[:, None], voted)
         reduction.meter.relayed(int(letters.sum()), count)
         mail = letters[voted]
     told: list[Any] = []
     await reduction.rehearse(
         who, reveal, asked, at=label, quorum=some, letters=mail, told=told,
-        up=lambda: sizes.revealing(told[0]["form"], alive)[np.isin(reduction.parties.positions, who.positions)],
+        up=lambda: sizes.revealing(told[0]["form"], alive)[among(reduction.parties.positions, who.positions)],
     )  # fmt: skip
     return told[0]["form"]
 
@@ -99,11 +99,7 @@ class _Sizes:
         here = self.holders >= 0
         self._sums = np.where(here, self.lengths[:, None] + self.lengths[self.holders], 0)
         count = here.sum(axis=1)
-        known = {
-            h: M.nbytes({"key": bytes(SEED), "own": bytes(SEED), "shares": bytes(2 * SEED * h)})
-            for h in set(count.tolist())
-        }
-        self.dealing = np.array([known[h] for h in count.tolist()], dtype=np.int64)
+        self.dealing = np.array([_dealing(h) for h in count.tolist()], dtype=np.int64)
 
     def _of(self, path: str, numbers: Any, content: Any) -> NDArray[np.int64]:
         """Bytes of the letters of each party to each holder.
@@ -115,7 +111,10 @@ class _Sizes:
         """
         codes = self._sums * 4 + _longer(numbers)
         unique, inverse = np.unique(codes, return_inverse=True)
-        table = [0 if code < 4 else _letter(path, int(code) >> 2, int(code) & 3, content) for code in unique.tolist()]
+        table = [
+            0 if code < 4 else _letter(len(path.encode()), int(code) >> 2, int(code) & 3, content)
+            for code in unique.tolist()
+        ]
         return np.where(self.holders >= 0, np.array(table, dtype=np.int64)[inverse].reshape(codes.shape), 0)
 
     def letters(self, path: str) -> NDArray[np.int64]:
@@ -144,6 +143,12 @@ class _Sizes:
         return got + M.nbytes({"shares": {}, "form": form})
 
 
+@functools.lru_cache(maxsize=256)
+def _dealing(holders: int) -> int:
+    """Bytes of the reply of a party that deals to so many holders."""
+    return M.nbytes({"key": bytes(SEED), "own": bytes(SEED), "shares": bytes(2 * SEED * holders)})
+
+
 @functools.lru_cache(maxsize=64)
 def _holders(parties: int, degree: int, order: int) -> NDArray[np.int64]:
     """The holders of each party's shares, ``(parties, most holders)``, ascending and filled up with -1."""
@@ -158,9 +163,9 @@ def _longer(numbers: Any) -> Any:
 
 
 @functools.lru_cache(maxsize=4096)
-def _letter(path: str, names: int, longer: int, kind: str) -> int:
-    """Bytes of one letter between names of together so many bytes."""
-    sealing, number = VirtualSealing(), (1, 1 << 7 | 1, 1 << 15 | 1)[longer]
+def _letter(path_bytes: int, names: int, longer: int, kind: str) -> int:
+    """Bytes of one letter between names of together so many bytes, in a request whose path has so many."""
+    sealing, path, number = VirtualSealing(), "x" * path_bytes, (1, 1 << 7 | 1, 1 << 15 | 1)[longer]
     sender, to = "x" * (names // 2), "x" * (names - names // 2)
 
     def draw(n: int) -> bytes:
