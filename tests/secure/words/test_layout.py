@@ -144,3 +144,34 @@ def test_what_cannot_be_laid_out_is_refused_with_numbers():
         layout.decode({"64": np.zeros(4, np.uint64)}, 2)
     with pytest.raises(MessageError, match=r"cannot be read"):
         WordLayout([["x", "odd", "update", "<f8()"]], FixedPoint(), 3)
+
+
+@pytest.mark.parametrize("n", [2, 4, 8])
+def test_a_number_at_the_limit_of_a_word_of_64_bits_is_refused(n):
+    """The limit 2^k - 1 rounds up to 2^k in double precision, and n numbers of 2^k are 2^63, which words read as -2^63."""
+    at = 2.0 ** (39 - (n - 1).bit_length())
+    for sign in (1, -1):
+        rows = [totals_of(np.array([sign * at]), 1.0, "sum", "metric")] * n
+        with pytest.raises(DataError, match=rf"above .* a sum of {n}"):
+            summed(rows, FixedPoint())
+        below = [totals_of(np.nextafter(np.array([sign * at]), 0), 1.0, "sum", "metric")] * n
+        assert summed(below, FixedPoint())[1].totals["x"].value.tolist() == [sign * n * np.nextafter(at, 0)]
+
+
+@given(st.integers(54, 62), st.sampled_from([2, 3, 4]), st.sampled_from([1.0, -1.0]), st.sampled_from([1.0, 5.0, 1.7e308]))
+def test_a_clamped_number_of_many_bits_keeps_its_sign(value_bits, n, sign, size):
+    """Clamped to the largest double that fits, not to the limit rounded up."""
+    rows = [totals_of(np.array([sign * size]), 1.0, "sum")] * n
+    codec = FixedPoint(value_bits=value_bits, weight_bits=0, value_range=1.0)
+    if value_bits + (n - 1).bit_length() > 64:
+        return
+    _, decoded = summed(rows, codec)
+    assert decoded.totals["x"].value[0] == pytest.approx(sign * n)
+    assert decoded.clamped == n
+
+
+def test_a_range_near_zero_has_a_unit_that_has_an_inverse():
+    rows = [totals_of(np.array([1e-310, -2e-320]), 1.0, "sum")] * 2
+    layout, decoded = summed(rows, FixedPoint(value_range=1e-310))
+    assert np.abs(decoded.totals["x"].value - [2e-310, -4e-320]).max() <= 2 * 2.0 ** layout.slots[0].unit
+    assert layout.slots[0].unit == -1000

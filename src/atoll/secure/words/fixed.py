@@ -13,6 +13,8 @@ __all__ = ["FixedPoint"]
 LEAST, MOST = 8, 64
 """Bits of a word."""
 _UNIT = -24
+_FINEST = -1000
+"""Exponent of the smallest unit: its inverse is still a number in double precision."""
 _HEAVIEST = 2.0**16
 
 
@@ -92,7 +94,7 @@ class FixedPoint(Checked):
                 where="FixedPoint",
                 remedy=f"use value_bits={max(2, self.value_bits - (length - MOST))} or fewer weight bits: a word has at most {MOST}",
             )
-        return max(LEAST, length), unit, 2 ** (bits - 1) - 1
+        return max(LEAST, length), max(_FINEST, unit), 2 ** (bits - 1) - 1
 
     def length(self, bound: float | None, parties: int) -> int:
         """Bits of a word of an update's value; see `narrow` and `wide`.

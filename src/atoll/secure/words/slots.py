@@ -81,12 +81,16 @@ class Slot:
         dtype, whole = (np.float32, np.int32) if short else (np.float64, np.int64)
         scale, over = dtype(2.0**-self.unit), np.zeros(len(rows), dtype=np.int64)  # type: ignore[operator]
         step = max(1, _PIECE // max(1, len(rows)))
+        largest = dtype(self.limit)
+        if int(largest) > self.limit:  # above 2^53 a float rounds the limit up, to one whole number more than a sum can hold
+            largest = np.nextafter(largest, dtype(0))
         for start in range(0, rows.shape[1], step):
-            numbers = np.multiply(rows[:, start : start + step], scale, dtype=dtype)
+            with np.errstate(over="ignore"):  # infinity is above the limit too
+                numbers = np.multiply(rows[:, start : start + step], scale, dtype=dtype)
             np.rint(numbers, out=numbers)
-            if max(float(numbers.max()), -float(numbers.min())) > self.limit:
-                over += (np.abs(numbers) > self.limit).sum(axis=1)
-                np.clip(numbers, -self.limit, self.limit, out=numbers)
+            if max(float(numbers.max()), -float(numbers.min())) > largest:
+                over += (np.abs(numbers) > largest).sum(axis=1)
+                np.clip(numbers, -largest, largest, out=numbers)
             words = numbers.astype(whole)
             into[:, start : start + step] = words.view(into.dtype) if short else words.astype(into.dtype)
         if not over.any():
