@@ -69,7 +69,7 @@ class Encrypted(Checked, Reducer):
         ConfigError: a setting makes no sense.
     """
 
-    scheme: Any = "bfv"
+    scheme: str | Scheme = "bfv"
     keys: str = "holder"
     threshold: float | int | None = None
     server: str | None = None

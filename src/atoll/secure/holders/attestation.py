@@ -37,7 +37,7 @@ class Attestation(Protocol):
 
 
 @dataclass(frozen=True)
-class SimulatedAttestation:
+class SimulatedAttestation(Attestation):
     """A stand-in without hardware: it has the steps and the sizes of an attestation and **proves nothing**, since anyone can compute its quotes.
 
     Attributes:

@@ -82,7 +82,9 @@ class Slot:
         scale, over = dtype(2.0**-self.unit), np.zeros(len(rows), dtype=np.int64)  # type: ignore[operator]
         step = max(1, _PIECE // max(1, len(rows)))
         largest = dtype(self.limit)
-        if int(largest) > self.limit:  # above 2^53 a float rounds the limit up, to one whole number more than a sum can hold
+        if (
+            int(largest) > self.limit
+        ):  # above 2^53 a float rounds the limit up, to one whole number more than a sum can hold
             largest = np.nextafter(largest, dtype(0))
         for start in range(0, rows.shape[1], step):
             with np.errstate(over="ignore"):  # infinity is above the limit too
