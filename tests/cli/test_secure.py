@@ -191,3 +191,56 @@ def test_pruned_entries_count_as_zero(capsys, folder):
 )
 def test_encodings_that_cannot_be_are_refused(capsys, folder, words, what):
     assert what in answer(capsys, "sum", folder, *words, code=2)["error"]["what"]
+
+
+def archive(file):
+    np.savez(file.with_suffix(".npz"), x=np.ones(3))
+    file.with_suffix(".npz").rename(file)
+
+
+@pytest.mark.parametrize(
+    ("save", "what"),
+    [
+        (lambda file: file.write_bytes(b""), "an array that cannot be read"),
+        (archive, "an archive of arrays"),
+        (lambda file: np.save(file, np.ones(3, complex)), "an array of complex128"),
+        (lambda file: np.save(file, np.array(["1", "2", "3"])), "an array of <U1"),
+        (lambda file: np.save(file, np.zeros(3, "datetime64[D]")), "an array of datetime64"),
+        (lambda file: np.save(file, np.zeros(3, [("a", "f8"), ("b", "i4")])), "an array of [('a'"),
+        (lambda file: np.save(file, np.full(3, 1.7e308)), "above the largest double"),
+    ],
+)
+def test_a_file_without_real_numbers_is_refused_by_name(capsys, tmp_path, save, what):
+    np.save(tmp_path / "one.npy", np.full(3, 1e308))
+    save(tmp_path / "two.npy")
+    assert what in answer(capsys, "sum", tmp_path, code=3)["error"]["what"]
+
+
+@pytest.mark.parametrize(
+    ("arrays", "words"),
+    [
+        ([np.float64(k) for k in range(3)], ()),
+        ([np.arange(4), np.arange(4, dtype=np.uint8), np.array([True, False, True, True])], ()),
+        ([np.zeros((0, 3))] * 2, ()),
+        ([np.full(3, 1e-310), np.full(3, 2e-310)], ()),
+        ([np.full(3, 1e300), np.full(3, -1e300)], ()),
+        ([np.linspace(-1, 1, 50) / 3] * 3, ("--bits", 62)),
+        ([np.linspace(-1, 1, 50) / 3] * 4, ("--bits", 55)),
+        ([np.linspace(-1, 1, 50) / 3] * 4, ("--bits", 2)),
+    ],
+)
+def test_odd_arrays_have_a_sum_within_its_bound(capsys, tmp_path, arrays, words):
+    for name, array in zip("abcd", arrays, strict=False):
+        np.save(tmp_path / f"{name}.npy", array)
+    found = answer(capsys, "sum", tmp_path, *words)
+    assert found["max_error"] <= found["bound"]
+    assert found["survivors"] == len(arrays)
+
+
+def test_the_file_of_the_sum_is_named_as_it_is_written_and_is_no_party(capsys, folder):
+    for _ in range(2):
+        found = answer(capsys, "sum", folder, "--out", folder / "total")
+        assert (found["out"], found["parties"]) == (str(folder / "total.npy"), 6)
+    assert np.load(folder / "total.npy").shape == np.load(folder / "party-0.npy").shape
+    refused = answer(capsys, "sum", folder, "--out", folder / "none" / "total.npy", code=2)
+    assert "a folder that does not exist" in refused["error"]["what"]

@@ -20,7 +20,7 @@ def made(kind, given):
 
 
 @pytest.mark.parametrize(
-    "kind, name",
+    ("kind", "name"),
     [
         *(("reducer", name) for name in REDUCERS),
         ("uplink stage", "ScalarQuantizer"),

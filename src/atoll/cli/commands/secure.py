@@ -80,12 +80,28 @@ def add(
         threshold=number_of(threshold), neighbours=neighbours, loss=loss, corrupt=corrupt, active=active,
         drop=drops_of(drop), seed=seed,
     )  # fmt: skip
-    found = run_trial(arrays_in(folder), protocol, encode, settings)
+    if out is not None:
+        out = out if out.suffix == ".npy" else out.with_name(out.name + ".npy")  # as np.save names it
+        _require_writable(out)
+    found = run_trial(arrays_in(folder, out), protocol, encode, settings)
     total = found.pop("sum")
     if out is not None:
         np.save(out, total)
         found["out"] = str(out)
     output_of(context).give(found, _table(found))
+
+
+def _require_writable(out: Path) -> None:
+    """Refuse a file that cannot be written, before the sum is made.
+
+    Raises:
+        ConfigError: it cannot.
+    """
+    from atoll.core.errors import ConfigError
+
+    if out.is_dir() or not out.parent.is_dir():
+        what = "is a folder" if out.is_dir() else "is in a folder that does not exist"
+        raise ConfigError(f"--out {out}, which {what}", remedy="name a file in a folder that exists")
 
 
 def _table(found: dict[str, Any]) -> PlainTable:

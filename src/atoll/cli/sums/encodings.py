@@ -71,12 +71,15 @@ def fixed(settings: SumSettings, arrays: Sequence[NDArray[np.float64]]) -> Encod
             where="--modulus-bits",
             remedy=f"use --modulus-bits {bits + extra} or more, or --bits {max(2, settings.modulus_bits - extra)}",
         )
-    codec = FixedPoint(value_bits=bits, value_range=range_of(settings, arrays))
-    modulus, unit, _ = codec.narrow("sum", len(arrays), codec.value_range or 1.0)
+    limit = range_of(settings, arrays)
+    codec = FixedPoint(value_bits=bits, weight_bits=0, value_range=limit)  # a sum without weights
+    modulus, unit, _ = codec.narrow("sum", len(arrays), limit)
     step = math.ldexp(1.0, unit)
     # The largest whole number is one unit below the range, so a value at the range itself is off by up to a unit.
     at_range = largest(arrays) > step * (2 ** (bits - 1) - 1.5)
-    return Encoding(lambda n: n * step * (1.0 if at_range else 0.5), modulus, float(modulus), codec)
+    # With many bits, what double precision rounds in adding up shows too.
+    each = step * (1.0 if at_range else 0.5) + limit * np.finfo(np.float64).eps
+    return Encoding(lambda n: n * each, modulus, float(modulus), codec)
 
 
 def scalar(settings: SumSettings, arrays: Sequence[NDArray[np.float64]]) -> Encoding:

@@ -46,25 +46,18 @@ def reply(island: Island, message: Tree) -> Tree:
     return {"x": Sum({"x": island.data})}
 
 
-def arrays_in(folder: Path) -> dict[str, NDArray[np.float64]]:
-    """One array a party: the ``.npy`` files of a folder, by name.
+def arrays_in(folder: Path, out: Path | None = None) -> dict[str, NDArray[np.float64]]:
+    """One array a party: the ``.npy`` files of a folder, by name, without the file for the sum.
 
     Raises:
         DataError: there are fewer than two, or one cannot be added to the others.
     """
-    files = sorted(folder.glob("*.npy"))
+    files = sorted(file for file in folder.glob("*.npy") if out is None or file.resolve() != out.resolve())
     if len(files) < 2:
         raise DataError(
             f"{len(files)} .npy files", where=str(folder), remedy="put one array a party there, of 2 parties or more"
         )
-    found: dict[str, NDArray[np.float64]] = {}
-    for file in files:
-        try:
-            found[file.stem] = np.load(file, allow_pickle=False).astype(np.float64)
-        except (ValueError, OSError) as error:
-            raise DataError(
-                f"an array that cannot be read: {error}", where=str(file), remedy="save numbers with np.save"
-            ) from error
+    found = {file.stem: _numbers(file) for file in files}
     first = next(iter(found.values()))
     for name, array in found.items():
         if array.shape != first.shape:
@@ -73,7 +66,31 @@ def arrays_in(folder: Path) -> dict[str, NDArray[np.float64]]:
                 where=f"{name}.npy",
                 remedy="give every party an array of the same shape",
             )
+    with np.errstate(over="ignore", invalid="ignore"):
+        most = np.sum([np.abs(np.where(np.isfinite(a), a, 0.0)) for a in found.values()], axis=0).max(initial=0.0)
+    if not np.isfinite(most):
+        raise DataError(
+            "numbers whose sum is above the largest double, 1.8e308", where=str(folder), remedy="scale them down"
+        )
     return found
+
+
+def _numbers(file: Path) -> NDArray[np.float64]:
+    """The array of a file.
+
+    Raises:
+        DataError: it holds no array of real numbers.
+    """
+    try:
+        made = np.load(file, allow_pickle=False)
+    except (ValueError, OSError, EOFError) as error:
+        raise DataError(
+            f"an array that cannot be read: {error}", where=str(file), remedy="save numbers with np.save"
+        ) from error
+    if not isinstance(made, np.ndarray) or made.dtype.kind not in "iufb":
+        kind = f"an array of {made.dtype}" if isinstance(made, np.ndarray) else "an archive of arrays"
+        raise DataError(kind, where=str(file), remedy="save one array of real numbers a party with np.save")
+    return made.astype(np.float64)
 
 
 def run_trial(
