@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import atoll
 from atoll.core.algebra.aggregate import Mean, Sum, Vote
-from atoll.core.errors import CompositionError, ConfigError, PolicyError, QuorumError
+from atoll.core.errors import CompositionError, ConfigError, LetterError, PolicyError, QuorumError
 from atoll.core.federation.federation import run_program
 from atoll.core.requests.cohort import Community
 from atoll.core.requests.task import task
@@ -215,8 +215,12 @@ def test_a_cohort_closed_below_the_threshold_is_refused():
 
 
 @pytest.mark.parametrize(
-    "setting", [{"server": "kind"}, {"masks": "paper"}, {"least": 1}, {"neighbours": "some"}, {"threshold": -1}]
-)
+    "setting",
+    [
+        {"server": "kind"}, {"masks": "paper"}, {"least": 1}, {"neighbours": "some"}, {"neighbours": 0}, {"threshold": -1},
+        {"threshold": 1}, {"threshold": 5.5}, {"loss": 1.0}, {"loss": -0.1}, {"corrupt": 7.0},
+    ],
+)  # fmt: skip
 def test_settings_that_make_no_sense(setting):
     with pytest.raises(ConfigError, match=f"{next(iter(setting))}="):
         SecureAggregation(**setting)
@@ -307,6 +311,54 @@ def test_a_wrong_share_is_found_named_and_worked_around():
         match=r"3 right shares of the seed of client-0, fewer than the threshold of 4; client-1: its share of the seed of client-\d is not",
     ):
         summed(SecureAggregation(threshold=4), data, {":masked/": ["client-5"]}, engine)
+
+
+@pytest.mark.parametrize(
+    ("step", "said", "wrong"),
+    [
+        ("reveal", lambda value: {**value, "shares": {**value["shares"], "nobody": b"", "": 3}}, 1),
+        ("reveal", lambda value: {**value, "shares": [1, 2]}, 1),
+        ("reveal", lambda value: {**value, "shares": {name: "text" for name in value["shares"]}}, 1),
+        ("reveal", lambda value: {"form": value["form"]}, 1),
+        ("reveal", lambda value: 7.0, 0),
+        ("deal", lambda value: None, 0),
+        ("deal", lambda value: {**value, "shares": value["shares"][:-1]}, 0),
+        ("deal", lambda value: {**value, "key": "text"}, 0),
+    ],
+)
+def test_a_reply_that_is_none_of_the_protocol_is_worked_around(step, said, wrong):
+    """One party cannot stop the sum of the others by what it replies."""
+    data = data_of(4)
+
+    class Odd(Inline):
+        async def run(self, request, positions):
+            replies = await super().run(request, positions)
+            odd = [r.party == 1 and f":{step}/" in request.id for r in replies]
+            return [replace(r, value=said(r.value)) if o else r for r, o in zip(replies, odd, strict=True)]
+
+    found, _ = summed(SecureAggregation(threshold=4), data, engine=Odd())
+    who = [i for i in range(6) if step == "reveal" or i != 1]
+    assert [int(name[-1]) for name in found.senders.names] == who
+    assert int(found["n"]) == fixed_point_sum(data, who, 0.25, FixedPoint(), 6)["n"][0]
+    assert found.counts["wrong_shares"] == wrong
+
+
+def test_a_key_that_is_none_names_its_dealer():
+    from types import SimpleNamespace
+
+    from atoll.secure.masking import halves
+
+    island = SimpleNamespace(name="a", state={"key": b"k" * 32})
+    for letter in ({"key": bytes(32)}, {"key": b"short"}, {"key": 5}, {}, None):
+        with pytest.raises(LetterError, match=r"client-3 dealt a key that is not usable"):
+            halves._pair(island, "client-3", letter, b"")
+
+
+def test_a_party_whose_neighbours_are_lost_is_not_asked_to_reveal():
+    """In a sparse graph it would refuse, for want of votes, and accuse a server that has done nothing wrong."""
+    lost = {":masked/": ["client-0", "client-1"]}
+    with pytest.raises(QuorumError, match=r"2 parties hear 4 votes among their 5 holders, fewer than 4"):
+        summed(SecureAggregation(threshold=4, neighbours=4, server="active"), data_of(0), lost)
 
 
 def _asking(request_of):

@@ -15,6 +15,7 @@ from atoll.core.federation.reducer import Reducer
 from atoll.core.requests.request import Reduced
 from atoll.core.validation import Checked
 
+from ..masking.reducer import require_threshold
 from ..words import FixedPoint
 from .agreement import EncryptedAgreement, label_of
 from .bfv import BFV
@@ -87,12 +88,13 @@ class Encrypted(Checked, Reducer):
                 where="Encrypted",
                 remedy="use scheme='paillier', or keys='holder'",
             )
-        if self.threshold is not None and (self.keys == "holder" or self.threshold <= 0):
+        if self.threshold is not None and self.keys == "holder":
             raise ConfigError(
                 f"threshold={self.threshold} with keys={self.keys!r}",
                 where="Encrypted",
-                remedy="use keys='threshold' and a threshold above 0",
+                remedy="use keys='threshold'",
             )
+        require_threshold(self.threshold, "Encrypted")
         if self.server not in (None, "honest", "active"):
             raise ConfigError(f"server={self.server!r}", where="Encrypted", remedy='use "honest" or "active"')
         if self.least < 2:

@@ -102,8 +102,22 @@ def masks_of(island: Island, agreed: Agreement, letters: Mapping[str, Any], cont
     for name, letter in letters.items():
         other = agreed.place(name)
         if other in near:
-            seeds.append((pair_seed(island.state["key"], letter["key"], context), other < me))
+            seeds.append((_pair(island, name, letter, context), other < me))
     return seeds
+
+
+def _pair(island: Island, name: str, letter: Any, context: bytes) -> bytes:
+    """The seed that a party shares with the sender of a letter.
+
+    Raises:
+        LetterError: names the sender, whose letter has no usable key.
+    """
+    try:
+        return pair_seed(island.state["key"], letter["key"], context)
+    except (LetterError, TypeError, KeyError) as error:
+        raise LetterError(
+            f"{name} dealt a key that is not usable", where=island.name, remedy=f"leave {name} out, and look at it"
+        ) from error
 
 
 def _prepared(island: Island) -> tuple[Agreement, dict[str, Any]]:
@@ -202,7 +216,7 @@ def _together(blocks: list[_MaskedBlock]) -> Iterator[Batch]:
             if other is None or other == at or contexts[other] != contexts[at]:
                 elsewhere[name] = letter
             elif agreed.place(name) > me and agreed.place(name) in agreed.graph[me]:
-                seeds.append((pair_seed(island.state["key"], letter["key"], contexts[at]), at, other))
+                seeds.append((_pair(island, name, letter, contexts[at]), at, other))
         mine = masks_of(island, agreed, elsewhere, contexts[at])
         seeds += [(seed, None, at) if subtract else (seed, at, None) for seed, subtract in mine]
     for lane in blocks[0].lanes if blocks else ():

@@ -18,7 +18,7 @@ from ..words import FixedPoint
 from .agreement import Agreement
 from .coded import Code, code_words, sum_shares
 from .halves import label_of
-from .reducer import common_form, decoded
+from .reducer import common_form, decoded, require_threshold
 
 if TYPE_CHECKING:
     from atoll.core.federation.reduction import Reduction
@@ -62,9 +62,11 @@ class OneShot(Checked, Reducer):
     secure: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        for name, value in (("threshold", self.threshold), ("private", self.private)):
-            if value is not None and not value > 0:
-                raise ConfigError(f"{name}={value}", where="OneShot", remedy="use a number above 0")
+        require_threshold(self.threshold, "OneShot")
+        if not self.private > 0 or (self.private > 1 and self.private != int(self.private)):
+            raise ConfigError(
+                f"private={self.private}", where="OneShot", remedy="use a number of parties, or a share such as 0.2"
+            )
         if self.least < 2:
             raise ConfigError(f"least={self.least}", where="OneShot", remedy="use 2 or more: a sum of one is its reply")
 

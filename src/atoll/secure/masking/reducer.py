@@ -20,7 +20,7 @@ from ..words import FixedPoint
 from .agreement import Agreement
 from .degree import plan
 from .halves import deal, label_of, masked, reveal, vote
-from .unmasking import Opening
+from .unmasking import Opening, is_dealt
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -93,8 +93,13 @@ class SecureAggregation(Checked, Reducer):
             raise ConfigError(
                 f"neighbours={self.neighbours!r}", where="SecureAggregation", remedy='use a number or "auto"'
             )
-        if self.threshold is not None and not self.threshold > 0:
-            raise ConfigError(f"threshold={self.threshold}", where="SecureAggregation", remedy="use a number above 0")
+        if isinstance(self.neighbours, int) and self.neighbours < 1:
+            raise ConfigError(f"neighbours={self.neighbours}", where="SecureAggregation", remedy="use 1 or more")
+        for name in ("loss", "corrupt"):
+            given = getattr(self, name)
+            if given is not None and not 0 <= given < 1:
+                raise ConfigError(f"{name}={given}", where="SecureAggregation", remedy="use a share from 0 to below 1")
+        require_threshold(self.threshold, "SecureAggregation")
 
     # ------------------------------------------------------------------ what is agreed
 
@@ -237,25 +242,57 @@ class SecureAggregation(Checked, Reducer):
             return await reduce_virtually(reduction, agreed)
         quorum = max(agreed.least, agreed.threshold)
         dealt = await reduction.exchange(reduction.parties, deal, agreed.message(), quorum=quorum)
-        mail = dealt.mail.only_from(set(dealt.senders.names))
-        found = await reduction.fold(masked, parties=dealt.senders, mail=mail)
+        said = {name: reply for name, reply in dealt.by_name().items() if is_dealt(agreed, name, reply)}
+        dealers = dealt.senders.named(*said)  # without those that sent no commitments
+        found = await reduction.fold(masked, parties=dealers, mail=dealt.mail.only_from(set(said)))
         kept = Parties(reduction.world.roster, found.senders)
         require_enough(kept, quorum, rejected=found.rejected)
         places = [agreed.place(name) for name in kept.names]
-        lost = [agreed.place(name) for name in dealt.senders.without(kept).names]
+        lost = [agreed.place(name) for name in dealers.without(kept).names]
         shown = await self._revealed(reduction, agreed, kept, {"kept": places, "lost": lost})
-        opening = Opening(agreed, {agreed.place(name): said for name, said in dealt.by_name().items()}, places, lost)
-        for name, said in shown.by_name().items():
-            opening.take(agreed.place(name), said["shares"])
-        return _opened(reduction, agreed, found, opening, [said["form"] for said in shown.values])
+        opening = Opening(agreed, {agreed.place(name): reply for name, reply in said.items()}, places, lost)
+        told = {name: reply for name, reply in shown.by_name().items() if isinstance(reply, dict) and "form" in reply}
+        for name, reply in told.items():
+            opening.take(agreed.place(name), reply.get("shares"))
+        return _opened(reduction, agreed, found, opening, [reply["form"] for reply in told.values()])
 
     async def _revealed(self, reduction: Reduction, agreed: Agreement, kept: Parties, asked: Any) -> Replies:
         """Let the parties vote on the set, if the server may lie, and reveal its shares."""
         label, mail, who, some = label_of(asked["kept"], asked["lost"]), None, kept, min(agreed.threshold, len(kept))
         if agreed.active:
             voted: Exchanged = await reduction.exchange(kept, vote, asked, at=label, quorum=some)
-            mail, who = voted.mail.only_from(set(voted.senders.names)), voted.senders
+            mail, who = voted.mail.only_from(set(voted.senders.names)), _heard(agreed, voted.senders, some)
         return await reduction.exchange(who, reveal, asked, at=label, mail=mail, quorum=some)
+
+
+def _heard(agreed: Agreement, voted: Parties, some: int) -> Parties:
+    """The parties that enough of their holders have voted to; the others would rightly refuse to reveal.
+
+    Raises:
+        QuorumError: they are too few: in a sparse graph too many neighbours of the same parties were lost.
+    """
+    said = {agreed.place(name) for name in voted.names}
+    heard = [i for i in sorted(said) if len(said & set(agreed.holders(i))) >= agreed.threshold]
+    if len(heard) < some:
+        raise QuorumError(
+            f"{len(heard)} parties hear {agreed.threshold} votes among their {agreed.degree + 1} holders, fewer than {some}",
+            where="SecureAggregation",
+            remedy="use more neighbours, or a lower threshold",
+        )
+    return voted.named(*(agreed.names[i] for i in heard))
+
+
+def require_threshold(given: float | int | None, where: str) -> None:
+    """Refuse a threshold that is neither a number of parties nor a share of them.
+
+    Raises:
+        ConfigError: it is 1, so that one share is the seed; has a fraction above 1; or is not above 0.
+    """
+    if given is None or (isinstance(given, float) and 0 < given <= 1) or (given >= 2 and given == int(given)):
+        return
+    raise ConfigError(
+        f"threshold={given}", where=where, remedy="use a number of parties from 2, or a share such as 0.6 (1.0 for all)"
+    )
 
 
 def require_enough(
@@ -289,7 +326,7 @@ def common_form(forms: list[Any]) -> Any:
     Raises:
         QuorumError: parties replied with different totals.
     """
-    if any(form != forms[0] for form in forms):
+    if not forms or any(form != forms[0] for form in forms):
         raise QuorumError(
             "parties replied with totals of different forms, which have no sum",
             where="SecureAggregation",

@@ -17,7 +17,15 @@ if TYPE_CHECKING:
 
     from .agreement import Agreement
 
-__all__ = ["Opening"]
+__all__ = ["Opening", "is_dealt"]
+
+
+def is_dealt(agreed: Agreement, name: str, reply: Any) -> bool:
+    """Whether a reply to *deal* has a public key, a commitment to the party's own seed, and one to each share."""
+    size = {"key": SEED, "own": SEED, "shares": 2 * SEED * len(agreed.holders(agreed.place(name)))}
+    return isinstance(reply, dict) and all(
+        isinstance(reply.get(part), bytes) and len(reply[part]) == nbytes for part, nbytes in size.items()
+    )
 
 
 @dataclass
@@ -48,9 +56,15 @@ class Opening:
 
     def take(self, holder: int, shares: Any) -> None:
         """Take what one holder reveals; a share that its dealer has not committed to is left out, and the holder is named."""
-        lost = set(self.lost)
-        for name, share in shares.items() if isinstance(shares, dict) else ():
-            dealer = self.agreed.place(name)
+        lost, places = set(self.lost), {self.agreed.names[place]: place for place in self.dealt}
+        if not isinstance(shares, dict):
+            self.wrong[holder] = "it revealed something else than shares"
+            return
+        for name, share in shares.items():
+            dealer = places.get(name)
+            if dealer is None:
+                self.wrong[holder] = f"it revealed a share of {str(name)[:80]!r}, which has dealt none"
+                continue
             use = "key" if dealer in lost else "own"
             holders = self.agreed.holders(dealer)
             if holder not in holders:
