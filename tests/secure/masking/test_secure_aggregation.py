@@ -318,7 +318,7 @@ def test_a_wrong_share_is_found_named_and_worked_around():
     [
         ("reveal", lambda value: {**value, "shares": {**value["shares"], "nobody": b"", "": 3}}, 1),
         ("reveal", lambda value: {**value, "shares": [1, 2]}, 1),
-        ("reveal", lambda value: {**value, "shares": {name: "text" for name in value["shares"]}}, 1),
+        ("reveal", lambda value: {**value, "shares": dict.fromkeys(value["shares"], "text")}, 1),
         ("reveal", lambda value: {"form": value["form"]}, 1),
         ("reveal", lambda value: 7.0, 0),
         ("deal", lambda value: None, 0),

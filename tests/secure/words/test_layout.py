@@ -158,7 +158,9 @@ def test_a_number_at_the_limit_of_a_word_of_64_bits_is_refused(n):
         assert summed(below, FixedPoint())[1].totals["x"].value.tolist() == [sign * n * np.nextafter(at, 0)]
 
 
-@given(st.integers(54, 62), st.sampled_from([2, 3, 4]), st.sampled_from([1.0, -1.0]), st.sampled_from([1.0, 5.0, 1.7e308]))
+@given(
+    st.integers(54, 62), st.sampled_from([2, 3, 4]), st.sampled_from([1.0, -1.0]), st.sampled_from([1.0, 5.0, 1.7e308])
+)
 def test_a_clamped_number_of_many_bits_keeps_its_sign(value_bits, n, sign, size):
     """Clamped to the largest double that fits, not to the limit rounded up."""
     rows = [totals_of(np.array([sign * size]), 1.0, "sum")] * n
