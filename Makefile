@@ -38,7 +38,7 @@ thorough: $(READY) ## the tests, with the slow ones that have a quick sibling an
 	@$(BIN)/pytest -q -n $(WORKERS) --dist worksteal -m "" --hypothesis-profile=thorough $(ARGS)
 
 faults: $(READY) ## cut networks, fill disks, turn clocks: the tests of failures that take minutes
-	@ATOLL_FAULTS=1 $(BIN)/pytest -q tests/runtime/failures
+	@ATOLL_FAULTS=1 $(BIN)/pytest -q tests/runtime/failures tests/runtime/line/test_mutations.py
 
 check: $(READY) ## lint, format check and strict types
 	@$(BIN)/ruff check .

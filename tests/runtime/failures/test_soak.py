@@ -1,8 +1,9 @@
-"""Two hundred rounds more: what the processes of a deployment hold does not grow with them."""
+"""Two hundred rounds more, and ten thousand: what the processes of a deployment hold does not grow with them."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from pathlib import Path
 
@@ -29,15 +30,17 @@ def step(island, message):
     return {"sum": atoll.Sum(message["x"] * 0.5)}
 
 
-async def walk(fed, rounds, stops):
+async def walk(fed, rounds, stops, every=1):
     state = await fed.restore({"x": np.ones(4000), "round": 0})
     while state["round"] < rounds:
         number = state["round"] + 1
         total = await fed.sum(fed.parties, step, {"x": state["x"]}, at=number)
         state = {"x": total["sum"], "round": number}
         fed.record({"round": number})
-        await fed.checkpoint(state)
+        if number % every == 0 or number == rounds:
+            await fed.checkpoint(state)
         if str(number) in stops:
+            Path(stops[str(number)] + "-reached").touch()
             while Path(stops[str(number)]).exists():
                 await asyncio.sleep(0.02)
     return {"x": state["x"]}
@@ -78,5 +81,40 @@ def test_two_hundred_rounds_more_take_no_memory(tmp_path: Path) -> None:
                 # A thread of a pool and its files may come with the work; nothing comes with every round.
                 assert late[name][1] <= early[name][1] + 4, (name, early[name], late[name])
                 assert late[name][2] <= early[name][2] + 4, (name, early[name], late[name])
+
+    asyncio.run(play())
+
+
+SOAK = 10_000
+WARM = 1_000
+SHARE = 1.05
+"""Most memory after the last round, as a share of that after the first thousand."""
+RECORD = 2_000
+"""Bytes of a round that the job's process at the server keeps until the end: its record, and the name of its request."""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a daemon shows its memory to root alone")
+def test_ten_thousand_rounds_stay_within_five_per_cent(tmp_path: Path) -> None:
+    stops = {str(number): str(tmp_path / f"stop-{number}") for number in (WARM, SOAK)}
+    for stop in stops.values():
+        Path(stop).touch()
+
+    async def play() -> None:
+        async with world(tmp_path / "project", transport="tcp") as here:
+            admin = await here.admin()
+            settings = {"rounds": SOAK, "stops": stops, "every": 20}
+            made = (await admin.submit(write_job(tmp_path / "long", LONG, arguments=settings)))["job"]
+            seen = []
+            for stop in stops.values():
+                while not Path(stop + "-reached").exists():
+                    await asyncio.sleep(0.5)
+                seen.append(sizes(here))
+                Path(stop).unlink()
+            assert (await ended(admin, made))["attempts"] == 1
+            early, late = seen
+            kept = {"job at server": RECORD * (SOAK - WARM)}
+            grown = {name: (late[name][0] - kept.get(name, 0)) / early[name][0] for name in early}
+            logging.getLogger(__name__).info("memory after %d rounds by that after %d: %s", SOAK, WARM, grown)
+            assert max(grown.values()) < SHARE, grown
 
     asyncio.run(play())

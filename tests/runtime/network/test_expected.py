@@ -13,14 +13,18 @@ import atoll
 from atoll.core.algebra.aggregate import Mean, Parts, Sum
 from atoll.core.errors import MessageError
 from atoll.core.execution import adding
+from atoll.core.execution.launch import News
 from atoll.core.message import DEFAULT_LIMITS
 from atoll.core.requests.chain import Chain
 from atoll.core.requests.reply_form import ReplyForm, weight_bound
-from atoll.core.requests.request import Request
+from atoll.core.requests.request import PartialSum, Request
 from atoll.core.requests.task import task
+from atoll.core.requests.wire import pack_folded
 from atoll.data import Dataset, Islands
 from atoll.runtime.network.judging.expected import limits_of, require_expected
+from atoll.runtime.network.judging.majority import majority
 from atoll.runtime.network.judging.outliers import measures, outlying
+from atoll.runtime.network.replies import ReplyTable
 
 SIZES = (7, 12, 20)
 
@@ -203,3 +207,47 @@ def test_what_stands_far_outside_is_named_and_what_is_merely_uneven_is_not() -> 
         i: measures({"loss": Mean(np.float64(v), role="metric").total()}) for i, v in enumerate((0.3, 0.4, 0.5, 99.0))
     }
     assert "the metric 'loss' 99, 220 times" in outlying(losses)[3]
+
+
+# ---------------------------------------------------------------------- a task that declares nothing
+
+
+def frames(*shapes: int) -> list[Any]:
+    made = []
+    for position, shape in enumerate(shapes):
+        one = np.array([position])
+        totals = {"x": Sum(np.ones(shape)).total()}
+        made.append({"op": "folded", "folded": pack_folded(PartialSum(totals, one, one * 8))})
+    return made
+
+
+def test_without_a_declaration_the_form_is_what_most_sent_and_not_what_came_first() -> None:
+    for shapes, complete, wanted in (
+        ((4, 3, 3), True, 3),
+        ((4, 3), True, 4),
+        ((3, 4, 4, 3), True, 3),
+        ((4, 3, 3), False, 3),
+    ):
+        found = majority(frames(*shapes), complete=complete)
+        assert found is not None
+        assert found["x"].value.shape == (wanted,)
+    assert majority(frames(4, 3), complete=False) is None  # who is right is not known yet
+    assert majority([], complete=True) == {}
+    assert majority([{"op": "lost"}, *frames(3)], complete=True) is not None
+
+
+def test_the_first_reply_of_a_cohort_does_not_turn_the_others_out() -> None:
+    told: list[int] = []
+    table = ReplyTable(News(), lambda position, error: told.append(position))
+    asked = Request("main/step/0", step, None, "main", 0, Chain())
+    positions = np.array([0, 1, 2])
+    table.begin(asked, positions, lambda *_: None, "sum")
+    for position, frame in enumerate(frames(4, 3, 3)):
+        table.arrived(asked.id, position, {**frame, "id": asked.id, "party": position, "events": []}, 0.0)
+    assert told == [0]
+    running = table.sum_of(asked.id, [0, 1, 2])
+    assert running is not None
+    whole = running.folded()
+    assert whole.senders.tolist() == [1, 2]
+    assert "of shape (4,)" in whole.rejected[0]
+    assert whole.totals["x"].value.tolist() == [2.0, 2.0, 2.0]

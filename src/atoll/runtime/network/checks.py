@@ -116,15 +116,21 @@ def ran_of(frame: Any, position: int) -> TaskResult:
         raise wrong(f"a time of {described(ran.time)}")
     if not isinstance(reply.notes, list):
         raise wrong("notes of the wrong form")
-    if ran.left or type(ran.sealed) is not bool or not isinstance(reply.rejected, str):
+    if (
+        not isinstance(ran.left, dict)
+        or ran.left
+        or type(ran.sealed) is not bool
+        or not isinstance(reply.rejected, str)
+    ):
         raise wrong("a private state, which never leaves its site")
     return ran
 
 
 def _require_folded(folded: PartialSum, position: int) -> None:
     senders = folded.senders
-    if senders.dtype.kind not in "iu" or senders.ndim != 1 or senders.tolist() not in ([], [position]):
-        raise wrong(f"the reply of party number {position} names senders {senders.tolist()[:5]}")
+    if senders.dtype.kind not in "iu" or senders.ndim != 1 or senders[:2].tolist() not in ([], [position]):
+        few = senders[:5].tolist() if senders.ndim == 1 else described(senders)
+        raise wrong(f"the reply of party number {position} names senders {few}")
     sizes = folded.nbytes
     if sizes.dtype.kind not in "iu" or sizes.shape != senders.shape or (len(sizes) and int(sizes[0]) < 0):
         raise wrong("sizes of the wrong form")

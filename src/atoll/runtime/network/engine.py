@@ -25,6 +25,7 @@ from .checks import require_events
 from .frames import text_in, whole_in
 from .generations import Generations
 from .judging.expected import limits_of
+from .judging.majority import majority
 from .replies import ReplyTable, Started
 from .running import Running
 from .shared import Shared, bare, words
@@ -298,13 +299,15 @@ class Network:
     def _summed(self, request: Request, positions: NDArray[np.int64], rejects: Mapping[int, str]) -> Running:
         """Add up replies of single parties in cohort order; one that does not fit is left out, or fails the program."""
         running = Running(positions)
-        for position in positions.tolist():
-            frame = self._taken(request.id, position)
+        taken = [(position, self._taken(request.id, position)) for position in positions.tolist()]
+        said = request.form is not None or request.task.schema is not None
+        like = None if said else majority((frame for _, frame in taken), complete=True)
+        for position, frame in taken:
             if position in rejects:
                 running.reject(position, rejects[position])
                 continue
             try:
-                running.add(frame)
+                running.add(frame, None if running.begun else like)
             except MessageError as error:
                 named = self._refuse(position, error)
                 if self.on_lost == "fail":

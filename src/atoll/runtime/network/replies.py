@@ -14,11 +14,14 @@ from atoll.core.requests.request import PartialSum, Request
 from atoll.core.requests.wire import unpack_error
 
 from .checks import require_declared, require_reply
+from .judging.majority import majority
 from .judging.outliers import measures, outlying
 from .running import Running
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from atoll.core.algebra.aggregate import Totals
 
 __all__ = ["ReplyTable", "Started"]
 
@@ -86,6 +89,7 @@ class _Sum:
     order: list[int]
     running: Running
     done: int = 0
+    like: Totals | None = None  # what the replies must fit; nothing once the request says it, or replies are added
 
 
 @dataclass(eq=False)
@@ -168,7 +172,9 @@ class ReplyTable:
     def _advance(self, request: str) -> None:
         """Add what can be added, and free its bytes."""
         found = self._sums.get(request)
-        while found is not None and found.done < len(found.order):
+        if found is not None and found.like is None:
+            found.like = self._form_of(request, found.order)
+        while found is not None and found.like is not None and found.done < len(found.order):
             entry = self._entries[request, found.order[found.done]]
             if entry.frame is None or entry.frame["op"] == "failed":
                 return
@@ -176,15 +182,26 @@ class ReplyTable:
                 del found.order[found.done]
                 continue
             try:
-                found.running.add(entry.frame)
+                found.running.add(entry.frame, found.like)
             except MessageError as error:
                 entry.refused(found.order[found.done], error.what, entry.started.arrives[entry.indices[0]])
                 self.refuse(found.order[found.done], error)
                 continue
+            if found.running.begun:
+                found.like = {}
             entry.left -= 1
             if not entry.left:
                 entry.frame = {"op": "summed"}
             found.done += 1
+
+    def _form_of(self, request: str, order: list[int]) -> Totals | None:
+        """Return what the replies to a sum must fit: nothing more if the request says it, else what most of them are; ``None`` if that is not known yet."""
+        entries = [self._entries[request, position] for position in order]
+        asked = entries[0].request if entries else None
+        if asked is None or asked.form is not None or asked.task.schema is not None:
+            return {}
+        there = [entry.frame for entry in entries if entry.frame is not None]
+        return majority(there, complete=len(there) == len(entries))
 
     def outlying(self, request: str, positions: list[int]) -> dict[int, str]:
         """Return which of these parties' replies stand far outside the cohort, and forget what was measured of them."""

@@ -15,6 +15,8 @@ from .totals import require_fit
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from atoll.core.algebra.aggregate import Totals
+
 __all__ = ["Running"]
 
 
@@ -33,8 +35,12 @@ class Running:
         self._senders = [positions[:0]]
         self._sizes = [positions[:0]]
 
-    def add(self, frame: Any) -> None:
+    def add(self, frame: Any, like: Totals | None = None) -> None:
         """Add the next reply of the cohort, as its site sent it and `require_reply` accepted it.
+
+        Args:
+            frame: the reply.
+            like: what it must fit besides those before it.
 
         Raises:
             MessageError: its form differs from those before it; the sum is unchanged.
@@ -44,12 +50,18 @@ class Running:
             self.reject(int(frame["party"]), str(frame.get("why", "the party was lost")))
             return
         part = unpack_folded(frame["folded"])
+        require_fit(like or {}, part.totals)
         require_fit(whole.totals, part.totals)
         add_into(whole.totals, part.totals)
         whole.rejected.update(part.rejected)
         whole.errors.update(part.errors)
         self._senders.append(part.senders)
         self._sizes.append(part.nbytes)
+
+    @property
+    def begun(self) -> bool:
+        """Tell whether a reply with values is in it."""
+        return bool(self._whole.totals)
 
     def reject(self, position: int, why: str) -> None:
         """Note that a party's reply is not in the sum."""

@@ -15,7 +15,7 @@ from atoll.core.errors import MessageError
 
 from .frames import LONGEST, described, wrong
 
-__all__ = ["require_fit", "require_total"]
+__all__ = ["form_of", "require_fit", "require_total"]
 
 _KINDS = ("mean", "sum", "vote", "parts")
 
@@ -28,7 +28,8 @@ def require_total(name: str, total: Total, position: int) -> None:
     """
     if not isinstance(name, str) or len(name) > LONGEST or not name.isprintable():
         raise wrong(f"a total called {described(name)}")
-    if total.kind not in _KINDS or total.role not in ROLES or type(total.n) is not int or total.n != 1:
+    words = isinstance(total.kind, str) and isinstance(total.role, str)
+    if not words or total.kind not in _KINDS or total.role not in ROLES or type(total.n) is not int or total.n != 1:
         raise wrong(f"{name!r} is a total of kind {described(total.kind)} of {described(total.n)} replies")
     if not _real(total.weight):
         raise wrong(f"{name!r} has the weight {described(total.weight)}")
@@ -39,7 +40,8 @@ def require_total(name: str, total: Total, position: int) -> None:
     if len(total.value) != 1:
         raise wrong(f"{name!r} has {len(total.value)} parts")
     part = total.value[0]
-    if type(part.sender) is not int or part.sender not in (-1, position) or part.of not in _KINDS:
+    known = isinstance(part.of, str) and part.of in _KINDS
+    if type(part.sender) is not int or part.sender not in (-1, position) or not known:
         raise wrong(f"a part of {name!r} is signed by {described(part.sender)}")
     if not _real(part.weight):
         raise wrong(f"a part of {name!r} has the weight {described(part.weight)}")
@@ -89,6 +91,22 @@ def require_fit(sums: Totals, part: Mapping[str, Total]) -> None:
             raise _differs(name, f"a {total.kind} ({total.role})", f"a {known.kind} ({known.role})")
         if total.kind != "parts":
             _require_alike(name, known.value, total.value)
+
+
+def form_of(totals: Mapping[str, Total]) -> Any:
+    """Return the form of some totals, to compare: equal forms fit each other."""
+    return tuple(
+        (name, total.kind, total.role, None if total.kind == "parts" else _form(total.value))
+        for name, total in sorted(totals.items())
+    )
+
+
+def _form(value: Any) -> Any:
+    if isinstance(value, dict):
+        return tuple((key, _form(each)) for key, each in sorted(value.items()))
+    if isinstance(value, list | tuple):
+        return (len(value), *map(_form, value))
+    return (np.shape(value), np.asarray(value).dtype.kind == "c")
 
 
 def _require_alike(name: str, known: Any, value: Any) -> None:

@@ -6,6 +6,7 @@ and no statistic. The names of classes are shared, because the sites must agree 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,6 +22,7 @@ MOST_NAMES = 1_000_000
 MOST_CLASSES = 10_000
 """Most names of features and of classes in a card: data from a network is bounded."""
 
+_DTYPE = re.compile(r"[<>|=]?[a-zA-Z]{1,16}[0-9]{0,4}(\[[a-zA-Z0-9]{1,8}\])?")
 _TASKS = ("classification", "binary", "regression", "multilabel", "tokens", "unlabelled")
 
 
@@ -84,7 +86,7 @@ class DataCard:
         try:
             card = DataCard(
                 tree["task"],
-                {str(n): Column(str(np.dtype(d)) if d != "text" else d, _shape(s)) for n, (d, s) in tree["columns"].items()},
+                {str(n): Column(_dtype(d), _shape(s)) for n, (d, s) in tree["columns"].items()},
                 tree["classes"],
                 _texts(tree["labels"], MOST_CLASSES),
                 _texts(tree["features"], MOST_NAMES),
@@ -92,7 +94,7 @@ class DataCard:
                 {str(name): _texts(values, MOST_CLASSES) for name, values in tree["categories"].items()},
             )  # fmt: skip
             _check(card)
-        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError, IndexError) as error:
             raise MessageError(
                 f"no data card: {type(error).__name__}: {error}",
                 where=where,
@@ -111,8 +113,19 @@ def _check(card: DataCard) -> None:
         raise ValueError(f"{len(card.labels)} names for {card.classes} classes")
 
 
+def _dtype(given: Any) -> str:
+    """Return the name of a plain dtype: NumPy would read much more out of a text."""
+    if given == "text":
+        return "text"
+    if not isinstance(given, str) or not _DTYPE.fullmatch(given):
+        raise ValueError("not a dtype")
+    return str(np.dtype(given))
+
+
 def _shape(given: Sequence[Any]) -> tuple[int, ...]:
-    shape = tuple(int(size) for size in given)
+    if not isinstance(given, list | tuple) or len(given) > 16 or not all(type(size) is int for size in given):
+        raise ValueError("not a shape")
+    shape = tuple(given)
     if len(shape) > 16 or any(size < 0 for size in shape) or np.prod(shape, dtype=float) > 1e9:
         raise ValueError(f"shape {shape}")
     return shape

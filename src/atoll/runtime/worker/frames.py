@@ -69,7 +69,7 @@ class Hello:
         """
         try:
             parties = tuple(_text(name) for name in tree["parties"])
-            sizes = tuple(int(n) for n in np.asarray(tree["sizes"], dtype=np.int64))
+            sizes = _whole(tree["sizes"])
             if (
                 len(parties) > MOST_PARTIES
                 or len(parties) != len(sizes)
@@ -77,7 +77,7 @@ class Hello:
             ):
                 raise ValueError(f"{len(parties)} parties and {len(sizes)} sizes")
             card, letters, scales = tree["card"], tree.get("letters"), tree.get("scales")
-        except (KeyError, TypeError, ValueError, OverflowError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError, AttributeError, IndexError) as error:
             raise _refused("a hello", where, error) from error
         signed = None if letters is None else SignedKey.unpack(letters, where)
         known = None if card is None else DataCard.unpack(card, where)
@@ -140,7 +140,7 @@ class Rendezvous:
             return Rendezvous(
                 hello.parties, hello.sizes, hello.card, int(tree["seed"]), others, secret, letters, helpers
             )
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError, IndexError) as error:
             if isinstance(error, AtollError):
                 raise
             raise _refused("a roster", where, error) from error
@@ -164,7 +164,7 @@ def raise_if_error(tree: Any, where: str) -> None:
         return
     try:
         error = unpack_error(tree["error"])
-    except (KeyError, TypeError) as wrong:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, IndexError) as wrong:
         raise _refused("an error", where, wrong) from wrong
     if isinstance(error, AtollError):
         place = where if error.where is None else f"{where}: {error.where}"
@@ -191,6 +191,14 @@ def require_own_names(site: str, hello: Hello, helper: bool = False) -> None:
                 remedy=f"its parties are {site!r} or begin with '{site}/', each once: check what runs there",
             )
         seen.add(name)
+
+
+def _whole(value: Any) -> tuple[int, ...]:
+    """Return a list of whole numbers, or an array of them."""
+    array = value if isinstance(value, np.ndarray) else np.asarray(value) if isinstance(value, list) else None
+    if array is None or array.ndim != 1 or (array.dtype.kind not in "iu" and array.size):
+        raise ValueError("not a list of whole numbers")
+    return tuple(int(n) for n in array)
 
 
 def _text(value: Any) -> str:
