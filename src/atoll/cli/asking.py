@@ -16,6 +16,7 @@ from rich.markup import escape
 
 from atoll.core.errors import AtollError, ConfigError
 from atoll.core.requests.wire import unpack_error
+from atoll.runs.log import one_line
 
 from .app import INTERRUPT_CODE
 from .output import Output
@@ -48,6 +49,8 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+_LOG_BYTES = 10 << 20
+"""Bytes of a daemon's log before it is rotated; five older ones are kept."""
 
 KitOption = Annotated[
     Path | None,
@@ -151,12 +154,12 @@ def logging_on(output: Output, folder: Path) -> Iterator[None]:
 
     class Shown(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            line = f"{moment(record.created)} {record.levelname.lower()}: {record.getMessage()}"
+            line = one_line(f"{moment(record.created)} {record.levelname.lower()}: {record.getMessage()}")
             output.console.print(line, markup=False, soft_wrap=True)
 
     make_folder(folder, "--folder")
     shown, propagates = Shown(logging.INFO), logger.propagate
-    with logging_to(folder / "log.jsonl"):
+    with logging_to(folder / "log.jsonl", most=_LOG_BYTES):
         logger.addHandler(shown)
         logger.propagate = False
         try:
@@ -182,7 +185,9 @@ def line_of(job: dict[str, Any]) -> str:
     """A job in one line."""
     colour, why = COLOURS.get(job["state"], "white"), why_of(job)
     shown = f"  {why}" if why and job["state"] != "finished" else ""
-    return f"{job['job']}  {escape(job['name'])}  [{colour}]{job['state']}[/{colour}]{escape(shown)}"
+    return (
+        f"{job['job']}  {escape(one_line(job['name']))}  [{colour}]{job['state']}[/{colour}]{escape(one_line(shown))}"
+    )
 
 
 def telling(output: Output) -> Callable[[dict[str, Any]], None]:

@@ -14,6 +14,7 @@ from walls import Walled, open_folder, played, told, write_job
 from atoll.core.errors import JobError
 from atoll.runtime.client.admin import Admin
 from atoll.runtime.daemon.own_files import is_own, open_own
+from atoll.runtime.store.trail import Head
 
 LOCKSMITH = """
 import json
@@ -54,6 +55,7 @@ def test_a_job_holds_no_lock_rewrites_no_event_and_sends_no_file_of_others(tmp_p
             assert told(said["server"], "locksmith") == "database is locked"
             assert [line for line in said["server"] if line.startswith("line")] == [f"line {n}" for n in range(20)]
             name = (await admin.jobs())[-1]["job"]
+            assert not list((walled.place("server") / "jobs" / name).glob("attempt-*"))  # code and scratch are gone
             got = {path.name for path in await admin.result(name, tmp_path / "result")}
             assert "mine.txt" in got
             assert not got & {"linked.txt", "named.txt", "pipe.txt"}
@@ -63,7 +65,9 @@ def test_a_job_holds_no_lock_rewrites_no_event_and_sends_no_file_of_others(tmp_p
                 *walled.typed("events", "--verify", "--head", str(noted)), stdout=asyncio.subprocess.PIPE
             )
             out, _ = await typed.communicate()
-            assert json.loads(out) == {"events": head.number, "head": str(head)}
+            found = json.loads(out)
+            assert found["events"] == head.number + 1  # the command has connected
+            assert await admin.verified(Head.read(found["head"])) >= Head.read(found["head"])
 
         played(walled, body)
         # Somebody rewrites the file while the server is away: the next look says so.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -201,6 +202,15 @@ class StoreLaws:
         assert len(store.get(waiting).times) == 1
         assert store.get(over).state is S.ABORTED
         assert [e.details["from"] for e in store.events()[-2:]] == ["running", "scheduled"]
+
+    def test_an_error_of_megabytes_is_kept_as_kilobytes(self, store: JobStore) -> None:
+        job_id = start(store)
+        error = {"kind": "TaskError", "what": "x" * (5 << 20), "where": "w\u2028forged", "remedy": "r" * 5000}
+        kept = store.move(job_id, S.FAILED, now=5.0, reason="y" * (5 << 20), error=error)
+        assert kept == store.get(job_id)
+        assert len(json.dumps([kept.reason, dict(kept.error or {})])) < 20_000
+        assert (kept.error or {})["where"] == "w\ufffdforged"
+        assert len(json.dumps(store.events()[-1].details)) < 20_000
 
     @pytest.mark.parametrize("end", [S.FAILED, S.ABORTED])
     def test_a_person_resumes_what_ended_without_a_result(self, store: JobStore, end: JobState) -> None:

@@ -10,6 +10,7 @@ from rich.markup import escape
 from atoll.cli.app import OPERATE, app
 from atoll.cli.arguments import Json, output_of
 from atoll.cli.asking import KitOption, PassphraseFile, ServerOption, asked, id_of, moment, open_kit
+from atoll.runs.log import one_line
 
 if TYPE_CHECKING:
     from atoll.runtime.client.admin import Admin
@@ -64,4 +65,4 @@ def _line(event: dict[str, Any]) -> str:
         f"{name}={value}" for name, value in event["details"].items() if value not in ("", None, [], {})
     )
     words = f"{event['who']}  {event['what']}  {event['job']}  {details}".rstrip()
-    return f"[dim]{moment(event['when'])}[/dim] {escape(words)}"
+    return f"[dim]{moment(event['when'])}[/dim] {escape(one_line(words))}"

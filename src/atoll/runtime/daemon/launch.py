@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import shutil
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -98,6 +99,10 @@ class JobProcess:
                 )
             return message.decode(content)
         return None
+
+    async def clear(self) -> None:
+        """Remove the attempt's code and scratch; its error has been read by now."""
+        await asyncio.to_thread(shutil.rmtree, self._told.parents[1], ignore_errors=True)
 
     def cpu(self) -> float:
         """Return the seconds of processor time that it and its children have used."""

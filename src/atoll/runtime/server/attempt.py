@@ -160,6 +160,7 @@ class Attempt:
     async def _stop(self, tasks: Sequence[asyncio.Task[object]], final: bool) -> None:
         if self._process is not None:
             await self._process.stop()
+            await self._process.clear()
         # A machine that hangs does not report it: the job waits for it no longer than for anything else.
         await self._parties.stopped(final, min(_STOPPING, self._terms.patience))
         await asyncio.gather(*tasks, return_exceptions=True)

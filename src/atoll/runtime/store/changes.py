@@ -37,7 +37,7 @@ __all__ = [
     "without_bundle",
 ]
 
-_OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+_OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 """Control characters and those that change the direction of writing, except tabs and line ends."""
 
 LOG_LINES = 10_000
@@ -81,6 +81,15 @@ def visible(text: str, width: int) -> str:
         raise TypeError(type(text).__name__)
     kept = clean(text[: width + 1])
     return kept if len(kept) <= width else kept[: width - 1] + "…"
+
+
+def shortened(tree: Any) -> Any:
+    """Return a tree of plain data whose texts are cut to the width of a line: what others have said ends in a store, a log and a terminal."""
+    if isinstance(tree, str):
+        return visible(tree, LOG_WIDTH)
+    if isinstance(tree, Mapping):
+        return {key[:LOG_WIDTH]: shortened(value) for key, value in tree.items()}
+    return [shortened(value) for value in tree] if isinstance(tree, list) else tree
 
 
 def cut(lines: Iterable[str], keep: int, width: int) -> list[str]:
@@ -149,8 +158,8 @@ def moved(
         state=state,
         attempts=record.attempts + (state is JobState.DEPLOYING),
         barren=barren,
-        reason=clean(reason),
-        error=None if error is None else plain(error, f"job {record.id}, error"),
+        reason=visible(reason, LOG_WIDTH),
+        error=None if error is None else shortened(plain(error, f"job {record.id}, error")),
         sites=record.sites if sites is None else tuple(map(clean, sites)),
         times=(*record.times, (state, now)),
     )
@@ -208,7 +217,7 @@ def chained(event: AuditEvent, before: Head) -> AuditEvent:
     """Return an event as the trail keeps it, behind its end."""
     made = replace(
         event, who=clean(event.who), what=clean(event.what), job=clean(event.job),
-        details=plain(event.details, f"event {event.what!r}"), number=before.number + 1,
+        details=shortened(plain(event.details, f"event {event.what!r}")), number=before.number + 1,
     )  # fmt: skip
     return replace(made, hash=link(before.hash, made))
 

@@ -47,7 +47,7 @@ from atoll.core.persistence.named_results import NamedResults
 from atoll.core.requests.wire import pack_error
 from atoll.core.time.clock import run
 from atoll.engines.link import LinkClosed
-from atoll.runs.log import logger
+from atoll.runs.log import logger, one_line
 from atoll.runtime.bundles.modules import importing
 from atoll.runtime.identity import Peer
 from atoll.runtime.jobs.spec import load_job
@@ -102,7 +102,7 @@ class _Line(logging.Formatter):
         number = f" {row['round']}" if isinstance(row, dict) and "round" in row else ""
         level = "" if record.levelno < logging.WARNING else f"{record.levelname.lower()}: "
         error = f": {record.error}" if hasattr(record, "error") else ""
-        return f"{level}{record.getMessage()}{number}{error}" + (f": {fields}" if fields else "")
+        return one_line(f"{level}{record.getMessage()}{number}{error}" + (f": {fields}" if fields else ""))
 
 
 async def _attend(sock: socket.socket, order: Mapping[str, Any]) -> int:
