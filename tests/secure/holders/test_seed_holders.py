@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 import atoll
 from atoll.core.algebra.aggregate import Mean, Sum, Vote
-from atoll.core.errors import CompositionError, ConfigError, PolicyError, QuorumError
+from atoll.core.errors import CompositionError, ConfigError, MessageError, PolicyError, QuorumError
 from atoll.core.federation.federation import run_program
 from atoll.core.requests.cohort import Community
 from atoll.core.requests.task import task
@@ -186,3 +187,14 @@ def test_settings_and_cohorts_that_make_no_sense_are_refused():
         summed(TwoServers(least=6), np.ones((5, 4)))
     with pytest.raises(CompositionError, match="accept=2, below the least sum of 3"):
         summed(TwoServers(least=3), np.ones((5, 4)), accept=2)
+
+
+@pytest.mark.parametrize(
+    "letter",
+    [None, {}, {"seed": b"short", "agreed": b"a", "least": 2}, {"seed": b"s" * 32, "agreed": b"a", "least": "2"}],
+)
+def test_a_letter_that_is_none_names_its_sender(letter):
+    sound = {"seed": b"s" * 32, "agreed": b"a", "least": 2}
+    island = SimpleNamespace(inbox={"one": sound, "two": letter})
+    with pytest.raises(MessageError, match="two sealed a letter without a seed"):
+        open_masks.run(island, {"context": bytes(32), "lanes": {"64": 3}, "agreed": b"a"})

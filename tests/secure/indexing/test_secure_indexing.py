@@ -11,6 +11,8 @@ import pytest
 import atoll
 from atoll.core.algebra.aggregate import Total
 from atoll.core.errors import CompositionError, ConfigError, DataError, MessageError, PolicyError, QuorumError
+from atoll.core.requests.island import Secret
+from atoll.core.time.clock import run
 from atoll.learn.pacing import FedBuff
 from atoll.secure import SecureAggregation, SecureIndexing
 from atoll.secure.indexing import halves
@@ -176,3 +178,58 @@ def test_words_under_secure_indexing_are_words_still(islands):
     plain = trained(islands, ScalarQuantizer(8, 12))
     found = trained(islands, ScalarQuantizer(8, 12), reducer=SecureIndexing("shares"))
     assert np.array_equal(found.params["weight"], plain.params["weight"])
+
+
+# ---------------------------------------------------------------------- attacks on the protocol
+
+
+def asked(by, change, least=3):
+    """What a helper answers to the letters of three parties, which ``change(number, plan, request)`` may tell another plan or request."""
+    reducer = SecureIndexing(by, least=least)
+    plan = halves.IndexPlan(by, 3, least, reducer.bits(3), 1.0, reducer._most, reducer.codec)
+    boxes: dict[str, dict[str, object]] = {name: {} for name in reducer.others}
+    for number in range(3):
+        told, request, letters = change(number, plan, "ab" * 32)
+        totals = {"u": total([0, 3], 4)}
+        island = SimpleNamespace(
+            name=f"party-{number}", secret=Secret(b"s" * 32), asked=request,
+            post=lambda to, letter, letters=letters, number=number: boxes[to].update({f"party-{number}": letters(letter)}),
+        )  # fmt: skip
+
+        async def found(totals=totals):
+            return totals
+
+        island.totals = found
+        said = run(halves.send.run(island, told.message()))
+    helper = list(reducer.others)[-1]
+    lengths = plan.layout(said["form"]).lengths
+    message = {"plan": plan.message(), "lengths": lengths, "sizes": said["sizes"]}
+    return halves.add.run(SimpleNamespace(name=helper, inbox=boxes[helper]), message)
+
+
+@pytest.mark.parametrize("by", WAYS)
+def test_a_helper_adds_up_only_what_was_asked_alike(by):
+    """A server that tells the helper of a smaller least sum, or sends parties different models, gets nothing."""
+
+    def same(number, plan, request):
+        return plan, request, lambda letter: letter
+
+    assert set(asked(by, same)) == {"lanes", "counts"}
+    with pytest.raises(PolicyError, match="party-1 was asked something else than the others"):
+        asked(by, lambda number, plan, request: (plan, "cd" * 32 if number == 1 else request, lambda letter: letter))
+    with pytest.raises(PolicyError, match="party-0 agreed on another sum"):
+        asked(by, lambda number, plan, request: (replace(plan, least=4), request, lambda letter: letter))
+    for broken in (
+        lambda letter: None,
+        lambda letter: {**letter, "sizes": {}},
+        lambda letter: {**letter, "lanes": {}, "seed": b""},
+    ):
+        with pytest.raises(MessageError, match="party-2 sealed a letter that is none of this sum"):
+            asked(
+                by,
+                lambda number, plan, request, broken=broken: (
+                    plan,
+                    request,
+                    broken if number == 2 else lambda letter: letter,
+                ),
+            )

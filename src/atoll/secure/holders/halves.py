@@ -24,7 +24,7 @@ import numpy as np
 from atoll.core import message as M
 from atoll.core.algebra.aggregate import Sum
 from atoll.core.algebra.tree import Tree
-from atoll.core.errors import PolicyError
+from atoll.core.errors import MessageError, PolicyError
 from atoll.core.message import Words
 from atoll.core.message.words import word_dtype
 from atoll.core.requests.task import Batch, task
@@ -155,18 +155,34 @@ def open_masks(island: Island, message: Tree) -> Tree:
         PolicyError: fewer parties than they demand, or letters of another sum.
     """
     letters = island.inbox
-    least = max((int(letter["least"]) for letter in letters.values()), default=2)
+    for name, letter in letters.items():
+        _require_seed(name, letter, message["agreed"])
+    least = max((letter["least"] for letter in letters.values()), default=2)
     if len(letters) < max(2, least):
         raise PolicyError(
             f"the masks of {len(letters)} parties, fewer than {max(2, least)}",
             where="masked sum",
             remedy="look at the server, or invite more parties",
         )
-    strangers = [name for name, letter in letters.items() if letter["agreed"] != message["agreed"]]
-    if strangers:
-        raise PolicyError(
-            f"{strangers[0]} has entrusted its seed to another sum", where="masked sum", remedy="look at the server"
-        )
     lanes = {lane: np.zeros(count, dtype=word_dtype(int(lane))) for lane, count in message["lanes"].items()}
     add_masks(lanes, [(derived(letter["seed"], "held", message["context"]), False) for letter in letters.values()])
     return {lane: Words.of(words, int(lane)) for lane, words in lanes.items()}
+
+
+def _require_seed(name: str, letter: Any, agreed: bytes) -> None:
+    """Require a letter of *entrust* for this sum.
+
+    Raises:
+        MessageError: it is none.
+        PolicyError: it is for another sum.
+    """
+    kinds = {"seed": bytes, "agreed": bytes, "least": int}
+    sound = isinstance(letter, dict) and all(isinstance(letter.get(part), kind) for part, kind in kinds.items())
+    if not sound or len(letter["seed"]) != SEED:
+        raise MessageError(
+            f"{name} sealed a letter without a seed", where="masked sum", remedy=f"leave {name} out, and look at it"
+        )
+    if letter["agreed"] != agreed:
+        raise PolicyError(
+            f"{name} has entrusted its seed to another sum", where="masked sum", remedy="look at the server"
+        )

@@ -19,8 +19,9 @@ from typing import Any
 
 import numpy as np
 
+from atoll.core import message as M
 from atoll.core.algebra.tree import Tree
-from atoll.core.errors import MessageError, PolicyError
+from atoll.core.errors import AtollError, MessageError, PolicyError
 from atoll.core.message import Words
 from atoll.core.message.words import word_dtype
 from atoll.core.requests.island import Island
@@ -85,6 +86,11 @@ class IndexPlan:
             )
         return made
 
+    @property
+    def fingerprint(self) -> bytes:
+        """A hash of the plan, 32 bytes."""
+        return bytes.fromhex(M.fingerprint(self.message()))
+
     def layout(self, form: Tree) -> WordLayout:
         """The layout of the numbers."""
         return WordLayout(form, self.codec, self.parties, self.bound, signs=self.signs)
@@ -100,6 +106,7 @@ async def send(island: Island, message: Tree) -> Tree:
     numbers, found = parted(await island.totals(), plan.unit, plan.most, island.name)
     form = form_of(numbers)
     lanes, sizes = plan.layout(form).encode(numbers, island.name), sizes_of(found)
+    bound = {"plan": plan.fingerprint, "asked": bytes.fromhex(island.asked)}
     if plan.by == "enclave":
         packed = {
             name: [
@@ -108,15 +115,16 @@ async def send(island: Island, message: Tree) -> Tree:
             for name, one in found.items()
         }
         weights = {name: one.weight for name, one in found.items()}
-        island.post(ENCLAVE, {"lanes": lanes, "index": packed, "weights": weights, "sizes": sizes})
+        island.post(ENCLAVE, {**bound, "lanes": lanes, "index": packed, "weights": weights, "sizes": sizes})
     else:
         seeds = island.secret.bytes(SEED), island.secret.bytes(SEED)
         shared = (_keyed if plan.by == "keys" else _shared)(found, plan.bits, seeds)
         for name, words in lanes.items():
             add_stream(words.view(np.ndarray), derived(seeds[0], f"lane {name}"), subtract=True)
         own = {"keys": shared} if plan.by == "keys" else {}
-        island.post(SERVERS[0], {"seed": seeds[0], "sizes": sizes, **own})
-        island.post(SERVERS[1], {"seed": seeds[1] if own else b"", "sizes": sizes, "lanes": lanes, "keys": shared})
+        island.post(SERVERS[0], {**bound, "seed": seeds[0], "sizes": sizes, **own})
+        second = {"seed": seeds[1] if own else b"", "sizes": sizes, "lanes": lanes, "keys": shared}
+        island.post(SERVERS[1], {**bound, **second})
     return {"form": form, "sizes": sizes}
 
 
@@ -170,21 +178,52 @@ def add(island: Island, message: Tree) -> Tree:
     lanes = {name: np.zeros(length, dtype=word_dtype(int(name))) for name, length in lengths.items()}
     counts = [np.zeros((blocks, k), dtype=word_dtype(plan.bits)) for _, _, blocks, k in layers_of(sizes)]
     server = SERVERS.index(island.name) if plan.by != "enclave" else 0
+    first: bytes | None = None
     for name, letter in letters.items():
-        if letter["sizes"] != sizes:
+        try:
+            first = _require_bound(plan, name, letter, first)
+            _add_letter(plan, server, letter, sizes, lanes, counts)
+        except AtollError:
+            raise
+        except (TypeError, KeyError, ValueError, IndexError, AttributeError) as error:
             raise MessageError(
-                f"{name} sends indices of other sizes", where="secure indexing", remedy="use one codebook a round"
-            )
-        for lane, words in lanes.items():
-            if plan.by == "enclave" or server:
-                words += letter["lanes"][lane].astype(words.dtype)
-            else:
-                add_stream(words, derived(letter["seed"], f"lane {lane}"))
-        _count(plan, server, letter, sizes, counts)
+                f"{name} sealed a letter that is none of this sum: {error}",
+                where="secure indexing",
+                remedy=f"leave {name} out, and look at it",
+            ) from error
     return {
         "lanes": {name: Words.of(words, int(name)) for name, words in lanes.items()},
         "counts": [Words.of(one.ravel(), plan.bits) for one in counts],
     }
+
+
+def _require_bound(plan: IndexPlan, name: str, letter: Any, first: bytes | None) -> bytes:
+    """Require that a party has agreed on the plan that this helper was told, and was asked what the others were; return what that is.
+
+    Raises:
+        PolicyError: names a party for which that is not so.
+    """
+    asked = bytes(letter["asked"])
+    if bytes(letter["plan"]) != plan.fingerprint or asked != (first or asked):
+        told = "agreed on another sum" if asked == (first or asked) else "was asked something else than the others"
+        raise PolicyError(
+            f"{name} {told}", where="secure indexing", remedy="look at the server: it told parties different things"
+        )
+    return asked
+
+
+def _add_letter(
+    plan: IndexPlan, server: int, letter: Any, sizes: Sizes, lanes: dict[str, Array], counts: list[Array]
+) -> None:
+    """Add one party's words and counts."""
+    if letter["sizes"] != sizes:
+        raise ValueError("indices of other sizes, so another codebook")
+    for lane, words in lanes.items():
+        if plan.by == "enclave" or server:
+            words += letter["lanes"][lane].astype(words.dtype)
+        else:
+            add_stream(words, derived(letter["seed"], f"lane {lane}"))
+    _count(plan, server, letter, sizes, counts)
 
 
 def _count(plan: IndexPlan, server: int, letter: Any, sizes: Sizes, counts: list[Array]) -> None:
@@ -193,9 +232,7 @@ def _count(plan: IndexPlan, server: int, letter: Any, sizes: Sizes, counts: list
         if plan.by == "enclave":
             index, weight = np.asarray(letter["index"][name][layer]).astype(np.int64), int(letter["weights"][name])
             if index.shape != (blocks,) or int(index.max(initial=0)) >= k or not 0 < weight <= plan.most:
-                raise MessageError(
-                    "indices outside the codebook, or a weight outside its range", where="secure indexing"
-                )
+                raise ValueError("indices outside the codebook, or a weight outside its range")
             total[np.arange(blocks), index] += total.dtype.type(weight)
         elif plan.by == "keys":
             total += evaluate(

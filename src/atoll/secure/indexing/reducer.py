@@ -52,7 +52,8 @@ class SecureIndexing(Checked, Reducer):
 
     Counts show more than the sum: how many parties chose which codeword. A sum of fewer than ``least`` parties is refused, by the reducer and by the helpers. The counts of
     each block must add up to the weight of the parties; else the sum is not used. Numbers beside the indices travel as fixed-point words, the same way.
-    A party that drops out has sent everything or nothing.
+    A party that drops out has sent everything or nothing. Helpers add up only letters of parties that agreed on the same plan and were asked the same, so a server that sends
+    parties different models gets nothing.
 
     Attributes:
         by: ``"enclave"``, ``"shares"`` or ``"keys"``.
