@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from atoll.core.algebra.tree import Tree
-from atoll.core.errors import PolicyError
+from atoll.core.errors import MessageError, PolicyError
 from atoll.core.message import Words
 from atoll.core.message.words import word_dtype
 from atoll.core.requests.task import task
@@ -162,6 +162,12 @@ def sum_shares(island: Island, message: Tree) -> Tree:
             where="masked sum",
             remedy="look at the server",
         )
+    forms = {name: _form_of(name, letter) for name, letter in letters.items()}
+    odd = [name for name, form in forms.items() if form != forms[island.name]]
+    if odd:
+        raise MessageError(
+            f"{odd[0]} sealed shares of other sizes", where=island.name, remedy=f"leave {odd[0]} out, and look at it"
+        )
     strangers = [name for name, letter in letters.items() if bytes(letter["context"]) != bytes(state["context"])]
     if strangers:
         raise PolicyError(
@@ -174,3 +180,17 @@ def sum_shares(island: Island, message: Tree) -> Tree:
         for lane, share in letter["lanes"].items():
             total[lane] = np.asarray(share) + total[lane] if lane in total else np.array(share)
     return {lane: Words.of(words, int(lane)) for lane, words in total.items()}
+
+
+def _form_of(name: str, letter: Any) -> dict[str, Any]:
+    """Shape and dtype of a letter's shares by lane.
+
+    Raises:
+        MessageError: names the sender of a letter that has none.
+    """
+    lanes = letter.get("lanes") if isinstance(letter, dict) and isinstance(letter.get("context"), bytes) else None
+    if not isinstance(lanes, dict) or not all(isinstance(share, np.ndarray) for share in lanes.values()):
+        raise MessageError(
+            f"{name} sealed a letter without shares", where="masked sum", remedy=f"leave {name} out, and look at it"
+        )
+    return {lane: (share.shape, share.dtype) for lane, share in lanes.items()}

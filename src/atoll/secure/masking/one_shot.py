@@ -11,6 +11,7 @@ import numpy as np
 from atoll.core.errors import CompositionError, ConfigError, LetterError, QuorumError
 from atoll.core.exposure import Exposure
 from atoll.core.federation.reducer import Reducer
+from atoll.core.message.words import word_dtype
 from atoll.core.validation import Checked
 
 from ..keystream import require_library
@@ -18,15 +19,19 @@ from ..words import FixedPoint
 from .agreement import Agreement
 from .coded import Code, code_words, sum_shares
 from .halves import label_of
-from .reducer import common_form, decoded, require_threshold
+from .reducer import common_form, decoded, require_enough, require_threshold
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from atoll.core.federation.reduction import Reduction
     from atoll.core.requests.chain import Chain
     from atoll.core.requests.party import Parties
     from atoll.core.requests.request import Reduced
     from atoll.core.requests.results import Terms
     from atoll.core.requests.task import Task
+
+    from ..words import WordLayout
 
 __all__ = ["OneShot"]
 
@@ -162,22 +167,36 @@ class OneShot(Checked, Reducer):
         quorum = max(agreed.least, agreed.threshold)
         message = {"agreed": agreed.message(), "private": code.private}
         sent = await reduction.exchange(reduction.parties, code_words, message, wraps=True, quorum=quorum)
-        kept = sent.senders
+        words, layout = _fitting(agreed, sent.by_name())
+        kept = sent.senders.named(*words)
+        require_enough(kept, quorum, "OneShot")
         places = [agreed.place(name) for name in kept.names]
         asked, label = {"kept": places, "lost": []}, label_of(places, [])
         mail = sent.mail.only_from(set(kept.names))
         shown = await reduction.exchange(kept, sum_shares, asked, mail=mail, at=label, quorum=agreed.threshold)
-        layout = agreed.layout(common_form([said["form"] for said in sent.values]))
-        lanes = {lane: _total([said["words"][lane] for said in sent.values]) for lane in layout.lengths}
-        rows = {agreed.place(name): said for name, said in shown.by_name().items()}
-        for lane, words in lanes.items():
+        lanes = {lane: _total([one[lane] for one in words.values()]) for lane in layout.lengths}
+        rows = {agreed.place(name): said for name, said in shown.by_name().items() if isinstance(said, dict)}
+        for lane, total in lanes.items():
             shares = {place: np.asarray(said[lane]) for place, said in rows.items() if lane in said}
-            words -= _opened(agreed, code, shares, len(words), int(lane)).astype(words.dtype)
+            total -= _opened(agreed, code, shares, len(total), int(lane)).astype(total.dtype)
         return decoded(layout, lanes, kept.positions)
 
 
 def _counted(given: float | int, parties: int, *, least: int) -> int:
     return max(least, math.ceil(given * parties - 1e-9)) if isinstance(given, float) and given <= 1 else int(given)
+
+
+def _fitting(agreed: Agreement, replies: Mapping[str, Any]) -> tuple[dict[str, Any], WordLayout]:
+    """The words of each party whose reply is one, and their layout."""
+    said = {name: one for name, one in replies.items() if isinstance(one, dict) and {"words", "form"} <= one.keys()}
+    layout = agreed.layout(common_form([one["form"] for one in said.values()]))
+    sizes = {(lane, (length,), word_dtype(int(lane))) for lane, length in layout.lengths.items()}
+    words = {name: one["words"] for name, one in said.items() if isinstance(one["words"], dict)}
+    return {
+        name: lanes
+        for name, lanes in words.items()
+        if {(lane, np.shape(one), np.asarray(one).dtype) for lane, one in lanes.items()} == sizes
+    }, layout
 
 
 def _total(rows: list[Any]) -> Any:
@@ -194,7 +213,11 @@ def _opened(agreed: Agreement, code: Code, shares: dict[int, Any], length: int, 
         QuorumError: fewer right shares than the threshold.
         LetterError: the shares do not fit together: a party showed a wrong one.
     """
-    right = {place: share for place, share in shares.items() if share.shape == (code.share_length(length),)}
+    right = {
+        place: share
+        for place, share in shares.items()
+        if share.shape == (code.share_length(length),) and share.dtype.kind == "u"
+    }
     if len(right) < code.threshold:
         raise QuorumError(
             f"{len(right)} shares of the sum of the masks, fewer than the threshold of {code.threshold}",
