@@ -33,6 +33,14 @@ def test_a_plan_keeps_its_promise_with_exact_fractions():
     assert tail(6) <= Fraction(1, 2**40) < tail(5)
 
 
+@given(st.integers(3, 400), st.sampled_from([(0.1, 0.05), (0.1, 0.1), (0.0, 0.0), (0.05, 0.2)]))
+def test_a_plan_is_for_a_graph_that_exists_and_no_share_is_a_seed(parties, expected):
+    """With an odd degree the graph would have one neighbour more, and the chance of secrecy would be another's."""
+    made = plan(parties, *expected)
+    assert {len(near) for near in rings(parties, made.neighbours, 0)} == {made.neighbours}
+    assert 2 <= made.threshold <= made.neighbours
+
+
 def test_no_plan_is_possible_for_half_corrupt_and_half_lost():
     with pytest.raises(ConfigError, match="whose sum is below 1"):
         plan(10, 0.5, 0.5)

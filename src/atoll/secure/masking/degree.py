@@ -37,6 +37,8 @@ def plan(parties: int, loss: float, corrupt: float) -> MaskingPlan:
     * recovery: ``n P[Y < t] <= 2^-30`` for ``Y`` hypergeometric: ``k`` of ``n - 1`` with ``s`` marked;
     * one piece: ``n (loss + corrupt)^k <= 2^-40``.
 
+    ``k`` is even, half on each side of the ring, or all others. ``t`` is at least 2: one share alone would be the seed.
+
     Args:
         parties: ``n``.
         loss: share of the parties that drop out.
@@ -59,9 +61,11 @@ def plan(parties: int, loss: float, corrupt: float) -> MaskingPlan:
     most_bad, most_lost = 2.0**-SIGMA / parties, 2.0**-ETA / parties
     pieces = 2 if loss + corrupt == 0 else math.ceil(math.log(2.0**-SIGMA / parties) / math.log(loss + corrupt))
     for k in range(max(1, min(pieces, others)), others + 1):
-        threshold = _least_secret(others, bad, k, most_bad)
+        if k % 2 and k < others:  # a ring has half of the neighbours on each side
+            continue
+        threshold = max(min(2, k), _least_secret(others, bad, k, most_bad))
         if threshold <= k and _below(others, staying, k, threshold) <= most_lost:
-            return MaskingPlan(k, max(1, threshold))
+            return MaskingPlan(k, threshold)
     raise ConfigError(
         f"{parties} parties with a loss of {loss:g} and {corrupt:g} corrupt have no threshold that both keeps secrets and recovers",
         where="plan",

@@ -113,7 +113,7 @@ class SecureAggregation(Checked, Reducer):
         degree, found = parties - 1, None
         if self.neighbours == "auto":
             made = plan(parties, self.loss or 0.0, self.corrupt or 0.0)
-            degree, found = made.neighbours, made.threshold
+            degree, found = made.neighbours, max(2, made.threshold)
         elif self.neighbours is not None:
             degree = min(int(self.neighbours), parties - 1)
         degree += degree % 2 if degree < parties - 1 else 0  # half of them on each side
