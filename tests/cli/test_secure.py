@@ -244,3 +244,14 @@ def test_the_file_of_the_sum_is_named_as_it_is_written_and_is_no_party(capsys, f
     assert np.load(folder / "total.npy").shape == np.load(folder / "party-0.npy").shape
     refused = answer(capsys, "sum", folder, "--out", folder / "none" / "total.npy", code=2)
     assert "a folder that does not exist" in refused["error"]["what"]
+
+
+@pytest.mark.parametrize(
+    ("protocol", "encode"),
+    [("secagg+", "sq"), ("oneshot", "prune"), ("enclave", "pq"), ("two-servers", "pq"), ("bfv", "fixed")],
+)
+def test_every_protocol_has_the_steps_where_parties_drop_out(capsys, folder, protocol, encode):
+    more = ("--encode", encode, "--drop", "share:1,masked:0,reveal:1", "--block", 4, "--codewords", 4)
+    found = answer(capsys, "sum", folder, "--protocol", protocol, *more)
+    assert found["survivors"] == 5
+    assert found["max_error"] <= found["bound"]

@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from atoll.core.errors import DataError
 from atoll.core.requests.island import Secret
+from atoll.secure.encrypted.halves import _require_pads
 from atoll.secure.encrypted.tags import PRIMES, pads, right, tags
 
 SEED = b"t" * 32
@@ -44,3 +46,18 @@ def test_a_single_number_that_is_off_by_one_is_seen():
         forged = [sums[0].copy(), sums[1]]
         forged[0][place] += np.uint64(1)
         assert not right(SEED, forged, tagged, padding)
+
+
+@pytest.mark.parametrize(
+    "letter",
+    [
+        None,
+        {},
+        {"pads": np.zeros(4, np.uint64)},
+        {"pads": np.zeros(2, np.uint64), "layout": b""},
+        {"pads": "0000", "layout": b""},
+    ],
+)
+def test_a_letter_without_pads_names_its_sender(letter):
+    with pytest.raises(DataError, match="site-3 sealed a letter without pads"):
+        _require_pads("site-3", letter)

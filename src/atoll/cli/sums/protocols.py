@@ -15,7 +15,7 @@ from .settings import SumSettings
 if TYPE_CHECKING:
     from atoll.secure import FixedPoint
 
-__all__ = ["PROTOCOLS", "Protocol"]
+__all__ = ["INDEXING", "PROTOCOLS", "Protocol"]
 
 Make = Callable[[SumSettings, "FixedPoint", int], Reducer]
 
@@ -93,6 +93,15 @@ def _one_shot(settings: SumSettings, codec: FixedPoint, parties: int) -> Reducer
 _CODED = {"share": ".coded:code_words/", "masked": ".coded:code_words/", "reveal": ".coded:sum_shares/"}
 
 
+_SEALED = {
+    "share": ".halves:encrypt_totals/",
+    "masked": ".halves:encrypt_totals/",
+    "reveal": ".halves:answer_sum/",
+}
+# A party sends all in one step; whoever drops out after it is in the sum.
+INDEXING = {"share": ".halves:send/", "masked": ".halves:send/", "reveal": ".halves:add/"}
+
+
 def _encrypted(scheme: str) -> Protocol:
     def make(settings: SumSettings, codec: FixedPoint, parties: int) -> Reducer:
         del parties
@@ -101,7 +110,7 @@ def _encrypted(scheme: str) -> Protocol:
         server = "active" if settings.active else "honest"
         return Encrypted(scheme, keys="threshold", threshold=settings.threshold, server=server, codec=codec)
 
-    return Protocol(make, {"masked": ".halves:encrypt_totals/", "reveal": ".halves:answer_sum/"}, others=_HELPERS)
+    return Protocol(make, _SEALED, others=_HELPERS)
 
 
 _HELPERS = {"key-holder": None, "dealer": None}

@@ -23,7 +23,7 @@ from atoll.secure import SecureIndexing
 from atoll.testing import Timetable
 
 from .encodings import ENCODINGS
-from .protocols import PROTOCOLS
+from .protocols import INDEXING, PROTOCOLS
 from .settings import SumSettings
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def run_trial(
         # An enclave gets indices; servers get shares or keys, which are longer.
         enclave = SecureIndexing().block_bits(encoding.codewords, len(arrays))
         each *= by.block_bits(encoding.codewords, len(arrays)) / enclave
-        helpers, lost = dict.fromkeys(reducer.others), replace(chosen, steps={"masked": ".halves:send/"})
+        helpers, lost = dict.fromkeys(reducer.others), replace(chosen, steps=INDEXING)
     began = time.perf_counter()
     found = _summed(arrays, reducer, encoding, settings.seed, helpers, _lost(lost, list(arrays), settings))
     seconds = time.perf_counter() - began

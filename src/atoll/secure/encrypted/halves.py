@@ -31,7 +31,7 @@ from ..words import form_of
 from .agreement import EncryptedAgreement, key_hash, label_of
 from .lanes import numbers_of
 from .paillier import Paillier
-from .tags import pads, right, tags
+from .tags import PRIMES, pads, right, tags
 from .threshold import ThresholdPaillier
 
 if TYPE_CHECKING:
@@ -146,6 +146,8 @@ def open_sum(island: Island, message: Tree) -> Tree:
     agreed = _agreed(island, state["agreed"])
     _require_named(island, agreed, kept)
     letters = island.inbox
+    for name, letter in letters.items():
+        _require_pads(name, letter)
     layout = agreed.layout(message["form"])
     if set(letters) != set(kept) or any(letter["layout"] != layout.fingerprint for letter in letters.values()):
         missing = sorted(set(kept) ^ set(letters)) or [
@@ -207,6 +209,19 @@ def _summed(island: Island, scheme: ThresholdPaillier, public: Tree, message: Tr
                 remedy="look at the server: it must add up what the parties sent",
             )
     return scheme.add(public, [parts[name] for name in message["kept"]], form)
+
+
+def _require_pads(name: str, letter: Any) -> None:
+    """Require that a party's letter has its pads, and says what it encrypted.
+
+    Raises:
+        DataError: names the party whose letter has not.
+    """
+    found = letter.get("pads") if isinstance(letter, dict) and isinstance(letter.get("layout"), bytes) else None
+    if not isinstance(found, np.ndarray) or found.dtype != np.uint64 or found.shape != (len(PRIMES),):
+        raise DataError(
+            f"{name} sealed a letter without pads", where="encrypted sum", remedy=f"leave {name} out, and look at it"
+        )
 
 
 def _agreed(island: Island, message: Tree) -> EncryptedAgreement:
