@@ -34,7 +34,7 @@ class RandomK(Packed):
     but the clients' errors do not average out.
 
     ``per="tensor"``, with a shared seed, draws ``k`` of the ``n`` entries of each layer, as random pruning underneath secure sums does (Prasad et al. 2022,
-    "Reconciling Security and Communication Efficiency in Federated Learning", section 3.3). Biases, normalisation layers (leaves with fewer than two axes) and
+    "Reconciling Security and Communication Efficiency in Federated Learning"). Biases, normalisation layers (leaves with fewer than two axes) and
     leaves with fewer than ``least`` entries are sent whole. The kept values of a layer are a column ``(k, 1)``, so that ``ScalarQuantizer`` behind it codes them
     as a layer, with a scale of its own.
 

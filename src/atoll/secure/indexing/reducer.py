@@ -42,7 +42,7 @@ class SecureIndexing(Checked, Reducer):
     """Add up the indices of ``ProductQuantizer`` as counts: ``H_m[r]`` is the weight of the parties whose block ``m`` has codeword ``r``.
 
     The server decodes ``sum_r H_m[r] C_r``. Prasad, Ghosh, Cormode, Mironov, Yousefpour, Stock 2022, "Reconciling Security and Communication Efficiency in Federated
-    Learning", algorithm 1 and section 3.4.
+    Learning", algorithm 1.
 
     * ``by="enclave"``: parties seal their indices for an enclave, ``ceil(log2 k)`` bits a block, and it tells the server the counts. The enclave sees the
       indices. Atoll does not attest it: in a simulation, and here, it is a party that you trust.

@@ -33,7 +33,7 @@ class ProductQuantizer(Stage):
     A party sends ``A_m = argmin_r ||block_m - C_r||^2``, ``ceil(log2 k)`` bits for ``d`` entries: 0.625 bits an entry for ``d = 8``, ``k = 32``. Sums follow from
     counts: ``sum_i w_i C[A_i,m] = sum_r H_m[r] C_r``, where ``H_m[r]`` is the weight of the parties with index ``r``. ``atoll.secure.SecureIndexing`` finds
     ``H`` and hides the indices; a plain reducer decodes each reply on arrival, which gives the same. Prasad, Ghosh, Cormode, Mironov, Yousefpour, Stock
-    2022, "Reconciling Security and Communication Efficiency in Federated Learning", section 3.4 (which says ``k`` bits where its example has ``log2 k``).
+    2022, "Reconciling Security and Communication Efficiency in Federated Learning" (which says ``k`` bits where its example has ``log2 k``).
 
     Codebooks are fitted to the last sum or a mock client's reply, a layer each, by k-means; until then, values go as numbers. A codebook that is fitted to
     sums of codewords every round loses its spread, so refresh it every few rounds, or fit it to public rows. Entries are in C order, the last block

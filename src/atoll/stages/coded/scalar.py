@@ -33,7 +33,7 @@ class ScalarQuantizer(Stage):
 
     ``q = clamp(round(x/s) + z, 0, 2^b - 1)`` decodes to ``s (q - z)``, and the sum ``Q`` of ``n`` codes modulo ``2^p`` to ``s lift((Q - n z) mod 2^p)``: the
     zero point counts once for each party in the sum. Prasad, Ghosh, Cormode, Mironov, Yousefpour, Stock 2022, "Reconciling Security and Communication
-    Efficiency in Federated Learning", section 3.2; its printed decoder (``s Q - z/N``) lacks the factor, and a decoder by ``n z`` follows from its own operator.
+    Efficiency in Federated Learning"; its printed decoder (``s Q - z/N``) lacks the factor, and a decoder by ``n z`` follows from its own operator.
 
     * *affine*: ``s = (max - min)/(2^b - 1)``, ``z = round(-min/s)`` for each layer. *symmetric*: ``s = max |x| / (2^(b-1) - 1)`` and ``z = 2^(b-1) - 1``.
     * *Without overflow* if ``n (2^b - 1) < 2^p``. The centred lift, into ``[-2^(p-1), 2^(p-1))``, also decodes sums that are small because terms cancel.
