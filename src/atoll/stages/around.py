@@ -30,11 +30,12 @@ class Around(Remembering):
     stage: Stage = field(default_factory=TopK)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.stage, Stage) or self.stage.on != "value" or self.stage.remembers or self.stage.secret:
+        stage = self.stage
+        if not isinstance(stage, Stage) or stage.on != "value" or stage.remembers or stage.secret or stage.fits:
             raise CompositionError(
                 f"{type(self).__name__} around {type(self.stage).__name__}",
                 where="uplink",
-                remedy="use an inner stage that acts on values and has no memory or secrets of its own, such as TopK or Sign",
+                remedy="use an inner stage that acts on values and has no memory, secrets or fitted parameters of its own, such as TopK or Sign",
             )
         for name in ("summable", "packs"):
             object.__setattr__(self, name, getattr(self.stage, name))

@@ -14,7 +14,7 @@ from atoll.core.algebra.rng import Rng
 from atoll.core.errors import CompositionError, ConfigError, MessageError
 from atoll.core.requests.chain import Chain
 from atoll.core.requests.context import StageContext
-from atoll.stages import ProductQuantizer, ScalarQuantizer
+from atoll.stages import ErrorFeedback, ProductQuantizer, ScalarQuantizer
 from atoll.stages.coded.kmeans import codebook, nearest
 from atoll.testing import check_stage
 
@@ -134,6 +134,27 @@ def test_masks_refuse_indices_before_anyone_is_contacted():
         ProductQuantizer(0)
     with pytest.raises(ConfigError, match="2 to 65536"):
         ProductQuantizer(8, 1)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: ErrorFeedback(ProductQuantizer()),
+        lambda: atoll.Training(model=atoll.models.linear(64, 10), downlink=ProductQuantizer()),
+        lambda: atoll.Training(model=atoll.models.linear(64, 10), downlink=ScalarQuantizer(limit=1.0)),
+    ],
+)
+def test_where_no_sum_is_seen_nothing_is_fitted(make):
+    with pytest.raises(CompositionError, match=r"ProductQuantizer|ScalarQuantizer"):
+        make()
+
+
+def test_gossip_refuses_it():
+    islands = atoll.data.iid(atoll.data.digits(), parties=4, seed=0)
+    topology = atoll.learn.topology.Gossip(compress=ProductQuantizer(), gamma=0.5)
+    job = atoll.Training(model=atoll.models.linear(64, 10), topology=topology, selection=atoll.Everyone(), rounds=1)
+    with pytest.raises(CompositionError, match="ProductQuantizer has parameters that follow sums"):
+        atoll.simulate(job, islands, engine="inline")
 
 
 def test_indices_under_one_codebook_are_not_decoded_by_another():

@@ -45,13 +45,13 @@ def check_downlink(stage: Stage | None) -> None:
     """Refuse a stage that cannot compress the way down.
 
     Raises:
-        CompositionError: the stage acts on summands, or keeps memory: the server already keeps what it left out.
+        CompositionError: the stage acts on summands, is fitted to sums, or keeps memory: the server already keeps what it left out.
     """
-    if stage is not None and (stage.on != "value" or stage.remembers):
+    if stage is not None and (stage.on != "value" or stage.remembers or stage.fits):
         raise CompositionError(
             f"{type(stage).__name__} cannot compress what the server sends",
             where="Training.downlink",
-            remedy="use a stage without memory that acts on values, such as Sign() or TopK(0.01); the server keeps the error itself",
+            remedy="use a stage without memory or fitted parameters that acts on values, such as Sign() or TopK(0.01); the server keeps the error itself",
         )
 
 

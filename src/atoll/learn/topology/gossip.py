@@ -87,6 +87,9 @@ class Gossip(Decentralised):
         """Refuse compression if public copies would become stale."""
         if self.compress is None:
             return
+        if self.compress.fits or self.compress.on != "value":
+            why = f"{type(self.compress).__name__} has parameters that follow sums, and neighbours see no sum"
+            refuse(self, why, "topology", "use a compressor such as QSGD() or TopK()")
         if self.compress.remembers:
             why = "remembers what it left out, which the public copies of CHOCO already do"
             refuse(self, f"{type(self.compress).__name__} {why}", "topology", "use the stage inside it")
