@@ -95,3 +95,20 @@ def test_a_job_of_sites_and_a_program_are_explained_too(capsys, tmp_path):
 def test_a_reducer_that_cannot_add_up_the_cohort_is_refused(capsys, tmp_path):
     found = explained(capsys, tmp_path, reducer={"name": "SecureAggregation", "threshold": 9}, code=7)
     assert found["error"]["kind"] == "QuorumError"
+
+
+def test_an_enclave_sees_whole_replies_and_the_bytes_of_shares_are_not_those_of_indices(capsys, tmp_path):
+    """Until the first fit, and beside the indices always, numbers go to the enclave as they are; two servers get shares of rows, many times an index."""
+    stage = [{"name": "ProductQuantizer", "block": 4, "codewords": 16}]
+    inside = explained(capsys, tmp_path, reducer={"name": "SecureIndexing"}, uplink=stage)
+    assert inside["exposures"][1] == {
+        "who": "enclave",
+        "sees": "the reply of every client",
+        "assuming": "it keeps them to itself: nothing attests its code",
+    }
+    assert "on the way up: ProductQuantizer" in inside["notes"]
+    assert inside["costs"]["bits_per_weight"] < 4
+    apart = explained(capsys, tmp_path, reducer={"name": "SecureIndexing", "by": "shares"}, uplink=stage)
+    assert "bits_per_weight" not in apart["costs"]
+    bare = explained(capsys, tmp_path, uplink=stage)
+    assert "on the way up: ProductQuantizer; the sum needs every single reply" in bare["notes"]

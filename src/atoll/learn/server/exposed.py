@@ -34,7 +34,7 @@ def explained(training: Training, data: Any, clients: int) -> Explanation:
         Exposure("other clients", "the global model of every round that they take part in"),
         Exposure("whoever gets the result", "the model of the last round"),
     ]
-    notes = [_privacy(chains), *_stages(first)]
+    notes = [_privacy(chains), *_stages(first, training.reducer.secure)]
     if len(phases) > 1:
         notes.append(f"a round has {len(phases)} phases ({', '.join(phases)}); each is one sum")
     costs: dict[str, Any] = {}
@@ -55,11 +55,11 @@ def _privacy(chains: dict[str, Chain]) -> str:
     )
 
 
-def _stages(chain: Chain) -> list[str]:
+def _stages(chain: Chain, secure: bool) -> list[str]:
     if not chain.stages:
         return []
     names = " -> ".join(type(stage).__name__ for stage in chain.stages)
-    return [f"on the way up: {names}" + ("" if chain.summable else "; the sum needs every single reply")]
+    return [f"on the way up: {names}" + ("" if chain.summable or secure else "; the sum needs every single reply")]
 
 
 def _costs(training: Training, params: Tree, chain: Chain, clients: int) -> dict[str, Any]:
@@ -76,6 +76,8 @@ def _bits(training: Training, params: Tree, chain: Chain, clients: int, plain: i
     """Bits of an update on the way up; ``None`` if they must be measured."""
     word = training.reducer.word_length(chain, max(2, clients))
     packing = [stage for stage in chain.stages if stage.packs or stage.words]
+    if packing and training.reducer.indexes and len(training.reducer.others) > 1:
+        return None  # shares and keys for two servers are longer than the indices
     if packing:
         return packing[-1].wire_bits(params)
     return plain if word is None else word * sum(int(np.size(leaf)) for leaf in T.leaves(params))

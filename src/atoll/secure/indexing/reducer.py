@@ -45,7 +45,7 @@ class SecureIndexing(Checked, Reducer):
     Learning", algorithm 1.
 
     * ``by="enclave"``: parties seal their indices for an enclave, ``ceil(log2 k)`` bits a block, and it tells the server the counts. The enclave sees the
-      indices. Atoll does not attest it: in a simulation, and here, it is a party that you trust.
+      indices, and the numbers beside them. Atoll does not attest it: in a simulation, and here, it is a party that you trust.
     * ``by="shares"``: each of two servers gets a share of every row of ``k`` words, ``k p`` bits a block in all, with ``p = ceil(log2(n max_weight/unit + 1))``.
     * ``by="keys"``: each of two servers gets a key of a point function (`points`), shorter than shares for many codewords. Two servers that tell
       each other what they got see everything; one alone sees nothing.
@@ -142,9 +142,7 @@ class SecureIndexing(Checked, Reducer):
         if self.by == "enclave":
             return (
                 Exposure("server", counts, "it does not put what it has together with the enclave"),
-                Exposure(
-                    helpers[0], "the codewords of every client", "it keeps them to itself: nothing attests its code"
-                ),
+                Exposure(helpers[0], "the reply of every client", "it keeps them to itself: nothing attests its code"),
                 Exposure("other clients", "nothing of a reply"),
             )
         apart = "the two servers do not put together what they have"
