@@ -26,6 +26,7 @@ __all__ = [
     "MasksVirtual",
     "NonPrivate",
     "Promise",
+    "Sampled",
     "SeededSecret",
     "register_event",
     "unpack_event",
@@ -61,24 +62,46 @@ class Event:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gaussian(Event):
-    """Gaussian noise of standard deviation ``noise_multiplier * sensitivity``, on a sample of rate ``sampling``."""
+class Sampled(Event):
+    """A release of noise about a sample of the units.
+
+    Attributes:
+        sampling: the rate at which a unit takes part.
+        scheme: how the sample is drawn: ``"poisson"`` (each unit alone, by a coin) or ``"fixed"`` (a set of fixed size, without replacement).
+        drawn_by: who knows the draw: ``"public"`` (everybody who knows a job's seed), ``"server"`` (its secret) or ``"party"`` (the party's own
+            secret, and its replies do not tell). Sampling protects only against those who do not know the draw.
+    """
+
+    sampling: float = 1.0
+    scheme: str = "poisson"
+    drawn_by: str = "public"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.sampling <= 1:
+            raise ConfigError(f"sampling={self.sampling} is not a rate", remedy="use a number in (0, 1]")
+        if self.scheme not in ("poisson", "fixed"):
+            raise ConfigError(f"scheme={self.scheme!r}", remedy="use 'poisson' or 'fixed'")
+        if self.drawn_by not in ("public", "server", "party"):
+            raise ConfigError(f"drawn_by={self.drawn_by!r}", remedy="use 'public', 'server' or 'party'")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gaussian(Sampled):
+    """Gaussian noise of standard deviation ``noise_multiplier * sensitivity``."""
 
     noise_multiplier: float
-    sampling: float = 1.0
     kind: ClassVar[str] = "gaussian"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not (math.isfinite(self.noise_multiplier) and self.noise_multiplier >= 0):
             raise ConfigError(f"noise_multiplier={self.noise_multiplier}", remedy="use a finite number >= 0")
-        if not 0 < self.sampling <= 1:
-            raise ConfigError(f"sampling={self.sampling} is not a rate", remedy="use a number in (0, 1]")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Laplace(Event):
-    """Laplace noise: an ``epsilon``-private release."""
+class Laplace(Sampled):
+    """Laplace noise of scale ``L1 sensitivity / epsilon``: an ``epsilon``-private release."""
 
     epsilon: float
     kind: ClassVar[str] = "laplace"

@@ -3,8 +3,12 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .accountant import LossTally, Perturbed, PrivacyLoss, spent
+    from .accountant import METHODS, LossTally, PrivacyLoss, spent
+    from .accountants import ACCOUNTANTS, epsilon_of
     from .budget import Budget
+    from .calculator import MECHANISMS, NoisePlan, noise_for
+    from .composition import group_privacy, grouped, joint, parallel, sequential
+    from .events import DiscreteGaussian, Perturbed, RandomisedResponse, Skellam
     from .gaussian import (
         cost,
         exact_delta,
@@ -14,15 +18,21 @@ if TYPE_CHECKING:
         moments_epsilon,
         moments_sigma,
     )
+    from .lattice import skellam_divergence
+    from .loss_distribution import LossDistribution, compose
     from .objective import LOGISTIC, objective_alpha, objective_epsilon
+    from .renyi import ORDERS, renyi_curve, renyi_delta, renyi_epsilon, skellam_bound
 else:
     from atoll.core.lazy import lazy
 
     __getattr__, __dir__ = lazy(
         __name__,
         {
-            "accountant": ("PrivacyLoss", "Perturbed", "LossTally", "spent"),
+            "accountant": ("METHODS", "LossTally", "PrivacyLoss", "spent"),
+            "accountants": ("ACCOUNTANTS", "epsilon_of"),
             "budget": ("Budget",),
+            "calculator": ("MECHANISMS", "NoisePlan", "noise_for"),
+            "events": ("DiscreteGaussian", "Perturbed", "RandomisedResponse", "Skellam"),
             "gaussian": (
                 "cost",
                 "exact_delta",
@@ -32,24 +42,50 @@ else:
                 "moments_epsilon",
                 "moments_sigma",
             ),
+            "composition": ("group_privacy", "grouped", "joint", "parallel", "sequential"),
+            "lattice": ("skellam_divergence",),
+            "loss_distribution": ("LossDistribution", "compose"),
             "objective": ("LOGISTIC", "objective_alpha", "objective_epsilon"),
+            "renyi": ("ORDERS", "renyi_curve", "renyi_delta", "renyi_epsilon", "skellam_bound"),
         },
     )
 
 __all__ = [
+    "ACCOUNTANTS",
     "LOGISTIC",
+    "MECHANISMS",
+    "METHODS",
+    "ORDERS",
     "Budget",
+    "DiscreteGaussian",
+    "LossDistribution",
     "LossTally",
     "Perturbed",
+    "NoisePlan",
     "PrivacyLoss",
+    "RandomisedResponse",
+    "Skellam",
+    "compose",
     "cost",
+    "epsilon_of",
     "exact_delta",
     "exact_epsilon",
     "exact_sigma",
+    "group_privacy",
+    "grouped",
+    "joint",
     "moments_delta",
     "moments_epsilon",
     "moments_sigma",
+    "noise_for",
     "objective_alpha",
     "objective_epsilon",
+    "parallel",
+    "renyi_curve",
+    "renyi_delta",
+    "renyi_epsilon",
+    "sequential",
+    "skellam_bound",
+    "skellam_divergence",
     "spent",
 ]

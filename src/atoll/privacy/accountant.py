@@ -4,45 +4,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from atoll.core.calls import checked_call
 from atoll.core.errors import ConfigError
-from atoll.core.event import (
-    AttestationSimulated,
-    Event,
-    Gaussian,
-    Laplace,
-    Ledger,
-    LettersUnencrypted,
-    MasksVirtual,
-    NonPrivate,
-    Promise,
-    SeededSecret,
-    register_event,
-    unpack_event,
-)
+from atoll.core.event import Event, Gaussian, Laplace, Ledger, NonPrivate, SeededSecret, unpack_event
 
+from .accountants import ACCOUNTANTS, epsilon_of
+from .events import DiscreteGaussian, Perturbed, RandomisedResponse, Skellam
 from .gaussian import exact_epsilon, moments_epsilon
+from .renyi import FREE
 
-__all__ = ["LossTally", "Perturbed", "PrivacyLoss", "spent"]
+__all__ = ["METHODS", "LossTally", "Perturbed", "PrivacyLoss", "spent"]
+
+METHODS = ("exact", "moments", *ACCOUNTANTS)
+"""Ways to count: the two closed forms, which ignore sampling and add pure epsilons up, and the accountants."""
 
 _FIELDS = ("party", "request")
-
-
-@register_event
-@dataclass(frozen=True, kw_only=True)
-class Perturbed(Event):
-    """The minimiser of a perturbed objective: an ``epsilon``-private release."""
-
-    epsilon: float
-    kind: ClassVar[str] = "perturbed-objective"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not (math.isfinite(self.epsilon) and self.epsilon > 0):
-            raise ConfigError(f"epsilon={self.epsilon}", remedy="use a finite number > 0")
 
 
 @dataclass(frozen=True)
@@ -50,47 +29,84 @@ class PrivacyLoss:
     """The joint cost of releases. Costs add up, whatever the releases depend on.
 
     Attributes:
-        gaussian: ``sum D^2 / sigma^2`` over the Gaussian releases.
-        pure: sum of the epsilons of the pure releases.
+        gaussian: ``sum D^2 / sigma^2`` over the Gaussian releases, for the closed forms.
+        pure: sum of the epsilons of the pure releases, for the closed forms.
+        releases: each kind of release and how often it was made, for the accountants.
     """
 
     gaussian: float = 0.0
     pure: float = 0.0
+    releases: tuple[tuple[Event, int], ...] = ()
 
     def __add__(self, other: PrivacyLoss) -> PrivacyLoss:
-        return PrivacyLoss(self.gaussian + other.gaussian, self.pure + other.pure)
+        counts = dict(self.releases)
+        for event, n in other.releases:
+            counts[event] = counts.get(event, 0) + n
+        return PrivacyLoss(self.gaussian + other.gaussian, self.pure + other.pure, tuple(counts.items()))
+
+    def times(self, number: int) -> PrivacyLoss:
+        """The cost of everything ``number`` times."""
+        if number == 0:
+            return PrivacyLoss()
+        each = tuple((event, n * number) for event, n in self.releases)
+        return PrivacyLoss(self.gaussian * number, self.pure * number, each)
 
     @classmethod
     def of(cls, event: Event) -> PrivacyLoss:
-        """Return the cost of an event. Sampling counts as full participation, which is an upper bound: no amplification is claimed.
+        """Return the cost of an event. In the closed forms, sampling counts as full participation, which is an upper bound.
 
         Raises:
             ConfigError: no accountant supports this kind of event.
         """
+        if isinstance(event, FREE):
+            return cls()
+        one = event if event.count == 1 and event.scope == "*" else replace(event, count=1, scope="*")
+        releases = ((one, event.count),)
         if isinstance(event, Gaussian):
             z = event.noise_multiplier
-            return cls(gaussian=event.count / z**2 if z > 0 else math.inf)
-        if isinstance(event, Laplace | Perturbed):
-            return cls(pure=event.count * event.epsilon)
+            return cls(gaussian=event.count / z**2 if z > 0 else math.inf, releases=releases)
+        if isinstance(event, Laplace | Perturbed | RandomisedResponse):
+            return cls(pure=event.count * event.epsilon, releases=releases)
         if isinstance(event, NonPrivate):
-            return cls(pure=math.inf)
-        if isinstance(event, AttestationSimulated | SeededSecret | LettersUnencrypted | MasksVirtual | Promise):
-            return cls()
+            return cls(pure=math.inf, releases=releases)
+        if isinstance(event, Skellam | DiscreteGaussian):
+            return cls(releases=releases)
         raise ConfigError(
             f"the cost of an event of kind {event.kind!r} is not known",
             where="Loss.of",
             remedy="release with Gaussian or Laplace noise, or count it yourself",
         )
 
-    def epsilon(self, delta: float, method: str = "exact") -> float:
-        """Epsilon at ``delta``; all of ``delta`` goes to the Gaussian part.
+    def epsilon(
+        self, delta: float, method: str = "exact", adversary: str = "server", neighbours: str = "add-remove"
+    ) -> float:
+        """Epsilon at ``delta``.
 
         Args:
             delta: in (0, 1]; unused if no release was Gaussian.
-            method: ``"exact"`` or ``"moments"`` (never smaller; the bound that papers report).
+            method: ``"exact"`` or ``"moments"`` (never smaller; the bound that papers report), which give all of ``delta`` to the Gaussian part;
+                or an accountant, see `epsilon_of`.
+            adversary: for an accountant: only sampling that it does not know counts.
+            neighbours: for an accountant: which data sets are neighbours.
+
+        Raises:
+            ConfigError: the method does not exist, or does not count a release.
         """
-        if method not in ("exact", "moments"):
-            raise ConfigError(f"method={method!r}", where="Loss.epsilon", remedy="use 'exact' or 'moments'")
+        if method in ACCOUNTANTS:
+            return epsilon_of(self.releases, delta, method, adversary, neighbours)
+        if method not in METHODS:
+            raise ConfigError(
+                f"method={method!r}",
+                where="Loss.epsilon",
+                remedy=f"use {', '.join(map(repr, METHODS[:-1]))} or {METHODS[-1]!r}",
+            )
+        for event, _ in self.releases:
+            if isinstance(event, Skellam | DiscreteGaussian):
+                raise ConfigError(
+                    f"method {method!r} does not count an event of kind {event.kind!r}",
+                    where="Loss.epsilon",
+                    remedy="use method 'rdp' or 'pld'",
+                )
         if not (math.isfinite(self.gaussian) and math.isfinite(self.pure)):
             return math.inf
         if self.gaussian == 0.0:
@@ -129,13 +145,24 @@ class LossTally:
         both = self.losses.get(party, PrivacyLoss())
         return both + self.losses["*"] if "*" in self.losses and party != "*" else both
 
-    def most(self, delta: float, method: str = "exact") -> float:
-        """Epsilon of the party that has spent the most."""
-        return max((loss.epsilon(delta, method) for loss in {self.of(name) for name in self.losses}), default=0.0)
+    def most(
+        self, delta: float, method: str = "exact", adversary: str = "server", neighbours: str = "add-remove"
+    ) -> float:
+        """Epsilon of the party that has spent the most; see `PrivacyLoss.epsilon`."""
+        losses = {self.of(name) for name in self.losses}
+        return max((loss.epsilon(delta, method, adversary, neighbours) for loss in losses), default=0.0)
 
 
 @checked_call
-def spent(ledger: Iterable[Mapping[str, Any]], delta: float, method: str = "exact") -> dict[str, float]:
-    """Epsilon of each party in a ledger at ``delta``."""
+def spent(
+    ledger: Iterable[Mapping[str, Any]],
+    delta: float,
+    method: str = "exact",
+    adversary: str = "server",
+    neighbours: str = "add-remove",
+) -> dict[str, float]:
+    """Epsilon of each party in a ledger at ``delta``; see `PrivacyLoss.epsilon`."""
     tally = LossTally(ledger).update()
-    return {party: tally.of(party).epsilon(delta, method) for party in tally.losses if party != "*"}
+    return {
+        party: tally.of(party).epsilon(delta, method, adversary, neighbours) for party in tally.losses if party != "*"
+    }

@@ -10,9 +10,11 @@ from typing import Literal
 from atoll.core.capability import CENTRAL_SERVER, FIXED_COHORT, PROTECTION, Capability, Need
 from atoll.core.errors import ConfigError
 from atoll.core.event import Event
+from atoll.core.extras import need
 from atoll.core.validation import Checked, is_real
 
-from .accountant import LossTally, PrivacyLoss
+from .accountant import METHODS, LossTally, PrivacyLoss
+from .sampling import require_setting
 
 __all__ = ["Budget"]
 
@@ -25,16 +27,22 @@ class Budget(Checked):
         epsilon: the epsilon of a client without an entry in ``clients``.
         delta: the delta of every client.
         clients: maps a party's name to its own epsilon.
-        method: how to count Gaussian releases: ``"exact"`` or ``"moments"``.
+        method: how to count. ``"exact"`` and ``"moments"`` are closed forms for Gaussian releases, and add up the epsilons of others. ``"pld"`` and
+            ``"rdp"`` are accountants of everything that Atoll releases; ``"dp-accounting-pld"`` and ``"dp-accounting-rdp"`` ask that library.
         on_excess: what to do with a training that needs more rounds than fit: ``"refuse"`` it before any client is contacted, if that is
             known beforehand, or ``"stop"`` it before the round that would exceed the budget.
+        adversary: from whom the budget protects: ``"server"``, ``"clients"`` or ``"model"`` (whoever gets the model). An accountant counts
+            only sampling that it does not know.
+        neighbours: ``"add-remove"`` or ``"replace-one"``: an accountant counts sampling that fits. Noise is relative to this sensitivity.
     """
 
     epsilon: float
     delta: float = 1e-5
     clients: Mapping[str, float] = field(default_factory=dict)
-    method: Literal["exact", "moments"] = "exact"
+    method: Literal["exact", "moments", "rdp", "pld", "dp-accounting-rdp", "dp-accounting-pld"] = "exact"
     on_excess: Literal["refuse", "stop"] = "refuse"
+    adversary: Literal["server", "clients", "model"] = "server"
+    neighbours: Literal["add-remove", "replace-one"] = "add-remove"
 
     def __post_init__(self) -> None:
         if not isinstance(self.clients, Mapping) or not all(map(is_real, self.clients.values())):
@@ -49,8 +57,11 @@ class Budget(Checked):
                 where="Budget",
                 remedy="use a positive epsilon, and delta in (0, 1)",
             )
-        if self.method not in ("exact", "moments"):
-            raise ConfigError(f"method={self.method!r}", where="Budget", remedy="use 'exact' or 'moments'")
+        if self.method not in METHODS:
+            raise ConfigError(f"method={self.method!r}", where="Budget", remedy=f"use one of {', '.join(METHODS)}")
+        require_setting(self.adversary, self.neighbours, "Budget")
+        if self.method.startswith("dp-accounting"):
+            need("dp_accounting", "dp", f"method={self.method!r}", where="Budget")
         if self.on_excess not in ("refuse", "stop"):
             raise ConfigError(f"on_excess={self.on_excess!r}", where="Budget", remedy="use 'refuse' or 'stop'")
 
@@ -80,6 +91,15 @@ class Budget(Checked):
         """A party's epsilon."""
         return float(self.clients.get(party, self.epsilon))
 
+    def counted(self, loss: PrivacyLoss) -> float:
+        """Epsilon of a loss, as this budget counts."""
+        return loss.epsilon(self.delta, self.method, self.adversary, self.neighbours)
+
+    def terms(self, loss: PrivacyLoss) -> str:
+        """What the epsilon of a loss means: unit, neighbours, adversary and how it is counted."""
+        units = " and ".join(sorted({event.unit for event, _ in loss.releases})) or "none"
+        return f"unit {units}, neighbours {self.neighbours}, adversary {self.adversary}, counted by {self.method}"
+
     def exceeded(self, tally: LossTally, parties: Iterable[str], planned: Mapping[str, Iterable[Event]]) -> str | None:
         """Return why a request may not be made, or ``None`` if each party can afford it.
 
@@ -93,12 +113,12 @@ class Budget(Checked):
             loss = tally.of(party)
             for event in planned[party]:
                 loss = loss + PrivacyLoss.of(event)
-            after = loss.epsilon(self.delta, self.method)
+            after = self.counted(loss)
             if after > self.of(party) * (1 + 1e-12):
-                before = tally.of(party).epsilon(self.delta, self.method)
+                before = self.counted(tally.of(party))
                 return (
                     f"the privacy budget of {party} is epsilon={self.of(party):g} at delta={self.delta:g}: "
-                    f"{before:.4g} is spent, and another release would make it {after:.4g}"
+                    f"{before:.4g} is spent, and another release would make it {after:.4g} ({self.terms(loss)})"
                 )
         return None
 
@@ -113,7 +133,6 @@ class Budget(Checked):
         """
 
         def after(times: int) -> float:
-            loss = PrivacyLoss(before.gaussian + times * once.gaussian, before.pure + times * once.pure)
-            return loss.epsilon(self.delta, self.method)
+            return self.counted(before + once.times(times))
 
         return bisect_right(range(1, most + 1), epsilon * (1 + 1e-9), key=after)

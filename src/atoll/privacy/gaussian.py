@@ -82,7 +82,7 @@ def exact_delta(r: float, epsilon: float) -> float:
     if r == 0:
         return 0.0
     m = math.sqrt(r)
-    above, below = _log_phi(m / 2 - epsilon / m), epsilon + _log_phi(-m / 2 - epsilon / m)
+    above, below = log_phi(m / 2 - epsilon / m), epsilon + log_phi(-m / 2 - epsilon / m)
     return max(0.0, -math.exp(above) * math.expm1(min(0.0, below - above)))
 
 
@@ -115,7 +115,7 @@ def _bisect(holds: Callable[[float], bool], low: float, high: float) -> float:
     return high
 
 
-def _log_phi(x: float) -> float:
+def log_phi(x: float) -> float:
     """``ln Phi(x)`` of the standard normal distribution, accurate far in its tail too."""
     if x > -30.0:
         return math.log(0.5 * math.erfc(-x / math.sqrt(2.0)))

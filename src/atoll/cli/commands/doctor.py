@@ -28,6 +28,7 @@ _EXTRAS = {
     "mlflow": ("mlflow",),
     "he": ("tenseal",),
     "secure": ("cryptography", "tenseal", "gmpy2"),
+    "dp": ("dp_accounting",),
     "ray": ("ray",),
     "net": ("cryptography",),
     "grpc": ("grpc", "cryptography"),

@@ -29,7 +29,9 @@ class Accounted(Course):
     def __init__(self, course: Course, context: Context) -> None:
         self._course = course
         budget = context.budget
-        self._terms = (1e-5, "exact") if budget is None else (budget.delta, budget.method)
+        self._terms: tuple[Any, ...] = (1e-5,)
+        if budget is not None:
+            self._terms = (budget.delta, budget.method, budget.adversary, budget.neighbours)
         self._tally: LossTally | None = None
 
     def initial(self, fed: Federation) -> Tree:

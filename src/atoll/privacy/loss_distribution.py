@@ -1,0 +1,180 @@
+"""Privacy loss distributions: releases as distributions of ``ln P/Q``, composed by the fast Fourier transform, always rounded to the safe side.
+
+A profile is replaced by the chords between its values at multiples of a step: a pair of distributions that is never better for us, and
+equal at these points ("connect the dots", Doroshenko, Ghazi, Kamath, Kumar, Manurangsi 2022). Composition adds losses: it convolves
+(Koskela, Jälkö, Honkela 2020). Mass that is cut off counts as an infinite loss.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from atoll.core.errors import ConfigError
+from atoll.core.event import Event
+
+from .profiles import profile, reach
+
+__all__ = ["LossDistribution", "compose"]
+
+Array = npt.NDArray[np.float64]
+
+_STEP = 1e-4
+_TAIL = 1e-15  # mass that a composition may cut off on either side
+_ONE_TAIL = 1e-20  # and one release
+_WIDEST = 2**21  # most bins; wider losses take a coarser step
+_FAR = 600.0
+_POWERS: Array = np.concatenate([-np.geomspace(1e-2, 1e3, 26)[::-1], np.geomspace(1e-2, 1e3, 26)])
+
+
+@dataclass(frozen=True, eq=False)
+class LossDistribution:
+    """A distribution of the privacy loss.
+
+    Attributes:
+        step: distance between losses.
+        first: the smallest loss, in steps.
+        masses: probability of each loss ``(first + i) step``.
+        infinite: probability of an infinite loss.
+    """
+
+    step: float
+    first: int
+    masses: Array
+    infinite: float
+
+    def delta(self, epsilon: float) -> float:
+        """``infinite + sum_(l > epsilon) p (1 - exp(epsilon - l))``."""
+        losses = self.step * (self.first + np.arange(len(self.masses)))
+        above = losses > epsilon
+        return float(self.infinite - (self.masses[above] * np.expm1(epsilon - losses[above])).sum())
+
+    def epsilon(self, delta: float) -> float:
+        """The smallest epsilon of at least 0 whose delta is not above ``delta``; infinite if there is none."""
+        if self.infinite > delta:
+            return math.inf
+        if self.delta(0.0) <= delta:
+            return 0.0
+        start = max(0, 1 - self.first)  # the smallest loss above 0
+        above = self.infinite + np.cumsum(self.masses[:0:-1])[::-1]  # of each loss but the last: the mass above it
+        at = min(
+            start + int(np.searchsorted(-above[start:], -delta)), len(above)
+        )  # from here on, all mass above is small
+        low = max(start - 1, at - int(_FAR / self.step), 0)
+        losses = self.step * (np.arange(low, len(self.masses)) - at)
+        with np.errstate(under="ignore"):
+            shares = np.cumsum((self.masses[low:] * np.exp(-losses))[:0:-1])[
+                ::-1
+            ]  # between losses, delta is above - exp(epsilon) shares
+            deltas = above[low:] - np.exp(losses[:-1]) * shares
+        last = max(0, int(np.searchsorted(-deltas, -delta)) - 1)
+        base = self.step * (self.first + at)
+        found = (
+            base + math.log((above[low + last] - delta) / shares[last])
+            if above[low + last] > delta
+            else base + losses[last]
+        )
+        return max(0.0, float(found))
+
+
+def compose(
+    releases: Mapping[Event, int], adversary: str = "server", neighbours: str = "add-remove", added: bool = False
+) -> LossDistribution:
+    """The loss of all releases together.
+
+    Args:
+        releases: maps a release to how often it is made.
+        adversary: from whom samples must be hidden to count.
+        neighbours: ``"add-remove"`` or ``"replace-one"``.
+        added: the direction of the pair; see `profile`.
+
+    Raises:
+        ConfigError: the worst pair of a release is not known.
+    """
+    keys = [(event, adversary, neighbours, added) for event in releases]
+    widest = max((_reach(*key) for key in keys), default=0.0)
+    step = _STEP * 2 ** max(0, math.ceil(math.log2(max(2 * widest / _STEP / (_WIDEST / 4), 1e-9))))
+    while True:
+        parts = [(_single(*key, step), n) for key, n in zip(keys, releases.values(), strict=True)]
+        low, high = _window(parts, step)
+        if high - low < _WIDEST:
+            return _convolve(parts, low, high, step)
+        if step > 1.0:
+            raise ConfigError(
+                f"{sum(releases.values())} releases have losses too wide to count",
+                where="atoll.privacy",
+                remedy="use more noise, fewer releases, or accountant 'rdp'",
+            )
+        step *= 2 ** math.ceil(math.log2((high - low) / _WIDEST + 1e-9) + 1e-9) if high - low > _WIDEST else 2
+
+
+@lru_cache(maxsize=64)
+def _reach(event: Event, adversary: str, neighbours: str, added: bool) -> float:
+    return reach(profile(event, adversary, neighbours, added), _ONE_TAIL)
+
+
+@lru_cache(maxsize=32)
+def _single(event: Event, adversary: str, neighbours: str, added: bool, step: float) -> tuple[LossDistribution, Array]:
+    """The distribution of one release, and the logarithms of its moments ``E exp(t l)`` at `_POWERS`."""
+    last = max(2, math.ceil(_reach(event, adversary, neighbours, added) / step))
+    grid = np.arange(-last, last + 1, dtype=np.float64)
+    excess = profile(event, adversary, neighbours, added)(step * grid)
+    # H is linear in exp(e) between the dots. The mass at a dot is exp(e) times the change of slope; that of max(1 - exp(e), 0) is 1, at 0.
+    up, down = np.append(np.diff(excess), 0.0) / math.expm1(step), np.diff(excess) / -math.expm1(-step)
+    down = np.insert(down, 0, excess[0])  # left of the dots, H runs straight to 1 at exp(e) = 0
+    masses = up - down + (grid == 0)
+    masses = np.maximum(masses, 0.0)
+    infinite = float(excess[-1])
+    kept = np.flatnonzero(masses > 0)
+    found = LossDistribution(step, int(grid[kept[0]]), masses[kept[0] : kept[-1] + 1], infinite)
+    return found, _log_moments(found)
+
+
+def _log_moments(of: LossDistribution) -> Array:
+    with np.errstate(divide="ignore"):
+        logs = np.log(of.masses)
+    losses = of.step * (of.first + np.arange(len(of.masses)))
+    found = np.empty(len(_POWERS))
+    for i, power in enumerate(_POWERS):
+        terms = logs + power * losses
+        top = terms.max()
+        found[i] = top + math.log(np.exp(terms - top).sum())
+    return found
+
+
+def _window(parts: list[tuple[tuple[LossDistribution, Array], int]], step: float) -> tuple[int, int]:
+    """Steps between which all losses are, except for mass `_TAIL` on either side, by Chernoff's bound."""
+    low, high = (sum(n * f(one) for (one, _), n in parts) for f in (_first, _last))
+    moments = sum((n * logs for (_, logs), n in parts), np.zeros(len(_POWERS)))
+    bounds = (moments - math.log(_TAIL)) / _POWERS / step
+    high = min(high, math.ceil(bounds[_POWERS > 0].min()))
+    low = max(low, math.floor(bounds[_POWERS < 0].max()))
+    return low, high
+
+
+def _first(one: LossDistribution) -> int:
+    return one.first
+
+
+def _last(one: LossDistribution) -> int:
+    return one.first + len(one.masses) - 1
+
+
+def _convolve(
+    parts: list[tuple[tuple[LossDistribution, Array], int]], low: int, high: int, step: float
+) -> LossDistribution:
+    size = 2 ** max(4, math.ceil(math.log2(high - low + 1)))
+    product = np.ones(size // 2 + 1, np.complex128)
+    finite = 0.0
+    for (one, _), n in parts:
+        places = (one.first + np.arange(len(one.masses))) % size
+        product *= np.fft.rfft(np.bincount(places, one.masses, minlength=size)) ** n
+        finite += n * math.log1p(-one.infinite) if one.infinite < 1 else -math.inf
+    masses = np.roll(np.fft.irfft(product, size), -(low % size))
+    # What lies outside comes in again on the other side: from below as too large a loss, which is safe; from above it is counted as infinite too.
+    return LossDistribution(step, low, np.maximum(masses, 0.0), min(1.0, -math.expm1(finite) + _TAIL))

@@ -1,0 +1,149 @@
+"""Rényi differential privacy: a curve of each release, sums of curves, and their conversion to epsilon.
+
+``D_a(P || Q) = ln E_Q (P/Q)^a / (a - 1)`` bounds a release at order ``a > 1`` if it bounds every pair of neighbours (Mironov 2017). Curves of releases
+about the same data add up, whatever depends on what.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from atoll.core.errors import ConfigError
+from atoll.core.event import (
+    AttestationSimulated,
+    Event,
+    Gaussian,
+    Laplace,
+    LettersUnencrypted,
+    MasksVirtual,
+    NonPrivate,
+    Promise,
+    Sampled,
+    SeededSecret,
+)
+
+from .events import DiscreteGaussian, Perturbed, RandomisedResponse, Skellam
+from .lattice import skellam_divergence
+from .sampling import hidden_rate
+from .subsampled import fixed_size, poisson, poisson_gaussian
+
+__all__ = ["FREE", "ORDERS", "divergence", "renyi_curve", "renyi_delta", "renyi_epsilon"]
+
+Array = npt.NDArray[np.float64]
+
+FREE = (AttestationSimulated, SeededSecret, LettersUnencrypted, MasksVirtual, Promise)
+"""Events that cost nothing."""
+
+ORDERS: tuple[float, ...] = (*(1 + x / 10 for x in range(1, 100)), *range(11, 64), 128, 256, 512, 1024)
+"""The orders of a curve; those of ``dp-accounting``."""
+
+
+def divergence(event: Event, order: float) -> float:
+    """The Rényi bound of one release at an order above 1, without any sampling.
+
+    Raises:
+        ConfigError: no bound of this kind of event is known.
+    """
+    if isinstance(event, Gaussian):
+        return order / (2 * event.noise_multiplier**2) if event.noise_multiplier > 0 else math.inf
+    if isinstance(event, Laplace):
+        first = math.log(order / (2 * order - 1)) + (order - 1) * event.epsilon
+        second = math.log((order - 1) / (2 * order - 1)) - order * event.epsilon
+        return max(0.0, float(np.logaddexp(first, second)) / (order - 1))
+    if isinstance(event, RandomisedResponse | Perturbed):
+        return _response(event.epsilon, event.buckets if isinstance(event, RandomisedResponse) else 2, order)
+    if isinstance(
+        event, DiscreteGaussian
+    ):  # Canonne, Kamath, Steinke 2020, Theorem 4 and Corollary 16: as the Gaussian
+        return order * event.sensitivity**2 / (2 * event.variance)
+    if isinstance(event, Skellam):
+        return _skellam(event, order)
+    if isinstance(event, NonPrivate):
+        return math.inf
+    raise ConfigError(
+        f"the Rényi divergence of an event of kind {event.kind!r} is not known",
+        where="atoll.privacy",
+        remedy="release with Gaussian, Laplace, Skellam or discrete Gaussian noise, or count it yourself",
+    )
+
+
+@lru_cache(maxsize=512)
+def renyi_curve(
+    event: Event, adversary: str = "server", neighbours: str = "add-remove", orders: tuple[float, ...] = ORDERS
+) -> Array:
+    """The curve of one release (its ``count`` aside) at ``orders``, with the amplification by sampling that the adversary does not know.
+
+    Poisson sampling counts for neighbours by adding or removing one, sampling of fixed size for neighbours by replacing one. Any other pair is
+    counted without amplification.
+    """
+    if isinstance(event, FREE):
+        return np.zeros(len(orders))
+    rate = hidden_rate(event, adversary, neighbours)
+    scheme = event.scheme if isinstance(event, Sampled) else ""
+    if rate < 1 and (scheme, neighbours) == ("poisson", "add-remove"):
+        if isinstance(event, Gaussian) and event.noise_multiplier > 0:
+            return np.array([poisson_gaussian(rate, event.noise_multiplier, order) for order in orders])
+        return poisson(lambda order: divergence(event, order), rate, orders)
+    if rate < 1 and (scheme, neighbours) == ("fixed", "replace-one"):
+        noise = event.noise_multiplier if isinstance(event, Gaussian) and event.noise_multiplier > 0 else None
+        bound = event.epsilon if isinstance(event, Laplace | RandomisedResponse) else math.inf
+        return fixed_size(lambda order: divergence(event, order), rate, orders, bound, noise)
+    return np.array([divergence(event, order) for order in orders])
+
+
+def renyi_epsilon(curve: npt.ArrayLike, delta: float, orders: tuple[float, ...] = ORDERS) -> float:
+    """Epsilon of a curve, ``min_a r + ln(1 - 1/a) - ln(a delta) / (a - 1)``.
+
+    Canonne, Kamath, Steinke 2020, Proposition 12; where ``delta`` is so large that total variation suffices, it is 0.
+    """
+    r, a = np.asarray(curve, np.float64), np.asarray(orders)
+    if not 0 < delta <= 1:
+        raise ConfigError(f"delta={delta}", where="renyi_epsilon", remedy="use delta in (0, 1]")
+    if np.any(delta**2 + np.expm1(-r) > 0):  # Bretagnolle-Huber: total variation <= sqrt(1 - exp(-KL))
+        return 0.0
+    usable = a > 1.01  # below, the bound is large and not stable
+    found = r + np.log1p(-1 / a) - np.log(delta * a) / (a - 1)
+    return max(0.0, float(found[usable].min()))
+
+
+def renyi_delta(curve: npt.ArrayLike, epsilon: float, orders: tuple[float, ...] = ORDERS) -> float:
+    """Delta of a curve at ``epsilon``: the inverse of `renyi_epsilon`."""
+    r, a = np.asarray(curve, np.float64), np.asarray(orders)
+    logs = np.minimum((a - 1) * (r - epsilon + np.log1p(-1 / a)) - np.log(a), 0.5 * np.log(-np.expm1(-r) + 1e-300))
+    return min(1.0, math.exp(float(logs.min())))
+
+
+def _response(epsilon: float, buckets: int, order: float) -> float:
+    """Randomised response with 2 buckets is the worst of all ``epsilon``-private releases (Kairouz, Oh, Viswanath 2015)."""
+    other = -math.log(math.exp(-epsilon) * (buckets - 1) + 1) - epsilon  # ln of the probability of one other value
+    terms = [other + order * epsilon, other + (1 - order) * epsilon]
+    if buckets > 2:
+        terms.append(other + math.log(buckets - 2))
+    return max(0.0, float(np.logaddexp.reduce(terms)) / (order - 1))
+
+
+def _skellam(event: Skellam, order: float) -> float:
+    """One entry: exact. Vectors: Agarwal, Kairouz, Liu 2021, Theorem 3.5, which holds at whole orders; between them ``(a - 1) r`` is convex."""
+    if event.values == 1:
+        return skellam_divergence(order, event.variance, int(event.sensitivity))
+    low, high = math.floor(order), math.ceil(order)
+    if low == high:
+        return skellam_bound(order, event.variance, event.sensitivity, event.values)
+    share = order - low
+    below = (low - 1) * skellam_bound(low, event.variance, event.sensitivity, event.values) if low > 1 else 0.0
+    above = (high - 1) * skellam_bound(high, event.variance, event.sensitivity, event.values)
+    return ((1 - share) * below + share * above) / (order - 1)
+
+
+def skellam_bound(order: float, variance: float, sensitivity: float = 1.0, values: int = 1) -> float:
+    """``a D^2 / (2 v) + min(((2 a - 1) D^2 + 6 D1) / (4 v^2), 3 D1 / (2 v))``, the bound of the Skellam paper.
+
+    ``D1`` is the L1 sensitivity that ``D`` allows on whole numbers, ``min(sqrt(values) D, D^2)``.
+    """
+    l1 = min(math.sqrt(values) * sensitivity, sensitivity**2)
+    extra = min(((2 * order - 1) * sensitivity**2 + 6 * l1) / (4 * variance**2), 3 * l1 / (2 * variance))
+    return order * sensitivity**2 / (2 * variance) + extra
