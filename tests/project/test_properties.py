@@ -36,6 +36,7 @@ def test_all_papers_are_there():
         "Survey: ADMM": 6,
         "Survey: synchronous and asynchronous": 3,
         "Survey: privacy and security": 12,
+        "Accountants of differential privacy": 6,
         "Survey: reference numbers": 9,
         "Upcycled-FL": 16,
         "SAFA and participation": 23,

@@ -1,0 +1,74 @@
+"""``atoll privacy``: epsilon and noise, as people and scripts type them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from atoll.cli.app import run
+
+SGD = ("--mechanism", "gaussian", "--sampling", "poisson:0.04", "--steps", "2250", "--delta", "1e-5")
+
+
+def answer(capsys, *words, code=0):
+    assert run(["privacy", *map(str, words), "--json"]) == code
+    return json.loads(capsys.readouterr().out)
+
+
+def test_epsilon_is_the_golden_one_and_names_what_it_means(capsys):
+    found = answer(capsys, "epsilon", *SGD, "--noise", 1.5)
+    assert found["rdp"] == pytest.approx(7.3293, abs=5e-5)
+    assert found["pld"] == pytest.approx(6.7688, abs=5e-5)
+    assert (found["adjacency"], found["unit"], found["adversary"]) == ("add-remove", "user", "model")
+    assert found["amplified"] is True
+
+
+def test_a_server_that_draws_the_sample_learns_as_if_there_were_none(capsys):
+    few = ("--mechanism", "gaussian", "--steps", "100", "--delta", "1e-5", "--noise", "2")
+    sampled = answer(capsys, "epsilon", *few, "--sampling", "poisson:0.04", "--adversary", "server")
+    everybody = answer(capsys, "epsilon", *few, "--sampling", "none", "--adversary", "server")
+    assert sampled["amplified"] is False
+    assert (sampled["rdp"], sampled["pld"]) == (everybody["rdp"], everybody["pld"])
+    hidden = answer(
+        capsys, "epsilon", *few, "--sampling", "poisson:0.04", "--adversary", "server", "--drawn-by", "party"
+    )
+    assert hidden["pld"] < 0.2 * everybody["pld"]
+    assert run(["privacy", "epsilon", *few, "--sampling", "poisson:0.04", "--adversary", "server"]) == 0
+    assert "The sampling does not count" in capsys.readouterr().out
+
+
+def test_noise_inverts_epsilon(capsys):
+    few = ("--mechanism", "gaussian", "--sampling", "fixed:40/1000", "--steps", "20", "--delta", "1e-5")
+    cost = answer(capsys, "epsilon", *few, "--noise", 1.5)
+    assert cost["adjacency"] == "replace-one"
+    for accountant in ("rdp", "pld"):
+        found = answer(capsys, "noise", *few, "--epsilon", cost[accountant], "--accountant", accountant)
+        assert found["noise"] == pytest.approx(1.5, rel=1e-5)
+        assert found[accountant] <= cost[accountant] * (1 + 1e-12)
+
+
+def test_integer_noise_on_vectors_has_no_loss_distribution(capsys):
+    words = ("epsilon", "--mechanism", "skellam", "--noise", 40, "--sensitivity", 5, "--values", 100, "--delta", "1e-5")
+    found = answer(capsys, *words)
+    assert found["pld"] is None
+    assert found["rdp"] > 0
+    one = answer(capsys, "epsilon", "--mechanism", "discrete-gaussian", "--noise", 40, "--delta", "1e-5")
+    assert one["pld"] < one["rdp"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--mechanism", "magic", "--noise", 1),
+        ("--mechanism", "gaussian", "--noise", 0),
+        ("--mechanism", "gaussian", "--noise", 1, "--sampling", "fixed:9/4"),
+        ("--mechanism", "gaussian", "--noise", 1, "--sampling", "poisson:2"),
+        ("--mechanism", "gaussian", "--noise", 1, "--adversary", "nobody"),
+        ("--mechanism", "gaussian", "--noise", 1, "--unit", "village"),
+        ("--mechanism", "gaussian", "--noise", 1, "--delta", 2),
+    ],
+)
+def test_nonsense_is_refused_with_a_remedy(capsys, words):
+    found = answer(capsys, "epsilon", *(() if "--delta" in words else ("--delta", "1e-5")), *words, code=2)
+    assert "use" in found["error"]["remedy"]
