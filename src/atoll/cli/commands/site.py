@@ -24,56 +24,68 @@ if TYPE_CHECKING:
     from atoll.runtime.scheduling.amounts import Resources
 
 
+DataOption = Annotated[
+    str | None,
+    typer.Option(
+        "--data",
+        help="CSV file or folder, .npz, x.npy,y.npy, YAML, or module:factory. A helper may do without.",
+        metavar="SPEC",
+    ),
+]
+TargetOption = Annotated[str | None, typer.Option("--target", help="Target column of a table.", metavar="COLUMN")]
+TaskOption = Annotated[str | None, typer.Option("--task", help="For example classification or regression.")]
+DropOption = Annotated[list[str] | None, typer.Option("--drop", help="Columns to leave out.", metavar="COLUMN")]
+FolderOption = Annotated[
+    Path | None,
+    typer.Option("--folder", help="Folder for private states of jobs; by default ./NAME.", metavar="FOLDER"),
+]
+CpusOption = Annotated[float | None, typer.Option("--cpus", help="Cores for jobs; by default all.")]
+MemoryOption = Annotated[str | None, typer.Option("--memory", help="Memory for jobs, such as 16GiB; by default all.")]
+GpusOption = Annotated[
+    str | None,
+    typer.Option("--gpus", help="Number of GPUs, or their names, such as 0,1; by default all.", metavar="GPUS"),
+]
+DirectOption = Annotated[
+    str | None,
+    typer.Option(
+        "--direct",
+        help="Listen at this address for other sites; by default no port is opened.",
+        metavar="HOST:PORT",
+    ),
+]
+SumsOnly = Annotated[
+    bool,
+    typer.Option("--sums-only", help="Take part in secure sums only, against a server that may lie."),
+]
+Least = Annotated[int, typer.Option("--least", help="With --sums-only: fewest parties in a sum.", min=2)]
+MetricsOption = Annotated[
+    str | None,
+    typer.Option(
+        "--metrics", help="Serve /healthz and /metrics here, over plain HTTP; off by default.", metavar="HOST:PORT"
+    ),
+]
+
+
 @app.command("site", rich_help_panel=OPERATE)
 def command(
     context: typer.Context,
     kit: Annotated[Path, typer.Argument(help="The site's startup kit.", metavar="KIT", show_default=False)],
-    data: Annotated[
-        str | None,
-        typer.Option(
-            "--data",
-            help="CSV file or folder, .npz, x.npy,y.npy, YAML, or module:factory. A helper may do without.",
-            metavar="SPEC",
-        ),
-    ] = None,
-    target: Annotated[str | None, typer.Option("--target", help="Target column of a table.", metavar="COLUMN")] = None,
-    task: Annotated[str | None, typer.Option("--task", help="For example classification or regression.")] = None,
-    drop: Annotated[list[str] | None, typer.Option("--drop", help="Columns to leave out.", metavar="COLUMN")] = None,
-    folder: Annotated[
-        Path | None,
-        typer.Option("--folder", help="Folder for private states of jobs; by default ./NAME.", metavar="FOLDER"),
-    ] = None,
-    cpus: Annotated[float | None, typer.Option("--cpus", help="Cores for jobs; by default all.")] = None,
-    memory: Annotated[
-        str | None, typer.Option("--memory", help="Memory for jobs, such as 16GiB; by default all.")
-    ] = None,
-    gpus: Annotated[
-        str | None,
-        typer.Option("--gpus", help="Number of GPUs, or their names, such as 0,1; by default all.", metavar="GPUS"),
-    ] = None,
-    direct: Annotated[
-        str | None,
-        typer.Option(
-            "--direct",
-            help="Listen at this address for other sites; by default no port is opened.",
-            metavar="HOST:PORT",
-        ),
-    ] = None,
-    sums_only: Annotated[
-        bool,
-        typer.Option("--sums-only", help="Take part in secure sums only, against a server that may lie."),
-    ] = False,
-    least: Annotated[int, typer.Option("--least", help="With --sums-only: fewest parties in a sum.", min=2)] = 2,
+    data: DataOption = None,
+    target: TargetOption = None,
+    task: TaskOption = None,
+    drop: DropOption = None,
+    folder: FolderOption = None,
+    cpus: CpusOption = None,
+    memory: MemoryOption = None,
+    gpus: GpusOption = None,
+    direct: DirectOption = None,
+    sums_only: SumsOnly = False,
+    least: Least = 2,
     server: ServerOption = None,
     confine: Confine = "auto",
     show: Show = None,
     network: NetworkOfJobs = False,
-    metrics: Annotated[
-        str | None,
-        typer.Option(
-            "--metrics", help="Serve /healthz and /metrics here, over plain HTTP; off by default.", metavar="HOST:PORT"
-        ),
-    ] = None,
+    metrics: MetricsOption = None,
     passphrase_file: PassphraseFile = None,
     json: Json = False,
 ) -> int:
