@@ -255,3 +255,22 @@ def test_every_protocol_has_the_steps_where_parties_drop_out(capsys, folder, pro
     found = answer(capsys, "sum", folder, "--protocol", protocol, *more)
     assert found["survivors"] == 5
     assert found["max_error"] <= found["bound"]
+
+
+@pytest.mark.parametrize(
+    ("protocol", "encode"), [("secagg", "sq"), ("enclave", "pq"), ("secagg", "prune"), ("plain", "fixed")]
+)
+def test_a_party_with_nan_drops_out_under_every_encoding(capsys, folder, protocol, encode):
+    """Also if it is the first, to whose array codebooks are fitted."""
+    row = np.load(folder / "party-0.npy")
+    np.save(folder / "party-0.npy", np.full_like(row, np.nan))
+    found = answer(capsys, "sum", folder, "--protocol", protocol, "--encode", encode, "--block", 4, "--codewords", 4)
+    assert (found["survivors"], list(found["rejected"])) == (5, ["party-0"])
+    assert found["max_error"] <= found["bound"]
+
+
+def test_an_array_without_axes_is_quantised_too(capsys, tmp_path):
+    for k in range(3):
+        np.save(tmp_path / f"p{k}.npy", np.float64(k - 0.7))
+    found = answer(capsys, "sum", tmp_path, "--encode", "sq")
+    assert found["max_error"] <= found["bound"]

@@ -90,7 +90,9 @@ def scalar(settings: SumSettings, arrays: Sequence[NDArray[np.float64]]) -> Enco
     word = settings.modulus_bits or bits + max(1, spare(len(arrays)))
     stage = ScalarQuantizer(bits, word, spread=1.0, layers="all", least=0)
     whole = (
-        np.stack(arrays) if settings.value_range is None else np.array([-settings.value_range, settings.value_range])
+        np.stack(_finite(arrays))
+        if settings.value_range is None
+        else np.array([-settings.value_range, settings.value_range])
     )
     chain = _fitted(stage, whole, settings.seed)
     step = float(chain.fitted["x"]["0"]["scale"]["x"])
@@ -123,12 +125,18 @@ def product(settings: SumSettings, arrays: Sequence[NDArray[np.float64]]) -> Enc
             where="--block",
             remedy="use shorter blocks: at least 8 a party",
         )
-    chain = _fitted(stage, arrays[0], settings.seed)
+    known = _finite(arrays)
+    chain = _fitted(stage, known[0], settings.seed)
     book = chain.fitted["x"]["0"]["books"][0]
-    cut = [np.pad(np.ravel(a), (0, -a.size % block)).reshape(-1, block) for a in arrays]
+    cut = [np.pad(np.ravel(a), (0, -a.size % block)).reshape(-1, block) for a in known]
     worst = max(float(np.abs(blocks - book[nearest(blocks, book)]).max()) for blocks in cut)
     counts, index = len(arrays).bit_length(), max(1, (codewords - 1).bit_length())
     return Encoding(lambda n: n * worst, counts, index / block, FixedPoint(value_range=1.0), chain, codewords)
+
+
+def _finite(arrays: Sequence[NDArray[np.float64]]) -> Sequence[NDArray[np.float64]]:
+    """The arrays of parties that will not drop out for a number that is none; zeros if there are none."""
+    return [a for a in arrays if np.isfinite(a).all()] or [np.zeros_like(arrays[0])]
 
 
 def _fitted(stage: Stage, example: NDArray[np.float64], seed: int) -> Chain:

@@ -159,7 +159,7 @@ class ScalarQuantizer(Stage):
             whole = np.rint(exact) if draw is None else np.floor(exact + draw.random(exact.shape))
             words = whole.clip(0, self.top)
             clamped += int((words != whole).sum())
-            leaves.append(words.astype(np.uint32))
+            leaves.append(np.asarray(words, dtype=np.uint32))  # also of an entry without axes
         like = T.map(lambda leaf: np.zeros((0, *leaf.shape), dtype=leaf.dtype), arrays)
         codes = T.rebuild(arrays, leaves)
         counted = np.array([clamped], dtype=np.uint32)
