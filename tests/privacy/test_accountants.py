@@ -262,7 +262,7 @@ def test_noise_is_the_inverse_of_epsilon(mechanism, accountant):
 
 
 def test_ten_thousand_rounds_take_no_longer_than_one_hundred():
-    # Counted in bins, not in seconds: work follows the width of the losses, not the number of rounds. benchmarks/ measures the time.
+    # Counted in bins, not in seconds: work follows the width of the losses, not the number of rounds. benchmarks/accounting.py measures the time.
     few, many = (compose({SGD: n}) for n in (100, 10_000))
     assert len(many.masses) <= 64 * len(few.masses)
     assert many.epsilon(DELTA) > few.epsilon(DELTA)

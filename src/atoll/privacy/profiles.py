@@ -36,7 +36,8 @@ def profile(event: Event, adversary: str, neighbours: str, added: bool) -> Profi
 
     A Poisson sample of rate ``q`` turns ``H`` into ``q H(ln(1 + (exp(e) - 1) / q))`` if the unit is removed; if it is added, ``G`` is mirrored,
     ``exp(e) G(-e)``. With neighbours by replacing one, both schemes of sampling have the first form at ``e >= 0`` and its mirror below: Balle, Barthe,
-    Gaboardi 2018, Theorems 9 and 11; Zhu, Dong, Wang 2022, Theorem 11.
+    Gaboardi 2018, Theorems 2 and 9; Zhu, Dong, Wang 2022, Theorem 11. For a Poisson sample this supposes that a unit which is left out moves the
+    release no further than one that is replaced, as with clipped sums.
 
     Args:
         event: the release.
