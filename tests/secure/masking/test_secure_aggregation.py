@@ -361,6 +361,15 @@ def test_a_party_whose_neighbours_are_lost_is_not_asked_to_reveal():
         summed(SecureAggregation(threshold=4, neighbours=4, server="active"), data_of(0), lost)
 
 
+@pytest.mark.parametrize("server", ["honest", "active"])
+def test_virtual_masks_end_where_real_ones_cannot_be_opened(server):
+    """In a sparse graph a party may lose too many of its holders, though the sum has enough parties."""
+    lost = {":masked/": ["client-0", "client-1"]}
+    for masks in ("real", "virtual"):
+        with pytest.raises(QuorumError, match="fewer than"):
+            summed(SecureAggregation(threshold=4, neighbours=4, server=server, masks=masks), data_of(0), lost)
+
+
 def _asking(request_of):
     """A server that asks the parties of a sum once more."""
 

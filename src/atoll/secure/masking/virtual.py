@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from atoll.core import message as M
-from atoll.core.errors import CompositionError
+from atoll.core.errors import CompositionError, QuorumError
 from atoll.core.event import MasksVirtual
 from atoll.core.requests.party import Parties, among
 from atoll.core.sealing import VirtualSealing
@@ -17,6 +17,7 @@ from ..keystream import SEED
 from .graph import rings
 from .halves import deal, label_of, masked, reveal, vote
 from .seeds import SHARE
+from .unmasking import Opening
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -83,11 +84,29 @@ async def _revealed(
         reduction.meter.relayed(int(letters.sum()), count)
         mail = letters[voted]
     told: list[Any] = []
-    await reduction.rehearse(
+    shown = await reduction.rehearse(
         who, reveal, asked, at=label, quorum=some, letters=mail, told=told,
         up=lambda: sizes.revealing(told[0]["form"], alive)[among(reduction.parties.positions, who.positions)],
     )  # fmt: skip
+    if agreed.degree < len(agreed.names) - 1:  # where all hold shares, the quorum is enough
+        _require_shares(agreed, asked, {agreed.place(name) for name in shown.names})
     return told[0]["form"]
+
+
+def _require_shares(agreed: Agreement, asked: dict[str, list[int]], shown: set[int]) -> None:
+    """Require that each seed which a real sum opens has as many holders that answered as its threshold; see `Opening`.
+
+    Raises:
+        QuorumError: it has not: in a sparse graph too many neighbours of one party were lost.
+    """
+    for use, place in Opening(agreed, {}, asked["kept"], asked["lost"]).needed:
+        count = len(shown & set(agreed.holders(place)))
+        if count < agreed.threshold:
+            raise QuorumError(
+                f"{count} shares of the {'key' if use == 'key' else 'seed'} of {agreed.names[place]}, fewer than the threshold of {agreed.threshold}",
+                where="masked sum",
+                remedy="use more neighbours, or lower the threshold",
+            )
 
 
 class _Sizes:
