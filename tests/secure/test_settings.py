@@ -40,7 +40,7 @@ def test_a_scheme_is_a_word_or_a_part_with_settings():
     assert made("reducer", {"name": "Encrypted", "scheme": {"name": "bfv"}}) == Encrypted(BFV())
     own = {"name": "Encrypted", "scheme": {"name": "Paillier", "key_bits": 3072}, "keys": "threshold", "threshold": 0.6}
     assert made("reducer", own) == Encrypted(Paillier(3072), keys="threshold", threshold=0.6)
-    with pytest.raises(ValidationError) as caught:
+    with pytest.raises(ValidationError, match="validation error") as caught:
         made("reducer", {"name": "Encrypted", "scheme": "rot13"})
     (problem,) = caught.value.errors()[0]["ctx"]["problems"]
     assert (problem.loc, problem.remedy) == (("scheme",), "use one of bfv, ckks, paillier, batchcrypt")

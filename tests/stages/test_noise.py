@@ -200,7 +200,7 @@ def test_noise_without_a_bound_is_refused():
     for stages in ([GaussianNoise()], [Clip(), ErrorFeedback(Threshold(0.1)), GaussianNoise()]):
         with pytest.raises(CompositionError, match=r"nothing bounds what one client can change|binary form"):
             Chain(stages)
-    with pytest.raises(CompositionError, match="no memory or secrets"):
+    with pytest.raises(CompositionError, match="no memory, secrets or fitted parameters"):
         ErrorFeedback(GaussianNoise())
     with pytest.raises(ConfigError, match="multiplier=0"):
         GaussianNoise(0.0)

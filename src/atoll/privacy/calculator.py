@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
+from atoll.core.calls import checked_call
 from atoll.core.errors import ConfigError
 from atoll.core.event import Gaussian, Laplace, Sampled
 
@@ -86,6 +87,7 @@ class NoisePlan:
         return epsilon_of(((self.event, self.steps),), self.delta, accountant, self.adversary, self.neighbours)
 
 
+@checked_call
 def noise_for(plan: NoisePlan, epsilon: float, accountant: str) -> NoisePlan:
     """The plan with the smallest noise that keeps ``epsilon``, to 7 digits and never less.
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
+from atoll.core.calls import checked_call
 from atoll.core.errors import ConfigError
 from atoll.core.event import Event, Gaussian, Laplace
 
@@ -20,11 +21,13 @@ Array = npt.NDArray[np.float64]
 Steps = Sequence[tuple[npt.ArrayLike, Collection[str]]]
 
 
+@checked_call
 def sequential(*curves: npt.ArrayLike) -> Array:
     """Releases about the same units: Rényi curves add up. Mironov 2017, Proposition 1."""
     return np.sum([np.asarray(curve, np.float64) for curve in curves], axis=0) if curves else np.zeros(1)
 
 
+@checked_call
 def parallel(steps: Steps) -> Array:
     """Releases about units of which nobody is in two: the largest curve, order by order.
 
@@ -48,6 +51,7 @@ def parallel(steps: Steps) -> Array:
     return joint(steps)
 
 
+@checked_call
 def joint(steps: Steps) -> Array:
     """Releases about units that partly overlap: the largest of the units' sums, order by order. Mind what `parallel` says about groups.
 
@@ -61,6 +65,7 @@ def joint(steps: Steps) -> Array:
     return np.max([*sums.values()], axis=0) if sums else np.zeros(1)
 
 
+@checked_call
 def group_privacy(epsilon: float, delta: float, size: int) -> tuple[float, float]:
     """The guarantee of a group of ``k`` units: ``(k epsilon, delta (e^(k epsilon) - 1) / (e^epsilon - 1))``. Vadhan 2017, Lemma 2.2.
 
@@ -83,6 +88,7 @@ def group_privacy(epsilon: float, delta: float, size: int) -> tuple[float, float
     return size * epsilon, min(1.0, delta * math.expm1(size * epsilon) / math.expm1(epsilon))
 
 
+@checked_call
 def grouped(event: Event, size: int) -> Event:
     """The release as a group of ``size`` units sees it: moved ``size`` times as far, and never with amplification by sampling.
 

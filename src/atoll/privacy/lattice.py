@@ -8,6 +8,8 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
+from atoll.core.calls import checked_call
+
 __all__ = ["discrete_gaussian_law", "skellam_divergence", "skellam_law"]
 
 Array = npt.NDArray[np.float64]
@@ -34,6 +36,7 @@ def discrete_gaussian_law(variance: float, reach: int) -> Array:
     return _normalised(-(np.arange(reach + 1.0) ** 2) / (2.0 * variance))
 
 
+@checked_call
 def skellam_divergence(order: float, variance: float, shift: int = 1) -> float:
     """The Rényi divergence of one Skellam variable and the same moved by ``shift``, summed term by term.
 

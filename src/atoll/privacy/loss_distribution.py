@@ -15,6 +15,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
+from atoll.core.calls import checked_call
 from atoll.core.errors import ConfigError
 from atoll.core.event import Event
 
@@ -82,6 +83,7 @@ class LossDistribution:
         return max(0.0, float(found))
 
 
+@checked_call
 def compose(
     releases: Mapping[Event, int], adversary: str = "server", neighbours: str = "add-remove", added: bool = False
 ) -> LossDistribution:

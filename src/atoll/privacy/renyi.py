@@ -12,6 +12,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
+from atoll.core.calls import checked_call
 from atoll.core.errors import ConfigError
 from atoll.core.event import (
     AttestationSimulated,
@@ -95,6 +96,7 @@ def renyi_curve(
     return np.array([divergence(event, order) for order in orders])
 
 
+@checked_call
 def renyi_epsilon(curve: npt.ArrayLike, delta: float, orders: tuple[float, ...] = ORDERS) -> float:
     """Epsilon of a curve, ``min_a r + ln(1 - 1/a) - ln(a delta) / (a - 1)``.
 
@@ -110,6 +112,7 @@ def renyi_epsilon(curve: npt.ArrayLike, delta: float, orders: tuple[float, ...] 
     return max(0.0, float(found[usable].min()))
 
 
+@checked_call
 def renyi_delta(curve: npt.ArrayLike, epsilon: float, orders: tuple[float, ...] = ORDERS) -> float:
     """Delta of a curve at ``epsilon``: the inverse of `renyi_epsilon`."""
     r, a = np.asarray(curve, np.float64), np.asarray(orders)
@@ -139,6 +142,7 @@ def _skellam(event: Skellam, order: float) -> float:
     return ((1 - share) * below + share * above) / (order - 1)
 
 
+@checked_call
 def skellam_bound(order: float, variance: float, sensitivity: float = 1.0, values: int = 1) -> float:
     """``a D^2 / (2 v) + min(((2 a - 1) D^2 + 6 D1) / (4 v^2), 3 D1 / (2 v))``, the bound of the Skellam paper.
 

@@ -74,7 +74,7 @@ def test_the_sum_is_the_fixed_point_sum_to_the_bit_or_none_at_all(lost, threshol
     paths = {f":{step}/": [NAMES[i] for i in who] for step, who in lost.items()}
     reducer = OneShot(threshold=threshold, private=1, codec=CODEC)
     if len(kept) < threshold or len(alive) < threshold:
-        with pytest.raises(QuorumError):
+        with pytest.raises(QuorumError, match=r"fewer than"):
             summed(reducer, data, paths, engine())
         return
     found = summed(reducer, data, paths, engine())
