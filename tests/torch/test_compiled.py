@@ -195,7 +195,9 @@ def test_always_says_beforehand_that_native_code_would_take_too_long(monkeypatch
     model = seeded(lambda: nn.Linear(6, 4))
     monkeypatch.setattr(decide, "_PATIENCE", 0.5)
     training = LocalTraining(model, FedAvg(batch_size=4), compile="always")
-    with pytest.warns(RuntimeWarning, match="compile") as told:  # it says of native code and of the other compiler why not
+    with pytest.warns(
+        RuntimeWarning, match="compile"
+    ) as told:  # it says of native code and of the other compiler why not
         training.many_sum(shards_of([8, 8], (6,)), broadcast_of(model), None, keys_of(2))
     said = str(told[0].message)
     assert said.startswith("Linear gets no native code although compile='always': 1 functions of about ")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from atoll.runtime.server.looking import Looking
@@ -15,7 +16,10 @@ from atoll.runtime.store.states import JobState
 
 def test_a_change_between_two_questions_is_told() -> None:
     store, news = MemoryStore(), JobNews()
-    looking = Looking(store, None, news, lambda job: Path(job))  # type: ignore[arg-type]
+    dispatcher = SimpleNamespace(sessions={}, why=lambda record: record.reason)
+    members = SimpleNamespace(clients=[], plays={})
+    seen = SimpleNamespace(of=lambda site: None, revoked=lambda site: False)
+    looking = Looking(store, dispatcher, news, lambda job: Path(job), members, seen)  # type: ignore[arg-type]
     job = store.submit(Submission(name="a", submitter="admin", org="lab", spec={}, token="t"), now=0.0, who="admin").id
 
     async def ask(seen: str | None = None) -> Any:

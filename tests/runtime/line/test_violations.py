@@ -214,8 +214,8 @@ def test_no_frames_whatever_bring_a_server_down(blocks: list[bytes], first: bool
                     await pipe.send(block)
             except PipeClosed:
                 pass
+            await pipe.close()  # while its line answers, a second process of its kit is refused
             await still_serves(server)
-            await pipe.close()
 
     class Faults(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:

@@ -40,7 +40,7 @@ def bridge(request, tmp_path_factory):
     made.close()
 
 
-@pytest.mark.parametrize("law", ["sessions", "deadlocks", "fates", "large_messages", "states"])
+@pytest.mark.parametrize("law", ["sessions", "deadlocks", "session_outcomes", "large_messages", "states"])
 @pytest.mark.parametrize("sites", [2, 3])
 def test_the_laws_hold(bridge, law, sites):
     ENGINE_CHECKS[law](lambda: bridge.engine(sites=sites, direct=True), 1e-12)
