@@ -10,7 +10,7 @@ from atoll.testing.conformance import ENGINE_CHECKS
 
 # Deaths, journals, errors and mail are the same code whatever carries the bytes: they are tried over one transport, and steps to die at elsewhere.
 POINTS = {"survives": 3, "never_twice": 3}
-CARRIED = ("deadlocks", "fates", "large_messages", "sessions", "states", "verbs")
+CARRIED = ("deadlocks", "session_outcomes", "large_messages", "sessions", "states", "verbs")
 CASES = [("grpc", law) for law in sorted(ENGINE_CHECKS)] + [("tcp", law) for law in CARRIED]
 
 

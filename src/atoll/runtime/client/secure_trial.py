@@ -15,7 +15,6 @@ from atoll.simulation import simulate
 
 if TYPE_CHECKING:
     from atoll.data import Islands
-    from atoll.learn.training import Training
 
 __all__ = ["SECURE_TERMS", "compared", "survivors_of"]
 
@@ -44,7 +43,7 @@ def survivors_of(rows: Sequence[dict[str, Any]], names: Sequence[str], victim: s
     return found
 
 
-def compared(job: Training, islands: Islands, rounds: list[list[int]], params: Any, seed: int) -> dict[str, float]:
+def compared(job: Any, islands: Islands, rounds: list[list[int]], params: Any, seed: int) -> dict[str, float]:
     """The largest difference between a parameter of the masked run and of the plain run, and how large rounding may make it.
 
     In every round fixed point moves a parameter of the sum by at most half a unit a client, and the model keeps it in single precision. ``bound`` is that
