@@ -98,7 +98,7 @@ def attempted(folder: Path, *sites: Site, **terms: Any) -> tuple[Attempt, list[S
     async def launch(names: Sequence[str]) -> Any:
         told.append(names)
         return SimpleNamespace(
-            channel=lambda name: Silent(), wait=works, error=lambda: None, stop=stopped,
+            channel=lambda name: Silent(), wait=works, error=lambda: None, stop=stopped, clear=stopped,
             cpu=lambda: asyncio.get_running_loop().time(),
         )  # fmt: skip
 
