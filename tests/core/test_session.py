@@ -119,7 +119,7 @@ def test_a_session_takes_its_longest_chain():
 
 
 TOLD = [
-    pytest.param(engine, virtual, marks=pytest.mark.slow if engine == "ray" and virtual else ())
+    pytest.param(engine, virtual, marks=pytest.mark.slow if engine == "ray" else ())
     for engine in sorted(ENGINES)
     for virtual in (True, False)
 ]

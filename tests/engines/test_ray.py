@@ -132,6 +132,7 @@ def test_an_actor_that_dies_is_replaced_and_nothing_else_changes(cluster, tmp_pa
     assert (tmp_path / "killed" / "died").exists()
 
 
+@pytest.mark.slow
 def test_what_kills_every_actor_is_an_error_and_the_next_request_finds_new_ones(cluster, tmp_path):
     (tmp_path / "died").touch()
 
@@ -165,6 +166,7 @@ def test_states_stay_with_the_actors(cluster, tmp_path):
     assert engine.sent == [2, 2, 0, 0, 0, 0]
 
 
+@pytest.mark.slow
 def test_a_run_that_was_stopped_goes_on_from_its_folder(cluster, tmp_path):
     job = atoll.Training(model=atoll.models.linear(64, 10), algorithm=SCAFFOLD, selection=atoll.Uniform(5), rounds=4)
     whole = atoll.simulate(job, ISLANDS, engine="ray", workers=2)

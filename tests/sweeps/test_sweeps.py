@@ -212,7 +212,11 @@ def _command(config: Path, folder: str) -> list[str]:
 
 @pytest.mark.parametrize(
     ("number", "alone"),
-    [pytest.param(signal.SIGKILL, False, marks=pytest.mark.slow), (signal.SIGKILL, True), (signal.SIGINT, False)],
+    [
+        pytest.param(signal.SIGKILL, False, marks=pytest.mark.slow),
+        pytest.param(signal.SIGKILL, True, marks=pytest.mark.slow),
+        (signal.SIGINT, False),
+    ],
 )
 def test_a_sweep_that_was_stopped_goes_on(config: Path, number: signal.Signals, alone: bool) -> None:
     """The signal reaches the sweep and its runs, as from a terminal, or the sweep's process alone, as from ``kill -9``."""
