@@ -13,14 +13,7 @@ from .sharing import AdditiveSharing
 from .word_ring import WordRing
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from atoll.core.execution.session import Peers
-    from atoll.core.requests.island import Island
-
-    from .dealer import Dealer
     from .domain import Array
-    from .sharing import Sharing
 
 __all__ = ["AdditiveComputation"]
 
@@ -30,19 +23,10 @@ class AdditiveComputation(Computation):
 
     sharing: AdditiveSharing
 
-    def __init__(
-        self,
-        island: Island,
-        peers: Peers,
-        parties: Sequence[str],
-        me: str,
-        sharing: Sharing,
-        dealer: Dealer | None = None,
-    ) -> None:
-        super().__init__(island, peers, parties, me, sharing, dealer)
-        if type(sharing) is AdditiveSharing and isinstance(sharing.domain, WordRing):
-            bits = AdditiveSharing(Binary(), sharing.n)
-            self.bitwise = AdditiveComputation(island, peers, parties, me, bits, dealer)
+    def _begin(self) -> None:
+        if type(self.sharing) is AdditiveSharing and isinstance(self.domain, WordRing):
+            bits = AdditiveSharing(Binary(), self.sharing.n)
+            self.bitwise = AdditiveComputation(self.island, self.peers, self.parties, self.me, bits, self._dealer)
 
     async def _dealt(self, what: str, *shapes: tuple[int, ...], by: int = 0) -> list[SharedArray]:
         rows = await self.dealer.get(what, *shapes, bitwise=isinstance(self.domain, Binary), by=by)

@@ -18,14 +18,7 @@ from .sharing import AuthenticatedSharing
 from .word_ring import WordRing
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from atoll.core.execution.session import Peers
-    from atoll.core.requests.island import Island
-
-    from .dealer import Dealer
     from .domain import Array, Domain
-    from .sharing import Sharing
 
 __all__ = ["AuthenticatedComputation"]
 
@@ -38,16 +31,8 @@ class AuthenticatedComputation(AdditiveComputation):
 
     sharing: AuthenticatedSharing  # type: ignore[assignment]
 
-    def __init__(
-        self,
-        island: Island,
-        peers: Peers,
-        parties: Sequence[str],
-        me: str,
-        sharing: Sharing,
-        dealer: Dealer | None = None,
-    ) -> None:
-        super().__init__(island, peers, parties, me, sharing, dealer)
+    def _begin(self) -> None:
+        super()._begin()
         self._opened: list[tuple[Array, Array]] = []
         self._keyed = False
 

@@ -72,6 +72,15 @@ class Computation:
         self.others = [party for party in self.parties if party != me]
         self._dealer = dealer
         self.bitwise: Computation = self
+        self._begin()
+
+    def _begin(self) -> None:
+        """Set up what a kind of computation has beside this."""
+
+    @property
+    def me(self) -> str:
+        """This party's role."""
+        return self.parties[self.place]
 
     @property
     def domain(self) -> Domain:

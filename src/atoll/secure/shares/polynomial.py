@@ -14,14 +14,7 @@ from .shared_array import SharedArray
 from .sharing import ShamirSharing
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from atoll.core.execution.session import Peers
-    from atoll.core.requests.island import Island
-
-    from .dealer import Dealer
     from .domain import Array
-    from .sharing import Sharing
 
 __all__ = ["ShamirComputation"]
 
@@ -31,16 +24,9 @@ class ShamirComputation(AdditiveComputation):
 
     sharing: ShamirSharing  # type: ignore[assignment]
 
-    def __init__(
-        self,
-        island: Island,
-        peers: Peers,
-        parties: Sequence[str],
-        me: str,
-        sharing: Sharing,
-        dealer: Dealer | None = None,
-    ) -> None:
-        super().__init__(island, peers, parties, me, sharing, dealer)
+    def _begin(self) -> None:
+        super()._begin()
+        sharing = self.sharing
         if isinstance(sharing, ShamirSharing) and sharing.n < 2 * sharing.threshold - 1:
             raise ConfigError(
                 f"threshold={sharing.threshold} of {sharing.n} parties", where="ShamirComputation",

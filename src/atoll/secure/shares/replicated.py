@@ -14,14 +14,7 @@ from .sharing import ReplicatedSharing
 from .word_ring import WordRing
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from atoll.core.execution.session import Peers
-    from atoll.core.requests.island import Island
-
-    from .dealer import Dealer
     from .domain import Array
-    from .sharing import Sharing
 
 __all__ = ["ReplicatedComputation"]
 
@@ -34,18 +27,10 @@ class ReplicatedComputation(Computation):
 
     sharing: ReplicatedSharing
 
-    def __init__(
-        self,
-        island: Island,
-        peers: Peers,
-        parties: Sequence[str],
-        me: str,
-        sharing: Sharing,
-        dealer: Dealer | None = None,
-    ) -> None:
-        super().__init__(island, peers, parties, me, sharing, dealer)
-        if isinstance(sharing.domain, WordRing):
-            self.bitwise = ReplicatedComputation(island, peers, parties, me, ReplicatedSharing(Binary()), dealer)
+    def _begin(self) -> None:
+        if isinstance(self.domain, WordRing):
+            bits = ReplicatedSharing(Binary())
+            self.bitwise = ReplicatedComputation(self.island, self.peers, self.parties, self.me, bits, self._dealer)
         self._seeds: tuple[bytes, bytes] | None = None
         self._drawn = 0
 
