@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 
 from atoll.cli.app import run
@@ -72,3 +73,26 @@ def test_integer_noise_on_vectors_has_no_loss_distribution(capsys):
 def test_nonsense_is_refused_with_a_remedy(capsys, words):
     found = answer(capsys, "epsilon", *(() if "--delta" in words else ("--delta", "1e-5")), *words, code=2)
     assert "use" in found["error"]["remedy"]
+
+
+@pytest.mark.slow  # the golden size of the issue; tests/auditing has its quick siblings
+def test_an_audit_of_a_thousand_canaries_catches_a_tenth_of_the_noise(capsys):
+    honest = answer(capsys, "audit", "--epsilon", 4, "--canaries", 1000)
+    assert honest["lower"] <= honest["claimed"] == pytest.approx(4.0, rel=1e-4)
+    assert honest["confidence"] == 0.95
+    weak = answer(capsys, "audit", "--epsilon", 4, "--canaries", 1000, "--sabotage", 0.1)
+    assert weak["lower"] > weak["claimed"]
+    assert weak["right"] <= weak["guesses"] == 500
+
+
+def test_an_audit_of_own_data_says_what_it_means(capsys, tmp_path):
+    draw = np.random.default_rng(0)
+    np.savez(tmp_path / "own.npz", x=draw.normal(size=(40, 3)), y=draw.integers(0, 2, 40))
+    found = answer(capsys, "audit", "--epsilon", 1, "--canaries", 40, "--data", tmp_path / "own.npz", "--rounds", 1)
+    assert {"claimed", "lower", "confidence", "right", "guesses"} <= set(found)
+    assert found["lower"] <= found["claimed"]
+    assert (found["unit"], found["neighbours"], found["adversary"]) == ("user", "add-remove", "model")
+    assert (
+        answer(capsys, "audit", "--epsilon", 1, "--sabotage", 0, "--canaries", 10, code=2)["error"]["what"]
+        == "factor=0.0"
+    )

@@ -25,6 +25,7 @@ ROOMS: dict[str, set[str] | None] = {
     "runtime": {"core", "engines", "data", "learn", "rounds", "runs", "report", "simulation"},
     "atoll": ANY,
     "__main__": {"cli"},
+    "auditing": ANY,
     "cli": ANY,
     "report": ANY,
     "reproduce": ANY,

@@ -7,6 +7,7 @@ if TYPE_CHECKING:
     from .accountants import ACCOUNTANTS, epsilon_of
     from .budget import Budget
     from .calculator import MECHANISMS, NoisePlan, noise_for
+    from .canaries import Audit, audit_p_value, guessed, lower_bound
     from .composition import group_privacy, grouped, joint, parallel, sequential
     from .events import DiscreteGaussian, Perturbed, RandomisedResponse, Skellam
     from .gaussian import (
@@ -31,6 +32,7 @@ else:
             "accountant": ("METHODS", "LossTally", "PrivacyLoss", "spent"),
             "accountants": ("ACCOUNTANTS", "epsilon_of"),
             "budget": ("Budget",),
+            "canaries": ("Audit", "audit_p_value", "guessed", "lower_bound"),
             "calculator": ("MECHANISMS", "NoisePlan", "noise_for"),
             "events": ("DiscreteGaussian", "Perturbed", "RandomisedResponse", "Skellam"),
             "gaussian": (
@@ -56,6 +58,7 @@ __all__ = [
     "MECHANISMS",
     "METHODS",
     "ORDERS",
+    "Audit",
     "Budget",
     "DiscreteGaussian",
     "LossDistribution",
@@ -65,6 +68,7 @@ __all__ = [
     "PrivacyLoss",
     "RandomisedResponse",
     "Skellam",
+    "audit_p_value",
     "compose",
     "cost",
     "epsilon_of",
@@ -73,7 +77,9 @@ __all__ = [
     "exact_sigma",
     "group_privacy",
     "grouped",
+    "guessed",
     "joint",
+    "lower_bound",
     "moments_delta",
     "moments_epsilon",
     "moments_sigma",

@@ -37,6 +37,7 @@ class Facts:
         error: why it failed, if it did.
         comparison: alone, federated and pooled, if they were compared.
         devices: what each device did, once the training has ended.
+        audit: what canaries say about the claimed epsilon, if the run had some.
     """
 
     title: str
@@ -54,6 +55,7 @@ class Facts:
     error: dict[str, Any] | None = None
     comparison: dict[str, Any] | None = None
     devices: ByDevice | None = None
+    audit: dict[str, Any] | None = None
 
     def last(self, name: str) -> Any:
         """The newest value of a metric; ``None`` if it was never measured."""
@@ -113,6 +115,7 @@ def _of_folder(folder: RunFolder) -> Facts:
         error=manifest.get("error"),
         comparison=_json(folder.path / "comparison.json") or None,
         devices=read_devices(folder.devices_file),
+        audit=_json(folder.path / "audit.json") or None,
     )
 
 

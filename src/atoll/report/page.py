@@ -40,6 +40,7 @@ def write_report(source: Any, path: str | Path | None = None) -> Path:
         figures=_figures(facts),
         tiles=_tiles(facts),
         verdict=verdict(facts),
+        audited=_audited(facts),
         caveat=CAVEAT,
         engine=_engine(facts),
     )
@@ -102,6 +103,13 @@ def _tiles(facts: Facts) -> list[tuple[str, str, str]]:
     if facts.seconds is not None:
         tiles.append(("wall-clock time", f"{facts.seconds:,.1f} s", f"engine {facts.engine.get('name', '-')}"))
     return tiles
+
+
+def _audited(facts: Facts) -> str:
+    """What the canaries of a run say, in a sentence."""
+    from atoll.privacy.canaries import Audit
+
+    return Audit.of(facts.audit).verdict if facts.audit else ""
 
 
 def _engine(facts: Facts) -> list[tuple[str, Any]]:

@@ -1,4 +1,4 @@
-"""``atoll privacy``: the epsilon of a mechanism, and the noise that an epsilon needs."""
+"""``atoll privacy``: the epsilon of a mechanism, the noise that an epsilon needs, and the audit of a training."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ import typer
 
 from atoll.cli.app import EXTRAS, app
 from atoll.cli.arguments import Json, output_of
+from atoll.cli.privacy_audit import privacy_audit
 from atoll.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from atoll.privacy import NoisePlan
 
-group = typer.Typer(help="Compute what noise costs, before you train.", no_args_is_help=True)
+group = typer.Typer(help="Compute what noise costs, and audit what it claims.", no_args_is_help=True)
 app.add_typer(group, name="privacy", rich_help_panel=EXTRAS)
+group.command("audit")(privacy_audit)
 
 Mechanism = Annotated[
     str, typer.Option("--mechanism", help="gaussian, laplace, skellam or discrete-gaussian.", metavar="NAME")

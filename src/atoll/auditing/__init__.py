@@ -1,0 +1,13 @@
+"""Auditing: trainings with canaries, which try to refute the epsilon that a run claims."""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .canaries import Canaries, Planted
+    from .run import audit, claimed_epsilon
+else:
+    from atoll.core.lazy import lazy
+
+    __getattr__, __dir__ = lazy(__name__, {"canaries": ("Canaries", "Planted"), "run": ("audit", "claimed_epsilon")})
+
+__all__ = ["Canaries", "Planted", "audit", "claimed_epsilon"]
