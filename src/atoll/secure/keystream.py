@@ -29,7 +29,17 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["SEED", "add_between", "add_masks", "add_stream", "add_streams", "derived", "keystream", "require_library"]
+__all__ = [
+    "SEED",
+    "Keystream",
+    "add_between",
+    "add_masks",
+    "add_stream",
+    "add_streams",
+    "derived",
+    "keystream",
+    "require_library",
+]
 
 SEED = 32
 """Bytes of a seed."""
@@ -78,6 +88,26 @@ def keystream(seed: bytes, bits: int, count: int) -> Words:
     out = np.zeros(count, dtype=word_dtype(bits))
     add_stream(out, seed)
     return Words.of(Words.of(out, bits).reduced(), bits)
+
+
+class Keystream:
+    """The words of 64 bits of a seed, piece by piece: the source of a `atoll.privacy.discrete.DiscreteSampler`.
+
+    Args:
+        seed: 32 secret bytes, for this stream only.
+
+    Raises:
+        ConfigError: the seed does not have 32 bytes.
+        MissingExtraError: cryptography is not installed.
+    """
+
+    def __init__(self, seed: bytes) -> None:
+        self._cipher = _stream(seed)
+
+    def __call__(self, count: int) -> NDArray[np.uint64]:
+        """Return the next words, uniform, shape ``(count,)``."""
+        words = np.frombuffer(self._cipher.update(bytes(8 * count)), dtype="<u8")
+        return words.astype(np.uint64, copy=False)
 
 
 def add_stream(into: NDArray[Any], seed: bytes, *, subtract: bool = False) -> None:

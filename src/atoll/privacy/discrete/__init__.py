@@ -1,0 +1,29 @@
+"""Noise on whole numbers: laws, and exact draws from a party's secret."""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .laws import DiscreteGaussianLaw, DiscreteLaplaceLaw, Law, PoissonLaw, SkellamLaw
+    from .sampler import DISTANCE, DiscreteSampler, Source, sampler_of
+else:
+    from atoll.core.lazy import lazy
+
+    __getattr__, __dir__ = lazy(
+        __name__,
+        {
+            "laws": ("DiscreteGaussianLaw", "DiscreteLaplaceLaw", "Law", "PoissonLaw", "SkellamLaw"),
+            "sampler": ("DISTANCE", "DiscreteSampler", "Source", "sampler_of"),
+        },
+    )
+
+__all__ = [
+    "DISTANCE",
+    "DiscreteGaussianLaw",
+    "DiscreteLaplaceLaw",
+    "DiscreteSampler",
+    "Law",
+    "PoissonLaw",
+    "SkellamLaw",
+    "Source",
+    "sampler_of",
+]
