@@ -187,7 +187,7 @@ if TYPE_CHECKING:  # for editors and type checkers alone: what `simulate` takes,
         results: str | Path | None
         tasks: Sequence[Task]
         on_record: Listener | None
-        on_restore: Callable[[list[dict[str, Any]]], None] | None
+        on_restore: Callable[[Sequence[dict[str, Any]]], None] | None
         progress: bool | None
 
 
@@ -222,7 +222,7 @@ def simulate(
     results: str | Path | None = None,
     tasks: Sequence[Task] = (),
     on_record: Callable[[dict[str, Any]], None] | None = None,
-    on_restore: Callable[[list[dict[str, Any]]], None] | None = None,
+    on_restore: Callable[[Sequence[dict[str, Any]]], None] | None = None,
     progress: bool | None = None,
 ) -> Any:
     """Run a job on this machine.
@@ -307,7 +307,7 @@ def _in_folder(
     progress: bool | None,
     folder: Path,
     on_record: Listener | None,
-    on_restore: Callable[[list[dict[str, Any]]], None] | None,
+    on_restore: Callable[[Sequence[dict[str, Any]]], None] | None,
     world: dict[str, Any],
 ) -> tuple[Result, Any]:
     """Run a job and keep its files in a run folder."""
@@ -324,7 +324,7 @@ def _in_folder(
             if on_record is not None:
                 on_record(row)
 
-        def restore(rows: list[dict[str, Any]]) -> None:
+        def restore(rows: Sequence[dict[str, Any]]) -> None:
             kept.restore(rows)
             if on_restore is not None:
                 on_restore(rows)
@@ -344,7 +344,7 @@ def simulated(
     progress: bool | None = None,
     *,
     on_record: Listener | None = None,
-    on_restore: Callable[[list[dict[str, Any]]], None] | None = None,
+    on_restore: Callable[[Sequence[dict[str, Any]]], None] | None = None,
     shown: Path | None = None,
     **world: Any,
 ) -> tuple[Result, Any]:

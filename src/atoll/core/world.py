@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -81,7 +81,7 @@ class World:
     results: Path | None = None
     registry: dict[str, Any] = field(default_factory=dict)
     on_record: Callable[[dict[str, Any]], None] | None = None
-    on_restore: Callable[[list[dict[str, Any]]], None] | None = None
+    on_restore: Callable[[Sequence[dict[str, Any]]], None] | None = None
 
     def __post_init__(self) -> None:
         check_policies(self.policy)

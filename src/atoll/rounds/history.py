@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from atoll.core.errors import ConfigError, MissingExtraError, nearest
+from atoll.core.persistence.packed_rows import PackedRows
 
 from .participation import Participation, participation
 
@@ -29,7 +30,7 @@ class History(Sequence[dict[str, Any]]):
     Source of the efficiency metrics: W. Wu, "Towards Efficient Horizontal Federated Learning", 2021, Eqs. 1.4-1.6.
     """
 
-    rows: list[dict[str, Any]]
+    rows: Sequence[dict[str, Any]]
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -60,11 +61,13 @@ class History(Sequence[dict[str, Any]]):
             pandas = importlib.import_module("pandas")
         except ImportError as error:
             raise MissingExtraError("to_pandas needs pandas", where="History", remedy="pip install pandas") from error
-        return pandas.DataFrame(self.rows)
+        return pandas.DataFrame(list(self.rows))
 
     @property
     def names(self) -> list[str]:
         """Every metric that at least one round has."""
+        if isinstance(self.rows, PackedRows):
+            return sorted(self.rows.names)
         return sorted({name for row in self.rows for name in row})
 
     def column(self, name: str) -> list[Any]:
@@ -73,12 +76,14 @@ class History(Sequence[dict[str, Any]]):
         Raises:
             ConfigError: no round has it.
         """
-        if self.rows and all(name not in row for row in self.rows):
+        if self.rows and name not in self.rows[-1] and name not in self.names:  # usually the last row is enough
             raise ConfigError(
                 f"no round recorded {name!r}.{nearest(name, self.names)}",
                 where="History",
                 remedy=f"use one of {', '.join(self.names)}",
             )
+        if isinstance(self.rows, PackedRows):
+            return self.rows.column(name)
         return [row.get(name) for row in self.rows]
 
     def last(self, name: str) -> Any:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from atoll.core.algebra.tree import Tree
+from atoll.core.persistence.packed_rows import PackedRows
 
 from .by_device import by_device
 from .ending import kept_best, report_row, require_watched, rounds_done, stop_reason
@@ -125,12 +126,12 @@ def _ended(fed: Federation, job: Repeated, state: Tree, reason: str) -> Ended:
     return Ended(model, history, reason, number, by_device(fed))
 
 
-def _over(job: Repeated, rows: list[dict[str, Any]], row: dict[str, Any] | None = None) -> str | None:
+def _over(job: Repeated, rows: PackedRows, row: dict[str, Any] | None = None) -> str | None:
     """Return why a run ends after these rounds (and one more, if given); ``None`` if it goes on."""
     more = [] if row is None else [row]
     if not job.stop:  # the common case: no copy of all rows in every round
         return rounds_done(job.rounds, len(rows) + len(more))
-    return stop_reason(job.stop, job.rounds, History([*rows, *more]))
+    return stop_reason(job.stop, job.rounds, History(rows.copy(*more)))
 
 
 def _require_turns(fed: Federation, job: Repeated, course: Course, certain: bool) -> None:
@@ -173,7 +174,7 @@ async def _round(
         found, everything = await measures.take(watch, model, number, last)
         row.update(found)
         if everything and "failed" not in row:
-            require_watched(job, History([*fed.records, row]))
+            require_watched(job, History(fed.records.copy(row)))
         last = last or _over(job, fed.records, row) is not None  # a stop rule may watch what was just measured
     best = state["best"] if model is None else kept_best(job.keep_best, state["best"], row, model, number)
     return {"course": kept, "best": best, "model": model if last else None}, row

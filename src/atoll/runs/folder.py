@@ -19,7 +19,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -233,7 +233,7 @@ class RunFolder:
         """
         return read_lines(self.metrics_file) if self.metrics_file.exists() else []
 
-    def write_metrics(self, rows: list[dict[str, Any]]) -> None:
+    def write_metrics(self, rows: Sequence[dict[str, Any]]) -> None:
         """Replace the records with those of the checkpoint that a run resumes from."""
         write_bytes(self.metrics_file, "".join(f"{as_json(row)}\n" for row in rows).encode())
 

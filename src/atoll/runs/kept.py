@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -74,7 +74,7 @@ class Kept:
         self._listeners = (*self.trackers, *listeners)
         self.folder.write_manifest(citations=cite(job, data))
 
-    def restore(self, rows: list[dict[str, Any]]) -> None:
+    def restore(self, rows: Sequence[dict[str, Any]]) -> None:
         """Continue from these records; later records in the file are discarded."""
         self.folder.write_metrics(rows)
         self.folder.devices_file.unlink(missing_ok=True)  # it is from an end that did not last

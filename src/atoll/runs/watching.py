@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,7 @@ __all__ = ["Watch", "own_display", "watching"]
 _own: ContextVar[bool] = ContextVar("own display", default=False)
 
 Record = Callable[[dict[str, Any]], None]
-Restore = Callable[[list[dict[str, Any]]], None]
+Restore = Callable[[Sequence[dict[str, Any]]], None]
 
 
 class Watch:
@@ -54,7 +54,7 @@ class Watch:
         self._stopped = self.stopping.asked
         self.stopping(row)
 
-    def restore(self, rows: list[dict[str, Any]]) -> None:
+    def restore(self, rows: Sequence[dict[str, Any]]) -> None:
         """Pass on the records that a resumed run continues from."""
         if self._rounds is not None:
             self._rounds.begin(len(rows))

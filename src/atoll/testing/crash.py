@@ -169,7 +169,7 @@ def live(
     family = [fed, *fed.below()]
     links = {f"{m.slot}:{link['hub']}:{link['direction']}": link for m in family for link in m.meter.save()["links"]}
     spent = sorted((e["party"], e["request"].partition("~")[0], e["kind"]) for e in world.ledger)
-    records = {m.slot: m.records for m in family if m.records}
+    records = {m.slot: list(m.records) for m in family if m.records}
     life = Life(result, clock, fed.bytes(), links, records, spent, fuse.steps)
     if prepared is None:
         return life

@@ -15,6 +15,7 @@ import numpy as np
 from ..algebra.rng import hash64
 from ..algebra.tree import Tree
 from ..persistence.files import read_message, write_message
+from ..persistence.packed_rows import PackedRows
 from ..requests.task import resolve
 from ..time.batteries import Draw
 from ..time.meter import Meter
@@ -79,11 +80,11 @@ def _book(fed: Scope, number: int, *, settled: bool) -> dict[str, Any]:
     folder = fed.world.folder
     done, names = fed.written
     full = len(names) >= MOST_SEGMENTS
-    fresh = fed.records if full else fed.records[done:]
+    fresh = [] if folder is None else fed.records.trees(0 if full else done)
     segments = [] if full else list(names)
     if folder is not None and fresh:
         name = f"records-{number:08d}-{hash64(fed.slot):016x}.msg"
-        write_message(folder / name, {"records": fresh})
+        write_message(folder / name, {"rows": fresh})
         segments.append(name)
     return {
         "meter": fed.meter.save(),
@@ -91,7 +92,7 @@ def _book(fed: Scope, number: int, *, settled: bool) -> dict[str, Any]:
         "flights": fed.traffic.save(),
         "draws": [] if settled else [draw._asdict() for draw in fed.traffic.draws],
         "segments": segments,
-        "records": list(fed.records) if folder is None else None,
+        "records": fed.records.copy() if folder is None else None,
     }
 
 
@@ -132,9 +133,9 @@ def _read(fed: Scope, book: dict[str, Any]) -> None:
     folder, registry = fed.world.folder, fed.world.registry
     fed.meter = fed.traffic.meter = Meter.load(book["meter"])
     fed.counts = Counter(book["counts"])
-    fed.records = list(book["records"] or ())
-    if folder is not None:
-        fed.records = [row for name in book["segments"] for row in read_message(folder / name)["records"]]
+    fed.records = PackedRows(folder=folder) if folder is not None else book["records"].copy()
+    for name in book["segments"] if folder is not None else ():
+        fed.records.extend(read_message(folder / name)["rows"])
     fed.written = (len(fed.records), list(book["segments"]))
     fed.traffic.load(book["flights"], fed.home, lambda name: resolve(name, registry))
     fed.traffic.draws = [

@@ -12,6 +12,7 @@ from ..algebra.rng import Rng
 from ..algebra.tree import Tree
 from ..errors import ConfigError
 from ..execution.launch import is_live
+from ..persistence.packed_rows import PackedRows
 from ..requests.chain import Chain
 from ..requests.cost import Free
 from ..requests.party import Parties, Party
@@ -21,6 +22,7 @@ from ..time.meter import Meter
 from ..traffic.delivery import Delivery
 from ..traffic.live import LiveTraffic
 from .ending import StopRun
+from .labels import Labels
 
 if TYPE_CHECKING:
     import numpy as np
@@ -53,7 +55,7 @@ class Scope:
         self.parties = world.roster.all() if parties is None else parties
         self.slot = slot
         self.hub = hub
-        self.records: list[dict[str, Any]] = []
+        self.records = PackedRows(folder=world.folder)
         if traffic is None:
             kind = LiveTraffic if self.live else Delivery
             traffic = world.traffics[slot] = kind(world, hub, Meter())
@@ -64,8 +66,8 @@ class Scope:
         self.homes: set[str] = set()
         self.nested = self.kept = False
         self.written: tuple[int, list[str]] = (0, [])
-        self._labels: set[str] = set()
-        self._rule: Callable[[list[dict[str, Any]]], str | None] | None = None
+        self._labels = Labels()
+        self._rule: Callable[[PackedRows], str | None] | None = None
 
     @property
     def live(self) -> bool:
@@ -121,7 +123,7 @@ class Scope:
         """
         return self.world.asked or (None if self._rule is None else self._rule(self.records))
 
-    def ends_when(self, rule: Callable[[list[dict[str, Any]]], str | None]) -> None:
+    def ends_when(self, rule: Callable[[PackedRows], str | None]) -> None:
         """Set the stop rule of this scope: a function of its records that returns why it is over, or ``None``."""
         self._rule = rule
 
@@ -161,13 +163,12 @@ class Scope:
 
     def _fresh(self, label: str) -> None:
         """Refuse a label that was used before: its request would be answered from the journal, with the same random numbers."""
-        if label in self._labels:
+        if not self._labels.add(label):
             raise ConfigError(
                 f"the label {label!r} is used by a second request",
                 where=self.slot,
                 remedy="put the round into at=, or leave it out",
             )
-        self._labels.add(label)
 
     def _send(self, request: Request, parties: Parties, terms: Terms, push: str) -> Flight:
         """Put a request on its way.

@@ -17,7 +17,7 @@ from .files import read_message, write_message
 
 __all__ = ["CheckpointStore", "within"]
 
-FORMAT = 2
+FORMAT = 3
 
 
 class CheckpointStore:
