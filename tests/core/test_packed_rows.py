@@ -65,14 +65,20 @@ def test_rows_read_like_a_list(tmp_path: Path, spills: bool) -> None:
     packed = PackedRows(folder=tmp_path if spills else None)
     for count, row in enumerate(rows, 1):
         packed.append(row)
-        assert len(packed) == count and packed[-1] is row
-    assert packed == rows and rows == packed and list(reversed(packed)) == rows[::-1]
+        assert len(packed) == count
+        assert packed[-1] is row
+    assert packed == rows
+    assert rows == packed
+    assert list(reversed(packed)) == rows[::-1]
     assert any(isinstance(block, tuple) for block in packed._blocks) == spills
     assert [typed(packed[i]) for i in range(-100, 100)] == [typed(rows[i]) for i in range(-100, 100)]
-    assert packed[3:90:5] == rows[3:90:5] and packed[::-1] == rows[::-1] and packed[5:5] == []
+    assert packed[3:90:5] == rows[3:90:5]
+    assert packed[::-1] == rows[::-1]
+    assert packed[5:5] == []
     assert packed.names == {"round", "loss", "who", "note", "test/accuracy"}
     assert typed(packed.column("test/accuracy")) == typed([row.get("test/accuracy") for row in rows])
-    assert packed != rows[:-1] and packed != [*rows[:-1], {}]
+    assert packed != rows[:-1]
+    assert packed != [*rows[:-1], {}]
     with pytest.raises(IndexError, match="out of range"):
         packed[100]
     packed[0]["round"] = 7
@@ -140,5 +146,6 @@ def test_labels_are_a_set(labels: list[str]) -> None:
 def test_labels_of_rounds_are_one_range() -> None:
     kept = Labels()
     assert all(kept.add(f"step/@{number}") for number in [*range(1, 500), *range(999, 499, -1)])
-    assert kept._ranges == {("step/", ""): ([1], [1000])} and not kept._others
+    assert kept._ranges == {("step/", ""): ([1], [1000])}
+    assert not kept._others
     assert not any(kept.add(f"step/@{number}") for number in range(1, 1000))
