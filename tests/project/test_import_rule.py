@@ -14,7 +14,7 @@ ROOMS: dict[str, set[str] | None] = {
     "engines": {"core"},
     "devices": {"core"},
     "data": {"core"},
-    "stages": {"core"},
+    "stages": {"core", "privacy"},
     "privacy": {"core"},
     "secure": {"core", "stages", "privacy"},
     "rounds": {"core"},

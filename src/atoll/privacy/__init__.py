@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from .loss_distribution import LossDistribution, compose
     from .objective import LOGISTIC, objective_alpha, objective_epsilon
     from .renyi import ORDERS, renyi_curve, renyi_delta, renyi_epsilon, skellam_bound
+    from .shuffling import Shuffled, shuffled_epsilon
 else:
     from atoll.core.lazy import lazy
 
@@ -49,6 +50,7 @@ else:
             "loss_distribution": ("LossDistribution", "compose"),
             "objective": ("LOGISTIC", "objective_alpha", "objective_epsilon"),
             "renyi": ("ORDERS", "renyi_curve", "renyi_delta", "renyi_epsilon", "skellam_bound"),
+            "shuffling": ("Shuffled", "shuffled_epsilon"),
         },
     )
 
@@ -67,6 +69,7 @@ __all__ = [
     "NoisePlan",
     "PrivacyLoss",
     "RandomisedResponse",
+    "Shuffled",
     "Skellam",
     "audit_p_value",
     "compose",
@@ -91,6 +94,7 @@ __all__ = [
     "renyi_delta",
     "renyi_epsilon",
     "sequential",
+    "shuffled_epsilon",
     "skellam_bound",
     "skellam_divergence",
     "spent",

@@ -15,6 +15,7 @@ from .accountants import ACCOUNTANTS, epsilon_of
 from .events import DiscreteGaussian, Perturbed, RandomisedResponse, Skellam
 from .gaussian import exact_epsilon, moments_epsilon
 from .renyi import FREE
+from .shuffling import Shuffled
 
 __all__ = ["METHODS", "LossTally", "Perturbed", "PrivacyLoss", "spent"]
 
@@ -65,7 +66,7 @@ class PrivacyLoss:
         if isinstance(event, Gaussian):
             z = event.noise_multiplier
             return cls(gaussian=event.count / z**2 if z > 0 else math.inf, releases=releases)
-        if isinstance(event, Laplace | Perturbed | RandomisedResponse):
+        if isinstance(event, Laplace | Perturbed | RandomisedResponse | Shuffled):
             return cls(pure=event.count * event.epsilon, releases=releases)
         if isinstance(event, NonPrivate):
             return cls(pure=math.inf, releases=releases)

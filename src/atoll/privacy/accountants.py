@@ -18,6 +18,7 @@ from .gaussian import exact_epsilon
 from .loss_distribution import compose
 from .renyi import FREE, ORDERS, renyi_curve, renyi_epsilon
 from .sampling import hidden_rate, require_setting
+from .shuffling import Shuffled
 
 __all__ = ["ACCOUNTANTS", "Accountant", "epsilon_of"]
 
@@ -70,7 +71,7 @@ def epsilon_of(
 
 
 def _pure(event: Event) -> float:
-    return event.epsilon if isinstance(event, Laplace | RandomisedResponse | Perturbed) else math.inf
+    return event.epsilon if isinstance(event, Laplace | RandomisedResponse | Perturbed | Shuffled) else math.inf
 
 
 def _by_loss(counted: list[tuple[Event, int]], delta: float, adversary: str, neighbours: str) -> float:

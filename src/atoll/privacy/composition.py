@@ -14,6 +14,7 @@ from atoll.core.errors import ConfigError
 from atoll.core.event import Event, Gaussian, Laplace
 
 from .events import DiscreteGaussian, Perturbed, RandomisedResponse, Skellam
+from .shuffling import Shuffled
 
 __all__ = ["group_privacy", "grouped", "joint", "parallel", "sequential"]
 
@@ -102,6 +103,8 @@ def grouped(event: Event, size: int) -> Event:
     if isinstance(event, Laplace | RandomisedResponse):
         bound: Event = Perturbed(unit=event.unit, scope=event.scope, count=event.count, epsilon=size * event.epsilon)
         return replace(event, epsilon=size * event.epsilon, sampling=1.0) if isinstance(event, Laplace) else bound
+    if isinstance(event, Shuffled):  # nothing is known of several clones: as without shuffling
+        return Perturbed(unit=event.unit, scope=event.scope, count=event.count, epsilon=size * event.epsilon)
     if isinstance(event, Perturbed):
         return replace(event, epsilon=size * event.epsilon)
     if isinstance(event, Skellam | DiscreteGaussian):

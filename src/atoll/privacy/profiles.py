@@ -19,6 +19,7 @@ from atoll.core.event import Event, Gaussian, Laplace
 from .events import DiscreteGaussian, Perturbed, RandomisedResponse, Skellam
 from .lattice import discrete_gaussian_law, skellam_law
 from .sampling import hidden_rate
+from .shuffling import Shuffled, as_seen, excess_of
 
 __all__ = ["FARTHEST", "Profile", "profile", "reach"]
 
@@ -45,7 +46,7 @@ def profile(event: Event, adversary: str, neighbours: str, added: bool) -> Profi
         neighbours: ``"add-remove"`` or ``"replace-one"``. Under ``"add-remove"``, a sample of fixed size does not count.
         added: whether the unit is in the second data set (otherwise it is in the first).
     """
-    base, rate = _base(event), hidden_rate(event, adversary, neighbours)
+    base, rate = _base(as_seen(event, adversary)), hidden_rate(event, adversary, neighbours)
 
     def gap(e: Array) -> Array:
         found: Array = np.exp(np.minimum(e, 0.0)) * base(np.abs(e))
@@ -100,6 +101,8 @@ def _base(event: Event) -> Profile:
         buckets = event.buckets if isinstance(event, RandomisedResponse) else 2
         top, full = 1 / (1 + (buckets - 1) * math.exp(-event.epsilon)), event.epsilon
         return lambda e: np.where(e < full, -top * np.expm1(np.minimum(e, full) - full), 0.0)
+    if isinstance(event, Shuffled):
+        return lambda e: excess_of(event, e)
     if isinstance(event, Skellam | DiscreteGaussian):
         return _lattice(event)
     raise ConfigError(

@@ -30,6 +30,7 @@ from atoll.core.event import (
 from .events import DiscreteGaussian, Perturbed, RandomisedResponse, Skellam
 from .lattice import skellam_divergence
 from .sampling import hidden_rate
+from .shuffling import Shuffled, as_seen, shuffled_divergence
 from .subsampled import fixed_size, poisson, poisson_gaussian
 
 __all__ = ["FREE", "ORDERS", "divergence", "renyi_curve", "renyi_delta", "renyi_epsilon"]
@@ -63,6 +64,8 @@ def divergence(event: Event, order: float) -> float:
         return order * event.sensitivity**2 / (2 * event.variance)
     if isinstance(event, Skellam):
         return _skellam(event, order)
+    if isinstance(event, Shuffled):
+        return shuffled_divergence(event, order)
     if isinstance(event, NonPrivate):
         return math.inf
     raise ConfigError(
@@ -83,6 +86,7 @@ def renyi_curve(
     """
     if isinstance(event, FREE):
         return np.zeros(len(orders))
+    event = as_seen(event, adversary)
     rate = hidden_rate(event, adversary, neighbours)
     scheme = event.scheme if isinstance(event, Sampled) else ""
     if rate < 1 and (scheme, neighbours) == ("poisson", "add-remove"):

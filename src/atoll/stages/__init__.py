@@ -9,6 +9,9 @@ if TYPE_CHECKING:
     from .coded.scalar import ScalarQuantizer
     from .dgc import DGC
     from .feedback import ErrorFeedback
+    from .local.fedsel import FedSel
+    from .local.noise import LocalGaussian, LocalLaplace
+    from .local.response import RandomisedSigns
     from .lowrank import LowRank
     from .nearest import Nearest
     from .noise import GaussianNoise
@@ -30,6 +33,9 @@ else:
             "clip": ("Clip",),
             "dgc": ("DGC",),
             "feedback": ("ErrorFeedback",),
+            "local.fedsel": ("FedSel",),
+            "local.noise": ("LocalGaussian", "LocalLaplace"),
+            "local.response": ("RandomisedSigns",),
             "lowrank": ("LowRank",),
             "nearest": ("Nearest",),
             "noise": ("GaussianNoise",),
@@ -53,7 +59,10 @@ __all__ = [
     "Clip",
     "CountSketch",
     "ErrorFeedback",
+    "FedSel",
     "GaussianNoise",
+    "LocalGaussian",
+    "LocalLaplace",
     "LowRank",
     "MinMaxAffine",
     "Nearest",
@@ -61,6 +70,7 @@ __all__ = [
     "OptimalSparse",
     "ProductQuantizer",
     "RandomK",
+    "RandomisedSigns",
     "ScalarQuantizer",
     "Shift",
     "Sign",
