@@ -35,7 +35,17 @@ class _Worst(Confusion):
 
 def _examples() -> Iterable[Placed]:
     """Every part of ``part_examples``, and of the kinds that it has no example of, in its slot."""
-    for slot in ("algorithm", "topology", "pacing", "selection", "aggregation", "reducer", "evaluation", "budget"):
+    for slot in (
+        "algorithm",
+        "topology",
+        "pacing",
+        "selection",
+        "aggregation",
+        "reducer",
+        "evaluation",
+        "budget",
+        "privacy",
+    ):
         for make in PARTS[slot].values():
             yield Placed.of(slot, make())
     yield Placed.of("selection", FedProf(3, matching="encrypted"))

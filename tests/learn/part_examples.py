@@ -12,7 +12,7 @@ import atoll
 from atoll.core.errors import AtollError
 from atoll.core.federation.reducer import Plain, TreeReducer
 from atoll.data import Dataset, Islands
-from atoll.learn import Evaluation, Training, aggregation, pacing, selection, topology
+from atoll.learn import Evaluation, Training, aggregation, pacing, private, selection, topology
 from atoll.learn.admm.sums_only import SumsOnly
 from atoll.learn.algorithms import FedAvg
 from atoll.learn.catalogue import example, kinds
@@ -77,7 +77,9 @@ PARTS: dict[str, dict[str, Callable[[], Any]]] = {
         "FedCS": lambda: selection.FedCS(3, deadline=5.0),
         "FedProf": lambda: selection.FedProf(3),
         "FedProf(replace)": lambda: selection.FedProf(3, replace=True),
+        "FixedSample": lambda: selection.FixedSample(3),
         "Oort": lambda: selection.Oort(3),
+        "PoissonSample": lambda: selection.PoissonSample(3),
         "PowerOfChoice": lambda: selection.PowerOfChoice(3, d=4),
         "SizeProportional": lambda: selection.SizeProportional(3),
         "Submodular": lambda: selection.Submodular(3),
@@ -111,6 +113,7 @@ PARTS: dict[str, dict[str, Callable[[], Any]]] = {
         "personal": lambda: Evaluation(clients=-1, personal=True),
         "Confusion at clients": lambda: Evaluation(clients=-1, metrics=[Confusion(2)]),
     },
+    "privacy": {"CentralDP": lambda: private.CentralDP(noise=2.0, clip=1.0, accountant="rdp")},
     "budget": {"Budget": lambda: Budget(epsilon=3.0, delta=1e-5)},
     "stop": {"Target": lambda: [atoll.Target("test/accuracy", 0.9)]},
 }

@@ -233,6 +233,7 @@ def test_every_capability_is_listed_once() -> None:
 def test_capabilities_are_offered_in_slots_that_a_training_has() -> None:
     job = Training(model=atoll.models.linear(4, 2))
     slots = {placed.slot for placed in prepared_parts(job, job.learner(DATA), 6)} | {"uplink", "algorithm.uplink"}
+    slots |= {"privacy"}
     assert {slot for c in ALL for slot in c.of} <= slots
     assert set(LATER) == {placed.slot for placed in prepared_parts(job, job.learner(DATA), 6)} - {
         p.slot for p in parts_of(job)

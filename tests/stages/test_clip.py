@@ -90,7 +90,7 @@ def test_sensitivity_and_kind():
     assert Clip(2.0).sensitivity(5.0) == 2.0
     assert Clip(2.0).summable
     assert not Clip(2.0).linear
-    assert Clip(2.0).settings() == {"bound": 2.0}
+    assert Clip(2.0).settings() == {"bound": 2.0, "alone": False}
 
 
 @pytest.mark.parametrize("bound", [0.0, -1.0, float("inf"), float("nan")])

@@ -138,10 +138,10 @@ FIXED_COHORT = Capability(
 )
 PROTECTION = Capability(
     "protection",
-    of=("algorithm", "algorithm.uplink", "uplink"),
+    of=("privacy", "algorithm", "algorithm.uplink", "uplink"),
     means="Replies are released under a privacy promise, with events in the ledger.",
     lack="promises no privacy",
-    instead="for example OutputPerturbation around the algorithm, or uplink=[Clip(1.0), GaussianNoise(1.0)]",
+    instead="for example privacy=CentralDP(...), or OutputPerturbation around the algorithm",
     some=True,
 )
 RELEASED_ONLY = Capability(

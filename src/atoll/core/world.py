@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -96,6 +97,7 @@ class World:
         self._known: set[str] = set()
         self.asked: str | None = None  # why the program should end, once requested
         self._sealing: Sealing | None = None
+        self._secret_key: bytes | None = None
         self._noted: set[type[Event]] = set()
         if self.sealing not in ("virtual", "real"):
             raise ConfigError(f"sealing={self.sealing!r}", remedy='use "virtual" or "real"')
@@ -140,12 +142,33 @@ class World:
     def _keys(self) -> DerivedKeys:
         if self.secret_seed is not None:
             return DerivedKeys(Secret(self.secret_seed).bytes(KEY))
+        return DerivedKeys(self._kept_key("letters.key"))
+
+    def _kept_key(self, name: str) -> bytes:
+        """A secret key of this world, the same whenever the run in its folder resumes."""
         if self.folder is None:
-            return DerivedKeys(Secret().bytes(KEY))
-        path = self.folder / "letters.key"
+            return Secret().bytes(KEY)
+        path = self.folder / name
         if not path.exists():
             write_bytes(path, Secret().bytes(KEY), private=True)
-        return DerivedKeys(path.read_bytes())
+        return path.read_bytes()
+
+    def secret(self, purpose: str) -> Secret:
+        """The secret stream of the place where the program runs, for one purpose: a keyed hash of its name.
+
+        Nobody can compute it from the run's seed. A resumed run gets the same stream, so that a repeated round draws what it drew before; a new run
+        in the same folder gets another (`renew_secret`).
+        """
+        if self._secret_key is None:
+            seeded = self.secret_seed is not None
+            self._secret_key = Secret(self.secret_seed).bytes(KEY) if seeded else self._kept_key("server.key")
+        return Secret(hashlib.blake2b(purpose.encode(), key=self._secret_key, digest_size=KEY).digest())
+
+    def renew_secret(self) -> None:
+        """Forget the key of ``secret``: a new run begins."""
+        self._secret_key = None
+        if self.folder is not None:
+            (self.folder / "server.key").unlink(missing_ok=True)
 
     def require_known(self, task: Task) -> None:
         """Refuse a task that another process could not find, with any engine, so that a program runs in every world or in none.

@@ -21,6 +21,7 @@ from atoll.core.algebra.tree import Tree
 from atoll.core.capability import FIXED_COHORT, STEPS, Capability, Need
 from atoll.core.errors import ConfigError
 from atoll.core.event import Event
+from atoll.core.requests.island import Secret
 from atoll.core.requests.stage import Stage
 from atoll.core.validation import Checked
 
@@ -77,6 +78,7 @@ class RoundInfo:
         weight: examples of the whole population, when known.
         rng: the server's own random stream of this round.
         odds: for invited clients, position -> the probability that a draw picks this client; only if the aggregation asks for it.
+        secret: the server's own secret stream for this sum; only if the aggregation adds noise.
     """
 
     round: int
@@ -86,6 +88,7 @@ class RoundInfo:
     weight: float | None = None
     rng: Rng = field(default_factory=lambda: Rng(0))
     odds: Mapping[int, float] | None = None
+    secret: Secret | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,6 +8,7 @@ from atoll.core.capability import Capability
 __all__ = [
     "AFFINE_FOLD",
     "ALL",
+    "BLIND",
     "BY_EXAMPLES",
     "CLASS_SCORES",
     "CURVATURE",
@@ -52,6 +53,13 @@ DRAW_ODDS = Capability(
     means="The draws of a round are independent, and each probability is known.",
     lack="does not report draw probabilities, or draws without replacement",
     instead="SizeProportional() or FedProf(replace=True)",
+)
+BLIND = Capability(
+    "blind selection",
+    of=("selection",),
+    means="Whom a round invites does not depend on the clients' data, sizes or replies.",
+    lack="invites by what it knows of the clients",
+    instead="Uniform(), PoissonSample(), FixedSample() or Everyone()",
 )
 SAMPLE = Capability(
     "uniform sample",
@@ -250,7 +258,7 @@ CLASS_SCORES = Capability(
 )
 
 ALL: tuple[Capability, ...] = (
-    core.DISTINCT_CLIENTS, EVERYONE, DRAW_ODDS, SAMPLE, core.REPLIES_ONLY,
+    core.DISTINCT_CLIENTS, EVERYONE, DRAW_ODDS, SAMPLE, BLIND, core.REPLIES_ONLY,
     core.FIXED_COHORT, ROUNDS, ONE_MODEL, WHOLE_POPULATION,
     core.SERVER, core.CENTRAL_SERVER, EDGE_ROUNDS, ONE_SUM, core.RELEASED_ONLY,
     core.SINGLE_REPLIES, core.COUNTS, core.DROPPABLE, PLAIN_MEAN, core.NUMBERS, core.FITTED,

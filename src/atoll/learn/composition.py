@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from .context import Context
     from .learner import Learner
     from .pacing.base import Pacing
+    from .private.base import Mechanism
     from .selection.base import Selection
     from .server.evaluation import Evaluation
     from .topology.base import Topology
@@ -62,6 +63,8 @@ class Chosen(Protocol):
     @property
     def buffers(self) -> str: ...
     @property
+    def mechanism(self) -> Mechanism | None: ...
+    @property
     def local_algorithm(self) -> Algorithm: ...
 
     def down(self) -> Stage | None:
@@ -91,6 +94,8 @@ def _parts_of(job: Chosen) -> Iterator[Placed]:
         yield Placed.of("metrics", metric, setting="evaluation.metrics")
     if job.budget is not None:
         yield Placed.of("budget", job.budget)
+    if job.mechanism is not None:
+        yield Placed.of("privacy", job.mechanism)
     local = frozenset({OWN_MODELS}) if job.buffers == "local" else frozenset()
     yield Placed("buffers", f"buffers={job.buffers!r}", (), lack_of(local))
 

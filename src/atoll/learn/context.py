@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from .algorithm import Algorithm
     from .clients import Clients
     from .learner import Learner
+    from .private.claim import Guarantee
     from .selection.base import Selection
     from .server.evaluation import Evaluation
 
@@ -85,6 +86,7 @@ class Context:
         evaluation: what is measured.
         groups: for each server of the topology, the positions of the clients that it may invite.
         budget: how much privacy each client may spend.
+        claim: what a mechanism of differential privacy promises; ``None`` without one.
         rounds: the largest number of rounds.
         ends_early: a stop rule may end the training earlier.
         learner: the model.
@@ -104,6 +106,7 @@ class Context:
     evaluation: Evaluation
     groups: Sequence[NDArray[np.int64]]
     budget: Budget | None
+    claim: Guarantee | None = None
     rounds: int
     ends_early: bool
     learner: Learner
@@ -123,11 +126,12 @@ class Context:
 
     @property
     def protected(self) -> bool:
-        """Whether the algorithm or the uplink stages make replies private."""
-        return is_private(self.algorithm) or any(self.uplink(p).events for p in self.algorithm.phases)
+        """Whether the algorithm or the uplink stages make replies private, or the server their sum."""
+        staged = any(self.uplink(p).events for p in self.algorithm.phases)
+        return is_private(self.algorithm) or staged or self.aggregation.event is not None
 
     def events(self, examples: int, phases: Sequence[str], params: Tree) -> list[Event]:
-        """Return what a client releases in some phases: the algorithm's events, and the stages' events for every named value of its reply.
+        """Return what a client releases in some phases: the algorithm's events, the stages' for every named value of its reply, and those of the sum.
 
         Args:
             examples: the client's number of examples.
@@ -141,6 +145,8 @@ class Context:
             if chain.events:
                 values = len(chain.leaving(dry_reply(self.local_algorithm, params, phase)))
                 found += [replace(event, count=event.count * values) for event in chain.events if values]
+        if self.aggregation.event is not None and phases:  # it covers all phases of a round
+            found.append(self.aggregation.event)
         return found
 
     def chain(self, state: Tree, phase: str, version: int | None = None) -> Chain:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from atoll.rounds.history import History
 
     from .learner import Learner
+    from .private.claim import Guarantee
 
 __all__ = ["PreparedTraining", "Trained"]
 
@@ -49,12 +50,18 @@ class PreparedTraining(Prepared):
         learner: the training's learner.
         tasks: tasks that the world must know by name.
         begin: gives the program. Called where the program runs, it refuses what only the server can check.
+        claim: what a mechanism of differential privacy promises; ``None`` without one.
     """
 
     def __init__(
-        self, learner: Learner, tasks: Sequence[Task], begin: Callable[[], Callable[[Federation], Awaitable[Trained]]]
+        self,
+        learner: Learner,
+        tasks: Sequence[Task],
+        begin: Callable[[], Callable[[Federation], Awaitable[Trained]]],
+        *,
+        claim: Guarantee | None = None,
     ) -> None:
-        self.learner, self.tasks, self._begin = learner, tasks, begin
+        self.learner, self.tasks, self._begin, self.claim = learner, tasks, begin, claim
 
     async def program(self, fed: Federation) -> Trained:
         """Return the program of the training."""
@@ -76,8 +83,9 @@ class PreparedTraining(Prepared):
         return value.reason
 
     def facts(self, outcome: Trained) -> Mapping[str, Any]:
-        """Return the round that the model comes from."""
-        return {"model_round": outcome.round}
+        """Return the round that the model comes from, and what its privacy mechanism promises."""
+        promised = {} if self.claim is None else {"privacy": self.claim.facts()}
+        return {"model_round": outcome.round, **promised}
 
     def files(self, outcome: Trained) -> Mapping[str, bytes]:
         """Return the parameters as files."""

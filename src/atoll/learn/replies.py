@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from atoll.core.algebra import tree as T
 from atoll.core.algebra.aggregate import Aggregate, Mean
+from atoll.core.algebra.rng import Rng
 from atoll.core.algebra.tree import Tree
 from atoll.core.capability import DROPPABLE, UNMEASURED, Capability
 from atoll.core.errors import AtollError
@@ -20,9 +21,26 @@ from .compose import Placed, lack_of
 from .wrapped import dry_reply, innermost
 
 if TYPE_CHECKING:
-    from .algorithm import Algorithm
+    from atoll.core.requests.chain import Chain
 
-__all__ = ["DryReplies", "placed_replies"]
+    from .algorithm import Algorithm
+    from .learner import Learner
+
+__all__ = ["DryReplies", "placed_replies", "values_of"]
+
+
+class Replying(Protocol):
+    """The members of a training that say what its clients reply."""
+
+    @property
+    def algorithm(self) -> Algorithm: ...
+    @property
+    def local_algorithm(self) -> Algorithm: ...
+
+    def up(self, phase: str) -> Chain:
+        """Return the uplink stages of a phase."""
+        ...
+
 
 _EXAMPLES = 3.0
 """Examples of a made-up client: a mean weighted by examples has this weight, an equal mean has weight 1."""
@@ -148,6 +166,14 @@ class DryReplies:
             return f"{AFFINE_FOLD.lack}: a single reply does not fold ({type(error).__name__}: {error})"
         close = (np.allclose(a[path], b[path], rtol=1e-4, atol=1e-5) for a, b in pairs for path in a)
         return "" if all(close) else AFFINE_FOLD.lack
+
+
+def values_of(job: Replying, learner: Learner) -> int:
+    """Return the number of named values of a client's replies in a round, over all phases, on which uplink stages act; at least 1."""
+    params = learner.init(Rng(0))
+    phases = job.algorithm.phases
+    replies = [job.up(phase).leaving(dry_reply(job.local_algorithm, params, phase)) for phase in phases]
+    return max(1, sum(a.staged for reply in replies for a in reply.values()))
 
 
 def _like(value: Tree, rng: np.random.Generator) -> Tree:

@@ -66,6 +66,10 @@ PARTS = (
         "How an edge estimates the share of its clients that return.", "SlackEstimator",
     ),
     PartKind(
+        "mechanism", ("atoll.learn.private",), is_class("atoll.learn.private:Mechanism"),
+        "A mechanism of differential privacy.", "Mechanism",
+    ),
+    PartKind(
         "metric", ("atoll.learn.metrics",), is_class("atoll.learn.metrics:ScoreMetric"),
         "A measure in addition to the loss and the task's defaults.", "ScoreMetric",
     ),

@@ -30,6 +30,9 @@ from .local.targets import LOSS_NAMES
 from .offered import SupportsReports
 from .pacing import Pacing, Synchronous
 from .prepared import PreparedTraining, Trained
+from .private.base import Mechanism
+from .private.claim import Guarantee
+from .replies import values_of
 from .selection import Selection, Uniform
 from .server.accounted import Accounted
 from .server.downlink import check_downlink
@@ -62,6 +65,7 @@ _PARTS: dict[str, tuple[Any, str]] = {
 _OPTIONAL: dict[str, tuple[Any, str]] = {
     "downlink": (Stage, "atoll.stages.QSGD(8)"),
     "budget": (Budget, "atoll.privacy.Budget(epsilon=3.0)"),
+    "privacy": (Mechanism, "atoll.learn.private.CentralDP(epsilon=2.0, delta=1e-5, clip=1.0)"),
 }
 _LISTS: dict[str, tuple[Any, str]] = {
     "uplink": (Stage, "atoll.stages.Clip(1.0)"),
@@ -96,6 +100,8 @@ class Training(Checked, Job):
         callbacks: called with every round's record.
         budget: how much privacy each client may spend. Atoll refuses a training whose rounds exceed it before any client is contacted, if
             that is known beforehand (see ``Budget.on_excess``). Otherwise training ends before the round that would exceed it.
+        privacy: a mechanism of differential privacy; see ``atoll.learn.private``. It replaces parts of the training (`installed`), and its
+            epsilon is a budget.
     """
 
     kind: ClassVar[str] = "training"
@@ -123,6 +129,7 @@ class Training(Checked, Job):
     checkpoint_every: int = 1
     callbacks: Sequence[Callback] = ()
     budget: Budget | None = None
+    privacy: Mechanism | None = None
 
     def __post_init__(self) -> None:
         require_parts(self, _PARTS, _LISTS, _OPTIONAL)
@@ -136,6 +143,9 @@ class Training(Checked, Job):
                 remedy=f"give a function (outputs, targets) -> loss, such as one that calls {self.loss.__name__}()",
             )
         check_downlink(self.down())
+        if self.privacy is not None:
+            self.installed()  # refuses parts that do not go together with it
+            return
         require_composed(parts_of(self), LATER)
         for phase in self.algorithm.phases:
             self.up(phase)  # refuses stages in an impossible order
@@ -154,6 +164,35 @@ class Training(Checked, Job):
         return dataclasses.replace(self, **changes)
 
     @property
+    def claim(self) -> Guarantee | None:
+        """What an installed mechanism promises; ``None`` without one, or before it is installed."""
+        return None
+
+    @property
+    def mechanism(self) -> Mechanism | None:
+        """The mechanism that was installed; ``None`` without one, or before."""
+        return None
+
+    def installed(self, data: Any = None, learner: Learner | None = None) -> Training:
+        """Return the training with the parts that its mechanism installs, and with the claim; the training itself without ``privacy``.
+
+        Args:
+            data: the federated data set, from which the chance of taking part and the noise follow; ``None`` only tries whether the parts go together.
+            learner: the model, which tells how many values a client sends.
+
+        Raises:
+            CompositionError: the claim would not hold with these parts.
+        """
+        if self.privacy is None:
+            return self
+        sizes = None if data is None else getattr(data, "sizes", None)
+        alike = () if sizes is None else tuple(int(n) for n in sorted(set(sizes)))
+        values = 1 if learner is None else values_of(self.installed(data), learner)
+        parts, claim = self.privacy.install(self, 0 if data is None else len(data), values, alike)
+        own = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return _Installed(**{**own, **parts, "privacy": None}, promised=claim, by=self.privacy)
+
+    @property
     def local_algorithm(self) -> Algorithm:
         """What clients run: the algorithm, with the replies that aggregation, pacing and topology require."""
         return self.topology.algorithm(self.pacing.algorithm(self.aggregation.algorithm(self.algorithm)))
@@ -165,6 +204,10 @@ class Training(Checked, Job):
             DataError: the model does not fit the data.
             CompositionError: the parts do not go together with this model and these clients.
         """
+        if self.privacy is not None:
+            made = self.installed(data).learner(data)
+            self.installed(data, made).check(made, data)
+            return made
         self.selection.check(self.topology.groups_of(len(data)))
         settings = LearnerSettings(
             algorithm=self.local_algorithm,
@@ -175,12 +218,22 @@ class Training(Checked, Job):
             volume=self.rounds * self.selection.cohort_size(len(data)),
         )
         made = adapt(self.model, settings, data)
-        require_composed(prepared_parts(self, made, len(data)))
-        check_prepared(self, self.context(made, data))
+        self.check(made, data)
         return made
+
+    def check(self, learner: Learner, data: Any) -> None:
+        """Refuse parts that do not go together with a model and a data set.
+
+        Raises:
+            CompositionError: with the reason and the remedy.
+        """
+        require_composed(prepared_parts(self, learner, len(data)))
+        check_prepared(self, self.context(learner, data))
 
     def context(self, learner: Learner, data: Any) -> Context:
         """Return the context of the parts, with this learner on this data set."""
+        if self.privacy is not None:
+            return self.installed(data, learner).context(learner, data)
         return Context(
             algorithm=self.algorithm,
             local_algorithm=self.local_algorithm,
@@ -193,6 +246,7 @@ class Training(Checked, Job):
             evaluation=self.evaluation,
             groups=self.topology.groups_of(len(data)),
             budget=self.budget,
+            claim=self.claim,
             rounds=self.rounds,
             ends_early=bool(self.stop),
             learner=learner,
@@ -224,6 +278,8 @@ class Training(Checked, Job):
     def program(self, data: Any, learner: Learner | None = None) -> Callable[[Federation], Awaitable[Trained]]:
         """Return the program of this job on a federated data set."""
         ready = learner or self.learner(data)
+        if self.privacy is not None:
+            return self.installed(data, ready).program(data, ready)
         # Not where the learner is made: sites make it from an outline of the data, which has no rows.
         self.aggregation.check_rows(len(getattr(data, "test", None) or ()) > 0)
 
@@ -254,7 +310,10 @@ class Training(Checked, Job):
         # At the server and at sites: an outline has made-up rows of the form that all sites agree on.
         seen = data.outline() if hasattr(data, "outline") else data
         learner = self.learner(seen)
-        return PreparedTraining(learner, self.named_tasks(learner, seen), lambda: self.program(data, learner))
+        job = self.installed(seen, learner)
+        return PreparedTraining(
+            learner, job.named_tasks(learner, seen), lambda: job.program(data, learner), claim=job.claim
+        )
 
     def explain(self, data: Any = None, clients: int = 0) -> Explanation:
         """Return who sees what of this training, under which assumption, and what a client sends and receives in a round.
@@ -289,6 +348,22 @@ class Training(Checked, Job):
         from .server.measures import news_of
 
         return news_of(last)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Installed(Training):
+    """A training whose mechanism is installed: what runs."""
+
+    promised: Guarantee
+    by: Mechanism
+
+    @property
+    def claim(self) -> Guarantee | None:
+        return self.promised
+
+    @property
+    def mechanism(self) -> Mechanism | None:
+        return self.by
 
 
 def _algorithms_in(part: Any) -> Iterable[str]:

@@ -6,7 +6,7 @@ if TYPE_CHECKING:
     from .accountant import METHODS, LossTally, PrivacyLoss, spent
     from .accountants import ACCOUNTANTS, epsilon_of
     from .budget import Budget
-    from .calculator import MECHANISMS, NoisePlan, noise_for
+    from .calculator import MECHANISMS, NoisePlan, noise_for, smallest_noise
     from .canaries import Audit, audit_p_value, guessed, lower_bound
     from .composition import group_privacy, grouped, joint, parallel, sequential
     from .events import DiscreteGaussian, Perturbed, RandomisedResponse, Skellam
@@ -34,7 +34,7 @@ else:
             "accountants": ("ACCOUNTANTS", "epsilon_of"),
             "budget": ("Budget",),
             "canaries": ("Audit", "audit_p_value", "guessed", "lower_bound"),
-            "calculator": ("MECHANISMS", "NoisePlan", "noise_for"),
+            "calculator": ("MECHANISMS", "NoisePlan", "noise_for", "smallest_noise"),
             "events": ("DiscreteGaussian", "Perturbed", "RandomisedResponse", "Skellam"),
             "gaussian": (
                 "cost",
@@ -97,5 +97,6 @@ __all__ = [
     "shuffled_epsilon",
     "skellam_bound",
     "skellam_divergence",
+    "smallest_noise",
     "spent",
 ]

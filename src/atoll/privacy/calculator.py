@@ -15,10 +15,10 @@ from .accountants import epsilon_of
 from .events import DiscreteGaussian, Skellam
 from .sampling import hidden_rate
 
-__all__ = ["MECHANISMS", "NoisePlan", "noise_for"]
+__all__ = ["MECHANISMS", "NoisePlan", "noise_for", "smallest_noise"]
 
-Mechanism = Literal["gaussian", "laplace", "skellam", "discrete-gaussian"]
-MECHANISMS: tuple[str, ...] = get_args(Mechanism)
+_Mechanism = Literal["gaussian", "laplace", "skellam", "discrete-gaussian"]
+MECHANISMS: tuple[str, ...] = get_args(_Mechanism)
 _CLOSE = 1e-7  # relative distance of a noise that was searched
 
 
@@ -99,22 +99,38 @@ def noise_for(plan: NoisePlan, epsilon: float, accountant: str) -> NoisePlan:
     Raises:
         ConfigError: no noise keeps it.
     """
+    noise = smallest_noise(lambda sigma: replace(plan, noise=sigma).epsilon(accountant), epsilon, plan.noise)
+    return replace(plan, noise=noise)
+
+
+@checked_call
+def smallest_noise(cost: Callable[[float], float], epsilon: float, start: float = 1.0) -> float:
+    """Return the smallest noise with ``cost(noise) <= epsilon``, to 7 digits and never less.
+
+    Args:
+        cost: the epsilon of a noise; it falls as the noise grows.
+        epsilon: positive.
+        start: a positive noise where the search begins.
+
+    Raises:
+        ConfigError: no noise keeps it.
+    """
     if not (epsilon > 0 and math.isfinite(epsilon)):
         raise ConfigError(f"epsilon={epsilon}", where="noise_for", remedy="use a finite number > 0")
 
     def excess(noise: float) -> float:
         try:
-            found = replace(plan, noise=noise).epsilon(accountant)
+            found = cost(noise)
         except ConfigError as error:
             if "too wide" not in str(error):
                 raise
             return math.inf
         return math.log(found / epsilon) if found > 0 else -1.0
 
-    low, above, high, below = _bracket(excess, plan.noise)
+    low, above, high, below = _bracket(excess, start)
     if below > 0:
         raise ConfigError(
-            f"no noise below {high:g} keeps epsilon={epsilon:g} with accountant {accountant!r}",
+            f"no noise below {high:g} keeps epsilon={epsilon:g}",
             where="noise_for",
             remedy="use a larger epsilon or delta, or accountant 'pld'",
         )
@@ -130,7 +146,7 @@ def noise_for(plan: NoisePlan, epsilon: float, accountant: str) -> NoisePlan:
             low, above = middle, value
         else:
             high, below = middle, value
-    return replace(plan, noise=high)
+    return high
 
 
 def _bracket(excess: Callable[[float], float], start: float) -> tuple[float, float, float, float]:

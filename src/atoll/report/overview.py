@@ -27,11 +27,21 @@ def of_result(result: Result) -> Overview:
     lines = {
         "rounds": f"{rounds}; ended: {result.reason}",
         "measured": _measured(job, rows) or "nothing",
+        **_promised(result),
         "sent": f"{up} up, {down} down",
         "took": f"{result.seconds:.3g} s on {on}",
         "next": ".metrics  .outcome  .to_pandas()  .plot()  .report()",
     }
     return Overview(f"Result of {job.title} on {_data(result.data)}", lines)
+
+
+def _promised(result: Result) -> dict[str, str]:
+    """What a privacy mechanism promises, and what is spent."""
+    claim = getattr(result.prepared, "claim", None)
+    if claim is None:
+        return {}
+    spent = next((row["epsilon"] for row in reversed(result.metrics.rows) if row.get("epsilon") is not None), None)
+    return {"privacy": f"{claim}" + ("" if spent is None else f"; spent {spent:.4g}"), "mechanism": claim.how}
 
 
 def _data(data: Any) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -13,9 +13,6 @@ from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError
 from atoll.core.requests.context import StageContext
 from atoll.core.requests.stage import Stage
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["Clip"]
 
@@ -29,9 +26,11 @@ class Clip(Stage):
 
     Attributes:
         bound: largest L2 norm, per client, before weighting.
+        alone: nothing leaves beside the update: measurements stay at the client. Noise that the server adds protects only what it is added to.
     """
 
     bound: float = 1.0
+    alone: bool = False
     linear: ClassVar[bool] = False
     unbiased: ClassVar[bool] = False
 
@@ -53,7 +52,14 @@ class Clip(Stage):
 
     def covers(self, other: Stage) -> bool:
         """Whether the other stage is a clip whose bound is not smaller."""
-        return type(other) is type(self) and isinstance(other, Clip) and self.bound <= other.bound
+        if type(other) is not type(self) or not isinstance(other, Clip):
+            return False
+        return self.bound <= other.bound and self.alone >= other.alone
+
+    @property
+    def guards(self) -> bool:
+        """Whether it acts alone."""
+        return self.alone
 
     def sensitivity(self, before: float | None) -> float | None:
         """Return at most ``bound``."""

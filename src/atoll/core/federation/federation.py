@@ -183,6 +183,7 @@ async def run_program(world: World, program: Program) -> tuple[Any, Federation]:
     world.checkpoints.open(resume=world.resume)
     if not world.resume:
         world.ledger.begin_run()
+        world.renew_secret()
     world.engine.choices.update(world.checkpoints.choices)
     world.note_secret_seed()
     fed = Federation(world)

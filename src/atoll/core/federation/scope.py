@@ -15,6 +15,7 @@ from ..execution.launch import is_live
 from ..persistence.packed_rows import PackedRows
 from ..requests.chain import Chain
 from ..requests.cost import Free
+from ..requests.island import Secret
 from ..requests.party import Parties, Party
 from ..requests.request import Mailboxes, Request
 from ..requests.task import Task
@@ -83,6 +84,10 @@ class Scope:
     def rng(self) -> Rng:
         """The program's own reproducible stream."""
         return self._stream.child("program")
+
+    def secret(self, *purpose: str | int) -> Secret:
+        """The program's own secret stream for one purpose, such as the noise of a round: a resumed run gets the same, and nobody can compute it from the seed."""
+        return self.world.secret("/".join(map(str, (self.slot, *purpose))))
 
     @cached_property
     def _stream(self) -> Rng:

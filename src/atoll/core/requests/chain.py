@@ -71,6 +71,7 @@ class Chain:
         events: what one aggregate of one reply releases.
         secret: whether a stage draws on the party's secret.
         bound: largest L2 norm of an encoded value, as the stages promise it; ``None`` without a bound.
+        guards: whether measurements beside the value stay at the party.
 
     Raises:
         CompositionError: a value stage follows a summand stage, or a stage follows a binary form that is not a sum of numbers; or a stage
@@ -119,6 +120,7 @@ class Chain:
             bound = stage.sensitivity(bound)
         self.bound = bound
         self.secret = any(stage.secret for stage in self.stages)
+        self.guards = any(stage.guards for stage in self.stages)
 
     def within(self, replies: int, *, hidden: bool, indexing: bool = False) -> Chain:
         """The same stages in a request whose sum is used only if it has this many replies.
@@ -142,8 +144,8 @@ class Chain:
         )
 
     def leaving(self, reply: Mapping[str, Aggregate]) -> Mapping[str, Aggregate]:
-        """The part of a reply that may leave: if stages promise privacy, measurements stay, because no stage acts on them."""
-        return {name: a for name, a in reply.items() if a.staged} if self.events else reply
+        """The part of a reply that may leave: if a stage guards it, measurements stay, because no stage acts on them."""
+        return {name: a for name, a in reply.items() if a.staged} if self.guards else reply
 
     def __bool__(self) -> bool:
         return bool(self.stages)

@@ -236,7 +236,7 @@ class Stage(Checked):
         if self.remembers:
             made.append(Need(DISTINCT_CLIENTS, "remembers one reply of each client", "a stage without memory"))
             made.append(Need(STEPS, "adds last round's leftovers", "a stage without memory"))
-        return (*made, *(_GUARDED if self.protects else ()))
+        return (*made, *(_GUARDED if self.guards else ()))
 
     @property
     def offers(self) -> frozenset[Capability]:
@@ -248,6 +248,11 @@ class Stage(Checked):
     def protects(self) -> bool:
         """Whether the stage promises privacy for its value, once the value is bounded."""
         return bool(self.events(1.0))
+
+    @property
+    def guards(self) -> bool:
+        """Whether nothing may leave beside the value that it acts on: a stage that promises privacy, or one before noise that is added elsewhere."""
+        return self.protects
 
     def covers(self, other: Stage) -> bool:
         """Whether this stage is at least as strict as another, for a site that requires the other."""

@@ -11,6 +11,7 @@ from atoll.core.algebra.aggregate import Mean
 from atoll.core.algebra.tree import Tree
 from atoll.core.capability import SINGLE_REPLIES, Capability, Need
 from atoll.core.errors import CompositionError, ConfigError
+from atoll.core.event import Event
 from atoll.core.requests.results import Combined
 from atoll.core.validation import Checked
 from atoll.learn.algorithm import Algorithm, RoundInfo
@@ -56,6 +57,18 @@ class Aggregation(Checked):
     def algorithm(self, base: Algorithm) -> Algorithm:
         """Return the algorithm that clients run: the base, or the base with other replies."""
         return base
+
+    @property
+    def event(self) -> Event | None:
+        """What a round's sums release about a client, with noise that this operator adds from ``RoundInfo.secret``; ``None`` if it adds none.
+
+        The event is in the ledger before ``combine`` is called: for every client if it counts a secret sample, else for those in the sum.
+        """
+        return None
+
+    def disclosed(self, info: RoundInfo) -> RoundInfo:
+        """Return what a fold may know of a round; an operator that protects who takes part hides how many did."""
+        return info
 
     def check(self, base: Algorithm, params: Tree) -> None:
         """Refuse an algorithm that does not work with this operator, before any client is contacted."""

@@ -17,7 +17,7 @@ from atoll.core.event import Event
 from atoll.learn.algorithm import Algorithm, Gradient
 from atoll.learn.capabilities import MARGINS
 from atoll.learn.card import Card
-from atoll.learn.local.mechanism import Mechanism
+from atoll.learn.local.client_mechanism import ClientMechanism
 from atoll.learn.wrapped import Wrapped
 from atoll.privacy import Perturbed, objective_epsilon
 
@@ -31,7 +31,7 @@ _RADIUS = 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class ObjectivePerturbation(Mechanism):
+class ObjectivePerturbation(ClientMechanism):
     """Clients minimise ``F(w) + mu/2 ||w - W||^2 + <n, w>`` with noise of density ``exp(-alpha ||n||_2)``, and release the minimiser.
 
     ``||n||`` is Gamma with shape ``d`` (all parameters) and rate ``alpha``, its direction uniform. The cost is

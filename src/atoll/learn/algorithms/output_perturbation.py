@@ -14,13 +14,13 @@ from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError
 from atoll.core.event import Event, Gaussian
 from atoll.learn.card import Card
-from atoll.learn.local.mechanism import Mechanism
+from atoll.learn.local.client_mechanism import ClientMechanism
 
 __all__ = ["OutputPerturbation"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class OutputPerturbation(Mechanism):
+class OutputPerturbation(ClientMechanism):
     """Clients release ``w / max(1, ||w|| / tau) + N(0, sigma^2 I)``, and compute everything they send from it.
 
     It clips the *model*, not the update. Two clipped models are at most ``2 tau`` apart, whatever the data. This is the only sensitivity that always

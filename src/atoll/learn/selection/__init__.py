@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from .oort import Oort
     from .power_of_choice import PowerOfChoice
     from .proportional import SizeProportional
+    from .samples.secret import FixedSample, PoissonSample
     from .seen import Candidates, Seen
     from .submodular import Submodular
     from .tifl import TiFL
@@ -31,6 +32,7 @@ else:
             "oort": ("Oort",),
             "power_of_choice": ("PowerOfChoice",),
             "proportional": ("SizeProportional",),
+            "samples.secret": ("FixedSample", "PoissonSample"),
             "seen": ("Candidates", "Seen"),
             "submodular": ("Submodular",),
             "tifl": ("TiFL",),
@@ -46,7 +48,9 @@ __all__ = [
     "Everyone",
     "FedCS",
     "FedProf",
+    "FixedSample",
     "Oort",
+    "PoissonSample",
     "PowerOfChoice",
     "Schedule",
     "Seen",

@@ -53,6 +53,8 @@ class Selection(Checked):
 
     picks: ClassVar[bool] = False
     """Whether ``take`` chooses among the replies of a round."""
+    random_size: ClassVar[bool] = False
+    """Whether the size of a cohort is random, so that a round may invite no client."""
     surveys_only: ClassVar[bool] = False
     """Whether only surveys ask for ``reports``, not every reply."""
 
@@ -131,6 +133,15 @@ class Selection(Checked):
     def cohort_size(self, population: int) -> int:
         """Return the number of replies wanted in a round."""
         return population
+
+    def wanted(self, population: int, invited: int) -> int:
+        """Return the number of replies wanted of a round's invited clients; a rule with cohorts of random size wants all."""
+        return invited if self.random_size else min(self.cohort_size(population), invited)
+
+    def drawn(self, population: int) -> tuple[float, str] | None:
+        """Return rate and scheme (``"poisson"`` or ``"fixed"``) of a sample that is drawn from the server's secret; ``None`` for other rules."""
+        del population
+        return None
 
     def survey(self, candidates: Candidates, count: int, state: Tree) -> NDArray[Any] | None:
         """Return indices of the candidates to ask for their ``reports`` before the invitations; ``None`` asks no client."""

@@ -10,6 +10,7 @@ import numpy as np
 
 from atoll.core.algebra.rng import Rng
 from atoll.core.algebra.tree import Tree
+from atoll.core.requests.island import Secret
 from atoll.core.requests.party import Parties
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ class Candidates:
         parties: clients that are available now.
         round: 1-based number of the round.
         rng: the stream of this round's selection.
+        secret: gives the server's own secret stream of this round's selection, the same at every call.
         sizes: returns the number of examples of each candidate, shape ``(candidates,)``, or ``None`` if unknown.
         seconds: returns the expected duration of each candidate if nothing goes wrong, shape ``(candidates,)``, or ``None`` if unknown.
     """
@@ -35,6 +37,7 @@ class Candidates:
     rng: Rng
     sizes: Callable[[], Any] = lambda: None
     seconds: Callable[[], NDArray[np.float64] | None] = lambda: None
+    secret: Callable[[], Secret] = Secret
 
 
 def _nothing(name: str) -> Tree:

@@ -15,7 +15,7 @@ from atoll.core.capability import Capability
 from atoll.core.errors import CompositionError, ConfigError, QuorumError
 from atoll.core.validation import whole_rows
 
-from ..capabilities import SAMPLE
+from ..capabilities import BLIND, SAMPLE
 from .base import Selection
 from .members import places_found
 from .seen import Candidates
@@ -49,7 +49,7 @@ class Uniform(Selection):
     @property
     def offers(self) -> frozenset[Capability]:
         """The base's capabilities, plus a uniform sample if the class draws as this one does."""
-        return super().offers | {SAMPLE} if self._draws else super().offers
+        return super().offers | {SAMPLE, BLIND} if self._draws else super().offers
 
     @property
     def _draws(self) -> bool:
@@ -76,6 +76,11 @@ class Uniform(Selection):
 class Everyone(Selection):
     """Invites all clients in every round, in order, as in cross-silo federations."""
 
+    @property
+    def offers(self) -> frozenset[Capability]:
+        """The base's capabilities, and a blind selection if the class invites as this one does."""
+        return super().offers | ({BLIND} if type(self).invite is Everyone.invite else frozenset())
+
     def distinct(self, population: int) -> int | None:
         """Return the population, if the class invites as this one does."""
         return population if type(self).invite is Everyone.invite else None
@@ -96,6 +101,11 @@ class Schedule(Selection):
     """
 
     rounds: Sequence[Sequence[int]]
+
+    @property
+    def offers(self) -> frozenset[Capability]:
+        """The base's capabilities, and a blind selection."""
+        return super().offers | {BLIND}
 
     def __post_init__(self) -> None:
         remedy = "give a list of positions for every round, such as [[0, 1], [2]]"

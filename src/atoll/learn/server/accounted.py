@@ -17,9 +17,10 @@ __all__ = ["Accounted"]
 
 
 class Accounted(Course):
-    """A course with ``"epsilon"`` in its rows: the largest amount that a client has spent by the end of the round, at the budget's delta or 1e-5.
+    """A course with ``"epsilon"`` in its rows: the largest amount that a client has spent by the end of the round.
 
-    With an asynchronous pacing, it includes replies that are not used yet, because they have left their clients.
+    It is counted as the mechanism or the budget says, or else at delta 1e-5. With an asynchronous pacing, it includes replies that are not used yet,
+    because they have left their clients. An accountant of secret samples takes 50 ms: then the rows with an evaluation have it.
 
     Args:
         course: the course of the rounds.
@@ -29,8 +30,11 @@ class Accounted(Course):
     def __init__(self, course: Course, context: Context) -> None:
         self._course = course
         budget = context.budget
+        self._context = context
         self._terms: tuple[Any, ...] = (1e-5,)
-        if budget is not None:
+        if context.claim is not None:
+            self._terms = context.claim.terms
+        elif budget is not None:
             self._terms = (budget.delta, budget.method, budget.adversary, budget.neighbours)
         self._tally: LossTally | None = None
 
@@ -49,8 +53,16 @@ class Accounted(Course):
     async def round(self, fed: Federation, state: Tree, number: int) -> tuple[Tree, dict[str, Any]]:
         """Run the course's round, and add what the ledger says after it."""
         state, row = await self._course.round(fed, state, number)
+        if not self._due(number):
+            return state, row
         self._tally = self._tally or LossTally(fed.world.ledger)
         return state, {**row, "epsilon": self._tally.update().most(*self._terms)}
+
+    def _due(self, number: int) -> bool:
+        context = self._context
+        if context.claim is None or not context.claim.charges_everyone:
+            return True
+        return context.evaluation.due(number, number == context.rounds)
 
     async def model(self, watch: Federation, state: Tree, number: int) -> tuple[Tree, dict[str, Any]]:
         """Return the course's model."""

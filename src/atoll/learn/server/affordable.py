@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import CompositionError, PolicyError
+from atoll.core.event import Event
 from atoll.core.requests.cost import is_instant
 from atoll.privacy import Budget, LossTally
 from atoll.privacy.accountant import PrivacyLoss
 
+from ..local.release import is_private
+from ..private.claim import charges_everyone
 from .invitation import Inviter
 
 if TYPE_CHECKING:
@@ -39,7 +42,8 @@ class Affordable:
         self.fed, self.context, self.budget = fed, context, budget
         self.tally = LossTally(fed.world.ledger)
         self.sizes: Any = context.clients.sizes
-        if self.sizes is None:
+        self._shared = _Shared(self)
+        if self.sizes is None and is_private(context.algorithm):
             raise CompositionError(
                 "a privacy budget needs the clients' numbers of examples beforehand",
                 where="Training.budget",
@@ -51,9 +55,11 @@ class Affordable:
         phases = self.context.algorithm.plan(state["server"])
         if not phases:
             return None
+        params = state["server"]["params"]
+        if self.everyone:
+            return self._shared.refusal(self.context.events(0, phases, params))
         coming = {**state, "contacts": state["contacts"] + 1}
         names = [p.name for p in Inviter(self.fed, self.context, coming).invite()]
-        params = state["server"]["params"]
         sizes = {name: self._size(name) for name in names}
         by_size = {size: self.context.events(size, phases, params) for size in set(sizes.values())}
         planned = {name: by_size[size] for name, size in sizes.items()}
@@ -73,7 +79,7 @@ class Affordable:
         """
         context = self.context
         last, phases = context.algorithm.contacts(context.rounds), context.algorithm.plan(state["server"])
-        each = context.selection.distinct(len(self.fed.parties))
+        each = len(self.fed.parties) if self.everyone else context.selection.distinct(len(self.fed.parties))
         known = is_instant(self.fed.world.cost) and not context.ends_early
         begun = bool(self.tally.update().losses.keys() - {"*"})
         if begun or self.budget.on_excess == "stop" or not known or each is None or not last or not phases:
@@ -104,5 +110,53 @@ class Affordable:
             able[budget.affords(epsilon, before, once, most)] += count
         return able
 
+    @property
+    def everyone(self) -> bool:
+        """Whether a round costs every client, whoever takes part."""
+        event = self.context.aggregation.event
+        return event is not None and charges_everyone(event)
+
     def _size(self, name: str) -> int:
-        return int(self.sizes[self.fed.world.roster.position(name)])
+        return 0 if self.sizes is None else int(self.sizes[self.fed.world.roster.position(name)])
+
+
+class _Shared:
+    """Rounds that cost every client the same: how many fit is computed once, and again only if the ledger has something else."""
+
+    def __init__(self, whole: Affordable) -> None:
+        self.whole = whole
+        self._begun: dict[str, PrivacyLoss] = {}
+        self._once = PrivacyLoss()
+        self._able = 0
+
+    def refusal(self, events: Sequence[Event]) -> str | None:
+        """Return why the next round is not allowed."""
+        budget, tally = self.whole.budget, self.whole.tally.update()
+        once = sum(map(PrivacyLoss.of, events), PrivacyLoss())
+        done = self._done(tally.losses, once)
+        if done is None or done >= self._able:
+            self._begun, self._once, done = dict(tally.losses), once, 0
+            alike = {(budget.of(name), tally.losses.get(name)): name for name in self._names()}
+            most = self.whole.context.rounds
+            self._able = min(
+                budget.affords(epsilon, tally.of(name), once, most) for (epsilon, _), name in alike.items()
+            )
+            if self._able == 0:
+                planned = dict.fromkeys(alike.values(), events)
+                return budget.exceeded(tally, alike.values(), planned)
+        return None
+
+    def _names(self) -> list[str]:
+        return list(self.whole.fed.parties.names)
+
+    def _done(self, losses: dict[str, PrivacyLoss], once: PrivacyLoss) -> int | None:
+        """Return how many rounds have been charged since the last count; ``None`` if the ledger has anything else."""
+        if once != self._once or {**losses, "*": None} != {**self._begun, "*": None}:
+            return None
+        before, now = (dict(found.get("*", PrivacyLoss()).releases) for found in (self._begun, losses))
+        more = {event: n - before.get(event, 0) for event, n in now.items() if n != before.get(event, 0)}
+        times = dict(once.releases)
+        counts = {n / times[event] if event in times else -1.0 for event, n in more.items()}
+        if len(counts) > 1 or (more and more.keys() != times.keys()) or any(c < 0 or c != int(c) for c in counts):
+            return None
+        return int(next(iter(counts), 0))

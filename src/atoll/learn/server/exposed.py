@@ -24,7 +24,9 @@ _SIMPLE = "bytes are those of one update or model, without keys, shares, letters
 
 def explained(training: Training, data: Any, clients: int) -> Explanation:
     """See `Training.explain`."""
-    population = 0 if data is None else len(data)
+    population, title = 0 if data is None else len(data), training.title
+    if training.privacy is not None:
+        training = _installed(training, data)
     count = training.selection.cohort_size(population) if population else clients
     phases = tuple(training.algorithm.phases)
     chains = {phase: training.up(phase) for phase in phases}
@@ -33,8 +35,9 @@ def explained(training: Training, data: Any, clients: int) -> Explanation:
         *training.reducer.exposures(count or 2),
         Exposure("other clients", "the global model of every round that they take part in"),
         Exposure("whoever gets the result", "the model of the last round"),
+        *([] if training.mechanism is None or training.claim is None else training.mechanism.exposures(training.claim)),
     ]
-    notes = [_privacy(chains), *_stages(first, training.reducer.secure)]
+    notes = [*_promised(training, bool(population), chains), *_stages(first, training.reducer.secure)]
     if len(phases) > 1:
         notes.append(f"a round has {len(phases)} phases ({', '.join(phases)}); each is one sum")
     costs: dict[str, Any] = {}
@@ -43,7 +46,25 @@ def explained(training: Training, data: Any, clients: int) -> Explanation:
         costs = _costs(training, training.learner(outline).init(Rng(0)), first, count)
     else:
         notes.append("costs follow from the model, which needs data: give a configuration with data")
-    return Explanation(training.title, count, tuple(exposures), costs, tuple(notes))
+    return Explanation(title, count, tuple(exposures), costs, tuple(notes))
+
+
+def _installed(training: Training, data: Any) -> Training:
+    if data is None:
+        return training.installed()
+    outline = data.outline() if hasattr(data, "outline") else data
+    return training.installed(outline, training.learner(outline))
+
+
+def _promised(training: Training, known: bool, chains: dict[str, Chain]) -> list[str]:
+    claim = training.claim
+    if claim is None:
+        return [_privacy(chains)]
+    if not known:
+        return [
+            f"{claim.mechanism}: what it promises follows from the number of clients: give a configuration with data"
+        ]
+    return [f"privacy: {claim}", claim.how, *(f"assuming that {one}" for one in claim.assuming)]
 
 
 def _privacy(chains: dict[str, Chain]) -> str:

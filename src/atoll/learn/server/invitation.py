@@ -88,7 +88,14 @@ class Inviter:
             known = self.context.clients.sizes
             return known if known is None or where is None else np.asarray(known)[where]
 
-        return Candidates(there, turn, fed.rng.child("selection", turn), sizes, lambda: self.seconds(there))
+        return Candidates(
+            there,
+            turn,
+            fed.rng.child("selection", turn),
+            sizes,
+            lambda: self.seconds(there),
+            lambda: fed.secret("selection", turn),
+        )
 
     def seconds(self, there: Parties) -> NDArray[np.float64] | None:
         """Return the expected seconds of each client if nothing goes wrong; ``None`` if unknown."""

@@ -20,6 +20,7 @@ from .expected import reply_form
 from .fitting import fitted_to_mock, fitted_to_sum
 from .invitation import reply_bytes
 from .observed import own_reports, seen_of
+from .releasing import nothing, released
 from .state import broadcast_extras
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ class Phases:
     ) -> tuple[Tree, dict[str, Any], Seen]:
         """Run the phases; ``spent`` are earlier bytes of the round. Return the state, the row and what was seen."""
         row: dict[str, Any] = {"selected": len(self.invited), "bytes_up": 0, "bytes_down": 0, **spent}
-        before, sent = state, None
+        before, sent, begins = state, None, True
         seen = Seen(state["contacts"], self.invited, self.invited, np.zeros(len(self.invited)))
         for phase in phases:
             if not self.context.algorithm.wanted(state["server"], phase):
@@ -86,12 +87,17 @@ class Phases:
                 return state, {**row, "replied": 0, "failed": str(error.what)}, self._nobody(seen)
             self._account(row, combined)
             declare(row, self.context.declared(state, phase), combined.n)
-            if combined.n == 0:  # a quorum of 0 is met, but there is nothing to fold
+            noisy = self.context.aggregation.event is not None
+            if combined.n == 0 and noisy:
+                combined = nothing(self.fed, self.context, state, phase)
+            elif combined.n == 0:  # a quorum of 0 is met, but there is nothing to fold
                 return state, {**row, "failed": "no client replied"}, self._nobody(seen)
             info = round_info(self.fed, before, (self.number, True), len(self.invited), combined.n)
             info = info if self.odds is None else replace(info, odds=self.odds)
             seen = seen_of(info.round, combined, own_reports(self.context, sent))
             state = {**state, "down": held_by(state["down"], combined.senders.positions)}
+            info = released(self.fed, self.context, combined, info, (state["contacts"], phase), first=begins)
+            begins = False
             state = folded(self.context, state, combined, info, phase)
             state = fitted_to_sum(self.fed, self.context, state, phase, combined)
         return state, row, replace(seen, round=before["contacts"], model=sent)
@@ -109,13 +115,15 @@ class Phases:
 
     async def _ask(self, state: Tree, phase: str, message: Tree, sizes: NDArray[np.int64] | None) -> Combined:
         context = self.context
+        if not len(self.invited) and context.selection.random_size:
+            return nothing(self.fed, context, state, phase)
         if not len(self.invited):
             raise QuorumError(
                 f"{type(context.selection).__name__} invites no client",
                 where=f"contact {state['contacts']}",
                 remedy="let it choose among more clients, or a longer deadline",
             )
-        size = min(context.selection.cohort_size(len(self.fed.parties)), len(self.invited))
+        size = context.selection.wanted(len(self.fed.parties), len(self.invited))
         terms = context.pacing.terms(size)
         if context.algorithm.card.everyone:  # with fewer, it would converge to another point
             terms["quorum"] = len(self.fed.parties)

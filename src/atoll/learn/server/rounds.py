@@ -105,6 +105,7 @@ async def server_round(
             state, row = {**state, "aggregation": memory}, {**row, **told}
     if "failed" not in row:
         info = round_info(fed, state, (number, bool(phases)), row["selected"], row["replied"])
+        info = context.aggregation.disclosed(info)
         state = {**state, "server": context.algorithm.advance(state["server"], info)}
         require_finite(state["server"]["params"], number)
     if seen is not None:

@@ -17,11 +17,11 @@ from atoll.core.errors import CompositionError
 from ..algorithm import Algorithm, Gradient, LocalWork
 from ..wrapped import Wrapped
 
-__all__ = ["Mechanism"]
+__all__ = ["ClientMechanism"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mechanism(Wrapped):
+class ClientMechanism(Wrapped):
     """An algorithm with replies and private state computed only from the privatised results of its local update.
 
     After the steps, the base's ``start`` makes a new local state. Only the entries that ``finish`` uses (``outgoing``) are carried over,

@@ -1,0 +1,116 @@
+"""What a mechanism claims, in numbers and in words: no epsilon without unit, neighbours and adversary."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from atoll.core.event import Event, Sampled
+
+__all__ = ["Guarantee", "Attendance"]
+
+_ADVERSARIES = {"server": "the server", "clients": "other clients", "model": "whoever gets the model"}
+_SAMPLES = {"poisson": "a Poisson sample of rate", "fixed": "a sample of fixed size, of rate"}
+
+
+@dataclass(frozen=True)
+class Attendance:
+    """How often a client takes part in a training, and with what chance.
+
+    Attributes:
+        clients: number of clients of the federation; 0 until the data are known.
+        rounds: rounds that contact clients, at most.
+        values: named values of a client's replies in a round, over all its phases; 1 until the model is known.
+        rate: the chance with which a client takes part in a round; 1 unless the sample is secret.
+        scheme: how the sample is drawn: ``"poisson"`` or ``"fixed"``.
+        cohort: expected clients of a round.
+        sizes: the numbers of examples that clients have, ascending, each once; empty if they are unknown.
+    """
+
+    clients: int = 0
+    rounds: int = 1
+    values: int = 1
+    rate: float = 1.0
+    scheme: str = "poisson"
+    cohort: float = 1.0
+    sizes: tuple[int, ...] = ()
+
+    @property
+    def drawn(self) -> dict[str, Any]:
+        """The sampling as the settings of an event."""
+        if self.rate == 1.0:
+            return {}
+        return {"sampling": self.rate, "scheme": self.scheme, "drawn_by": "server"}
+
+
+@dataclass(frozen=True)
+class Guarantee:
+    """What a training promises its clients.
+
+    Attributes:
+        mechanism: name of the mechanism.
+        epsilon: after all rounds, at most.
+        delta: the probability with which the promise may fail; 0 for pure differential privacy.
+        unit: what is protected: ``"user"``, ``"example"`` or ``"island"``.
+        neighbours: data sets that differ by one unit: ``"add-remove"`` or ``"replace-one"``.
+        adversary: from whom: ``"server"``, ``"clients"`` or ``"model"`` (whoever gets the model).
+        accountant: how epsilon is counted.
+        noise: the noise multiplier of one participation.
+        attendance: how often a client takes part.
+        events: what one participation releases.
+        assuming: what must hold besides.
+    """
+
+    mechanism: str
+    epsilon: float
+    delta: float
+    unit: str
+    neighbours: str
+    adversary: str
+    accountant: str
+    noise: float
+    attendance: Attendance
+    events: tuple[Event, ...] = ()
+    assuming: tuple[str, ...] = ()
+
+    @property
+    def terms(self) -> tuple[float, str, str, str]:
+        """Delta, accountant, adversary and neighbours: how a ledger is to be counted; see `PrivacyLoss.epsilon`."""
+        return self.delta, self.accountant, self.adversary, self.neighbours
+
+    @property
+    def charges_everyone(self) -> bool:
+        """Whether a round costs every client, whoever takes part: a secret sample is counted."""
+        return any(charges_everyone(event) for event in self.events)
+
+    def __str__(self) -> str:
+        at = f" at delta {self.delta:g}" if self.delta else ""
+        return (
+            f"epsilon {self.epsilon:.4g}{at} for one {self.unit} ({self.neighbours} neighbours) "
+            f"against {_ADVERSARIES[self.adversary]}, counted by {self.accountant}"
+        )
+
+    @property
+    def how(self) -> str:
+        """The mechanism, its noise and its rounds in words."""
+        part = self.attendance
+        drawn = f", {_SAMPLES[part.scheme]} {part.rate:.4g} drawn from the server's secret" if part.rate < 1 else ""
+        return f"{self.mechanism}: noise multiplier {self.noise:.4g} a round, {part.rounds} rounds{drawn}"
+
+    def facts(self) -> dict[str, Any]:
+        """The claim as plain values."""
+        made = {name: value for name, value in asdict(self).items() if name not in ("events", "attendance")}
+        part = self.attendance
+        return {
+            **made,
+            "assuming": list(self.assuming),
+            "rounds": part.rounds,
+            "sampling": part.rate,
+            "scheme": part.scheme if part.rate < 1 else None,
+            "text": f"{self}. {self.how}",
+        }
+
+
+def charges_everyone(event: Event) -> bool:
+    """Return whether a release costs every client, whoever takes part in it: its cost counts a sample that the server draws in secret."""
+    return isinstance(event, Sampled) and event.sampling < 1 and event.drawn_by == "server"

@@ -1,0 +1,107 @@
+"""The server's half of central differential privacy: a sum over a fixed denominator, plus noise from the server's secret."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from atoll.core.algebra import tree as T
+from atoll.core.algebra.tree import Tree
+from atoll.core.errors import CompositionError
+from atoll.core.event import Event
+from atoll.core.requests.results import Combined
+
+from ..aggregation import Aggregation, EqualWeights
+from ..algorithm import Algorithm, RoundInfo
+from ..wrapped import dry_reply
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["NoisySum"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoisySum(Aggregation):
+    """``(sum_{k in S} v_k + N(0, (z_v D)^2)) / m`` in place of a mean, with ``m`` the expected number of clients; sums get the noise and no denominator.
+
+    Clients count the same, whatever they hold, and ``m`` is public: neither the number of replies nor anybody's number of examples is in the result.
+    Each value has noise of its own, ``z_v = z sqrt(values)``, so that all values of a client's replies in one round are together one Gaussian
+    release of noise multiplier ``z``. Folds are told ``m`` replies, not how many there were. The noise is floating-point.
+
+    Attributes:
+        bound: largest L2 norm of one value of one client.
+        sensitivity: how far one unit moves a sum, ``D``: ``bound``, or twice that if a client is replaced.
+        expected: the denominator ``m``.
+        noise: noise multiplier ``z`` of a round.
+        values: named values of a client's replies in a round.
+        released: what a round releases about one client.
+    """
+
+    bound: float
+    sensitivity: float
+    expected: float
+    noise: float
+    values: int
+    released: Event
+
+    @property
+    def event(self) -> Event | None:
+        """What a round releases about one client."""
+        return self.released
+
+    def algorithm(self, base: Algorithm) -> Algorithm:
+        """Return the base with every mean weighted by 1."""
+        return EqualWeights().algorithm(base)
+
+    def disclosed(self, info: RoundInfo) -> RoundInfo:
+        """Return the round as if the expected number of clients had replied."""
+        count = max(1, round(self.expected))
+        return replace(info, selected=count, replied=count, weight=None, odds=None)
+
+    def check(self, base: Algorithm, params: Tree) -> None:
+        """Refuse replies that are neither means nor sums: noise of this size does not protect them."""
+        for phase in base.phases:
+            for name, aggregate in dry_reply(self.algorithm(base), params, phase).items():
+                if aggregate.staged and aggregate.kind not in ("mean", "sum"):
+                    raise CompositionError(
+                        f"{type(base).__name__} combines {name!r} as {aggregate.kind}, and noise is added to sums and means",
+                        where="Training.privacy",
+                        remedy="use an algorithm that averages updates, such as FedAvg()",
+                    )
+
+    def combine(self, combined: Combined, params: Tree, memory: Tree, info: RoundInfo) -> tuple[dict[str, Any], Tree]:
+        """Return the noisy sums, over the fixed denominator where the algorithm takes a mean.
+
+        Raises:
+            CompositionError: the round has no secret, because it is none of a central server's own.
+        """
+        del params
+        if info.secret is None:
+            raise CompositionError(
+                "noise is added to the sums of a round at the server, and this round has none of its own",
+                where="Training.privacy",
+                remedy="use Synchronous() on Star()",
+            )
+        numbers, deviation = info.secret.generator(), self.noise * math.sqrt(self.values) * self.sensitivity
+        made: dict[str, Any] = {}
+        for name in sorted(combined.value):
+            mean = combined.kinds[name] == "mean"
+            factor, over = (combined.weight[name], self.expected) if mean else (1.0, 1.0)
+            made[name] = T.map(
+                lambda leaf, f=factor, m=over: _noisy(leaf, f, deviation, m, numbers), combined.value[name]
+            )
+        return made, memory
+
+
+def _noisy(leaf: Any, factor: float, deviation: float, over: float, numbers: np.random.Generator) -> Any:
+    """``(factor * leaf + deviation * N(0, 1)) / over`` in the leaf's own library and dtype, computed in float64."""
+    xp = T.namespace(leaf)
+    host: NDArray[np.float64] = np.asarray(leaf if xp is np else leaf.detach().cpu(), dtype=np.float64)
+    made = (host * factor + deviation * numbers.standard_normal(host.shape)) / over
+    if xp is np:
+        return np.asarray(made, dtype=np.asarray(leaf).dtype)[()]
+    return xp.as_tensor(made, dtype=leaf.dtype, device=leaf.device)

@@ -1,0 +1,1 @@
+"""Cohorts that are samples of the clients."""
