@@ -68,19 +68,15 @@ class AuthenticatedComputation(AdditiveComputation):
         return super().constant(values)
 
     async def share(self, values: Any = None, *, owner: str, shape: tuple[int, ...]) -> SharedArray:
-        """Share an owner's values: they are sent as differences to random shared values that only the owner is shown."""
-        (mask,) = await self._dealt("random", shape)
+        """Share an owner's values: they are sent as differences to random shared values, which the dealer shows to the owner alone."""
+        mask, *shown = await self.dealer.get("input", shape, owner=self.parties.index(owner))
+        shared = SharedArray(self, mask)
         if self.parties[self.place] != owner:
-            await self.peers.send(owner, mask.parts[0])
-            return mask + self._unwired(await self.peers.recv(owner), shape)
-        own = self._own(values, shape)
-        shown = functools.reduce(
-            self.arithmetic.add, [self._unwired(await self.peers.recv(p), shape) for p in self.others], mask.parts[0]
-        )
-        difference = self.arithmetic.sub(own, shown)
+            return shared + self._unwired(await self.peers.recv(owner), shape)
+        difference = self.arithmetic.sub(self._own(values, shape), self._unwired(shown[0][0], shape))
         for other in self.others:
             await self.peers.send(other, difference)
-        return mask + difference
+        return shared + difference
 
     async def open(self, x: SharedArray) -> Array:
         """Show the values to every party, and note them for `checked`. Above the low ``k`` bits of a ring they show nothing."""
@@ -91,6 +87,19 @@ class AuthenticatedComputation(AdditiveComputation):
         wide = functools.reduce(self.arithmetic.add, [self._unwired(row, x.shape) for row in told])
         self._opened.append((np.ravel(wide), np.ravel(x.parts[1])))
         return wide & self.domain.mask if isinstance(self.domain, WordRing) else wide
+
+    async def reveal(self, x: SharedArray) -> Array:
+        """Show a result to every party, after all that it follows from was checked, and check it too.
+
+        A result that follows from an altered opening tells the cheat more than the result would, so it is not shown.
+
+        Raises:
+            LetterError: a share or a code was altered.
+        """
+        await self.checked()
+        made = await self.open(x)
+        await self.checked()
+        return made
 
     async def checked(self) -> None:
         """Check all openings so far: their random combination must have the code that the key gives it.
@@ -130,12 +139,23 @@ class AuthenticatedComputation(AdditiveComputation):
     async def _committed(self, value: bytes) -> list[bytes]:
         """Everyone's value; each is fixed by a commitment before any is shown."""
         nonce = self.island.secret.bytes(SEED)
-        promised = await self.tell(hashlib.sha256(nonce + value).digest())
+        promised = await self.tell(self._promise(self.me, nonce, value))
         shown = await self.tell([nonce, value])
-        for party, promise, (other, what) in zip(self.parties, promised, shown, strict=True):
-            if hashlib.sha256(bytes(other) + bytes(what)).digest() != bytes(promise):
+        for party, promise, pair in zip(self.parties, promised, shown, strict=True):
+            fits = isinstance(pair, list) and [_length(part) for part in pair] == [SEED, len(value)]
+            if not fits or self._promise(party, *pair) != promise:
                 raise LetterError(
                     f"{party} showed another value than it had committed to",
                     remedy="do not use any result of this computation",
                 )
-        return [bytes(what) for _, what in shown]
+        return [what for _, what in shown]
+
+    @staticmethod
+    def _promise(party: str, nonce: bytes, value: bytes) -> bytes:
+        """A commitment. It names its party, so that nobody can repeat another's; nonce and value have lengths that all know."""
+        name = party.encode()
+        return hashlib.sha256(b"atoll commitment" + len(name).to_bytes(4, "little") + name + nonce + value).digest()
+
+
+def _length(part: Any) -> int:
+    return len(part) if isinstance(part, bytes) else -1

@@ -12,7 +12,7 @@ from .domain import Array, Domain
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from atoll.core.requests.island import Secret
+    from .domain import WordSource
 
 __all__ = ["Binary"]
 
@@ -33,7 +33,7 @@ class Binary(Domain):
         """True."""
         return True
 
-    def random(self, secret: Secret, shape: tuple[int, ...]) -> Array:
+    def random(self, secret: WordSource, shape: tuple[int, ...]) -> Array:
         """Uniform words."""
         return secret.uint64(shape)
 

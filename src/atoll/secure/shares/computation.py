@@ -61,7 +61,7 @@ class Computation:
         sharing: Sharing,
         dealer: Dealer | None = None,
     ) -> None:
-        if len(parties) != sharing.n or me not in parties:
+        if len(parties) != sharing.n or len(set(parties)) != len(parties) or me not in parties:
             raise ConfigError(
                 f"party {me!r} of {list(parties)} for a sharing among {sharing.n}",
                 where=type(self).__name__,
@@ -121,6 +121,11 @@ class Computation:
 
     def _unwired(self, received: Any, shape: tuple[int, ...]) -> Array:
         """A received array, checked: of the shape that everyone knows, and elements of the domain."""
+        if not isinstance(received, np.ndarray | Words):
+            raise LetterError(
+                f"a {type(received).__name__} in place of shares of shape {shape}",
+                remedy="look at the party that sent it",
+            )
         array = np.asarray(received)
         if array.shape != shape or array.dtype.kind != "u":
             raise LetterError(
@@ -134,6 +139,15 @@ class Computation:
                 remedy="look at the party that sent it",
             )
         return made
+
+    def _parts(self, received: Any, shape: tuple[int, ...]) -> Parts:
+        """The received parts of a shared array, checked."""
+        if not isinstance(received, list | tuple) or len(received) != self.sharing.parts:
+            raise LetterError(
+                f"something else in place of {self.sharing.parts} part(s) of shape {shape}",
+                remedy="look at the party that sent it",
+            )
+        return tuple(self._unwired(row, shape) for row in received)
 
     # ------------------------------------------------------------------ the operations
 
@@ -153,8 +167,7 @@ class Computation:
             DataError: the owner's values do not fit the domain or the shape.
         """
         if self.parties[self.place] != owner:
-            rows = await self.peers.recv(owner)
-            return SharedArray(self, tuple(self._unwired(row, shape) for row in rows))
+            return SharedArray(self, self._parts(await self.peers.recv(owner), shape))
         split = self.sharing.split(self._own(values, shape), self.island.secret)
         for party, parts in zip(self.parties, split, strict=True):
             if party != owner:
@@ -176,8 +189,15 @@ class Computation:
             LetterError: the shares do not fit together: one of them was altered.
         """
         told = await self.tell([self._wire(part) for part in x.parts])
-        shares: list[Parts] = [tuple(self._unwired(row, x.shape) for row in rows) for rows in told]
-        return self.sharing.joined(shares)
+        return self.sharing.joined([self._parts(rows, x.shape) for rows in told])
+
+    async def reveal(self, x: SharedArray) -> Array:
+        """Show a result to every party. Masked values on the way to it are opened with `open`.
+
+        Raises:
+            LetterError: a share was altered, as far as the sharing can tell.
+        """
+        return await self.open(x)
 
     async def mul(self, x: SharedArray, y: SharedArray) -> SharedArray:
         """``x y``, entry by entry, of arrays of one shape."""

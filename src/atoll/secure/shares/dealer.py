@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from atoll.core.errors import ConfigError
+from atoll.core.errors import LetterError
 from atoll.core.requests.task import task
 
 from .binary import Binary
+from .order import Order
 from .sharing import AdditiveSharing, AuthenticatedSharing, Parts, Sharing, sharing_of
 from .word_ring import WordRing
 
@@ -31,21 +32,28 @@ __all__ = ["Dealer", "PartyDealer", "deal"]
 class Dealer(Protocol):
     """Where correlated randomness comes from; all parties ask for the same, in the same order."""
 
-    async def get(self, what: str, *shapes: tuple[int, ...], bitwise: bool = False, by: int = 0) -> list[Parts]:
+    async def get(
+        self, what: str, *shapes: tuple[int, ...], bitwise: bool = False, by: int = 0, owner: int | None = None
+    ) -> list[Parts]:
         """Return this party's parts of random values.
 
         Args:
             what: ``triple`` (a, b, ab), ``dot`` (a, b, a @ b), ``mask`` (a random r, and its bits as rows), ``bit`` (a random bit, and itself as 0 or 1),
-                ``cut`` (r, ``(r mod 2^(k-1)) >> by``, the top bit of r), ``random`` (r), ``key`` (a share of the key of authenticated shares).
+                ``cut`` (r, ``(r mod 2^(k-1)) >> by``, the top bit of r), ``input`` (r; the owner also gets r itself), ``random`` (r),
+                ``key`` (a share of the key of authenticated shares).
             shapes: of the values.
             bitwise: whether the values are bits of a binary computation.
             by: bits that are cut off.
+            owner: the place of the party that an input belongs to.
         """
         ...
 
 
 class PartyDealer:
     """A dealer that is a party of the session, in the role `deal`.
+
+    Every delivery says which order it is for, and each party compares that with the order that it would have placed. So the party that places the orders cannot have
+    others mask their values with something else, such as bits in place of uniform numbers.
 
     Args:
         peers: the session.
@@ -56,13 +64,24 @@ class PartyDealer:
     def __init__(self, peers: Peers, role: str, *, first: bool) -> None:
         self._peers, self._role, self._first = peers, role, first
 
-    async def get(self, what: str, *shapes: tuple[int, ...], bitwise: bool = False, by: int = 0) -> list[Parts]:
-        """Order, and wait for the delivery; see `Dealer.get`."""
+    async def get(
+        self, what: str, *shapes: tuple[int, ...], bitwise: bool = False, by: int = 0, owner: int | None = None
+    ) -> list[Parts]:
+        """Order, and wait for the delivery; see `Dealer.get`.
+
+        Raises:
+            LetterError: the delivery is for another order.
+        """
+        order = Order(what, tuple(map(tuple, shapes)), bitwise, by, owner)
         if self._first:
-            order = {"what": what, "shapes": [list(shape) for shape in shapes], "bitwise": bitwise, "by": by}
-            await self._peers.send(self._role, order)
-        rows = await self._peers.recv(self._role)
-        return [tuple(parts) for parts in rows]
+            await self._peers.send(self._role, order.packed())
+        told = await self._peers.recv(self._role)
+        if not isinstance(told, dict) or told.get("order") != order.packed():
+            raise LetterError(
+                f"the dealer deals for another order than {order}",
+                remedy="look at the party that places the orders: it must run the same program as the others",
+            )
+        return [tuple(parts) for parts in told["rows"]]
 
     async def close(self) -> None:
         """Tell the dealer that no more is needed."""
@@ -79,6 +98,9 @@ async def deal(island: Island, peers: Peers, parties: list[str], sharing: dict[s
         peers: the session.
         parties: the roles of the computing parties, in order.
         sharing: the sharing's ``spec()``.
+
+    Raises:
+        LetterError: an order has no form, or is for something that this sharing does not have.
     """
     made, secret, served = sharing_of(sharing), island.secret, 0
     if isinstance(made, AuthenticatedSharing):
@@ -86,10 +108,10 @@ async def deal(island: Island, peers: Peers, parties: list[str], sharing: dict[s
         key = secret.integer(1 << bits) if bits else int(made.domain.random(secret, (1,))[0])
         made = made.keyed(key)
     stock = _Stock(made, secret)
-    while (order := await peers.recv(parties[0]))["what"] != "end":
-        rows = stock.make(order["what"], [tuple(shape) for shape in order["shapes"]], order["bitwise"], order["by"])
-        for party, row in zip(parties, rows, strict=True):
-            await peers.send(party, [list(parts) for parts in row])
+    while (told := await peers.recv(parties[0])) != {"what": "end"}:
+        order = Order.read(told, made, parties[0])
+        for party, row in zip(parties, stock.make(order), strict=True):
+            await peers.send(party, {"order": order.packed(), "rows": [list(parts) for parts in row]})
         served += 1
     return served
 
@@ -102,22 +124,26 @@ class _Stock:
         packed = isinstance(sharing, AdditiveSharing) and isinstance(sharing.domain, WordRing)
         self.bitwise: Sharing = AdditiveSharing(Binary(), sharing.n) if packed else sharing
 
-    def make(self, what: str, shapes: Sequence[tuple[int, ...]], bitwise: bool, by: int) -> list[list[Parts]]:
+    def make(self, order: Order) -> list[list[Parts]]:
         """The rows of each party."""
+        what, shapes = order.what, order.shapes
         makers: dict[str, Callable[[], list[tuple[Sharing, Array]]]] = {
-            "triple": lambda: self._product(self.bitwise if bitwise else self.sharing, shapes, dot=False),
+            "triple": lambda: self._product(self.bitwise if order.bitwise else self.sharing, shapes, dot=False),
             "dot": lambda: self._product(self.sharing, shapes, dot=True),
             "mask": lambda: self._mask(shapes[0]),
             "bit": lambda: self._bit(shapes[0]),
-            "cut": lambda: self._cut(shapes[0], by),
+            "cut": lambda: self._cut(shapes[0], order.by),
             "random": lambda: [(self.sharing, self._random(self.sharing, shapes[0]))],
+            "input": lambda: [(self.sharing, self._random(self.sharing, shapes[0]))],
         }
         if what == "key":
             return self._key()
-        if what not in makers:
-            raise ConfigError(f"an order for {what!r}", where="deal", remedy=f"ask for one of {sorted(makers)}")
-        split = [sharing.split(values, self.secret) for sharing, values in makers[what]()]
-        return [[parts[i] for parts in split] for i in range(self.sharing.n)]
+        dealt = makers[what]()
+        split = [sharing.split(values, self.secret) for sharing, values in dealt]
+        rows = [[parts[i] for parts in split] for i in range(self.sharing.n)]
+        if what == "input" and order.owner is not None:
+            rows[order.owner].append((dealt[0][1],))
+        return rows
 
     def _domain(self, sharing: Sharing) -> Domain:
         return sharing.wide if isinstance(sharing, AuthenticatedSharing) else sharing.domain
@@ -152,9 +178,6 @@ class _Stock:
         return [(self.sharing, row) for row in (r, low >> np.uint64(by), (r >> top) & np.uint64(1))]
 
     def _key(self) -> list[list[Parts]]:
-        sharing = self.sharing
-        if not isinstance(sharing, AuthenticatedSharing):
-            raise ConfigError("a key for shares without codes", where="deal", remedy="use an AuthenticatedSharing")
-        key = np.array([sharing.key], dtype=np.uint64)
-        split = AdditiveSharing(self._domain(sharing), sharing.n).split(key, self.secret)
+        key = np.array([getattr(self.sharing, "key", 0)], dtype=np.uint64)
+        split = AdditiveSharing(self._domain(self.sharing), self.sharing.n).split(key, self.secret)
         return [[parts] for parts in split]

@@ -12,7 +12,7 @@ A negative number ``-x`` is the element ``2^k - x`` or ``p - x``: `of` and `sign
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -21,11 +21,17 @@ from atoll.core.errors import DataError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from atoll.core.requests.island import Secret
-
-__all__ = ["Array", "Domain", "limbs"]
+__all__ = ["Array", "Domain", "WordSource", "limbs"]
 
 Array = np.ndarray[Any, np.dtype[np.uint64]]
+
+
+class WordSource(Protocol):
+    """Where uniform words come from: a party's secret, or a stream that two parties draw alike."""
+
+    def uint64(self, shape: int | tuple[int, ...]) -> Array:
+        """Uniform 64-bit words."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -49,8 +55,8 @@ class Domain:
         """Whether ``x + x = 0``, so that addition of bits is XOR."""
         return False
 
-    def random(self, secret: Secret, shape: tuple[int, ...]) -> Array:
-        """Uniform elements from a party's secret."""
+    def random(self, secret: WordSource, shape: tuple[int, ...]) -> Array:
+        """Uniform elements."""
         raise NotImplementedError
 
     def add(self, x: Array, y: Array) -> Array:
@@ -102,8 +108,10 @@ class Domain:
                 remedy="share whole numbers; encode others in fixed point",
             )
         array = array.astype(np.int64)
-        if array.size and max(int(array.max()), -int(array.min())) > self.order // 2:
-            raise self._unfit(max(int(array.max()), -int(array.min())))
+        # The numbers that come back: -order/2 is one, +order/2 is not.
+        most, least = (int(array.max()), int(array.min())) if array.size else (0, 0)
+        if most > (self.order - 1) // 2 or -least > self.order // 2:
+            raise self._unfit(max(most, -least))
         return self._embedded(array)
 
     def _unfit(self, value: int) -> DataError:

@@ -14,7 +14,7 @@ from .domain import Array, Domain, limbs
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from atoll.core.requests.island import Secret
+    from .domain import WordSource
 
 __all__ = ["MERSENNE", "Field"]
 
@@ -51,7 +51,7 @@ class Field(Domain):
         made = np.add(x & p, x >> np.uint64(61))
         return np.asarray(np.minimum(made, np.subtract(made, p)))  # below p the difference wraps to a large number
 
-    def random(self, secret: Secret, shape: tuple[int, ...]) -> Array:
+    def random(self, secret: WordSource, shape: tuple[int, ...]) -> Array:
         """Uniform elements: bits of the secret, drawn again where they are not below the prime."""
         low = np.uint64((1 << self.bits) - 1)
         made = np.ravel(secret.uint64(shape) & low)

@@ -42,7 +42,7 @@ async def dot(x: SharedArray, y: SharedArray) -> SharedArray:
 
 async def opened(x: SharedArray) -> Any:
     """The values, shown to every party, as signed numbers."""
-    return x.by.domain.signed(await x.by.open(x))
+    return x.by.domain.signed(await x.by.reveal(x))
 
 
 async def select(condition: SharedArray, x: SharedArray, y: SharedArray) -> SharedArray:

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from atoll.core.errors import LetterError
+
 from ..keystream import SEED, derived, keystream
 from .binary import Binary
 from .computation import Computation
@@ -17,6 +19,19 @@ if TYPE_CHECKING:
     from .domain import Array
 
 __all__ = ["ReplicatedComputation"]
+
+
+class _Common:
+    """Uniform words that two neighbours draw alike: the keystream of their seed, a seed of its own for each draw."""
+
+    def __init__(self, seed: bytes, use: str) -> None:
+        self._seed, self._use, self._count = seed, use, 0
+
+    def uint64(self, shape: int | tuple[int, ...]) -> Array:
+        self._count += 1
+        count = int(np.prod(shape, dtype=int))
+        words = keystream(derived(self._seed, f"{self._use} {self._count}"), 64, count)
+        return np.asarray(words).astype(np.uint64).reshape(shape)
 
 
 class ReplicatedComputation(Computation):
@@ -49,16 +64,14 @@ class ReplicatedComputation(Computation):
         if self._seeds is None:
             mine = self.island.secret.bytes(SEED)
             await self.peers.send(self.after, mine)
-            self._seeds = (mine, bytes(await self.peers.recv(self.before)))
+            theirs = await self.peers.recv(self.before)
+            if not isinstance(theirs, bytes) or len(theirs) != SEED:
+                size = f"{len(theirs)} bytes" if isinstance(theirs, bytes) else f"type {type(theirs).__name__}"
+                raise LetterError(f"a seed of {size} in place of {SEED} bytes", remedy=f"look at {self.before}")
+            self._seeds = (mine, theirs)
         self._drawn += 1
-        count = int(np.prod(shape, dtype=int))
-        own, theirs = (
-            np.asarray(keystream(derived(seed, f"zero {self._drawn}"), min(self.domain.bits, 64), count))
-            .astype(np.uint64)
-            .reshape(shape)
-            for seed in self._seeds
-        )
-        return self.domain.sub(own, theirs)
+        own, before = (self.domain.random(_Common(seed, f"zero {self._drawn}"), shape) for seed in self._seeds)
+        return self.domain.sub(own, before)
 
     async def mul(self, x: SharedArray, y: SharedArray) -> SharedArray:
         """``x y`` for one element to the party before."""

@@ -45,7 +45,11 @@ class Computing(Protocol):
         ...
 
     async def open(self, x: SharedArray) -> Array:
-        """Show the values to every party."""
+        """Show masked values to every party."""
+        ...
+
+    async def reveal(self, x: SharedArray) -> Array:
+        """Show a result to every party."""
         ...
 
     async def mul(self, x: SharedArray, y: SharedArray) -> SharedArray:

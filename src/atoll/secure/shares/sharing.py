@@ -7,7 +7,7 @@ factors need no message.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -44,8 +44,10 @@ class Sharing:
     Attributes:
         domain: where the values live.
         n: number of parties.
+        parts: arrays of a party's share.
     """
 
+    parts: ClassVar[int] = 1
     domain: Domain
     n: int
 
@@ -91,6 +93,7 @@ class AdditiveSharing(Sharing):
 class ReplicatedSharing(Sharing):
     """Two parts of three: party ``i`` has parts ``i`` and ``i + 1 (mod 3)`` of a value that is their sum."""
 
+    parts: ClassVar[int] = 2
     n: int = 3
 
     def __post_init__(self) -> None:
@@ -160,13 +163,20 @@ class AuthenticatedSharing(Sharing):
     value, and a wrong opening passes with probability ``2^-(64 - k)`` up to a small factor.
 
     Attributes:
-        domain: a field, or a ring of at most 40 bits.
+        domain: a field of at least ``2^24`` elements, or a ring of at most 40 bits.
         key: ``alpha`` at the dealer; at a party its share ``alpha_i``.
     """
 
+    parts: ClassVar[int] = 2
     key: int = 0
 
     def __post_init__(self) -> None:
+        if isinstance(self.domain, Field) and self.domain.prime < 1 << 24:
+            raise ConfigError(
+                f"authenticated shares over {self.domain}: a wrong opening would pass with probability 1/{self.domain.prime}",
+                where="AuthenticatedSharing",
+                remedy="use Field(), whose probability is 2^-61, or a prime above 2^24",
+            )
         if not (isinstance(self.domain, Field) or (isinstance(self.domain, WordRing) and self.domain.k <= 40)):
             raise ConfigError(
                 f"authenticated shares over {self.domain}",

@@ -14,7 +14,7 @@ from .domain import Array, Domain, limbs
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from atoll.core.requests.island import Secret
+    from .domain import WordSource
 
 __all__ = ["WordRing"]
 
@@ -50,7 +50,7 @@ class WordRing(Domain):
     def _cut(self, x: Array) -> Array:
         return np.asarray(x if self.k == 64 else x & self.mask)
 
-    def random(self, secret: Secret, shape: tuple[int, ...]) -> Array:
+    def random(self, secret: WordSource, shape: tuple[int, ...]) -> Array:
         """Uniform elements."""
         return self._cut(secret.uint64(shape))
 
