@@ -8,6 +8,7 @@ import signal
 import socket
 import sys
 from collections.abc import Iterator
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -60,11 +61,17 @@ def pytest_collection() -> Iterator[None]:
         sys.dont_write_bytecode = forbidden
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Refuse names that differ from process to process: tests are shared out among workers by name."""
+    """Refuse names that differ from process to process: tests are shared out among workers by name. Of a test with ``quick`` cases, others are slow."""
     moving = [item.nodeid for item in items if " at 0x" in item.nodeid]
     if moving:
         raise pytest.UsageError(f"the name of a test holds an address, give it an id: {moving[0]}")
+    for item in items:
+        quick = item.get_closest_marker("quick")
+        case = getattr(getattr(item, "callspec", None), "id", None)
+        if quick and case is not None and not any(fnmatchcase(case, pattern) for pattern in quick.args):
+            item.add_marker(pytest.mark.slow)
     if importlib.util.find_spec("ray") is None:
         for item in items:
             params = getattr(getattr(item, "callspec", None), "params", {})

@@ -39,6 +39,7 @@ def test_passes():
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="workers are forked and ended as Linux does")
 def test_a_test_that_hangs_is_tried_again_and_told_with_its_stacks(tmp_path: Path) -> None:
     (tmp_path / "test_toy.py").write_text(TOY)

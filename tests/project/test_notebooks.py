@@ -33,6 +33,7 @@ def own_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MPLBACKEND", raising=False)  # a notebook draws into its cells
 
 
+@pytest.mark.quick("hospitals")
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_tutorial_runs(path: Path, tmp_path: Path) -> None:
     notebook = nbformat.read(path, as_version=4)

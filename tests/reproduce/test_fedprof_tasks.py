@@ -151,6 +151,7 @@ def test_fedprof_runs(folder, tmp_path):
     assert never["full", "FedAvg", 0.2].rounds is None
 
 
+@pytest.mark.slow
 def test_hybridfl_runs(folder, tmp_path):
     """All three methods on one drawing of devices; HybridFL's rounds are shorter, and a target is counted in federated rounds."""
     protocol = hybrid.HybridProtocol("aerofoil", rounds=10, drops=(0.6,), shares=(0.3,), seeds=1)
@@ -190,6 +191,7 @@ def test_configurations(folder):
         hybrid.system("FedSGD", AEROFOIL, 0)
 
 
+@pytest.mark.quick("FedProf")
 @pytest.mark.parametrize("method", ["FedAvg-RP", "FedProf"])
 def test_participation_by_quality(folder, tmp_path, method):
     """Two seeds of two rounds of ten clients: 20 clients in all; the survey before FedProf's first round is none of them."""
@@ -249,15 +251,8 @@ def test_shapes_of_representations(folder):
     assert shapes.shapes((0, 1), rows=200) == trained  # follows its seed
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param("hybridfl-aerofoil", marks=pytest.mark.slow),
-        "hybridfl-mnist",
-        "fedprof-gasturbine",
-        "fedprof-images",
-    ],
-)
+@pytest.mark.quick("fedprof-gasturbine")
+@pytest.mark.parametrize("name", ["hybridfl-aerofoil", "hybridfl-mnist", "fedprof-gasturbine", "fedprof-images"])
 def test_entries(name, folder, tmp_path, monkeypatch):
     monkeypatch.setattr(tasks, "lenet", lambda channels=1, size=28, dense=128: mlp(channels * size**2, 10, [8]))
     claims = entries()[name].run(Plain(tmp_path), True)

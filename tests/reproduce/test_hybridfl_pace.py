@@ -24,6 +24,7 @@ def test_the_published_estimator_misses_its_quota_where_theta_is_wrong():
     assert sure.selected > learned.selected > published.selected
 
 
+@pytest.mark.slow
 def test_what_forgets_follows_a_change():
     rows = held(HybridFL(slack=Forgetting(memory=0.7)), DRIFT, 0.3, 0, rounds=80)
     kept = held(HybridFL(slack=LateCount()), DRIFT, 0.3, 0, rounds=80)

@@ -126,6 +126,7 @@ def digits() -> dict:
     return timing(DIGITS, [0, 1], rounds=150)
 
 
+@pytest.mark.slow
 def test_mean_rounds_of_fedavg(aerofoil, digits):
     """Golden means over draws of the clients, from the same equations elsewhere; ten draws here, so 2.5 s."""
     golden = {0.1: (51.0, 66.5, 74.0), 0.3: (67.2, 84.0, 88.6), 0.6: (82.5, 89.8, 90.35)}

@@ -62,6 +62,7 @@ def test_losses_of_a_lab(tmp_path: Path) -> None:
     assert "<svg" in draw_losses(tmp_path, found).read_text()
 
 
+@pytest.mark.slow
 def test_figures_are_the_same_twice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("matplotlib")
     main([str(tmp_path / "made"), "--seeds", "1"])

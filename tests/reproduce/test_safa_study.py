@@ -192,6 +192,7 @@ def test_a_study_is_kept_and_judged(tmp_path: Path) -> None:
     assert run.until(target)["rounds"] <= 6
 
 
+@pytest.mark.slow
 def test_the_entry_runs_without_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ATOLL_DATA", raising=False)
     assert find_entry("safa-study").run is claims

@@ -16,6 +16,7 @@ from atoll.reproduce.survey.table import families, rates, unclaimed
 RATES = rates()
 
 
+@pytest.mark.quick("FedSSO", "VRL-SGD", "SCAFFOLD", "FedAvg", "FedProx*", "MFL*", "FedAC-I,-over-eta", "AsyncADMM*")
 @pytest.mark.parametrize("rate", RATES, ids=lambda rate: rate.name.replace(" ", "-"))
 def test_the_fitted_rate_is_the_claimed_one(rate: Rate) -> None:
     # Where the claim does not hold in our setting, the row says why, and it must go on not to hold.

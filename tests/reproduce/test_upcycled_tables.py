@@ -232,6 +232,7 @@ def test_bases_are_held_against_the_papers_accuracies():
     assert said.note.endswith("Farthest: A on (y) -3.0, A on (x) +1.0")
 
 
+@pytest.mark.slow
 def test_private_trials_spend_what_they_say(tmp_path: Path):
     from atoll.core.event import Ledger
     from atoll.privacy import spent

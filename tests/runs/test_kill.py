@@ -34,7 +34,7 @@ def long_config(config: Path, settings: dict[str, Any]) -> Path:
 
 
 def test_killed_at_file_operations_and_at_random_moments(long_config: Path, tmp_path: Path) -> None:
-    words = [sys.executable, str(DRIVER), str(long_config), str(tmp_path / "work"), "20260314", "8"]
+    words = [sys.executable, str(DRIVER), str(long_config), str(tmp_path / "work"), "20260314", "4"]
     done = subprocess.run(words, capture_output=True, text=True, check=True, cwd=tmp_path)
     found = json.loads(done.stdout)
     reference = found["reference"]

@@ -163,6 +163,7 @@ def programs_of(training: LocalTraining) -> list[Any]:
     return [name for block in blocks for name in block.programs if not isinstance(name, str) and name[0] != "sum"]
 
 
+@pytest.mark.quick("linear")
 @pytest.mark.parametrize("case", ["linear", "images"])
 def test_shapes_do_not_grow_with_the_rounds(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     make, shape, _ = CASES[case]

@@ -65,7 +65,7 @@ WAYS = {
 }
 
 
-QUICK_NATIVE = {"fixmatch", "numbered", "named", "mean"}  # every compilation takes seconds
+QUICK_NATIVE = {"named", "mean"}  # every compilation takes seconds
 
 
 @pytest.mark.parametrize(

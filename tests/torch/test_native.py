@@ -237,10 +237,9 @@ MODELS: dict[str, Any] = {
 }
 
 
-# Each is a program of its own to compile; what these two are made of is in the others and in the chains above.
-@pytest.mark.parametrize(
-    "name", [pytest.param(m, marks=pytest.mark.slow) if m in ("tanh", "linear") else m for m in MODELS]
-)
+# Each is a program of its own to compile.
+@pytest.mark.quick("norm")
+@pytest.mark.parametrize("name", list(MODELS))
 def test_models_train_as_the_reference_does(name: str) -> None:
     make, settings = MODELS[name]
     model = seeded(make)

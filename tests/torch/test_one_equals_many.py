@@ -35,6 +35,7 @@ def _models() -> dict[str, tuple[Any, tuple[int, ...], bool]]:
     }
 
 
+@pytest.mark.quick("vector-*-unequal", "single-linear-*", "single-dropout-unequal")
 @pytest.mark.parametrize("sizes", [EQUAL, UNEQUAL], ids=["equal", "unequal"])
 @pytest.mark.parametrize("name", list(_models()))
 @pytest.mark.parametrize("mode", ["vector", "single"])
@@ -50,6 +51,7 @@ def test_replies_and_sums(name: str, sizes: list[int], mode: str) -> None:
     assert compare(training, shards_of(sizes, shape, ids=ids), broadcast_of(model)) < TOLERANCE
 
 
+@pytest.mark.quick("1-*", "3-2")
 @pytest.mark.parametrize("block", [1, 2, 5, 8])
 @pytest.mark.parametrize("unroll", [1, 3])
 def test_no_block_size_or_unrolling_changes_a_result(block: int, unroll: int) -> None:

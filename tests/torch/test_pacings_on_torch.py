@@ -29,6 +29,7 @@ def islands():
     return atoll.data.dirichlet(atoll.data.digits(), parties=10, alpha=0.5, seed=0)
 
 
+@pytest.mark.quick("all")
 @pytest.mark.parametrize(
     "parts",
     [

@@ -40,6 +40,7 @@ def job(make: Any, algorithm: Any = None, **more: Any) -> atoll.Training:
     return atoll.Training(model=seeded(make), algorithm=plan, **settings)
 
 
+@pytest.mark.quick("phases", "private state")
 @pytest.mark.parametrize(
     "algorithm",
     [
@@ -56,6 +57,7 @@ def test_they_are_the_same_on_all_engines(algorithm: Any) -> None:
     check_learner(job(lambda: nn.Linear(6, 4), algorithm), islands_of((6,)), reports=BOTH)
 
 
+@pytest.mark.quick("dropout")
 @pytest.mark.parametrize(
     ("make", "shape", "layer"),
     [(Dropped, (6,), "last"), (lambda: Images(nn.GroupNorm(2, 4)), (1, 8, 8), "conv")],
@@ -95,6 +97,7 @@ def test_so_they_are_for_a_loop_of_the_users_own() -> None:
         ).train.declared(shard, {"phase": "train", "epochs": 3})
 
 
+@pytest.mark.quick("*both")
 @pytest.mark.parametrize("more", [{}, {"epochs": 3}, {"epochs": 3, "reports": BOTH}], ids=["plain", "partial", "both"])
 @pytest.mark.parametrize("uplink", [None, Chain((Clip(0.5),))], ids=["sums", "single replies"])
 def test_a_block_of_clients_gives_what_each_gives(more: dict[str, Any], uplink: Any) -> None:
@@ -153,6 +156,7 @@ def sums(training: LocalTraining, shards: Any, epochs: int | None) -> Any:
     return training.many_sum(shards, broadcast_of(model), None, keys_of(len(shards)), epochs).totals["update"].value
 
 
+@pytest.mark.quick("unlike")
 @pytest.mark.skipif(cpp_compiler() is None, reason="no C++ compiler")
 @pytest.mark.parametrize("sizes", [[10, 10, 10], [13, 4, 9]], ids=["alike", "unlike"])
 def test_native_code_does_not_depend_on_how_often_it_runs(sizes: list[int]) -> None:

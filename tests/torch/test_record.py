@@ -117,6 +117,7 @@ print(training.choices["mode"], "torch._dynamo" in sys.modules, "torch._inductor
 """
 
 
+@pytest.mark.slow
 def test_a_small_job_does_not_load_pytorchs_compiler() -> None:
     done = subprocess.run([sys.executable, "-c", SMALL_JOB], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["vector", "False", "False"]

@@ -79,6 +79,7 @@ def one_cache(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPath
     return folder
 
 
+@pytest.mark.quick("gru")
 @pytest.mark.skipif(cpp_compiler() is None, reason="no C++ compiler")
 @pytest.mark.parametrize("name", READERS)
 def test_native_code_trains_as_the_reference_does(name: str, one_cache: Path) -> None:
@@ -118,6 +119,7 @@ def chosen(model: Any, **settings: Any) -> tuple[dict[str, Any], Any]:
     return next(iter(result.engine["tasks"].values()))["tuning"], result
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(cpp_compiler() is None, reason="no C++ compiler")
 def test_long_sequences_run_in_native_code_if_that_pays(one_cache: Path) -> None:
     native, first = chosen(Long, compile="always")

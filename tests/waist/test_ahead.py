@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from double_masked import DoubleMasked
-from worlds import WORLDS, on_every_engine
+from worlds import SLOW, WORLDS, on_every_engine
 
 from atoll.core.algebra.aggregate import Mean, Parts, Sum
 from atoll.core.errors import ConfigError
@@ -95,7 +95,7 @@ def run(program, engine="inline", cost=DEVICES, data=TARGETS, **more):
     return live(World(Community(data), WORLDS[engine](2), cost=cost, **more), program)
 
 
-AHEAD = [pytest.param(engine, marks=pytest.mark.slow) if engine == "ray" else engine for engine in sorted(WORLDS)]
+AHEAD = [pytest.param(engine, marks=pytest.mark.slow if engine in SLOW else ()) for engine in sorted(WORLDS)]
 
 
 @pytest.mark.parametrize("engine", AHEAD)

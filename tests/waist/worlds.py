@@ -34,18 +34,18 @@ def over_tls(workers: int | None = None) -> Rehearsal:
 
 
 WORLDS = {**ENGINES, "network": Rehearsal, "network over TLS": over_tls}
-PROCESSES = ("network over TLS", "processes", "socket")
+SLOW = ("network", "processes", "ray", "socket")
 
 
 def on_every_engine(hardest: tuple[Any, ...], *others: tuple[Any, ...]) -> list[Any]:
-    """``(engine, *case)``: all cases in this process; of engines that start processes the hardest, and the others where slow tests run.
+    """``(engine, *case)``: all cases in this process and the hardest over TLS; the other engines where slow tests run.
 
     Who is lost or late is decided before an engine is asked: a case is the same code on each, but for what carries the bytes.
-    The network without TLS, always slow, is the network over TLS with pipes of this machine's between the same processes.
+    The network without TLS is the network over TLS with pipes of this machine's between the same processes.
     """
 
     def marks(engine: str, case: int) -> Any:
-        return pytest.mark.slow if engine in ("network", "ray") or (engine in PROCESSES and case > 0) else ()
+        return pytest.mark.slow if engine in SLOW or (engine == "network over TLS" and case > 0) else ()
 
     return [
         pytest.param(engine, *values, marks=marks(engine, case))

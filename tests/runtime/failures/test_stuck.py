@@ -10,6 +10,7 @@ import signal
 from pathlib import Path
 
 import numpy as np
+import pytest
 from failing_world import DEADLINE, SITES, Follower, ended, error_of, outcome, until, world, write_job
 
 import atoll
@@ -58,6 +59,7 @@ def simulated(folder: Path) -> bytes:
     return np.asarray(walked["x"]).tobytes()
 
 
+@pytest.mark.slow
 def test_a_site_that_stands_still_is_named_and_let_go(tmp_path: Path) -> None:
     """How soon is asked on clocks that jump: of one attempt in server/test_parties.py, of the engine in security/test_patience.py."""
     gate = tmp_path / "gate"

@@ -92,6 +92,7 @@ async def ran(world: World, folder: Path, sites: list[str], direct: bool) -> tup
     return manifest["result"], manifest["engine"].get("direct"), [line for line in lines if "directly" in line]
 
 
+@pytest.mark.slow
 def test_jobs_speak_directly_where_they_can(tmp_path: Path) -> None:
     """The second site listens, the third under a name that its certificate does not hold: results and what is said are the same either way."""
     folder, data = tmp_path / "project", write_data(tmp_path / "project")
