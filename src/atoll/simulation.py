@@ -185,6 +185,7 @@ if TYPE_CHECKING:  # for editors and type checkers alone: what `simulate` takes,
         policy: Policies | None
         state_memory: int | None
         results: str | Path | None
+        ledger: str | Path | None
         tasks: Sequence[Task]
         on_record: Listener | None
         on_restore: Callable[[Sequence[dict[str, Any]]], None] | None
@@ -220,6 +221,7 @@ def simulate(
     policy: Policies | None = None,
     state_memory: int | None = None,
     results: str | Path | None = None,
+    ledger: str | Path | None = None,
     tasks: Sequence[Task] = (),
     on_record: Callable[[dict[str, Any]], None] | None = None,
     on_restore: Callable[[Sequence[dict[str, Any]]], None] | None = None,
@@ -247,6 +249,8 @@ def simulate(
             ``None`` is a quarter of this machine's memory.
         results: folder of the named results that stay at parties (``island.leave``); by default ``results`` in the run folder. Runs that share a
             folder can read each other's results with ``island.left(name)``.
+        ledger: file of a privacy ledger that outlives this run: all runs that name it (trainings, statistics, runs of a sweep) spend from it, and budgets
+            count them together. It also records what leaves without differential privacy. By default each run has a ledger of its own.
         tasks: a program's tasks that cannot be found as ``module:name``, such as those of a learner. A job, or a program with an attribute
             ``tasks``, includes its own. A program's attribute ``others`` maps the names of further parties to their roles.
         on_record: called with each record of metrics; raise ``StopRun`` in it to end the run.
@@ -265,6 +269,7 @@ def simulate(
     """
     from .data.federated import as_population
     from .rounds.program import ProgramJob
+    from .runs.spending import spending_of
 
     if inspect.isclass(job):
         raise ConfigError(
@@ -279,10 +284,13 @@ def simulate(
         "secret_seed": secret_seed, "sealing": sealing, "policy": policy or AllowAll(), "state_memory": state_memory,
         "results": None if results is None else Path(results),
     }  # fmt: skip
+    shared = None if ledger is None else Path(ledger)
     if folder is None:
+        world["spends"] = spending_of(whole.title, shared, None, resume=resume)
         made, value = simulated(whole, islands, tasks, progress, on_record=on_record, on_restore=on_restore, **world)
     else:
         run = described(whole, islands, Path(folder), engine, workers, errors, seed)
+        world["ledger"] = shared
         made, value = _in_folder(run, whole, islands, tasks, progress, Path(folder), on_record, on_restore, world)
     return made if whole is job else value
 
@@ -313,6 +321,7 @@ def _in_folder(
     """Run a job and keep its files in a run folder."""
     from .runs.folder import RunFolder
     from .runs.kept import keeping
+    from .runs.spending import spending_of
 
     place = RunFolder(folder)
     place.path.mkdir(parents=True, exist_ok=True)
@@ -330,6 +339,7 @@ def _in_folder(
                 on_restore(rows)
 
         inside = {**world, "folder": place.checkpoints, "results": world["results"] or place.results}
+        inside["spends"] = spending_of(run.name, inside.pop("ledger"), place.checkpoints, resume=world["resume"])
         made, value = simulated(
             job, islands, tasks, progress, on_record=record, on_restore=restore, shown=folder, **inside
         )
@@ -363,6 +373,7 @@ def simulated(
     Returns:
         The result, and what the program returned.
     """
+    from .runs.spending import admitted, close_spending
     from .runs.watching import watching
 
     begin = time.perf_counter()
@@ -373,7 +384,8 @@ def simulated(
         admit_job(made.policy, job.names())
         prepared = job.prepare(islands)
         made.registry.update({task.name: task for task in (*tasks, *prepared.tasks)})
-        value, fed = run_in(made, prepared.program)
+        value, fed = run_in(made, admitted(prepared, job.title))
+        close_spending(made)
     watch.explain(fed, shown)
     result = result_of_run(job, islands, prepared, value, fed, time.perf_counter() - begin)
     return (result if shown is None else replace(result, folder=shown)), value

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import multiprocessing
+from collections import Counter
+
 import pytest
 
 from atoll.core.errors import CheckpointError
@@ -66,3 +70,108 @@ def test_nothing_is_released_when_the_disk_is_full(tmp_path, monkeypatch):
     with pytest.raises(CheckpointError, match="No space left on device"):
         ledger.append(Laplace(epsilon=1.0), "a", "r#0")
     assert len(ledger) == 0
+
+
+def test_a_ledger_outlives_jobs_and_counts_each_of_them(tmp_path):
+    path = tmp_path / "ledger.jsonl"
+    for job in ("first", "second", "first"):  # the first is resumed: its request was booked
+        Ledger(path, job).append(Laplace(epsilon=1.0), ["a", "b"], "main/t/0#0")
+    assert [(e["job"], e["party"]) for e in Ledger(path)] == [(j, p) for j in ("first", "second") for p in "ab"]
+
+
+def test_a_new_run_forgets_only_its_own_requests(tmp_path):
+    ledger = Ledger(tmp_path / "ledger.jsonl", "second")
+    ledger.append(Laplace(epsilon=1.0), "a", "r#0", job="first")
+    ledger.append(Laplace(epsilon=1.0), "a", "r#0")
+    ledger.begin_run()
+    ledger.append(Laplace(epsilon=1.0), "a", "r#0", job="first")
+    ledger.append(Laplace(epsilon=1.0), "a", "r#0")
+    assert [e["job"] for e in ledger] == ["first", "second", "second"]
+
+
+def test_writers_of_one_file_see_each_other(tmp_path):
+    one, other = (Ledger(tmp_path / "ledger.jsonl", job) for job in ("one", "other"))
+    for number in range(4):
+        one.append(Laplace(epsilon=1.0), "a", f"r#{number}")
+        other.append(Laplace(epsilon=2.0), "a", f"r#{number}")
+    one.update()
+    assert [e["job"] for e in one] == [e["job"] for e in other] == ["one", "other"] * 4
+    again = Ledger(tmp_path / "ledger.jsonl", "one")
+    again.append(Laplace(epsilon=1.0), "a", "r#4")
+    one.append(Laplace(epsilon=1.0), "a", "r#4")  # another process of the same job has written it
+    assert len(one) == 9
+
+
+def _write(path, job):
+    ledger = Ledger(path, job)
+    for number in range(25):
+        ledger.append(Laplace(epsilon=1.0), "a", f"r#{number}")
+
+
+def test_processes_that_write_at_once_lose_nothing(tmp_path):
+    context = multiprocessing.get_context("fork")
+    writers = [context.Process(target=_write, args=(tmp_path / "ledger.jsonl", job)) for job in ("x", "y", "z", "z")]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    assert Counter(e["job"] for e in Ledger(tmp_path / "ledger.jsonl")) == {"x": 25, "y": 25, "z": 25}
+
+
+@pytest.mark.parametrize("how", ["changed", "removed", "swapped", "unhashed"])
+def test_a_line_that_was_touched_is_noticed(tmp_path, how):
+    path = tmp_path / "ledger.jsonl"
+    ledger = Ledger(path)
+    for i in range(4):
+        ledger.append(Laplace(epsilon=1.0 + i), "a", f"r#{i}")
+    lines = path.read_text().splitlines(keepends=True)
+    if how == "changed":
+        lines[1] = lines[1].replace('"epsilon": 2.0', '"epsilon": 0.1')
+    elif how == "removed":
+        del lines[1]
+    elif how == "swapped":
+        lines[1:3] = lines[2:0:-1]
+    else:
+        lines[1] = json.dumps({k: v for k, v in json.loads(lines[1]).items() if k != "hash"}) + "\n"
+    path.write_text("".join(lines))
+    with pytest.raises(CheckpointError, match=r"the privacy ledger was changed: line 2 does not follow"):
+        Ledger(path)
+
+
+def test_a_ledger_that_became_shorter_is_noticed(tmp_path):
+    path = tmp_path / "ledger.jsonl"
+    ledger = Ledger(path)
+    for i in range(2):
+        ledger.append(Laplace(epsilon=1.0), "a", f"r#{i}")
+    path.write_bytes(path.read_bytes().split(b"\n")[0] + b"\n")
+    with pytest.raises(CheckpointError, match="is shorter than it was"):
+        ledger.append(Laplace(epsilon=1.0), "a", "r#2")
+
+
+def test_lines_without_hashes_of_older_versions_are_kept_and_bound(tmp_path):
+    path = tmp_path / "ledger.jsonl"
+    old = {"party": "a", "request": "r#0", **Laplace(epsilon=1.0).packed()}
+    path.write_text(json.dumps(old) + "\n")
+    Ledger(path).append(Laplace(epsilon=1.0), "a", "r#1")
+    Ledger(path).append(Laplace(epsilon=1.0), "a", "r#0")
+    assert [e["request"] for e in Ledger(path)] == ["r#0", "r#1"]
+    path.write_text(path.read_text().replace('"epsilon": 1.0', '"epsilon": 0.5', 1))
+    with pytest.raises(CheckpointError, match="line 2 does not follow"):
+        Ledger(path)
+
+
+def test_a_reader_leaves_the_file_as_it_is(tmp_path):
+    path = tmp_path / "ledger.jsonl"
+    Ledger(path).append(Laplace(epsilon=1.0), "a", "r#0")
+    torn = path.read_bytes() + b'{"party": "a"'
+    path.write_bytes(torn)
+    assert len(Ledger(path, readable=True)) == 1
+    assert path.read_bytes() == torn
+
+
+def test_the_head_names_the_last_line(tmp_path):
+    path = tmp_path / "ledger.jsonl"
+    ledger = Ledger(path)
+    assert ledger.head == "0:"
+    ledger.append(Laplace(epsilon=1.0), "a", "r#0")
+    assert ledger.head == Ledger(path).head == f"1:{json.loads(path.read_text())['hash']}"

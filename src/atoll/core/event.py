@@ -6,18 +6,19 @@ A ledger is append-only: a crash or a resume never removes an entry, because a r
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from .errors import CheckpointError, ConfigError, PolicyError
-from .persistence.files import append_bytes
+from .errors import ConfigError, PolicyError
+from .persistence.chained import ChainedFile
 
 __all__ = [
+    "Admitted",
     "AttestationSimulated",
+    "Closed",
     "Event",
     "Gaussian",
     "Laplace",
@@ -41,12 +42,14 @@ class Event:
         unit: the unit of protection: ``"example"``, ``"user"`` or ``"island"``.
         scope: the party whose data were released, or ``"*"`` for all.
         count: number of releases.
+        free: whether it releases nothing: it is a note, and costs no privacy budget.
     """
 
     unit: str = "user"
     scope: str = "*"
     count: int = 1
     kind: ClassVar[str] = "event"
+    free: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if self.unit not in {"example", "user", "island"}:
@@ -125,6 +128,7 @@ class SeededSecret(Event):
     """The simulation drew its "secrets" from a seed: guarantees are void, but results are reproducible."""
 
     kind: ClassVar[str] = "seeded-secret"
+    free: ClassVar[bool] = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,6 +136,7 @@ class LettersUnencrypted(Event):
     """Only the API hid the simulation's letters (``sealing="virtual"``): anyone with access to its process could read them. It costs no privacy budget."""
 
     kind: ClassVar[str] = "letters-unencrypted"
+    free: ClassVar[bool] = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,6 +144,7 @@ class MasksVirtual(Event):
     """A simulation left out the masks of its secure sums (``masks="virtual"``): only the API hid single replies. It costs no privacy budget."""
 
     kind: ClassVar[str] = "masks-virtual"
+    free: ClassVar[bool] = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,6 +152,7 @@ class AttestationSimulated(Event):
     """A secure sum trusted an enclave whose attestation proves nothing (`SimulatedAttestation`). It costs no privacy budget."""
 
     kind: ClassVar[str] = "attestation-simulated"
+    free: ClassVar[bool] = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,12 +167,40 @@ class Promise(Event):
     what: str
     bound: str
     kind: ClassVar[str] = "promise"
+    free: ClassVar[bool] = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Admitted(Event):
+    """A site has admitted a job that may release this much of a party at most. It costs no privacy budget until it does.
+
+    Attributes:
+        name: the job's name, for people.
+        most: the releases, as packed events; a later line of the same job replaces it.
+        budget: the terms that the site counted by: ``epsilon``, ``delta``, ``unit``, ``adversary``, ``neighbours`` and ``method``; empty without a budget.
+    """
+
+    name: str = ""
+    most: Sequence[Mapping[str, Any]] = ()
+    budget: Mapping[str, Any] = field(default_factory=dict)
+    kind: ClassVar[str] = "admitted"
+    free: ClassVar[bool] = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Closed(Event):
+    """A job has ended for good at a site: what it was admitted for and has not released is free again."""
+
+    kind: ClassVar[str] = "closed"
+    free: ClassVar[bool] = True
 
 
 _EVENTS: dict[str, type[Event]] = {
     kind.kind: kind
     for kind in (
+        Admitted,
         AttestationSimulated,
+        Closed,
         Event,
         Gaussian,
         Laplace,
@@ -200,100 +235,155 @@ def unpack_event(packed: dict[str, Any]) -> Event:
 class Ledger:
     """An append-only list of events, stored on disk if a path is given.
 
-    A task that a crash interrupted after its spending runs again, but its one release is recorded once: an entry is identified by party, request
+    A task that a crash interrupted after its spending runs again, but its one release is recorded once: an entry is identified by job, party, request
     and content, and requests number their spendings. If a whole cohort releases in the same way, this is one line.
+
+    One ledger may outlive jobs, and several jobs in several processes may share its file: each writes under its own name. Every line has a hash of
+    itself and of the line before it, so that none can be changed or removed unnoticed.
 
     Args:
         path: a JSON-lines file; every entry is flushed to disk before ``append`` returns.
+        job: the job that writes; empty for a ledger of one job.
+        complete: whether what leaves a party without differential privacy is recorded too, as `NonPrivate`, once a job, party and task.
+        readable: only read the file: it stays as it is, and nothing can be appended.
+
+    Attributes:
+        guard: called with an event, its parties and its job before it is recorded; raises ``PolicyError`` to refuse it.
+        everyone: the parties that a release in the name of all, ``"*"``, is recorded for; empty keeps the ``"*"``.
+
+    Raises:
+        CheckpointError: the file is damaged, or was changed.
     """
 
-    def __init__(self, path: Path | None = None) -> None:
-        self.path = path
+    def __init__(
+        self, path: Path | None = None, job: str = "", *, complete: bool = False, readable: bool = False
+    ) -> None:
+        self.path, self.job, self.complete = path, job, complete
+        self.guard: Callable[[Event, Sequence[str], str], None] | None = None
+        self.everyone: Sequence[str] = ()
         self._entries: list[dict[str, Any]] = []
-        if path is not None and path.exists():
-            self._entries = self._read(path)
-        self._known: dict[str, list[tuple[dict[str, Any], set[str]]]] = {}
-        self._promises: dict[tuple[str, str], str] = {}
-        for line in self._entries:
-            self._note(line)
+        self._known: dict[tuple[str, str], list[tuple[dict[str, Any], set[str]]]] = {}
+        self._promises: dict[tuple[str, str, str], str] = {}
+        self._covered: dict[tuple[str, str], set[str]] = {}
+        self._bare: dict[tuple[str, str], set[str]] = {}
+        self._file = None if path is None else ChainedFile(path, "the privacy ledger", whole=not readable)
+        for line in () if self._file is None else self._file.first:
+            self._take(line)
 
-    @staticmethod
-    def _read(path: Path) -> list[dict[str, Any]]:
-        content = path.read_bytes()
-        whole = content[: content.rfind(b"\n") + 1]
-        if len(whole) < len(content):  # an incomplete last line: its release never happened
-            append_bytes(path, b"", at=len(whole))
-        entries = []
-        for number, line in enumerate(whole.split(b"\n"), 1):
-            if not line.strip():
-                continue
-            try:
-                entries.append(json.loads(line))
-            except ValueError as error:
-                raise CheckpointError(
-                    f"line {number} of the privacy ledger is not JSON",
-                    where=str(path),
-                    remedy="restore the file from a backup; a ledger is never repaired by guessing",
-                ) from error
-        return entries
+    @property
+    def head(self) -> str:
+        """The number of lines and the hash of the last: ``"12:5f..."``. Note it down to see later that nothing before it was changed."""
+        return "0:" if self._file is None else f"{self._file.count}:{self._file.head}"
 
-    def append(self, event: Event, party: str | Sequence[str], request: str = "") -> None:
+    def append(self, event: Event, party: str | Sequence[str], request: str = "", *, job: str | None = None) -> None:
         """Record an event. It is durable when this returns; only then may anything be released.
 
         Args:
             event: what will be released.
             party: the party that releases it, or several, which are recorded as one line.
             request: the request that it answers; a repeat of the same request, party and event is recorded once.
+            job: the job that releases it; by default the ledger's own.
 
         Raises:
-            CheckpointError: the file cannot be written.
-            PolicyError: a party has promised another value of the same matter.
+            CheckpointError: the file cannot be written, or is damaged.
+            PolicyError: a party has promised another value of the same matter, or the ledger's guard refuses.
         """
-        if isinstance(event, Promise):
-            self._require_kept(event, [party] if isinstance(party, str) else party)
-        content = {"request": request, "kind": event.kind, **asdict(event)}
+        whose = self.job if job is None else job
+        content = {"request": request, "kind": event.kind, **asdict(event), **({"job": whose} if whose else {})}
         parties = [party] if isinstance(party, str) else list(party)
-        if request:
-            known = self._written(content)
-            parties = [name for name in parties if name not in known]
-        if not parties:
+        if parties == ["*"] and self.everyone and not event.free:
+            parties = list(self.everyone)
+        if isinstance(event, Promise):
+            self._require_kept(event, parties, whose)
+        if request and not self._missing(content, parties):
             return
-        line = {"party": parties[0] if len(parties) == 1 else parties, **content}
-        if self.path is not None:
-            append_bytes(self.path, json.dumps(line, sort_keys=True).encode() + b"\n")
-        self._entries.append(line)
-        self._note(line)
+        if self._file is None:
+            self._book(event, content, parties, whose)
+            return
+        with self._file.growing() as news:
+            for line in news:
+                self._take(line)
+            if isinstance(event, Promise):
+                self._require_kept(event, parties, whose)
+            self._book(event, content, parties, whose)
 
-    def _require_kept(self, event: Promise, parties: Sequence[str]) -> None:
+    def _book(self, event: Event, content: dict[str, Any], parties: list[str], job: str) -> None:
+        missing = self._missing(content, parties) if content["request"] else parties
+        if not missing:
+            return
+        if self.guard is not None:
+            self.guard(event, missing, job)
+        line = {"party": missing[0] if len(missing) == 1 else missing, **content}
+        if self._file is not None:
+            self._file.add(line)
+        self._take(line)
+
+    def _require_kept(self, event: Promise, parties: Sequence[str], job: str) -> None:
         for name in parties:
-            if self._promises.get((name, event.what), event.bound) != event.bound:
+            if self._promises.get((job, name, event.what), event.bound) != event.bound:
                 raise PolicyError(
                     f"{name} has bound itself to something else in {event.what!r}",
                     where="ledger",
                     remedy="look at the server: it asks for a second value of what is given once",
                 )
 
-    def _written(self, content: dict[str, Any]) -> set[str]:
-        """The parties that have released exactly this."""
-        return next((names for known, names in self._known.get(content["request"], ()) if known == content), set())
+    def _missing(self, content: dict[str, Any], parties: Sequence[str]) -> list[str]:
+        """The parties among these that have not released exactly this."""
+        written = self._written(content)
+        return [name for name in parties if name not in written]
 
-    def _note(self, line: dict[str, Any]) -> None:
+    def _written(self, content: dict[str, Any]) -> set[str]:
+        rows = self._known.get((content.get("job", ""), content["request"]), ())
+        return next((names for known, names in rows if _same(known, content)), set())
+
+    def _take(self, line: dict[str, Any]) -> None:
+        self._entries.append(line)
         content = {name: value for name, value in line.items() if name != "party"}
-        names = self._written(content)
+        job, names = line.get("job", ""), self._written(content)
         if not names:
-            self._known.setdefault(content["request"], []).append((content, names))
+            self._known.setdefault((job, content["request"]), []).append((content, names))
         parties = [line["party"]] if isinstance(line["party"], str) else line["party"]
         names.update(parties)
         if line["kind"] == Promise.kind:
-            self._promises.update({(name, line["what"]): line["bound"] for name in parties})
+            self._promises.update({(job, name, line["what"]): line["bound"] for name in parties})
+        kind = _EVENTS.get(line["kind"], Event)
+        if kind is NonPrivate:
+            self._bare.setdefault((job, line["what"]), set()).update(parties)
+        elif not kind.free:
+            asked = content["request"].partition("#")[0].partition("~")[0]  # without the attempt of a session
+            self._covered.setdefault((job, asked), set()).update(parties)
 
     def lines(self, after: int = 0) -> list[dict[str, Any]]:
         """The lines after the first ``after``; ``"party"`` is a name, or a list of names."""
         return self._entries[after:]
 
+    def update(self) -> None:
+        """Read what other processes have written.
+
+        Raises:
+            CheckpointError: the file is damaged, or was changed.
+        """
+        if self._file is not None:
+            with self._file.growing() as news:
+                for line in news:
+                    self._take(line)
+
+    def uncovered(self, request: str, what: str, parties: Sequence[str]) -> list[str]:
+        """Those of these parties of which this request of the ledger's job would release something without privacy, and the ledger does not say so.
+
+        Args:
+            request: the request's id.
+            what: what leaves, as `NonPrivate` names it.
+            parties: the parties.
+        """
+        done = self._covered.get((self.job, request), set()) | self._bare.get((self.job, what), set())
+        return [name for name in parties if name not in done]
+
     def begin_run(self) -> None:
         """Begin a new run: its requests repeat the names of earlier ones but are separate releases."""
-        self._known = {}
+        self._known = {key: rows for key, rows in self._known.items() if key[0] != self.job}
+        self._covered = {key: names for key, names in self._covered.items() if key[0] != self.job}
+        self._bare = {key: names for key, names in self._bare.items() if key[0] != self.job}
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """All events of all parties."""
@@ -306,3 +396,14 @@ class Ledger:
 
     def __len__(self) -> int:
         return sum(1 if isinstance(line["party"], str) else len(line["party"]) for line in self._entries)
+
+
+def _same(known: Mapping[str, Any], content: Mapping[str, Any]) -> bool:
+    """Whether two lines say the same; sequences that went through JSON are lists."""
+    return known == content or _plain(known) == _plain(content)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _plain(each) for name, each in value.items()}
+    return [_plain(each) for each in value] if isinstance(value, list | tuple) else value

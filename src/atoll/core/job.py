@@ -14,6 +14,7 @@ from .exposure import Explanation
 from .overview import of_settings
 
 if TYPE_CHECKING:
+    from .event import Event
     from .federation.federation import Federation
     from .requests.task import Task
 
@@ -49,6 +50,17 @@ class Prepared:
             DataError: the job cannot use them.
         """
         del population
+
+    def most(self, rows: int) -> Sequence[Event] | None:
+        """What the job releases of one party at most, in all of its rounds; `NonPrivate` for what leaves without noise. ``None`` if nobody can say.
+
+        A party that demands differential privacy asks this before the job begins.
+
+        Args:
+            rows: the party's number of rows.
+        """
+        del rows
+        return None
 
     def outcome(self, value: Any) -> Any:
         """Return the job's result, made from the program's return value."""

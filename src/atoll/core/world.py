@@ -60,6 +60,7 @@ class World:
             the same bytes and is enough if all parties are in one process. The ledger records ``"virtual"``.
         state_memory: bytes of memory for the parties' private states where tasks run; the rest goes to memory-mapped files
             in the folder (or the system's temporary one), with the same results. ``None`` is a quarter of this machine's memory.
+        spends: the ledger of privacy events; by default one of this world alone, in the folder. A ledger that outlives runs has a job's name of its own.
         results: folder of the named results that stay at parties; by default ``results`` in the folder. Several runs may share one.
         registry: tasks and other objects that a program registered by name.
         on_record: called with each record of metrics; raise ``StopRun`` in it to end the program.
@@ -80,6 +81,7 @@ class World:
     sealing: Literal["virtual", "real"] = "virtual"
     state_memory: int | None = None
     results: Path | None = None
+    spends: Ledger | None = None
     registry: dict[str, Any] = field(default_factory=dict)
     on_record: Callable[[dict[str, Any]], None] | None = None
     on_restore: Callable[[Sequence[dict[str, Any]]], None] | None = None
@@ -92,7 +94,10 @@ class World:
         for name in self.policy if isinstance(self.policy, Mapping) else ():
             self.roster.position(name)  # a policy for an unknown party would protect nothing
         self.checkpoints = CheckpointStore(self.folder)
-        self.ledger = Ledger(None if self.folder is None else self.folder / "ledger.jsonl")
+        own = None if self.folder is None else self.folder / "ledger.jsonl"
+        self.ledger = Ledger(own) if self.spends is None else self.spends
+        if self.ledger.job:  # a name for everybody of this world means nobody in a ledger of several
+            self.ledger.everyone = tuple(self.population.names)
         self.decisions = Decisions(None if self.folder is None else self.folder / "decisions.jsonl")
         self._known: set[str] = set()
         self.asked: str | None = None  # why the program should end, once requested
@@ -198,4 +203,4 @@ class World:
 
 def _noted(ledger: Ledger, kind: type[Event]) -> bool:
     """Whether a ledger has an event of this kind."""
-    return any(entry["kind"] == kind.kind for entry in ledger)
+    return any(entry["kind"] == kind.kind and entry.get("job", "") == ledger.job for entry in ledger)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from atoll.core.algebra.tree import Tree
+    from atoll.core.capability import Capability
     from atoll.core.event import Event
     from atoll.core.federation.reducer import Reducer
     from atoll.core.requests.chain import Chain
@@ -39,6 +40,11 @@ __all__ = ["Context", "RoundTerms"]
 
 class RoundTerms(Protocol):
     """What the rounds of a server need to know of the pacing."""
+
+    @property
+    def offers(self) -> frozenset[Capability]:
+        """What the pacing offers to the other parts."""
+        ...
 
     @property
     def layered(self) -> bool:

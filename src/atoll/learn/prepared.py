@@ -11,6 +11,7 @@ from atoll.core.algebra.arrays import safetensors_of
 from atoll.core.job import Prepared
 
 if TYPE_CHECKING:
+    from atoll.core.event import Event
     from atoll.core.federation.federation import Federation
     from atoll.core.requests.task import Task
     from atoll.rounds.by_device import ByDevice
@@ -50,6 +51,7 @@ class PreparedTraining(Prepared):
         learner: the training's learner.
         tasks: tasks that the world must know by name.
         begin: gives the program. Called where the program runs, it refuses what only the server can check.
+        most: a client's number of examples -> what the training releases of it at most; ``None`` if nobody can say.
         claim: what a mechanism of differential privacy promises; ``None`` without one.
     """
 
@@ -58,10 +60,15 @@ class PreparedTraining(Prepared):
         learner: Learner,
         tasks: Sequence[Task],
         begin: Callable[[], Callable[[Federation], Awaitable[Trained]]],
+        most: Callable[[int], Sequence[Event] | None],
         *,
         claim: Guarantee | None = None,
     ) -> None:
-        self.learner, self.tasks, self._begin, self.claim = learner, tasks, begin, claim
+        self.learner, self.tasks, self._begin, self._most, self.claim = learner, tasks, begin, most, claim
+
+    def most(self, rows: int) -> Sequence[Event] | None:
+        """Return what the training releases of a client with so many examples at most."""
+        return self._most(rows)
 
     async def program(self, fed: Federation) -> Trained:
         """Return the program of the training."""

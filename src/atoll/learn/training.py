@@ -32,6 +32,7 @@ from .pacing import Pacing, Synchronous
 from .prepared import PreparedTraining, Trained
 from .private.base import Mechanism
 from .private.claim import Guarantee
+from .private.most import most_released
 from .replies import values_of
 from .selection import Selection, Uniform
 from .server.accounted import Accounted
@@ -311,8 +312,13 @@ class Training(Checked, Job):
         seen = data.outline() if hasattr(data, "outline") else data
         learner = self.learner(seen)
         job = self.installed(seen, learner)
+        context = job.context(learner, seen)
         return PreparedTraining(
-            learner, job.named_tasks(learner, seen), lambda: job.program(data, learner), claim=job.claim
+            learner,
+            job.named_tasks(learner, seen),
+            lambda: job.program(data, learner),
+            lambda rows: most_released(context, job.topology, rows),
+            claim=job.claim,
         )
 
     def explain(self, data: Any = None, clients: int = 0) -> Explanation:

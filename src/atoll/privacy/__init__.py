@@ -24,17 +24,24 @@ if TYPE_CHECKING:
     from .objective import LOGISTIC, objective_alpha, objective_epsilon
     from .renyi import ORDERS, renyi_curve, renyi_delta, renyi_epsilon, skellam_bound
     from .shuffling import Shuffled, shuffled_epsilon
+    from .spending.account import LedgerAccount
+    from .spending.allowance import LedgerGuard
+    from .spending.demand import UNITS, Demand
+    from .spending.statements import Epsilons, StatementEntry, statement
 else:
     from atoll.core.lazy import lazy
 
     __getattr__, __dir__ = lazy(
         __name__,
         {
+            "spending.account": ("LedgerAccount",),
             "accountant": ("METHODS", "LossTally", "PrivacyLoss", "spent"),
             "accountants": ("ACCOUNTANTS", "epsilon_of"),
+            "spending.allowance": ("LedgerGuard",),
             "budget": ("Budget",),
             "canaries": ("Audit", "audit_p_value", "guessed", "lower_bound"),
             "calculator": ("MECHANISMS", "NoisePlan", "noise_for", "smallest_noise"),
+            "spending.demand": ("UNITS", "Demand"),
             "events": ("DiscreteGaussian", "Perturbed", "RandomisedResponse", "Skellam"),
             "gaussian": (
                 "cost",
@@ -51,6 +58,7 @@ else:
             "objective": ("LOGISTIC", "objective_alpha", "objective_epsilon"),
             "renyi": ("ORDERS", "renyi_curve", "renyi_delta", "renyi_epsilon", "skellam_bound"),
             "shuffling": ("Shuffled", "shuffled_epsilon"),
+            "spending.statements": ("StatementEntry", "Epsilons", "statement"),
         },
     )
 
@@ -61,8 +69,13 @@ __all__ = [
     "METHODS",
     "ORDERS",
     "Audit",
+    "UNITS",
+    "LedgerAccount",
+    "LedgerGuard",
     "Budget",
+    "Demand",
     "DiscreteGaussian",
+    "StatementEntry",
     "LossDistribution",
     "LossTally",
     "Perturbed",
@@ -72,6 +85,7 @@ __all__ = [
     "Shuffled",
     "Skellam",
     "audit_p_value",
+    "Epsilons",
     "compose",
     "cost",
     "epsilon_of",
@@ -99,4 +113,5 @@ __all__ = [
     "skellam_divergence",
     "smallest_noise",
     "spent",
+    "statement",
 ]

@@ -22,7 +22,7 @@ __all__ = ["METHODS", "LossTally", "Perturbed", "PrivacyLoss", "spent"]
 METHODS = ("exact", "moments", *ACCOUNTANTS)
 """Ways to count: the two closed forms, which ignore sampling and add pure epsilons up, and the accountants."""
 
-_FIELDS = ("party", "request")
+_FIELDS = ("party", "request", "job")
 
 
 @dataclass(frozen=True)
@@ -136,6 +136,8 @@ class LossTally:
         for entry in lines:
             event = unpack_event({name: value for name, value in entry.items() if name not in _FIELDS})
             self.seeded = self.seeded or isinstance(event, SeededSecret)
+            if isinstance(event, FREE):
+                continue
             loss, party = PrivacyLoss.of(event), entry["party"]
             for name in [party] if isinstance(party, str) else party:
                 self.losses[name] = self.losses.get(name, PrivacyLoss()) + loss

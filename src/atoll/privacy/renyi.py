@@ -15,7 +15,9 @@ import numpy.typing as npt
 from atoll.core.calls import checked_call
 from atoll.core.errors import ConfigError
 from atoll.core.event import (
+    Admitted,
     AttestationSimulated,
+    Closed,
     Event,
     Gaussian,
     Laplace,
@@ -37,7 +39,7 @@ __all__ = ["FREE", "ORDERS", "divergence", "renyi_curve", "renyi_delta", "renyi_
 
 Array = npt.NDArray[np.float64]
 
-FREE = (AttestationSimulated, SeededSecret, LettersUnencrypted, MasksVirtual, Promise)
+FREE = (Admitted, AttestationSimulated, Closed, SeededSecret, LettersUnencrypted, MasksVirtual, Promise)
 """Events that cost nothing."""
 
 ORDERS: tuple[float, ...] = (*(1 + x / 10 for x in range(1, 100)), *range(11, 64), 128, 256, 512, 1024)

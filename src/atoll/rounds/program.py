@@ -20,6 +20,7 @@ from .history import History
 from .stop import StopRule
 
 if TYPE_CHECKING:
+    from atoll.core.event import Event
     from atoll.core.federation.federation import Federation
 
 __all__ = ["ProgramJob"]
@@ -33,8 +34,8 @@ class ProgramJob(Checked, Job):
     """Run ``async def program(fed, **arguments)``.
 
     ``program`` may also be any callable that takes the arguments and returns the program: a class with ``async def __call__(self, fed)``, or a
-    function. The program may have two attributes: ``tasks``, its tasks that another process cannot find as ``module:name``, and ``others``,
-    which maps the names of further parties to their roles.
+    function. The program may have three attributes: ``tasks``, its tasks that another process cannot find as ``module:name``, ``others``,
+    which maps the names of further parties to their roles, and ``releases``, the privacy events that it releases of a party at most.
 
     Attributes:
         program: the program, or a callable that makes it.
@@ -103,7 +104,7 @@ class ProgramJob(Checked, Job):
         """Prepare the program; it does not depend on the data."""
         del data
         run, owner = self._made
-        return _PreparedProgram(self, run, tuple(getattr(owner, "tasks", ())))
+        return _PreparedProgram(self, run, tuple(getattr(owner, "tasks", ())), getattr(owner, "releases", None))
 
 
 class _AsGiven:
@@ -113,6 +114,7 @@ class _AsGiven:
         self.whole = program
         self.tasks = tuple(getattr(program, "tasks", ()))
         self.others = dict(getattr(program, "others", {}))
+        self.releases = getattr(program, "releases", None)
 
     async def __call__(self, fed: Federation) -> Any:
         made = self.whole(fed)
@@ -126,8 +128,19 @@ class _AsGiven:
 
 
 class _PreparedProgram(Prepared):
-    def __init__(self, job: ProgramJob, run: Callable[[Federation], Awaitable[Any]], tasks: Sequence[Any]) -> None:
-        self.job, self.run, self.tasks = job, run, tasks
+    def __init__(
+        self,
+        job: ProgramJob,
+        run: Callable[[Federation], Awaitable[Any]],
+        tasks: Sequence[Any],
+        releases: Sequence[Event] | None,
+    ) -> None:
+        self.job, self.run, self.tasks, self.releases = job, run, tasks, releases
+
+    def most(self, rows: int) -> Sequence[Event] | None:
+        """What the program says that it releases."""
+        del rows
+        return None if self.releases is None else tuple(self.releases)
 
     async def program(self, fed: Federation) -> Any:
         """Run the program under the job's stop rules."""

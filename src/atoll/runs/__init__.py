@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from .folder import RunFolder, new_folder, runs_in
     from .kept import Kept, keeping
     from .model import read_model, write_model
-    from .policy import parse_policy
+    from .policy import parse_demand, parse_policy
     from .registries import Registry, register, registry
     from .results import result_of
     from .stopping import INTERRUPTED, Stopping
@@ -23,7 +23,7 @@ else:
             "folder": ("RunFolder", "new_folder", "runs_in"),
             "kept": ("Kept", "keeping"),
             "model": ("read_model", "write_model"),
-            "policy": ("parse_policy",),
+            "policy": ("parse_demand", "parse_policy"),
             "registries": ("Registry", "register", "registry"),
             "results": ("result_of",),
             "stopping": ("INTERRUPTED", "Stopping"),
@@ -45,6 +45,7 @@ __all__ = [
     "new_folder",
     "parse_config",
     "parse_data",
+    "parse_demand",
     "parse_policy",
     "read_model",
     "register",

@@ -129,6 +129,7 @@ class RunConfig(Section):
         engine: the engine that runs the job.
         workers: number of processes; by default the engine chooses.
         folder: the run folder; by default a new one below ``runs``.
+        ledger: the file of a privacy ledger that outlives the run, which all runs that name it spend from; by default the run has its own.
     """
 
     job: str = DEFAULT_JOB
@@ -143,6 +144,7 @@ class RunConfig(Section):
     engine: str = "batched"
     workers: int | None = None
     folder: str | None = None
+    ledger: str | None = None
 
     @model_validator(mode="after")
     def _accepted(self) -> RunConfig:

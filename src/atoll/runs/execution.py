@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from atoll.core.errors import TaskError
@@ -55,15 +56,19 @@ def execute(
     from atoll.core.requests.policy import AllowAll
     from atoll.simulation import make_engine, simulated
 
+    from .spending import spending_of
+
     stopping = stopping or Stopping()
     with keeping(config, folder, resume=resume, on_record=on_record, on_start=on_start) as kept:
         job, islands = to_job(config) if islands is None else (config.made(), islands)
         kept.begin(job, islands, stopping)
         logger.info("the run begins", extra={"run": folder.name, "engine": config.engine, "resume": resume})
+        ledger = None if config.ledger is None else Path(config.ledger)
+        spends = spending_of(folder.name, ledger, folder.checkpoints, resume=resume)
         with _stopped_workers(stopping):
             result, _ = simulated(
                 job, islands, engine=make_engine(config.engine, config.workers), seed=config.seed, folder=folder.checkpoints, results=folder.results,
-                resume=resume, errors=config.errors, on_record=kept.record, on_restore=kept.restore, shown=folder.path,
+                spends=spends, resume=resume, errors=config.errors, on_record=kept.record, on_restore=kept.restore, shown=folder.path,
                 cost=Free() if config.devices is None else config.devices.build("devices"),
                 policy=policies_of(config.policy, config.policies, islands.names) or AllowAll(),
             )  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, ValidationError, model_validator
 
@@ -13,12 +13,39 @@ from .schema import Section, names_at
 
 if TYPE_CHECKING:
     from atoll.core.requests.policy import Policies, SitePolicy
+    from atoll.privacy import Demand
 
     from .parts import PartConfig as StagePart
 else:
     StagePart = part_class("uplink stage")
 
-__all__ = ["PolicyConfig", "parse_policy", "policies_of"]
+__all__ = ["PolicyConfig", "PrivacyConfig", "parse_demand", "parse_policy", "policies_of"]
+
+
+class PrivacyConfig(Section):
+    """What a site demands of every release, and of all jobs together: the settings of ``atoll.privacy.Demand`` and of its ``Budget``."""
+
+    require: bool = True
+    unit: Literal["example", "user", "island"] = "user"
+    epsilon: float | None = None
+    delta: float = 1e-5
+    method: str = "pld"
+    adversary: Literal["server", "clients", "model"] = "server"
+    neighbours: Literal["add-remove", "replace-one"] = "add-remove"
+
+    @model_validator(mode="after")
+    def _accepted(self) -> PrivacyConfig:
+        with refusing(list(type(self).model_fields), "Budget"):
+            self.build()
+        return self
+
+    def build(self) -> Demand:
+        """Make the demand."""
+        from atoll.privacy import Budget, Demand
+
+        terms: dict[str, Any] = {name: getattr(self, name) for name in ("delta", "method", "adversary", "neighbours")}
+        budget = None if self.epsilon is None else Budget(self.epsilon, **terms)
+        return Demand(self.require, self.unit, budget)
 
 
 class PolicyConfig(Section):
@@ -33,6 +60,7 @@ class PolicyConfig(Section):
     results: bool = True
     confined: bool = False
     sums_only: bool = False
+    privacy: PrivacyConfig | None = None
 
     @model_validator(mode="after")
     def _accepted(self) -> PolicyConfig:
@@ -51,6 +79,7 @@ class PolicyConfig(Section):
             "results": self.results,
             "sums_only": self.sums_only,
             "confined": self.confined,
+            "privacy": None if self.privacy is None else self.privacy.build(),
         }
         return SitePolicy(stages, self.largest_reply, self.smallest_cohort, **more)
 
@@ -80,3 +109,23 @@ def parse_policy(tree: Any, where: str = "policy") -> SitePolicy:
         return PolicyConfig.model_validate(tree).build(where)
     except ValidationError as error:
         raise refused(collect(error, tree, lambda loc: names_at(PolicyConfig, loc)), where) from error
+
+
+def parse_demand(tree: Any, where: str = "policy") -> Demand | None:
+    """Check the section ``privacy`` of a policy, and make the demand, without reading what else is in the policy.
+
+    Args:
+        tree: the policy, or nothing.
+        where: the place that errors name.
+
+    Raises:
+        ConfigError: names the path, the value and the nearest valid key of every problem.
+    """
+    section = tree.get("privacy") if isinstance(tree, Mapping) else None
+    if section is None:
+        return None
+    try:
+        return PrivacyConfig.model_validate(section).build()
+    except ValidationError as error:
+        names = lambda loc: names_at(PrivacyConfig, loc)  # noqa: E731
+        raise refused(collect(error, section, names), f"{where}, privacy") from error

@@ -35,7 +35,7 @@ from .blocks import fold_batches
 from .halves import HalfCohort, Stepper
 from .memory import StageMemory
 from .session import GuardedPeers, LocalPeers
-from .spending import Spend, UplinkSpending
+from .spending import Booked, Spend, UplinkSpending
 from .summands import aggregates_of, summands
 from .wrapped import WrappedCohort, require_sums
 
@@ -165,14 +165,16 @@ class Executor:
         turns: Stepper | None = None,
     ) -> TaskResult:
         """Run the task at one party; in ``turns`` with others, if the wrapped task runs for all of them at once."""
-        inner = None if request.wraps is None else _Inner(self, request.wraps, position, tables, spend, turns)
+        booked = Booked(spend)
+        inner = None if request.wraps is None else _Inner(self, request.wraps, position, tables, booked.noting, turns)
         island = self.island(
-            request, position, key, tables[request.slot], spend, None if inner is None else inner.totals
+            request, position, key, tables[request.slot], booked.noting, None if inner is None else inner.totals
         )
         policy = self.policy_at(position)
         try:
             policy.admit(request)
             value = await _answer(request, island)
+            policy.settle(request, (*booked.events, *request.uplink.events))
             for leaving in (value, *island.notes):  # letters passed the policy when they were sealed
                 policy.release(island.party, request.task.name, leaving)
             nbytes = M.nbytes(wire_form(value)) + sum(letter.nbytes for letter in island.outbox.values())
@@ -345,22 +347,44 @@ class Executor:
         return [found[i] for i in range(len(positions))]
 
     async def role(
-        self, request: Request, position: int, peers: LocalPeers, table: StateTable, spend: Spend | None = None
+        self,
+        request: Request,
+        position: int,
+        peers: LocalPeers,
+        table: StateTable,
+        spend: Spend | None = None,
+        leaves: Callable[[], None] = lambda: None,
     ) -> TaskResult:
-        """Run one role of a session: ``async (island, peers) -> result``; a role that is lost, is late or gives up leaves nothing."""
+        """Run one role of a session: ``async (island, peers) -> result``; a role that is lost, is late or gives up leaves nothing.
+
+        Args:
+            request: the request.
+            position: the position of the role's party.
+            peers: its way to the other roles.
+            table: the parties' private states.
+            spend: records privacy events.
+            leaves: called before each message leaves.
+        """
         key = int(self.keys(request, np.array([position], dtype=np.int64))[0])
         # A session that a crash interrupted has sent messages already: running it again is another release, with new secrets.
         attempt = "" if self.secret_seed is not None else "~" + secrets.token_hex(8)
-        island = self.island(replace(request, id=request.id + attempt), position, key, table, spend)
+        booked = Booked(spend)
+        island = self.island(replace(request, id=request.id + attempt), position, key, table, booked.noting)
         policy = self.policy_at(position)
-        guarded = GuardedPeers(peers, lambda message: policy.release(island.party, request.task.name, message))
+
+        def release(message: Tree) -> None:
+            policy.settle(request, booked.events)
+            leaves()
+            policy.release(island.party, request.task.name, message)
+
+        guarded = GuardedPeers(peers, release)
         try:
             policy.admit(request)
             peers.go_on()
             value = await request.task.run(island, guarded, **request.task.args)
             if request.task.schema is not None:
                 request.task.schema.require_reply(value)
-            policy.release(island.party, request.task.name, value)
+            release(value)
             nbytes = M.nbytes(wire_form(value))
             peers.finish()
         except asyncio.CancelledError:

@@ -6,7 +6,7 @@ in the ledger before anything is released. Every engine and transport ends here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,7 @@ import numpy as np
 
 from ..algebra.tree import Tree
 from ..errors import LetterError
-from ..event import Event, Ledger
+from ..event import Event, Ledger, NonPrivate
 from ..persistence.named_results import MARK
 from ..persistence.states import States
 from ..persistence.store import StateStore
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from ..persistence.state_table import StateTable
     from .session import LocalPeers, Switch
+    from .spending import Spend
 
 __all__ = ["Host"]
 
@@ -58,6 +59,23 @@ class Host:
     def spend(self, event: Event, party: str | Sequence[str], request: str) -> None:
         """Record a privacy event of one or several parties; it is durable when this returns."""
         self.ledger.append(event, party, request)
+
+    def declare(self, request: Request, positions: Iterable[int], spend: Spend | None = None) -> None:
+        """Record what leaves a party without differential privacy, if the ledger is complete: once a job, party and task. Call this before it leaves.
+
+        Args:
+            request: the request.
+            positions: positions of the parties whose replies leave.
+            spend: records events; by default in this host's ledger.
+        """
+        if not self.ledger.complete:
+            return
+        inner, roster = request.wraps or request, self.executor.roster
+        names = [roster.name(p) for p in positions if self.executor.policy_at(p).reveals(request)]
+        event = NonPrivate(what=f"replies of {inner.task.name}")
+        bare = self.ledger.uncovered(inner.id, event.what, names)
+        if bare:
+            (spend or self.spend)(event, bare[0] if len(bare) == 1 else bare, f"{request.id}#open")
 
     def fresh(self, request: Request, ran: TaskResult) -> TaskResult:
         """Return the result, or a refusal: a reply that depends on a letter opened in another request leaves nothing."""
@@ -101,6 +119,8 @@ class Host:
         if ran.sealed and ran.reply.error is None and self.replay(request, ran.reply.party) is None:
             self.journal.put([(request, ran)])
         self.leave(request, ran.reply.party, ran.left)
+        if ran.reply.error is None and not ran.reply.rejected and (ran.reply.value is not None or ran.reply.mail):
+            self.declare(request, [ran.reply.party])
         return ran.reply
 
     def leave(self, request: Request, position: int, left: Mapping[str, Tree]) -> None:
@@ -115,6 +135,7 @@ class Host:
             self.receipts.note(request.id, name, tags)
         self.journal.put((request, ran) for ran in folded.kept)
         self.drafts.leave(request, folded.left)
+        self.declare(request, folded.senders.tolist())
         return folded
 
     def table(self, request: Request, slot: str | None = None) -> StateTable:
@@ -176,7 +197,8 @@ class Host:
 
     async def role(self, request: Request, position: int, peers: LocalPeers) -> TaskResult:
         """Run one role of a session; what it left is kept once all roles have ended."""
-        ran = self.fresh(request, await self.executor.role(request, position, peers, self.table(request), self.spend))
+        table, leaves = self.table(request), lambda: self.declare(request, [position])
+        ran = self.fresh(request, await self.executor.role(request, position, peers, table, self.spend, leaves))
         if ran.reply.error is not None and not ran.ending:
             raise ran.reply.error
         return ran

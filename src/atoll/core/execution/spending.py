@@ -13,10 +13,33 @@ if TYPE_CHECKING:
     from ..requests.party import Roster
     from ..requests.request import Request
 
-__all__ = ["Spend", "UplinkSpending"]
+__all__ = ["Booked", "Spend", "UplinkSpending"]
 
 Spend = Callable[[Event, "str | Sequence[str]", str], None]
 """Records an event of one or several parties in a ledger; it is durable when the call returns."""
+
+
+@dataclass
+class Booked:
+    """Spends, and remembers what was spent: a policy may look at it before a reply leaves.
+
+    Attributes:
+        spend: records events; ``None`` without a ledger.
+        events: what was recorded.
+    """
+
+    spend: Spend | None
+    events: list[Event] = field(default_factory=list)
+
+    @property
+    def noting(self) -> Spend | None:
+        """What the task spends with."""
+        return None if self.spend is None else self._noted
+
+    def _noted(self, event: Event, party: str | Sequence[str], request: str) -> None:
+        if self.spend is not None:
+            self.spend(event, party, request)
+        self.events.append(event)
 
 
 @dataclass

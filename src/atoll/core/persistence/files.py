@@ -12,7 +12,7 @@ from ..errors import CheckpointError, MessageError
 if TYPE_CHECKING:
     from ..algebra.tree import Tree
 
-__all__ = ["append_bytes", "read_message", "write_bytes", "write_message"]
+__all__ = ["append_bytes", "read_message", "sync_folder", "write_bytes", "write_message"]
 
 
 def write_bytes(path: Path, content: bytes, *, private: bool = False) -> None:
@@ -36,7 +36,7 @@ def write_bytes(path: Path, content: bytes, *, private: bool = False) -> None:
             file.flush()
             os.fsync(file.fileno())
         aside.replace(path)
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
     except OSError as error:
         with contextlib.suppress(OSError):
             aside.unlink(missing_ok=True)
@@ -79,7 +79,8 @@ def append_bytes(path: Path, content: bytes, *, at: int | None = None) -> None:
         ) from error
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
+    """Make the names of new files in a folder durable."""
     if os.name == "posix":
         handle = os.open(folder, os.O_RDONLY)
         try:

@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigError, PolicyError
 from ..validation import Checked
+from .demand import ReplyDemand
 from .stage import Stage
 
 if TYPE_CHECKING:
     from ..algebra.tree import Tree
+    from ..event import Event
     from .party import Party
     from .request import Request
 
-__all__ = ["AllowAll", "Policies", "Policy", "SitePolicy", "admit_job", "policy_of"]
+__all__ = ["AllowAll", "Policies", "Policy", "SitePolicy", "admit_job", "is_bare_step", "policy_of"]
 
 
 class Policy:
@@ -26,7 +28,7 @@ class Policy:
         single: whether it looks at single replies. A cohort with such a policy runs party by party, never in blocks.
     """
 
-    single: ClassVar[bool] = True
+    single: bool = True
 
     def admit_job(self, names: Sequence[str]) -> None:
         """Raise ``PolicyError`` to refuse a job before it begins.
@@ -41,6 +43,18 @@ class Policy:
     def release(self, party: Party, task: str, reply: Tree) -> None:
         """Raise ``PolicyError`` to keep a reply from leaving."""
 
+    def reveals(self, request: Request) -> bool:
+        """Whether a reply may tell something about the data: all but steps of Atoll's own secure reducers that no data are in."""
+        return not is_bare_step(request)
+
+    def settle(self, request: Request, events: Sequence[Event]) -> None:
+        """Raise ``PolicyError`` to keep a reply from leaving for what was spent on it.
+
+        Args:
+            request: the request.
+            events: what the party has recorded for its reply, and what the request's stages will record before it leaves.
+        """
+
     def stay(self, party: Party, task: str, name: str, value: Tree) -> None:
         """Raise ``PolicyError`` to keep a named result from staying at the party; see ``Island.leave``."""
 
@@ -53,7 +67,7 @@ class Policy:
 class AllowAll(Policy):
     """Allow everything, for simulation."""
 
-    single: ClassVar[bool] = False
+    single = False
 
 
 @dataclass(frozen=True)
@@ -76,6 +90,7 @@ class SitePolicy(Checked, Policy):
         confined: between organisations, whether jobs must run in a sandbox at the site; a simulation has none to ask for.
         sums_only: admit only steps of Atoll's own secure reducers, which promise that the server sees a sum of at least ``smallest_cohort`` parties even if it
             lies. Then ``smallest_cohort`` binds a dishonest server too: the parties themselves refuse to open a smaller sum.
+        privacy: what the island demands of every release and of all jobs together (`atoll.privacy.Demand`). With one, a cohort runs party by party.
     """
 
     stages: tuple[Stage, ...] = ()
@@ -87,9 +102,15 @@ class SitePolicy(Checked, Policy):
     results: bool = True
     confined: bool = False
     sums_only: bool = False
-    single: ClassVar[bool] = False
+    privacy: ReplyDemand | None = None
 
     def __post_init__(self) -> None:
+        if self.privacy is not None and not isinstance(self.privacy, ReplyDemand):
+            raise ConfigError(
+                f"privacy={self.privacy!r}",
+                where="SitePolicy",
+                remedy="give atoll.privacy.Demand(budget=atoll.privacy.Budget(epsilon=4.0))",
+            )
         for name in ("stages", "tasks", "free", "allow"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
         if not all(isinstance(stage, Stage) for stage in self.stages):
@@ -105,6 +126,24 @@ class SitePolicy(Checked, Policy):
     def largest(self) -> int | None:
         """Return ``largest_reply``."""
         return self.largest_reply
+
+    @property
+    def single(self) -> bool:  # type: ignore[override]
+        """Whether a demand looks at what each reply has spent."""
+        return self.privacy is not None
+
+    def reveals(self, request: Request) -> bool:
+        """Whether a reply may tell something about the data; those of ``free`` tasks do not."""
+        return super().reveals(request) and not _matches((request.wraps or request).task.name, self.free)
+
+    def settle(self, request: Request, events: Sequence[Event]) -> None:
+        """Refuse a reply that ``privacy`` does not find protected.
+
+        Raises:
+            PolicyError: names the task, and what is missing.
+        """
+        if self.privacy is not None and self.reveals(request):
+            self.privacy.settle((request.wraps or request).task.name, events)
 
     def admit_job(self, names: Sequence[str]) -> None:
         """Refuse a job that ``allow`` does not name.
@@ -214,6 +253,12 @@ class SitePolicy(Checked, Policy):
 
 _OWN = "atoll.secure."
 """Where the halves of Atoll's own secure reducers are: a job's own code cannot stand there."""
+
+
+def is_bare_step(request: Request) -> bool:
+    """Whether a request is a step of Atoll's own secure reducers that no data are in: keys, shares, votes."""
+    return request.wraps is None and request.task.promise is not None and request.task.name.startswith(_OWN)
+
 
 Policies = Policy | Mapping[str, Policy]
 """One policy for all parties, or a dict of policies by party name; a party without one allows everything."""

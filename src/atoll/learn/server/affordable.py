@@ -81,9 +81,10 @@ class Affordable:
         last, phases = context.algorithm.contacts(context.rounds), context.algorithm.plan(state["server"])
         each = len(self.fed.parties) if self.everyone else context.selection.distinct(len(self.fed.parties))
         known = is_instant(self.fed.world.cost) and not context.ends_early
-        begun = bool(self.tally.update().losses.keys() - {"*"})
+        begun = self._begun()
         if begun or self.budget.on_excess == "stop" or not known or each is None or not last or not phases:
             return
+        self.tally.update()
         able = self._contacts(last, phases, state["server"]["params"])
         count = sum(able.values())
         # The slack, sum_k min(a_k, R) - m R, is concave in R and 0 at R = 0: it is negative from some R on.
@@ -97,6 +98,12 @@ class Affordable:
                 where="Training.budget",
                 remedy=f"use rounds={rounds}, more noise or a larger budget, or Budget(..., on_excess='stop') to train as long as it lasts",
             )
+
+    def _begun(self) -> bool:
+        """Whether a client has released something in this run; a ledger may hold other runs too."""
+        ledger = self.fed.world.ledger
+        own = [line for line in ledger.lines() if line.get("job", "") == ledger.job]
+        return bool(LossTally(own).update().losses.keys() - {"*"})
 
     def _contacts(self, most: int, phases: Sequence[str], params: Tree) -> Counter[int]:
         """Return the number of contacts that clients afford, up to ``most`` -> how many clients."""

@@ -63,6 +63,10 @@ class JobConfig(JobTerms, RunConfig):
         for name in ("engine", "workers"):
             if getattr(self, name) != type(self).model_fields[name].default:
                 raise problem(name, f"={getattr(self, name)!r} is for simulations", "remove it: tasks run at the sites")
+        if self.ledger is not None:
+            raise problem(
+                "ledger", f"={self.ledger!r} is for simulations", "remove it: each site has a ledger of its own"
+            )
         if self.folder is not None:
             raise problem("folder", f"={self.folder!r} is the server's choice", "remove it; atoll result fetches it")
         return self

@@ -201,6 +201,8 @@ class SiteEngine:
 
     async def _reply(self, request: Request, position: int, push: str) -> Any:
         parked = self.parking.get(request.id, position)
+        if parked.ran.reply.error is None and not parked.ran.reply.rejected:
+            self.host.declare(request, [position], self._spent.spend)
         if push == "run":
             return self._frame("ran", request.id, position, ran=pack_ran(without_state(parked.ran)))
         host = self.host

@@ -33,7 +33,7 @@ class Spent:
             self._note({"party": name, "request": request, **event.packed()})
 
     def _note(self, entry: Mapping[str, Any]) -> None:
-        fields = {k: v for k, v in entry.items() if k not in ("party", "request")}
+        fields = {k: v for k, v in entry.items() if k not in ("party", "request", "job")}
         unpack_event(dict(fields))
         told = {"event": fields, "party": entry["party"], "request": entry["request"]}
         known = self._events.setdefault(str(entry["request"]).partition("#")[0], [])

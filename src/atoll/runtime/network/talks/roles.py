@@ -294,8 +294,9 @@ class Roles:
             events.append({"event": event.packed(), "party": party, "request": request})
 
         request = unpack_request({**frame["request"], "message": None}, self._registry)
-        table = self._host.table(request)
-        ran = self._host.fresh(request, await self._host.executor.role(request, frame["position"], peers, table, spend))
+        table, position = self._host.table(request), frame["position"]
+        leaves = lambda: self._host.declare(request, [position], spend)  # noqa: E731
+        ran = self._host.fresh(request, await self._host.executor.role(request, position, peers, table, spend, leaves))
         if ran.reply.error is not None and not ran.ending:
             raise ran.reply.error
         self._parking.park(request, ran)

@@ -1,0 +1,41 @@
+"""What a training releases of one client at most, before anyone is contacted: a site compares it with what is left of its budget."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from atoll.core.algebra.rng import Rng
+from atoll.core.capability import FIXED_COHORT
+from atoll.core.event import Event, NonPrivate
+
+if TYPE_CHECKING:
+    from ..context import Context
+    from ..topology.base import Topology
+
+__all__ = ["most_released"]
+
+
+def most_released(context: Context, topology: Topology, rows: int) -> Sequence[Event] | None:
+    """Return the events of a client that takes part in every round, in all phases; ``None`` if its number of replies has no bound.
+
+    Args:
+        context: the training's context, with its learner.
+        topology: its topology.
+        rows: the client's number of examples.
+    """
+    if not context.protected:
+        return (NonPrivate(what="updates of a training"),)
+    if not all(FIXED_COHORT in offers for offers in (topology.offers, context.pacing.offers)):
+        return None  # one client may reply several times in what counts as a round
+    algorithm = context.algorithm
+    known = algorithm.contacts(context.rounds)
+    contacts = context.rounds if known is None else known
+    if context.aggregation.event is not None:
+        return (NonPrivate(what="updates that reach the server"),)
+    once = context.events(rows, algorithm.phases, context.learner.init(Rng(0)))
+    made: list[Event] = [replace(event, count=event.count * contacts) for event in once if contacts]
+    if context.evaluation.clients:
+        made.append(NonPrivate(what="measures at clients"))
+    return made
