@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .features import RandomFeatures
-    from .greedy import Chosen, choose_points, discrepancy
+    from .greedy import ChosenPoints, choose_points, discrepancy
     from .mwem import Mwem
     from .program import DataSummary, Points
 else:
@@ -14,10 +14,10 @@ else:
         __name__,
         {
             "features": ("RandomFeatures",),
-            "greedy": ("Chosen", "choose_points", "discrepancy"),
+            "greedy": ("ChosenPoints", "choose_points", "discrepancy"),
             "mwem": ("Mwem",),
             "program": ("DataSummary", "Points"),
         },
     )
 
-__all__ = ["Chosen", "DataSummary", "Mwem", "Points", "RandomFeatures", "choose_points", "discrepancy"]
+__all__ = ["ChosenPoints", "DataSummary", "Mwem", "Points", "RandomFeatures", "choose_points", "discrepancy"]

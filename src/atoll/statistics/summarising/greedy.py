@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 from atoll.core.calls import checked_call
 from atoll.core.errors import ConfigError
 
-__all__ = ["Chosen", "choose_points", "discrepancy"]
+__all__ = ["ChosenPoints", "choose_points", "discrepancy"]
 
 Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Chosen:
+class ChosenPoints:
     """Points and their weights.
 
     Attributes:
@@ -32,7 +32,7 @@ class Chosen:
 
 
 @checked_call
-def choose_points(features: Any, target: Any, size: int) -> Chosen:
+def choose_points(features: Any, target: Any, size: int) -> ChosenPoints:
     """Choose points greedily.
 
     ``||target - sum_i w_i phi(z_i)||^2`` is the squared maximum mean discrepancy of the weighted points to a distribution with mean embedding ``target``. Each step
@@ -70,7 +70,7 @@ def choose_points(features: Any, target: Any, size: int) -> Chosen:
         points.append(at)
         mean = mean + share[at] * way[at]
         found.append(float(((goal - mean) ** 2).sum()))
-    return Chosen(np.array(points), weights, found)
+    return ChosenPoints(np.array(points), weights, found)
 
 
 @checked_call

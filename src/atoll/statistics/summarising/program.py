@@ -20,7 +20,7 @@ from atoll.core.validation import Checked
 from atoll.privacy import NoisePlan, noise_for
 
 from .features import RandomFeatures
-from .greedy import Chosen, choose_points
+from .greedy import ChosenPoints, choose_points
 from .mwem import Mwem
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class Points:
     """
 
     x: Any = field(repr=False)
-    chosen: Chosen
+    chosen: ChosenPoints
     target: Array = field(repr=False)
     rows: int
 
