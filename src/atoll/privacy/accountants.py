@@ -34,6 +34,7 @@ def epsilon_of(
     accountant: str = "pld",
     adversary: str = "server",
     neighbours: str = "add-remove",
+    error: float = 0.0,
 ) -> float:
     """Epsilon of releases about the same data, at ``delta``.
 
@@ -44,6 +45,7 @@ def epsilon_of(
         adversary: ``"server"``, ``"clients"`` or ``"model"``: from whom it protects. Only sampling that it does not know counts.
         neighbours: ``"add-remove"`` or ``"replace-one"``: which data sets are neighbours. The noise of every event is relative to the
             sensitivity between such neighbours.
+        error: by about how much the result of ``"pld"`` may be too large, for speed; it is never too small.
 
     Raises:
         ConfigError: a setting does not exist, or the accountant does not know a kind of event.
@@ -66,7 +68,7 @@ def epsilon_of(
         pure = sum(n * _pure(e) for e, n in counted)
         return min(pure, renyi_epsilon(curve, delta))
     if accountant == "pld":
-        return _by_loss(counted, delta, adversary, neighbours)
+        return _by_loss(counted, delta, adversary, neighbours, error)
     return _by_library(counted, delta, accountant, adversary, neighbours)
 
 
@@ -74,7 +76,7 @@ def _pure(event: Event) -> float:
     return event.epsilon if isinstance(event, Laplace | RandomisedResponse | Perturbed | Shuffled) else math.inf
 
 
-def _by_loss(counted: list[tuple[Event, int]], delta: float, adversary: str, neighbours: str) -> float:
+def _by_loss(counted: list[tuple[Event, int]], delta: float, adversary: str, neighbours: str, error: float) -> float:
     """Gaussian releases to everybody are one with less noise, exactly; the rest composes as distributions, in both directions."""
     plain, joined = 0.0, dict[Event, int]()
     for event, n in counted:
@@ -87,7 +89,7 @@ def _by_loss(counted: list[tuple[Event, int]], delta: float, adversary: str, nei
     if plain > 0:
         joined[Gaussian(noise_multiplier=1 / math.sqrt(plain))] = 1
     sampled = neighbours == "add-remove" and any(hidden_rate(event, adversary, neighbours) < 1 for event in joined)
-    return max(compose(joined, adversary, neighbours, added).epsilon(delta) for added in {False, sampled})
+    return max(compose(joined, adversary, neighbours, added, error).epsilon(delta) for added in {False, sampled})
 
 
 def _by_library(

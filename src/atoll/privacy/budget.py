@@ -135,4 +135,7 @@ class Budget(Checked):
         def after(times: int) -> float:
             return self.counted(before + once.times(times))
 
-        return bisect_right(range(1, most + 1), epsilon * (1 + 1e-9), key=after)
+        limit = epsilon * (1 + 1e-9)
+        if most and after(most) <= limit:  # as in every training whose noise was found from its epsilon
+            return most
+        return bisect_right(range(1, most + 1), limit, key=after)

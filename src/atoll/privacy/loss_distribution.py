@@ -85,7 +85,11 @@ class LossDistribution:
 
 @checked_call
 def compose(
-    releases: Mapping[Event, int], adversary: str = "server", neighbours: str = "add-remove", added: bool = False
+    releases: Mapping[Event, int],
+    adversary: str = "server",
+    neighbours: str = "add-remove",
+    added: bool = False,
+    error: float = 0.0,
 ) -> LossDistribution:
     """The loss of all releases together.
 
@@ -94,13 +98,15 @@ def compose(
         adversary: from whom samples must be hidden to count.
         neighbours: ``"add-remove"`` or ``"replace-one"``.
         added: the direction of the pair; see `profile`.
+        error: by about how much an epsilon may be too large, for speed: the step between losses is then ``sqrt(error / releases)``.
 
     Raises:
         ConfigError: the worst pair of a release is not known.
     """
     keys = [(event, adversary, neighbours, added) for event in releases]
     widest = max((_reach(*key) for key in keys), default=0.0)
-    step = _STEP * 2 ** max(0, math.ceil(math.log2(max(2 * widest / _STEP / (_WIDEST / 4), 1e-9))))
+    finest = max(_STEP, math.sqrt(error / max(1, sum(releases.values()))))
+    step = finest * 2 ** max(0, math.ceil(math.log2(max(2 * widest / finest / (_WIDEST / 4), 1e-9))))
     while True:
         parts = [(_single(*key, step), n) for key, n in zip(keys, releases.values(), strict=True)]
         low, high = _window(parts, step)

@@ -13,11 +13,11 @@ from atoll.core.errors import CompositionError, ConfigError
 from atoll.core.event import Event
 from atoll.core.exposure import Exposure
 from atoll.core.validation import Checked
-from atoll.privacy import ACCOUNTANTS, Budget, epsilon_of, smallest_noise
+from atoll.privacy import ACCOUNTANTS, Budget, smallest_noise
 
 from ..capabilities import SAMPLE
 from ..selection import FixedSample, PoissonSample, Selection
-from .claim import Attendance, Guarantee
+from .claim import Attendance, Guarantee, counted
 
 if TYPE_CHECKING:
     from atoll.core.federation.reducer import Reducer
@@ -209,9 +209,13 @@ class Mechanism(Checked):
         noise, claim = (1.0, self._claimed(taking, 1.0, math.nan)) if not clients else self.solved(taking)
         made = {"selection": selection, **self.parts(training, taking, noise)}
         if training.budget is None and self.epsilon is not None and clients:
-            delta = self.delta or _TYPICAL_DELTA
+            pure = self._delta == 0
             made["budget"] = Budget(
-                self.epsilon, delta, method=self.accountant, adversary=self.adversary, neighbours=self.neighbours
+                self.epsilon,
+                self._delta or _TYPICAL_DELTA,
+                method="exact" if pure else self.accountant,
+                adversary=self.adversary,
+                neighbours=self.neighbours,
             )
         return made, claim
 
@@ -227,18 +231,18 @@ class Mechanism(Checked):
     def spent(self, taking: Attendance, noise: float) -> float:
         """Return epsilon after all rounds."""
         releases = tuple((event, taking.rounds) for event in self.events(taking, noise))
-        return epsilon_of(releases, self._delta, self.accountant, self.adversary, self.neighbours)
+        return counted(releases, self._delta, self.accountant, self.adversary, self.neighbours)
 
     @property
     def _delta(self) -> float:
-        return _TYPICAL_DELTA if self.delta is None else self.delta
+        typical = 0.0 if self.pure else _TYPICAL_DELTA
+        return typical if self.delta is None else self.delta
 
     def _claimed(self, taking: Attendance, noise: float, epsilon: float) -> Guarantee:
-        delta = 0.0 if self.pure and self.delta is None else self._delta
         return Guarantee(
             type(self).__name__,
             epsilon,
-            delta,
+            self._delta,
             self.unit,
             self.neighbours,
             self.adversary,

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from atoll.core.event import Event, Sampled
+from atoll.privacy import LossTally, PrivacyLoss, epsilon_of
 
 __all__ = ["Guarantee", "Attendance"]
 
+ERROR = 1e-4
+"""By about how much a guarantee's epsilon may be too large, so that it is found in milliseconds; it is never too small."""
 _ADVERSARIES = {"server": "the server", "clients": "other clients", "model": "whoever gets the model"}
 _SAMPLES = {"poisson": "a Poisson sample of rate", "fixed": "a sample of fixed size, of rate"}
 
@@ -73,10 +77,11 @@ class Guarantee:
     events: tuple[Event, ...] = ()
     assuming: tuple[str, ...] = ()
 
-    @property
-    def terms(self) -> tuple[float, str, str, str]:
-        """Delta, accountant, adversary and neighbours: how a ledger is to be counted; see `PrivacyLoss.epsilon`."""
-        return self.delta, self.accountant, self.adversary, self.neighbours
+    def spent(self, tally: LossTally) -> float:
+        """Return the epsilon of the party that has spent the most in a ledger, counted as the guarantee is."""
+        everybody = {tally.of(name) for name in tally.losses}
+        terms = (self.delta, self.accountant, self.adversary, self.neighbours)
+        return max((counted(loss.releases, *terms) for loss in everybody), default=0.0)
 
     @property
     def charges_everyone(self) -> bool:
@@ -109,6 +114,16 @@ class Guarantee:
             "scheme": part.scheme if part.rate < 1 else None,
             "text": f"{self}. {self.how}",
         }
+
+
+def counted(
+    releases: tuple[tuple[Event, int], ...], delta: float, accountant: str, adversary: str, neighbours: str
+) -> float:
+    """Return epsilon of some releases at ``delta``; at 0, the sum of pure epsilons."""
+    if delta > 0:
+        return epsilon_of(releases, delta, accountant, adversary, neighbours, ERROR)
+    loss = sum((PrivacyLoss.of(event).times(n) for event, n in releases), PrivacyLoss())
+    return loss.pure if loss.gaussian == 0 else math.inf
 
 
 def charges_everyone(event: Event) -> bool:

@@ -20,7 +20,7 @@ class Accounted(Course):
     """A course with ``"epsilon"`` in its rows: the largest amount that a client has spent by the end of the round.
 
     It is counted as the mechanism or the budget says, or else at delta 1e-5. With an asynchronous pacing, it includes replies that are not used yet,
-    because they have left their clients. An accountant of secret samples takes 50 ms: then the rows with an evaluation have it.
+    because they have left their clients. Secret samples take an accountant some 10 ms: then the rows with an evaluation have it.
 
     Args:
         course: the course of the rounds.
@@ -32,9 +32,7 @@ class Accounted(Course):
         budget = context.budget
         self._context = context
         self._terms: tuple[Any, ...] = (1e-5,)
-        if context.claim is not None:
-            self._terms = context.claim.terms
-        elif budget is not None:
+        if budget is not None:
             self._terms = (budget.delta, budget.method, budget.adversary, budget.neighbours)
         self._tally: LossTally | None = None
 
@@ -56,7 +54,8 @@ class Accounted(Course):
         if not self._due(number):
             return state, row
         self._tally = self._tally or LossTally(fed.world.ledger)
-        return state, {**row, "epsilon": self._tally.update().most(*self._terms)}
+        tally, claim = self._tally.update(), self._context.claim
+        return state, {**row, "epsilon": tally.most(*self._terms) if claim is None else claim.spent(tally)}
 
     def _due(self, number: int) -> bool:
         context = self._context

@@ -158,7 +158,7 @@ class _Shared:
 
     def _done(self, losses: dict[str, PrivacyLoss], once: PrivacyLoss) -> int | None:
         """Return how many rounds have been charged since the last count; ``None`` if the ledger has anything else."""
-        if once != self._once or {**losses, "*": None} != {**self._begun, "*": None}:
+        if once != self._once or _alone(losses) != _alone(self._begun):
             return None
         before, now = (dict(found.get("*", PrivacyLoss()).releases) for found in (self._begun, losses))
         more = {event: n - before.get(event, 0) for event, n in now.items() if n != before.get(event, 0)}
@@ -167,3 +167,8 @@ class _Shared:
         if len(counts) > 1 or (more and more.keys() != times.keys()) or any(c < 0 or c != int(c) for c in counts):
             return None
         return int(next(iter(counts), 0))
+
+
+def _alone(losses: dict[str, PrivacyLoss]) -> dict[str, PrivacyLoss]:
+    """Return what single parties have released."""
+    return {name: loss for name, loss in losses.items() if name != "*" and loss.releases}

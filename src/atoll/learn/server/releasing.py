@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from atoll.core import message as M
 from atoll.core.algebra import tree as T
 from atoll.core.errors import PolicyError
-from atoll.core.event import Event, Promise
+from atoll.core.event import Event, Promise, Sampled
 from atoll.core.requests.results import Combined
 
 from ..private.claim import charges_everyone
@@ -64,6 +64,9 @@ def _charge(fed: Federation, event: Event, who: str | list[str], where: str, mar
         repeated = False
     except PolicyError:  # an earlier attempt released another sum
         repeated = True
+    if repeated and isinstance(event, Sampled) and charges_everyone(event):
+        # The same secret sample twice: both releases count in full, for everybody.
+        event = replace(event, sampling=1.0, drawn_by="public", count=2 * event.count)
     if first or repeated:
         ledger.append(event, who, f"{where}#{mark}")
 
