@@ -18,9 +18,12 @@ from atoll.core.errors import AtollError
 from atoll.core.validation import Checked
 from atoll.data import Dataset, digits, dirichlet, iid
 from atoll.learn import algorithms
+from atoll.learn.private import CentralDP
+from atoll.learn.selection import SizeProportional
 from atoll.models import linear
+from atoll.privacy import Budget
 from atoll.rounds import Patience, Target
-from atoll.stages import QSGD, TopK
+from atoll.stages import QSGD, Clip, GaussianNoise, TopK
 
 DATA = digits()
 ISLANDS = iid(DATA, parties=4, seed=0)
@@ -126,7 +129,41 @@ def no_run_finished() -> Any:
         return str(atoll.sweep(job, ISLANDS, seeds=1, folder=folder, tell=lambda line: None))
 
 
+def private(**parts: Any) -> Any:
+    """A training with differential privacy, and one thing wrong in it."""
+    mechanism = parts.pop("mechanism", {})
+    wanted = {"noise": 1.0, "clip": 1.0, "accountant": "rdp", **mechanism}
+    return train(selection=parts.pop("selection", atoll.Uniform(2)), privacy=CentralDP(**wanted), **parts)
+
+
 MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
+    # differential privacy
+    "no clip": (lambda: CentralDP(epsilon=1.0, delta=1e-5), "missing.*'clip'"),
+    "an endless clip": (lambda: CentralDP(epsilon=1.0, delta=1e-5, clip=float("inf")), "clip=inf"),
+    "no delta": (lambda: CentralDP(epsilon=1.0, clip=1.0), "epsilon=1.0 without a delta"),
+    "epsilon and noise": (lambda: private(mechanism={"epsilon": 1.0}), "epsilon=1.0, noise=1.0"),
+    "a server that sees": (lambda: private(mechanism={"adversary": "server"}), "adversary='server'.*before the server"),
+    "examples at the server": (lambda: private(mechanism={"unit": "example"}), "unit='example'"),
+    "noise without a bound": (lambda: private(uplink=[QSGD()]), "QSGD acts after the clip.*no bound"),
+    "a public sample": (lambda: private(selection=atoll.learn.Schedule([[0]])), "Schedule invites clients that others can"),
+    "a sample by size": (lambda: private(selection=SizeProportional(2)), "SizeProportional invites"),
+    "noise twice": (lambda: private(uplink=[Clip(1.0), GaussianNoise(1.0)]), "GaussianNoise protects the replies already"),
+    "a mechanism twice": (
+        lambda: private(algorithm=algorithms.OutputPerturbation(base=FedAvg(), tau=1.0, sigma=1.0)),
+        "OutputPerturbation protects the replies already",
+    ),
+    "a budget for others": (lambda: private(budget=Budget(9.0)), "budget counts for adversary 'server'"),
+    "a budget of less than a round": (
+        lambda: private(budget=Budget(0.1, adversary="model", method="rdp")),
+        "privacy budget of .* is epsilon=0.1.*another release would make it",
+    ),
+    "gossip with central noise": (lambda: private(topology=atoll.learn.topology.Gossip()), "Gossip"),
+    "late replies with central noise": (lambda: private(pacing=atoll.learn.pacing.FedBuff(buffer=2)), "FedBuff"),
+    "a cache with central noise": (lambda: private(pacing=atoll.learn.pacing.SAFA()), "SAFA"),
+    "weights by size": (lambda: private(aggregation=atoll.learn.Rescaled()), "Rescaled weights them in its own way"),
+    "measurements beside noise": (lambda: private(algorithm=algorithms.FedNova()), "FedNova sends measurements"),
+    "votes with noise": (lambda: private(algorithm=algorithms.SignSGD()), "SignSGD combines 'vote' as vote"),
+    "no mechanism": (lambda: train(privacy=Clip(1.0)), "privacy: .*is not an instance of Mechanism"),
     # settings of parts
     "learning_rate": (lambda: FedAvg(learning_rate=0.1), "learning_rate.*[Dd]id you mean 'lr'"),
     "a misspelt part": (lambda: Training(model=linear(4, 2), algoritm=FedAvg()), "algoritm.*[Dd]id you mean 'algorithm'"),

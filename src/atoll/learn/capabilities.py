@@ -33,6 +33,7 @@ __all__ = [
     "SELF_FOLDING",
     "SOLE_UPDATE",
     "STATISTICS",
+    "SUMMED",
     "TRAINING",
     "WHOLE_POPULATION",
 ]
@@ -161,6 +162,13 @@ BY_EXAMPLES = Capability(
     lack="does not weight its means by examples",
     instead="an algorithm such as FedAvg",
 )
+SUMMED = Capability(
+    "sums and means",
+    of=("replies",),
+    means="Every value that uplink stages act on is combined as a sum or a mean.",
+    lack="does not combine its replies as sums and means",
+    instead="an algorithm that averages updates, such as FedAvg()",
+)
 SOLE_UPDATE = Capability(
     "sole update",
     of=("replies",),
@@ -263,7 +271,7 @@ ALL: tuple[Capability, ...] = (
     core.SERVER, core.CENTRAL_SERVER, EDGE_ROUNDS, ONE_SUM, core.RELEASED_ONLY,
     core.SINGLE_REPLIES, core.COUNTS, core.DROPPABLE, PLAIN_MEAN, core.NUMBERS, core.FITTED,
     ONE_PHASE, core.STEPS, PARTIAL_WORK, OWN_MODELS, core.PROTECTION,
-    MEAN_UPDATE, BY_EXAMPLES, SOLE_UPDATE, DELTA, SELF_FOLDING, AFFINE_FOLD, core.UNMEASURED,
+    MEAN_UPDATE, BY_EXAMPLES, SUMMED, SOLE_UPDATE, DELTA, SELF_FOLDING, AFFINE_FOLD, core.UNMEASURED,
     TRAINING, LOCAL_STEPS, STATISTICS, CURVATURE, MARGINS, RELEASES, core.NO_BUFFERS, REPORTS, PERSONAL_MEASURES, CLASS_SCORES,
 )  # fmt: skip
 """All capabilities, in the order of the table in ``docs/extend/composing.md``."""

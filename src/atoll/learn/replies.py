@@ -16,7 +16,7 @@ from atoll.core.capability import DROPPABLE, UNMEASURED, Capability
 from atoll.core.errors import AtollError
 
 from .algorithm import RoundInfo
-from .capabilities import AFFINE_FOLD, BY_EXAMPLES, DELTA, MEAN_UPDATE, SELF_FOLDING, SOLE_UPDATE
+from .capabilities import AFFINE_FOLD, BY_EXAMPLES, DELTA, MEAN_UPDATE, SELF_FOLDING, SOLE_UPDATE, SUMMED
 from .compose import Placed, lack_of
 from .wrapped import dry_reply, innermost
 
@@ -67,6 +67,7 @@ class DryReplies:
             MEAN_UPDATE: self._mean_update,
             BY_EXAMPLES: self._by_examples,
             SOLE_UPDATE: self._sole_update,
+            SUMMED: self._summed,
             DELTA: self._delta,
             SELF_FOLDING: self._self_folding,
             AFFINE_FOLD: self._affine_fold,
@@ -96,6 +97,13 @@ class DryReplies:
             for name, a in self._reply(phase).items():
                 if isinstance(a, Mean) and float(a.examples) != _EXAMPLES:
                     return f"does not weight its mean {name!r} by examples"
+        return ""
+
+    def _summed(self) -> str:
+        for phase in self.algorithm.phases:
+            for name, a in dry_reply(self.local, self.params, phase).items():
+                if a.staged and a.kind not in ("mean", "sum"):
+                    return f"combines {name!r} as {a.kind}"
         return ""
 
     def _sole_update(self) -> str:

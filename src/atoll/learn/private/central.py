@@ -14,7 +14,7 @@ from atoll.core.exposure import Exposure
 from atoll.core.requests.chain import Chain
 from atoll.stages import Clip
 
-from ..capabilities import BLIND, ONE_MODEL, PLAIN_MEAN
+from ..capabilities import BLIND, ONE_MODEL, PLAIN_MEAN, SUMMED
 from ..selection import Selection
 from .base import Mechanism, TrainingParts, secret_sample
 from .claim import Attendance, Guarantee
@@ -82,6 +82,7 @@ class CentralDP(Mechanism):
             Need(ONE_MODEL, why, "a mechanism that adds noise at the clients"),
             Need(BLIND, "protects who takes part"),
             Need(DISTINCT_CLIENTS, "bounds what a client adds to a sum"),
+            Need(SUMMED, "adds noise to sums and means"),
         )
 
     @property

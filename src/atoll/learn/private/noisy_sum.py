@@ -16,7 +16,6 @@ from atoll.core.requests.results import Combined
 
 from ..aggregation import Aggregation, EqualWeights
 from ..algorithm import Algorithm, RoundInfo
-from ..wrapped import dry_reply
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -61,17 +60,6 @@ class NoisySum(Aggregation):
         """Return the round as if the expected number of clients had replied."""
         count = max(1, round(self.expected))
         return replace(info, selected=count, replied=count, weight=None, odds=None)
-
-    def check(self, base: Algorithm, params: Tree) -> None:
-        """Refuse replies that are neither means nor sums: noise of this size does not protect them."""
-        for phase in base.phases:
-            for name, aggregate in dry_reply(self.algorithm(base), params, phase).items():
-                if aggregate.staged and aggregate.kind not in ("mean", "sum"):
-                    raise CompositionError(
-                        f"{type(base).__name__} combines {name!r} as {aggregate.kind}, and noise is added to sums and means",
-                        where="Training.privacy",
-                        remedy="use an algorithm that averages updates, such as FedAvg()",
-                    )
 
     def combine(self, combined: Combined, params: Tree, memory: Tree, info: RoundInfo) -> tuple[dict[str, Any], Tree]:
         """Return the noisy sums, over the fixed denominator where the algorithm takes a mean.
