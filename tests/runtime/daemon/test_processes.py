@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from atoll.core.errors import TaskError
+from atoll.core.time.effort import cpu_seconds
 from atoll.runtime.daemon.child import ORPHANED
 from atoll.runtime.daemon.processes import LINE, Process
-from atoll.runtime.effort import cpu_seconds
 
 ECHO = """
 import os, socket, sys

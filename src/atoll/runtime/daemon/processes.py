@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import IO
 
 from atoll.core.errors import TaskError
+from atoll.core.time.effort import cpu_seconds
 from atoll.runtime.confinement.confining import Confinement
 from atoll.runtime.confinement.walls import OPEN, JobLimits, Walls
-from atoll.runtime.effort import cpu_seconds
 
 from .guardian import END
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from atoll.runtime.effort import Effort
+from atoll.core.time.effort import Effort
 
 __all__ = ["Signs"]
 

@@ -6,8 +6,8 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 
+from atoll.core.time.effort import Effort
 from atoll.engines.link import LinkClosed
-from atoll.runtime.effort import Effort
 
 __all__ = ["pulsing"]
 
