@@ -9,7 +9,7 @@ import torch
 from torch.fx import Node
 
 from .ops import C_TYPES, CONVERSIONS, POINTWISE, literal
-from .script import Script
+from .script import KernelScript
 from .values import Expr, NativeLeaf, Unsupported, Value, dtype_of
 
 __all__ = ["ELEMENTWISE", "pointwise", "view"]
@@ -19,12 +19,12 @@ aten: Any = torch.ops.aten
 prims: Any = torch.ops.prims
 
 
-def pointwise(w: Script, node: Node) -> Value:
+def pointwise(w: KernelScript, node: Node) -> Value:
     """Translate an operation entry by entry."""
     return _joined(w, node, POINTWISE[cast(Any, node.target)])
 
 
-def _joined(w: Script, node: Node, text: str) -> Value:
+def _joined(w: KernelScript, node: Node, text: str) -> Value:
     if node.kwargs.get("alpha", 1) != 1 or node.kwargs.get("rounding_mode") is not None:
         raise Unsupported(f"{node.target} with {dict(node.kwargs)}")
     shape, made = tuple(node.meta["val"].shape), node.meta["val"].dtype
@@ -47,7 +47,7 @@ def _joined(w: Script, node: Node, text: str) -> Value:
     return Expr(text, parts, shape, made)
 
 
-def _power(w: Script, node: Node) -> Value:
+def _power(w: KernelScript, node: Node) -> Value:
     base, power = w.get(node.args[0], torch.float32), node.args[1]
     if power not in (1, 2, 3) or node.meta["val"].dtype != torch.float32:
         raise Unsupported(f"power {power}")
@@ -56,7 +56,7 @@ def _power(w: Script, node: Node) -> Value:
     return Expr(f"({' * '.join(['{0}'] * int(power))})", [base], base.shape, torch.float32)  # type: ignore[arg-type]
 
 
-def _clamp(w: Script, node: Node) -> Value:
+def _clamp(w: KernelScript, node: Node) -> Value:
     shape, dtype = tuple(node.meta["val"].shape), node.meta["val"].dtype
     made = w.spread(w.cast(w.get(node.args[0], dtype), dtype), shape)
     for bound, text in zip(node.args[1:], ("larger({0}, {1})", "smaller({0}, {1})"), strict=False):
@@ -65,11 +65,11 @@ def _clamp(w: Script, node: Node) -> Value:
     return made
 
 
-def _convert(w: Script, node: Node) -> Value:
+def _convert(w: KernelScript, node: Node) -> Value:
     return w.cast(w.get(node.args[0], torch.float32), node.meta["val"].dtype)
 
 
-def _constant(w: Script, node: Node) -> Value:
+def _constant(w: KernelScript, node: Node) -> Value:
     value = node.meta["val"]
     number = node.args[1] if node.target in (aten.full.default, aten.full_like.default) else node.args[0]
     if node.target in (aten.zeros_like.default, aten.ones_like.default):
@@ -79,7 +79,7 @@ def _constant(w: Script, node: Node) -> Value:
     return Expr(literal(number, value.dtype), [], tuple(value.shape), value.dtype)
 
 
-def _positions(w: Script, node: Node) -> Value:
+def _positions(w: KernelScript, node: Node) -> Value:
     """Translate ``iota`` and ``arange``: each entry is its own position."""
     if node.target is torch.ops.prims.iota.default:
         (length,), start, step = node.args, node.kwargs["start"], node.kwargs["step"]
@@ -95,7 +95,7 @@ def _positions(w: Script, node: Node) -> Value:
     return w.cast(NativeLeaf("", room.as_strided((length,), (step,), start), torch.int64), node.meta["val"].dtype)
 
 
-def view(w: Script, node: Node, how: Callable[..., Tensor]) -> Value:
+def view(w: KernelScript, node: Node, how: Callable[..., Tensor]) -> Value:
     """Translate an operation that looks at the same entries in another way."""
     base = w.get(node.args[0], torch.float32)
 
@@ -113,11 +113,11 @@ def view(w: Script, node: Node, how: Callable[..., Tensor]) -> Value:
         return turn(w.store(base))
 
 
-def _reshape(w: Script, node: Node) -> Value:
+def _reshape(w: KernelScript, node: Node) -> Value:
     return view(w, node, lambda at, shape: at.view(shape))
 
 
-def _broadcast(w: Script, node: Node) -> Value:
+def _broadcast(w: KernelScript, node: Node) -> Value:
     """Translate ``prims.broadcast_in_dim``: axes get places among those of a larger shape."""
 
     def spread(at: Tensor, shape: tuple[int, ...], axes: list[int]) -> Tensor:
@@ -127,7 +127,7 @@ def _broadcast(w: Script, node: Node) -> Value:
     return view(w, node, spread)
 
 
-def _in_place(w: Script, node: Node) -> Value:
+def _in_place(w: KernelScript, node: Node) -> Value:
     """Translate an operation in place, on a value that nothing else reads."""
     first = node.args[0]
     if not isinstance(first, Node) or len(first.users) > 1:
@@ -135,7 +135,7 @@ def _in_place(w: Script, node: Node) -> Value:
     return _joined(w, node, _IN_PLACE[node.target])
 
 
-def _copied(w: Script, node: Node) -> Value:
+def _copied(w: KernelScript, node: Node) -> Value:
     """Translate a copy into new memory: C++ writes ``1 - x`` as new memory, filled with 1, less ``x``."""
     first = node.args[0]
     if not isinstance(first, Node) or any(user is not node and user.target not in _BY_SHAPE for user in first.users):
@@ -144,7 +144,7 @@ def _copied(w: Script, node: Node) -> Value:
     return w.spread(w.cast(w.get(node.args[1], made.dtype), made.dtype), tuple(made.shape))
 
 
-def _undefined(w: Script, node: Node) -> Value:
+def _undefined(w: KernelScript, node: Node) -> Value:
     """Translate new memory: zeros, since what is in it is never read."""
     made = node.meta["val"]
     return Expr(literal(0, made.dtype), [], tuple(made.shape), made.dtype)
@@ -157,7 +157,7 @@ _IN_PLACE: dict[Any, str] = {
     aten.mul_.Tensor: "({0} * {1})",
     aten.div_.Tensor: "({0} / {1})",
 }
-ELEMENTWISE: dict[Any, Callable[[Script, Node], Value]] = {
+ELEMENTWISE: dict[Any, Callable[[KernelScript, Node], Value]] = {
     **dict.fromkeys((aten.view.default, aten._unsafe_view.default, aten.reshape.default), _reshape),
     **dict.fromkeys(CONVERSIONS, _convert),
     **dict.fromkeys(

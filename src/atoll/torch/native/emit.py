@@ -19,7 +19,7 @@ from .ops import C_TYPES, POINTWISE, VIEWS
 from .products import PRODUCTS
 from .recurrence import recurrent_rules
 from .reductions import REDUCTIONS
-from .script import Script
+from .script import KernelScript
 from .values import Body, Expr, NativeLeaf, Unsupported, Value, dtype_of, leaves_of, meta
 
 __all__ = ["emit"]
@@ -47,7 +47,7 @@ class _Emitter:
         self.graph = gm.graph
         self.names = names
         self.targets = targets
-        self.script = Script()
+        self.script = KernelScript()
         self.done: set[Node] = set()
 
     def run(self) -> Body:

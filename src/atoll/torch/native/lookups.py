@@ -10,7 +10,7 @@ import torch
 from torch.fx import Node
 
 from .lanes import loops
-from .script import Script
+from .script import KernelScript
 from .values import Expr, NativeLeaf, Unsupported, Value, dtype_of, leaves_of, text_of
 
 __all__ = ["LOOKUPS"]
@@ -18,13 +18,13 @@ __all__ = ["LOOKUPS"]
 aten: Any = torch.ops.aten
 
 
-def _gather(w: Script, node: Node) -> Value:
+def _gather(w: KernelScript, node: Node) -> Value:
     base, dim, index = w.leaf(node.args[0]), int(node.args[1]), w.get(node.args[2], torch.int64)  # type: ignore[arg-type]
     dim %= max(1, base.at.dim())
     return _at(w, base, dim, index)
 
 
-def _scatter(w: Script, node: Node) -> Value:
+def _scatter(w: KernelScript, node: Node) -> Value:
     made = w.store(w.get(node.args[0], torch.float32))
     dim, index = int(node.args[1]) % max(1, made.at.dim()), w.get(node.args[2], torch.int64)  # type: ignore[arg-type]
     value = w.spread(w.cast(w.get(node.args[3], made.dtype), made.dtype), index.shape)
@@ -36,7 +36,7 @@ def _scatter(w: Script, node: Node) -> Value:
     return made
 
 
-def _at(w: Script, base: NativeLeaf, dim: int, index: Value) -> Expr:
+def _at(w: KernelScript, base: NativeLeaf, dim: int, index: Value) -> Expr:
     strides = list(base.at.stride())
     size, step = base.at.shape[dim], strides[dim]
     strides[dim] = 0
@@ -44,7 +44,7 @@ def _at(w: Script, base: NativeLeaf, dim: int, index: Value) -> Expr:
     return Expr(f"(&{{0}})[within({{1}}, {size}, bad) * {step}]", [there, index], index.shape, base.dtype)
 
 
-def _embedding(w: Script, node: Node) -> Value:
+def _embedding(w: KernelScript, node: Node) -> Value:
     """Rows of a table by number: ``out[i, :] = table[index[i], :]``."""
     table, index = w.leaf(node.args[0]), w.get(node.args[1], torch.int64)
     out = w.new((*index.shape, table.shape[1]), table.dtype)
@@ -52,7 +52,7 @@ def _embedding(w: Script, node: Node) -> Value:
     return out
 
 
-def _summed_rows(w: Script, node: Node) -> Value:
+def _summed_rows(w: KernelScript, node: Node) -> Value:
     """Add rows to rows of a table by number, in order: ``table[index[i], :] += rows[i, :]``."""
     numbers: Any = node.args[1]
     added = node.args[3] if len(node.args) > 3 else node.kwargs.get("accumulate", False)
@@ -66,7 +66,7 @@ def _summed_rows(w: Script, node: Node) -> Value:
     return table
 
 
-def _by_row(w: Script, index: Value, table: NativeLeaf, rows: NativeLeaf, line: str, row: str, to: str) -> None:
+def _by_row(w: KernelScript, index: Value, table: NativeLeaf, rows: NativeLeaf, line: str, row: str, to: str) -> None:
     """Write a loop over numbers of rows; ``line`` handles an entry of a row of the table and of ``rows``, which is contiguous."""
     if table.dtype != torch.float32:
         raise Unsupported(f"a table of {table.dtype}")
@@ -84,7 +84,7 @@ def _by_row(w: Script, index: Value, table: NativeLeaf, rows: NativeLeaf, line: 
     ]
 
 
-def _joined_along(w: Script, node: Node) -> Value:
+def _joined_along(w: KernelScript, node: Node) -> Value:
     """Translate tensors that are put one after another: each is written to its place in new memory."""
     made = node.meta["val"]
     parts: Any = node.args[0]
@@ -99,7 +99,7 @@ def _joined_along(w: Script, node: Node) -> Value:
     return to
 
 
-def _flipped(w: Script, node: Node) -> Value:
+def _flipped(w: KernelScript, node: Node) -> Value:
     """Translate one axis in reverse: its slices are copied from the last to the first."""
     made, axes = node.meta["val"], cast(Any, node.args[1])
     if len(axes) != 1:
@@ -117,7 +117,7 @@ def _flipped(w: Script, node: Node) -> Value:
     return to
 
 
-LOOKUPS: dict[Any, Callable[[Script, Node], Value]] = {
+LOOKUPS: dict[Any, Callable[[KernelScript, Node], Value]] = {
     aten.embedding.default: _embedding,
     aten.index_put.default: _summed_rows,
     aten.gather.default: _gather,

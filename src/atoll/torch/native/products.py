@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from .script import Script
+from .script import KernelScript
 from .values import Expr, NativeLeaf, Unsupported, Value, lifted
 
 __all__ = ["PRODUCTS"]
@@ -16,7 +16,7 @@ __all__ = ["PRODUCTS"]
 aten: Any = torch.ops.aten
 
 
-def _product(w: Script, node: Node) -> Value:
+def _product(w: KernelScript, node: Node) -> Value:
     """``A B``, and ``C + A B`` with or without writing to C."""
     name = node.target._name.removeprefix("aten::")  # type: ignore[union-attr]
     if node.kwargs and any(node.kwargs.get(k, 1) != 1 for k in ("alpha", "beta")):
@@ -39,7 +39,7 @@ def _product(w: Script, node: Node) -> Value:
     return to
 
 
-def _multiply(w: Script, a: NativeLeaf, b: NativeLeaf, to: NativeLeaf) -> None:
+def _multiply(w: KernelScript, a: NativeLeaf, b: NativeLeaf, to: NativeLeaf) -> None:
     batch, m, k = a.at.shape
     n = b.at.shape[2]
     if 0 in (batch, m, n, k):
@@ -56,7 +56,7 @@ def _multiply(w: Script, a: NativeLeaf, b: NativeLeaf, to: NativeLeaf) -> None:
     w.body.lines.append(f"{loop}{call}({', '.join(places)});")
 
 
-PRODUCTS: dict[Any, Callable[[Script, Node], Value]] = dict.fromkeys(
+PRODUCTS: dict[Any, Callable[[KernelScript, Node], Value]] = dict.fromkeys(
     (
         aten.mm.default,
         aten.bmm.default,

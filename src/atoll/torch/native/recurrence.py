@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from .script import Script
+from .script import KernelScript
 from .values import NativeLeaf, Unsupported
 
 __all__ = ["RECURRENCE", "TEMPLATES", "recurrent_rules"]
@@ -174,7 +174,7 @@ RECURRENCE = "lstm_forward", "lstm_backward", "gru_forward", "gru_backward"
 _F32 = torch.float32
 
 
-def _dense(w: Script, arg: Any) -> NativeLeaf:
+def _dense(w: KernelScript, arg: Any) -> NativeLeaf:
     """Return a value in memory, row by row."""
     leaf = w.leaf(arg)
     if leaf.dtype != _F32:
@@ -182,11 +182,11 @@ def _dense(w: Script, arg: Any) -> NativeLeaf:
     return leaf if leaf.at.is_contiguous() else w.store(leaf)
 
 
-def _outputs(w: Script, node: Node) -> list[NativeLeaf]:
+def _outputs(w: KernelScript, node: Node) -> list[NativeLeaf]:
     return [w.new(tuple(part.shape), _F32) for part in node.meta["val"]]
 
 
-def _call(w: Script, name: str, sizes: tuple[int, ...], leaves: list[NativeLeaf]) -> None:
+def _call(w: KernelScript, name: str, sizes: tuple[int, ...], leaves: list[NativeLeaf]) -> None:
     given = ", ".join(f"{leaf.name} + {leaf.at.storage_offset()}" for leaf in leaves)
     w.body.lines.append(f"{name}<{', '.join(map(str, sizes))}>({given});")
 
@@ -196,7 +196,7 @@ def _sizes(node: Node, x: int, h: int) -> tuple[int, int, int, int]:
     return time, batch, inputs, node.args[h].meta["val"].shape[-1]  # type: ignore[union-attr]
 
 
-def _lstm(w: Script, node: Node) -> list[NativeLeaf]:
+def _lstm(w: KernelScript, node: Node) -> list[NativeLeaf]:
     sizes = _sizes(node, 0, 1)
     given, made = [_dense(w, arg) for arg in node.args], _outputs(w, node)
     turned = w.new((4 * sizes[3] * max(sizes[2:]),), _F32)
@@ -204,7 +204,7 @@ def _lstm(w: Script, node: Node) -> list[NativeLeaf]:
     return made
 
 
-def _lstm_backward(w: Script, node: Node) -> list[NativeLeaf]:
+def _lstm_backward(w: KernelScript, node: Node) -> list[NativeLeaf]:
     sizes = _sizes(node, 4, 5)
     given, made = [_dense(w, arg) for arg in node.args], _outputs(w, node)
     slopes = w.new((sizes[0] * sizes[1] * 4 * sizes[3],), _F32)
@@ -212,7 +212,7 @@ def _lstm_backward(w: Script, node: Node) -> list[NativeLeaf]:
     return made
 
 
-def _gru(w: Script, node: Node) -> list[NativeLeaf]:
+def _gru(w: KernelScript, node: Node) -> list[NativeLeaf]:
     sizes = _sizes(node, 0, 1)
     given, made = [_dense(w, arg) for arg in node.args], _outputs(w, node)
     turned, inner = w.new((3 * sizes[3] * max(sizes[2:]),), _F32), w.new((sizes[1] * 3 * sizes[3],), _F32)
@@ -220,7 +220,7 @@ def _gru(w: Script, node: Node) -> list[NativeLeaf]:
     return made
 
 
-def _gru_backward(w: Script, node: Node) -> list[NativeLeaf]:
+def _gru_backward(w: KernelScript, node: Node) -> list[NativeLeaf]:
     sizes = _sizes(node, 3, 4)
     given, made = [_dense(w, arg) for arg in node.args], _outputs(w, node)
     slopes = w.new((sizes[0] * sizes[1] * 4 * sizes[3],), _F32)
@@ -228,7 +228,7 @@ def _gru_backward(w: Script, node: Node) -> list[NativeLeaf]:
     return made
 
 
-def recurrent_rules() -> dict[str, Callable[[Script, Node], list[NativeLeaf]]]:
+def recurrent_rules() -> dict[str, Callable[[KernelScript, Node], list[NativeLeaf]]]:
     """Return the rules by the name of the operation."""
     return {
         "atoll::lstm": _lstm,

@@ -11,7 +11,7 @@ from torch.fx import Node
 
 from .lanes import LaneRow, loops, nest
 from .ops import C_TYPES, literal
-from .script import Script
+from .script import KernelScript
 from .values import Expr, NativeLeaf, Unsupported, Value, leaves_of, permuted, text_of
 
 __all__ = ["REDUCTIONS"]
@@ -23,7 +23,7 @@ prims: Any = torch.ops.prims
 _FOLDS = {"amax": "larger({0}, {1})", "amin": "smaller({0}, {1})", "any": "({0} | {1})"}
 
 
-def _reduce(w: Script, node: Node) -> Value:
+def _reduce(w: KernelScript, node: Node) -> Value:
     source = w.get(node.args[0], torch.float32)
     made = node.meta["val"]
     name = node.target.overloadpacket.__name__  # type: ignore[union-attr]
@@ -45,7 +45,7 @@ def _reduce(w: Script, node: Node) -> Value:
     return NativeLeaf(out.name, out.at.view(tuple(made.shape)), out.dtype)
 
 
-def _fold(w: Script, out: NativeLeaf, source: Value, axes: list[int], name: str, first: str) -> None:
+def _fold(w: KernelScript, out: NativeLeaf, source: Value, axes: list[int], name: str, first: str) -> None:
     """Fold along some axes: into a variable where the last axis is one of them, else row by row into the result."""
     kept = [d for d in range(len(source.shape)) if d not in axes]
     rows = bool(kept) and kept[-1] == len(source.shape) - 1
@@ -71,7 +71,7 @@ def _fold(w: Script, out: NativeLeaf, source: Value, axes: list[int], name: str,
     w.write(lambda: [*loops(shape[:split]), "{", *row.folded(out, place, turned, split, name), "}"], plain)
 
 
-def _variance(w: Script, node: Node) -> Value:
+def _variance(w: KernelScript, node: Node) -> Value:
     """Translate a variance: the sum of squared differences from the mean, over the number of entries less the correction."""
     source, made = w.get(node.args[0], torch.float32), node.meta["val"]
     if made.dtype != torch.float32 or source.dtype != torch.float32:
@@ -96,7 +96,7 @@ def _variance(w: Script, node: Node) -> Value:
     return NativeLeaf(out.name, out.at.view(tuple(made.shape)), out.dtype)
 
 
-REDUCTIONS: dict[Any, Callable[[Script, Node], Value]] = {
+REDUCTIONS: dict[Any, Callable[[KernelScript, Node], Value]] = {
     **dict.fromkeys(
         (
             aten.sum.default,

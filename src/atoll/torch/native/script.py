@@ -13,10 +13,10 @@ from .lanes import GUARD, LaneRow, Mixed, loops, nest
 from .ops import C_TYPES, literal
 from .values import Body, Expr, NativeLeaf, Unsupported, Value, leaves_of, merged, meta, permuted, text_of
 
-__all__ = ["Script"]
+__all__ = ["KernelScript"]
 
 
-class Script:
+class KernelScript:
     """Writes statements and keeps the values of a graph's nodes.
 
     Attributes:
