@@ -92,6 +92,7 @@ ALLOWED: dict[tuple[str, str], str] = {
         "running code from data",
         "runs/schema.py",
     ): "annotations in a part's own source, as typing.get_type_hints reads them",
+    ("global generators", "client/seeding.py"): "seeds them for a user's script, which draws from them",
 }
 
 

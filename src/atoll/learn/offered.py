@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "SupportsApart",
+    "SupportsClose",
     "SupportsCurvature",
     "SupportsLossGradient",
     "SupportsMargins",
@@ -41,6 +42,7 @@ __all__ = [
     "SupportsReports",
     "SupportsRound",
     "SupportsScores",
+    "let_go",
     "metrics_of",
     "offered_by",
     "placed_model",
@@ -135,6 +137,21 @@ class SupportsApart(Protocol):
     def apart(self) -> Any:
         """Return the trainer of such blocks (see `atoll.torch.blocks.apart.Apart`), or ``None`` if clients are trained one by one anyway."""
         ...
+
+
+@runtime_checkable
+class SupportsClose(Protocol):
+    """What a learner holds besides memory, such as processes of its own: it lets go of it when a training ends."""
+
+    def close(self) -> None:
+        """Let go of it; it may be needed again."""
+        ...
+
+
+def let_go(learner: Any) -> None:
+    """Let a learner go of what it holds, if it holds anything."""
+    if isinstance(learner, SupportsClose):
+        learner.close()
 
 
 def wants_round(learner: Any) -> bool:

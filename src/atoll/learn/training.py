@@ -27,7 +27,7 @@ from .composition import LATER, check_prepared, parts_of, prepared_parts
 from .context import Context
 from .learner import Learner, LearnerSettings, adapt
 from .local.targets import LOSS_NAMES
-from .offered import SupportsReports
+from .offered import SupportsReports, let_go
 from .pacing import Pacing, Synchronous
 from .prepared import PreparedTraining, Trained
 from .private.base import Mechanism
@@ -289,7 +289,10 @@ class Training(Checked, Job):
             measures, certain = TrainingMeasures(context), self.budget is None
             course = self.topology.course(context)
             course = Accounted(course, context) if context.protected else course
-            ended = await run_rounds(fed, self, course, measures, certain=certain)
+            try:
+                ended = await run_rounds(fed, self, course, measures, certain=certain)
+            finally:
+                let_go(ready)
             return Trained(ended.model, ended.history, ended.reason, ended.round, ended.devices)
 
         return program

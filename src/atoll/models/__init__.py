@@ -1,4 +1,4 @@
-"""Ready-made models, and models of your own: linear, quadratic and matrix problems in NumPy, PyTorch networks, scikit-learn estimators, your own loop.
+"""Ready-made models, and models of your own: linear, quadratic and matrix problems in NumPy, PyTorch networks, scikit-learn estimators, your own loop or script.
 
 A model's tasks keep the names that they had before this room existed, because names of tasks seed random numbers.
 """
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from .matrix import MatrixRegression
     from .networks import cnn, logistic, mlp
     from .quadratic import Quadratic
+    from .scripts.script import Script, script
 else:
     from atoll.core.lazy import lazy
 
@@ -24,6 +25,7 @@ else:
             "matrix": ("MatrixRegression",),
             "networks": ("cnn", "logistic", "mlp"),
             "quadratic": ("Quadratic",),
+            "scripts.script": ("Script", "script"),
         },
     )
 
@@ -34,8 +36,10 @@ __all__ = [
     "Linear",
     "MatrixRegression",
     "Quadratic",
+    "Script",
     "cnn",
     "linear",
     "logistic",
     "mlp",
+    "script",
 ]

@@ -77,12 +77,14 @@ class TorchLearner(Reporting):
         self.factory = settings.factory
         self.algorithm = settings.algorithm
         self._options: dict[str, Any] = {
-            "loss": _auto(model, task) if isinstance(settings.loss, str) and settings.loss == "auto" else settings.loss,
+            "loss": loss_of_task(model, task)
+            if isinstance(settings.loss, str) and settings.loss == "auto"
+            else settings.loss,
             "device": settings.device,
             "compile": settings.compile,
             "buffers": settings.buffers,
             "volume": settings.volume,
-            "measured": _auto(model, task),
+            "measured": loss_of_task(model, task),
         }
         self._plans: dict[str, list[LocalTraining]] = {}
         self.training = self.plan(settings.algorithm.phases[-1])[-1]
@@ -420,7 +422,7 @@ def _model_of(message: Tree) -> Tree:
     return {**broadcast["params"], **broadcast.get("buffers", {})}
 
 
-def _auto(model: nn.Module, task: str) -> str:
+def loss_of_task(model: nn.Module, task: str) -> str:
     """Return the loss for the data's task; a binary task with labels -1/+1 is a hinge unless the model has two outputs."""
     if task == "binary":
         last = [layer for layer in model.modules() if isinstance(layer, nn.Linear)]

@@ -12,7 +12,7 @@ from torch import nn
 from atoll.core.algebra.rng import Rng
 from atoll.core.errors import DataError, nearest
 
-__all__ = ["buffers_of", "init", "load", "params_of"]
+__all__ = ["array_of", "buffers_of", "init", "load", "params_of"]
 
 
 def params_of(module: nn.Module) -> dict[str, np.ndarray]:
@@ -21,16 +21,17 @@ def params_of(module: nn.Module) -> dict[str, np.ndarray]:
     Parameters with ``requires_grad=False`` stay with the model and do not travel. A tied parameter appears once, under its
     first name.
     """
-    return {name: _array(p) for name, p in module.named_parameters() if p.requires_grad}
+    return {name: array_of(p) for name, p in module.named_parameters() if p.requires_grad}
 
 
 def buffers_of(module: nn.Module) -> dict[str, np.ndarray]:
     """Return copies of the floating-point buffers that belong to the model's state, by name (BatchNorm's running statistics)."""
     kept = module.state_dict(keep_vars=True)
-    return {name: _array(b) for name, b in module.named_buffers() if name in kept and b.is_floating_point()}
+    return {name: array_of(b) for name, b in module.named_buffers() if name in kept and b.is_floating_point()}
 
 
-def _array(tensor: torch.Tensor) -> np.ndarray:
+def array_of(tensor: torch.Tensor) -> np.ndarray:
+    """Return a copy of a tensor as an array."""
     return tensor.detach().to("cpu", copy=True).numpy()
 
 

@@ -119,7 +119,7 @@ def _settings(part: Any, where: str) -> dict[str, Any]:
             raise ConfigError(
                 f"a live {type(value).__name__} cannot travel", where=f"{where}.{field.name}", remedy=_LIVE
             )
-        said[field.name] = _setting(value, f"{where}.{field.name}")
+        said[field.name] = _field(schema_of(kind).model.model_fields[field.name], value, f"{where}.{field.name}")
     return said
 
 
@@ -161,7 +161,8 @@ def _model(model: Any) -> Any:
     if inspect.isfunction(model) or inspect.isclass(model):
         return {"name": reference_of(model, "model")}
     if _is_plain(type(model)):
-        return {"name": reference_of(type(model), "model"), **_settings(model, "model")}
+        name = getattr(type(model), "part", None) or reference_of(type(model), "model")
+        return {"name": name, **_settings(model, "model")}
     raise ConfigError(
         f"a live {type(model).__name__} cannot travel",
         where="Training.model",

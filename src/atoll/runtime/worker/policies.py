@@ -120,9 +120,19 @@ def _named(tree: Any) -> Iterator[str]:
         for value in tree:
             yield from _named(value)
     elif isinstance(tree, dict):
+        yield from _script(tree)
         for key, value in tree.items():
             if key != "arguments":
                 yield from _named(value)
+
+
+def _script(tree: dict[Any, Any]) -> Iterator[str]:
+    """Yield what a model that is a script runs, each as ``module:__main__``: the script, and the command that runs it instead of Python."""
+    if isinstance(tree.get("script"), str):
+        yield ".".join(PurePath(tree["script"]).with_suffix("").parts) + ":__main__"
+        command = tree.get("command")
+        if isinstance(command, list) and command:
+            yield f"{command[0]}:__main__"
 
 
 def _modules(files: Iterable[PurePath]) -> Iterator[str]:

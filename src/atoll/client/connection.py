@@ -1,0 +1,242 @@
+"""What a script holds: its connection to a federation, and the tasks that come."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import socket
+import sys
+import traceback
+from collections import deque
+from collections.abc import Iterator, Mapping
+from types import TracebackType
+from typing import Any, Self
+
+from atoll.core.errors import AtollError, DataError, TaskError
+
+from .alone import Alone, LocalTask
+from .frames import VARIABLE, FrameSocket
+from .seeding import seed_all
+from .weights import as_form, load_into, parameters_of
+
+__all__ = ["Connection", "ScriptTask", "connect"]
+
+
+def connect(model: Any = None) -> Connection:
+    """Connect a script to the federation that has started it; outside one, to nothing.
+
+    Args:
+        model: the script's model. A federation does not need it: a task comes with the model. Outside one, it is the model of the
+            one local round, so ``task.model`` is what the script began with.
+
+    Returns:
+        A context manager.
+    """
+    number = os.environ.pop(VARIABLE, None)
+    if number is None:
+        return Connection(None, model)
+    sock = socket.socket(fileno=int(number))
+    sock.set_inheritable(False)  # programs that the script starts must not keep the conversation open
+    _die_with_parent()
+    return Connection(FrameSocket(sock), model)
+
+
+class Connection:
+    """A script's connection to a federation.
+
+    Attributes:
+        alone: whether there is none: the script was started by hand.
+        name: the client's name; ``""`` alone.
+        settings: the job's settings for the script, plain values; empty alone.
+    """
+
+    def __init__(self, frames: FrameSocket | None, model: Any = None) -> None:
+        self.alone = frames is None
+        self.name = ""
+        self.settings: dict[str, Any] = {}
+        self._frames = frames
+        self._model = model
+        self._early: deque[Any] = deque()
+        self._data: Any = None
+        self._open: ScriptTask | None = None
+        self._hello: dict[str, Any] = {}
+
+    def __enter__(self) -> Self:
+        if self._frames is not None:
+            self._hello = self._next("hello")
+            self.name, self.settings = self._hello["name"], self._hello["settings"]
+            self._frames.send({"op": "here"})
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._frames is None:
+            return
+        with contextlib.suppress(OSError):
+            if error is not None:
+                self._frames.send({"op": "failed", **_told(error)})
+            self._frames.close()
+
+    @property
+    def data(self) -> Any:
+        """The client's rows as a site gives them to a job: an `atoll.data.Dataset` with ``x``, ``y`` and ``len``. They cross once.
+
+        Raises:
+            DataError: the script runs alone, or the site's data have no columns.
+        """
+        if self._data is None:
+            if self._frames is None:
+                raise DataError(
+                    "there are no client's rows outside a federation",
+                    where="fed.data",
+                    remedy="load rows of your own if fed.alone",
+                )
+            self._frames.send({"op": "data"})
+            told = self._next("data")
+            if "lacks" in told:
+                raise DataError(told["lacks"], where="fed.data", remedy="let the script load its own rows")
+            from atoll.data import Dataset
+
+            about = {key: told[key] for key in ("task", "classes", "labels")}
+            self._data = Dataset(told["columns"], name=self.name, **about)
+        return self._data
+
+    def rounds(self) -> Iterator[ScriptTask | LocalTask]:
+        """Yield a task for each time that the federation asks this client; it ends when the job does.
+
+        Python's, NumPy's and PyTorch's global generators are seeded before each, by the run's seed, client and round.
+
+        Raises:
+            TaskError: the task before was not answered.
+        """
+        if self._frames is None:
+            yield from Alone(self._model).rounds()
+            return
+        while True:
+            try:
+                frame = self._next("task", "end")
+            except EOFError:
+                return
+            if frame["op"] == "end":
+                return
+            task = self._open = ScriptTask(self._frames, frame, self._hello)
+            seed_all(int(frame["seed"]))
+            yield task
+            if not task.answered:
+                raise TaskError(
+                    f"round {task.round} was not answered",
+                    where=f"the script at {self.name}",
+                    remedy="call task.reply(model, examples=n) once in each turn of the loop",
+                )
+            if self._hello["release"]:
+                _release()
+
+    def _next(self, *ops: str) -> Any:
+        """Return the next message of one of these kinds; others wait."""
+        for number, frame in enumerate(self._early):
+            if frame["op"] in ops:
+                del self._early[number]
+                return frame
+        while True:
+            frame = self._frames.recv() if self._frames is not None else {"op": "end"}
+            if frame["op"] in ops:
+                return frame
+            self._early.append(frame)
+
+
+class ScriptTask:
+    """One request to a script.
+
+    Attributes:
+        round: the number of the round, from 1.
+        kind: ``train``, or ``evaluate``: then only metrics count.
+        model: the global model: a state dict of tensors for PyTorch, otherwise arrays by name.
+        settings: the job's settings for the script, and ``lr`` and ``epochs`` of its algorithm.
+        seed: a whole number that is this client's and round's own.
+        answered: whether `reply` was called.
+    """
+
+    def __init__(self, frames: FrameSocket, frame: Mapping[str, Any], hello: Mapping[str, Any]) -> None:
+        self.round: int = frame["round"]
+        self.kind: str = frame["kind"]
+        self.settings: dict[str, Any] = frame["settings"]
+        self.seed: int = frame["seed"]
+        self.answered = False
+        self.model: Any = as_form(frame["model"], hello["form"], hello["fixed"], hello["aliases"])
+        self._like, self._id, self._frames = frame["model"], frame["id"], frames
+
+    def load(self, model: Any) -> None:
+        """Set a model to the task's: a PyTorch module (of adapters, the adapters alone), an estimator of scikit-learn, or a dict of arrays."""
+        load_into(model, self.model)
+
+    def reply(
+        self, model: Any = None, *, examples: float | None = None, metrics: Mapping[str, Any] | None = None
+    ) -> None:
+        """Answer the task, once.
+
+        Args:
+            model: the trained model, in any form that `load` takes, or its parameters by name. A task to evaluate needs none.
+            examples: rows that it was trained or measured on: its weight. By default all of the client's.
+            metrics: numbers by name: means over these rows.
+
+        Raises:
+            TaskError: the task was answered before.
+            DataError: a parameter is missing or has another shape, or a value is not a number.
+        """
+        if self.answered:
+            raise TaskError(
+                f"round {self.round} was answered twice",
+                where="task.reply",
+                remedy="call task.reply once in each turn of the loop",
+            )
+        if self.kind == "train" and model is None:
+            raise DataError(
+                f"no model in the reply to round {self.round}",
+                where="task.reply",
+                remedy="task.reply(model, examples=n)",
+            )
+        params = parameters_of(model, self._like) if self.kind == "train" else {}
+        weight = None if examples is None else _number("examples", examples)
+        told = {str(name): _number(f"metric {name!r}", value) for name, value in (metrics or {}).items()}
+        self._frames.send({"op": "reply", "id": self._id, "model": params, "examples": weight, "metrics": told})
+        self.answered = True
+
+
+def _number(what: str, value: Any) -> float:
+    try:
+        found = float(value)
+    except (TypeError, ValueError) as error:
+        raise DataError(
+            f"{what} is a {type(value).__name__}", where="task.reply", remedy="give one number, such as loss.item()"
+        ) from error
+    return found
+
+
+def _release() -> None:
+    """Let go of memory of accelerators that nothing uses."""
+    gc.collect()
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
+
+
+def _told(error: BaseException) -> dict[str, str]:
+    """Return an error's text and the script's own line of it."""
+    text = str(error) if isinstance(error, AtollError) else f"{type(error).__name__}: {error}"
+    if isinstance(error, SystemExit):
+        text = f"it called sys.exit({'' if error.code is None else repr(error.code)})"
+    main = os.path.abspath(sys.argv[0])  # noqa: PTH100
+    lines = [entry for entry in traceback.extract_tb(error.__traceback__) if os.path.abspath(entry.filename) == main]  # noqa: PTH100
+    place = f"{os.path.basename(main)}, line {lines[-1].lineno}" if lines else os.path.basename(main)  # noqa: PTH119
+    return {"error": text[:4000], "place": place}
+
+
+def _die_with_parent() -> None:
+    """Ask the system to kill this process when the one that has started it ends; Linux only. Elsewhere it ends at its next message."""
+    if sys.platform == "linux":
+        import ctypes
+        import signal
+
+        ctypes.CDLL(None, use_errno=True).prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG
