@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from .calculator import MECHANISMS, NoisePlan, noise_for, smallest_noise
     from .canaries import Audit, audit_p_value, guessed, lower_bound
     from .composition import group_privacy, grouped, joint, parallel, sequential
-    from .events import DiscreteGaussian, Perturbed, RandomisedResponse, Skellam
+    from .events import DiscreteGaussian, DistributedGaussian, Perturbed, RandomisedResponse, Skellam, SkellamMixture
     from .gaussian import (
         cost,
         exact_delta,
@@ -22,7 +22,15 @@ if TYPE_CHECKING:
     from .lattice import skellam_divergence
     from .loss_distribution import LossDistribution, compose
     from .objective import LOGISTIC, objective_alpha, objective_epsilon
-    from .renyi import ORDERS, renyi_curve, renyi_delta, renyi_epsilon, skellam_bound
+    from .renyi import (
+        ORDERS,
+        distributed_bound,
+        mixture_bound,
+        renyi_curve,
+        renyi_delta,
+        renyi_epsilon,
+        skellam_bound,
+    )
     from .shuffling import Shuffled, shuffled_epsilon
     from .spending.account import LedgerAccount
     from .spending.allowance import LedgerGuard
@@ -42,7 +50,14 @@ else:
             "canaries": ("Audit", "audit_p_value", "guessed", "lower_bound"),
             "calculator": ("MECHANISMS", "NoisePlan", "noise_for", "smallest_noise"),
             "spending.demand": ("UNITS", "Demand"),
-            "events": ("DiscreteGaussian", "Perturbed", "RandomisedResponse", "Skellam"),
+            "events": (
+                "DiscreteGaussian",
+                "DistributedGaussian",
+                "Perturbed",
+                "RandomisedResponse",
+                "Skellam",
+                "SkellamMixture",
+            ),
             "gaussian": (
                 "cost",
                 "exact_delta",
@@ -56,9 +71,17 @@ else:
             "lattice": ("skellam_divergence",),
             "loss_distribution": ("LossDistribution", "compose"),
             "objective": ("LOGISTIC", "objective_alpha", "objective_epsilon"),
-            "renyi": ("ORDERS", "renyi_curve", "renyi_delta", "renyi_epsilon", "skellam_bound"),
             "shuffling": ("Shuffled", "shuffled_epsilon"),
             "spending.statements": ("StatementEntry", "Epsilons", "statement"),
+            "renyi": (
+                "ORDERS",
+                "distributed_bound",
+                "mixture_bound",
+                "renyi_curve",
+                "renyi_delta",
+                "renyi_epsilon",
+                "skellam_bound",
+            ),
         },
     )
 
@@ -76,6 +99,7 @@ __all__ = [
     "Demand",
     "DiscreteGaussian",
     "StatementEntry",
+    "DistributedGaussian",
     "LossDistribution",
     "LossTally",
     "Perturbed",
@@ -84,10 +108,12 @@ __all__ = [
     "RandomisedResponse",
     "Shuffled",
     "Skellam",
+    "SkellamMixture",
     "audit_p_value",
     "Epsilons",
     "compose",
     "cost",
+    "distributed_bound",
     "epsilon_of",
     "exact_delta",
     "exact_epsilon",
@@ -96,6 +122,7 @@ __all__ = [
     "grouped",
     "guessed",
     "joint",
+    "mixture_bound",
     "lower_bound",
     "moments_delta",
     "moments_epsilon",

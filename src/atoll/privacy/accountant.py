@@ -12,7 +12,7 @@ from atoll.core.errors import ConfigError
 from atoll.core.event import Event, Gaussian, Laplace, Ledger, NonPrivate, SeededSecret, unpack_event
 
 from .accountants import ACCOUNTANTS, epsilon_of
-from .events import DiscreteGaussian, Perturbed, RandomisedResponse, Skellam
+from .events import Lattice, Perturbed, RandomisedResponse
 from .gaussian import exact_epsilon, moments_epsilon
 from .renyi import FREE
 from .shuffling import Shuffled
@@ -70,7 +70,7 @@ class PrivacyLoss:
             return cls(pure=event.count * event.epsilon, releases=releases)
         if isinstance(event, NonPrivate):
             return cls(pure=math.inf, releases=releases)
-        if isinstance(event, Skellam | DiscreteGaussian):
+        if isinstance(event, Lattice):
             return cls(releases=releases)
         raise ConfigError(
             f"the cost of an event of kind {event.kind!r} is not known",
@@ -102,7 +102,7 @@ class PrivacyLoss:
                 remedy=f"use {', '.join(map(repr, METHODS[:-1]))} or {METHODS[-1]!r}",
             )
         for event, _ in self.releases:
-            if isinstance(event, Skellam | DiscreteGaussian):
+            if isinstance(event, Lattice):
                 raise ConfigError(
                     f"method {method!r} does not count an event of kind {event.kind!r}",
                     where="Loss.epsilon",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any, Literal, get_args
@@ -13,7 +14,7 @@ from atoll.core.errors import ConfigError
 from atoll.core.event import Event, Gaussian, Laplace, NonPrivate, Sampled
 from atoll.core.extras import need
 
-from .events import Perturbed, RandomisedResponse
+from .events import Lattice, Perturbed, RandomisedResponse
 from .gaussian import exact_epsilon
 from .loss_distribution import compose
 from .renyi import FREE, ORDERS, renyi_curve, renyi_epsilon
@@ -24,6 +25,7 @@ __all__ = ["ACCOUNTANTS", "Accountant", "epsilon_of"]
 
 Accountant = Literal["rdp", "pld", "dp-accounting-rdp", "dp-accounting-pld"]
 ACCOUNTANTS: tuple[str, ...] = get_args(Accountant)
+_FARTHEST = 700.0
 Releases = tuple[tuple[Event, int], ...]
 
 
@@ -63,6 +65,9 @@ def epsilon_of(
         return math.inf
     if not counted:
         return 0.0
+    slack = sum(n * event.slack for event, n in counted if isinstance(event, Lattice))
+    if slack > 0:
+        return _with_slack(releases, delta, slack, (accountant, adversary, neighbours))
     if accountant == "rdp":
         curve = sum((n * renyi_curve(e, adversary, neighbours) for e, n in counted), np.zeros(len(ORDERS)))
         pure = sum(n * _pure(e) for e, n in counted)
@@ -70,6 +75,14 @@ def epsilon_of(
     if accountant == "pld":
         return _by_loss(counted, delta, adversary, neighbours, error)
     return _by_library(counted, delta, accountant, adversary, neighbours)
+
+
+def _with_slack(releases: Releases, delta: float, slack: float, how: tuple[str, str, str]) -> float:
+    """Epsilon of noise that is drawn within a statistical distance of its law: ``(epsilon, d)`` for the law is ``(epsilon, d + (1 + exp(epsilon)) slack)`` for the draws."""
+    exact = tuple((replace(event, slack=0.0) if isinstance(event, Lattice) else event, n) for event, n in releases)
+    half = epsilon_of(exact, delta / 2, *how)
+    charged = (1 + math.exp(min(half, _FARTHEST))) * slack
+    return epsilon_of(exact, delta - charged, *how) if charged <= delta / 2 else math.inf
 
 
 def _pure(event: Event) -> float:

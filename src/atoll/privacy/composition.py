@@ -13,7 +13,7 @@ from atoll.core.calls import checked_call
 from atoll.core.errors import ConfigError
 from atoll.core.event import Event, Gaussian, Laplace
 
-from .events import DiscreteGaussian, Perturbed, RandomisedResponse, Skellam
+from .events import DiscreteGaussian, DistributedGaussian, Perturbed, RandomisedResponse, Skellam
 from .shuffling import Shuffled
 
 __all__ = ["group_privacy", "grouped", "joint", "parallel", "sequential"]
@@ -107,7 +107,7 @@ def grouped(event: Event, size: int) -> Event:
         return Perturbed(unit=event.unit, scope=event.scope, count=event.count, epsilon=size * event.epsilon)
     if isinstance(event, Perturbed):
         return replace(event, epsilon=size * event.epsilon)
-    if isinstance(event, Skellam | DiscreteGaussian):
+    if isinstance(event, Skellam | DiscreteGaussian | DistributedGaussian):
         return replace(event, sensitivity=size * event.sensitivity, sampling=1.0)
     raise ConfigError(
         f"the cost of an event of kind {event.kind!r} for a group is not known",

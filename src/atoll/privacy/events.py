@@ -9,7 +9,15 @@ from typing import ClassVar
 from atoll.core.errors import ConfigError
 from atoll.core.event import Event, Sampled, register_event
 
-__all__ = ["DiscreteGaussian", "Perturbed", "RandomisedResponse", "Skellam"]
+__all__ = [
+    "DiscreteGaussian",
+    "DistributedGaussian",
+    "Lattice",
+    "Perturbed",
+    "RandomisedResponse",
+    "Skellam",
+    "SkellamMixture",
+]
 
 
 @register_event
@@ -45,24 +53,30 @@ class RandomisedResponse(Sampled):
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Lattice(Sampled):
+class Lattice(Sampled):
     """Integer noise on integer vectors.
 
     Attributes:
         variance: variance of the noise on one entry (for the discrete Gaussian its parameter ``sigma^2``).
         sensitivity: how far one unit moves the vector, in L2.
         values: the number of entries; one, or as many as the vector has.
+        slack: statistical distance of the drawn noise from its law, over all entries and parties. Accountants charge it to delta.
     """
 
     variance: float
     sensitivity: float = 1.0
     values: int = 1
+    slack: float = 0.0
+    rounded: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
         _require_positive("variance", self.variance)
         _require_positive("sensitivity", self.sensitivity)
-        if self.values < 1 or (self.values == 1 and self.sensitivity != int(self.sensitivity)):
+        if not 0 <= self.slack < 1:
+            raise ConfigError(f"slack={self.slack}", remedy="use a statistical distance in [0, 1)")
+        whole = self.sensitivity == int(self.sensitivity) or not self.rounded
+        if self.values < 1 or (self.values == 1 and not whole):
             raise ConfigError(
                 f"sensitivity={self.sensitivity}, values={self.values}",
                 remedy="use at least one value, and a whole sensitivity where there is one: the noise is on whole numbers",
@@ -71,7 +85,7 @@ class _Lattice(Sampled):
 
 @register_event
 @dataclass(frozen=True, kw_only=True)
-class Skellam(_Lattice):
+class Skellam(Lattice):
     """The difference of two Poisson variables on each entry of an integer vector. Agarwal, Kairouz, Liu 2021."""
 
     kind: ClassVar[str] = "skellam"
@@ -79,10 +93,57 @@ class Skellam(_Lattice):
 
 @register_event
 @dataclass(frozen=True, kw_only=True)
-class DiscreteGaussian(_Lattice):
+class DiscreteGaussian(Lattice):
     """``P(k) ~ exp(-k^2 / (2 sigma^2))`` on each entry of an integer vector. Canonne, Kamath, Steinke 2020."""
 
     kind: ClassVar[str] = "discrete-gaussian"
+
+
+@register_event
+@dataclass(frozen=True, kw_only=True)
+class DistributedGaussian(Lattice):
+    """The sum of ``parties`` discrete Gaussians of variance ``variance / parties`` each, which is no discrete Gaussian.
+
+    Kairouz, Liu, Steinke 2021, "The Distributed Discrete Gaussian Mechanism for Federated Learning with Secure Aggregation", Proposition 14.
+
+    Attributes:
+        parties: number of summands, each with a standard deviation of at least 1/2.
+    """
+
+    parties: int = 1
+    kind: ClassVar[str] = "distributed-gaussian"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.parties < 1 or (self.parties > 1 and self.variance < self.parties / 4):
+            raise ConfigError(
+                f"variance={self.variance} of {self.parties} parties",
+                remedy="use a finer grid: the noise of each party needs a standard deviation of at least 1/2",
+            )
+
+
+@register_event
+@dataclass(frozen=True, kw_only=True)
+class SkellamMixture(Lattice):
+    """Skellam noise on a vector that was rounded at random. ``sensitivity`` bounds the root of the mean squared L2 distance after rounding.
+
+    Bao, Zhu, Xiao, Yang, Ooi, Tan, Xu 2022, "Skellam Mixture Mechanism: a Novel Approach to Federated Learning with Differential Privacy". The bound of its
+    divergence is ours, see ``renyi.mixture_bound``.
+
+    Attributes:
+        largest: how far one unit moves an entry.
+        both: whether both of the vectors that are compared were rounded (one unit is replaced), or one of them is 0 (it is added or removed).
+    """
+
+    largest: int = 1
+    both: bool = False
+    rounded: ClassVar[bool] = False
+    kind: ClassVar[str] = "skellam-mixture"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.largest < 1:
+            raise ConfigError(f"largest={self.largest}", remedy="use a whole number of at least 1")
 
 
 def _require_positive(name: str, value: float) -> None:

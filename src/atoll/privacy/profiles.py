@@ -16,7 +16,7 @@ import numpy.typing as npt
 from atoll.core.errors import ConfigError
 from atoll.core.event import Event, Gaussian, Laplace
 
-from .events import DiscreteGaussian, Perturbed, RandomisedResponse, Skellam
+from .events import DiscreteGaussian, DistributedGaussian, Lattice, Perturbed, RandomisedResponse, Skellam
 from .lattice import discrete_gaussian_law, skellam_law
 from .sampling import hidden_rate
 from .shuffling import Shuffled, as_seen, excess_of
@@ -103,8 +103,16 @@ def _base(event: Event) -> Profile:
         return lambda e: np.where(e < full, -top * np.expm1(np.minimum(e, full) - full), 0.0)
     if isinstance(event, Shuffled):
         return lambda e: excess_of(event, e)
+    if isinstance(event, DistributedGaussian) and event.parties == 1:
+        return _lattice(event)
     if isinstance(event, Skellam | DiscreteGaussian):
         return _lattice(event)
+    if isinstance(event, Lattice):
+        raise ConfigError(
+            f"the loss distribution of an event of kind {event.kind!r} is not known",
+            where="atoll.privacy",
+            remedy="count it with accountant 'rdp'",
+        )
     raise ConfigError(
         f"the privacy loss of an event of kind {event.kind!r} is not known",
         where="atoll.privacy",
@@ -112,7 +120,7 @@ def _base(event: Event) -> Profile:
     )
 
 
-def _lattice(event: Skellam | DiscreteGaussian) -> Profile:
+def _lattice(event: Lattice) -> Profile:
     if event.values > 1 or event.variance > _LARGEST_VARIANCE:
         raise ConfigError(
             f"the privacy loss of {event.values} values with {event.kind} noise of variance {event.variance:g} has no known worst pair",
