@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from .holders import Attestation, Enclave, SimulatedAttestation, TwoServers
     from .indexing import SecureIndexing
     from .masking import OneShot, SecureAggregation
+    from .noise import DiscreteGaussianNoise, LatticeNoise, SkellamMixtureNoise, SkellamNoise
     from .words import FixedPoint, WordLayout
 else:
     from atoll.core.lazy import lazy
@@ -36,19 +37,24 @@ else:
             "holders": ("Attestation", "Enclave", "SimulatedAttestation", "TwoServers"),
             "indexing": ("SecureIndexing",),
             "masking": ("OneShot", "SecureAggregation"),
+            "noise": ("DiscreteGaussianNoise", "LatticeNoise", "SkellamMixtureNoise", "SkellamNoise"),
             "words": ("FixedPoint", "WordLayout"),
         },
     )
 
 __all__ = [
     "Attestation",
+    "DiscreteGaussianNoise",
     "Enclave",
     "Encrypted",
     "FixedPoint",
+    "LatticeNoise",
     "OneShot",
     "SecureAggregation",
     "SecureIndexing",
     "SimulatedAttestation",
+    "SkellamMixtureNoise",
+    "SkellamNoise",
     "TwoServers",
     "WordLayout",
     "encrypt",

@@ -6,6 +6,7 @@ if TYPE_CHECKING:
     from .affine import MinMaxAffine
     from .clip import Clip
     from .coded.product import ProductQuantizer
+    from .coded.rotation import Rotation
     from .coded.scalar import ScalarQuantizer
     from .dgc import DGC
     from .feedback import ErrorFeedback
@@ -44,6 +45,7 @@ else:
             "randomk": ("RandomK",),
             "coded.product": ("ProductQuantizer",),
             "coded.scalar": ("ScalarQuantizer",),
+            "coded.rotation": ("Rotation",),
             "shift": ("Shift",),
             "sketch": ("CountSketch",),
             "ternary": ("Ternary",),
@@ -71,6 +73,7 @@ __all__ = [
     "ProductQuantizer",
     "RandomK",
     "RandomisedSigns",
+    "Rotation",
     "ScalarQuantizer",
     "Shift",
     "Sign",

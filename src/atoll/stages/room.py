@@ -8,7 +8,7 @@ __all__ = ["PARTS"]
 
 PARTS = (
     PartKind(
-        "uplink stage", ("atoll.core.requests.stage", "atoll.stages"), is_class("atoll.core.requests.stage:Stage"),
+        "uplink stage", ("atoll.core.requests.stage", "atoll.stages", "atoll.secure"), is_class("atoll.core.requests.stage:Stage"),
         "What happens to an update on its way to the server.", "Stage",
     ),
     PartKind(
