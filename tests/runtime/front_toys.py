@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from carriers import carrier
 
 from atoll.core.persistence.files import read_message
 from atoll.runs import yaml
@@ -131,14 +132,14 @@ async def typed(world: World, command: str, *words: str, code: int = 0) -> Any:
 @contextlib.asynccontextmanager
 async def project(
     folder: Path,
-    transport: str = "tcp",
+    transport: str | None = None,
     data: dict[str, list[str]] | None = None,
     helpers: dict[str, str] | None = None,
 ) -> AsyncIterator[World]:
     """Start a project in a folder."""
     said: list[tuple[str, str]] = []
     told = data or write_data(folder)
-    poc = Poc(folder, told, transport=transport, on_line=lambda *line: said.append(line), helpers=helpers)
+    poc = Poc(folder, told, transport=transport or carrier(), on_line=lambda *line: said.append(line), helpers=helpers)
     try:
         async with poc, Admin(poc.kit("admin"), poc.address) as admin:
             yield World(poc, admin, said)

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from carriers import carrier
 
 from atoll.runs import yaml
 from atoll.runtime.client.admin import Admin
@@ -124,7 +125,7 @@ class Walled:
         folder: Path,
         sites: Sequence[str] = ("north",),
         *,
-        transport: str = "tcp",
+        transport: str | None = None,
         passphrase: str | None = None,
         options: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
@@ -140,7 +141,7 @@ class Walled:
             "servers": [{"name": "server", "hosts": ["127.0.0.1"], "listen": "127.0.0.1"}],
             "sites": [{"name": name, "org": name} for name in sites],
             "admins": [{"name": "anna", "org": "lab"}],
-            "transport": transport,
+            "transport": transport or carrier(),
         }
         secret = None if passphrase is None else passphrase.encode()
         provision(

@@ -15,6 +15,7 @@ from atoll.core.errors import ConfigError, JobError, PolicyError
 from atoll.runtime.client.admin import Admin
 
 
+@pytest.mark.both_carriers
 def test_a_day_of_a_project(tmp_path: Path) -> None:
     """One project for many questions: starting its processes takes most of the time."""
     gate = tmp_path / "gate"
@@ -143,6 +144,7 @@ async def walk(fed, how=""):
 """
 
 
+@pytest.mark.both_carriers
 def test_a_program_that_would_end_its_process_fails_once_and_says_so(tmp_path: Path) -> None:
     async def body(world: World) -> None:
         (write_job(tmp_path / "job") / "code" / "walking.py").write_text(LEAVING, encoding="utf-8")
@@ -158,6 +160,7 @@ def test_a_program_that_would_end_its_process_fails_once_and_says_so(tmp_path: P
     played(tmp_path / "project", body)
 
 
+@pytest.mark.both_carriers
 def test_an_abort_that_meets_a_killed_server_is_repeated_in_peace(tmp_path: Path) -> None:
     """The server dies with the abort written down and its answer on the way: the command asks again, and gets the answer."""
     gate = tmp_path / "gate"

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from walls import Walled, open_folder, played, told, write_job
 
+from atoll.runs import yaml
 from atoll.runtime.client.admin import Admin
 from atoll.runtime.confinement.bubblewrap import program, why_not
 
@@ -161,6 +162,7 @@ async def spawned(admin: Admin, job: str) -> None:
                 return
 
 
+@pytest.mark.both_carriers
 @pytest.mark.skipif(sys.platform != "linux", reason="namespaces and subreapers are Linux's own")
 @pytest.mark.parametrize("mode", [pytest.param("always", marks=SANDBOX), "never"])
 def test_whatever_a_job_has_started_ends_with_its_attempt(tmp_path: Path, mode: str) -> None:
@@ -244,6 +246,7 @@ async def run(fed):
 """
 
 
+@pytest.mark.both_carriers
 @SANDBOX
 def test_a_job_takes_no_more_than_its_share(tmp_path: Path) -> None:
     """Processes, memory and files: the system refuses more. As root the system counts no processes, so the front is a plain user's."""
@@ -260,3 +263,30 @@ def test_a_job_takes_no_more_than_its_share(tmp_path: Path) -> None:
             }
 
         played(walled, body)
+
+
+@pytest.mark.slow
+@pytest.mark.both_carriers
+@SANDBOX
+def test_a_model_that_was_trained_in_the_sandbox_is_the_one_that_is_trained_outside(tmp_path: Path) -> None:
+    training = {
+        "model": {"name": "mlp", "features": 4, "outputs": 2}, "algorithm": {"name": "Scaffold", "lr": 0.1, "epochs": 2},
+        "rounds": 3, "sites": "all", "patience": 20.0,
+    }  # fmt: skip
+    models = []
+    for mode in ("always", "never"):
+        with open_folder() as folder:
+            walled = Walled(folder, options={name: ["--confine", mode] for name in ("server", "north")})
+            job = tmp_path / mode
+            job.mkdir()
+            (job / "job.yaml").write_text(yaml.dump(training), encoding="utf-8")
+
+            async def body(admin: Admin, walled: Walled = walled, job: Path = job) -> None:
+                await walled.run(admin, job)
+                name = (await admin.jobs())[-1]["job"]
+                files = {path.name: path for path in await admin.result(name, job / "result")}
+                models.append(files["model.safetensors"].read_bytes())
+
+            played(walled, body)
+    assert len(models[0]) > 500
+    assert models[0] == models[1]

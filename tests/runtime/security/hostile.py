@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from carriers import carrier
 
 from atoll.runtime.client.admin import Admin
 from atoll.runtime.line import Backoff, Channel, Line, Settings, dial_line
@@ -75,24 +76,24 @@ class Besieged:
 
 
 @contextlib.asynccontextmanager
-async def besieged(kits: Kits, folder: Path, carrier: str = "tcp", **options: Any) -> AsyncIterator[Besieged]:
+async def besieged(kits: Kits, folder: Path, over: str | None = None, **options: Any) -> AsyncIterator[Besieged]:
     """A server's front that listens."""
-    kit = kits("ours/server")
-    made = Server(kit_over(kit, carrier), folder / "server", address="127.0.0.1:0", **options)
+    name, kit = over or carrier(), kits("ours/server")
+    made = Server(kit_over(kit, name), folder / "server", address="127.0.0.1:0", **options)
     listening: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     serving = asyncio.create_task(made.serve(listening.set_result))
     await asyncio.wait({serving, listening}, return_when=asyncio.FIRST_COMPLETED)
     try:
-        yield Besieged(lambda path: kit_over(kits(path), carrier), made, await listening)
+        yield Besieged(lambda path: kit_over(kits(path), name), made, await listening)
         assert not serving.done(), serving
     finally:
         serving.cancel()
         await asyncio.gather(serving, return_exceptions=True)
 
 
-def kit_over(kit: Kit, carrier: str) -> Kit:
+def kit_over(kit: Kit, name: str) -> Kit:
     """The same kit over another transport."""
-    return Kit(kit.folder, kit.config.model_copy(update={"transport": carrier}))
+    return Kit(kit.folder, kit.config.model_copy(update={"transport": name}))
 
 
 @contextlib.asynccontextmanager

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from carriers import carrier
 from certificates import authority
 from line_toys import hub
 
@@ -28,6 +29,8 @@ from atoll.core.world import World
 from atoll.runtime.line import Channel, Settings
 from atoll.runtime.network import Network
 from atoll.runtime.transport import transport
+
+pytestmark = pytest.mark.both_carriers
 
 SITES = ("north", "south")
 Frames = list[Any]
@@ -131,7 +134,7 @@ def _said(order: dict[str, Any], script: Script, numbers: list[int]) -> Frames:
 
 async def _world(program: Any, script: Script, on_lost: str, ledger: list[Any]) -> Any:
     settings = Settings(heartbeat=None, patience=10.0)
-    async with hub(settings, transport("tcp")) as server:
+    async with hub(settings, transport(carrier())) as server:
         links, serving = {}, []
         for name, answers in zip(SITES, (honest, script), strict=True):
             opened: asyncio.Queue[Channel] = asyncio.Queue()

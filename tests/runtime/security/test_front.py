@@ -108,6 +108,7 @@ def errors(caplog: Log) -> list[str]:
 # ---------------------------------------------------------------------- what each role may
 
 
+@pytest.mark.both_carriers
 def test_each_role_has_its_own_channels_and_no_other(kit: Kits, tmp_path: Path) -> None:
     async def closed(siege: Besieged, who: str, name: str, frame: Any) -> str:
         line = await siege.line(who)
@@ -148,6 +149,7 @@ BAD_REQUESTS: list[Any] = [
 ]  # fmt: skip
 
 
+@pytest.mark.both_carriers
 def test_requests_that_make_no_sense(kit: Kits, tmp_path: Path) -> None:
     async def body() -> None:
         async with besieged(kit, tmp_path) as siege:
@@ -160,6 +162,7 @@ def test_requests_that_make_no_sense(kit: Kits, tmp_path: Path) -> None:
     played(body)
 
 
+@pytest.mark.both_carriers
 def test_requests_that_are_too_long_or_too_many(kit: Kits, tmp_path: Path, caplog: Log) -> None:
     async def body() -> None:
         async with besieged(kit, tmp_path) as siege:
@@ -189,6 +192,7 @@ async def end_of(channel: Channel) -> str:
     return "an answer"
 
 
+@pytest.mark.both_carriers
 def test_one_person_cannot_hold_lines_without_end(kit: Kits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("atoll.runtime.line.accepting._MOST", 5)
 
@@ -248,6 +252,7 @@ async def control(siege: Besieged, first: Any, *frames: Any) -> tuple[Line, Chan
     return line, channel
 
 
+@pytest.mark.both_carriers
 def test_frames_about_jobs_that_make_no_sense(kit: Kits, tmp_path: Path, caplog: Log) -> None:
     hello = {"op": "hello", "holding": [], "kept": ["no", "../..", "x" * 300]}
 
@@ -270,6 +275,7 @@ def test_frames_about_jobs_that_make_no_sense(kit: Kits, tmp_path: Path, caplog:
     assert not errors(caplog)
 
 
+@pytest.mark.both_carriers
 def test_a_flood_of_frames_and_lines_keeps_nobody_from_being_served(kit: Kits, tmp_path: Path, caplog: Log) -> None:
     async def body() -> None:
         async with besieged(kit, tmp_path) as siege, siege.admin() as admin:
@@ -305,6 +311,7 @@ def peak() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
+@pytest.mark.both_carriers
 def test_a_flood_of_channels_ends_its_connection_only(kit: Kits, tmp_path: Path, caplog: Log) -> None:
     async def body() -> None:
         async with besieged(kit, tmp_path) as siege, good_site(siege.kit("north"), siege.address, tmp_path / "north"):
@@ -390,6 +397,7 @@ def tapped(siege: Besieged, change: Callable[[int, bytes], bytes]) -> Any:
     return seen, serve
 
 
+@pytest.mark.both_carriers
 def test_what_was_recorded_on_the_wire_cannot_be_played_again(kit: Kits, tmp_path: Path, caplog: Log) -> None:
     async def body() -> None:
         async with besieged(kit, tmp_path) as siege:
@@ -411,6 +419,7 @@ def test_what_was_recorded_on_the_wire_cannot_be_played_again(kit: Kits, tmp_pat
     played(body)
 
 
+@pytest.mark.both_carriers
 def test_what_is_altered_on_the_wire_cuts_the_connection_and_loses_nothing(kit: Kits, tmp_path: Path) -> None:
     async def body() -> None:
         async with besieged(kit, tmp_path) as siege:
@@ -436,6 +445,7 @@ def test_what_is_altered_on_the_wire_cuts_the_connection_and_loses_nothing(kit: 
     played(body)
 
 
+@pytest.mark.both_carriers
 def test_a_site_cannot_write_into_the_log_of_a_job_that_is_not_its_own(kit: Kits, tmp_path: Path) -> None:
     async def body() -> None:
         from atoll.runtime.store.records import Submission

@@ -54,6 +54,7 @@ def filled(siege: Besieged) -> Any:
     return lambda: connection.execute("PRAGMA max_page_count = 1000000")
 
 
+@pytest.mark.both_carriers
 def test_who_is_revoked_is_cut_off_though_it_cannot_be_written_down(
     project: ProjectConfig, own: Kits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Log
 ) -> None:
@@ -74,6 +75,7 @@ def test_who_is_revoked_is_cut_off_though_it_cannot_be_written_down(
     played(body)
 
 
+@pytest.mark.both_carriers
 def test_a_site_that_cannot_be_listed_takes_part(own: Kits, tmp_path: Path, caplog: Log) -> None:
     caplog.set_level(logging.INFO, "atoll.runtime")
 

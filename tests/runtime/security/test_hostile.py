@@ -11,6 +11,7 @@ from front_toys import World
 from front_toys import played as with_processes
 
 from atoll.core.errors import ConfigError
+from atoll.core.persistence.json_lines import read_lines
 from atoll.data import Dataset
 from atoll.runs import yaml
 from atoll.testing.hostile import ATTACKS, Outcome, play
@@ -139,18 +140,38 @@ def test_silence_is_given_up_after_the_jobs_patience(without: Outcome, tmp_path:
 def test_with_real_processes_the_same(
     transport: str, name: str, on_lost: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _in_one_project(tmp_path, transport, [(name, on_lost)], monkeypatch)
+    _in_one_project(tmp_path, transport, [(name, {"on_lost": on_lost})], monkeypatch)
 
 
 @pytest.mark.slow  # its quick sibling is the test above
 @pytest.mark.parametrize("transport", ["tcp", "grpc"])
 def test_with_real_processes_every_attack(transport: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cases = [(name, on_lost) for name in REFUSED for on_lost in ("fail", "drop")]
+    cases = [(name, {"on_lost": on_lost}) for name in REFUSED for on_lost in ("fail", "drop")]
     _in_one_project(tmp_path, transport, cases, monkeypatch)
 
 
+@pytest.mark.slow  # its quick sibling is the one in one process
+@pytest.mark.parametrize("transport", ["tcp", "grpc"])
+def test_with_real_processes_what_stands_far_outside_is_named_and_by_one_setting_rejected(
+    transport: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [name for name, attack in ATTACKS.items() if attack.fate == "warned"]
+    outside = [(name, {"on_outlier": how}) for name in names for how in ("warn", "reject")]
+    _in_one_project(tmp_path, transport, outside, monkeypatch)
+
+
+@pytest.mark.slow  # its quick siblings are those in one process
+@pytest.mark.parametrize("transport", ["tcp", "grpc"])
+def test_with_real_processes_what_changes_nothing_what_is_believed_and_silence(
+    transport: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quiet = [name for name, attack in ATTACKS.items() if attack.fate in ("forgotten", "believed")]
+    silent = [("silence", {"on_lost": on_lost, "patience": 2.0}) for on_lost in ("fail", "drop")]
+    _in_one_project(tmp_path, transport, [*((name, {}) for name in quiet), *silent], monkeypatch)
+
+
 def _in_one_project(
-    folder: Path, transport: str, cases: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
+    folder: Path, transport: str, cases: list[tuple[str, dict[str, Any]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data, three = {}, {name: part for name, part in rows().items() if name != "site-4"}
     for name, part in three.items():
@@ -160,17 +181,42 @@ def _in_one_project(
     monkeypatch.setattr("atoll.runtime.client.poc._Daemon", _hostile_daemon(BAD))
 
     async def body(world: World) -> None:
-        for number, (name, on_lost) in enumerate(cases):
+        for number, (name, terms) in enumerate(cases):
             job = folder / "jobs" / str(number)
             job.mkdir(parents=True)
-            settings = {**JOB, "rounds": 2, "name": name, "sites": list(data), "on_lost": on_lost}
+            settings = {**JOB, "rounds": 2, "name": name, "sites": list(data), **terms}
             (job / "job.yaml").write_text(yaml.dump(settings))
             ended = await world.end((await world.admin.submit(job))["job"])
-            goes_on = on_lost == "drop" and ATTACKS[name].on != "hello"
-            assert ended["state"] == ("finished" if goes_on else "failed"), (name, on_lost, ended)
-            assert goes_on or BAD in str(ended["error"]), (name, ended)
+            met = await _met(world, ended, folder / "results" / str(number))
+            _look(name, terms, ended, *met)
 
     with_processes(folder, body, transport=transport, data=data)
+
+
+async def _met(world: World, ended: dict[str, Any], folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
+    """The rows of a job that has finished, and what the server has said about it."""
+    said = [line async for _, node, line in world.admin.logs(ended["job"]) if node == "server"]
+    if ended["state"] != "finished":
+        return [], said
+    files = {path.name: path for path in await world.admin.result(ended["job"], folder)}
+    return read_lines(files["metrics.jsonl"]), said
+
+
+def _look(name: str, terms: dict[str, Any], ended: dict[str, Any], rows: list[dict[str, Any]], said: list[str]) -> None:
+    """Compare what a job met with what the kit's table says."""
+    attack, error = ATTACKS[name], str(ended["error"])
+    if attack.fate in ("refused", "lost") and (terms.get("on_lost", "fail") == "fail" or attack.on == "hello"):
+        assert (ended["state"], BAD in error) == ("failed", True), (name, terms, ended)
+        assert len(error) < 5000, (name, terms)
+        return
+    assert ended["state"] == "finished", (name, terms, ended)
+    assert len(rows) == 2, (name, terms)
+    column = {"warn": "outlying_clients", "reject": "rejected_clients"}.get(terms.get("on_outlier", ""))
+    if column is not None:
+        assert [list(row[column]) for row in rows] == [[BAD]] * 2, (name, terms, rows)
+        assert any(BAD in line and "far outside its cohort" in line for line in said) or column != "outlying_clients"
+    elif attack.fate in ("forgotten", "believed"):
+        assert [row["replied"] for row in rows] == [3, 3], (name, rows)
 
 
 def _hostile_daemon(bad: str) -> Any:

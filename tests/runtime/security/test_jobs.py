@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from carriers import carrier
 from forging import META, any_archive, forged
 from forging import opened as members_of
 from hostile import Besieged, Kits, besieged, good_site, kit_over, played
@@ -142,6 +143,7 @@ def laughter() -> bytes:
     return ("\n".join(lines) + "\nname: *a8\n").encode()
 
 
+@pytest.mark.both_carriers
 def test_a_bundle_that_must_not_be_opened_is_refused_at_the_door(
     kit: Kits, bundles: dict[str, tuple[bytes, str]], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -217,7 +219,7 @@ class Tyrant:
 async def tyrant(kit: Kits) -> AsyncIterator[Tyrant]:
     made = Tyrant()
     board = Switchboard(made.lines.put_nowait, Settings(heartbeat=None))
-    listener = await transport("tcp").listen("127.0.0.1:0", kit("ours/server").credentials(), board.accept)
+    listener = await transport(carrier()).listen("127.0.0.1:0", kit("ours/server").credentials(), board.accept)
     made.address = listener.address
     try:
         yield made
@@ -241,6 +243,7 @@ NO_ORDERS: list[Any] = [
 """They are not carried out."""
 
 
+@pytest.mark.both_carriers
 def test_a_site_runs_nothing_that_no_admin_has_signed(
     kit: Kits, bundles: dict[str, tuple[bytes, str]], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -249,7 +252,7 @@ def test_a_site_runs_nothing_that_no_admin_has_signed(
     async def body() -> None:
         async with (
             tyrant(kit) as server,
-            good_site(kit_over(kit("ours/north"), "tcp"), server.address, tmp_path) as site,
+            good_site(kit_over(kit("ours/north"), carrier()), server.address, tmp_path) as site,
         ):
             await server.greeted()
             for frame in BAD_ORDERS:
@@ -298,6 +301,7 @@ def test_a_site_runs_nothing_that_no_admin_has_signed(
     assert "attempt 1: " in caplog.text
 
 
+@pytest.mark.both_carriers
 def test_a_site_runs_a_signing_once(kit: Kits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What an admin has wanted once is no licence for ever: a server cannot begin it as another job, nor after its end."""
 
@@ -312,7 +316,7 @@ def test_a_site_runs_a_signing_once(kit: Kits, tmp_path: Path, monkeypatch: pyte
     async def body() -> None:
         async with (
             tyrant(kit) as server,
-            good_site(kit_over(kit("ours/north"), "tcp"), server.address, tmp_path) as site,
+            good_site(kit_over(kit("ours/north"), carrier()), server.address, tmp_path) as site,
         ):
             await server.greeted()
             for job, attempt, bundle, words in (
@@ -419,6 +423,7 @@ async def saboteur(siege: Besieged, say: Callable[[Any], list[Any]]) -> Line:
     return line
 
 
+@pytest.mark.both_carriers
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="looks at processes as Linux shows them")
 def test_garbage_from_one_site_ends_its_job_and_no_other_and_a_job_knows_no_secret(
     kit: Kits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -472,6 +477,7 @@ async def run(fed):
 """
 
 
+@pytest.mark.both_carriers
 def test_an_error_too_long_to_be_passed_on_ends_its_job_and_cuts_no_line(
     kit: Kits, tmp_path: Path, caplog: Log
 ) -> None:
@@ -496,6 +502,7 @@ def test_an_error_too_long_to_be_passed_on_ends_its_job_and_cuts_no_line(
 EVIL = "\x1b]0;owned\x07\x1b[2J\x1b[1;1H\x1b[32mfinished\x1b[0m"
 
 
+@pytest.mark.both_carriers
 def test_words_of_a_site_and_of_an_auditor_move_nobodys_terminal(kit: Kits, tmp_path: Path, caplog: Log) -> None:
     async def body() -> None:
         async with besieged(kit, tmp_path) as siege, siege.admin() as admin:
@@ -523,6 +530,7 @@ def served(siege: Besieged) -> int:
     return sum(task.get_coro().__name__ == "_person" for task in siege.server._tasks)  # type: ignore[union-attr]
 
 
+@pytest.mark.both_carriers
 def test_who_waits_for_what_never_comes_and_goes_is_forgotten(kit: Kits, tmp_path: Path) -> None:
     async def body() -> None:
         async with besieged(kit, tmp_path) as siege, siege.admin() as admin:

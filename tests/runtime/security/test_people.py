@@ -79,6 +79,7 @@ def test_settings_without_end_are_refused_at_home() -> None:
         bundles.make_bundle(b"x" * 300_000, None, None)  # type: ignore[arg-type]
 
 
+@pytest.mark.both_carriers
 def test_settings_are_read_once_and_not_by_the_loop(kit: Kits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[bool] = []
 
@@ -98,6 +99,7 @@ def test_settings_are_read_once_and_not_by_the_loop(kit: Kits, tmp_path: Path, m
     assert read == [True]
 
 
+@pytest.mark.both_carriers
 def test_nobody_has_more_jobs_or_bytes_than_a_share(kit: Kits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def body() -> None:
         async with besieged(kit, tmp_path, quota=3) as siege, siege.admin() as admin:
@@ -121,6 +123,7 @@ def test_nobody_has_more_jobs_or_bytes_than_a_share(kit: Kits, tmp_path: Path, m
     played(body)
 
 
+@pytest.mark.both_carriers
 def test_a_submission_costs_the_same_however_many_jobs_there_are(
     kit: Kits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -187,6 +190,7 @@ def multiply(store: Any, jobs: int, queued: int = 1500) -> None:
         )
 
 
+@pytest.mark.both_carriers
 @pytest.mark.parametrize("there", ["connected", "away"])
 def test_a_deleted_job_leaves_events_and_a_ledger(there: str, kit: Kits, tmp_path: Path) -> None:
     async def body() -> None:
@@ -226,6 +230,7 @@ def test_a_deleted_job_leaves_events_and_a_ledger(there: str, kit: Kits, tmp_pat
     played(body)
 
 
+@pytest.mark.both_carriers
 def test_what_a_kill_leaves_of_a_deletion_is_cleared(kit: Kits, tmp_path: Path) -> None:
     async def body() -> None:
         async with besieged(kit, tmp_path) as siege, siege.admin() as admin:
@@ -241,6 +246,7 @@ def test_what_a_kill_leaves_of_a_deletion_is_cleared(kit: Kits, tmp_path: Path) 
     played(body)
 
 
+@pytest.mark.both_carriers
 def test_an_abort_whose_answer_was_lost_is_the_same_abort(kit: Kits, tmp_path: Path) -> None:
     async def body() -> None:
         async with besieged(kit, tmp_path) as siege, siege.admin() as admin:
@@ -257,6 +263,7 @@ def test_an_abort_whose_answer_was_lost_is_the_same_abort(kit: Kits, tmp_path: P
     played(body)
 
 
+@pytest.mark.both_carriers
 def test_jobs_are_listed_by_pages_and_filters(kit: Kits, tmp_path: Path) -> None:
     async def body() -> None:
         async with besieged(kit, tmp_path) as siege, siege.admin() as admin:
@@ -280,6 +287,7 @@ def test_jobs_are_listed_by_pages_and_filters(kit: Kits, tmp_path: Path) -> None
     played(body)
 
 
+@pytest.mark.both_carriers
 def test_a_list_is_not_made_for_one_person_all_the_time(kit: Kits, tmp_path: Path) -> None:
     """Somebody who asks for lists without end has a tenth of the loop at most, in as many channels as they like."""
 

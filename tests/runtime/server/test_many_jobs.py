@@ -25,6 +25,7 @@ def multiply(folder: Path, jobs: int) -> None:
     open_.close()
 
 
+@pytest.mark.both_carriers
 @pytest.mark.slow
 def test_a_server_with_many_queued_jobs_is_soon_there_again(tmp_path: Path) -> None:
     """2,700 jobs in less than 5 s of processor time, which says the same on a busy machine; its quick sibling, `test_a_new_job_looks_at_no_other`, counts."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from front_toys import DEADLINE, SITES, World, played, write_data
 
 from atoll.core.persistence.files import read_message
@@ -76,6 +77,7 @@ async def at_site(world: World, site: str, *words: str, code: int = 0) -> Any:
     return json.loads(out)
 
 
+@pytest.mark.both_carriers
 def test_a_half_of_a_model_stays_where_it_was_learned(tmp_path: Path) -> None:
     gate, data = tmp_path / "gate", write_data(tmp_path / "project")
     means = {site: np.load(files[0])["x"].mean(axis=0) for site, files in data.items()}

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from front_toys import World, played
 from work_toys import site_of
 
 from atoll.core.errors import DataError, MessageError
@@ -128,3 +129,29 @@ def test_a_site_may_keep_it_to_itself_and_a_private_job_learns_none(tmp_path: Pa
     private = {**JOB, "uplink": [{"name": "Clip", "bound": 1.0}, {"name": "GaussianNoise", "multiplier": 1.0}]}
     kept = play(private, {"a": rows(1), "b": rows(2), "c": rows(3, 2501.0)}, None, tmp_path / "private")
     assert not any("unit" in line for line in kept.warnings)
+
+
+@pytest.mark.slow  # its quick siblings are above
+@pytest.mark.parametrize("transport", ["tcp", "grpc"])
+def test_between_real_processes_the_site_is_named_too(transport: str, tmp_path: Path) -> None:
+    data = {}
+    for name, part in {"a": rows(1), "b": rows(2), "c": rows(3, 2501.0)}.items():
+        data[name] = [str(tmp_path / f"{name}.npz")]
+        np.savez(data[name][0], x=part.x, y=part["y"])
+    words = "feature 2 of site 'c' is about 10^3 times larger than the median of the sites'"
+
+    async def body(world: World) -> None:
+        for how in ("warn", "reject"):
+            job = tmp_path / "jobs" / how
+            job.mkdir(parents=True)
+            (job / "job.yaml").write_text(yaml.dump({**JOB, "sites": list(data), "on_outlier": how}))
+            ended = await world.end((await world.admin.submit(job))["job"])
+            said = [line async for _, node, line in world.admin.logs(ended["job"]) if node == "server"]
+            if how == "warn":
+                assert ended["state"] == "finished"
+                assert any(words in line for line in said), said
+            else:
+                assert ended["state"] == "failed"
+                assert words in str(ended["error"])
+
+    played(tmp_path / "project", body, transport=transport, data=data)
