@@ -10,7 +10,7 @@ import typer
 from atoll.cli.app import OPERATE, app
 from atoll.cli.arguments import Json, output_of
 from atoll.cli.asking import PassphraseFile, logging_on, open_kit, serving
-from atoll.cli.confining import Confine, NetworkOfJobs, Show, confined_as
+from atoll.cli.confining import Confine, NetworkOfJobs, Scratch, Show, confined_as
 
 
 @app.command("server", rich_help_panel=OPERATE)
@@ -33,6 +33,7 @@ def command(
     confine: Confine = "auto",
     show: Show = None,
     network: NetworkOfJobs = False,
+    scratch: Scratch = None,
     metrics: Annotated[
         str | None,
         typer.Option(
@@ -59,7 +60,7 @@ def command(
     opened = opened.unlocked()
     place = (folder or Path(opened.name)).absolute()
     with logging_on(output, place):
-        walls = confined_as(confine, show, network)
+        walls = confined_as(confine, show, network, scratch=scratch)
         raise_handles()
         made = Server(
             opened,

@@ -12,7 +12,7 @@ import typer
 from atoll.cli.app import OPERATE, app
 from atoll.cli.arguments import Json, output_of
 from atoll.cli.asking import PassphraseFile, ServerOption, logging_on, open_kit, serving
-from atoll.cli.confining import Confine, NetworkOfJobs, Show, confined_as
+from atoll.cli.confining import Confine, NetworkOfJobs, Scratch, Show, confined_as
 from atoll.core.errors import ConfigError
 from atoll.runtime.identity import SITES
 
@@ -85,6 +85,7 @@ def command(
     confine: Confine = "auto",
     show: Show = None,
     network: NetworkOfJobs = False,
+    scratch: Scratch = None,
     metrics: MetricsOption = None,
     passphrase_file: PassphraseFile = None,
     json: Json = False,
@@ -112,7 +113,7 @@ def command(
         spec = {**spec, "policy": _insisting(spec, opened.name, least)}
     told = _looked_at(spec, opened.name, bool(opened.plays))
     with logging_on(output, place):
-        walls = confined_as(confine, show, network, _policy(spec, opened))
+        walls = confined_as(confine, show, network, _policy(spec, opened), scratch=scratch)
         for line in told:
             logging.getLogger("atoll.runtime").info("%s", line)
         made = Site(

@@ -13,13 +13,15 @@ from atoll.core.errors import ConfigError
 from .bubblewrap import command, program, why_not
 from .walls import JobLimits, Walls
 
-__all__ = ["INSTALL", "MODES", "UNCONFINED", "Confinement", "confinement"]
+__all__ = ["INSTALL", "MODES", "SCRATCH", "UNCONFINED", "Confinement", "confinement"]
 
 Mode = Literal["auto", "always", "never"]
 MODES: tuple[Mode, ...] = ("auto", "always", "never")
 INSTALL = "install bubblewrap (apt-get install bubblewrap), and let users make namespaces"
 """What to do where jobs cannot be confined."""
 _PROCESSES, _FILES, _SIZE = 1024, 1 << 16, 64 << 30
+SCRATCH = 64 << 30
+"""Bytes that a job may write in total, unless the operator says otherwise."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,7 @@ class Confinement:
         network: whether they may use the machine's network.
         reads: files and folders that every job may read.
         hides: folders that no job may see: the kit, and the daemon's own.
+        scratch: bytes that a job may write in total, confined or not.
     """
 
     program: str = ""
@@ -39,6 +42,7 @@ class Confinement:
     network: bool = False
     reads: tuple[Path, ...] = ()
     hides: tuple[Path, ...] = ()
+    scratch: int = SCRATCH
 
     @property
     def confined(self) -> bool:

@@ -17,6 +17,7 @@ from atoll.core.requests.wire import pack_error
 from atoll.engines.link import LinkClosed
 from atoll.runtime.bundles.manifest import JOB_FILE
 from atoll.runtime.confinement.confining import UNCONFINED, Confinement
+from atoll.runtime.confinement.scratch import beyond
 from atoll.runtime.confinement.walls import Walls
 from atoll.runtime.identity import Peer
 from atoll.runtime.line import Channel, Line, Settings, local_line
@@ -66,6 +67,8 @@ class JobProcess:
     """
 
     def __init__(self, process: Process, line: Line, told: Path, lines: Lines) -> None:
+        self._over: TaskError | None = None
+        self._looking: asyncio.Task[None] | None = None
         self._process = process
         self._lines = lines
         self._line = line
@@ -74,8 +77,24 @@ class JobProcess:
     async def wait(self) -> int:
         """Wait for its exit code, negative for a signal; all of its output is in the log by then."""
         code = await self._process.wait()
+        if self._looking is not None:
+            self._looking.cancel()
         self._lines.flush()
         return code
+
+    def bound(self, folders: Sequence[Path], most: int) -> None:
+        """End it once its folders hold more than so many bytes; its error says so."""
+
+        async def look() -> None:
+            found = await beyond(folders, most)
+            self._over = TaskError(
+                f"the job has written {found:,} bytes, more than the {most:,} that jobs may write here",
+                where="the job's process",
+                remedy="let the job write less, or start the server or site with --scratch and a larger size",
+            )
+            await self._process.stop(_KILL)
+
+        self._looking = asyncio.create_task(look())
 
     def channel(self, name: str) -> Channel:
         """Open a channel to it.
@@ -87,6 +106,8 @@ class JobProcess:
 
     def error(self) -> Any:
         """Return the error that it reported, as ``pack_error`` gives it; None if there is none."""
+        if self._over is not None:
+            return pack_error(self._over)
         with contextlib.suppress(AtollError, OSError):
             with open_own(self._told) as file:
                 size = os.fstat(file.fileno()).st_size
@@ -183,7 +204,9 @@ async def launch(
     )  # fmt: skip
     try:
         async with pulsing(_telling(on_life), spent=process.cpu):
-            return JobProcess(process, await _line(process, role, name, place.folder / "spool"), told, lines)
+            made = JobProcess(process, await _line(process, role, name, place.folder / "spool"), told, lines)
+            made.bound((home, *kept), confinement.scratch)
+            return made
     except BaseException:
         lines.flush()
         raise
