@@ -56,6 +56,25 @@ def test_the_costs_are_those_of_a_round(capsys, tmp_path, reducer, uplink):
     assert said["bits_per_weight"] == pytest.approx(8 * said["bytes_up"] / said["parameters"], abs=0.01)
 
 
+@pytest.mark.parametrize(
+    "scheme", ["bfv", *(pytest.param(name, marks=pytest.mark.slow) for name in ("ckks", "paillier", "batchcrypt"))]
+)
+@pytest.mark.parametrize("uplink", [[], [{"name": "Clip", "bound": 1.0}]], ids=["plain", "clipped"])
+def test_the_expansion_of_ciphertexts_is_known_beforehand(scheme, uplink):
+    data = atoll.data.dirichlet(atoll.data.digits(), parties=3, alpha=1.0)
+    job = atoll.Training(
+        model=atoll.models.mlp(64, 10), algorithm=atoll.FedAvg(lr=0.1), rounds=1, uplink=[atoll.stages.Clip(1.0)] if uplink else [],
+        selection=atoll.learn.selection.Everyone(), reducer=Encrypted(scheme),
+    )  # fmt: skip
+    costs = job.explain(data, 3).costs
+    row = atoll.simulate(job, data, progress=False).metrics[0]
+    # A client sends ciphertexts of the update, of its weight and of metrics; the helper sends keys and the sum once.
+    each = row["bytes_up"] / 3
+    assert costs["expansion"] == pytest.approx(costs["bytes_up"] / costs["bytes_up_plain"], rel=1e-3)
+    assert costs["expansion"] > 1.2, "ciphertexts are longer than numbers"
+    assert 0.97 * costs["bytes_up"] <= each <= 1.5 * costs["bytes_up"] + 80_000
+
+
 @pytest.mark.parametrize("number", [2, 5, 50])
 @pytest.mark.parametrize(
     "reducer",

@@ -100,6 +100,18 @@ class Reducer:
         del uplink, parties
         return None
 
+    def sealed_bits(self, bits: int, parties: int, numbers: int, *, wraps: bool = False) -> int | None:
+        """Bits on the way up of numbers that travel as ciphertexts; ``None`` if words travel as they are.
+
+        Args:
+            bits: of a word.
+            parties: size of the cohort.
+            numbers: how many words.
+            wraps: whether a stage made them words that wrap around.
+        """
+        del bits, parties, numbers, wraps
+        return None
+
     async def reduce(self, reduction: Reduction) -> Reduced:
         """Ask the parties and combine their replies.
 

@@ -89,7 +89,11 @@ def _costs(training: Training, params: Tree, chain: Chain, clients: int) -> dict
     bits = _bits(training, params, chain, clients, plain)
     made = {"parameters": numbers, "bytes_down": M.nbytes(params), "bytes_up_plain": -(-plain // 8), "what": _SIMPLE}
     if bits is not None:
-        made |= {"bytes_up": -(-bits // 8), "bits_per_weight": bits / max(1, numbers)}
+        made |= {
+            "bytes_up": -(-bits // 8),
+            "bits_per_weight": bits / max(1, numbers),
+            "expansion": bits / max(1, plain),
+        }
     return made
 
 
@@ -99,6 +103,10 @@ def _bits(training: Training, params: Tree, chain: Chain, clients: int, plain: i
     packing = [stage for stage in chain.stages if stage.packs or stage.words]
     if packing and training.reducer.indexes and len(training.reducer.others) > 1:
         return None  # shares and keys for two servers are longer than the indices
-    if packing:
-        return packing[-1].wire_bits(params)
-    return plain if word is None else word * sum(int(np.size(leaf)) for leaf in T.leaves(params))
+    numbers = sum(int(np.size(leaf)) for leaf in T.leaves(params))
+    bits = packing[-1].wire_bits(params) if packing else None if word is None else word * numbers
+    if bits is None:
+        return plain
+    each, wraps = -(-bits // max(1, numbers)), any(stage.words for stage in packing)
+    sealed = training.reducer.sealed_bits(each, max(2, clients), numbers, wraps=wraps)
+    return bits if sealed is None else sealed

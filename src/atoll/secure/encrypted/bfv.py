@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from atoll.core.errors import ConfigError, DataError
+from atoll.core.requests.island import Secret
 
 from .digits import Digits, Form, Numbers, checked, from_slots, parties_of, slot_count, to_slots
 from .scheme import Adder, Scheme
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from atoll.core.algebra.tree import Tree
-    from atoll.core.requests.island import Secret
 
 __all__ = ["BFV", "RingScheme"]
 
@@ -76,6 +76,17 @@ class RingScheme(Scheme):
             s.Encryptor(made, key).encrypt(plain, sealed)
             pieces.append(save(sealed))
         return join(pieces)
+
+    def sealed_bytes(self, form: Form) -> int:
+        """Return the bytes of a block, measured on one, for each block. They differ a little from block to block, since SEAL packs them."""
+        return -(-sum(slot_count(each, self.capacity) for each in form) // self.slots) * self._block
+
+    @cached_property
+    def _block(self) -> int:
+        secret = Secret(0)  # no key of a sum: what it seals is known
+        public, _ = self.make_keys(secret)
+        full = Digits(self.slots, 1, 1)
+        return len(self.encrypt(public, [np.ones(self.slots, dtype=np.uint64)], [full], secret))
 
     def adder(self, public: Tree, form: Form) -> Adder:
         """Return a sum: one addition modulo q a coefficient."""

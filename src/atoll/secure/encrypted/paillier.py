@@ -189,6 +189,10 @@ class Paillier(Scheme):
         sealed = b"".join(key.encrypt(m, secret).to_bytes(key.bytes, "little") for m in plain)
         return np.frombuffer(sealed, dtype=np.uint8)
 
+    def sealed_bytes(self, form: Form) -> int:
+        """Return ``2 key_bits`` for each plaintext."""
+        return self.blocks(form) * (2 * self.key_bits // 8)
+
     def adder(self, public: Tree, form: Form) -> Adder:
         """Return a sum: a product modulo ``n^2`` for each ciphertext."""
         return _Product(self, self._public(public), form)

@@ -20,7 +20,7 @@ from ..words import FixedPoint
 from .agreement import EncryptedAgreement, label_of
 from .bfv import BFV
 from .halves import answer_sum, deal_keys, encrypt_totals, make_keys, open_sum, require_ciphertext, threshold_of
-from .lanes import words_of
+from .lanes import Lane, words_of
 from .paillier import Paillier
 from .scheme import Scheme, scheme_named
 
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 __all__ = ["DEALER", "HOLDER", "Encrypted"]
 
 HOLDER, DEALER = "key-holder", "dealer"
+_WIDE = 64
+"""Bits of a word of numbers whose range is not known."""
 
 
 @dataclass(frozen=True)
@@ -162,6 +164,16 @@ class Encrypted(Checked, Reducer):
         return EncryptedAgreement(names, scheme, least, threshold, self.codec, uplink.bound, signs, active)
 
     # ------------------------------------------------------------------ the protocol
+
+    def word_length(self, uplink: Chain, parties: int) -> int:
+        """Bits of a word of an update's value, before it is encrypted."""
+        return self.codec.length(uplink.bound, parties)
+
+    def sealed_bits(self, bits: int, parties: int, numbers: int, *, wraps: bool = False) -> int:
+        """Bits of the ciphertexts of so many words."""
+        scheme = BFV.fitting(bits) if self.scheme == "bfv" and not wraps and bits < _WIDE else self.made
+        form = Lane(str(bits), bits, numbers, parties, wraps, scheme.most(parties)).form
+        return 8 * scheme.sealed_bytes(form)
 
     def exposures(self, parties: int) -> tuple[Exposure, ...]:
         """Who sees what of the replies of a cohort."""

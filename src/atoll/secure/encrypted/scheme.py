@@ -87,6 +87,10 @@ class Scheme(Checked):
         """Return how many bits a number may have that so many parties add up."""
         return 64 - (parties - 1).bit_length()
 
+    def sealed_bytes(self, form: Form) -> int:
+        """Return the bytes of a ciphertext of this form."""
+        raise NotImplementedError
+
     def adder(self, public: Tree, form: Form) -> Adder:
         """Return what adds up ciphertexts of a form, one after another."""
         raise NotImplementedError
