@@ -90,7 +90,7 @@ def test_every_site_has_the_last_word(kit: Kits, tmp_path: Path) -> None:
     assert found["good"]["state"] == "finished", found
     told = json.loads((tmp_path / "result" / "manifest.json").read_text(encoding="utf-8"))["result"]
     lacks, few = (
-        "the uplink lacks Clip(bound=1.0, alone=False)",
+        "the uplink lacks Clip(bound=1.0)",
         "a sum may have 1 replies, but this site requires at least 2",
     )
     assert _short(told) == {
@@ -112,7 +112,7 @@ def test_every_site_has_the_last_word(kit: Kits, tmp_path: Path) -> None:
 
 def _short(told: Any) -> dict[str, Any]:
     """Who is in each sum, the beginning of why others are not, and whether there is a value."""
-    begin = ("the uplink lacks Clip(bound=1.0, alone=False)", "a sum may have 1 replies, but this site requires at least 2",
+    begin = ("the uplink lacks Clip(bound=1.0)", "a sum may have 1 replies, but this site requires at least 2",
              "the task asking:peek may not run here", "a reply of 8128 bytes is larger than 2000")  # fmt: skip
     return {
         name: (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
@@ -222,8 +222,8 @@ class SitePolicy(Checked, Policy):
         missing = _missing(self.stages, inner.uplink.stages)
         if missing is not None:
             raise PolicyError(
-                f"the uplink lacks {missing!r}",
-                remedy=f"put {missing!r} or a stricter one into uplink=[...], in the order of the site's policy",
+                f"the uplink lacks {_as_written(missing)}",
+                remedy=f"put {_as_written(missing)} or a stricter one into uplink=[...], in the order of the site's policy",
             )
         if inner.uplink.replies < self.smallest_cohort:
             raise PolicyError(
@@ -303,6 +303,14 @@ def admit_job(policies: Policies, names: Sequence[str]) -> None:
 
 def _matches(name: str, patterns: tuple[str, ...]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def _as_written(stage: Stage) -> str:
+    """A stage with the settings that are not its defaults, as one writes it."""
+    if not is_dataclass(stage):
+        return repr(stage)
+    own = [one for one in fields(stage) if one.repr and getattr(stage, one.name) != one.default]
+    return f"{type(stage).__name__}({', '.join(f'{one.name}={getattr(stage, one.name)!r}' for one in own)})"
 
 
 def _missing(wanted: tuple[Stage, ...], given: tuple[Stage, ...]) -> Stage | None:
