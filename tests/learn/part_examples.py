@@ -113,7 +113,12 @@ PARTS: dict[str, dict[str, Callable[[], Any]]] = {
         "personal": lambda: Evaluation(clients=-1, personal=True),
         "Confusion at clients": lambda: Evaluation(clients=-1, metrics=[Confusion(2)]),
     },
-    "privacy": {"CentralDP": lambda: private.CentralDP(noise=2.0, clip=1.0, accountant="rdp")},
+    "privacy": {
+        "CentralDP": lambda: private.CentralDP(noise=2.0, clip=1.0, accountant="rdp"),
+        "CentralDP(adapt)": lambda: private.CentralDP(
+            noise=2.0, clip=1.0, accountant="rdp", adapt=private.AdaptiveClip()
+        ),
+    },
     "budget": {"Budget": lambda: Budget(epsilon=3.0, delta=1e-5)},
     "stop": {"Target": lambda: [atoll.Target("test/accuracy", 0.9)]},
 }

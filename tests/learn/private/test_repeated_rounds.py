@@ -140,7 +140,9 @@ class _World(SimpleNamespace):
 def released_again(values: list[float], event: Gaussian) -> tuple[list[np.ndarray[Any, Any]], Ledger]:
     """The noise of one round whose sum is in turn each of these, and the ledger."""
     ledger, parties = Ledger(), Roster(["a", "b"]).all()
-    fed: Any = _World(slot="main", hub="server", world=SimpleNamespace(ledger=ledger), parties=parties)
+    fed: Any = _World(
+        slot="main", hub="server", world=SimpleNamespace(ledger=ledger, secret_seed=None), parties=parties
+    )
     part = SimpleNamespace(event=event, disclosed=lambda info: info)
     noises = []
     for value in values:

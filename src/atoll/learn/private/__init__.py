@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from .adaptive_clip import AdaptiveClip
     from .base import Mechanism
     from .central import CentralDP
     from .claim import Attendance, Guarantee
@@ -12,10 +13,11 @@ else:
     __getattr__, __dir__ = lazy(
         __name__,
         {
+            "adaptive_clip": ("AdaptiveClip",),
             "base": ("Mechanism",),
             "central": ("CentralDP",),
             "claim": ("Attendance", "Guarantee"),
         },
     )
 
-__all__ = ["Attendance", "CentralDP", "Guarantee", "Mechanism"]
+__all__ = ["AdaptiveClip", "Attendance", "CentralDP", "Guarantee", "Mechanism"]

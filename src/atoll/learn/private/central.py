@@ -16,6 +16,7 @@ from atoll.stages import Clip
 
 from ..capabilities import BLIND, ONE_MODEL, PLAIN_MEAN, SUMMED
 from ..selection import Selection
+from .adaptive_clip import BITS, AdaptiveClip, ClippedInside
 from .base import Mechanism, TrainingParts, secret_sample
 from .claim import Attendance, Guarantee
 from .noisy_sum import NoisySum
@@ -49,11 +50,13 @@ class CentralDP(Mechanism):
     the model is.
 
     Attributes:
-        clip: largest norm of a client's update, ``C``.
+        clip: largest norm of a client's update, ``C``; with ``adapt`` that of the first round.
+        adapt: how the clip follows the clients' norms; ``None`` keeps it.
         amplified: whether the sampling is counted; it must then be one that others cannot foresee.
     """
 
     clip: float
+    adapt: AdaptiveClip | None = None
     amplified: bool = True
     unit: Literal["user", "island"] = "user"
     adversary: Literal["clients", "model"] = "model"
@@ -71,6 +74,8 @@ class CentralDP(Mechanism):
         super().__post_init__()
         if not (math.isfinite(self.clip) and self.clip > 0):
             raise ConfigError(f"clip={self.clip}", where="CentralDP", remedy="use a finite norm above 0")
+        if not isinstance(self.adapt, AdaptiveClip | None):
+            raise ConfigError(f"adapt={self.adapt!r}", where="CentralDP", remedy="use AdaptiveClip(...), or None")
 
     @property
     def needs(self) -> tuple[Need, ...]:
@@ -109,10 +114,12 @@ class CentralDP(Mechanism):
 
     def parts(self, training: TrainingParts, taking: Attendance, noise: float) -> Mapping[str, Any]:
         """Install a clip at the clients, and noise over a fixed denominator at the server."""
-        uplink = (Clip(self.clip, alone=True), *training.uplink)
+        uplink = (Clip(self.clip if self.adapt is None else 1.0, alone=True), *training.uplink)
         bound = max(_bound(training, uplink, phase) for phase in training.algorithm.phases)
         moved = bound if self.neighbours == "add-remove" else 2 * bound
+        inside = self.adapt and ClippedInside(base=training.algorithm, begin=self.clip, adapt=self.adapt)
         return {
+            "algorithm": inside or training.algorithm,
             "uplink": uplink,
             "aggregation": NoisySum(
                 bound=bound,
@@ -121,6 +128,7 @@ class CentralDP(Mechanism):
                 noise=noise,
                 values=taking.values,
                 released=self.events(taking, noise)[0],
+                shares=() if self.adapt is None else ((BITS, self.adapt.share),),
             ),
         }
 

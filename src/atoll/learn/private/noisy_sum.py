@@ -28,8 +28,8 @@ class NoisySum(Aggregation):
     """``(sum_{k in S} v_k + N(0, (z_v D)^2)) / m`` in place of a mean, with ``m`` the expected number of clients; sums get the noise and no denominator.
 
     Clients count the same, whatever they hold, and ``m`` is public: neither the number of replies nor anybody's number of examples is in the result.
-    Each value has noise of its own, ``z_v = z sqrt(values)``, so that all values of a client's replies in one round are together one Gaussian
-    release of noise multiplier ``z``. Folds are told ``m`` replies, not how many there were. The noise is floating-point.
+    Each value has noise of its own, ``z_v = z / sqrt(s_v)`` with shares ``s_v`` that add up to 1, so that all values of a client's replies in one round
+    are together one Gaussian release of noise multiplier ``z``: ``1/z^2 = sum_v 1/z_v^2``. Folds are told ``m`` replies, not how many there were. The noise is floating-point.
 
     Attributes:
         bound: largest L2 norm of one value of one client.
@@ -38,6 +38,7 @@ class NoisySum(Aggregation):
         noise: noise multiplier ``z`` of a round.
         values: named values of a client's replies in a round.
         released: what a round releases about one client.
+        shares: name and share of values with a share of their own; the others share the rest equally.
     """
 
     bound: float
@@ -46,6 +47,7 @@ class NoisySum(Aggregation):
     noise: float
     values: int
     released: Event
+    shares: tuple[tuple[str, float], ...] = ()
 
     @property
     def event(self) -> Event | None:
@@ -74,15 +76,22 @@ class NoisySum(Aggregation):
                 where="Training.privacy",
                 remedy="use Synchronous() on Star()",
             )
-        numbers, deviation = info.secret.generator(), self.noise * math.sqrt(self.values) * self.sensitivity
+        numbers = info.secret.generator()
         made: dict[str, Any] = {}
         for name in sorted(combined.value):
-            mean = combined.kinds[name] == "mean"
+            mean, deviation = combined.kinds[name] == "mean", self.deviation(name)
             factor, over = (combined.weight[name], self.expected) if mean else (1.0, 1.0)
             made[name] = T.map(
-                lambda leaf, f=factor, m=over: _noisy(leaf, f, deviation, m, numbers), combined.value[name]
+                lambda leaf, f=factor, d=deviation, m=over: _noisy(leaf, f, d, m, numbers),
+                combined.value[name],
             )
         return made, memory
+
+    def deviation(self, name: str) -> float:
+        """Return the standard deviation of the noise on each entry of a sum, before it is divided."""
+        own = dict(self.shares)
+        rest = (1.0 - sum(own.values())) / max(1, self.values - len(own))
+        return self.noise * self.sensitivity / math.sqrt(own.get(name, rest))
 
 
 def _noisy(leaf: Any, factor: float, deviation: float, over: float, numbers: np.random.Generator) -> Any:
