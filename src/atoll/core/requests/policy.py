@@ -306,10 +306,13 @@ def _matches(name: str, patterns: tuple[str, ...]) -> bool:
 
 
 def _as_written(stage: Stage) -> str:
-    """A stage with the settings that are not its defaults, as one writes it."""
+    """A stage as one writes it: without settings that are off."""
     if not is_dataclass(stage):
         return repr(stage)
-    own = [one for one in fields(stage) if one.repr and getattr(stage, one.name) != one.default]
+    off = {
+        one.name for one in fields(stage) if one.default in (None, False) and getattr(stage, one.name) == one.default
+    }
+    own = [one for one in fields(stage) if one.repr and one.name not in off]
     return f"{type(stage).__name__}({', '.join(f'{one.name}={getattr(stage, one.name)!r}' for one in own)})"
 
 

@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from atoll.core.errors import MessageError
+from atoll.core.message import Limits, encode
 from atoll.runtime.line.channel import ChannelBlock
 from atoll.runtime.line.frames import END
 
 from .attack import Attack, Garbage, Silence, kind_of
 
 __all__ = ["Mouth"]
+
+_WIDE = Limits(max_header_bytes=1 << 30, max_key_bytes=1 << 30, max_leaves=1 << 30, max_int_bits=1 << 30)
 
 
 class Mouth:
@@ -52,4 +56,11 @@ class Mouth:
         elif isinstance(said, Garbage):
             await self._channel.send_block(ChannelBlock(said.content, END))
         else:
+            await self._send_whatever(said)
+
+    async def _send_whatever(self, said: Any) -> None:
+        """Send a frame. Our own writer refuses what no reader takes, so such a frame is written without limits."""
+        try:
             await self._channel.send(said)
+        except MessageError:
+            await self._channel.send_block(ChannelBlock(encode(said, limits=_WIDE), END))
