@@ -14,6 +14,7 @@ from .attack import Attack, Garbage, Silence, kind_of
 
 __all__ = ["Mouth"]
 
+_BLOCK = 1 << 16
 _WIDE = Limits(max_header_bytes=1 << 30, max_key_bytes=1 << 30, max_leaves=1 << 30, max_int_bits=1 << 30)
 
 
@@ -63,4 +64,7 @@ class Mouth:
         try:
             await self._channel.send(said)
         except MessageError:
-            await self._channel.send_block(ChannelBlock(encode(said, limits=_WIDE), END))
+            content = encode(said, limits=_WIDE)
+            for start in range(0, len(content), _BLOCK):
+                last = start + _BLOCK >= len(content)
+                await self._channel.send_block(ChannelBlock(content[start : start + _BLOCK], END if last else 0))
