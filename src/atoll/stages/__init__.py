@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from .coded.scalar import ScalarQuantizer
     from .dgc import DGC
     from .feedback import ErrorFeedback
+    from .local.anonymous import Anonymous
     from .local.fedsel import FedSel
     from .local.noise import LocalGaussian, LocalLaplace
     from .local.response import RandomisedSigns
@@ -34,6 +35,7 @@ else:
             "clip": ("Clip",),
             "dgc": ("DGC",),
             "feedback": ("ErrorFeedback",),
+            "local.anonymous": ("Anonymous",),
             "local.fedsel": ("FedSel",),
             "local.noise": ("LocalGaussian", "LocalLaplace"),
             "local.response": ("RandomisedSigns",),
@@ -58,6 +60,7 @@ __all__ = [
     "DGC",
     "QSGD",
     "STC",
+    "Anonymous",
     "Clip",
     "CountSketch",
     "ErrorFeedback",

@@ -7,6 +7,8 @@ if TYPE_CHECKING:
     from .base import Mechanism
     from .central import CentralDP
     from .claim import Attendance, Guarantee
+    from .local import FedSelDP, GaussianLDP, LaplaceLDP, LocalDP, SignsLDP
+    from .shuffled import ShuffledDP
 else:
     from atoll.core.lazy import lazy
 
@@ -17,7 +19,21 @@ else:
             "base": ("Mechanism",),
             "central": ("CentralDP",),
             "claim": ("Attendance", "Guarantee"),
+            "local": ("FedSelDP", "GaussianLDP", "LaplaceLDP", "LocalDP", "SignsLDP"),
+            "shuffled": ("ShuffledDP",),
         },
     )
 
-__all__ = ["AdaptiveClip", "Attendance", "CentralDP", "Guarantee", "Mechanism"]
+__all__ = [
+    "AdaptiveClip",
+    "Attendance",
+    "CentralDP",
+    "FedSelDP",
+    "GaussianLDP",
+    "Guarantee",
+    "LaplaceLDP",
+    "LocalDP",
+    "Mechanism",
+    "ShuffledDP",
+    "SignsLDP",
+]
