@@ -7,10 +7,12 @@ import pytest
 
 import atoll
 from atoll.auditing import Canaries, audit
-from atoll.auditing.central import central
+from atoll.auditing.central import averaging, central
+from atoll.auditing.replies import audit_replies
 from atoll.core.errors import ConfigError, DataError
+from atoll.learn.private import CentralDP
 from atoll.report import write_report
-from atoll.stages import Clip
+from atoll.stages import Clip, FedSel, LocalLaplace, RandomisedSigns
 
 
 def users(parties=40):
@@ -89,3 +91,33 @@ def test_what_cannot_be_audited_is_refused():
         Canaries(count=10, guesses=11)
     with pytest.raises(ConfigError, match="the canaries need"):
         Canaries(count=10).plant(users(5)).scores(np.zeros((3, 10)))
+
+
+@pytest.mark.parametrize(
+    ("stage", "apart", "claimed"),
+    [
+        (LocalLaplace(1.0, 1.0), False, 1.0),
+        (RandomisedSigns(0.5, 1.0, 2), False, 1.0),
+        (FedSel(0.5, 2.0, 0.25, 1), True, 2.0),
+    ],
+    ids=["laplace", "signs", "fedsel"],
+)
+def test_replies_of_local_randomisers_are_not_refuted(stage, apart, claimed):
+    found = audit_replies(stage, canaries=200, apart=apart, confidence=0.9999)
+    assert found.claimed == pytest.approx(claimed, rel=1e-6)
+    assert found.lower <= found.claimed
+    assert (found.unit, found.neighbours, found.adversary) == ("user", "replace-one", "server")
+
+
+def test_the_bound_of_laplace_replies_is_nearly_tight():
+    assert 1.0 < audit_replies(LocalLaplace(1.0, 2.0), canaries=800, confidence=0.9999).lower <= 2.0
+
+
+def test_a_secret_sample_that_charges_everybody_is_claimed():
+    few = Canaries(count=40)
+    mechanism = CentralDP(noise=2.0, clip=1.0, delta=1e-5)
+    found = audit(
+        lambda p: averaging(p, mechanism, 2, selection=atoll.learn.selection.PoissonSample(0.5)), users(), few
+    )
+    assert 0 < found.claimed < 3
+    assert found.lower <= found.claimed

@@ -34,6 +34,7 @@ class Canaries(Checked):
         count: number of coins.
         unit: what a canary is: ``"user"``, a client with one example, or ``"example"``, a row of a client that is there anyway.
         neighbours: ``"add-remove"``: the coin decides whether the canary is there. ``"replace-one"``: it decides which of two labels it has.
+        rows: examples of a canary user, all the same.
         strength: value of the rare feature. Large values make the gradient longer than the clipping bound.
         guesses: how many coins the auditor guesses; by default half of them, those about which it is most certain.
         confidence: of the lower bound.
@@ -43,6 +44,7 @@ class Canaries(Checked):
     count: int = 1000
     unit: Literal["user", "example"] = "user"
     neighbours: Literal["add-remove", "replace-one"] = "add-remove"
+    rows: int = 1
     strength: float = 30.0
     guesses: int | None = None
     confidence: float = 0.95
@@ -55,9 +57,15 @@ class Canaries(Checked):
                 where="Canaries",
                 remedy="use unit 'user' or 'example', and neighbours 'add-remove' or 'replace-one'",
             )
-        if not (self.count >= 2 and 1 <= self.guessed <= self.count and 0 < self.confidence < 1 and self.strength > 0):
+        if not (
+            self.rows >= 1
+            and self.count >= 2
+            and 1 <= self.guessed <= self.count
+            and 0 < self.confidence < 1
+            and self.strength > 0
+        ):
             raise ConfigError(
-                f"count={self.count}, guesses={self.guesses}, confidence={self.confidence}, strength={self.strength}",
+                f"count={self.count}, guesses={self.guesses}, confidence={self.confidence}, rows={self.rows}, strength={self.strength}",
                 where="Canaries",
                 remedy="use at least 2 canaries, guess 1 to all of them, and use a confidence in (0, 1) and a strength above 0",
             )
@@ -99,7 +107,10 @@ class Canaries(Checked):
             sets[str(name)] = Dataset({"x": x, "y": np.concatenate([shard.y, has[mine]])}, **self._about(islands))
         if self.unit == "user":
             for i, at in enumerate(there):
-                sets[f"canary-{at}"] = Dataset({"x": rows[i : i + 1], "y": has[i : i + 1]}, **self._about(islands))
+                sets[f"canary-{at}"] = Dataset(
+                    {"x": np.repeat(rows[i : i + 1], self.rows, axis=0), "y": np.repeat(has[i : i + 1], self.rows)},
+                    **self._about(islands),
+                )
         test = islands.test
         if test is not None:
             test = Dataset({"x": self._widened(test.x, first), "y": test.y}, **self._about(islands))

@@ -1,45 +1,43 @@
-"""The training that ``atoll privacy audit`` audits: client-level Gaussian noise on a mean of clipped updates."""
+"""The training that ``atoll privacy audit`` audits: federated averaging under `CentralDP`, with noise that a saboteur may have weakened."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-from atoll.core.errors import ConfigError
-from atoll.core.requests.context import StageContext
-from atoll.privacy import NoisePlan, noise_for
-from atoll.stages import Clip, GaussianNoise
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from atoll.learn.private import Mechanism
     from atoll.learn.training import Training
 
     from .canaries import Planted
 
-__all__ = ["WeakNoise", "central"]
+__all__ = ["averaging", "central"]
 
 
-@dataclass(frozen=True)
-class WeakNoise(GaussianNoise):
-    """Gaussian noise that is ``factor`` times what it says in the ledger: a lie that an audit must catch.
+def averaging(planted: Planted, privacy: Mechanism | None, rounds: int, **parts: Any) -> Training:
+    """Return federated averaging of everybody on planted data, with a mechanism.
 
-    Attributes:
-        factor: the noise's true standard deviation over the declared one.
+    Args:
+        planted: the clients, with canaries.
+        privacy: the mechanism.
+        rounds: number of rounds.
+        parts: further parts of the training.
     """
+    import atoll
 
-    factor: float = 1.0
+    fixed: dict[str, Any] = {
+        "algorithm": atoll.FedAvg(lr=0.5),
+        "selection": atoll.Everyone(),
+        "pacing": atoll.Synchronous(quorum=1.0),
+        "rounds": rounds,
+        "evaluation": atoll.Evaluation(every=rounds),
+        "checkpoint_every": rounds,
+        "privacy": privacy,
+    }
+    return atoll.Training(model=atoll.models.linear(planted.features, planted.classes), **{**fixed, **parts})
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.factor > 0:
-            raise ConfigError(f"factor={self.factor}", where="WeakNoise", remedy="use a number above 0")
 
-    def scale(self, context: StageContext) -> float:
-        """The standard deviation of one client's noise: not the declared one."""
-        return self.factor * super().scale(context)
-
-
-def central(planted: Planted, epsilon: float, delta: float, rounds: int = 4, sabotage: float = 1.0) -> Training:
-    """Return a training of everybody, with ``rounds`` releases that cost ``epsilon`` together.
+def central(planted: Planted, epsilon: float, delta: float, rounds: int = 2, sabotage: float = 1.0) -> Training:
+    """Return a training of everybody whose rounds cost ``epsilon`` together.
 
     Args:
         planted: the clients, with canaries.
@@ -48,17 +46,6 @@ def central(planted: Planted, epsilon: float, delta: float, rounds: int = 4, sab
         rounds: number of rounds.
         sabotage: factor on the noise; 1 is what the ledger says.
     """
-    import atoll
-    from atoll.learn.aggregation import EqualWeights
+    from .broken import WeakNoise
 
-    plan = noise_for(NoisePlan(mechanism="gaussian", noise=1.0, delta=delta, steps=rounds), epsilon, "pld")
-    return atoll.Training(
-        model=atoll.models.linear(planted.features, planted.classes),
-        algorithm=atoll.FedAvg(lr=0.5),
-        selection=atoll.Everyone(),
-        aggregation=EqualWeights(),
-        pacing=atoll.Synchronous(quorum=1.0),
-        uplink=[Clip(1.0), WeakNoise(plan.noise, trusted=True, factor=sabotage)],
-        rounds=rounds,
-        evaluation=atoll.Evaluation(every=rounds),
-    )
+    return averaging(planted, WeakNoise(epsilon=epsilon, delta=delta, clip=1.0, factor=sabotage), rounds)

@@ -13,7 +13,7 @@ from atoll.core.errors import ConfigError
 from atoll.core.event import Ledger
 from atoll.core.persistence.files import write_bytes
 from atoll.core.persistence.json_lines import as_json
-from atoll.privacy import spent
+from atoll.privacy import LossTally
 from atoll.privacy.canaries import Audit
 
 from .canaries import Canaries, Planted
@@ -91,5 +91,7 @@ def claimed_epsilon(
 ) -> float | None:
     """The largest epsilon of a party in the ledger of a run folder; ``None`` if it has no entry."""
     path = folder / "checkpoints" / "ledger.jsonl"
-    costs = spent(Ledger(path), delta, accountant, adversary, neighbours) if path.exists() else {}
-    return max(costs.values(), default=None)
+    if not path.exists():
+        return None
+    tally = LossTally(Ledger(path)).update()
+    return tally.most(delta, accountant, adversary, neighbours) if tally.losses else None

@@ -30,7 +30,8 @@ def rows_of(data: Any, least: int, name: str) -> Array:
             f"{name} has labels {np.unique(y)[:5]}", where="y", remedy="use two labels: 0 and 1, or -1 and 1"
         )
     signs = np.where(y > 0, 1.0, -1.0)
-    return x / np.maximum(1.0, np.linalg.norm(x, axis=1, keepdims=True)) * signs[:, None]
+    found: Array = x / np.maximum(1.0, np.linalg.norm(x, axis=1, keepdims=True)) * signs[:, None]
+    return found
 
 
 def gradient(w: Array, rows: Array, ridge: float) -> Array:

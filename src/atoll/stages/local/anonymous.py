@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
@@ -71,7 +72,7 @@ class Anonymous(Stage):
         """Return one shuffled reply."""
         del sensitivity
         events = self.stage.events(None)
-        epsilon = sum(float(event.epsilon) * event.count for event in events)  # type: ignore[attr-defined]
+        epsilon = math.fsum(getattr(event, "epsilon", math.inf) * event.count for event in events)
         return (Shuffled(unit=events[0].unit, epsilon=epsilon, clients=self.clients, shuffled_by=self.shuffled_by),)
 
     def _among(self, context: StageContext) -> StageContext:

@@ -1,0 +1,1 @@
+"""Reproductions about differential privacy: what mechanisms cost, and audits of them."""
