@@ -77,7 +77,7 @@ def audit_replies(
     with tempfile.TemporaryDirectory(prefix="atoll-audit-") as place:
         where = Path(place) / "run"
         seen = np.array(simulate(program, clients, engine="inline", folder=where, tasks=[own_value], progress=False))
-        claimed = claimed_epsilon(where, delta, "pld", "server", "replace-one") or 0.0
+        claimed = claimed_epsilon(where, delta, "pld" if delta else "exact", "server", "replace-one") or 0.0
     many = canaries // 2 if guesses is None else guesses
     right = guessed(seen[:, 0] + (seen[:, 1] if apart else 0.0), coins, many)
     return Audit(
