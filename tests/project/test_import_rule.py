@@ -23,7 +23,7 @@ ROOMS: dict[str, set[str] | None] = {
     "client": {"core", "data"},
     "models": {"core", "client", "data", "learn"},
     "torch": {"core", "data", "learn", "stages"},
-    "runtime": {"core", "engines", "data", "learn", "rounds", "runs", "report", "simulation"},
+    "runtime": {"core", "engines", "data", "privacy", "learn", "rounds", "runs", "report", "simulation"},
     "atoll": ANY,
     "__main__": {"cli"},
     "auditing": ANY,

@@ -117,10 +117,21 @@ class Laplace(Sampled):
 
 @dataclass(frozen=True, kw_only=True)
 class NonPrivate(Event):
-    """A release without noise: its epsilon is infinite, and it is recorded too."""
+    """A release without noise: its epsilon is infinite, and it is recorded too.
+
+    Attributes:
+        what: what is released, in words.
+        seen_by: who sees it: ``"everyone"``, ``"server"``, or ``"clients"`` (server and clients) where the others see only what a mechanism protects.
+    """
 
     what: str = ""
+    seen_by: str = "everyone"
     kind: ClassVar[str] = "non-private"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.seen_by not in ("everyone", "server", "clients"):
+            raise ConfigError(f"seen_by={self.seen_by!r}", remedy="use 'everyone', 'server' or 'clients'")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -249,6 +260,7 @@ class Ledger:
 
     Attributes:
         guard: called with an event, its parties and its job before it is recorded; raises ``PolicyError`` to refuse it.
+        seen_by: who sees what leaves a party without differential privacy; see `NonPrivate`.
         everyone: the parties that a release in the name of all, ``"*"``, is recorded for; empty keeps the ``"*"``.
 
     Raises:
@@ -261,6 +273,7 @@ class Ledger:
         self.path, self.job, self.complete = path, job, complete
         self.guard: Callable[[Event, Sequence[str], str], None] | None = None
         self.everyone: Sequence[str] = ()
+        self.seen_by = "everyone"
         self._entries: list[dict[str, Any]] = []
         self._known: dict[tuple[str, str], list[tuple[dict[str, Any], set[str]]]] = {}
         self._promises: dict[tuple[str, str, str], str] = {}
@@ -274,6 +287,21 @@ class Ledger:
     def head(self) -> str:
         """The number of lines and the hash of the last: ``"12:5f..."``. Note it down to see later that nothing before it was changed."""
         return "0:" if self._file is None else f"{self._file.count}:{self._file.head}"
+
+    def require_head(self, head: str) -> None:
+        """Refuse a ledger that does not have a line that was noted down earlier as its end.
+
+        Args:
+            head: a value of ``head``.
+
+        Raises:
+            ConfigError: it is no head.
+            CheckpointError: the line is another one or missing.
+        """
+        number, _, digest = head.partition(":")
+        if not number.isdecimal() or self._file is None:
+            raise ConfigError(f"{head!r:.100} is not the end of a ledger", remedy="give NUMBER:HASH, as it was shown")
+        self._file.require(int(number), digest)
 
     def append(self, event: Event, party: str | Sequence[str], request: str = "", *, job: str | None = None) -> None:
         """Record an event. It is durable when this returns; only then may anything be released.
@@ -289,7 +317,7 @@ class Ledger:
             PolicyError: a party has promised another value of the same matter, or the ledger's guard refuses.
         """
         whose = self.job if job is None else job
-        content = {"request": request, "kind": event.kind, **asdict(event), **({"job": whose} if whose else {})}
+        content = self.content(event, request, whose)
         parties = [party] if isinstance(party, str) else list(party)
         if parties == ["*"] and self.everyone and not event.free:
             parties = list(self.everyone)
@@ -306,6 +334,11 @@ class Ledger:
             if isinstance(event, Promise):
                 self._require_kept(event, parties, whose)
             self._book(event, content, parties, whose)
+
+    @staticmethod
+    def content(event: Event, request: str, job: str) -> dict[str, Any]:
+        """A line without its parties."""
+        return {"request": request, "kind": event.kind, **asdict(event), **({"job": job} if job else {})}
 
     def _book(self, event: Event, content: dict[str, Any], parties: list[str], job: str) -> None:
         missing = self._missing(content, parties) if content["request"] else parties

@@ -15,6 +15,7 @@ from .accountants import ACCOUNTANTS, epsilon_of
 from .events import Lattice, Perturbed, RandomisedResponse
 from .gaussian import exact_epsilon, moments_epsilon
 from .renyi import FREE
+from .sampling import in_the_clear
 from .shuffling import Shuffled
 
 __all__ = ["METHODS", "LossTally", "Perturbed", "PrivacyLoss", "spent"]
@@ -69,7 +70,7 @@ class PrivacyLoss:
         if isinstance(event, Laplace | Perturbed | RandomisedResponse | Shuffled):
             return cls(pure=event.count * event.epsilon, releases=releases)
         if isinstance(event, NonPrivate):
-            return cls(pure=math.inf, releases=releases)
+            return cls(releases=releases)
         if isinstance(event, Lattice):
             return cls(releases=releases)
         raise ConfigError(
@@ -108,6 +109,8 @@ class PrivacyLoss:
                     where="Loss.epsilon",
                     remedy="use method 'rdp' or 'pld'",
                 )
+        if any(in_the_clear(event, adversary) for event, _ in self.releases):
+            return math.inf
         if not (math.isfinite(self.gaussian) and math.isfinite(self.pure)):
             return math.inf
         if self.gaussian == 0.0:

@@ -18,7 +18,7 @@ from .events import Lattice, Perturbed, RandomisedResponse
 from .gaussian import exact_epsilon
 from .loss_distribution import compose
 from .renyi import FREE, ORDERS, renyi_curve, renyi_epsilon
-from .sampling import hidden_rate, require_setting
+from .sampling import hidden_rate, in_the_clear, require_setting
 from .shuffling import Shuffled
 
 __all__ = ["ACCOUNTANTS", "Accountant", "epsilon_of"]
@@ -61,8 +61,9 @@ def epsilon_of(
             remedy=f"use one of {', '.join(ACCOUNTANTS)}, and delta in (0, 1)",
         )
     counted = [(event, n * event.count) for event, n in releases if not isinstance(event, FREE) and n > 0]
-    if any(isinstance(e, NonPrivate) or (isinstance(e, Gaussian) and e.noise_multiplier == 0) for e, _ in counted):
+    if any(in_the_clear(event, adversary) for event, _ in counted):
         return math.inf
+    counted = [(event, n) for event, n in counted if not isinstance(event, NonPrivate)]
     if not counted:
         return 0.0
     slack = sum(n * event.slack for event, n in counted if isinstance(event, Lattice))

@@ -5,15 +5,20 @@ from __future__ import annotations
 from typing import Literal, get_args
 
 from atoll.core.errors import ConfigError
-from atoll.core.event import Event, Sampled
+from atoll.core.event import Event, Gaussian, NonPrivate, Sampled
 
-__all__ = ["ADVERSARIES", "NEIGHBOURS", "Adversary", "Neighbours", "hidden_rate", "require_setting"]
+__all__ = ["ADVERSARIES", "NEIGHBOURS", "Adversary", "Neighbours", "hidden_rate", "in_the_clear", "require_setting"]
 
 Adversary = Literal["server", "clients", "model"]
 Neighbours = Literal["add-remove", "replace-one"]
 ADVERSARIES: tuple[str, ...] = get_args(Adversary)
 NEIGHBOURS: tuple[str, ...] = get_args(Neighbours)
 
+_SEES = {
+    "everyone": frozenset(ADVERSARIES),
+    "clients": frozenset({"server", "clients"}),
+    "server": frozenset({"server"}),
+}
 _KNOWS = {"public": frozenset(ADVERSARIES), "server": frozenset({"server"}), "party": frozenset[str]()}
 
 
@@ -27,6 +32,13 @@ def hidden_rate(event: Event, adversary: str, neighbours: str) -> float:
     if (event.scheme, neighbours) == ("fixed", "add-remove"):
         return 1.0
     return event.sampling
+
+
+def in_the_clear(event: Event, adversary: str) -> bool:
+    """Whether the adversary sees a release that has no noise."""
+    if isinstance(event, NonPrivate):
+        return adversary in _SEES[event.seen_by]
+    return isinstance(event, Gaussian) and event.noise_multiplier == 0
 
 
 def require_setting(adversary: str, neighbours: str, where: str = "atoll.privacy") -> None:

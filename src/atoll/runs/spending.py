@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,10 +17,11 @@ if TYPE_CHECKING:
     from atoll.core.federation.federation import Federation, Program
     from atoll.core.job import Prepared
     from atoll.core.world import World
-    from atoll.privacy import Demand
+    from atoll.privacy import Demand, LedgerAccount
 
-__all__ = ["admitted", "close_spending", "ledgers_of", "spending_of"]
+__all__ = ["account_of", "admitted", "close_spending", "ledgers_of", "seen_by", "spending_of"]
 
+_LEDGER = "ledger.jsonl"
 _FILE = "spending.json"
 """In a run's folder of checkpoints: which ledger it spends from, and as which job."""
 
@@ -59,19 +60,41 @@ def spending_of(name: str, ledger: Path | None, folder: Path | None, *, resume: 
 
 
 def ledgers_of(folder: Path) -> list[tuple[str, Path]]:
-    """Find the ledgers below a folder: (name of the run, file) of each run that has one, and those that runs share under ``""``.
+    """Find the privacy ledgers of a folder: (job, file) of each run that has one of its own, and ``""`` for those of several jobs.
 
     Args:
-        folder: a run folder, or one of several runs, such as a sweep's.
+        folder: a site's or a server's, a run folder, or one of several runs, such as a sweep's; or a ledger itself.
     """
+    if folder.is_file():
+        return [("", folder)]
+    if (folder / "owner").exists() and (folder / _LEDGER).exists():  # a site's: it has what all of its jobs have spent
+        return [("", folder / _LEDGER)]
     found: dict[Path, str] = {}
     for path in sorted(folder.rglob(_FILE)):
-        said = json.loads(path.read_text(encoding="utf-8"))
-        found[Path(said["ledger"])] = ""
-    for path in sorted(folder.rglob("ledger.jsonl")):
-        run = path.parent.parent if path.parent.name == "checkpoints" else path.parent
-        found.setdefault(path.resolve(), "" if path.parent == folder else str(run.relative_to(folder)))
+        found[Path(json.loads(path.read_text(encoding="utf-8"))["ledger"])] = ""
+    for path in sorted(folder.rglob(_LEDGER)):
+        run = path.parent
+        while run.name in ("checkpoints", "state") and run != folder:
+            run = run.parent
+        found.setdefault(path.resolve(), run.resolve().name if path.parent != folder else "")
     return [(name, path) for path, name in found.items() if path.exists()]
+
+
+def account_of(ledgers: Sequence[tuple[str, Path]]) -> LedgerAccount:
+    """Return what several ledgers say together, each under its own job.
+
+    Args:
+        ledgers: as `ledgers_of` finds them.
+
+    Raises:
+        CheckpointError: one of them is damaged or was changed.
+    """
+    from atoll.privacy import LedgerAccount
+
+    lines: list[dict[str, Any]] = []
+    for job, path in ledgers:
+        lines += [{**({"job": job} if job else {}), **line} for line in Ledger(path, readable=True).lines()]
+    return LedgerAccount(lines).update()
 
 
 def admitted(prepared: Prepared, title: str) -> Program:
@@ -83,10 +106,17 @@ def admitted(prepared: Prepared, title: str) -> Program:
     """
 
     async def program(fed: Federation) -> Any:
+        fed.world.ledger.seen_by = seen_by(prepared)
         _admit(fed.world, title, prepared)
         return await prepared.program(fed)
 
     return program
+
+
+def seen_by(prepared: Prepared) -> str:
+    """Who sees a reply that has no noise: only those whom the job's mechanism trusts; see `atoll.core.event.NonPrivate`."""
+    against = getattr(getattr(prepared, "claim", None), "adversary", "server")
+    return {"model": "clients", "clients": "server"}.get(against, "everyone")
 
 
 def _admit(world: World, title: str, prepared: Prepared) -> None:

@@ -17,6 +17,8 @@ from atoll.runtime.daemon.processes import Process
 from atoll.runtime.daemon.relay import relay
 from atoll.runtime.identity import Peer
 from atoll.runtime.line import Line, Settings, local_line
+from atoll.runtime.network.daemon_ledger import CHANNEL
+from atoll.runtime.site.ledger import SiteLedger
 from atoll.runtime.transport import local_pipe
 from atoll.runtime.worker import site_spec
 from atoll.runtime.worker.folder import JobFolder
@@ -77,6 +79,9 @@ class Front:
             asyncio.create_task(relay(server.open(name), line.open("server")))
             for name, (_, line) in zip(data, started[1:], strict=True)
         ]
+        for name, (_, line) in zip(data, started[1:], strict=True):
+            book = SiteLedger(self.folder / f"{name}-own", name, False, lambda: None)
+            joining.append(asyncio.create_task(book.serve(line.open(CHANNEL), "1")))
         codes = await asyncio.wait_for(asyncio.gather(*(process.wait() for process, _ in started)), 60)
         await asyncio.gather(*joining, return_exceptions=True)
         await asyncio.gather(*(line.close() for _, line in started))

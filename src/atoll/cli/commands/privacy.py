@@ -9,6 +9,7 @@ import typer
 from atoll.cli.app import EXTRAS, app
 from atoll.cli.arguments import Json, output_of
 from atoll.cli.privacy_audit import privacy_audit
+from atoll.cli.privacy_ledger import privacy_ledger
 from atoll.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 group = typer.Typer(help="Compute what noise costs, and audit what it claims.", no_args_is_help=True)
 app.add_typer(group, name="privacy", rich_help_panel=EXTRAS)
+group.command("ledger")(privacy_ledger)
 group.command("audit")(privacy_audit)
 
 Mechanism = Annotated[

@@ -72,7 +72,7 @@ class Host:
             return
         inner, roster = request.wraps or request, self.executor.roster
         names = [roster.name(p) for p in positions if self.executor.policy_at(p).reveals(request)]
-        event = NonPrivate(what=f"replies of {inner.task.name}")
+        event = NonPrivate(what=f"replies of {inner.task.name}", seen_by=self.ledger.seen_by)
         bare = self.ledger.uncovered(inner.id, event.what, names)
         if bare:
             (spend or self.spend)(event, bare[0] if len(bare) == 1 else bare, f"{request.id}#open")

@@ -80,6 +80,16 @@ class ChainedFile:
         self.count += 1
         self._size += len(text)
 
+    def require(self, number: int, digest: str) -> None:
+        """Refuse a file of which this line is missing or has another hash.
+
+        Raises:
+            CheckpointError: names what is wrong.
+        """
+        lines = [text for text in self.path.read_bytes().split(b"\n") if text.strip()] if self.path.exists() else []
+        if number > self.count or (number and json.loads(lines[number - 1]).get(HASH, "") != digest):
+            raise self._broken(f"was replaced: it does not have the line {number} that was noted down")
+
     @contextlib.contextmanager
     def _held(self) -> Iterator[None]:
         new = not self.path.exists()

@@ -85,8 +85,9 @@ class LedgerAccount:
 
     @property
     def parties(self) -> list[str]:
-        """Everybody who has spent or may spend, in the order of the ledger."""
-        return list(dict.fromkeys(party for party in (*self.losses, *self.admitted) if party != "*"))
+        """Everybody who has spent or may spend, in the order of the ledger; ``"*"`` if it names nobody."""
+        named = dict.fromkeys(party for party in (*self.losses, *self.admitted) if party != "*")
+        return list(named or (("*",) if "*" in self.losses else ()))
 
     def jobs(self, party: str) -> list[str]:
         """The jobs that have spent of a party, in the order of the ledger."""

@@ -21,6 +21,7 @@ from atoll.runtime.bundles.register import Register
 from atoll.runtime.confinement.confining import UNCONFINED, Confinement
 from atoll.runtime.consent import Consent
 from atoll.runtime.line import Channel
+from atoll.runtime.network.daemon_ledger import CHANNEL
 from atoll.runtime.provision import Kit
 from atoll.runtime.scheduling.resources import Grant
 from atoll.runtime.worker.letters import LetterKey
@@ -30,6 +31,7 @@ from ..daemon.control import direct_channel
 from ..daemon.launch import JobProcess, Stillborn, launch
 from ..daemon.place import Place
 from ..daemon.relay import carry, relay
+from .ledger import SiteLedger
 from .neighbours import Neighbours, partners
 
 __all__ = ["Post", "SiteAttempt"]
@@ -55,6 +57,7 @@ class Post:
         tell: sends a frame to the server.
         neighbours: its lines to other sites.
         consent: reads what the site consents to now.
+        ledger: what the site's parties have spent, of all jobs.
         confinement: how its jobs are confined.
     """
 
@@ -65,6 +68,7 @@ class Post:
     tell: Tell
     neighbours: Neighbours
     consent: Callable[[], Consent]
+    ledger: SiteLedger
     confinement: Confinement = UNCONFINED
 
 
@@ -176,6 +180,8 @@ class SiteAttempt:
             confinement=self._post.confinement, reads=paths_of(self._post.data, kit.name, bool(kit.plays)),
             neighbours=sorted({*self._dialled, *self._awaited}), letters=letters.order(), allow=self._allow, on_life=partial(self._say, "starting"),
         )  # fmt: skip
+        with contextlib.suppress(LinkClosed):
+            self._spawn(self._post.ledger.serve(self._process.channel(CHANNEL), self.job))
         self._say("deployed")
         return await self._serve(self._process)
 

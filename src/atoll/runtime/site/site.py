@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from atoll.core.errors import AtollError, JobError, MessageError
 from atoll.core.persistence.files import write_bytes
@@ -23,14 +23,19 @@ from atoll.runtime.line import Backoff, Channel, Line, LineRefused, Settings, di
 from atoll.runtime.provision import Kit
 from atoll.runtime.scheduling.amounts import Resources
 from atoll.runtime.scheduling.resources import Answer, ResourceManager
+from atoll.runtime.worker.policies import demand_of_site
 
 from ..daemon.control import CONTROL, FROM_SERVER, Control, content, direct_channel, job_channel, text, whole
 from ..daemon.dialling import dialler
 from ..daemon.monitor import Sample, monitored
 from ..daemon.place import Place
 from .attempt import Post, SiteAttempt
+from .ledger import SiteLedger
 from .neighbours import Neighbours, require_named
 from .owner import take_folder
+
+if TYPE_CHECKING:
+    from atoll.privacy import Demand
 
 __all__ = ["Site"]
 
@@ -61,7 +66,7 @@ class Site:
     Raises:
         ConfigError: the kit is not a site's, its certificate does not name the host to listen at, or the folder belongs
             to another party or cannot be made.
-        CheckpointError: the record of what it has run cannot be read.
+        CheckpointError: the record of what it has run cannot be read, or its privacy ledger was changed.
     """
 
     def __init__(
@@ -99,6 +104,7 @@ class Site:
         self._control: Control | None = None
         take_folder(folder, kit)
         self._register = Register(folder / "bundles.json")
+        self._ledger = SiteLedger(folder, kit.name, bool(kit.plays), self._demand)
         # Neither an older server nor a hostile one can return this site to an older revocation list.
         self._revoked_file = folder / "revoked.crl"
         for path in (self._revoked_file, kit.revoked_file):
@@ -187,6 +193,10 @@ class Site:
     def _consent(self) -> Consent:
         """Read what the site consents to now: its file may be changed at any moment."""
         return consent_of(self._data, self.kit.name, bool(self.kit.plays))
+
+    def _demand(self) -> Demand | None:
+        """Read what the site demands of every release now."""
+        return demand_of_site(self._data, self.kit.name, bool(self.kit.plays))
 
     async def _stop_all(self) -> None:
         """Stop everything: the server begins a new attempt of each job, and nothing of the old ones may stay."""
@@ -281,6 +291,7 @@ class Site:
             self._tell,
             self._neighbours,
             self._consent,
+            self._ledger,
             self._confinement,
         )
         running = self._jobs[job] = SiteAttempt(post, job, attempt, grant, addresses)
@@ -309,6 +320,7 @@ class Site:
         """Forget a job that has ended for good: only what it has spent of the site's privacy stays on record."""
         place = Place.of(self.folder, job)
         await asyncio.to_thread(self._register.end, job)
+        await asyncio.to_thread(self._ledger.close, job)
         await asyncio.to_thread(place.forget)
 
     def _opened(self, channel: Channel) -> None:

@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from atoll.core.errors import AtollError, PolicyError, TaskError
-from atoll.core.event import Ledger
+from atoll.core.event import Ledger, unpack_event
 from atoll.core.execution.executor import Executor
 from atoll.core.execution.host import Host
 from atoll.core.execution.journal import Journal
@@ -20,7 +20,9 @@ from atoll.core.requests.policy import AllowAll, admit_job
 from atoll.core.sealing import Receipts, Sealing, VirtualSealing
 from atoll.data import Islands
 from atoll.engines.link import LinkClosed
+from atoll.runs.spending import seen_by
 from atoll.runtime.network import SiteEngine
+from atoll.runtime.network.daemon_ledger import DaemonLedger, most_of
 
 from .agreement import recoded
 from .cards import card_of
@@ -50,6 +52,7 @@ async def serve_job(
     state_memory: int | None = None,
     links: Callable[[], Awaitable[Mapping[str, Any]]] | None = None,
     letters: LetterKey | None = None,
+    ledger: DaemonLedger | None = None,
 ) -> None:
     """Serve one job to its end: until the server closes the channel.
 
@@ -62,6 +65,8 @@ async def serve_job(
         results: the named results that stay at this site's parties; ``None`` keeps them in memory.
         state_memory: bytes of memory that private state may take; see `atoll.core.persistence.store.StateStore`.
         links: waits briefly for the links to other sites: site -> link.
+        ledger: the site's privacy ledger, which its daemon writes; without a daemon, the job has a file of its own in the
+            folder.
         letters: this site's key for the letters of the job. Daemons always pass one; without it letters are not
             encrypted, and the ledger says so.
 
@@ -88,7 +93,7 @@ async def serve_job(
             neighbours = {} if links is None else await links()
             named = NamedResults() if results is None else results
             engine = await asyncio.to_thread(
-                _engine, channel, job, data, rendezvous, sealing, folder, state_memory, neighbours, named
+                _engine, channel, job, data, rendezvous, sealing, folder, state_memory, neighbours, named, ledger
             )
         await channel.send({"ready": True})
     except LinkClosed as error:
@@ -139,12 +144,15 @@ def _engine(
     state_memory: int | None,
     neighbours: Mapping[str, Any],
     named: NamedResults,
+    ledger: DaemonLedger | None,
 ) -> SiteEngine:
     roster = Roster(list(rendezvous.names), others=rendezvous.others)
     mine = [roster.position(name) for name in data.names]
     others = {party: data.own for party, site in rendezvous.helpers.items() if site == data.site}
     remote = RemoteIslands(rendezvous.names, rendezvous.sizes, rendezvous.card)
-    registry = named_objects(job, remote, data)
+    prepared = _prepared(job, remote, data)
+    spends = _spending(prepared, job, data, folder, ledger)
+    registry = {task.name: task for task in prepared.tasks}
     rows = _in_agreed_codes(data, rendezvous)
     population = SitePopulation(list(rendezvous.names), rendezvous.sizes, mine, rows, others)
     executor = Executor(
@@ -156,7 +164,7 @@ def _engine(
     host = Host(
         executor,
         StateStore(folder, roster, state_memory),
-        Ledger(None if folder is None else folder / "ledger.jsonl"),
+        spends,
         Journal(None if folder is None else folder / "journal.log"),
         Receipts(None if folder is None else folder / "letters.log"),
     )
@@ -195,10 +203,43 @@ def named_objects(job: JobConfig, remote: RemoteIslands, data: SiteData | None =
     Raises:
         AtollError: the parts do not fit together, or the model does not fit the data.
     """
+    return {task.name: task for task in _prepared(job, remote, data).tasks}
+
+
+def _prepared(job: JobConfig, remote: RemoteIslands, data: SiteData | None) -> Prepared:
     prepared = job.made().prepare(remote)
     if data is not None and data.names:
         _require_fit(prepared, data)
-    return {task.name: task for task in prepared.tasks}
+    return prepared
+
+
+def _spending(
+    prepared: Prepared, job: JobConfig, data: SiteData, folder: Path | None, ledger: DaemonLedger | None
+) -> Ledger:
+    """Return the ledger that the job spends from here, once the site has admitted what it releases at most.
+
+    Raises:
+        PolicyError: the site demands more privacy than the job has, or its budget has too little left.
+    """
+    demand = None if data.policy is None else data.policy.privacy
+    made = Ledger(None if folder is None else folder / "ledger.jsonl") if ledger is None else ledger
+    made.seen_by = seen_by(prepared)
+    if demand is None or not data.names:
+        return made
+    title, most = f"{job.name}: {job.made(checking=True).title}", most_of(prepared, data.names, data.sizes)
+    if ledger is not None:
+        ledger.admit(title, most)
+    else:
+        from atoll.privacy import Demand, LedgerGuard
+
+        wanted = cast("Demand", demand)
+        packed = {party: row["events"] for row in most for party in row["parties"]}
+        releases = {
+            party: None if events is None else [unpack_event(dict(one)) for one in events]
+            for party, events in packed.items()
+        }
+        LedgerGuard(made, lambda party: wanted).admit("", title, releases)
+    return made
 
 
 def _require_fit(prepared: Prepared, data: SiteData) -> None:

@@ -11,8 +11,9 @@ from atoll.core.errors import PolicyError
 
 if TYPE_CHECKING:
     from atoll.core.requests.policy import SitePolicy
+    from atoll.privacy import Demand
 
-__all__ = ["named_code", "policy_of_site", "require_allowed", "require_confined", "require_names"]
+__all__ = ["demand_of_site", "named_code", "policy_of_site", "require_allowed", "require_confined", "require_names"]
 
 _CODE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 """How a job's settings name code: ``module:name``."""
@@ -39,6 +40,27 @@ def policy_of_site(given: Mapping[str, Any], name: str) -> SitePolicy | None:
 
     with inside(given.get("folder")):
         return parse_policy(given["policy"], f"policy of site {name!r}")
+
+
+def demand_of_site(given: Mapping[str, Any], name: str, helper: bool = False) -> Demand | None:
+    """Return what a site demands of every release now, from its file; ``None`` if it says nothing.
+
+    Args:
+        given: the result of `site_spec`.
+        name: the site's name.
+        helper: whether it has no clients.
+
+    Raises:
+        AtollError: the file cannot be read, or says something that makes no sense.
+    """
+    from .words import settings_of
+
+    policy = settings_of(given, name, helper).get("policy") if given else None
+    if policy is None:
+        return None
+    from atoll.runs import parse_demand
+
+    return parse_demand(policy, f"policy of site {name!r}")
 
 
 def require_confined(policy: SitePolicy | None, name: str, confined: bool) -> None:

@@ -22,7 +22,7 @@ allow    at a site: the names that the job's signer may run, or None for anythin
 letters  at a site: the result of `LetterKey.order`, or None: then letters are not encrypted
 ```
 
-At a site the daemon opens one channel, ``server``, and ``direct/NAME`` for each other site that it reaches directly.
+At a site the daemon opens two channels, ``server`` and ``ledger``, and ``direct/NAME`` for each other site that it reaches directly.
 Output to stdout and stderr is the job's log. Exit codes: 0, the job (at a site: its part) has ended; 1, it failed, and
 the error is in the file; 75 (EX_TEMPFAIL of sysexits.h), the daemon went away.
 """
@@ -52,6 +52,7 @@ from atoll.runtime.bundles.modules import importing
 from atoll.runtime.identity import Peer
 from atoll.runtime.jobs.spec import load_job
 from atoll.runtime.line import Channel, Line, Settings, local_line
+from atoll.runtime.network.daemon_ledger import CHANNEL, DaemonLedger
 from atoll.runtime.transport import local_pipe
 
 from .at_server import exit_error, run_job
@@ -215,10 +216,12 @@ async def _site(order: Mapping[str, Any], opened: asyncio.Queue[Channel]) -> Non
         if order.get("allow") is not None:
             said = (await asyncio.to_thread(job.made, checking=True)).names()
             require_names(order["allow"], said, f"consent of site {name!r}")
+    await _until({CHANNEL}, channels, opened)
+    ledger = await DaemonLedger.opened(channels[CHANNEL], str(order["id"]))
     named = NamedResults(Path(order["results"]), str(order["id"]))
     await serve_job(
         channels["server"], job, lambda: load_site_data(order["data"], name, str(order.get("plays", ""))), state,
-        results=named, links=links, letters=letters,
+        results=named, links=links, letters=letters, ledger=ledger,
     )  # fmt: skip
 
 

@@ -1,0 +1,117 @@
+"""A job process's side of the site's privacy ledger: the site's daemon writes it, and answers before anything leaves.
+
+```
+job's process                             site's daemon
+{"op": "open"}                        ->
+                                      <-  {"lines": what this job has spent so far}
+{"op": "admit", "title", "most"}      ->  refused, or noted in the ledger
+{"op": "spend", "event", "parties", "request"}
+                                      ->  refused, or durable in the ledger
+                                      <-  {"ok": true} or {"error": ...}
+```
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from atoll.core.event import Event, Ledger, Promise
+from atoll.core.requests.wire import unpack_error
+
+if TYPE_CHECKING:
+    from atoll.core.job import Prepared
+
+__all__ = ["CHANNEL", "DaemonLedger", "most_of"]
+
+CHANNEL = "ledger"
+"""The name of the channel that the daemon opens for it."""
+
+
+class DaemonLedger(Ledger):
+    """What a job has spent, as the site's daemon has it. Threads of tasks and roles append; the event loop must stay free to talk to the daemon.
+
+    Args:
+        channel: to the daemon.
+        loop: the loop that the channel belongs to.
+        job: the job's id.
+        lines: what the job has spent so far.
+    """
+
+    def __init__(
+        self, channel: Any, loop: asyncio.AbstractEventLoop, job: str, lines: Sequence[Mapping[str, Any]]
+    ) -> None:
+        super().__init__(None, job, complete=True)
+        self._channel, self._loop, self._turn = channel, loop, asyncio.Lock()
+        for line in lines:
+            self._take(dict(line))
+
+    @classmethod
+    async def opened(cls, channel: Any, job: str) -> DaemonLedger:
+        """Ask the daemon what a job has spent.
+
+        Raises:
+            AtollError: the daemon cannot read its ledger, or what the site demands.
+        """
+        await channel.send({"op": "open"})
+        told = await channel.recv()
+        if told.get("error") is not None:
+            raise unpack_error(told["error"]) or RuntimeError("unknown")
+        return cls(channel, asyncio.get_running_loop(), job, told["lines"])
+
+    def append(self, event: Event, party: str | Sequence[str], request: str = "", *, job: str | None = None) -> None:
+        """Let the daemon record an event, unless it is there already. It is durable when this returns.
+
+        Raises:
+            PolicyError: the site's policy refuses it.
+            CheckpointError: the daemon cannot write it.
+        """
+        parties = [party] if isinstance(party, str) else list(party)
+        if isinstance(event, Promise):
+            self._require_kept(event, parties, self.job)
+        if request:
+            parties = self._missing(self.content(event, request, self.job), parties)
+        if parties:
+            self._ask({"op": "spend", "event": event.packed(), "parties": parties, "request": request})
+            super().append(event, parties, request)
+
+    def admit(self, title: str, most: Sequence[Mapping[str, Any]]) -> None:
+        """Let the daemon compare what a job releases at most with what the site demands.
+
+        Args:
+            title: the job, for people.
+            most: rows of ``parties`` and their ``events``, packed, or None if nobody can say.
+
+        Raises:
+            PolicyError: the site refuses the job.
+        """
+        self._ask({"op": "admit", "title": title, "most": list(most)})
+
+    def _ask(self, frame: dict[str, Any]) -> None:
+        told = asyncio.run_coroutine_threadsafe(self._turned(frame), self._loop).result()
+        if told.get("error") is not None:
+            raise unpack_error(told["error"]) or RuntimeError("unknown")
+
+    async def _turned(self, frame: dict[str, Any]) -> Any:
+        async with self._turn:  # one question, one answer
+            await self._channel.send(frame)
+            return await self._channel.recv()
+
+
+def most_of(prepared: Prepared, names: Sequence[str], sizes: Sequence[int]) -> list[dict[str, Any]]:
+    """Return what a job releases of each of a site's clients at most; clients with as many rows share a row.
+
+    Args:
+        prepared: the job.
+        names: the clients.
+        sizes: their numbers of rows.
+    """
+    groups: dict[int, list[str]] = {}
+    for name, size in zip(names, sizes, strict=True):
+        groups.setdefault(int(size), []).append(name)
+    made = []
+    for size, parties in groups.items():
+        events = prepared.most(size)
+        made.append({"parties": parties, "events": None if events is None else [event.packed() for event in events]})
+    return made
