@@ -132,6 +132,21 @@ def test_names_cannot_break_the_page(settings: dict[str, Any], tmp_path: Path) -
     assert "<b>run & co" in read(folder).text
 
 
+def test_what_sites_say_is_shown_as_their_word(done: RunFolder, tmp_path: Path) -> None:
+    """In a job between sites, the server has measured the test set and nothing else."""
+    assert "as the sites say" not in done.path.joinpath("report.html").read_text()
+    assert "as the sites say" not in write_report(done, tmp_path / "simulated.html").read_text()
+    job = RunFolder(shutil.copytree(done.path, tmp_path / "job"))
+    job.config_file.write_text(job.config_file.read_text() + "\nsites: [north, south]\n")
+    facts = facts_of(job)
+    names = ["test/accuracy", "test/loss", "loss", "clients/accuracy", "clients/accuracy/worst_decile"]
+    assert [bool(facts.word_of(name)) for name in names] == [False, False, True, True, True]
+    page = write_report(job, tmp_path / "between.html").read_text()
+    assert "All else is what the sites say of their own rows" in page
+    assert "local training, as the sites say" in page
+    assert "test set, as the sites say" not in page
+
+
 def test_a_failed_run_says_why(settings: dict[str, Any], tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "failed")
     bad = parse_config({**settings, "loss": "nll"})

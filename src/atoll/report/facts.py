@@ -37,6 +37,7 @@ class Facts:
         error: why it failed, if it did.
         comparison: alone, federated and pooled, if they were compared.
         devices: what each device did, once the training has ended.
+        sites: whether real sites took part. Then what clients measured is their word, which the server cannot check.
         audit: what canaries say about the claimed epsilon, if the run had some.
     """
 
@@ -56,6 +57,11 @@ class Facts:
     comparison: dict[str, Any] | None = None
     devices: ByDevice | None = None
     audit: dict[str, Any] | None = None
+    sites: bool = False
+
+    def word_of(self, name: str) -> str:
+        """Who says what a metric is, for a label: nothing for what the server measured, or a simulation."""
+        return "" if not self.sites or name.startswith("test/") else ", as the sites say"
 
     def last(self, name: str) -> Any:
         """The newest value of a metric; ``None`` if it was never measured."""
@@ -98,12 +104,12 @@ def _of_folder(folder: RunFolder) -> Facts:
     from atoll.runs.devices import read_devices
 
     manifest, rows = folder.manifest(), folder.metrics()
-    settings = yaml.dump(folder.settings())
+    chosen = folder.settings()
     return Facts(
         title=folder.name,
         status=folder.status(),
         rows=rows,
-        settings=settings,
+        settings=yaml.dump(chosen),
         data=_json(folder.data_file),
         bytes=manifest.get("bytes") or {f"bytes_{way}": _sum(rows, f"bytes_{way}") for way in ("down", "up")},
         engine=manifest.get("engine") or {},
@@ -116,6 +122,7 @@ def _of_folder(folder: RunFolder) -> Facts:
         comparison=_json(folder.path / "comparison.json") or None,
         devices=read_devices(folder.devices_file),
         audit=_json(folder.path / "audit.json") or None,
+        sites="sites" in chosen,
     )
 
 

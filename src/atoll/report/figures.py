@@ -46,7 +46,8 @@ def curves_figure(facts: Facts) -> str | None:
         for axis, (lines, head) in zip(np.atleast_1d(axes), panels, strict=True):
             for name, label, series in lines:
                 x, y = _points(facts.rows, name)
-                axis.plot(x, y, color=SERIES[series], label=label, marker="o" if len(x) < 3 else None, markersize=3.5)
+                said = label + facts.word_of(name)
+                axis.plot(x, y, color=SERIES[series], label=said, marker="o" if len(x) < 3 else None, markersize=3.5)
                 axis.plot(x[-1:], y[-1:], color=SERIES[series], marker="o", markersize=4.5)
             axis.set_title(head)
             axis.set_xlabel("round")

@@ -93,7 +93,13 @@ def _tiles(facts: Facts) -> list[tuple[str, str, str]]:
     worst = facts.last("clients/accuracy/worst_decile")
     if worst is not None:
         spread = _percent(facts.last("clients/accuracy/std"))
-        tiles.append(("worst tenth of clients", _percent(worst), f"standard deviation {spread}"))
+        tiles.append(
+            (
+                "worst tenth of clients",
+                _percent(worst),
+                f"standard deviation {spread}{facts.word_of('clients/accuracy')}",
+            )
+        )
     tiles.append(("rounds", f"{len(facts.rows):,}", facts.reason or facts.status))
     clients = facts.data.get("clients")
     if clients:

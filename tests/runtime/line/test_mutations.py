@@ -18,7 +18,7 @@ from line_toys import Hub, hub
 
 from atoll.core import message as M
 from atoll.core.algebra.aggregate import Mean, Parts, Sum
-from atoll.core.errors import AtollError
+from atoll.core.errors import AtollError, MessageError
 from atoll.core.message import Limits
 from atoll.core.requests.request import PartialSum, Reply, TaskResult
 from atoll.core.requests.wire import pack_error, pack_folded, pack_ran
@@ -232,3 +232,19 @@ def test_three_thousand_mutations(name: str) -> None:
 def test_a_million_mutations(name: str) -> None:
     found = asyncio.run(besieged(name, 1_000_000, seed=2))
     assert found["messages"] + found["frames"] >= 1_000_000
+
+
+def test_what_is_malformed_in_any_way_is_a_message_error() -> None:
+    """Without a line: whatever was changed, reading it raises nothing else. A frame with an error raises that error."""
+    rng, frames, refused = np.random.default_rng(7), messages(), 0
+    for number in range(6_000):
+        tree = frames[number % len(frames)]
+        content = mutated(M.encode(tree), rng) if number % 2 else M.encode(twisted(tree, rng))
+        try:
+            told = M.decode(content, limits=BOUNDS.limits)
+            if isinstance(told, dict) and "error" in told:
+                continue
+            read(told)
+        except MessageError:
+            refused += 1
+    assert refused > 3_000
