@@ -21,6 +21,7 @@ ROOMS: dict[str, set[str] | None] = {
     "learn": {"core", "data", "stages", "privacy", "secure", "devices", "rounds"},
     "statistics": {"core", "data", "stages", "privacy", "rounds"},
     "client": {"core", "data"},
+    "flower": {"core", "rounds", "simulation"},
     "models": {"core", "client", "data", "learn"},
     "torch": {"core", "data", "learn", "stages"},
     "runtime": {"core", "engines", "data", "privacy", "learn", "rounds", "runs", "report", "simulation"},
@@ -38,6 +39,7 @@ ROOMS: dict[str, set[str] | None] = {
 # Libraries that a room may load as soon as it is loaded itself; every other library waits inside a function.
 EAGER: dict[str, set[str]] = {
     "torch": {"torch"},
+    "flower": {"flwr"},
     "testing": {"hypothesis", "pytest"},
     "cli": {"typer", "click", "rich"},
     "runs": {"pydantic", "pydantic_core", "ruamel"},
