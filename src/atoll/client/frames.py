@@ -18,6 +18,8 @@ import socket
 import struct
 from typing import Any
 
+import numpy as np
+
 from atoll.core import message as M
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import MessageError
@@ -29,6 +31,7 @@ VARIABLE = "ATOLL_CLIENT_SOCKET"
 
 _LENGTH = struct.Struct("<Q")
 _SMALL = 1 << 18
+_BUFFER = 4 << 20
 
 
 class FrameSocket:
@@ -40,6 +43,8 @@ class FrameSocket:
     """
 
     def __init__(self, sock: socket.socket, most: int = M.DEFAULT_LIMITS.max_bytes) -> None:
+        for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):  # as much as the system allows: fewer turns a model
+            sock.setsockopt(socket.SOL_SOCKET, option, _BUFFER)
         self.socket = sock
         self.most = most
 
@@ -80,15 +85,14 @@ class FrameSocket:
             )
         return M.decode(self._exactly(size))
 
-    def _exactly(self, size: int) -> bytearray:
-        buffer = bytearray(size)
-        view, done = memoryview(buffer), 0
+    def _exactly(self, size: int) -> memoryview:
+        view, done = np.empty(size, np.uint8).data, 0  # not zeroed first
         while done < size:
             count = self.socket.recv_into(view[done:], size - done)
             if count == 0:
                 raise EOFError
             done += count
-        return buffer
+        return view
 
     def close(self) -> None:
         """Close this end."""

@@ -39,7 +39,7 @@ def as_form(params: Tree, form: str, fixed: Tree, aliases: Mapping[str, str]) ->
     import torch
 
     named = {**params, **fixed}
-    made = {name: torch.from_numpy(np.array(value)) for name, value in named.items()}
+    made = {name: torch.from_numpy(np.require(value, requirements=["A", "W"])) for name, value in named.items()}
     return {**made, **{alias: made[name] for alias, name in aliases.items()}}
 
 

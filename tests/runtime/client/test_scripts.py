@@ -66,7 +66,7 @@ def write(name: str, folder: Path) -> tuple[dict[str, list[str]], atoll.data.Isl
         "environment": {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
     }  # fmt: skip
     job = {
-        "name": name, "sites": SITES, "source": "code", "rounds": 3, "selection": "Everyone", "model": script,
+        "name": name, "sites": SITES, "source": "code", "rounds": 2, "selection": "Everyone", "model": script,
         "evaluation": {"server": False}, "patience": 120.0,
     }  # fmt: skip
     (folder / "job.yaml").write_text(yaml.dump(job), encoding="utf-8")

@@ -29,6 +29,7 @@ class Script:
         script: a Python file, relative to the source folder of a job, or to the working folder.
         model: what is trained: a PyTorch module or estimator, a dict of arrays, or a function that makes one (in a file: a part, as in
             ``{name: "nets:net", hidden: 16}``). Its trainable parameters travel. Atoll measures PyTorch modules and estimators on the server's rows.
+        speaks: how it talks: ``atoll`` (`atoll.client`), or ``nvflare``: a script of NVFlare's client API, unchanged.
         arguments: the script's command line.
         command: what runs the script instead of this Python, such as ``["python3.12"]``. It must hand down open files.
         folder: its working folder; by default that of the job's process.
@@ -46,6 +47,7 @@ class Script:
 
     script: str
     model: Annotated[Any, Named("model")]
+    speaks: Literal["atoll", "nvflare"] = "atoll"
     arguments: Sequence[str] = ()
     command: Sequence[str] = ()
     folder: str | None = None
@@ -60,6 +62,8 @@ class Script:
     def __post_init__(self) -> None:
         if self.between not in ("keep", "release", "restart"):
             raise ConfigError(f"between={self.between!r}", where="Script", remedy="use keep, release or restart")
+        if self.speaks not in ("atoll", "nvflare"):
+            raise ConfigError(f"speaks={self.speaks!r}", where="Script", remedy="use atoll or nvflare")
         if not 0 < self.patience < math.inf:
             raise ConfigError(f"patience={self.patience}", where="Script", remedy="use seconds above 0, such as 600.0")
         if self.alive < 1:
@@ -82,7 +86,8 @@ class Script:
 
     def words(self, file: Path) -> list[str]:
         """Return the command line that runs the script."""
-        return [*(self.command or (sys.executable, "-u")), str(file), *self.arguments]
+        speaking = () if self.speaks == "atoll" else ("-m", "atoll.client.flare")
+        return [*(self.command or (sys.executable, "-u")), *speaking, str(file), *self.arguments]
 
     def file(self) -> Path:
         """Return where the script is: in the folder of a job's modules, or in the working folder.
@@ -108,6 +113,7 @@ class Script:
 def script(
     script: str,
     model: Annotated[Any, Named("model")],
+    speaks: Literal["atoll", "nvflare"] = "atoll",
     arguments: Sequence[str] = (),
     command: Sequence[str] = (),
     folder: str | None = None,
@@ -121,7 +127,7 @@ def script(
 ) -> Script:
     """A training script that runs as a process of its own at each client; see `Script` for the settings."""
     return Script(
-        script=script, model=model, arguments=tuple(arguments), command=tuple(command), folder=folder,
+        script=script, model=model, speaks=speaks, arguments=tuple(arguments), command=tuple(command), folder=folder,
         environment=environment or {}, log=log, settings=settings or {}, evaluates=evaluates, between=between,
         patience=patience, alive=alive,
     )  # fmt: skip

@@ -31,7 +31,8 @@ class Kept(FedAvg):
 
 
 def server_fn(context: Context):
-    strategy = Kept(str(context.run_config["out"]), initial_parameters=ndarrays_to_parameters(start()))
+    everyone = {"min_fit_clients": 4, "min_evaluate_clients": 4, "min_available_clients": 4}
+    strategy = Kept(str(context.run_config["out"]), initial_parameters=ndarrays_to_parameters(start()), **everyone)
     return ServerAppComponents(
         strategy=strategy, config=ServerConfig(num_rounds=context.run_config["num-server-rounds"])
     )
