@@ -38,6 +38,7 @@ __all__ = [
     "add_streams",
     "derived",
     "keystream",
+    "opened",
     "require_library",
 ]
 
@@ -102,7 +103,7 @@ class Keystream:
     """
 
     def __init__(self, seed: bytes) -> None:
-        self._cipher = _stream(seed)
+        self._cipher = opened(seed)
 
     def __call__(self, count: int) -> NDArray[np.uint64]:
         """Return the next words, uniform, shape ``(count,)``."""
@@ -134,7 +135,7 @@ def add_between(rows: Sequence[NDArray[Any]], seeds: Iterable[tuple[bytes, int |
         rows: unsigned arrays of one length and dtype, one-dimensional and contiguous.
         seeds: 32 secret bytes each, for this stream only; the row to which its words are added, and the one from which they are subtracted.
     """
-    streams = [(_stream(seed), plus, minus) for seed, plus, minus in seeds]
+    streams = [(opened(seed), plus, minus) for seed, plus, minus in seeds]
     if not rows or not streams:
         return
     first = rows[0]
@@ -178,7 +179,13 @@ def _ciphers() -> Any:
     return need("cryptography.hazmat.primitives.ciphers", "secure", "masking sums")
 
 
-def _stream(seed: bytes) -> Any:
+def opened(seed: bytes) -> Any:
+    """Return the cipher of a seed's stream: ``update_into(zeros, buffer)`` writes its next bytes.
+
+    Raises:
+        ConfigError: the seed does not have 32 bytes.
+        MissingExtraError: cryptography is not installed.
+    """
     ciphers = _ciphers()
     known = _checked(seed)
     return ciphers.Cipher(ciphers.algorithms.AES(known[:16]), ciphers.modes.CTR(known[16:])).encryptor()
