@@ -77,7 +77,7 @@ OTHERWISE = {
     "steps that are not the gradient's": (
         "FedAdagrad", "FedAdam", "FedYogi", "LocalAdaGrad", "LocalAdam", "LocalRMSProp", "SignSGD", "Signum",
     ),
-    "noise": ("ObjectivePerturbation", "OutputPerturbation"),
+    "noise": ("DPSGD", "ObjectivePerturbation", "OutputPerturbation"),
     "parts of the rows: by hand in test_local_saga": ("LocalSAGA",),
     "no steps": ("SufficientStatistics",),
 }  # fmt: skip

@@ -26,7 +26,7 @@ from atoll.learn.algorithms import (
     Scaffold,
     Upcycled,
 )
-from atoll.learn.local.release import SecretStream
+from atoll.learn.local.secret import SecretStream
 from atoll.learn.local.stragglers import Stragglers
 from atoll.learn.transforms import Momentum
 from atoll.learn.wrapped import Wrapped

@@ -28,6 +28,7 @@ from atoll.core.validation import Checked
 from .capabilities import EVERYONE, ONE_MODEL, ONE_PHASE, ONE_SUM, TRAINING
 from .card import Card
 from .hooks import changes, needs_of_hooks, offers_of_hooks
+from .local.examples import Clipping, ExampleSteps
 from .local.stragglers import Stragglers
 
 __all__ = ["Algorithm", "Gradient", "LocalWork", "RoundInfo"]
@@ -50,6 +51,14 @@ class Gradient(Protocol):
 
     def hvps(self, params: Tree, vectors: Tree) -> Tree:
         """Return the Hessian times several vectors, stacked along a leading axis of every leaf."""
+        ...
+
+    def clipped(self, params: Tree, clipping: Clipping) -> Tree:
+        """Return ``share sum_i clip(grad f_i(params))`` over the examples of the mini-batch: each moves it by at most ``share`` times the bound."""
+        ...
+
+    def normal(self, params: Tree) -> Tree:
+        """Return fresh normal noise of the client's secret, shaped like the parameters; see ``Algorithm.example_steps``."""
         ...
 
 
@@ -150,6 +159,11 @@ class Algorithm(Checked):
     def batch_of(self, n: Any) -> Any:
         """Return the rows of a mini-batch at a client with ``n`` examples (a number or an array of numbers)."""
         return n if self.batch_size is None else np.minimum(self.batch_size, n)
+
+    @property
+    def example_steps(self) -> ExampleSteps | None:
+        """What local steps draw from a client's secret: mini-batches and noise. ``None`` for mini-batches that follow the client's key, without noise."""
+        return None
 
     # ---------------------------------------------------------------- the parts of a round
 

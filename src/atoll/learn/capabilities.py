@@ -16,6 +16,7 @@ __all__ = [
     "DRAW_ODDS",
     "EDGE_ROUNDS",
     "EVERYONE",
+    "EXAMPLES",
     "LOCAL_STEPS",
     "MARGINS",
     "MEAN_UPDATE",
@@ -236,6 +237,13 @@ MARGINS = Capability(
     lack="has a loss that is not a function of y w^T x",
     instead="a linear model with two outputs and cross-entropy",
 )
+EXAMPLES = Capability(
+    "single examples",
+    of=("model",),
+    means="The gradient of an example's loss depends on no other example, and Atoll can take it alone.",
+    lack="does not give the gradients of single examples",
+    instead="a model of atoll.models or a PyTorch module, with nn.GroupNorm instead of batch normalisation",
+)
 RELEASES = Capability(
     "releases",
     of=("model",),
@@ -272,6 +280,7 @@ ALL: tuple[Capability, ...] = (
     core.SINGLE_REPLIES, core.COUNTS, core.DROPPABLE, PLAIN_MEAN, core.NUMBERS, core.FITTED,
     ONE_PHASE, core.STEPS, PARTIAL_WORK, OWN_MODELS, core.PROTECTION,
     MEAN_UPDATE, BY_EXAMPLES, SUMMED, SOLE_UPDATE, DELTA, SELF_FOLDING, AFFINE_FOLD, core.UNMEASURED,
+    EXAMPLES,
     TRAINING, LOCAL_STEPS, STATISTICS, CURVATURE, MARGINS, RELEASES, core.NO_BUFFERS, REPORTS, PERSONAL_MEASURES, CLASS_SCORES,
 )  # fmt: skip
 """All capabilities, in the order of the table in ``docs/extend/composing.md``."""

@@ -15,6 +15,7 @@ from atoll.core.capability import NO_BUFFERS, Capability
 from .capabilities import (
     CLASS_SCORES,
     CURVATURE,
+    EXAMPLES,
     LOCAL_STEPS,
     MARGINS,
     PERSONAL_MEASURES,
@@ -34,6 +35,7 @@ __all__ = [
     "SupportsApart",
     "SupportsClose",
     "SupportsCurvature",
+    "SupportsExamples",
     "SupportsLossGradient",
     "SupportsMargins",
     "SupportsPersonal",
@@ -117,6 +119,13 @@ class SupportsCurvature(Protocol):
 
 
 @runtime_checkable
+class SupportsExamples(Protocol):
+    """``per_example`` says whether the gradient of an example's loss depends on no other example."""
+
+    per_example: bool
+
+
+@runtime_checkable
 class SupportsMargins(Protocol):
     """``margins`` says whether the loss is the log-loss of one margin."""
 
@@ -174,6 +183,7 @@ def offered_by(learner: Any) -> frozenset[Capability]:
         CLASS_SCORES: isinstance(learner, SupportsPullback),
         RELEASES: isinstance(learner, SupportsReleases) and learner.releases,
         CURVATURE: isinstance(learner, SupportsCurvature) and learner.curved,
+        EXAMPLES: isinstance(learner, SupportsExamples) and learner.per_example,
         MARGINS: isinstance(learner, SupportsMargins) and learner.margins,
     }
     own: frozenset[Capability] = getattr(learner, "offers", frozenset({TRAINING, LOCAL_STEPS}))

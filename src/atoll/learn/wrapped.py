@@ -17,6 +17,7 @@ from atoll.core.requests.stage import Stage
 from .algorithm import Algorithm, Gradient, LocalWork, RoundInfo
 from .capabilities import ONE_PHASE, PARTIAL_WORK
 from .hooks import changes, needs_of_hooks, offers_of_hooks
+from .local.examples import ExampleSteps
 from .local.stragglers import Stragglers
 
 __all__ = ["Drawing", "Wrapped", "dry_reply", "innermost", "without_idle_wrappers"]
@@ -65,6 +66,11 @@ class Wrapped(Algorithm):
     def batch_of(self, n: Any) -> Any:
         """Return the base's batch size."""
         return self.base.batch_of(n)
+
+    @property
+    def example_steps(self) -> ExampleSteps | None:
+        """What the base's steps draw from a client's secret."""
+        return self.base.example_steps
 
     def plan(self, state: Tree) -> tuple[str, ...]:
         """Return the base's plan."""

@@ -20,6 +20,7 @@ from atoll.learn.capabilities import CURVATURE
 from atoll.learn.checks import require_count
 from atoll.learn.learner import LearnerSettings
 from atoll.learn.local.contact import load_of, trained
+from atoll.learn.local.examples import Clipping
 from atoll.learn.local.reports import Reporting
 from atoll.learn.local.targets import check_classes, check_shape, check_signs
 from atoll.learn.server.personal import measured, own_model
@@ -72,6 +73,7 @@ class LinearLearner(Reporting):
     """A linear model as a learner."""
 
     releases = True
+    per_example = True
     reports = ("loss", "sketch")
 
     def __init__(self, model: Linear, loss: str, settings: LearnerSettings) -> None:
@@ -166,6 +168,25 @@ class LinearLearner(Reporting):
         weight = flat.T @ slope / len(flat) + self.model.l2 * params["weight"]
         return float(losses.mean()) + self._penalty(params), {"weight": weight, "bias": slope.mean(axis=0)}
 
+    def clipped(self, params: Tree, x: Any, y: Any, clipping: Clipping) -> Tree:
+        """Return the sum of the examples' gradients, each clipped; without making any, since that of an example is ``x s^T + l2 W`` and ``s``."""
+        x, y = _labelled(x, y)
+        weight, bias, l2 = params["weight"], params["bias"], self.model.l2
+        if not len(y):
+            return {"weight": np.zeros_like(weight), "bias": np.zeros_like(bias)}
+        flat = np.asarray(x, dtype=np.float64).reshape(len(x), -1)
+        losses, slope = self._slope(flat @ weight + bias, np.asarray(y))
+        turned = np.einsum("nf,fo,no->n", flat, weight, slope, optimize=True) if l2 else 0.0
+        squares = (flat**2).sum(1) * (slope**2).sum(1) + (slope**2).sum(1) + 2 * l2 * turned + l2**2 * (weight**2).sum()
+        limit = clipping.limit(len(clipping.groups(list(params))))
+        known = np.isfinite(squares) & np.isfinite(losses)
+        factors = np.where(
+            known, clipping.share * limit / np.maximum(np.sqrt(np.where(known, squares, 0.0)), limit), 0.0
+        )
+        scaled = np.where(known[:, None], slope, 0.0) * factors[:, None]
+        made = np.where(known[:, None], flat, 0.0).T @ scaled + l2 * factors.sum() * weight
+        return {"weight": made, "bias": scaled.sum(axis=0)}
+
     def _penalty(self, params: Tree) -> float:
         return 0.5 * self.model.l2 * float((params["weight"] ** 2).sum())
 
@@ -231,9 +252,8 @@ class LinearLearner(Reporting):
 
     def _train(self, island: Any, message: Tree) -> Any:
         asked, data = self._asked(message), island.data
-        made = trained(
-            self.algorithm, island, message, self._steps_of(data), self.loss_gradient, self.curvature, float(len(data))
-        )
+        rows, parts = self._steps_of(data), (self.loss_gradient, self.curvature)
+        made = trained(self.algorithm, island, message, rows, *parts, float(len(data)), self.clipped)
         return self._with_reports(made, asked, len(data))
 
     def _measure(self, island: Any, message: Tree) -> Any:

@@ -63,7 +63,7 @@ class ClientTraining:
         x = columns["x"]
         sent, given, private, own = self._open(x, broadcast, client, key, noise)
         buffers = own or given
-        made = train_one(self.network, self.algorithm, columns, sent, private, key, buffers, pool.epochs)
+        made = train_one(self.network, self.algorithm, columns, sent, private, key, buffers, pool.epochs, noise)
         n = float(rows.stop - rows.start)
         if self.loss_metric:
             mean = float(np.mean(made.losses)) if made.losses else 0.0
@@ -108,6 +108,8 @@ class ClientTraining:
         Raises:
             CompositionError: the buffers would leave the client.
         """
+        if self.algorithm.example_steps is not None and self.network.mixes_rows():
+            return  # refused when the parts are put together, with the better reason
         if self.buffers != "local" and is_private(self.algorithm) and self.keeps_buffers(x):
             names = ", ".join(self.network.buffer_names)
             raise CompositionError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +15,10 @@ from atoll.core import message as M
 from atoll.core.algebra.aggregate import Aggregate, Parts, Totals
 from atoll.core.algebra.rng import Rng
 from atoll.core.algebra.tree import Tree
+from atoll.core.capability import Capability
 from atoll.core.errors import CompositionError
 from atoll.core.requests.task import Batch, Summed, Task
+from atoll.learn.capabilities import EXAMPLES
 from atoll.learn.local.contact import load_of
 from atoll.learn.local.partial import asked_epochs, epochs_of_pass
 from atoll.learn.local.release import is_private, released
@@ -148,6 +150,17 @@ class TorchLearner(Reporting):
     def wants_round(self) -> bool:
         """Tell whether the loss needs the number of the round."""
         return "round" in self.training.network.loss.signature.names
+
+    @property
+    def per_example(self) -> bool:
+        """Tell whether each example has a gradient of its own: no layer takes statistics over the rows of a mini-batch."""
+        return not self.training.network.mixes_rows()
+
+    @property
+    def lacks(self) -> Mapping[Capability, str]:
+        """Reasons for capabilities that the model does not offer."""
+        mixing = self.training.network.mixes_rows()
+        return {EXAMPLES: f"has {mixing}, which takes statistics over the examples of a mini-batch"} if mixing else {}
 
     @property
     def margins(self) -> bool:

@@ -26,6 +26,7 @@ from .blocks.results import CohortSums, TrainedBatch
 from .blocks.source import RowSource, StoredPool
 from .blocks.sums import in_rows
 from .client import ClientTraining, without_buffers
+from .examples.choose import way_of
 from .network import FunctionalModule
 from .reference import as_tensors
 
@@ -207,6 +208,7 @@ class LocalTraining(ClientTraining):
         clients: Sequence[Tree] | Privates | None,
         keys: NDArray[np.uint64],
         epochs: int | None = None,
+        secrets: Sequence[Rng] | None = None,
     ) -> Iterator[TrainedBatch]:
         """Train a cohort in blocks.
 
@@ -216,6 +218,7 @@ class LocalTraining(ClientTraining):
             clients: private states, ``None`` entries before a client's first round; ``None`` for no state at all.
             keys: one random key for each client.
             epochs: epochs (or steps) in place of the algorithm's own; programs do not depend on it.
+            secrets: a stream of each client's secret, for the algorithm's draws, instead of the key.
 
         Yields:
             Blocks whose values have a leading client axis, as NumPy arrays. Clients with a non-finite loss or update
@@ -224,7 +227,7 @@ class LocalTraining(ClientTraining):
         """
         runner = self._open_runner()
         unfit: dict[int, Exception] = {}
-        for positions, pool, states in self._chunks(shards, broadcast, clients, keys, epochs, unfit):
+        for positions, pool, states in self._chunks(shards, broadcast, clients, keys, epochs, unfit, secrets):
             own = keys[positions]
             try:
                 chosen = self._chosen(pool, broadcast, states, own)
@@ -340,6 +343,7 @@ class LocalTraining(ClientTraining):
         keys: NDArray[np.uint64],
         epochs: int | None,
         unfit: dict[int, Exception] | None = None,
+        secrets: Sequence[Rng] | None = None,
     ) -> Iterator[tuple[NDArray[np.int64], Pool, Privates]]:
         """Fetch a cohort's rows in chunks; clients whose rows do not fit the model are added to ``unfit`` if given."""
         source, private = RowSource(shards, len(keys)), Privates.of(clients, len(keys))
@@ -357,10 +361,14 @@ class LocalTraining(ClientTraining):
                     continue
                 pool = self._fitting(source, positions, "the cohort's data", broadcast)
             pool.epochs = epochs
+            pool.secrets = None if secrets is None else [secrets[i] for i in positions.tolist()]
+            if self.algorithm.example_steps is not None:
+                way_of(self.network, pool.columns, as_tensors(without_buffers(broadcast), self.network))
             states = private[positions] if len(positions) < len(private) else private
             if isinstance(self.algorithm, Drawing):
                 given = zip(range(len(positions)), keys[positions].tolist(), strict=True)
-                drawn = [self.algorithm.handed(broadcast["params"], states[i], key) for i, key in given]
+                own: Sequence[Rng | None] = pool.secrets or [None] * len(positions)
+                drawn = [self.algorithm.handed(broadcast["params"], states[i], key, own[i]) for i, key in given]
                 states = Privates(drawn, len(positions))
             yield positions, pool, states
 

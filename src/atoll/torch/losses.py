@@ -94,6 +94,20 @@ class Objective:
             return means_of_rows(values), None
         return means_of_rows(values, there if self.counts_labels else None), _share(there, values)
 
+    def of_examples(self, inputs: LossInputs) -> Tensor:
+        """Return the loss of each row as the only one of its mini-batch: 0 without a label.
+
+        Raises:
+            NotImplementedError: the loss function returns one number for all rows.
+        """
+        values = self.called(inputs)
+        if self.form != "rows":
+            raise NotImplementedError(f"the loss {self.name!r} returns one number for all rows")
+        there = inputs.labelled if self.counts_labels else None
+        if there is None:
+            return means_of_rows(values)
+        return torch.where(_share(there, values) > 0, means_of_rows(values, there), 0.0)
+
     def called(self, inputs: LossInputs) -> Tensor:
         """Return what the loss function returns for a mini-batch."""
         given = [inputs.of(name) for name in self.signature.places]

@@ -21,6 +21,7 @@ from .tracing.indices import Bounded
 
 if TYPE_CHECKING:
     from .blocks.pool import Pool
+    from .examples.way import ExampleWay
     from .tracing.keyed import Keyed
 
 __all__ = ["FunctionalModule"]
@@ -41,9 +42,11 @@ class FunctionalModule:
 
     Attributes:
         names: the trainable parameters, in order.
+        size: numbers in them.
         frozen: parameters with ``requires_grad=False`` and all buffers, by name.
         looks_up: whether a traced step looks up rows of a table by indices, which may be wrong; see
             `atoll.torch.tracing.indices`.
+        ways: form of a row -> how clipped sums of single examples' gradients are computed; see `atoll.torch.examples.choose`.
     """
 
     def __init__(
@@ -68,12 +71,14 @@ class FunctionalModule:
                 where="Training.model",
                 remedy="set requires_grad=True on the parameters to train",
             )
+        self.size = sum(p.numel() for p in module.parameters() if p.requires_grad)
         self.buffer_names = list(buffers_of(module))
         self.frozen: Named = {
             **{n: p.detach() for n, p in self.training.named_parameters() if not p.requires_grad},
             **dict(self.training.named_buffers()),
         }
         self.looks_up = False
+        self.ways: dict[Any, ExampleWay] = {}
         self._given_loss = loss
         self._measured = measured
         self.loss: Objective = objective_of(loss)
@@ -99,6 +104,17 @@ class FunctionalModule:
     ) -> Tensor:
         """Return the loss of a mini-batch in training mode; with weights, over the real rows of a padded batch."""
         return self.loss.of_batch(self._inputs(params, frozen, columns, weights, broadcast, mode))
+
+    def example_losses(
+        self,
+        params: Mapping[str, Tensor],
+        frozen: Mapping[str, Tensor],
+        columns: Mapping[str, Tensor],
+        broadcast: Tree,
+        mode: Keyed,
+    ) -> Tensor:
+        """Return the trained loss of each example, ``(rows,)``: of one alone in a mini-batch; see `Objective.of_examples`."""
+        return self.loss.of_examples(self._inputs(params, frozen, columns, None, broadcast, mode))
 
     def row_losses(self, outputs: Tensor, columns: Mapping[str, Tensor]) -> tuple[Tensor, Tensor | None]:
         """Return the evaluated loss of each row, and the share of its labels that exist; see `Objective.of_rows`."""
@@ -188,11 +204,25 @@ class FunctionalModule:
         layers = (nn.modules.batchnorm._NormBase,)
         return any(isinstance(m, layers) and m.track_running_stats for m in self.training.modules())
 
-    def keeps_statistics(self, x: Tensor) -> str:
-        """Return why clients cannot share a batch of this model, or ``""``: batch statistics, or buffers that a pass changes."""
+    def drops(self) -> bool:
+        """Tell whether a layer draws masks in training."""
+        layers = (nn.modules.dropout._DropoutNd, nn.RNNBase, nn.MultiheadAttention)
+        return any(
+            isinstance(m, layers) and getattr(m, "p", getattr(m, "dropout", 0.0)) for m in self.training.modules()
+        )
+
+    def mixes_rows(self) -> str:
+        """Return the layer that takes statistics over the rows of a mini-batch, or ``""``."""
         for name, layer in self.training.named_modules():
             if isinstance(layer, nn.modules.batchnorm._BatchNorm) and layer.training:
-                return f"{type(layer).__name__} {name!r} takes statistics over the batch"
+                return f"{type(layer).__name__} {name!r}"
+        return ""
+
+    def keeps_statistics(self, x: Tensor) -> str:
+        """Return why clients cannot share a batch of this model, or ``""``: batch statistics, or buffers that a pass changes."""
+        mixing = self.mixes_rows()
+        if mixing:
+            return f"{mixing} takes statistics over the batch"
         if not len(x):
             return ""
         before = {n: b.clone() for n, b in self.frozen.items()}

@@ -15,8 +15,10 @@ from atoll.core.errors import DataError
 from atoll.learn.algorithm import LocalWork
 from atoll.learn.local.finished import finished, started
 from atoll.learn.local.partial import quota
-from atoll.learn.local.update import batch_rows
+from atoll.learn.local.update import batch_rows, drew_undeclared, step_secrets
 
+from .examples.choose import clipped_sum, way_of
+from .examples.sums import Examples
 from .leaves import flatten, join_reply, split_reply, to_tensor
 from .tracing.indices import Bounded
 from .tracing.keyed import step_seeds
@@ -24,7 +26,9 @@ from .tracing.keyed import step_seeds
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from atoll.core.algebra.rng import Rng
     from atoll.learn.algorithm import Algorithm
+    from atoll.learn.local.examples import Clipping, StepSecrets
 
     from .network import FunctionalModule
 
@@ -59,6 +63,7 @@ def train_one(
     key: int,
     buffers: Mapping[str, Tensor] | None = None,
     epochs: int | None = None,
+    noise: Rng | None = None,
 ) -> ReferenceUpdate:
     """Train one client: ``start``, one ``step`` for each mini-batch, ``finish``.
 
@@ -71,6 +76,7 @@ def train_one(
         key: the client's random key; it orders the batches and draws the dropout masks.
         buffers: of the model (running statistics); the model's own by default.
         epochs: epochs (or steps) in place of the algorithm's own.
+        noise: a stream of the client's secret, for an algorithm that draws mini-batches and noise from it.
 
     Raises:
         DataError: a mini-batch is too small for the model, or an index beyond a table.
@@ -79,7 +85,10 @@ def train_one(
     frozen = {name: value.clone() for name, value in frozen.items()}
     sent, private = as_tensors(broadcast, network), as_tensors(client, network)
     examples = len(columns["y"])
-    batches = batch_rows(quota(algorithm, epochs), examples, key)
+    secrets = step_secrets(algorithm, examples, key, noise, epochs)
+    batches = batch_rows(quota(algorithm, epochs), examples, key) if secrets is None else secrets.rows
+    if secrets is not None:
+        way_of(network, columns, sent)
     seeds = torch.from_numpy(step_seeds(np.array([key], np.uint64), np.arange(len(batches)))[0]).to(network.device)
     local = started(algorithm, sent, private)
     losses: list[float] = []
@@ -90,7 +99,7 @@ def train_one(
             mode = Bounded(seeds[number], strict=False)
             index = torch.from_numpy(rows).to(network.device)
             batch = {name: column[index] for name, column in columns.items()}
-            oracle = _Oracle(network, frozen, batch, sent, mode)
+            oracle = _Oracle(network, frozen, batch, sent, mode, secrets)
             try:
                 local = algorithm.step(local, oracle, sent)
             except ValueError as error:
@@ -121,8 +130,15 @@ class _Oracle:
     """``grad(params)``: the gradient of the mean loss over the current mini-batch, by automatic differentiation."""
 
     def __init__(
-        self, network: FunctionalModule, frozen: dict[str, Tensor], batch: dict[str, Tensor], sent: Tree, mode: Bounded
+        self,
+        network: FunctionalModule,
+        frozen: dict[str, Tensor],
+        batch: dict[str, Tensor],
+        sent: Tree,
+        mode: Bounded,
+        secrets: StepSecrets | None = None,
     ) -> None:
+        self.secrets = secrets
         self.network = network
         self.frozen = frozen
         self.batch = batch
@@ -166,6 +182,23 @@ class _Oracle:
         if not isinstance(along, Tensor) or not along.requires_grad:  # the gradient is constant
             return {name: torch.zeros_like(leaf) for name, leaf in leaves.items()}
         return _filled(leaves, torch.autograd.grad(along, list(leaves.values()), allow_unused=True))
+
+    def clipped(self, params: Tree, clipping: Clipping) -> Tree:
+        examples = Examples(self.network, self.frozen, self.batch, None, self.sent, self.mode.seed)
+        way = way_of(self.network, self.batch, self.sent)
+        with torch.no_grad():
+            made, losses = clipped_sum(examples, params, clipping, way)
+        self.losses.append(float(losses.mean()) if len(losses) else 0.0)
+        return made
+
+    def normal(self, params: Tree) -> Tree:
+        if self.secrets is None:
+            raise drew_undeclared()
+        flat = torch.from_numpy(self.secrets.normal(self.network.size))
+        flat = flat.to(device=self.network.device, dtype=self.network.dtype)
+        leaves = T.leaves(params)
+        parts = zip(torch.split(flat, [leaf.numel() for leaf in leaves]), leaves, strict=True)
+        return T.rebuild(params, [part.reshape(leaf.shape) for part, leaf in parts])
 
     def _at(self, params: Tree) -> tuple[dict[str, Tensor], Tensor]:
         leaves = {name: value.detach().requires_grad_() for name, value in params.items()}

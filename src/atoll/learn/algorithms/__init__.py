@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from .diana import ADIANA, DIANA
     from .dingo import DINGO
     from .ditto import Ditto
+    from .dp_sgd import DPSGD
     from .fast_admm import FastADMM
     from .fedac import FedAC
     from .fedadmm import FedADMM
@@ -68,6 +69,7 @@ else:
             "diana": ("ADIANA", "DIANA"),
             "dingo": ("DINGO",),
             "ditto": ("Ditto",),
+            "dp_sgd": ("DPSGD",),
             "fast_admm": ("FastADMM",),
             "fedac": ("FedAC",),
             "fedadmm": ("FedADMM",),
@@ -118,6 +120,7 @@ __all__ = [
     "DANE",
     "DIANA",
     "DINGO",
+    "DPSGD",
     "FLECS",
     "FLECSPP",
     "GIANT",

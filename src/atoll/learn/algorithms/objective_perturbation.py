@@ -18,6 +18,7 @@ from atoll.learn.algorithm import Algorithm, Gradient
 from atoll.learn.capabilities import MARGINS
 from atoll.learn.card import Card
 from atoll.learn.local.client_mechanism import ClientMechanism
+from atoll.learn.local.examples import Clipping
 from atoll.learn.wrapped import Wrapped
 from atoll.privacy import Perturbed, objective_epsilon
 
@@ -149,6 +150,18 @@ class _Tilted:
 
     def hvps(self, params: Tree, vectors: Tree) -> Tree:
         return self._grad.hvps(params, vectors)
+
+    def clipped(self, params: Tree, clipping: Clipping) -> Tree:
+        raise _two_mechanisms()
+
+    def normal(self, params: Tree) -> Tree:
+        raise _two_mechanisms()
+
+
+def _two_mechanisms() -> CompositionError:
+    return CompositionError(
+        "a perturbed objective has no gradients of single examples", where="ObjectivePerturbation", remedy="use DPSGD"
+    )
 
 
 def _weight(base: Algorithm) -> float:

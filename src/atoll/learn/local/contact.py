@@ -15,7 +15,7 @@ from atoll.core.requests.task import Workload
 from .partial import Counted, asked_epochs, coming_epochs, epochs_of_pass, quota
 from .release import released
 from .reports import training_passes
-from .update import Curvature, LossGradient, count_many, local_contact
+from .update import ClippedGradient, Curvature, LossGradient, count_many, local_contact
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -76,6 +76,7 @@ def trained(
     loss_gradient: LossGradient,
     curvature: Curvature,
     weight: float = 1.0,
+    clipped: ClippedGradient | None = None,
 ) -> dict[str, Aggregate]:
     """Run a phase at a client, keep its state, and return what may leave: with privacy only the mechanism's reply, otherwise also the mean loss.
 
@@ -87,6 +88,7 @@ def trained(
         loss_gradient: see ``local_update``.
         curvature: see ``local_update``.
         weight: weight of the client's loss in the cohort's mean.
+        clipped: see ``local_update``.
 
     Raises:
         DataError: the data break an assumption of the algorithm's privacy.
@@ -109,6 +111,7 @@ def trained(
             curvature,
             secret,
             epochs,
+            clipped,
         )
     if state is not None:
         island.state = state

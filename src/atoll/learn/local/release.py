@@ -5,44 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from atoll.core.algebra.rng import Rng
 from atoll.core.capability import PROTECTION
 from atoll.core.errors import CompositionError
 
 from ..hooks import STEP_HOOKS, changes
 from ..wrapped import Wrapped
+from .secret import SecretStream
 
 if TYPE_CHECKING:
-    from atoll.core.requests.island import Island, Secret
+    from atoll.core.requests.island import Island
 
     from ..algorithm import Algorithm
 
-__all__ = ["SecretStream", "is_private", "refuse_reports", "released", "require_mechanism_outside"]
-
-
-class SecretStream(Rng):
-    """A random stream that no party can draw again: every generator starts from 256 fresh bits of an island's secret.
-
-    Args:
-        secret: the island's secret.
-    """
-
-    __slots__ = ("_secret",)
-
-    def __init__(self, secret: Secret) -> None:
-        super().__init__(0)
-        self._secret = secret
-
-    def child(self, *path: str | int) -> Rng:
-        """Return the stream itself: a secret stream has no positions to return to."""
-        del path
-        return self
-
-    def generator(self) -> np.random.Generator:
-        """Return a generator with its own seed."""
-        return self._secret.generator()
+__all__ = ["is_private", "refuse_reports", "released", "require_mechanism_outside"]
 
 
 def is_private(algorithm: Algorithm) -> bool:

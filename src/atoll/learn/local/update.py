@@ -14,13 +14,26 @@ from atoll.core.algebra.tree import map as tree_map
 from atoll.core.errors import CompositionError
 
 from ..algorithm import Algorithm, LocalWork
+from .examples import Clipping, StepSecrets, clipped_rows
 from .finished import finished, started
 from .partial import Counted, epochs_of_pass, quota
 
-__all__ = ["MiniBatch", "batch_rows", "count_many", "count_steps", "local_contact", "local_update", "pass_key"]
+__all__ = [
+    "MiniBatch",
+    "batch_rows",
+    "count_many",
+    "count_steps",
+    "drew_undeclared",
+    "local_contact",
+    "local_update",
+    "pass_key",
+    "step_secrets",
+]
 
 LossGradient = Callable[[Tree, Any, Any], tuple[float, Tree]]
 """``(params, x, y) -> (mean loss, its gradient)``."""
+ClippedGradient = Callable[[Tree, Any, Any, Clipping], Tree]
+"""``(params, x, y, clipping) -> sum of the examples' gradients, each clipped``: a faster way than one example at a time."""
 Curvature = Callable[[Tree, Any, Any, Tree], Tree]
 """``(params, x, y, vector) -> Hessian of the mean loss times the vector``."""
 
@@ -68,6 +81,34 @@ def pass_key(key: int, at: int, count: int) -> int:
     return key if at == count - 1 else Rng(key).child("pass", at).key
 
 
+def step_secrets(
+    algorithm: Algorithm, examples: int, key: int, noise: Rng | None = None, epochs: int | None = None
+) -> StepSecrets | None:
+    """Return the mini-batches and the noise of one client's local update; ``None`` for an algorithm that draws none.
+
+    Args:
+        algorithm: the algorithm.
+        examples: the client's number of examples.
+        key: the client's random key, which tells whether it is a straggler.
+        noise: a stream of the client's secret; by default one of its key, which hides nothing.
+        epochs: epochs (or steps) instead of the algorithm's own.
+    """
+    plan = algorithm.example_steps
+    if plan is None:
+        return None
+    steps = count_steps(quota(algorithm, epochs), examples, key)
+    return StepSecrets(plan, examples, steps, noise or Rng(int(key)).child("draw"))
+
+
+def drew_undeclared() -> CompositionError:
+    """Return the error of an algorithm that draws noise in its steps without declaring it."""
+    return CompositionError(
+        "the algorithm draws noise in its local steps, but does not declare it",
+        where="Algorithm.example_steps",
+        remedy="return ExampleSteps(batch, draws=...) from example_steps",
+    )
+
+
 class MiniBatch:
     """The gradient oracle of one mini-batch, on NumPy; remembers the first loss it computed.
 
@@ -76,12 +117,24 @@ class MiniBatch:
         x: inputs of the batch.
         y: targets of the batch.
         curvature: ``(params, x, y, vector) -> Hessian times vector``, if the model has it.
+        clipped: the sum of clipped gradients, if the model has a faster way than one example at a time.
+        secrets: the source of noise, if the algorithm draws any.
     """
 
-    def __init__(self, loss_gradient: LossGradient, x: Any, y: Any, curvature: Curvature | None = None) -> None:
+    def __init__(
+        self,
+        loss_gradient: LossGradient,
+        x: Any,
+        y: Any,
+        curvature: Curvature | None = None,
+        clipped: ClippedGradient | None = None,
+        secrets: StepSecrets | None = None,
+    ) -> None:
         self._loss_gradient = loss_gradient
         self._x, self._y = x, y
         self._curvature = curvature
+        self._clipped = clipped
+        self._secrets = secrets
         self.first: float | None = None
 
     def __call__(self, params: Tree) -> Tree:
@@ -112,6 +165,22 @@ class MiniBatch:
         found = [self.hvp(params, tree_map(lambda leaf, i=i: leaf[i], vectors)) for i in range(count)]
         return tree_map(lambda *parts: np.stack(parts), *found)
 
+    def clipped(self, params: Tree, clipping: Clipping) -> Tree:
+        """Return the sum of the examples' gradients, each clipped."""
+        if self._clipped is not None:
+            return self._clipped(params, self._x, self._y, clipping)
+
+        def gradient(i: int) -> Tree:
+            return self._loss_gradient(params, self._x[i : i + 1], self._y[i : i + 1])[1]
+
+        return clipped_rows(gradient, len(self._y), params, clipping)
+
+    def normal(self, params: Tree) -> Tree:
+        """Return noise of the client's secret."""
+        if self._secrets is None:
+            raise drew_undeclared()
+        return self._secrets.like(params)
+
 
 def local_update(
     algorithm: Algorithm,
@@ -124,6 +193,7 @@ def local_update(
     curvature: Curvature | None = None,
     noise: Rng | None = None,
     epochs: int | None = None,
+    clipped: ClippedGradient | None = None,
 ) -> tuple[dict[str, Aggregate], Tree, float]:
     """Run ``start``, the steps and ``finish`` for one client.
 
@@ -138,6 +208,7 @@ def local_update(
         curvature: Hessian-vector products, if the model has them.
         noise: the stream for the algorithm's draws, instead of the key.
         epochs: epochs (or steps) to do instead of the algorithm's own.
+        clipped: the sum of clipped gradients, if the model has a faster way than one example at a time.
 
     Returns:
         The reply, the new private state and the mean loss over the steps.
@@ -149,10 +220,11 @@ def local_update(
     local = {**started(algorithm, broadcast, client), **extra}
     losses: list[float] = []
     taken: Any = None
-    for rows in batch_rows(quota(algorithm, epochs), len(y), key):
+    secrets = step_secrets(algorithm, len(y), key, noise, epochs)
+    for rows in batch_rows(quota(algorithm, epochs), len(y), key) if secrets is None else secrets.rows:
         if rows is not taken:  # full batches are the same rows in every step
             taken, inputs, targets = rows, x[rows], y[rows]
-        batch = MiniBatch(loss_gradient, inputs, targets, curvature)
+        batch = MiniBatch(loss_gradient, inputs, targets, curvature, clipped, secrets)
         local = {**algorithm.step(local, batch, broadcast), **extra}
         losses.append(batch.first or 0.0)
     work = LocalWork(float(len(y)), float(len(losses)))
@@ -172,6 +244,7 @@ def local_contact(
     curvature: Curvature | None = None,
     noise: Rng | None = None,
     epochs: int | None = None,
+    clipped: ClippedGradient | None = None,
 ) -> tuple[dict[str, Aggregate], Tree, float]:
     """Run all passes of a phase for one client; see ``local_update``. ``epochs`` applies to passes of the algorithm's own kind."""
     passes = _passes(algorithm, phase)
@@ -180,7 +253,8 @@ def local_contact(
     for at, part in enumerate(passes):
         chosen = pass_key(int(key), at, len(passes))
         many = epochs_of_pass(algorithm, part, epochs)
-        reply, client, loss = local_update(part, loss_gradient, broadcast, client, x, y, chosen, curvature, noise, many)
+        args = (part, loss_gradient, broadcast, client, x, y, chosen, curvature, noise, many, clipped)
+        reply, client, loss = local_update(*args)
     return reply, client, loss
 
 

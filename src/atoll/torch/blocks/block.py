@@ -68,7 +68,8 @@ class Block:
     _native: dict[Any, NativeSteps | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.feed = Feed(self.update.network, self.update.clients, self.unroll)
+        plan = self.update.algorithm.example_steps
+        self.feed = Feed(self.update.network, self.update.clients, self.unroll, 0 if plan is None else plan.draws)
 
     @torch.no_grad()
     def train(
@@ -131,11 +132,15 @@ class Block:
             return None
         rows, network = torch.from_numpy(plan.rows), self.update.network
         data = [] if plan.weights is None else [torch.from_numpy(plan.weights).to(dtype=network.dtype)]
+        if plan.secrets:
+            data.append(torch.zeros(1, 1, self.feed.draws, network.size, dtype=network.dtype))
         data.append(torch.from_numpy(plan.seeds))
         shared = [*sent, *network.frozen.values()]
         native = self._native_steps(pool, plan, local, shared, data)
         if native is None:
             return None
+        if plan.secrets:  # drawn once it is known that this code uses it
+            data[-2] = self.feed.noise(plan, 0, plan.rows.shape[1])
         own = [self._buffer(i, leaf, dense=True).copy_(leaf) for i, leaf in enumerate(local)]
         active = None if plan.active is None else torch.from_numpy(plan.active)
         sums = native(own, shared, list(pool.columns.values()), rows, data, active)
@@ -147,11 +152,11 @@ class Block:
     ) -> NativeSteps | None:
         """Return the native code for this width, made on first use."""
         width = plan.rows.shape[2]
-        form = (plan.weights is not None, width, pool.form)
+        form = (plan.weights is not None, width, pool.form, bool(plan.secrets))
         if form not in self._native:
             batch = [column.new_empty(1, width, *column.shape[1:]) for column in pool.columns.values()]
             examples = [leaf[0] for leaf in local] if self.update.clients else local
-            step = self.update.alone().steps(StepForm(1, plan.weights is not None))
+            step = self.update.alone().steps(StepForm(1, plan.weights is not None, noisy=bool(plan.secrets)))
             self._native[form] = found = make_native(step, examples, shared, batch, [c[0, :1] for c in data])
             for what, seconds in (found.seconds if found else {}).items():
                 self.seconds[what] += seconds

@@ -20,6 +20,7 @@ from .accumulator import Accumulator
 from .block import Block, TrainedBlock
 from .choose import Choices
 from .course import BlockCourse, courses, drills, is_uneven, natural_widths
+from .drawn import drawn_courses
 from .placing import place, sent_leaves
 from .private import Privates
 from .results import CohortSums, TrainedBatch
@@ -126,7 +127,8 @@ class Runner:
                 _raise_first(batch.errors)
                 _add_batch(made, batch)
             return True
-        left = self.natives.add_up(made, chosen, positions, pool, broadcast, states, keys)
+        drawn = self.algorithm.example_steps is not None
+        left = None if drawn else self.natives.add_up(made, chosen, positions, pool, broadcast, states, keys)
         if left is None or len(left):
             self._add_blocks(made, chosen, positions, pool, broadcast, states, keys, left)
         _raise_first(self._errors_of(made.rejected, positions, pool, broadcast, states, keys))
@@ -219,6 +221,16 @@ class Runner:
         self, chosen: Choices, pool: Pool, keys: NDArray[np.uint64]
     ) -> Iterator[tuple[NDArray[np.int64], BlockCourse]]:
         """Yield the clients of each block and their mini-batches."""
+        if self.algorithm.example_steps is not None:
+            yield from drawn_courses(
+                pool,
+                keys,
+                self.algorithm,
+                chosen.block if chosen.mode == "vector" else 0,
+                trial=self.trying,
+                native=chosen.native,
+            )
+            return
         exact, algorithm = not self.network.loss.padded, pool.work(self.algorithm)
         sizes = pool.sizes
         if chosen.uneven or is_uneven(algorithm, sizes, keys) or self._strange(chosen, sizes):
@@ -241,7 +253,7 @@ class Runner:
 
     def warm(self, chosen: Choices, pool: Pool, broadcast: Tree, states: Privates) -> None:
         """Make all programs that cohorts of unequal clients can need, so that no worker has to."""
-        if not chosen.uneven or chosen.mode == "each":
+        if not chosen.uneven or chosen.mode == "each" or self.algorithm.example_steps is not None:
             return
         self.natives.warm(chosen, pool, broadcast, states[np.arange(1)])
         if self.natives.ready or not chosen.compiled:
@@ -346,7 +358,8 @@ class Runner:
         return None
 
     def _single(self, position: Any, at: int, pool: Pool, broadcast: Tree, state: Tree, key: int) -> TrainedBatch:
-        made = self.training._train_one(pool, at, broadcast, state, key)
+        secret = None if self.trying or pool.secrets is None else pool.secrets[at]
+        made = self.training._train_one(pool, at, broadcast, state, key, secret)
         positions = np.array([position], dtype=np.int64)
         reply = {
             name: type(a)(**{f: T.map(_with_axis, getattr(a, f)) for f in _data_fields(a)}, role=a.role)

@@ -107,7 +107,7 @@ def _decide(runner: Runner, pool: Pool, broadcast: Tree, states: Privates, keys:
         runner.network.training, pool.x, int(np.minimum(sizes, algorithm.batch_size or _ROWS).max())
     )
     steps, uneven = count_many(algorithm, sizes, keys), is_uneven(algorithm, sizes, keys)
-    if cells > _RECURRENT and runner.network.device.type == "cpu":
+    if cells > _RECURRENT and runner.network.device.type == "cpu" and runner.algorithm.example_steps is None:
         return _recurrent(runner, cells, _clipped(pool, algorithm), broadcast, states, keys, (steps, uneven))
     # Trials use the first few mini-batches of each client: one with thousands costs no more than the others.
     pool = _clipped(pool, algorithm)
@@ -120,7 +120,7 @@ def _decide(runner: Runner, pool: Pool, broadcast: Tree, states: Privates, keys:
     device = runner.network.device
     mode = favoured(cost, device)
     reason = f"{cost.flops / 1e6:.2f} MFLOP a step"
-    exact = not runner.network.loss.padded
+    exact = not runner.network.loss.padded and runner.algorithm.example_steps is None
     if exact:
         mode, reason = "single", "the loss gives means only, so batches cannot be padded"
     block = block_size(cost, len(pool.sizes), device)
@@ -131,8 +131,9 @@ def _decide(runner: Runner, pool: Pool, broadcast: Tree, states: Privates, keys:
     widths = program_widths(algorithm, sizes, steps, mode, exact)
     runner.seconds_a_client = _taken(steps, block) * ((calls + _FEED) * _CALL / block + cost.flops / _RATE)
     programs = len(widths) * (len(rungs(block)) if mode == "vector" else 2) if uneven else 1
-    native = not exact and _native(runner, cost, calls, len(widths))
-    compiled = _compile(runner, programs, calls, quiet=native)
+    drawn = runner.algorithm.example_steps is not None
+    native = not exact and _native(runner, cost, calls, 2 if drawn else len(widths))
+    compiled = not drawn and _compile(runner, programs, calls, quiet=native)
     chosen = Choices(
         mode,
         block,

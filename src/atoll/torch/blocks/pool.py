@@ -19,6 +19,7 @@ from ..backend import require_usable
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from atoll.core.algebra.rng import Rng
     from atoll.learn.algorithm import Algorithm
     from atoll.learn.local.partial import Counted
 
@@ -53,12 +54,14 @@ class Pool:
         labels: the targets as NumPy, for checks.
         offsets: client ``c`` has the rows ``offsets[c]:offsets[c + 1]``.
         epochs: epochs (or steps) that the clients must do; ``None`` for the algorithm's own.
+        secrets: a stream of each client's secret, if they were given; see `atoll.learn.local.examples`.
     """
 
     columns: dict[str, torch.Tensor]
     labels: NDArray[Any]
     offsets: NDArray[np.int64]
     epochs: int | None = None
+    secrets: Sequence[Rng] | None = None
 
     @property
     def x(self) -> torch.Tensor:
@@ -89,14 +92,16 @@ class Pool:
     def part(self, clients: NDArray[np.int64]) -> Pool:
         """Return the rows of some clients."""
         rows = np.concatenate([np.arange(self.offsets[c], self.offsets[c + 1]) for c in clients])
-        return self.take(rows, self.sizes[clients])
+        made = self.take(rows, self.sizes[clients])
+        made.secrets = None if self.secrets is None else [self.secrets[c] for c in clients.tolist()]
+        return made
 
     def take(self, rows: NDArray[np.int64], sizes: NDArray[np.int64]) -> Pool:
         """Return some rows, of clients with ``sizes`` rows each."""
         index = torch.from_numpy(rows).to(self.x.device)
         offsets = np.concatenate([[0], np.cumsum(sizes)])
         columns = {name: column[index] for name, column in self.columns.items()}
-        return Pool(columns, self.labels[rows], offsets, self.epochs)
+        return Pool(columns, self.labels[rows], offsets, self.epochs, self.secrets)
 
     def work(self, algorithm: Algorithm) -> Counted:
         """Return how an algorithm goes through these rows, with the epochs asked for."""

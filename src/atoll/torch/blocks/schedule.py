@@ -6,7 +6,7 @@ last partial batch kept and a full batch in stored order.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ from ..tracing.keyed import step_seeds
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from atoll.learn.local.examples import StepSecrets
     from atoll.learn.local.partial import Counted
 
 __all__ = ["BatchSchedule", "Orders", "cut_blocks", "pad_width", "schedule"]
@@ -36,6 +37,7 @@ class BatchSchedule:
         steps: steps of each client, ``(clients,)``.
         sizes: examples of each client, ``(clients,)``.
         seeds: of each client's random draws at each step, ``(clients, steps, 2)``.
+        secrets: where each client's noise comes from, ``None`` for an empty slot; of no client if the algorithm draws none.
     """
 
     rows: NDArray[np.int64]
@@ -44,6 +46,7 @@ class BatchSchedule:
     steps: NDArray[np.int64]
     sizes: NDArray[np.int64]
     seeds: NDArray[np.int64]
+    secrets: Sequence[StepSecrets | None] = ()
 
     def one(self, i: int) -> BatchSchedule:
         """Return the schedule of one client of a block in which all clients take all steps."""

@@ -121,6 +121,7 @@ class StoredPool(Pool):
         self, names: tuple[str, ...], place: PoolPlace, sizes: NDArray[np.int64], gather: Callable[[], Pool]
     ) -> None:
         self.epochs = None
+        self.secrets = None
         self._names = names
         self._sizes = sizes
         self.stored = place.columns[1]

@@ -19,13 +19,18 @@ from atoll.core.algebra.tree import Tree
 from atoll.core.errors import CompositionError
 from atoll.learn.algorithm import LocalWork
 from atoll.learn.local.finished import finished, started
+from atoll.learn.local.update import drew_undeclared
 
+from ..examples.choose import clipped_sum, form_of
+from ..examples.sums import Examples
+from ..examples.way import ExampleWay
 from ..leaves import Layout, ReplyKind, flatten, split_reply
 from ..tracing.gradient import gradient_of
 from ..tracing.indices import Bounded
 
 if TYPE_CHECKING:
     from atoll.learn.algorithm import Algorithm
+    from atoll.learn.local.examples import Clipping
 
     from ..network import FunctionalModule
 
@@ -42,18 +47,29 @@ class StepForm:
         unroll: steps in one call.
         weighted: whether batches are padded and rows carry weights.
         masked: whether some clients skip some steps.
+        noisy: whether steps get noise of the clients' secrets.
     """
 
     unroll: int
     weighted: bool = False
     masked: bool = False
+    noisy: bool = False
 
 
 class _Oracle:
-    """``grad(params)`` and related functions, for tracing; it keeps the first loss."""
+    """``grad(params)`` and related functions, for tracing; it keeps the first loss.
 
-    def __init__(self, loss_at: Callable[[Tree], Tensor]) -> None:
+    Args:
+        loss_at: the loss of the mini-batch at a point.
+        examples: the mini-batch, example by example.
+        noise: noise of the client's secret, one row for each draw of this step; ``None`` for none.
+    """
+
+    def __init__(self, loss_at: Callable[[Tree], Tensor], examples: Examples, noise: Tensor | None = None) -> None:
         self.loss_at = loss_at
+        self.examples = examples
+        self.noise = noise
+        self.drawn = 0
         self.first: Tensor | None = None
 
     def __call__(self, params: Tree) -> Tree:
@@ -75,6 +91,25 @@ class _Oracle:
 
     def hvps(self, params: Tree, vectors: Tree) -> Tree:
         return vmap(lambda vector: self.hvp(params, vector))(vectors)
+
+    def clipped(self, params: Tree, clipping: Clipping) -> Tree:
+        network = self.examples.network
+        way = network.ways.get(form_of(self.examples.columns), ExampleWay(None))
+        made, losses = clipped_sum(self.examples, params, clipping, way)
+        weights = self.examples.weights
+        counts = torch.ones_like(losses) if weights is None else weights.to(losses.dtype)
+        self.first = (losses * counts).sum() / counts.sum().clamp(min=1.0) if self.first is None else self.first
+        return made
+
+    def normal(self, params: Tree) -> Tree:
+        if self.noise is None or self.drawn >= len(self.noise):
+            raise drew_undeclared()
+        flat, self.drawn = self.noise[self.drawn], self.drawn + 1
+        made, at = list[Tensor](), 0
+        for leaf in T.leaves(params):
+            made.append(flat[at : at + leaf.numel()].reshape(leaf.shape))
+            at += leaf.numel()
+        return T.rebuild(params, made)
 
 
 class Update:
@@ -142,7 +177,7 @@ class Update:
         return made
 
     def steps(self, form: StepForm) -> Callable[..., list[Tensor]]:
-        """``local, broadcast, frozen, columns, [weights], [active], seeds -> local, sum of losses``."""
+        """``local, broadcast, frozen, columns, [weights], [active], [noise], seeds -> local, sum of losses``."""
         assert self.local is not None  # noqa: S101 - set by tracing `start`
         counts = (self.local.count, self.broadcast.count, len(self.frozen_names))
 
@@ -154,10 +189,11 @@ class Update:
             losses: list[Tensor] = []
             for s in range(form.unroll):
                 batch = [column[s] for column in data]
+                noise = batch.pop() if form.noisy else None
                 columns = dict(zip(self.columns, batch, strict=False))
                 weights = batch[len(columns)] if form.weighted else None
                 active = batch[-1] if form.masked else None
-                local, loss = self._step(local, broadcast, frozen, columns, weights, seeds[s], active)
+                local, loss = self._step(local, broadcast, frozen, columns, weights, seeds[s], active, noise)
                 losses.append(loss)
             return [*local, functools.reduce(torch.add, losses)]
 
@@ -179,6 +215,7 @@ class Update:
         weights: Tensor | None,
         seed: Tensor,
         active: Tensor | None,
+        noise: Tensor | None = None,
     ) -> tuple[list[Tensor], Tensor]:
         mode = Bounded(seed, strict=True, fused=not self.clients)
 
@@ -186,7 +223,7 @@ class Update:
             with mode:
                 return self.network.batch_loss(params, frozen, columns, weights, broadcast, mode)
 
-        grad = _Oracle(loss_at)
+        grad = _Oracle(loss_at, Examples(self.network, frozen, columns, weights, broadcast, seed), noise)
         assert self.local is not None  # noqa: S101
         after, layout = flatten(self.algorithm.step(self.local.build(local), grad, broadcast))
         if layout.key != self.local.key:

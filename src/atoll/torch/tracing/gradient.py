@@ -26,7 +26,7 @@ try:
 except (ImportError, AttributeError):  # pragma: no cover - another version
     _nesting = None
 
-__all__ = ["gradient_of"]
+__all__ = ["differentiated", "gradient_of"]
 
 Tensor = torch.Tensor
 
@@ -47,3 +47,41 @@ def gradient_of(fn: Callable[[Tree], Tensor], at: Tree) -> tuple[Tree, Tensor]:
         filled = iter([torch.zeros_like(x) if g is None else g for g, x in zip(found, inputs, strict=True)])
         gradient = T.map(lambda _: _close(next(filled), level), params)
         return gradient, _close(value, level)
+
+
+def differentiated(
+    passed: Callable[[Callable[[Tensor], Tensor]], tuple[Tensor, list[Tensor], Any]],
+) -> tuple[Tensor, list[Tensor | None], Any]:
+    """Return values, and the derivatives of their sum by tensors inside the computation; under ``vmap`` too.
+
+    Args:
+        passed: is called with a function that makes a tensor one to differentiate by, ``inside = open(tensor)``; returns the values, the tensors to differentiate by, and
+            anything else with tensors.
+
+    Returns:
+        The values, the derivatives (``None`` for a tensor that they do not depend on), and the rest.
+
+    Raises:
+        NotImplementedError: this version of PyTorch lacks the building blocks.
+    """
+    if _nesting is None:  # pragma: no cover - another version
+        raise NotImplementedError("this version of PyTorch differentiates by inputs only")
+    with _nesting() as level, torch.enable_grad():
+        values, inside, rest = passed(lambda tensor: _open(tensor, level))
+        found: Any = [None] * len(inside)
+        if inside and values.requires_grad:
+            found = torch.autograd.grad([values.sum()], inside, allow_unused=True)
+
+        def close(leaf: Any) -> Any:
+            return _close(leaf, level) if isinstance(leaf, Tensor) else leaf
+
+        return close(values), [close(leaf) for leaf in found], _closed(rest, close)
+
+
+def _closed(rest: Any, close: Callable[[Any], Any]) -> Any:
+    """Return a list of records with every tensor closed."""
+    for record in rest:
+        for name, value in vars(record).items():
+            if isinstance(value, Tensor):
+                setattr(record, name, close(value))
+    return rest

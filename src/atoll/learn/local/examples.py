@@ -1,0 +1,145 @@
+"""Local steps whose gradients are sums of bounded gradients of single examples, over mini-batches that a client draws from its secret."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from atoll.core.algebra import tree as T
+from atoll.core.algebra.rng import Rng
+from atoll.core.algebra.tree import Tree
+from atoll.secure.normals import NoiseStream
+
+from .secret import seed_of
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["Clipping", "ExampleSteps", "StepSecrets", "clip", "clipped_rows", "layer_of"]
+
+_MARGIN = 1e-5
+"""Norms are computed in floating point: gradients are scaled to this share less than the bound, so that rounding never takes them over it."""
+
+
+@dataclass(frozen=True)
+class Clipping:
+    """How far one example moves a sum of gradients.
+
+    Attributes:
+        bound: ``C``: the largest norm of one example's contribution, over all leaves.
+        by_layer: bound each of ``L`` layers by ``C / sqrt(L)`` instead of all leaves together. The whole contribution still has norm at most ``C``.
+        share: factor of every clipped gradient: ``1 / B`` to divide the sum by a mini-batch's expected size.
+    """
+
+    bound: float
+    by_layer: bool = False
+    share: float = 1.0
+
+    def groups(self, names: Sequence[str]) -> tuple[tuple[str, ...], ...]:
+        """Return the leaves that are bounded together."""
+        if not self.by_layer:
+            return (tuple(names),)
+        found: dict[str, list[str]] = {}
+        for name in names:
+            found.setdefault(layer_of(name), []).append(name)
+        return tuple(map(tuple, found.values()))
+
+    def limit(self, groups: int) -> float:
+        """Return the largest norm of one of several groups, with a margin for rounding."""
+        return self.bound * (1.0 - _MARGIN) / math.sqrt(groups)
+
+
+def layer_of(name: str) -> str:
+    """Return the layer of a parameter: ``"body.0"`` of ``"body.0.weight"``."""
+    return name.rpartition(".")[0]
+
+
+@dataclass(frozen=True)
+class ExampleSteps:
+    """What an algorithm's local steps draw from a client's secret.
+
+    Attributes:
+        batch: the expected number of examples in a mini-batch.
+        rate: the probability that an example is in a mini-batch; ``None`` is ``min(1, batch / n)`` at a client with ``n`` examples.
+        draws: how often a step draws noise in the shape of the parameters.
+        deviation: standard deviation of the noise.
+    """
+
+    batch: int
+    rate: float | None = None
+    draws: int = 1
+    deviation: float = 1.0
+
+    def rate_of(self, examples: int) -> float:
+        """Return the probability that an example is in a mini-batch of a client with ``examples`` examples."""
+        return self.rate if self.rate is not None else min(1.0, self.batch / max(examples, 1))
+
+
+class StepSecrets:
+    """The mini-batches and the noise of one client in one local update.
+
+    Every example is in every mini-batch with probability ``rate``, independently, so that mini-batches have different sizes and may be empty.
+
+    Args:
+        plan: what steps draw.
+        examples: the client's number of examples.
+        steps: number of steps.
+        secret: a stream of the client's secret, or of its key where nothing is promised.
+    """
+
+    def __init__(self, plan: ExampleSteps, examples: int, steps: int, secret: Rng) -> None:
+        self._deviation = plan.deviation
+        self.stream = NoiseStream(seed_of(secret.child("examples")))
+        rate = plan.rate_of(examples)
+        self.rows = [np.flatnonzero(self.stream.coins(examples, rate)) for _ in range(steps)]
+
+    def normal(self, count: int, out: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
+        """Return the next normal numbers, float32."""
+        return self.stream.normal(count, out, self._deviation)
+
+    def like(self, params: Tree) -> Tree:
+        """Return noise in the shapes and dtypes of NumPy parameters: one draw."""
+        leaves = T.leaves(params)
+        flat = self.normal(sum(int(np.size(leaf)) for leaf in leaves))
+        cuts = np.cumsum([np.size(leaf) for leaf in leaves])[:-1]
+        parts = np.split(flat, cuts)
+        made = [p.reshape(np.shape(leaf)).astype(np.asarray(leaf).dtype) for p, leaf in zip(parts, leaves, strict=True)]
+        return T.rebuild(params, made)
+
+
+def clipped_rows(gradient: Callable[[int], Tree], count: int, params: Tree, clipping: Clipping) -> Tree:
+    """Return ``sum_i clip(g_i)`` from the gradients of single examples, one at a time: the definition, and the path of a model without a faster one.
+
+    An example whose gradient is not finite adds nothing.
+
+    Args:
+        gradient: number of an example -> its gradient.
+        count: number of examples.
+        params: the parameters, for the shapes of an empty sum.
+        clipping: the bounds.
+    """
+    total = T.map(np.zeros_like, params)
+    for i in range(count):
+        total = T.add(total, clip(gradient(i), clipping))
+    return total
+
+
+def clip(gradient: Tree, clipping: Clipping) -> Tree:
+    """Return the share of one example's gradient, each group scaled to its limit; zero if it is not finite."""
+    named = dict(T.items(gradient))
+    groups = clipping.groups(list(named))
+    limit, factors = clipping.limit(len(groups)), dict[str, float]()
+    for group in groups:
+        length = math.sqrt(sum(float(np.vdot(named[name], named[name])) for name in group))
+        factors.update(
+            dict.fromkeys(group, clipping.share * limit / max(length, limit) if math.isfinite(length) else 0.0)
+        )
+    scaled: list[Any] = [
+        np.zeros_like(leaf) if factors[name] == 0.0 else leaf * np.asarray(factors[name], leaf.dtype)
+        for name, leaf in named.items()
+    ]
+    return T.rebuild(gradient, scaled)

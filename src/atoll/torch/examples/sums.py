@@ -1,0 +1,192 @@
+"""Sums of clipped gradients of single examples: by norms that need no gradients, or by the gradients themselves."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.func import vmap
+
+from atoll.core.algebra.tree import Tree
+
+from ..tracing.gradient import differentiated, gradient_of
+from ..tracing.indices import Bounded
+from .rules import Gradients, Slopes, parts_of
+from .tape import Tape
+
+if TYPE_CHECKING:
+    from atoll.learn.local.examples import Clipping
+
+    from ..network import FunctionalModule
+
+__all__ = ["Examples", "by_norms", "gradients_of", "one_by_one", "summed"]
+
+Tensor = torch.Tensor
+_MADE = 1 << 24
+"""Numbers in the gradients that are made at once."""
+
+
+@dataclass(frozen=True)
+class Examples:
+    """A mini-batch whose examples are taken one by one.
+
+    Attributes:
+        network: the model and its loss.
+        frozen: its buffers and frozen parameters.
+        columns: one row for each example.
+        weights: 1 for an example, 0 for padding; ``None`` if nothing is padded.
+        broadcast: what the server sent.
+        seed: of the model's random draws in this step, ``(2,)``.
+    """
+
+    network: FunctionalModule
+    frozen: Mapping[str, Tensor]
+    columns: Mapping[str, Tensor]
+    weights: Tensor | None
+    broadcast: Tree
+    seed: Tensor
+
+    def __len__(self) -> int:
+        return len(self.columns["y"])
+
+    def part(self, some: slice) -> Examples:
+        """Return some of them."""
+        columns = {name: column[some] for name, column in self.columns.items()}
+        return replace(self, columns=columns, weights=None if self.weights is None else self.weights[some])
+
+
+def by_norms(
+    examples: Examples, params: dict[str, Tensor], clipping: Clipping, axes: Sequence[int] | None
+) -> tuple[dict[str, Tensor], Tensor]:
+    """Return the sum of clipped gradients and the examples' losses, from one forward and one backward pass for all.
+
+    Args:
+        examples: the mini-batch.
+        params: the parameters.
+        clipping: the bounds.
+        axes: the axis of the examples of each layer's use; see `Tape`.
+
+    Raises:
+        UntapedError: the model uses a parameter in another way.
+    """
+
+    def passed(open: Callable[[Tensor], Tensor]) -> tuple[Tensor, list[Tensor], Any]:  # noqa: A002
+        mode = Bounded(examples.seed, strict=True)
+        tape = Tape(params, mode, open, len(examples), axes)
+        with mode, tape:
+            losses = examples.network.example_losses(
+                params, examples.frozen, examples.columns, examples.broadcast, mode
+            )
+        examples.network.looks_up = examples.network.looks_up or mode.looked
+        return losses, [use.made for use in tape.uses], tape.uses
+
+    losses, slopes, uses = differentiated(passed)
+    parts = parts_of(uses, slopes, params)
+    factors = _factors({name: part.norms for name, part in parts.items()}, list(params), clipping, examples.weights)
+    total = {
+        name: parts[name].weighted(factors[name]) if name in parts else torch.zeros_like(value)
+        for name, value in params.items()
+    }
+    return total, losses
+
+
+def one_by_one(
+    examples: Examples, params: dict[str, Tensor], clipping: Clipping, *, loops: bool = False
+) -> tuple[dict[str, Tensor], Tensor]:
+    """Return the same by making every example's gradient: for any model.
+
+    Args:
+        examples: the mini-batch.
+        params: the parameters.
+        clipping: the bounds.
+        loops: take one after another, for a model that cannot be vectorised over its rows.
+    """
+    size = sum(value.numel() for value in params.values())
+    step = max(1, _MADE // max(size, 1))
+    total: dict[str, Tensor] = {}
+    losses: list[Tensor] = []
+    for begin in range(0, len(examples), step):
+        some = examples.part(slice(begin, begin + step))
+        made, lost = summed(some, params, clipping, gradients_of(some, params, begin, loops=loops))
+        total = {name: total[name] + leaf for name, leaf in made.items()} if total else made
+        losses.append(lost)
+    if not losses:
+        return {name: torch.zeros_like(value) for name, value in params.items()}, torch.zeros(
+            0, dtype=examples.network.dtype
+        )
+    return total, torch.cat(losses)
+
+
+def summed(
+    examples: Examples, params: dict[str, Tensor], clipping: Clipping, made: tuple[dict[str, Tensor], Tensor]
+) -> tuple[dict[str, Tensor], Tensor]:
+    """Return the clipped sum of gradients ``(rows, ...)``, and the losses that were made with them."""
+    gradients, losses = made
+    flat = {name: leaf.reshape(leaf.shape[0], -1) for name, leaf in gradients.items()}
+    parts = {
+        name: Gradients(tuple(params[name].shape), torch.linalg.vector_norm(leaf, dim=1), Slopes(leaf))
+        for name, leaf in flat.items()
+    }
+    factors = _factors({name: part.norms for name, part in parts.items()}, list(params), clipping, examples.weights)
+    return {name: part.weighted(factors[name]) for name, part in parts.items()}, losses
+
+
+def gradients_of(
+    examples: Examples, params: dict[str, Tensor], begin: int = 0, *, loops: bool = False
+) -> tuple[dict[str, Tensor], Tensor]:
+    """Return the gradients ``(rows, ...)`` and the losses of all examples, each alone in a mini-batch of one.
+
+    Args:
+        examples: the examples.
+        params: the parameters.
+        begin: number of the first one in its mini-batch, for its random draws.
+        loops: take one after another.
+    """
+    numbers = torch.arange(begin, begin + len(examples), device=examples.seed.device)
+
+    def one(row: dict[str, Tensor], number: Tensor) -> tuple[Tree, Tensor]:
+        alone = {name: value.unsqueeze(0) for name, value in row.items()}
+        seed = torch.stack([(examples.seed[0] ^ (number * 0x3C6EF372)) & 0xFFFFFFFF, examples.seed[1]])
+
+        def loss_at(at: Tree) -> Tensor:
+            mode = Bounded(seed, strict=True)
+            with mode:
+                loss = examples.network.batch_loss(at, examples.frozen, alone, None, examples.broadcast, mode)
+            examples.network.looks_up = examples.network.looks_up or mode.looked
+            return loss
+
+        return gradient_of(loss_at, params)
+
+    columns = dict(examples.columns)
+    if not loops:
+        gradients, losses = vmap(one)(columns, numbers)
+        return gradients, losses
+    each = [one({n: c[i] for n, c in columns.items()}, numbers[i]) for i in range(len(examples))]
+    return {name: torch.stack([g[name] for g, _ in each]) for name in params}, torch.stack([loss for _, loss in each])
+
+
+def _factors(
+    norms: Mapping[str, Tensor], names: Sequence[str], clipping: Clipping, weights: Tensor | None
+) -> dict[str, Tensor]:
+    """Return each example's factor for each parameter: ``limit / max(norm, limit)`` of its group, 0 for padding and for what is not finite."""
+    groups = [[norms[name] for name in group if name in norms] for group in clipping.groups(names)]
+    limit, found = clipping.limit(len(groups)), dict[str, Tensor]()
+    lengths = [_length(group) if group else None for group in groups]
+    known = [length for length in lengths if length is not None]
+    if not known:
+        return found
+    finite = (known[0] if len(known) == 1 else torch.stack(known).sum(0)) < math.inf
+    for group, length in zip(clipping.groups(names), lengths, strict=True):
+        if length is not None:
+            factor = torch.where(finite, (clipping.share * limit) / length.clamp(min=limit), 0.0)
+            found.update(dict.fromkeys(group, factor if weights is None else factor * weights))
+    return found
+
+
+def _length(norms: Sequence[Tensor]) -> Tensor:
+    """Return the norm of a group from those of its parameters, ``(rows,)``."""
+    return functools.reduce(torch.add, [norm * norm for norm in norms]).sqrt()
