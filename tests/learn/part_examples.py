@@ -118,6 +118,7 @@ PARTS: dict[str, dict[str, Callable[[], Any]]] = {
         "CentralDP(adapt)": lambda: private.CentralDP(
             noise=2.0, clip=1.0, accountant="rdp", adapt=private.AdaptiveClip()
         ),
+        "ExampleDP": lambda: private.ExampleDP(noise=2.0, clip=1.0, batch=8, accountant="rdp"),
     },
     "budget": {"Budget": lambda: Budget(epsilon=3.0, delta=1e-5)},
     "stop": {"Target": lambda: [atoll.Target("test/accuracy", 0.9)]},

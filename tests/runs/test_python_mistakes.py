@@ -18,7 +18,7 @@ from atoll.core.errors import AtollError
 from atoll.core.validation import Checked
 from atoll.data import Dataset, digits, dirichlet, iid
 from atoll.learn import algorithms
-from atoll.learn.private import CentralDP
+from atoll.learn.private import CentralDP, ExampleDP
 from atoll.learn.selection import SizeProportional
 from atoll.models import linear
 from atoll.privacy import Budget
@@ -136,6 +136,12 @@ def private(**parts: Any) -> Any:
     return train(selection=parts.pop("selection", atoll.Uniform(2)), privacy=CentralDP(**wanted), **parts)
 
 
+def by_example(**parts: Any) -> Any:
+    """A training with differential privacy for examples, and one thing wrong in it."""
+    wanted = {"noise": 1.0, "clip": 1.0, "accountant": "rdp", **parts.pop("mechanism", {})}
+    return train(privacy=ExampleDP(**wanted), **parts)
+
+
 MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     # differential privacy
     "no clip": (lambda: CentralDP(epsilon=1.0, delta=1e-5), "missing.*'clip'"),
@@ -157,6 +163,12 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: private(budget=Budget(0.1, adversary="model", method="rdp")),
         "privacy budget of .* is epsilon=0.1.*another release would make it",
     ),
+    "a user by its examples": (lambda: by_example(mechanism={"unit": "user"}), "unit='user'.*CentralDP"),
+    "replaced examples": (lambda: by_example(mechanism={"neighbours": "replace-one"}), "'replace-one'.*OutputPerturbation"),
+    "all rows as a sample": (lambda: by_example(algorithm=FedAvg(batch_size=None)), "the expected size of a mini-batch"),
+    "one rate for epochs": (lambda: by_example(mechanism={"rate": 0.1}), "rate=0.1 with epochs=1.*set steps="),
+    "a loss without noise": (lambda: by_example(algorithm=algorithms.IFCA(FedAvg())), "no step along gradients"),
+    "losses told beside noise": (lambda: by_example(selection=atoll.learn.selection.AFL()), "AFL"),
     "gossip with central noise": (lambda: private(topology=atoll.learn.topology.Gossip()), "Gossip"),
     "late replies with central noise": (lambda: private(pacing=atoll.learn.pacing.FedBuff(buffer=2)), "FedBuff"),
     "a cache with central noise": (lambda: private(pacing=atoll.learn.pacing.SAFA()), "SAFA"),

@@ -7,6 +7,7 @@ if TYPE_CHECKING:
     from .base import Mechanism
     from .central import CentralDP
     from .claim import Attendance, Guarantee
+    from .example import ExampleDP
     from .local import FedSelDP, GaussianLDP, LaplaceLDP, LocalDP, SignsLDP
     from .shuffled import ShuffledDP
 else:
@@ -19,6 +20,7 @@ else:
             "base": ("Mechanism",),
             "central": ("CentralDP",),
             "claim": ("Attendance", "Guarantee"),
+            "example": ("ExampleDP",),
             "local": ("FedSelDP", "GaussianLDP", "LaplaceLDP", "LocalDP", "SignsLDP"),
             "shuffled": ("ShuffledDP",),
         },
@@ -28,6 +30,7 @@ __all__ = [
     "AdaptiveClip",
     "Attendance",
     "CentralDP",
+    "ExampleDP",
     "FedSelDP",
     "GaussianLDP",
     "Guarantee",

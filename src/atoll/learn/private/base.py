@@ -89,6 +89,8 @@ class Mechanism(Checked):
     neighbours: Literal["add-remove", "replace-one"] = "add-remove"
     adversary: Literal["server", "clients", "model"] = "model"
 
+    per: ClassVar[str] = "round"
+    """To what the noise belongs: a round, or a local step."""
     pure: ClassVar[bool] = False
     """Whether it needs no delta."""
     protects: ClassVar[Mapping[str, tuple[str, ...]]] = {}
@@ -173,6 +175,11 @@ class Mechanism(Checked):
         """Return the selection of the installed training; by default the training's own."""
         return training.selection
 
+    def locally(self, training: TrainingParts) -> Any:
+        """Return what ``events`` must know of a client's local work, as a value that can be hashed; ``None`` for nothing."""
+        del training
+        return None
+
     def check(self, training: TrainingParts) -> None:
         """Refuse a training in which the claim would not hold; call ``super().check`` first.
 
@@ -199,7 +206,11 @@ class Mechanism(Checked):
         selection = self.selected(training)
         contacts = training.algorithm.contacts(training.rounds)
         taking = Attendance(
-            clients, training.rounds if contacts is None else max(1, contacts), values, sizes=tuple(sizes)
+            clients,
+            training.rounds if contacts is None else max(1, contacts),
+            values,
+            sizes=tuple(sizes),
+            local=self.locally(training),
         )
         drawn, cohort = selection.drawn(clients) if clients else None, selection.cohort_size(clients) if clients else 1
         if drawn is not None:
@@ -251,6 +262,7 @@ class Mechanism(Checked):
             taking,
             self.events(taking, noise),
             self.assuming,
+            self.per,
         )
 
 

@@ -29,6 +29,7 @@ class Attendance:
         scheme: how the sample is drawn: ``"poisson"`` or ``"fixed"``.
         cohort: expected clients of a round.
         sizes: the numbers of examples that clients have, ascending, each once; empty if they are unknown.
+        local: what the mechanism says of a client's local work; see `Mechanism.locally`.
     """
 
     clients: int = 0
@@ -38,6 +39,7 @@ class Attendance:
     scheme: str = "poisson"
     cohort: float = 1.0
     sizes: tuple[int, ...] = ()
+    local: Any = None
 
     @property
     def drawn(self) -> dict[str, Any]:
@@ -63,6 +65,7 @@ class Guarantee:
         attendance: how often a client takes part.
         events: what one participation releases.
         assuming: what must hold besides.
+        per: to what the noise belongs: ``"round"`` or ``"local step"``.
     """
 
     mechanism: str
@@ -76,6 +79,7 @@ class Guarantee:
     attendance: Attendance
     events: tuple[Event, ...] = ()
     assuming: tuple[str, ...] = ()
+    per: str = "round"
 
     def spent(self, tally: LossTally) -> float:
         """Return the epsilon of the party that has spent the most in a ledger, counted as the guarantee is."""
@@ -100,7 +104,7 @@ class Guarantee:
         """The mechanism, its noise and its rounds in words."""
         part = self.attendance
         drawn = f", {_SAMPLES[part.scheme]} {part.rate:.4g} drawn from the server's secret" if part.rate < 1 else ""
-        return f"{self.mechanism}: noise multiplier {self.noise:.4g} a round, {part.rounds} rounds{drawn}"
+        return f"{self.mechanism}: noise multiplier {self.noise:.4g} a {self.per}, {part.rounds} rounds{drawn}"
 
     def facts(self) -> dict[str, Any]:
         """The claim as plain values."""
