@@ -96,3 +96,14 @@ def test_an_audit_of_own_data_says_what_it_means(capsys, tmp_path):
         answer(capsys, "audit", "--epsilon", 1, "--sabotage", 0, "--canaries", 10, code=2)["error"]["what"]
         == "factor=0.0"
     )
+
+
+def test_a_study_writes_a_page_with_the_plot(capsys, tmp_path):
+    page = tmp_path / "cost.html"
+    few = ("--mechanism", "ExampleDP", "--parties", 3, "--rounds", 1, "--seeds", 1, "--report", page)
+    found = answer(capsys, "study", "iris", "--epsilon", 8, *few)
+    (point,) = found["points"]
+    assert 0.0 <= point["accuracy"] <= 1.0
+    assert "for one example" in point["claim"]
+    assert "accuracy against epsilon" in page.read_text(encoding="utf-8")
+    assert answer(capsys, "study", "nothing", code=2)["error"]

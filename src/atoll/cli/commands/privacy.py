@@ -10,6 +10,7 @@ from atoll.cli.app import EXTRAS, app
 from atoll.cli.arguments import Json, output_of
 from atoll.cli.privacy_audit import privacy_audit
 from atoll.cli.privacy_ledger import privacy_ledger
+from atoll.cli.privacy_study import privacy_study
 from atoll.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ group = typer.Typer(help="Compute what noise costs, and audit what it claims.", 
 app.add_typer(group, name="privacy", rich_help_panel=EXTRAS)
 group.command("ledger")(privacy_ledger)
 group.command("audit")(privacy_audit)
+group.command("study")(privacy_study)
 
 Mechanism = Annotated[
     str, typer.Option("--mechanism", help="gaussian, laplace, skellam or discrete-gaussian.", metavar="NAME")

@@ -167,13 +167,15 @@ class DPSGD(Wrapped):
 
     def passes(self, phase: str) -> tuple[Algorithm, ...]:
         """Run the base's passes, each with noisy gradients."""
+        return self._around(phase)
+
+    def _around(self, phase: str) -> tuple[DPSGD, ...]:
         return tuple(replace(self, base=part, batch=self.size) for part in self.base.passes(phase))
 
     @property
     def releases(self) -> LocalPasses:
         """What one contact of a client releases."""
-        parts = [part for part in self.passes(self.phases[0]) if isinstance(part, DPSGD)]
-        passes = tuple((part.gradients, part.epochs, part.steps) for part in parts)
+        passes = tuple((part.gradients, part.epochs, part.steps) for part in self._around(self.phases[0]))
         return LocalPasses(self.example_steps, passes)
 
     def events(self, examples: int) -> tuple[Event, ...]:
