@@ -183,7 +183,7 @@ def test_the_holder_opens_no_sum_of_a_few_and_none_twice():
 def test_settings_and_cohorts_that_make_no_sense_are_refused():
     with pytest.raises(ConfigError, match=r"least=1.*a sum of one is its reply"):
         TwoServers(least=1)
-    with pytest.raises(QuorumError, match="5 parties, fewer than least=6"):
+    with pytest.raises(QuorumError, match="5 parties, fewer than 6"):
         summed(TwoServers(least=6), np.ones((5, 4)))
     with pytest.raises(CompositionError, match="accept=2, below the least sum of 3"):
         summed(TwoServers(least=3), np.ones((5, 4)), accept=2)

@@ -346,12 +346,12 @@ def test_a_reply_that_is_none_of_the_protocol_is_worked_around(step, said, wrong
 def test_a_key_that_is_none_names_its_dealer():
     from types import SimpleNamespace
 
-    from atoll.secure.masking import halves
+    from atoll.secure.masking import party
 
     island = SimpleNamespace(name="a", state={"key": b"k" * 32})
     for letter in ({"key": bytes(32)}, {"key": b"short"}, {"key": 5}, {}, None):
         with pytest.raises(LetterError, match=r"client-3 dealt a key that is not usable"):
-            halves._pair(island, "client-3", letter, b"")
+            party.pair_of(island, "client-3", letter, b"")
 
 
 def test_a_party_whose_neighbours_are_lost_is_not_asked_to_reveal():

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
-from atoll.core import message as M
-from atoll.core.errors import AtollError, CompositionError, ConfigError, QuorumError
+from atoll.core.errors import ConfigError, QuorumError
 from atoll.core.exposure import Exposure
-from atoll.core.federation.reducer import Reducer
 from atoll.core.requests.request import Reduced
 from atoll.core.validation import Checked
 
-from ..masking.reducer import require_threshold
 from ..words import FixedPoint
+from ..words.sums import WordSums, require_threshold
 from .agreement import EncryptedAgreement, label_of
 from .bfv import BFV
-from .halves import answer_sum, deal_keys, encrypt_totals, make_keys, open_sum, require_ciphertext, threshold_of
+from .gathered import GatheredCiphertexts
+from .halves import answer_sum, deal_keys, encrypt_totals, make_keys, open_sum, threshold_of
 from .lanes import Lane, words_of
 from .paillier import Paillier
 from .scheme import Scheme, scheme_named
@@ -39,7 +37,7 @@ _WIDE = 64
 
 
 @dataclass(frozen=True)
-class Encrypted(Checked, Reducer):
+class Encrypted(Checked, WordSums):
     """Sums of encrypted totals: exact, with weights and metrics, whichever parties drop out and when.
 
     ===============  ==================================================================================================================
@@ -78,7 +76,6 @@ class Encrypted(Checked, Reducer):
     server: str | None = None
     least: int = 2
     codec: FixedPoint = field(default_factory=FixedPoint)
-    secure: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         own = scheme_named(self.scheme)
@@ -99,10 +96,7 @@ class Encrypted(Checked, Reducer):
         require_threshold(self.threshold, "Encrypted")
         if self.server not in (None, "honest", "active"):
             raise ConfigError(f"server={self.server!r}", where="Encrypted", remedy='use "honest" or "active"')
-        if self.least < 2:
-            raise ConfigError(
-                f"least={self.least}", where="Encrypted", remedy="use 2 or more: a sum of one is its reply"
-            )
+        self.require_least()
 
     @property
     def others(self) -> Mapping[str, str]:  # type: ignore[override]
@@ -122,6 +116,15 @@ class Encrypted(Checked, Reducer):
             return parties // 2 + 1
         return max(2, math.ceil(given * parties - 1e-9)) if isinstance(given, float) and given <= 1 else int(given)
 
+    def fewest(self, parties: int) -> tuple[int, str]:
+        """The threshold, or the least sum."""
+        count = max(self.least, self._threshold(parties))
+        return count, str(count)
+
+    def require_libraries(self) -> None:
+        """That of the scheme."""
+        self.made.require()
+
     def check(self, uplink: Chain, parties: Parties, terms: Terms, task: Task) -> None:
         """Refuse cohorts, terms and numbers that the scheme cannot add up; see ``Reducer.check``.
 
@@ -131,25 +134,6 @@ class Encrypted(Checked, Reducer):
             QuorumError: the cohort is too small.
         """
         super().check(uplink, parties, terms, task)
-        self.made.require()
-        count = max(self.least, self._threshold(len(parties)))
-        if len(parties) < count:
-            raise QuorumError(
-                f"{len(parties)} parties, fewer than {count}",
-                where="Encrypted",
-                remedy="invite more parties, or lower it",
-            )
-        if isinstance(terms.accept, int) and terms.accept < count:
-            raise CompositionError(
-                f"accept={terms.accept}, below {count}", where="Encrypted", remedy=f"use accept={count} or more"
-            )
-        for name in self.others:
-            if name in parties.names:
-                raise CompositionError(
-                    f"{name!r} is in the cohort",
-                    where="Encrypted",
-                    remedy="a key is held by a party beside the clients",
-                )
         agreed = self._agreement(tuple(parties.names), uplink, terms)
         agreed.scheme.check(agreed.form(agreed.lanes(agreed.layout([["x", "mean", "update", "<f8()"]]))))
 
@@ -164,10 +148,6 @@ class Encrypted(Checked, Reducer):
         return EncryptedAgreement(names, scheme, least, threshold, self.codec, uplink.bound, signs, active)
 
     # ------------------------------------------------------------------ the protocol
-
-    def word_length(self, uplink: Chain, parties: int) -> int:
-        """Bits of a word of an update's value, before it is encrypted."""
-        return self.codec.length(uplink.bound, parties)
 
     def sealed_bits(self, bits: int, parties: int, numbers: int, *, wraps: bool = False) -> int:
         """Bits of the ciphertexts of so many words."""
@@ -211,7 +191,7 @@ class Encrypted(Checked, Reducer):
             wraps=True,
             quorum=max(agreed.least, agreed.threshold),
         )
-        replies = _Replies(agreed, public, second)
+        replies = GatheredCiphertexts(agreed, public, second)
         if len(replies.kept) < max(agreed.least, agreed.threshold):
             raise QuorumError(
                 f"{len(replies.kept)} usable ciphertexts, fewer than {max(agreed.least, agreed.threshold)}"
@@ -231,7 +211,7 @@ class Encrypted(Checked, Reducer):
         return Reduced(decoded.totals, kept.positions, errors=errors, counts=counts)
 
     async def _opened(
-        self, reduction: Reduction, agreed: EncryptedAgreement, replies: _Replies, second: Exchanged
+        self, reduction: Reduction, agreed: EncryptedAgreement, replies: GatheredCiphertexts, second: Exchanged
     ) -> tuple[list[Any], int]:
         """The sums of the parties' numbers, and how many parts of the decryption are wrong."""
         mail, label = second.mail.only_from(set(replies.kept)), label_of(replies.kept)
@@ -249,51 +229,6 @@ class Encrypted(Checked, Reducer):
         scheme = threshold_of(agreed.scheme)
         sums, wrong = scheme.combine(replies.public, replies.total, replies.form, answers.by_name())
         return sums, len(wrong)
-
-
-class _Replies:
-    """The parties' ciphertexts, added up, without those that are none.
-
-    Attributes:
-        kept: names of the parties in the sum.
-        errors: party -> why its reply is not.
-        layout: of the totals that most parties have.
-        form: of the ciphertexts.
-        total: the ciphertext of the sum.
-    """
-
-    def __init__(self, agreed: EncryptedAgreement, public: Any, found: Exchanged) -> None:
-        self.public, self.errors = public, dict[str, Exception]()
-        self.parts: dict[str, Any] = {}
-        forms: dict[str, Any] = {}
-        for name, reply in found.by_name().items():
-            try:
-                self.parts[name], forms[name] = require_ciphertext(reply)
-            except AtollError as error:
-                self.errors[name] = error
-        marks = {name: M.fingerprint(form) for name, form in forms.items()}
-        usual = Counter(marks.values()).most_common(1)
-        self.kept: list[str] = []
-        if not usual:
-            return
-        self.layout = agreed.layout(next(forms[name] for name, mark in marks.items() if mark == usual[0][0]))
-        self.form = agreed.form(agreed.lanes(self.layout))
-        adder = agreed.scheme.adder(public, self.form)
-        for name, mark in marks.items():
-            try:
-                if mark != usual[0][0]:
-                    raise ConfigError(
-                        "totals of another form than the others'",
-                        where=name,
-                        remedy="reply with the same aggregates everywhere",
-                    )
-                adder.add(self.parts[name])
-                self.kept.append(name)
-            except AtollError as error:
-                self.errors[name] = error
-                del self.parts[name]
-        if self.kept:
-            self.total = adder.sealed()
 
 
 async def _asked(reduction: Reduction, helper: str, half: Task, message: Any, **how: Any) -> Exchanged:

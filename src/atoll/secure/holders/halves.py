@@ -32,6 +32,7 @@ from atoll.core.requests.task import Batch, task
 from ..keystream import SEED, add_masks, derived
 from ..masking.agreement import Agreement
 from ..words import WordLayout, form_of
+from ..words.blocks import CodedBlock
 from .attestation import SimulatedAttestation
 
 if TYPE_CHECKING:
@@ -114,14 +115,10 @@ def _masked_many(cohort: Cohort, message: Tree) -> Iterator[Batch]:
     for block in cohort.totals():
         islands = [cohort.island(i) for i in block.positions.tolist()]
         agreed = [_agreed(island) for island in islands]
-        layout = agreed[0].layout(form_of(block.totals, block=True))
-        made = layout.encode_block(block.totals, [island.name for island in islands])
-        good = [i for i in range(len(islands)) if i not in made.errors]
-        for i in good:
-            _mask(islands[i], agreed[i], layout, {lane: words[i] for lane, words in made.lanes.items()})
-        lanes = made.lanes if not made.errors else {lane: words[good] for lane, words in made.lanes.items()}
-        errors = {int(block.positions[i]): error for i, error in made.errors.items()}
-        yield Batch(block.positions[good], {lane: Sum(words) for lane, words in lanes.items()}, errors=errors)
+        made = CodedBlock.of(block, agreed[0].layout, [island.name for island in islands])
+        for row, i in enumerate(made.good):
+            _mask(islands[i], agreed[i], made.layout, {lane: words[row] for lane, words in made.lanes.items()})
+        yield Batch(made.positions, {lane: Sum(words) for lane, words in made.lanes.items()}, errors=made.errors)
 
 
 @task(many=_masked_many)

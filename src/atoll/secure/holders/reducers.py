@@ -8,26 +8,20 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from atoll.core.errors import CompositionError, ConfigError, QuorumError
 from atoll.core.event import AttestationSimulated
 from atoll.core.exposure import Exposure
-from atoll.core.federation.reducer import Reducer
 from atoll.core.requests.party import Parties
 from atoll.core.validation import Checked
 
-from ..keystream import require_library
 from ..masking.agreement import Agreement
-from ..masking.reducer import common_form, decoded, require_enough
 from ..words import FixedPoint
+from ..words.sums import WordSums, common_form, decoded, require_enough
 from .attestation import Attestation, SimulatedAttestation
 from .halves import attest, challenge_of, describe, entrust, masked, open_masks
 
 if TYPE_CHECKING:
     from atoll.core.federation.reduction import Reduction
-    from atoll.core.requests.chain import Chain
     from atoll.core.requests.request import Reduced
-    from atoll.core.requests.results import Terms
-    from atoll.core.requests.task import Task
 
 __all__ = ["ENCLAVE", "SECOND_SERVER", "Enclave", "SeedHolder", "TwoServers"]
 
@@ -35,7 +29,7 @@ ENCLAVE, SECOND_SERVER = "enclave", "second-server"
 
 
 @dataclass(frozen=True)
-class SeedHolder(Checked, Reducer):
+class SeedHolder(Checked, WordSums):
     """Base of sums whose masks' seeds one further party holds.
 
     Every party adds the mask of a fresh seed to its words, sends them to the server, and seals the seed to the holder. The holder adds up the masks of exactly the parties
@@ -53,48 +47,15 @@ class SeedHolder(Checked, Reducer):
 
     least: int = 2
     codec: FixedPoint = field(default_factory=FixedPoint)
-    secure: ClassVar[bool] = True
     holder: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
-        if self.least < 2:
-            remedy = "use 2 or more: a sum of one is its reply"
-            raise ConfigError(f"least={self.least}", where=type(self).__name__, remedy=remedy)
+        self.require_least()
 
     @property
     def others(self) -> Mapping[str, str]:  # type: ignore[override]
         """The holder."""
         return {self.holder: self.holder}
-
-    def check(self, uplink: Chain, parties: Parties, terms: Terms, task: Task) -> None:
-        """Refuse cohorts, terms and numbers that cannot be summed; see ``Reducer.check``.
-
-        Raises:
-            CompositionError: the parts do not go together.
-            QuorumError: the cohort is too small.
-        """
-        super().check(uplink, parties, terms, task)
-        require_library()
-        name = type(self).__name__
-        if len(parties) < self.least:
-            raise QuorumError(
-                f"{len(parties)} parties, fewer than least={self.least}", where=name, remedy="invite more parties"
-            )
-        if isinstance(terms.accept, int) and terms.accept < self.least:
-            raise CompositionError(
-                f"accept={terms.accept}, below the least sum of {self.least}",
-                where=name,
-                remedy=f"use accept={self.least} or more",
-            )
-        if self.holder in parties.names:
-            raise CompositionError(
-                f"{self.holder!r} holds the seeds and is in the cohort",
-                where=name,
-                remedy="give the seeds to another party",
-            )
-        bound = self.codec.range_of(uplink.bound)
-        if bound is not None:
-            self.codec.narrow("mean", len(parties), bound)
 
     def exposures(self, parties: int) -> tuple[Exposure, ...]:
         """Who sees what of the replies of a cohort."""
@@ -107,10 +68,6 @@ class SeedHolder(Checked, Reducer):
             ),
             Exposure("other clients", "nothing of a reply"),
         )
-
-    def word_length(self, uplink: Chain, parties: int) -> int:
-        """Bits of a word of an update's value."""
-        return self.codec.length(uplink.bound, parties)
 
     def agreement(self, reduction: Reduction) -> Agreement:
         """What the parties of a sum agree on."""

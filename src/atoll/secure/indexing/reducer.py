@@ -8,25 +8,20 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from atoll.core.errors import CompositionError, ConfigError, QuorumError
+from atoll.core.errors import ConfigError, QuorumError
 from atoll.core.exposure import Exposure
-from atoll.core.federation.reducer import Reducer
 from atoll.core.message import Words
 from atoll.core.requests.request import Reduced
 from atoll.core.validation import Checked
 
-from ..keystream import require_library
 from ..words import FixedPoint
+from ..words.sums import WordSums
 from .counts import counted, joined
 from .halves import ENCLAVE, SERVERS, IndexPlan, add, send
 from .points import depth_of, key_bits
 
 if TYPE_CHECKING:
     from atoll.core.federation.reduction import Reduction
-    from atoll.core.requests.chain import Chain
-    from atoll.core.requests.party import Parties
-    from atoll.core.requests.results import Terms
-    from atoll.core.requests.task import Task
 
 __all__ = ["SecureIndexing"]
 
@@ -38,7 +33,7 @@ _HELPERS = {
 
 
 @dataclass(frozen=True)
-class SecureIndexing(Checked, Reducer):
+class SecureIndexing(Checked, WordSums):
     """Add up the indices of ``ProductQuantizer`` as counts: ``H_m[r]`` is the weight of the parties whose block ``m`` has codeword ``r``.
 
     The server decodes ``sum_r H_m[r] C_r``. Prasad, Ghosh, Cormode, Mironov, Yousefpour, Stock 2022, "Reconciling Security and Communication Efficiency in Federated
@@ -71,17 +66,13 @@ class SecureIndexing(Checked, Reducer):
     max_weight: float = 4096.0
     unit: float = 1.0
     codec: FixedPoint = field(default_factory=FixedPoint)
-    secure: ClassVar[bool] = True
     indexes: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         where = "SecureIndexing"
         if self.by not in _HELPERS:
             raise ConfigError(f"by={self.by!r}", where=where, remedy='use "enclave", "shares" or "keys"')
-        if self.least < 2:
-            raise ConfigError(
-                f"least={self.least}", where=where, remedy="use 2 or more: the counts of one are its indices"
-            )
+        self.require_least("the counts of one are its indices")
         sound = math.isfinite(self.max_weight) and math.isfinite(self.unit) and 0 < self.unit <= self.max_weight
         if not sound or self.max_weight / self.unit > 2**32:
             raise ConfigError(
@@ -110,29 +101,10 @@ class SecureIndexing(Checked, Reducer):
     def _most(self) -> int:
         return int(self.max_weight / self.unit + 1e-9)
 
-    def check(self, uplink: Chain, parties: Parties, terms: Terms, task: Task) -> None:
-        """Refuse cohorts and terms that could show the indices of a few; see ``Reducer.check``.
-
-        Raises:
-            CompositionError: the parts do not go together.
-            QuorumError: the cohort is too small.
-        """
-        super().check(uplink, parties, terms, task)
+    def require_libraries(self) -> None:
+        """An enclave needs none."""
         if self.by != "enclave":
-            require_library()
-        if len(parties) < self.least:
-            raise QuorumError(
-                f"{len(parties)} parties, fewer than {self.least}", where="SecureIndexing", remedy="invite more parties"
-            )
-        if isinstance(terms.accept, int) and terms.accept < self.least:
-            raise CompositionError(
-                f"accept={terms.accept}, below the least sum of {self.least}",
-                where="SecureIndexing",
-                remedy=f"use accept={self.least} or more",
-            )
-        bound = self.codec.range_of(uplink.bound)
-        if bound is not None:
-            self.codec.narrow("mean", len(parties), bound)
+            super().require_libraries()
 
     def exposures(self, parties: int) -> tuple[Exposure, ...]:
         """Who sees what of the replies of a cohort."""

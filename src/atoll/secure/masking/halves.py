@@ -22,33 +22,28 @@ replayed: nobody wins both seeds of a party. The shares travel as letters inside
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from atoll.core import message as M
-from atoll.core.algebra.aggregate import Aggregate, Sum
+from atoll.core.algebra.aggregate import Sum
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import LetterError, PolicyError
 from atoll.core.event import Promise
-from atoll.core.requests.task import Batch, task
+from atoll.core.requests.task import task
 
-from ..keystream import SEED, add_between, add_masks, derived
-from ..words import WordLayout, form_of
+from ..keystream import SEED, add_masks
+from ..words import form_of
 from .agreement import Agreement
-from .seeds import commitment, pair_seed, public_key, shares_of
+from .blocks import masked_many
+from .party import leave, masks_of, prepared
+from .seeds import commitment, public_key, shares_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from atoll.core.requests.cohort import Cohort, TotalsBlock
     from atoll.core.requests.island import Island
 
-_MOST = 1 << 29
-"""Bytes of words that are masked together."""
-
-__all__ = ["deal", "label_of", "masked", "masks_of", "reveal", "vote"]
+__all__ = ["deal", "label_of", "masked", "reveal", "vote"]
 
 
 def label_of(kept: list[int], lost: list[int]) -> str:
@@ -87,161 +82,6 @@ def deal(island: Island, message: Tree) -> Tree:
     return {"key": public, "own": commitment("seed", own), "shares": commitments}
 
 
-def masks_of(island: Island, agreed: Agreement, letters: Mapping[str, Any], context: bytes) -> list[tuple[bytes, bool]]:
-    """The seeds of a party's masks, and which of them are subtracted.
-
-    Args:
-        island: the party; its state has its key and its own seed.
-        agreed: the agreement.
-        letters: dealer's name -> its letter.
-        context: what the masks are bound to.
-    """
-    me = agreed.place(island.name)
-    seeds = [(derived(island.state["own"], "own", context), False)]
-    near = set(agreed.graph[me])
-    for name, letter in letters.items():
-        other = agreed.place(name)
-        if other in near:
-            seeds.append((_pair(island, name, letter, context), other < me))
-    return seeds
-
-
-def _pair(island: Island, name: str, letter: Any, context: bytes) -> bytes:
-    """The seed that a party shares with the sender of a letter.
-
-    Raises:
-        LetterError: names the sender, whose letter has no usable key.
-    """
-    try:
-        return pair_seed(island.state["key"], letter["key"], context)
-    except (LetterError, TypeError, KeyError) as error:
-        raise LetterError(
-            f"{name} dealt a key that is not usable", where=island.name, remedy=f"leave {name} out, and look at it"
-        ) from error
-
-
-def _prepared(island: Island) -> tuple[Agreement, dict[str, Any]]:
-    """The agreement, and the letters of the parties that have dealt.
-
-    Raises:
-        PolicyError: the party has dealt no shares for this sum, or too few others have.
-    """
-    if island.state is None or "key" not in island.state:
-        raise PolicyError(
-            "masked words without shares", where="masked sum", remedy="look at the server: it left out a step"
-        )
-    agreed = Agreement.of(island.state["agreed"])
-    letters = island.inbox
-    if len(letters) < agreed.threshold:
-        raise PolicyError(
-            f"{len(letters)} parties have dealt shares, fewer than the threshold of {agreed.threshold}",
-            where="masked sum",
-            remedy="invite more parties",
-        )
-    return agreed, letters
-
-
-def _leave(island: Island, letters: Mapping[str, Any], layout: WordLayout) -> None:
-    """Keep what *reveal* needs, and forget the secrets."""
-    kept = {name: letter["shares"] for name, letter in letters.items()}
-    agreed, public = island.state["agreed"], island.state["public"]
-    island.state = {"agreed": agreed, "public": public, "shares": kept, "form": layout.form}
-
-
-def _masked_many(cohort: Cohort, message: Tree) -> Iterator[Batch]:
-    """`masked` for a cohort in blocks."""
-    if message is not None:
-        yield from _unmasked_many(cohort, Agreement.of(message))
-        return
-    waiting, nbytes = list[_MaskedBlock](), 0
-    for block in cohort.totals():
-        waiting.append(_MaskedBlock.of(cohort, block))
-        nbytes += sum(words.nbytes for words in waiting[-1].lanes.values())
-        if nbytes > _MOST:
-            yield from _together(waiting)
-            waiting, nbytes = [], 0
-    yield from _together(waiting)
-
-
-@dataclass
-class _MaskedBlock:
-    """The words of a block of parties, before they are masked.
-
-    Attributes:
-        positions: their places in the cohort.
-        islands: the parties.
-        letters: what each has opened.
-        lanes: their words.
-        layout: of the words.
-        agreed: the agreement.
-        errors: place in the cohort -> why a party has no words.
-    """
-
-    positions: Any
-    islands: list[Island]
-    letters: list[Mapping[str, Any]]
-    lanes: dict[str, Any]
-    layout: WordLayout
-    agreed: Agreement
-    errors: dict[int, Exception]
-
-    @classmethod
-    def of(cls, cohort: Cohort, block: TotalsBlock) -> _MaskedBlock:
-        """Encode the totals of a block."""
-        islands = [cohort.island(i) for i in block.positions.tolist()]
-        ready = [_prepared(island) for island in islands]
-        agreed = ready[0][0]
-        layout = agreed.layout(form_of(block.totals, block=True))
-        made = layout.encode_block(block.totals, [island.name for island in islands])
-        good = [i for i in range(len(islands)) if i not in made.errors]
-        lanes = made.lanes if not made.errors else {lane: words[good] for lane, words in made.lanes.items()}
-        errors = {int(block.positions[i]): error for i, error in made.errors.items()}
-        mine = [islands[i] for i in good]
-        letters: list[Mapping[str, Any]] = [ready[i][1] for i in good]
-        return cls(block.positions[good], mine, letters, lanes, layout, agreed, errors)
-
-
-def _together(blocks: list[_MaskedBlock]) -> Iterator[Batch]:
-    """Mask the words of parties that run in one process: the stream of a pair that is here is made once, added at one end and subtracted at the other."""
-    rows = [(block, i) for block in blocks for i in range(len(block.islands))]
-    here = {block.islands[i].name: at for at, (block, i) in enumerate(rows)}
-    contexts = [block.agreed.context(block.islands[i].asked, block.layout.fingerprint) for block, i in rows]
-    seeds = list[tuple[bytes, int | None, int | None]]()
-    for at, (block, i) in enumerate(rows):
-        island, agreed = block.islands[i], block.agreed
-        me = agreed.place(island.name)
-        elsewhere = {}
-        for name, letter in block.letters[i].items():
-            other = here.get(name)
-            if other is None or other == at or contexts[other] != contexts[at]:
-                elsewhere[name] = letter
-            elif agreed.place(name) > me and agreed.place(name) in agreed.graph[me]:
-                seeds.append((_pair(island, name, letter, contexts[at]), at, other))
-        mine = masks_of(island, agreed, elsewhere, contexts[at])
-        seeds += [(seed, None, at) if subtract else (seed, at, None) for seed, subtract in mine]
-    for lane in blocks[0].lanes if blocks else ():
-        words = [block.lanes[lane][i].view(np.ndarray) for block, i in rows]
-        add_between(words, ((derived(seed, f"lane {lane}"), plus, minus) for seed, plus, minus in seeds))
-    for block in blocks:
-        for island, letters in zip(block.islands, block.letters, strict=True):
-            _leave(island, letters, block.layout)
-        reply: dict[str, Aggregate] = {lane: Sum(words) for lane, words in block.lanes.items()}
-        yield Batch(block.positions, reply, errors=block.errors)
-
-
-def _unmasked_many(cohort: Cohort, agreed: Agreement) -> Iterator[Batch]:
-    """The words themselves, for a simulation with virtual masks."""
-    for block in cohort.totals():
-        layout = agreed.layout(form_of(block.totals, block=True))
-        made = layout.encode_block(block.totals)
-        keep = np.array([i not in made.errors for i in range(len(block.positions))])
-        lanes = made.lanes if keep.all() else {lane: words[keep] for lane, words in made.lanes.items()}
-        errors = {int(block.positions[i]): error for i, error in made.errors.items()}
-        form = np.frombuffer(M.encode(layout.form), dtype=np.uint8)
-        states = {"form": np.broadcast_to(form, (int(keep.sum()), len(form)))}
-        yield Batch(block.positions[keep], {lane: Sum(words) for lane, words in lanes.items()}, states, errors=errors)
-
-
 async def _unmasked(island: Island, agreed: Agreement) -> Tree:
     """The same for one party.
 
@@ -257,18 +97,18 @@ async def _unmasked(island: Island, agreed: Agreement) -> Tree:
     return {lane: Sum(words) for lane, words in lanes.items()}
 
 
-@task(many=_masked_many, promise=_promised_before)
+@task(many=masked_many, promise=_promised_before)
 async def masked(island: Island, message: Tree) -> Tree:
     """Reply with the masked words of the party's totals, by lane. A message, the agreement, asks for virtual masks, which only a simulation grants."""
     if message is not None:
         return await _unmasked(island, Agreement.of(message))
-    agreed, letters = _prepared(island)
+    agreed, letters = prepared(island)
     totals = await island.totals()
     layout = agreed.layout(form_of(totals))
     lanes = layout.encode(totals, island.name)
     context = agreed.context(island.asked, layout.fingerprint)
     add_masks(lanes, masks_of(island, agreed, letters, context))
-    _leave(island, letters, layout)
+    leave(island, letters, layout)
     return {lane: Sum(words) for lane, words in lanes.items()}
 
 

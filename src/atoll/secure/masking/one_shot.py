@@ -4,32 +4,26 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from atoll.core.errors import CompositionError, ConfigError, LetterError, QuorumError
 from atoll.core.exposure import Exposure
-from atoll.core.federation.reducer import Reducer
 from atoll.core.message.words import word_dtype
 from atoll.core.validation import Checked
 
-from ..keystream import require_library
 from ..words import FixedPoint
+from ..words.sums import WordSums, common_form, decoded, require_enough, require_threshold
 from .agreement import Agreement
 from .coded import Code, code_words, sum_shares
 from .halves import label_of
-from .reducer import common_form, decoded, require_enough, require_threshold
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from atoll.core.federation.reduction import Reduction
-    from atoll.core.requests.chain import Chain
-    from atoll.core.requests.party import Parties
     from atoll.core.requests.request import Reduced
-    from atoll.core.requests.results import Terms
-    from atoll.core.requests.task import Task
 
     from ..words import WordLayout
 
@@ -37,7 +31,7 @@ __all__ = ["OneShot"]
 
 
 @dataclass(frozen=True)
-class OneShot(Checked, Reducer):
+class OneShot(Checked, WordSums):
     """One mask a party, whose coded shares add up: any ``threshold`` parties open the sum of the masks at once, however many dropped out.
 
     A party adds the mask of a fresh seed to its words. It cuts the mask into ``threshold - private`` pieces, adds ``private`` pieces of noise, and evaluates them as a
@@ -64,7 +58,6 @@ class OneShot(Checked, Reducer):
     private: float | int = 0.2
     least: int = 2
     codec: FixedPoint = field(default_factory=FixedPoint)
-    secure: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         require_threshold(self.threshold, "OneShot")
@@ -72,8 +65,7 @@ class OneShot(Checked, Reducer):
             raise ConfigError(
                 f"private={self.private}", where="OneShot", remedy="use a number of parties, or a share such as 0.2"
             )
-        if self.least < 2:
-            raise ConfigError(f"least={self.least}", where="OneShot", remedy="use 2 or more: a sum of one is its reply")
+        self.require_least()
 
     def sizes(self, parties: int) -> tuple[int, int]:
         """Threshold and number of colluding parties, for a cohort.
@@ -100,25 +92,10 @@ class OneShot(Checked, Reducer):
             )
         return threshold, private
 
-    def check(self, uplink: Chain, parties: Parties, terms: Terms, task: Task) -> None:
-        """Refuse cohorts, terms and numbers that cannot be summed; see ``Reducer.check``.
-
-        Raises:
-            CompositionError: the parts do not go together.
-            QuorumError: the cohort is too small.
-        """
-        super().check(uplink, parties, terms, task)
-        require_library()
-        threshold, _ = self.sizes(len(parties))
-        if isinstance(terms.accept, int) and terms.accept < max(self.least, threshold):
-            raise CompositionError(
-                f"accept={terms.accept}, below the threshold of {threshold} and the least sum of {self.least}",
-                where="OneShot",
-                remedy=f"use accept={max(self.least, threshold)} or more",
-            )
-        bound = self.codec.range_of(uplink.bound)
-        if bound is not None:
-            self.codec.narrow("mean", len(parties), bound)
+    def fewest(self, parties: int) -> tuple[int, str]:
+        """The threshold, or the least sum."""
+        threshold, _ = self.sizes(parties)
+        return max(self.least, threshold), f"the threshold of {threshold} and the least sum of {self.least}"
 
     def exposures(self, parties: int) -> tuple[Exposure, ...]:
         """Who sees what of the replies of a cohort."""
@@ -136,10 +113,6 @@ class OneShot(Checked, Reducer):
             ),
             Exposure("other clients", "nothing of a reply", f"at most {private} of them put their shares together"),
         )
-
-    def word_length(self, uplink: Chain, parties: int) -> int:
-        """Bits of a word of an update's value."""
-        return self.codec.length(uplink.bound, parties)
 
     def agreement(self, reduction: Reduction) -> tuple[Agreement, Code]:
         """What the parties of a sum agree on, and the code of their masks.

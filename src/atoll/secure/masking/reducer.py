@@ -4,36 +4,28 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from atoll.core.errors import CompositionError, ConfigError, QuorumError
 from atoll.core.exposure import Exposure
-from atoll.core.federation.reducer import Reducer
 from atoll.core.requests.party import Parties
 from atoll.core.requests.request import Reduced
 from atoll.core.validation import Checked
 
-from ..keystream import require_library
 from ..words import FixedPoint
+from ..words.sums import WordSums, common_form, decoded, require_enough, require_threshold
 from .agreement import Agreement
 from .degree import plan
 from .halves import deal, label_of, masked, reveal, vote
-from .unmasking import Opening, is_dealt
+from .unmasking import Opening, heard, is_dealt
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from numpy.typing import NDArray
-
     from atoll.core.federation.reduction import Reduction
-    from atoll.core.requests.chain import Chain
     from atoll.core.requests.request import PartialSum
-    from atoll.core.requests.results import Exchanged, Replies, Terms
-    from atoll.core.requests.task import Task
+    from atoll.core.requests.results import Exchanged, Replies
 
-    from ..words import WordLayout
 
 __all__ = ["SecureAggregation"]
 
@@ -41,7 +33,7 @@ Server = Literal["honest", "active"]
 
 
 @dataclass(frozen=True)
-class SecureAggregation(Checked, Reducer):
+class SecureAggregation(Checked, WordSums):
     """Double masks with Shamir recovery: exact sums of all parties that reply, whichever drop out and when.
 
     A party adds to its words a mask of its own seed and one mask for each neighbour, which cancel in the sum. Seeds are split among the party's holders, its
@@ -78,17 +70,13 @@ class SecureAggregation(Checked, Reducer):
     server: str | None = None
     codec: FixedPoint = field(default_factory=FixedPoint)
     masks: str = "real"
-    secure: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.server not in (None, "honest", "active"):
             raise ConfigError(f"server={self.server!r}", where="SecureAggregation", remedy='use "honest" or "active"')
         if self.masks not in ("real", "virtual"):
             raise ConfigError(f"masks={self.masks!r}", where="SecureAggregation", remedy='use "real" or "virtual"')
-        if self.least < 2:
-            raise ConfigError(
-                f"least={self.least}", where="SecureAggregation", remedy="use 2 or more: a sum of one is its reply"
-            )
+        self.require_least()
         if isinstance(self.neighbours, str) and self.neighbours != "auto":
             raise ConfigError(
                 f"neighbours={self.neighbours!r}", where="SecureAggregation", remedy='use a number or "auto"'
@@ -162,28 +150,16 @@ class SecureAggregation(Checked, Reducer):
                 remedy=f"use threshold={parties - lost} or less: {parties - lost} parties are left to open the seeds",
             )
 
-    def check(self, uplink: Chain, parties: Parties, terms: Terms, task: Task) -> None:
-        """Refuse cohorts, terms and stages that do not go with masks; see ``Reducer.check``.
+    def fewest(self, parties: int) -> tuple[int, str]:
+        """The threshold, or the least sum. In a sparse graph the threshold is one of a party's holders."""
+        _, threshold = self.holders(parties, active=self.server == "active")
+        count = max(self.least, threshold if self.neighbours is None else 2)
+        return count, f"the threshold of {threshold} and the least sum of {self.least}"
 
-        Raises:
-            CompositionError: the parts do not go together.
-            QuorumError: the cohort is too small.
-        """
-        super().check(uplink, parties, terms, task)
+    def require_libraries(self) -> None:
+        """Virtual masks need none."""
         if self.masks == "real":
-            require_library()
-        _, threshold = self.holders(len(parties), active=self.server == "active")
-        if isinstance(terms.accept, int) and terms.accept < max(
-            self.least, threshold if self.neighbours is None else 2
-        ):
-            raise CompositionError(
-                f"accept={terms.accept}, below the threshold of {threshold} and the least sum of {self.least}",
-                where="SecureAggregation",
-                remedy=f"use accept={max(self.least, threshold)} or more",
-            )
-        bound = self.codec.range_of(uplink.bound)
-        if bound is not None:
-            self.codec.narrow("mean", len(parties), bound)
+            super().require_libraries()
 
     def exposures(self, parties: int) -> tuple[Exposure, ...]:
         """Who sees what of the replies of a cohort."""
@@ -215,10 +191,6 @@ class SecureAggregation(Checked, Reducer):
                 f"they are fewer than {threshold} of a client's holders, or the server does not help them",
             ),
         )
-
-    def word_length(self, uplink: Chain, parties: int) -> int:
-        """Bits of a word of an update's value."""
-        return self.codec.length(uplink.bound, parties)
 
     def agreement(self, reduction: Reduction) -> Agreement:
         """What the parties of a sum agree on."""
@@ -261,55 +233,8 @@ class SecureAggregation(Checked, Reducer):
         label, mail, who, some = label_of(asked["kept"], asked["lost"]), None, kept, min(agreed.threshold, len(kept))
         if agreed.active:
             voted: Exchanged = await reduction.exchange(kept, vote, asked, at=label, quorum=some)
-            mail, who = voted.mail.only_from(set(voted.senders.names)), _heard(agreed, voted.senders, some)
+            mail, who = voted.mail.only_from(set(voted.senders.names)), heard(agreed, voted.senders, some)
         return await reduction.exchange(who, reveal, asked, at=label, mail=mail, quorum=some)
-
-
-def _heard(agreed: Agreement, voted: Parties, some: int) -> Parties:
-    """The parties that enough of their holders have voted to; the others would rightly refuse to reveal.
-
-    Raises:
-        QuorumError: they are too few: in a sparse graph too many neighbours of the same parties were lost.
-    """
-    said = {agreed.place(name) for name in voted.names}
-    heard = [i for i in sorted(said) if len(said & set(agreed.holders(i))) >= agreed.threshold]
-    if len(heard) < some:
-        raise QuorumError(
-            f"{len(heard)} parties hear {agreed.threshold} votes among their {agreed.degree + 1} holders, fewer than {some}",
-            where="SecureAggregation",
-            remedy="use more neighbours, or a lower threshold",
-        )
-    return voted.named(*(agreed.names[i] for i in heard))
-
-
-def require_threshold(given: float | int | None, where: str) -> None:
-    """Refuse a threshold that is neither a number of parties nor a share of them.
-
-    Raises:
-        ConfigError: it is 1, so that one share is the seed; has a fraction above 1; or is not above 0.
-    """
-    if given is None or (isinstance(given, float) and 0 < given <= 1) or (given >= 2 and given == int(given)):
-        return
-    raise ConfigError(
-        f"threshold={given}", where=where, remedy="use a number of parties from 2, or a share such as 0.6 (1.0 for all)"
-    )
-
-
-def require_enough(
-    kept: Parties, quorum: int, where: str = "SecureAggregation", rejected: Mapping[int, str] | None = None
-) -> None:
-    """Refuse to open a sum of too few.
-
-    Raises:
-        QuorumError: fewer parties than the threshold or the least number have sent their words.
-    """
-    if len(kept) < quorum:
-        why = next(iter((rejected or {}).values()), "")
-        raise QuorumError(
-            f"{len(kept)} parties sent masked words, fewer than {quorum}{f'; {len(rejected or {})} were rejected: {why}' if why else ''}",
-            where=where,
-            remedy="lengthen the deadline, invite more parties (over_select) or lower the threshold",
-        )
 
 
 def _opened(reduction: Reduction, agreed: Agreement, found: PartialSum, opening: Opening, forms: list[Any]) -> Reduced:
@@ -318,37 +243,3 @@ def _opened(reduction: Reduction, agreed: Agreement, found: PartialSum, opening:
     lanes = {lane: np.array(total.value) for lane, total in found.totals.items()}
     opening.unmask(lanes, agreed.context(reduction.request.fingerprint, layout.fingerprint))
     return decoded(layout, lanes, found.senders, wrong=len(opening.wrong))
-
-
-def common_form(forms: list[Any]) -> Any:
-    """The form that all parties have; one that differs would have made noise of the sum.
-
-    Raises:
-        QuorumError: parties replied with different totals.
-    """
-    if not forms or any(form != forms[0] for form in forms):
-        raise QuorumError(
-            "parties replied with totals of different forms, which have no sum",
-            where="SecureAggregation",
-            remedy="let every party reply with the same aggregates, of the same shapes and dtypes",
-        )
-    return forms[0]
-
-
-def decoded(layout: WordLayout, lanes: dict[str, Any], senders: NDArray[np.int64], wrong: int = 0) -> Reduced:
-    """The result of a sum of words, with how many numbers were clamped and how many parties dealt or revealed wrong shares.
-
-    Raises:
-        QuorumError: the count of clamped numbers shows that masks did not cancel.
-    """
-    made = layout.decode(lanes, len(senders))
-    if not 0 <= made.clamped <= layout.clamping * len(senders):
-        raise QuorumError(
-            f"{made.clamped} of {layout.clamping * len(senders)} numbers clamped: the masks of the sum did not cancel, and it is noise",
-            where="masked sum",
-            remedy="look for a party that was asked something else, or masked with other seeds",
-        )
-    coded, counts = layout.clamping * len(senders), {"wrong_shares": wrong}
-    if coded:
-        counts |= {"words": layout.clamping, "coded": coded, "clamped": made.clamped}
-    return Reduced(made.totals, senders, counts=counts)

@@ -14,6 +14,7 @@ from atoll.core.requests.party import Parties, among
 from atoll.core.sealing import VirtualSealing
 
 from ..keystream import SEED
+from ..words.sums import decoded, require_enough
 from .graph import rings
 from .halves import deal, label_of, masked, reveal, vote
 from .seeds import SHARE
@@ -38,8 +39,6 @@ async def reduce_virtually(reduction: Reduction, agreed: Agreement) -> Reduced:
     Raises:
         CompositionError: the parties are real ones, which must mask.
     """
-    from .reducer import decoded, require_enough
-
     if reduction.live:
         raise CompositionError(
             "masks='virtual' between organisations", where="SecureAggregation", remedy="use masks='real'"
