@@ -142,6 +142,27 @@ def test_an_estimator_keeps_the_shapes_of_its_own() -> None:
     assert found["intercept"].shape == (1,)
 
 
+def test_unused_memory_of_accelerators_is_let_go_of_after_a_round_when_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch")
+    let_go: list[int] = []
+    monkeypatch.setattr("atoll.client.connection._die_with_parent", lambda: None)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: let_go.append(len(answered)))
+    for release, wanted in ((False, []), (True, [1, 2])):
+        here, there = socket.socketpair()
+        monkeypatch.setenv(VARIABLE, str(os.dup(there.fileno())))
+        there.close()
+        frames, answered = FrameSocket(here), list[int]()
+        for message in ({**HELLO, "release": release}, task(1), task(2), {"op": "end"}):
+            frames.send(message)
+        with atoll.client.connect() as fed:
+            for one in fed.rounds():
+                one.reply(one.model)
+                answered.append(one.round)
+        frames.close()
+        assert let_go == wanted
+
+
 def test_without_a_federation_there_is_one_round(capsys: pytest.CaptureFixture[str]) -> None:
     model = {"w": np.ones(2)}
     with atoll.client.connect(model) as fed:

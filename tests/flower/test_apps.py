@@ -129,7 +129,8 @@ def test_a_wrong_server_app_is_named(server: str, said: str, tmp_path: Path) -> 
 
 def test_an_app_that_cannot_be_imported_is_named(tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text(
-        "[tool.flwr.app.components]\nserverapp = 'not_there_at_all:app'\nclientapp = 'x:app'\n", encoding="utf-8"
+        "[tool.flwr.app.components]\nserverapp = 'not_there_at_all:app'\nclientapp = 'not_there_at_all:app'\n",
+        encoding="utf-8",
     )
-    with pytest.raises(AtollError, match="serverapp 'not_there_at_all:app' cannot be imported"):
+    with pytest.raises(AtollError, match="clientapp 'not_there_at_all:app' cannot be imported"):
         simulate_app(FlowerApp.read(tmp_path), nodes=2, engine="inline")

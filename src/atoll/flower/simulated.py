@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import sys
 from collections.abc import Iterator, Mapping
@@ -13,9 +14,13 @@ from atoll.rounds.program import ProgramJob
 from atoll.simulation import Result, simulate
 
 from .app import FlowerApp, Value
+from .loading import loaded_app
 from .program import flower_program
 
 __all__ = ["job_of", "simulate_app"]
+
+_LATE = "torch._dynamo"
+"""What PyTorch imports when an optimizer is first used: seconds that each worker would spend."""
 
 
 def simulate_app(
@@ -41,6 +46,9 @@ def simulate_app(
     count = app.nodes if nodes is None else nodes
     islands = {f"node-{i}": None for i in range(count)}  # a Flower client loads its own rows, by its partition's number
     with _importing(app.folder):
+        loaded_app(app.clientapp, "clientapp")  # before workers are forked: they inherit what it imports
+        if engine != "inline" and "torch" in sys.modules:
+            importlib.import_module(_LATE)
         program = flower_program(app.serverapp, app.clientapp, app.configured(changes or {}))
         found: Result = simulate(ProgramJob.of(program), islands, engine=engine, workers=workers)
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -41,20 +42,15 @@ def run(
     """Run a Flower app's ServerApp and ClientApp on this machine, on Atoll's engines."""
     from atoll.flower.simulated import simulate_app
 
-    made = _app(folder)
+    made, begun = _app(folder), time.perf_counter()
     result = simulate_app(made, _changes(run_config), nodes=supernodes, engine=engine, workers=workers)
+    seconds = time.perf_counter() - begun
     rows = [row for row in result.metrics if "kind" in row]
     failed = sum(row["failed"] for row in rows)
-    told = {
-        "app": made.name,
-        "nodes": supernodes or made.nodes,
-        "exchanges": len(rows),
-        "failed": failed,
-        "seconds": result.seconds,
-    }
+    told = {"app": made.name, "nodes": supernodes or made.nodes, "exchanges": len(rows), "failed": failed}
     output_of(context).give(
-        told,
-        f"{made.name}: {len(rows)} exchanges with {told['nodes']} clients, {failed} failed replies, {result.seconds:.1f} s",
+        {**told, "seconds": seconds},
+        f"{made.name}: {len(rows)} exchanges with {told['nodes']} clients, {failed} failed replies, {seconds:.1f} s",
     )
 
 
