@@ -41,8 +41,9 @@ def test_a_job_whose_tasks_only_its_world_knows_survives(engine, tmp_path):
 
 
 def test_the_outcome_is_the_one_that_people_get(tmp_path):
-    life = killed_and_resumed(worlds(), Statistics(), tmp_path)
-    np.testing.assert_allclose(life.result.mean, islands().pooled().x.mean(axis=0))
+    life = killed_and_resumed(worlds(), Statistics(bins=3), tmp_path)
+    columns = [f"x{i}" for i in range(64)]
+    np.testing.assert_allclose(life.result.array("mean", columns), islands().pooled().x.astype(float).mean(axis=0))
     assert life.files.keys() == {"statistics.json"}
 
 

@@ -89,12 +89,14 @@ class Job:
         kind: the value of ``job:`` in a configuration.
         one_form: whether the parties' data must have one form (columns, types, classes). Sites then agree on it before ``prepare`` is called, and the
             data of ``prepare`` have it. Otherwise parties may have any data, and only sizes are known.
+        reads: how a site reads its tables for the job: as a ``"dataset"`` of complete features and a target, or as a ``"table"`` of columns as they are.
         method: the setting that tables of runs show.
         changeable: settings that a resumed run may change; changing any other would make it another run.
     """
 
     kind: ClassVar[str] = ""
     one_form: ClassVar[bool] = False
+    reads: ClassVar[str] = "dataset"
     method: ClassVar[str] = ""
     changeable: ClassVar[tuple[str, ...]] = ()
 

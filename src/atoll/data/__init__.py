@@ -83,6 +83,7 @@ if TYPE_CHECKING:
         read_parquet,
     )
     from .shard import Shard
+    from .table import Table
 else:
     from atoll.core.lazy import lazy
 
@@ -155,6 +156,7 @@ else:
                 "read_parquet",
             ),
             "shard": ("Shard",),
+            "table": ("Table",),
         },
     )
 
@@ -175,6 +177,7 @@ __all__ = [
     "Rotate",
     "SaltAndPepper",
     "Shard",
+    "Table",
     "Tags",
     "airfoil",
     "airline_tweets",

@@ -61,6 +61,7 @@ class PolicyConfig(Section):
     confined: bool = False
     sums_only: bool = False
     privacy: PrivacyConfig | None = None
+    min_count: int = 1
 
     @model_validator(mode="after")
     def _accepted(self) -> PolicyConfig:
@@ -80,6 +81,7 @@ class PolicyConfig(Section):
             "sums_only": self.sums_only,
             "confined": self.confined,
             "privacy": None if self.privacy is None else self.privacy.build(),
+            "min_count": self.min_count,
         }
         return SitePolicy(stages, self.largest_reply, self.smallest_cohort, **more)
 

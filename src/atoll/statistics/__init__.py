@@ -3,10 +3,23 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .summary import Statistics, Summary
+    from .aggregates.drift import Drift
+    from .aggregates.moments import Moments
+    from .aggregates.sketch import Sketch
+    from .job import Statistics
+    from .summary import Description, Histogram, Part, Summary
 else:
     from atoll.core.lazy import lazy
 
-    __getattr__, __dir__ = lazy(__name__, {"summary": ("Statistics", "Summary")})
+    __getattr__, __dir__ = lazy(
+        __name__,
+        {
+            "aggregates.drift": ("Drift",),
+            "job": ("Statistics",),
+            "aggregates.moments": ("Moments",),
+            "aggregates.sketch": ("Sketch",),
+            "summary": ("Description", "Histogram", "Part", "Summary"),
+        },
+    )
 
-__all__ = ["Statistics", "Summary"]
+__all__ = ["Description", "Drift", "Histogram", "Moments", "Part", "Sketch", "Statistics", "Summary"]

@@ -4,4 +4,4 @@ from __future__ import annotations
 
 __all__ = ["JOBS"]
 
-JOBS = {"statistics": "atoll.statistics.summary:Statistics"}
+JOBS = {"statistics": "atoll.statistics.job:Statistics"}

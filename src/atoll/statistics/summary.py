@@ -1,164 +1,203 @@
-"""Mean and standard deviation of each feature over all parties' rows, computed from sums alone."""
+"""The result of statistics: what people read."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from atoll.core.algebra.aggregate import Sum
-from atoll.core.errors import ConfigError, DataError
-from atoll.core.event import Event, NonPrivate
-from atoll.core.federation.reducer import Plain, Reducer
-from atoll.core.job import Job, Prepared
-from atoll.core.message import ArraySpec, ScalarSpec
-from atoll.core.persistence.json_lines import as_json
-from atoll.core.requests.task import TaskSchema, task
-from atoll.core.validation import Checked, require_parts
+from atoll.core.errors import ConfigError, nearest
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
+from .aggregates.drift import Drift
 
-    from atoll.core.federation.federation import Federation
-
-__all__ = ["Statistics", "Summary"]
-
-
-_ROW = ArraySpec("float64", (None,))
-_COUNTED = TaskSchema(ScalarSpec(type(None)), {"count": Sum(ArraySpec("float64", ())), "sum": Sum(_ROW)})
-
-
-@task(schema=_COUNTED)
-def counted(island: Any, message: Any) -> dict[str, Sum]:
-    """The number of rows and the sums of each feature at one party: a number and ``(features,)``."""
-    del message
-    x = _numbers(island)
-    return {"count": Sum(np.float64(len(x))), "sum": Sum(x.sum(axis=0))}
-
-
-@task(schema=TaskSchema(_ROW, {"squares": Sum(_ROW)}))
-def spread(island: Any, mean: NDArray[np.float64]) -> dict[str, Sum]:
-    """Sums of squared distances from the common means at one party, ``(features,)``."""
-    return {"squares": Sum(((_numbers(island) - mean) ** 2).sum(axis=0))}
-
-
-def _numbers(island: Any) -> NDArray[np.float64]:
-    return np.asarray(island.data["x"], dtype=np.float64)
+__all__ = ["Description", "Histogram", "Part", "Summary"]
 
 
 @dataclass(frozen=True)
+class Histogram:
+    """Counts over bins.
+
+    Attributes:
+        edges: ``(bins + 1,)``.
+        counts: ``(bins,)``; 0 where a count is withheld.
+        withheld: number of withheld bins, over all sites.
+    """
+
+    edges: NDArray[np.float64]
+    counts: NDArray[np.int64]
+    withheld: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Description:
+    """One column over some rows; what is withheld or not asked for is ``None``.
+
+    Attributes:
+        kind: ``"number"``, ``"category"`` or ``"words"``.
+        count: values that are there.
+        missing: values that are not.
+        sum: of the values.
+        mean: of the values.
+        std: standard deviation of these values, ``sqrt(sum (x - mean)^2 / n)``.
+        sample_std: that of the population they are a sample of, with ``n - 1``.
+        variance: ``std^2``.
+        skewness: ``sqrt(n) M_3 / M_2^1.5``.
+        min: the smallest value.
+        max: the largest value.
+        quantiles: by share.
+        histogram: over common bins.
+        values: how many rows have each category or word.
+    """
+
+    kind: str
+    count: int
+    missing: int | None = None
+    sum: float | None = None
+    mean: float | None = None
+    std: float | None = None
+    sample_std: float | None = None
+    variance: float | None = None
+    skewness: float | None = None
+    min: float | None = None
+    max: float | None = None
+    quantiles: Mapping[float, float] | None = None
+    histogram: Histogram | None = None
+    values: Mapping[str, int] | None = None
+
+    def plain(self) -> dict[str, Any]:
+        """The description as JSON has it; ``null`` for what is not a number."""
+        made: dict[str, Any] = {"kind": self.kind, "count": self.count, "missing": self.missing}
+        if self.kind == "number":
+            names = ("sum", "mean", "std", "sample_std", "variance", "skewness", "min", "max")
+            made |= {name: _finite(getattr(self, name)) for name in names}
+        if self.histogram is not None:
+            edges, counts = self.histogram.edges.tolist(), self.histogram.counts.tolist()
+            made["histogram"] = {"edges": edges, "counts": counts, "withheld": self.histogram.withheld}
+        if self.quantiles is not None:
+            made["quantiles"] = {f"{share:g}": _finite(value) for share, value in self.quantiles.items()}
+        if self.values is not None:
+            made["values"] = dict(self.values)
+        return made
+
+
+@dataclass(frozen=True)
+class Part(Mapping[str, Description]):
+    """Descriptions of the columns of some rows, by name.
+
+    Attributes:
+        rows: number of rows; ``None`` if it is private.
+        columns: the columns.
+    """
+
+    rows: int | None
+    columns: Mapping[str, Description] = field(default_factory=dict)
+
+    def __getitem__(self, name: str) -> Description:
+        if name not in self.columns:
+            raise ConfigError(
+                f"{name!r} is not described.{nearest(name, self.columns)}",
+                where="Summary",
+                remedy=f"use one of {', '.join(self.columns)}",
+            )
+        return self.columns[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.columns)
+
+    def __len__(self) -> int:
+        return len(self.columns)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.columns
+
+    def plain(self) -> dict[str, Any]:
+        """Column -> description, as JSON has it."""
+        return {name: column.plain() for name, column in self.columns.items()}
+
+
+@dataclass(frozen=True, kw_only=True)
 class Summary:
     """The result of `Statistics`.
 
     Attributes:
-        features: names of the features.
-        count: number of rows.
-        mean: mean of each feature, ``(features,)``.
-        std: standard deviation of each feature, ``sqrt(sum (x - mean)^2 / count)``, ``(features,)``.
+        whole: all rows of all sites.
+        sites: each site's own rows, where single replies may be seen.
+        groups: of each dividing column, each group or period over all sites.
+        correlations: names of columns, and their matrix of Pearson's correlations.
+        drift: site -> column -> how far it is from all sites.
+        withheld: what is not told, and why, in words.
+        errors: what is not exact: name of the statistic -> its error, in words.
+        privacy: unit, neighbours, epsilon and noise, if noise was added.
+        contacts: how often each site was asked.
     """
 
-    features: Sequence[str]
-    count: int
-    mean: NDArray[np.float64]
-    std: NDArray[np.float64]
-
-    def table(self) -> dict[str, dict[str, float]]:
-        """Map each feature to its numbers."""
-        rows = zip(self.features, self.mean.tolist(), self.std.tolist(), strict=True)
-        return {name: {"mean": mean, "std": std} for name, mean, std in rows}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Statistics(Checked, Job):
-    """Summaries of all features.
-
-    Parties send sums, in two contacts: first counts and sums, then squared distances from the common means. The result equals that of all rows
-    in one place, up to rounding. One contact with sums of squares would lose digits if a mean is large.
-
-    Two runs whose parties differ in one reveal that party's sums: ``min_count`` protects a small population, not a party.
-
-    Attributes:
-        min_count: with fewer rows in total, only their number is revealed.
-        reducer: how replies are combined; with a secure reducer the server sees only sums.
-    """
-
-    kind: ClassVar[str] = "statistics"
-    one_form: ClassVar[bool] = True
-
-    min_count: int = 1
-    reducer: Reducer = field(default_factory=Plain)
-
-    def __post_init__(self) -> None:
-        require_parts(self, {"reducer": (Reducer, "atoll.core.federation.reducer.Plain()")})
-        if self.min_count < 1:
-            raise ConfigError(f"min_count={self.min_count}", where="Statistics", remedy="use at least 1")
+    whole: Part
+    sites: Mapping[str, Part] = field(default_factory=dict)
+    groups: Mapping[str, Mapping[str, Part]] = field(default_factory=dict)
+    correlations: tuple[Sequence[str], NDArray[np.float64]] | None = None
+    drift: Mapping[str, Mapping[str, Drift]] = field(default_factory=dict)
+    withheld: Sequence[str] = ()
+    errors: Mapping[str, str] = field(default_factory=dict)
+    privacy: Mapping[str, Any] | None = None
+    contacts: int = 0
 
     @property
-    def most_rounds(self) -> int:
-        """One record a contact, so two."""
-        return 2
+    def rows(self) -> int | None:
+        """Number of rows of all sites."""
+        return self.whole.rows
 
-    def prepare(self, data: Any) -> Prepared:
-        """Read the names of the features from the form of the data.
-
-        Raises:
-            DataError: the features are not a table of numbers.
-        """
-        seen = data.outline() if hasattr(data, "outline") else data
-        rows = np.asarray(seen.shard(0)["x"])
-        if rows.ndim != 2 or rows.dtype.kind not in "biuf":
-            raise DataError(
-                f"features of type {rows.dtype} and shape {rows.shape[1:]} are not columns of numbers",
-                where="Statistics",
-                remedy="give tables with one column a feature",
-            )
-        names = tuple(seen.about.features) or tuple(f"x{i}" for i in range(rows.shape[1]))
-        return _PreparedStatistics(self, names)
-
-
-class _PreparedStatistics(Prepared):
-    def __init__(self, job: Statistics, features: Sequence[str]) -> None:
-        self.job, self.features = job, features
-
-    async def program(self, fed: Federation) -> Summary:
-        """Request the two sums; a checkpoint keeps the first before the second begins.
+    def __getitem__(self, column: str) -> Description:
+        """A column over all rows.
 
         Raises:
-            DataError: there are fewer rows than ``min_count``.
+            ConfigError: it is not described.
         """
-        nothing = np.zeros(len(self.features))
-        state = await fed.restore({"count": 0.0, "sum": nothing, "squares": nothing})
-        if len(fed.records) < 1:
-            first = await fed.sum(fed.parties, counted, reducer=self.job.reducer)
-            state = {**state, "count": float(first["count"]), "sum": np.asarray(first["sum"])}
-            fed.record({"contact": "counts", "parties": len(first.senders)})
-            await fed.checkpoint(state)
-        count = int(state["count"])
-        if count < self.job.min_count:
-            raise DataError(
-                f"all parties together have {count} rows, and min_count is {self.job.min_count}",
-                where="Statistics",
-                remedy="ask for fewer rows, or invite more parties",
-            )
-        mean = state["sum"] / count
-        if len(fed.records) < 2:
-            second = await fed.sum(fed.parties, spread, mean, reducer=self.job.reducer)
-            state = {**state, "squares": np.asarray(second["squares"])}
-            fed.record({"contact": "spread", "parties": len(second.senders)})
-            await fed.checkpoint(state)
-        return Summary(self.features, count, mean, np.sqrt(state["squares"] / count))
+        return self.whole[column]
 
-    def most(self, rows: int) -> Sequence[Event]:
-        """Return one release without noise."""
-        del rows
-        return (NonPrivate(what="counts, sums and squares of columns"),)
+    def array(self, statistic: str, columns: Sequence[str]) -> NDArray[np.float64]:
+        """One statistic of several columns over all rows, ``(columns,)``: ``summary.array("mean", features)``.
 
-    def facts(self, outcome: Summary) -> Mapping[str, Any]:
-        """Return the table."""
-        return {"result": {"count": outcome.count, "features": outcome.table()}}
+        Raises:
+            ConfigError: a column is not described, or not a column of numbers.
+        """
+        found = [getattr(self.whole[name], statistic) for name in columns]
+        for name, value in zip(columns, found, strict=True):
+            if value is None:
+                raise ConfigError(f"{name!r} has no {statistic}", where="Summary", remedy="see `summary.withheld`")
+        return np.array(found, dtype=np.float64)
 
-    def files(self, outcome: Summary) -> Mapping[str, bytes]:
-        """Return the table as JSON."""
-        return {"statistics.json": as_json(self.facts(outcome)["result"], indent=1).encode()}
+    def plain(self) -> dict[str, Any]:
+        """The whole result as JSON has it."""
+        made: dict[str, Any] = {
+            "rows": self.rows,
+            "sites": {name: part.plain() for name, part in self.sites.items()},
+            "global": self.whole.plain(),
+            "withheld": list(self.withheld),
+        }
+        if self.groups:
+            made["groups"] = {
+                family: {label: {"rows": part.rows, "columns": part.plain()} for label, part in parts.items()}
+                for family, parts in self.groups.items()
+            }
+        if self.correlations is not None:
+            names, matrix = self.correlations
+            made["correlations"] = {
+                "columns": list(names),
+                "matrix": [[_finite(r) for r in row] for row in matrix.tolist()],
+            }
+        if self.drift:
+            made["drift"] = {
+                site: {name: one.plain() for name, one in columns.items()} for site, columns in self.drift.items()
+            }
+        made["errors"] = dict(self.errors)
+        if self.privacy is not None:
+            made["privacy"] = dict(self.privacy)
+        return made
+
+
+def _finite(value: float | None) -> float | None:
+    return None if value is None or not math.isfinite(value) else float(value)

@@ -146,6 +146,7 @@ class Executor:
             asked=lambda: "" if request.wraps is None else request.wraps.fingerprint,
             named=functools.partial(self.named.get, party.name),
             keep=functools.partial(self.policy_at(position).stay, party, request.task.name),
+            put=functools.partial(self.named.put, party.name),
         )
 
     def _letterbox(self, request: Request, party: Party) -> Letterbox:

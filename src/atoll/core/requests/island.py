@@ -108,6 +108,7 @@ class Island:
         "_letters",
         "_named",
         "_notes",
+        "_put",
         "_request",
         "_secret",
         "_secret_seed",
@@ -135,6 +136,7 @@ class Island:
         asked: Callable[[], str] = str,
         named: Callable[[str], Tree] | None = None,
         keep: Callable[[str, Tree], None] = lambda name, value: None,
+        put: Callable[[str, Tree], None] = lambda name, value: None,
     ) -> None:
         self.party = party
         self._data = data
@@ -155,6 +157,7 @@ class Island:
         self._spendings = 0
         self._named = named
         self._keep = keep
+        self._put = put
         self._left: dict[str, Tree] = {}
 
     @property
@@ -304,7 +307,7 @@ class Island:
             )
         return await self._totals()
 
-    def leave(self, name: str, value: Tree) -> None:
+    def leave(self, name: str, value: Tree, *, at_once: bool = False) -> None:
         """Leave a named result at this party, for people there and for later jobs: half of a model, an answer, an index. It never leaves the party.
 
         It takes effect with the party's private state: a request that fails, or whose sum fails, leaves nothing. The result can be read
@@ -313,6 +316,8 @@ class Island:
         Args:
             name: up to 100 letters, digits and ``. _ -``.
             value: a message tree.
+            at_once: make it durable before this returns, whatever becomes of the request and the job. A record of what the party has answered must not
+                depend on a server that lets the job fail.
 
         Raises:
             ConfigError: the name is not valid.
@@ -322,7 +327,10 @@ class Island:
         require_name(name)
         M.nbytes(value)
         self._keep(name, value)
-        self._left[name] = {"value": value}
+        if at_once:
+            self._put(name, value)
+        else:
+            self._left[name] = {"value": value}
 
     def left(self, name: str) -> Any:
         """The value of a named result that an earlier job left at this party.

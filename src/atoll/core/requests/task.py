@@ -20,6 +20,7 @@ from ..algebra import tree as T
 from ..algebra.aggregate import Aggregate, Totals
 from ..algebra.tree import Tree
 from ..errors import ConfigError, TaskError, nearest
+from .disclosure import Disclosure
 from .task_schema import TaskSchema
 
 if TYPE_CHECKING:
@@ -188,6 +189,7 @@ class Task:
             masks or encrypts what each client adds; ``None`` falls back to ``many``.
         promise: for a step of a secure reducer: ``message -> least``, the smallest number of parties whose sum a server that lies can see, 0 if it can see less
             than a sum, ``None`` if another step has promised it. See ``SitePolicy.sums_only``.
+        discloses: for a task that describes rows: ``message -> Disclosure``, what its reply promises. See ``SitePolicy.min_count``.
     """
 
     name: str
@@ -202,6 +204,7 @@ class Task:
     summands: Callable[..., Summed | None] | None = None
     schema: TaskSchema | None = None
     promise: Callable[[Tree], int | None] | None = None
+    discloses: Callable[[Tree], Disclosure] | None = None
 
     def with_args(self, **args: Any) -> Task:
         """The same task with plain keyword arguments bound."""
@@ -282,6 +285,7 @@ def task(
     reply_bytes: int | None = None,
     schema: TaskSchema | None = None,
     promise: Callable[[Tree], int | None] | None = None,
+    discloses: Callable[[Tree], Disclosure] | None = None,
 ) -> Callable[[Callable[..., Any]], Task]: ...
 def task(
     fn: Callable[..., Any] | None = None,
@@ -292,6 +296,7 @@ def task(
     reply_bytes: int | None = None,
     schema: TaskSchema | None = None,
     promise: Callable[[Tree], int | None] | None = None,
+    discloses: Callable[[Tree], Disclosure] | None = None,
 ) -> Task | Callable[[Callable[..., Any]], Task]:
     """Make a task of a module-level function, as a decorator.
 
@@ -305,7 +310,7 @@ def task(
 
     def wrap(function: Callable[..., Any]) -> Task:
         full = name or f"{function.__module__}:{function.__qualname__}"
-        return Task(full, function, many, work, reply_bytes, schema=schema, promise=promise)
+        return Task(full, function, many, work, reply_bytes, schema=schema, promise=promise, discloses=discloses)
 
     return wrap if fn is None else wrap(fn)
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from atoll.core.errors import DataError
 from atoll.core.redaction import private
-from atoll.data import Dataset, concatenate
+from atoll.data import Dataset, Table, concatenate
 from atoll.data.readers._words import first_word, mostly_numbers
 from atoll.data.readers.arrow import table_of_parquet
 from atoll.data.readers.csv import table_of_csv
@@ -24,7 +24,7 @@ from .cards import card_of
 from .headers import for_sites, is_parquet, require_columns, tables_in
 from .shown import require_few
 
-__all__ = ["load_arrays", "load_tables"]
+__all__ = ["load_arrays", "load_as_is", "load_tables"]
 
 _PAIRS = (("x", "y"), ("x_train", "y_train"))
 _TESTS = (("test_x", "test_y"), ("x_test", "y_test"))
@@ -55,6 +55,25 @@ def load_tables(paths: Sequence[Path], options: Mapping[str, Any]) -> Dataset:
     cards = {name: card_of(part, options.get("categories")) for name, part in parts.items()}
     agreed = merge_cards(cards)
     return concatenate([recoded(part, cards[name], agreed) for name, part in parts.items()])
+
+
+def load_as_is(paths: Sequence[Path], options: Mapping[str, Any]) -> Table:
+    """Read a table, or all tables of a folder one below the other, with missing values and text.
+
+    Args:
+        paths: one file or folder.
+        options: ``features`` and ``target``, which say together what may be looked at, ``drop``, and of CSV files ``delimiter``, ``decimal`` and ``encoding``.
+
+    Raises:
+        DataError: no table, an unknown column, or files with other columns.
+    """
+    said = {name: options[name] for name in ("delimiter", "decimal", "encoding") if options.get(name) is not None}
+    target = options.get("target")
+    goals = [target] if isinstance(target, str) else list(target or ())
+    chosen = [*options["features"], *goals] if options.get("features") else []
+    drop = list(options.get("drop") or ())
+    parts = [Table.read(file, columns=chosen, drop=drop, **said) for file in tables_in(paths[0])]
+    return parts[0] if len(parts) == 1 else Table.stacked(parts, name=paths[0].name)
 
 
 def _table(path: Path, options: Mapping[str, Any]) -> Dataset:

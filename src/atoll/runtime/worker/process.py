@@ -60,7 +60,7 @@ from .at_site import alive, serve_job
 from .leaving import leaving, trace_of
 from .letters import LetterKey
 from .policies import require_allowed, require_names
-from .sitedata import load_site_data
+from .sitedata import SiteData, load_site_data
 from .words import settings_of
 
 __all__ = ["FRONT_GONE", "main", "start"]
@@ -219,8 +219,13 @@ async def _site(order: Mapping[str, Any], opened: asyncio.Queue[Channel]) -> Non
     await _until({CHANNEL}, channels, opened)
     ledger = await DaemonLedger.opened(channels[CHANNEL], str(order["id"]))
     named = NamedResults(Path(order["results"]), str(order["id"]))
+
+    def load() -> SiteData:
+        reads = job.made(checking=True).reads
+        return load_site_data(order["data"], name, str(order.get("plays", "")), reads=reads)
+
     await serve_job(
-        channels["server"], job, lambda: load_site_data(order["data"], name, str(order.get("plays", ""))), state,
+        channels["server"], job, load, state,
         results=named, links=links, letters=letters, ledger=ledger,
     )  # fmt: skip
 

@@ -13,11 +13,11 @@ import numpy as np
 
 from atoll.core.errors import AtollError, DataError
 from atoll.core.requests.cohort import Community, Population
-from atoll.data import Dataset, Islands
+from atoll.data import Dataset, Islands, Table
 from atoll.runs.registries import HOME
 
 from .cards import DataCard, card_of
-from .formats import load_arrays, load_tables
+from .formats import load_arrays, load_as_is, load_tables
 from .policies import policy_of_site
 from .words import SETTINGS, WAYS, settings_of, site_spec
 
@@ -56,13 +56,14 @@ class SiteData:
     scales: bool = True
 
 
-def load_site_data(spec: str | Mapping[str, Any], name: str, plays: str = "") -> SiteData:
+def load_site_data(spec: str | Mapping[str, Any], name: str, plays: str = "", *, reads: str = "dataset") -> SiteData:
     """Load a site's data.
 
     Args:
         spec: the result of ``site_spec``, or the words it takes.
         name: the site's name; its one client has the same name, and several are named ``name/client``.
         plays: the role of a helper, which may have no data.
+        reads: how tables are read; see ``Job.reads``.
 
     Raises:
         DataError: the data cannot be loaded or used; the error names file and column.
@@ -75,11 +76,21 @@ def load_site_data(spec: str | Mapping[str, Any], name: str, plays: str = "") ->
         if plays:
             own = _made(given)[0] if any(given.get(way) for way in WAYS) else None
             return SiteData(name, (), Community({}), (), None, policy, plays, own)
-        made, categories = _made(given)
+        made, categories = (_as_is(given), {}) if reads == "table" and _is_file(given) else _made(given)
         return replace(site_data(made, name, categories), policy=policy, scales=given.get("scales", True) is not False)
     except AtollError as error:
         where = f"data of site {name!r}" if error.where is None else f"data of site {name!r}, {error.where}"
         raise type(error)(error.what, where=where, remedy=error.remedy) from error
+
+
+def _is_file(given: Mapping[str, Any]) -> bool:
+    """Whether the data are a table in a file, or in a folder of files."""
+    return bool(given.get("path")) and Path(str(given["path"]).split(",")[0]).suffix not in (".npz", ".npy")
+
+
+def _as_is(given: Mapping[str, Any]) -> Table:
+    options = {key: given.get(key) for key in ("target", "features", "drop", *_OF_TEXT)}
+    return load_as_is([Path(part) for part in str(given["path"]).split(",")], options)
 
 
 def _made(given: Mapping[str, Any]) -> tuple[Any, Mapping[str, Sequence[str]]]:

@@ -1,0 +1,180 @@
+"""`Table`: named columns as a file has them, with missing values and text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from atoll.core.calls import checked_call
+from atoll.core.errors import DataError, nearest
+
+from .readers.arrow import table_of_parquet
+from .readers.csv import table_of_csv
+from .readers.pandas_like import table_of_frame
+from .readers.table import missing
+
+__all__ = ["Table"]
+
+Array = NDArray[Any]
+
+
+@checked_call
+class Table:
+    """Immutable named columns of one length: numbers, truth values, moments or text, any of which may be missing.
+
+    A `Dataset` is what learning needs: complete features and labels. A table is what statistics look at, before anybody has cleaned it. A missing number is
+    NaN; a missing text is empty, or one of the words that `read_csv` takes for missing.
+
+    Args:
+        columns: maps a name to its values, ``(rows,)``, or ``(rows, ...)`` for a column of images.
+        name: short name, for errors.
+
+    Raises:
+        DataError: there are no columns, their lengths differ, or a column holds objects.
+
+    Example:
+        >>> Table({"age": [61.0, float("nan")], "ward": ["surgery", ""]}, name="north")
+        Table('north': 2 rows, age float64, ward text)
+    """
+
+    __slots__ = ("_columns", "_rows", "name")
+    __iter__ = None
+
+    def __init__(self, columns: Mapping[str, ArrayLike], *, name: str = "table") -> None:
+        self.name = name
+        self._columns = {str(key): _plain(np.asarray(values), str(key), name) for key, values in columns.items()}
+        sizes = {key: len(values) for key, values in self._columns.items()}
+        if len(set(sizes.values())) != 1:
+            what = f"columns of {sorted(set(sizes.values()))} rows" if sizes else "there are no columns"
+            raise DataError(what, where=f"table {name!r}", remedy="give columns of one length")
+        self._rows = next(iter(sizes.values()))
+
+    @classmethod
+    def read(
+        cls,
+        path: str | Path,
+        *,
+        columns: Iterable[str] = (),
+        drop: Iterable[str] = (),
+        delimiter: str = ",",
+        decimal: str = ".",
+        encoding: str = "utf-8",
+    ) -> Table:
+        """Read a CSV or Parquet file; see `read_csv` for the words that mean missing.
+
+        Args:
+            path: the file.
+            columns: columns to keep; by default all.
+            drop: columns to leave out.
+            delimiter: the separator of the values of a CSV file.
+            decimal: its decimal sign, "." or ",".
+            encoding: its encoding.
+
+        Raises:
+            DataError: the file cannot be read, or has no such column.
+        """
+        path = Path(path)
+        if path.suffix in (".parquet", ".pq"):
+            found = table_of_parquet(path)
+        else:
+            found = table_of_csv(path, delimiter=delimiter, decimal=decimal, encoding=encoding)
+        made = cls(found, name=path.name)
+        return made.without(drop).only(columns) if columns else made.without(drop)
+
+    @classmethod
+    def stacked(cls, parts: Sequence[Table], *, name: str = "table") -> Table:
+        """The rows of several tables, one below the other; a column that holds text in one of them holds text.
+
+        Raises:
+            DataError: they have other columns.
+        """
+        names = parts[0].columns
+        for part in parts[1:]:
+            if set(part.columns) != set(names):
+                raise DataError(
+                    f"{part.name} has the columns {', '.join(part.columns)}, and {parts[0].name} {', '.join(names)}",
+                    where=f"table {name!r}",
+                    remedy="give tables of the same columns",
+                )
+        columns: dict[str, Array] = {}
+        for column in names:
+            rows = [part[column] for part in parts]
+            text = any(row.dtype.kind == "U" for row in rows)
+            columns[column] = np.concatenate([row.astype(np.str_) if text else row for row in rows])
+        return cls(columns, name=name)
+
+    @classmethod
+    def of(cls, frame: Any, name: str = "table") -> Table:
+        """The table of a ``pandas.DataFrame``, or of a dict of columns."""
+        return cls(frame if isinstance(frame, Mapping) else table_of_frame(frame, name), name=name)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the columns."""
+        return tuple(self._columns)
+
+    def __len__(self) -> int:
+        return self._rows
+
+    def __contains__(self, column: object) -> bool:
+        return column in self._columns
+
+    def __getitem__(self, column: str) -> Array:
+        if column not in self._columns:
+            raise DataError(
+                f"no column {column!r}.{nearest(column, self._columns)}",
+                where=f"table {self.name!r}",
+                remedy=f"use one of {', '.join(self._columns)}",
+            )
+        return self._columns[column]
+
+    def only(self, columns: Iterable[str]) -> Table:
+        """The same rows with these columns alone."""
+        return Table({column: self[column] for column in columns}, name=self.name)
+
+    def without(self, columns: Iterable[str]) -> Table:
+        """The same rows without these columns."""
+        left = {column: self[column] for column in columns}
+        return Table({key: values for key, values in self._columns.items() if key not in left}, name=self.name)
+
+    def missing(self, column: str) -> NDArray[np.bool_]:
+        """Which values of a column are missing, ``(rows,)``."""
+        return missing(self[column])
+
+    def __repr__(self) -> str:
+        kinds = {
+            key: "text" if values.dtype.kind == "U" else str(values.dtype) for key, values in self._columns.items()
+        }
+        return f"Table({self.name!r}: {self._rows:,} rows, {', '.join(f'{key} {kind}' for key, kind in kinds.items())})"
+
+
+def _plain(values: Array, column: str, name: str) -> Array:
+    """A read-only array of numbers, truth values, moments or text."""
+    if values.dtype.kind == "O":
+        holes = np.array([value is None or value != value for value in values.ravel()], dtype=bool).reshape(
+            values.shape
+        )
+        kinds = {type(value) for value in values[~holes].tolist()}
+        if not kinds <= {str, bool, int, float, np.str_}:
+            shown = ", ".join(sorted(kind.__name__ for kind in kinds))
+            raise DataError(
+                f"column {column!r} holds objects ({shown})", where=f"table {name!r}", remedy="give numbers or text"
+            )
+        values = np.where(holes, "", values).astype(np.str_) if kinds & {str, np.str_} else _numbers(values, holes)
+    if values.ndim == 0 or values.dtype.kind not in "biufUM":
+        raise DataError(
+            f"column {column!r} has dtype {values.dtype} and shape {values.shape}",
+            where=f"table {name!r}",
+            remedy="give numbers, truth values, moments or text, one a row",
+        )
+    values = values.view()
+    values.flags.writeable = False
+    return values
+
+
+def _numbers(values: Array, holes: NDArray[np.bool_]) -> Array:
+    return np.where(holes, np.nan, np.where(holes, 0, values).astype(np.float64))

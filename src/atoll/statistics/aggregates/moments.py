@@ -1,0 +1,210 @@
+"""Moments of columns, and how those of two sets of rows become those of their union.
+
+For ``n`` values with mean ``m`` the centred sums are ``M_p = sum (x - m)^p``. Those of two sets ``a`` and ``b``, with ``d = m_b - m_a`` and ``n = n_a + n_b``,
+merge without a pass over the values (Chan, Golub and LeVeque 1983; Pébay 2008, equations 1.4 to 1.6):
+
+    m   = m_a + d n_b / n
+    M_2 = M_2a + M_2b + d^2 n_a n_b / n
+    M_3 = M_3a + M_3b + d^3 n_a n_b (n_a - n_b) / n^2 + 3 d (n_a M_2b - n_b M_2a) / n
+
+Plain sums of squares lose all digits where a mean is large beside a deviation; these do not. Merging is associative and commutative up to rounding, and the
+empty set is neutral: a commutative monoid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Moments"]
+
+Numbers = NDArray[np.float64]
+Counts = NDArray[np.int64]
+
+_CHUNK = 1 << 15
+"""Values that are looked at together: they stay in a processor's second cache."""
+
+
+@dataclass(frozen=True)
+class Moments:
+    """The moments of some columns over the same rows.
+
+    Attributes:
+        count: values that are there, ``(columns,)``.
+        missing: values that are not, NaN and infinities, ``(columns,)``.
+        mean: 0 for a column without values, ``(columns,)``.
+        second: ``sum (x - mean)^2``, ``(columns,)``.
+        third: ``sum (x - mean)^3``, ``(columns,)``.
+        low: the smallest value, infinity without values, ``(columns,)``.
+        high: the largest value, minus infinity without values, ``(columns,)``.
+    """
+
+    count: Counts
+    missing: Counts
+    mean: Numbers
+    second: Numbers
+    third: Numbers
+    low: Numbers
+    high: Numbers
+
+    @classmethod
+    def none(cls, columns: int) -> Moments:
+        """The moments of no rows."""
+        zero, nothing = np.zeros(columns, np.int64), np.zeros(columns)
+        infinite = np.full(columns, np.inf)
+        return cls(zero, zero, nothing, nothing, nothing, infinite, -infinite)
+
+    @classmethod
+    def of(cls, columns: Sequence[NDArray[Any]]) -> Moments:
+        """The moments of columns, in one pass.
+
+        Args:
+            columns: numbers or truth values of any dtype, ``(rows,)`` each; lengths may differ.
+        """
+        if not columns:
+            return cls.none(0)
+        made = [_of_column(values) for values in columns]
+        return cls(*(np.concatenate([getattr(one, f.name) for one in made]) for f in fields(cls)))
+
+    def merge(self, other: Moments) -> Moments:
+        """The moments of the union of two disjoint sets of rows."""
+        na, nb = self.count.astype(np.float64), other.count.astype(np.float64)
+        n = np.maximum(na + nb, 1.0)
+        apart = np.where((na > 0) & (nb > 0), other.mean - self.mean, 0.0)
+        share = nb / n
+        with np.errstate(over="ignore", invalid="ignore"):  # of magnitudes above 1e100 the third moment is infinite
+            mean = np.where(na > 0, self.mean + apart * share, other.mean)
+            cross = apart * apart * na * share
+            second = self.second + other.second + cross
+            third = self.third + other.third + apart * cross * (na - nb) / n
+            third = third + 3.0 * apart * (na * other.second - nb * self.second) / n
+        return Moments(
+            self.count + other.count,
+            self.missing + other.missing,
+            mean,
+            second,
+            third,
+            np.minimum(self.low, other.low),
+            np.maximum(self.high, other.high),
+        )
+
+    @classmethod
+    def union(cls, parts: Sequence[Moments], columns: int = 0) -> Moments:
+        """The moments of all parts, merged in pairs, so that rounding grows with the logarithm of their number."""
+        level = list(parts) or [cls.none(columns)]
+        while len(level) > 1:
+            pairs = [level[i].merge(level[i + 1]) for i in range(0, len(level) - 1, 2)]
+            level = pairs + level[len(level) - len(level) % 2 :]
+        return level[0]
+
+    def take(self, columns: NDArray[np.int64]) -> Moments:
+        """The moments of some of the columns."""
+        return Moments(*(getattr(self, f.name)[columns] for f in fields(self)))
+
+    def without_ends(self) -> Moments:
+        """The same without the smallest and the largest value."""
+        none = Moments.none(len(self.count))
+        return replace(self, low=none.low, high=none.high)
+
+    # ------------------------------------------------------------------ what people read
+
+    @property
+    def total(self) -> Numbers:
+        """The sum of the values."""
+        return self.mean * self.count
+
+    @property
+    def variance(self) -> Numbers:
+        """``M_2 / n``, as `numpy.var`; NaN without values."""
+        return _ratio(self.second, self.count)
+
+    @property
+    def std(self) -> Numbers:
+        """The root of the variance, as `numpy.std`."""
+        return np.sqrt(self.variance)
+
+    @property
+    def sample_std(self) -> Numbers:
+        """``sqrt(M_2 / (n - 1))``, as ``pandas.Series.std``; NaN with fewer than two values."""
+        return np.sqrt(_ratio(self.second, self.count - 1))
+
+    @property
+    def skewness(self) -> Numbers:
+        """``sqrt(n) M_3 / M_2^1.5``, as ``scipy.stats.skew``; NaN if all values are equal."""
+        flat = self.second <= (np.finfo(np.float64).eps * self.mean) ** 2 * self.count
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            found = np.sqrt(self.count) * self.third / self.second**1.5
+        return np.where(flat, np.nan, found)
+
+    # ------------------------------------------------------------------ on the wire
+
+    def packed(self) -> dict[str, Any]:
+        """The moments as a message."""
+        return {f.name: getattr(self, f.name) for f in fields(self)}
+
+    @classmethod
+    def unpacked(cls, message: Any) -> Moments:
+        """The inverse of `packed`."""
+        return cls(**{f.name: np.asarray(message[f.name]) for f in fields(cls)})
+
+
+def _ratio(above: Numbers, below: Any) -> Numbers:
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(below > 0, above / np.maximum(below, 1), np.nan)
+
+
+def _of_column(values: NDArray[Any]) -> Moments:
+    """The moments of one column: those of its chunks side by side, then merged in pairs."""
+    flat = values.reshape(-1)
+    size = len(flat)
+    chunks = max(1, -(-size // _CHUNK))
+    made = np.zeros((5, chunks))
+    ends = np.full((2, chunks), np.inf)
+    counts = np.zeros((2, chunks), np.int64)
+    buffer = np.empty(min(size, _CHUNK))
+    for k in range(chunks):
+        part = flat[k * _CHUNK : (k + 1) * _CHUNK]
+        _chunk(part, buffer[: len(part)], made[:, k], ends[:, k], counts[:, k])
+    whole = Moments(counts[0], counts[1], made[0], made[1], made[2], ends[0], -ends[1])
+    while chunks > 1:
+        half = chunks // 2
+        first, second = whole.take(np.arange(half)), whole.take(np.arange(half, 2 * half))
+        merged = first.merge(second)
+        if chunks % 2:
+            last = whole.take(np.array([chunks - 1]))
+            whole = Moments(*(np.append(getattr(merged, f.name), getattr(last, f.name)) for f in fields(Moments)))
+        else:
+            whole = merged
+        chunks = half + chunks % 2
+    return whole
+
+
+def _chunk(part: NDArray[Any], x: Numbers, made: Numbers, ends: Numbers, counts: Counts) -> None:
+    """Write mean and centred sums, smallest and (negative) largest value, and counts of one chunk."""
+    if not len(part):
+        return
+    np.copyto(x, part, casting="unsafe")
+    low, high = x.min(), x.max()  # a NaN anywhere is the result of both
+    if not (np.isfinite(low) and np.isfinite(high)):
+        kept = x[np.isfinite(x)]
+        counts[1] = len(x) - len(kept)
+        if not len(kept):
+            return
+        x, low, high = kept, kept.min(), kept.max()
+    counts[0] = n = len(x)
+    ends[0], ends[1] = low, -high
+    mean = float(np.add.reduce(x / n if high - low > 1e300 else x)) / (1 if high - low > 1e300 else n)
+    with np.errstate(over="ignore", invalid="ignore"):
+        x -= mean
+        rest = float(np.add.reduce(x)) / n  # what rounding left of the mean, so that the sums below are centred
+        squares = x * x
+        second = float(np.add.reduce(squares))
+        squares *= x
+        third = float(np.add.reduce(squares))  # a product by BLAS would start threads for every chunk
+        made[0] = mean + rest
+        made[1] = max(0.0, second - n * rest * rest)
+        made[2] = third - 3.0 * rest * second + 2.0 * n * rest**3

@@ -1,0 +1,290 @@
+"""The program where the server sees only sums over all sites: exact whole numbers, under whichever secure reducer.
+
+The smallest and largest value and quantiles come from counts of the leading bits of the values' keys (`atoll.statistics.aggregates.sketch`), 12 bits a contact. They give every column a
+range, and with it the fixed point in which its sums travel: first around the middle of the range, then squares and cubes around the common mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .aggregates.histogram import edges_of
+from .aggregates.moments import Moments
+from .aggregates.relations import Relations
+from .aggregates.sketch import BITS, between, edges_of_bucket, middle_of, positions_of
+from .agreement import Agreed, agreed_columns
+from .disclosure.suppression import hidden, shown
+from .replies import _of, number
+from .summary import Description, Histogram, Part, Summary
+from .summed import STEP, central_sums, first_sums, next_sums, resolution, surveyed
+
+if TYPE_CHECKING:
+    from atoll.core.federation.federation import Federation
+
+    from .job import Statistics
+
+__all__ = ["by_sums"]
+
+Target = tuple[int, str, int]
+"""Place of a cell, column and rank."""
+
+
+async def by_sums(fed: Federation, job: Statistics) -> Summary:
+    """Ask for sums alone."""
+    return await _Sums(fed, job).run()
+
+
+class _Sums:
+    """One run: its checkpointed state, and the contacts."""
+
+    def __init__(self, fed: Federation, job: Statistics) -> None:
+        self.fed, self.job, self.plan = fed, job, job.plan
+        self.state: dict[str, Any] = {}
+        self.agreed = Agreed({}, ())
+
+    async def run(self) -> Summary:
+        self.state = await self.fed.restore({"kinds": {}, "sites": []})
+        self.agreed = await agreed_columns(self.fed, self.job, self.state["kinds"])
+        self.state["kinds"] = dict(self.agreed.kinds)
+        survey = await self._contact("survey", surveyed, {})
+        counts = np.asarray(survey["counts"])
+        told = self._told(np.asarray(survey["rows"]))
+        wanted = [
+            (k, name, rank)
+            for k in told
+            for j, name in enumerate(self.agreed.numbers)
+            if counts[0, k, j] >= max(1, self.job.min_count)
+            for rank in self._ranks(int(counts[0, k, j]))
+        ]
+        values = await self._values(wanted, np.asarray(survey["tops"]), counts)
+        moments, central = await self._moments(counts, values)
+        return self._summary(survey, told, moments, values, central)
+
+    def _told(self, rows: NDArray[np.int64]) -> list[int]:
+        """The cells of enough rows; in each family others are left out too where the rest would give a small one away."""
+        small = np.zeros(len(rows), bool)
+        for family in dict.fromkeys(family for family, _ in self.agreed.keys):
+            mine = np.flatnonzero([family == one for one, _ in self.agreed.keys])
+            small[mine] = hidden(rows[mine], self.job.min_count) | (rows[mine] == 0)
+        return np.flatnonzero(~small).tolist()
+
+    async def _contact(self, name: str, task: Any, message: Mapping[str, Any]) -> dict[str, Any]:
+        """One secure sum, or what a checkpoint has of it. Later sums need every party of the first."""
+        if name in self.state:
+            return dict(self.state[name])
+        asked = {"plan": self.plan.packed(), "kinds": dict(self.agreed.kinds), **message}
+        parties = self.fed.parties.named(*self.state["sites"]) if self.state["sites"] else self.fed.parties
+        quorum = len(parties) if self.state["sites"] else self.job.least(len(parties))
+        found = await self.fed.sum(parties, task, asked, reducer=self.job.reducer, quorum=quorum)
+        self.state["sites"] = list(found.senders.names)
+        self.state[name] = {key: np.asarray(value) for key, value in found.value.items()}
+        self.fed.record({"contact": name, "parties": len(found.senders)})
+        await self.fed.checkpoint(self.state)
+        return dict(self.state[name])
+
+    def _ranks(self, size: int) -> list[int]:
+        inner = {rank for share in self.job.quantiles for rank in positions_of(share, size)[:2]}
+        return sorted({0, size - 1} | inner)
+
+    # ------------------------------------------------------------------ values at ranks
+
+    async def _values(
+        self, wanted: Sequence[Target], tops: NDArray[np.int64], counts: NDArray[np.int64]
+    ) -> dict[Target, float]:
+        """The values at some ranks: to the bit at both ends, elsewhere with as many bits as the settings ask for."""
+        column = {name: j for j, name in enumerate(self.agreed.numbers)}
+        first = -(1 << (STEP - 1))
+        found = {(k, name, rank): _step(tops[k, column[name]], rank, 0, first) for k, name, rank in wanted}
+        last = BITS if self.job.extremes else STEP
+        enough = {target: last if self._is_end(target, counts) else self._bits for target in wanted}
+        known = dict.fromkeys(wanted, STEP)
+        for so_far in range(STEP, BITS, STEP):
+            open_ = [target for target in wanted if known[target] < enough[target]]
+            if not open_:
+                break
+            bits = min(STEP, BITS - so_far)
+            asked = list(dict.fromkeys((k, name, found[k, name, rank][0]) for k, name, rank in open_))
+            message = {"targets": [list(one) for one in asked], "known": so_far, "bits": bits}
+            sums = await self._contact(f"ranks {so_far}", next_sums, message)
+            rows = dict(zip(asked, np.asarray(sums["counts"]), strict=True))
+            for target in open_:
+                prefix, below = found[target]
+                found[target] = _step(rows[target[0], target[1], prefix], target[2], below, prefix << bits)
+                known[target] = so_far + bits
+        return {
+            target: self._value(target, prefix, BITS - known[target], counts) for target, (prefix, _) in found.items()
+        }
+
+    def _value(self, target: Target, prefix: int, left: int, counts: NDArray[np.int64]) -> float:
+        """The value of a target, of whose key some bits are left open; of an end, the outermost number."""
+        if left and self._is_end(target, counts):
+            return edges_of_bucket(prefix, left)[0 if target[2] == 0 else 1]
+        return middle_of(prefix, left)
+
+    def _is_end(self, target: Target, counts: NDArray[np.int64]) -> bool:
+        k, name, rank = target
+        return rank in (0, int(counts[0, k, self.agreed.numbers.index(name)]) - 1)
+
+    @property
+    def _bits(self) -> int:
+        """Bits of a key that a quantile needs."""
+        return BITS if self.job.exact else STEP + self.job.digits
+
+    # ------------------------------------------------------------------ moments
+
+    async def _moments(
+        self, counts: NDArray[np.int64], values: Mapping[Target, float]
+    ) -> tuple[list[list[Moments | None]], dict[str, Any]]:
+        """Means, then centred sums, in fixed point; ``None`` for what is withheld."""
+        numbers, cells = self.agreed.numbers, len(self.agreed.keys)
+        size = counts[0]
+        ends = np.zeros((2, cells, len(numbers)))
+        known = np.zeros((cells, len(numbers)), bool)
+        for k in range(cells):
+            for j, name in enumerate(numbers):
+                if (k, name, 0) in values:
+                    known[k, j] = True
+                    ends[:, k, j] = values[k, name, 0], values[k, name, int(size[k, j]) - 1]
+        ends = np.where(known, ends, ends[:, :1])  # what is withheld is scaled as all rows, and never read
+        bits = resolution(int(size.max(initial=1)), len(self.state["sites"]))
+        centres, scales = ends.mean(axis=0), np.maximum(np.ptp(ends, axis=0) / 2, np.finfo(np.float64).tiny * 2**60)
+        first = await self._contact("means", first_sums, {"centres": centres, "scales": scales, "bits": bits})
+        total = np.maximum(size, 1)
+        means = centres + scales * (np.asarray(first["sums"]) * 2.0**-bits / total)
+        spans = np.maximum(np.abs(ends - means).max(axis=0), scales)
+        edges = self._edges(ends, known)
+        message = {
+            "centres": means,
+            "scales": spans,
+            "bits": bits,
+            "edges": edges,
+            "correlations": self.job.correlations,
+        }
+        central = await self._contact("centred", central_sums, message)
+        powers = np.asarray(central["powers"]) * 2.0**-bits
+        made: list[list[Moments | None]] = [[None] * len(numbers) for _ in range(cells)]
+        for k, j in np.argwhere(known).tolist():
+            second, third = powers[0, k, j] * spans[k, j] ** 2, powers[1, k, j] * spans[k, j] ** 3
+            row = (size[k, j], counts[1, k, j], means[k, j], max(0.0, second), third, ends[0, k, j], ends[1, k, j])
+            found = Moments(*(np.array([one]) for one in row))
+            made[k][j] = found if self.job.extremes else found.without_ends()
+        return made, {**central, "edges": edges, "fraction": bits}
+
+    def _edges(self, ends: NDArray[np.float64], known: NDArray[np.bool_]) -> dict[str, Any]:
+        if not self.job.bins:
+            return {}
+        made = {}
+        for j, name in enumerate(self.agreed.numbers):
+            if known[0, j]:
+                low, high = self.job.ranges.get(name, (ends[0, 0, j], ends[1, 0, j]))
+                made[name] = edges_of(float(low), float(high), self.job.bins)
+        return made
+
+    # ------------------------------------------------------------------ the result
+
+    def _summary(
+        self,
+        survey: Mapping[str, Any],
+        told: Sequence[int],
+        moments: list[list[Moments | None]],
+        values: Mapping[Target, float],
+        central: Mapping[str, Any],
+    ) -> Summary:
+        rows, withheld = np.asarray(survey["rows"]).tolist(), self.agreed.unlisted(self.plan)
+        withheld += [f"{name}: no reply" for name in self.fed.parties.names if name not in self.state["sites"]]
+        parts: dict[tuple[str, str], Part] = {}
+        for k, key in enumerate(self.agreed.keys):
+            if k not in told:
+                if rows[k]:
+                    withheld.append(
+                        f"all rows{_of(*key)}: fewer than min_count={self.job.min_count} rows, or what would give them away"
+                    )
+                continue
+            columns = self._columns(k, survey, moments[k], values, central)
+            withheld += [
+                f"{name}{_of(*key)}: fewer than min_count={self.job.min_count} rows, or none"
+                for name in self.agreed.kinds
+                if name not in columns
+            ]
+            parts[key] = Part(rows[k], columns)
+        groups: dict[str, dict[str, Part]] = {}
+        for (family, label), part in parts.items():
+            if family:
+                groups.setdefault(family, {})[label] = part
+        withheld.append(
+            f"each site's own statistics{' and drift' if self.job.drift else ''}: the server sees only sums ({type(self.job.reducer).__name__})"
+        )
+        precision = f"within {len(self.state['sites'])} x 2^-{central['fraction'] + 1} of the column's range a value's sum, from fixed point"
+        return Summary(
+            whole=parts.get(self.agreed.keys[0], Part(None)),
+            groups=groups,
+            correlations=self._correlations(central),
+            withheld=withheld,
+            errors={"moments": precision, **({} if self.job.exact or not self.job.quantiles else self._near())},
+            contacts=len(self.fed.records),
+        )
+
+    def _near(self) -> dict[str, str]:
+        steps = -(-self.job.digits // STEP)
+        return {"quantiles": f"within {2.0 ** -(steps * STEP + 1):.2g} of the values around them, relative"}
+
+    def _columns(
+        self,
+        k: int,
+        survey: Mapping[str, Any],
+        moments: Sequence[Moments | None],
+        values: Mapping[Target, float],
+        central: Mapping[str, Any],
+    ) -> dict[str, Description]:
+        made: dict[str, Description] = {}
+        least = self.job.min_count
+        for name, kind in self.agreed.kinds.items():
+            if kind != "number":
+                *counts, present, missing = np.asarray(survey[f"values {name}"])[k].tolist()
+                named = dict(
+                    zip(map(str, self.plan.categories.get(name, ())), shown(counts, least)[0].tolist(), strict=True)
+                )
+                if 0 < present < least:
+                    continue
+                made[name] = Description(kind=kind, count=present, missing=missing, values=named or None)
+                continue
+            one = moments[self.agreed.numbers.index(name)]
+            if one is None:
+                continue
+            size = int(one.count[0])
+            quantiles = {
+                share: between(values[k, name, low], values[k, name, high], weight)
+                for share, (low, high, weight) in ((q, positions_of(q, size)) for q in self.job.quantiles)
+            }
+            bins = None
+            if name in central["edges"]:
+                counts, small = shown(np.asarray(central[f"bins {name}"])[k], least)
+                bins = Histogram(np.asarray(central["edges"][name]), counts, int(small.sum()))
+            made[name] = number(one, quantiles or None, bins)
+        return made
+
+    def _correlations(self, central: Mapping[str, Any]) -> tuple[list[str], NDArray[np.float64]] | None:
+        if "both" not in central:
+            return None
+        unit = 2.0 ** -int(central["fraction"])
+        rows = [np.asarray(central[f"related {name}"]) * unit for name in ("sums", "squares", "products")]
+        related = Relations(np.asarray(central["both"], dtype=np.float64), *rows).hiding(self.job.min_count)
+        return self.agreed.numbers, related.correlations()
+
+
+def _step(counts: NDArray[np.int64], rank: int, below: int, first: int) -> tuple[int, int]:
+    """The longer prefix under which a rank lies, and how many values lie below it.
+
+    Args:
+        counts: values by their next bits.
+        rank: the rank, counted from 0.
+        below: values below the shorter prefix.
+        first: the longer prefix whose next bits are 0.
+    """
+    cumulative = below + np.cumsum(counts)
+    place = int(np.searchsorted(cumulative, rank, side="right"))
+    return first + place, int(cumulative[place] - counts[place])

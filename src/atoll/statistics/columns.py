@@ -1,0 +1,210 @@
+"""A party's data as columns to describe: numbers, categories and words, from tables, data sets, images and texts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from atoll.core.errors import DataError, nearest
+from atoll.data.readers.table import missing
+from atoll.data.table import Table
+
+__all__ = ["Column", "columns_of", "moments_in_time", "table_of"]
+
+Kind = Literal["number", "category", "words"]
+Rows = NDArray[np.int64] | None
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column.
+
+    Attributes:
+        name: its name.
+        kind: ``"number"``, ``"category"`` (a text a row) or ``"words"`` (a set of words a row).
+        values: numbers ``(rows, ...)``, of which a row may have many (the pixels of an image); texts ``(rows,)``.
+    """
+
+    name: str
+    kind: Kind
+    values: NDArray[Any]
+
+    def numbers(self, rows: Rows = None) -> NDArray[Any]:
+        """The numbers of some rows, flat."""
+        return (self.values if rows is None else self.values[rows]).reshape(-1)
+
+    @property
+    def single(self) -> bool:
+        """Whether a row has one number."""
+        return self.values.ndim == 1
+
+    @cached_property
+    def coded(self) -> tuple[tuple[str, ...], NDArray[np.int64], NDArray[np.int64]]:
+        """The distinct values, the code of each entry, and the row of each entry; a row without a value has no entry."""
+        if self.kind == "words":
+            split = [sorted(set(_words(text))) for text in self.values.tolist()]
+            rows = np.repeat(np.arange(len(split)), [len(words) for words in split])
+            entries = np.array([word for words in split for word in words], dtype=np.str_)
+        else:
+            rows = np.flatnonzero(~missing(self.values))
+            entries = self.values[rows]
+        names, codes = np.unique(entries, return_inverse=True)
+        return tuple(map(str, names.tolist())), codes.astype(np.int64), rows.astype(np.int64)
+
+    def counted(self, rows: Rows, of: int) -> tuple[NDArray[np.int64], int, int]:
+        """How many of some rows have each value, how many have any, and how many have none.
+
+        Args:
+            rows: the rows; ``None`` is all.
+            of: number of rows of the party.
+        """
+        names, codes, where = self.coded
+        inside = np.ones(of, bool) if rows is None else np.zeros(of, bool)
+        if rows is not None:
+            inside[rows] = True
+        kept = inside[where]
+        counts = np.bincount(codes[kept], minlength=len(names))
+        present = len(np.unique(where[kept]))
+        return counts, present, int(inside.sum()) - present
+
+
+def table_of(data: Any) -> Table:
+    """A party's data as a table: of a `Table`, a `Dataset` or a part of one, a ``pandas.DataFrame``, or a dict of columns.
+
+    Of a data set, each feature is a column of its name, or ``x0``, ``x1``, ...; images are the column ``intensity`` of the values of all their pixels, with
+    ``red``, ``green`` and ``blue`` besides if they have three colours; rows of tokens are ``length`` and ``token``. The labels are ``y``, by the names of their classes.
+
+    Raises:
+        DataError: anything else.
+    """
+    if isinstance(data, Table):
+        return data
+    if isinstance(data, Mapping) or hasattr(data, "iloc"):
+        return Table.of(data)
+    about = getattr(data, "about", None) or getattr(getattr(data, "source", None), "about", None)
+    if about is None or not hasattr(data, "columns"):
+        raise DataError(
+            f"a {type(data).__name__} has no columns to describe",
+            where="statistics",
+            remedy="give each party an atoll.data.Table, a Dataset, a pandas.DataFrame, or a dict of columns",
+        )
+    found: dict[str, NDArray[Any]] = {}
+    for name in data.columns:
+        values = np.asarray(data[name])
+        if name == "x":
+            found |= _features(values, about)
+        elif name == "y" and about.labels and values.dtype.kind in "iu" and values.ndim == 1:
+            found["y"] = np.array(about.labels, dtype=np.str_)[values]
+        elif name == "y" and about.task in ("classification", "binary") and values.ndim == 1:
+            found["y"] = values.astype(np.str_)
+        else:
+            found[name] = values
+    return Table(found, name=about.name)
+
+
+def _features(x: NDArray[Any], about: Any) -> dict[str, NDArray[Any]]:
+    if about.task == "tokens":
+        return {
+            "length": (x != 0).reshape(len(x), -1).sum(axis=1),
+            "token": np.array([" ".join(map(str, row[row != 0])) for row in x.reshape(len(x), -1)], dtype=np.str_),
+        }
+    if x.ndim > 2:
+        colours = dict(zip(("red", "green", "blue"), np.moveaxis(x, -1, 0), strict=True)) if x.shape[-1] == 3 else {}
+        return {"intensity": x, **colours}
+    x = x.reshape(len(x), -1)
+    names = about.features or tuple(f"x{i}" for i in range(x.shape[1]))
+    return dict(zip(names, x.T, strict=True))
+
+
+def columns_of(
+    table: Table,
+    wanted: Sequence[str] = (),
+    text: Iterable[str] = (),
+    categories: Mapping[str, Sequence[str]] | None = None,
+) -> dict[str, Column]:
+    """The columns to describe.
+
+    A column of free text becomes three: ``NAME/characters`` and ``NAME/words``, numbers, and ``NAME/vocabulary``, its sets of words.
+
+    Args:
+        table: a party's table.
+        wanted: names of columns, in order; by default all.
+        text: those that hold free text.
+        categories: those whose values, if they are numbers, are categories.
+
+    Raises:
+        DataError: the table lacks a column.
+    """
+    made: dict[str, Column] = {}
+    free = set(text) | ({"token"} & set(table.columns) if "length" in table else set())
+    for name in wanted or table.columns:
+        if name not in table:
+            raise DataError(
+                f"no column {name!r}.{nearest(name, table.columns)}",
+                where="statistics",
+                remedy=f"its columns are {', '.join(table.columns)}",
+            )
+        values = table[name]
+        if name in free:
+            made |= {column.name: column for column in _of_text(name, values)}
+        elif values.dtype.kind == "U" or name in (categories or {}):
+            made[name] = Column(name, "category", _texts(values))
+        else:
+            made[name] = Column(name, "number", seconds(values) if values.dtype.kind == "M" else values)
+    return made
+
+
+def _of_text(name: str, values: NDArray[Any]) -> list[Column]:
+    texts = _texts(values)
+    hole = missing(texts)
+    lengths = np.where(hole, np.nan, np.char.str_len(texts).astype(np.float64))
+    words = np.where(hole, np.nan, [float(len(_words(text))) for text in texts.tolist()])
+    return [
+        Column(f"{name}/characters", "number", lengths),
+        Column(f"{name}/words", "number", words),
+        Column(f"{name}/vocabulary", "words", np.where(hole, "", texts)),
+    ]
+
+
+def _words(text: str) -> list[str]:
+    """The words of a text: runs of letters, digits and apostrophes, in lower case."""
+    return "".join(sign if sign.isalnum() or sign == "'" else " " for sign in text.lower()).split()
+
+
+def _texts(values: NDArray[Any]) -> NDArray[np.str_]:
+    if values.dtype.kind == "U":
+        return values
+    if values.dtype.kind == "f":  # 1.0 is written as 1, as a file with a missing value among whole numbers has it
+        return np.array(["" if v != v else str(int(v)) if v == int(v) else str(v) for v in values.tolist()], np.str_)
+    return values.astype(np.str_)
+
+
+def seconds(values: NDArray[Any]) -> NDArray[np.float64]:
+    """Moments as seconds since 1970 in UTC, NaN where there is none."""
+    found = values.astype("datetime64[us]").astype(np.int64) / 1e6
+    return np.where(np.isnat(values), np.nan, found)
+
+
+def moments_in_time(values: NDArray[Any], column: str) -> NDArray[np.datetime64]:
+    """A column of moments: ``datetime64``, or texts such as ``2026-11-26`` or ``2026-11-26T14:30``.
+
+    Raises:
+        DataError: it holds anything else.
+    """
+    if values.dtype.kind == "M":
+        return values
+    if values.dtype.kind == "U":
+        try:
+            return np.where(missing(values), "NaT", values).astype("datetime64[s]")
+        except ValueError:
+            pass
+    raise DataError(
+        f"column {column!r} does not hold moments",
+        where="statistics",
+        remedy="write them as 2026-11-26 or 2026-11-26T14:30",
+    )

@@ -1,0 +1,1 @@
+"""What keeps single rows from showing: minimum counts, records of what was answered, and noise."""

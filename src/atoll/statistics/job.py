@@ -1,0 +1,251 @@
+"""`Statistics`: the job."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from atoll.core.errors import ConfigError
+from atoll.core.event import Event, Laplace, NonPrivate
+from atoll.core.federation.reducer import Plain, Reducer
+from atoll.core.job import Job, Prepared
+from atoll.core.persistence.json_lines import as_json
+from atoll.core.validation import Checked, is_real, require_parts
+
+from .aggregates.histogram import edges_of
+from .cells import CONDITIONS, PERIODS
+from .plan import Plan
+
+if TYPE_CHECKING:
+    from atoll.core.federation.federation import Federation
+
+    from .replies import CellReply
+    from .summary import Summary
+
+__all__ = ["Statistics"]
+
+_SHOWN = 1 << 16
+"""Most characters of a result that a run's manifest repeats; the file has all of it."""
+_MAIN = ("count", "missing", "mean", "std", "min", "max")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Statistics(Checked, Job):
+    """Describe the columns of all parties' rows: moments, ranges, histograms, quantiles, categories, correlations, groups, periods and drift.
+
+    Parties hold tables, data sets, images or texts, of any columns; see `atoll.statistics.columns.table_of`. The result is that of all rows in one place, up to
+    rounding; `Summary.errors` says what is not exact.
+
+    ============================  ==========================================  ======================================
+    who may see single replies    settings                                    what the server sees
+    ============================  ==========================================  ======================================
+    the server                    (default)                                   each site's statistics
+    nobody                        ``reducer=SecureAggregation()``             sums over all sites
+    nobody, and rows are hidden   ``epsilon=1.0``, with or without a reducer  statistics with noise that each site adds
+    ============================  ==========================================  ======================================
+
+    ``min_count`` withholds what describes fewer rows: columns, groups, categories and bins, and others that would give them away. Each site keeps a record of
+    the rows behind its answers, and refuses a request that differs from an earlier one by fewer rows. The smallest and largest value and exact quantiles are
+    values of single rows: leave them out with ``extremes=False`` where that matters.
+
+    Attributes:
+        columns: columns to describe, in order; by default all that a party has, but those of ``by`` and ``over``.
+        text: columns of free text: their lengths and vocabulary are described.
+        categories: the values of a column, where they are agreed; needed for categories and groups with a secure reducer or ``epsilon``.
+        by: columns whose values are groups.
+        over: a column of moments; its periods are groups.
+        period: ``"year"``, ``"month"``, ``"week"``, ``"day"`` or ``"hour"``.
+        where: conditions that every row meets: ``[["age", ">=", 18]]``.
+        bins: bins of a histogram; 0 for none.
+        ranges: the range of a column's histogram, ``{"age": [0, 120]}``; by default from the smallest to the largest value. With ``epsilon``, values are clipped to it.
+        quantiles: shares, such as ``[0.25, 0.5, 0.75]``.
+        digits: bits of a value's fraction in the sketch that quantiles come from: relative error ``2^-(digits + 1)``.
+        exact: find exact quantiles, by further contacts.
+        correlations: whether to tell the correlations of columns of numbers.
+        drift: whether to tell how far each site is from all.
+        extremes: whether to tell the smallest and the largest value.
+        words: number of words that a site tells of a vocabulary.
+        min_count: the smallest number of rows behind what a site tells.
+        epsilon: differential privacy of each row towards the server and everyone after it, for the whole job; ``None`` adds no noise.
+        reducer: how replies are combined; with a secure reducer the server sees only sums.
+        request: what a site's record calls the request.
+        quorum: smallest number of parties; by default all must reply. The result names those that did not.
+    """
+
+    kind: ClassVar[str] = "statistics"
+    reads: ClassVar[str] = "table"
+
+    columns: Sequence[str] = ()
+    text: Sequence[str] = ()
+    categories: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    by: Sequence[str] = ()
+    over: str = ""
+    period: str = "month"
+    where: Sequence[Sequence[Any]] = ()
+    bins: int = 0
+    ranges: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    quantiles: Sequence[float] = ()
+    digits: int = 7
+    exact: bool = False
+    correlations: bool = False
+    drift: bool = False
+    extremes: bool = True
+    words: int = 100
+    min_count: int = 1
+    epsilon: float | None = None
+    reducer: Reducer = field(default_factory=Plain)
+    request: str = "statistics"
+    quorum: int | None = None
+
+    def __post_init__(self) -> None:
+        require_parts(self, {"reducer": (Reducer, "atoll.core.federation.reducer.Plain()")})
+        for name in ("columns", "text", "by"):
+            value = getattr(self, name)
+            if isinstance(value, str) or not all(isinstance(one, str) for one in value):
+                raise ConfigError(f"{name}={value!r}", remedy=f"give a list of names, such as {name}=['age']")
+        _require_numbers(self)
+        for name, ends in self.ranges.items():
+            if len(ends) != 2 or not all(is_real(end) for end in ends) or not ends[0] < ends[1]:
+                raise ConfigError(f"ranges={{{name!r}: {ends!r}}}", remedy="give the lower and the upper end: [0, 120]")
+        for one in self.where:
+            if isinstance(one, str) or len(one) != 3 or one[1] not in CONDITIONS:
+                raise ConfigError(
+                    f"where={one!r}", remedy=f"give [column, sign, value], with one of {', '.join(CONDITIONS)}"
+                )
+        self._require_alone()
+
+    def _require_alone(self) -> None:
+        """Refuse what single rows would show through, or what cannot be told without seeing single replies."""
+        if self.exact and (self.min_count > 1 or self.epsilon is not None):
+            raise ConfigError(
+                "exact=True tells values of single rows",
+                remedy="leave out min_count and epsilon, or leave out exact: quantiles of the sketch have a stated error",
+            )
+        if self.epsilon is not None and self.correlations:
+            raise ConfigError(
+                "correlations=True with epsilon", remedy="leave one out: no noise for correlations is implemented"
+            )
+        alone = self.epsilon is not None or self.reducer.secure
+        missing = [name for name in (*self.by, *([self.over] if self.over else ())) if name not in self.categories]
+        if alone and missing:
+            raise ConfigError(
+                f"groups of {missing[0]!r} where single replies are not seen",
+                remedy=f"agree on the groups: categories={{{missing[0]!r}: [...]}}",
+            )
+
+    # ------------------------------------------------------------------ what programs need
+
+    @property
+    def plan(self) -> Plan:
+        """What parties are asked."""
+        digits = self.digits if self.quantiles or self.drift else 0
+        return Plan(
+            request=self.request, columns=tuple(self.columns), text=tuple(self.text), categories=self.categories, by=tuple(self.by),
+            extremes=self.extremes, over=self.over, period=self.period, where=tuple(self.where), digits=digits, words=self.words, min_count=self.min_count,
+        )  # fmt: skip
+
+    def least(self, parties: int) -> int:
+        """The smallest number of parties, of so many."""
+        return parties if self.quorum is None else self.quorum
+
+    def edges(self, whole: CellReply) -> dict[str, Any]:
+        """Column of numbers -> the edges of its bins: the given range, or that of all values."""
+        if not self.bins:
+            return {}
+        ends = {name: (float(m.low[0]), float(m.high[0])) for name, m in whole.moments.items() if m.count[0]}
+        ends |= {name: (float(low), float(high)) for name, (low, high) in self.ranges.items() if name in ends}
+        for name, (low, high) in ends.items():
+            if not (math.isfinite(low) and math.isfinite(high)):
+                raise ConfigError(
+                    f"bins of {name!r} without a range, and extremes=False",
+                    where="Statistics",
+                    remedy=f"give ranges={{{name!r}: [low, high]}}, or let the smallest and largest value be told",
+                )
+        return {name: edges_of(low, high, self.bins) for name, (low, high) in ends.items()}
+
+    def means(self, whole: CellReply, kinds: Mapping[str, str]) -> dict[str, float]:
+        """Columns of one number a row that correlate, and their means; nothing if correlations are not asked for."""
+        if not self.correlations:
+            return {}
+        return {name: float(whole.moments[name].mean[0]) for name in kinds if name in whole.moments}
+
+    def errors(self, sites: int) -> dict[str, str]:
+        """What is not exact, and by how much."""
+        if not self.quantiles or self.exact:
+            return {}
+        ranks = f", at ranks within {sites * (self.min_count - 1)}" if self.min_count > 1 else ""
+        return {"quantiles": f"within {2.0 ** -(self.digits + 1):.2g} of the values around them, relative{ranks}"}
+
+    @property
+    def most_rounds(self) -> int | None:
+        """One record a contact; exact quantiles and secure sums take several."""
+        return None if self.exact or self.reducer.secure else 2
+
+    def prepare(self, data: Any) -> Prepared:
+        """Nothing needs to be known of the data."""
+        del data
+        return _PreparedStatistics(self)
+
+
+def _require_numbers(job: Statistics) -> None:
+    """Refuse numbers that make no sense."""
+    if job.min_count < 1 or job.bins < 0 or job.words < 1 or not 0 <= job.digits <= 20:
+        raise ConfigError(
+            f"min_count={job.min_count}, bins={job.bins}, words={job.words}, digits={job.digits}",
+            remedy="use min_count and words of at least 1, bins of at least 0, and digits from 0 to 20",
+        )
+    if any(not (is_real(share) and 0 <= share <= 1) for share in job.quantiles):
+        raise ConfigError(
+            f"quantiles={list(job.quantiles)}", remedy="give shares from 0 to 1, such as [0.25, 0.5, 0.75]"
+        )
+    if not job.extremes and {0.0, 1.0} & {float(share) for share in job.quantiles}:
+        raise ConfigError(
+            f"quantiles={list(job.quantiles)} with extremes=False",
+            remedy="leave out 0 and 1: they are the smallest and the largest value",
+        )
+    if job.epsilon is not None and not (math.isfinite(job.epsilon) and job.epsilon > 0):
+        raise ConfigError(f"epsilon={job.epsilon}", remedy="use a finite number > 0")
+    if job.quorum is not None and job.quorum < 1:
+        raise ConfigError(f"quorum={job.quorum}", remedy="use a whole number of at least 1, or None for all")
+    if job.period not in PERIODS:
+        raise ConfigError(f"period={job.period!r}", remedy=f"use one of {', '.join(PERIODS)}")
+
+
+class _PreparedStatistics(Prepared):
+    def __init__(self, job: Statistics) -> None:
+        self.job = job
+
+    async def program(self, fed: Federation) -> Summary:
+        """Choose the program by who may see what."""
+        if self.job.epsilon is not None:
+            from .private import private
+
+            return await private(fed, self.job)
+        if self.job.reducer.secure:
+            from .by_sums import by_sums
+
+            return await by_sums(fed, self.job)
+        from .by_site import by_site
+
+        return await by_site(fed, self.job)
+
+    def most(self, rows: int) -> Sequence[Event]:
+        """Return the budget, or one release without noise."""
+        del rows
+        if self.job.epsilon is None:
+            return (NonPrivate(what="statistics of columns"),)
+        return (Laplace(unit="example", epsilon=self.job.epsilon),)
+
+    def facts(self, outcome: Summary) -> Mapping[str, Any]:
+        """Return the numbers; of many columns, the main ones."""
+        whole = outcome.plain()
+        if len(as_json(whole)) <= _SHOWN:
+            return {"result": whole}
+        main = {name: {key: one.get(key) for key in _MAIN if key in one} for name, one in whole["global"].items()}
+        return {"result": {"rows": whole["rows"], "global": main, "withheld": len(whole["withheld"])}}
+
+    def files(self, outcome: Summary) -> Mapping[str, bytes]:
+        """Return the numbers as JSON."""
+        return {"statistics.json": as_json(outcome.plain(), indent=1).encode()}

@@ -1,0 +1,185 @@
+"""Replies of single sites, and what they are together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from atoll.core.errors import DataError
+
+from .aggregates.moments import Moments
+from .aggregates.sketch import Sketch
+from .summary import Description, Histogram, Part
+
+__all__ = ["CellReply", "SiteReply", "kinds_of_all", "number", "together"]
+
+Key = tuple[str, str]
+WHOLE: Key = ("", "")
+
+
+@dataclass
+class CellReply:
+    """What is known of the columns of one cell.
+
+    Attributes:
+        rows: number of rows.
+        moments: column of numbers -> its moments, of one column.
+        sketches: column of numbers -> its sketch.
+        categories: column -> count, missing and counts by value.
+        bins: column of numbers -> its histogram.
+    """
+
+    rows: int = 0
+    moments: dict[str, Moments] = field(default_factory=dict)
+    sketches: dict[str, Sketch] = field(default_factory=dict)
+    categories: dict[str, tuple[int, int, dict[str, int]]] = field(default_factory=dict)
+    bins: dict[str, Histogram] = field(default_factory=dict)
+
+    @classmethod
+    def unpacked(cls, message: Any) -> CellReply:
+        """The cell of a reply."""
+        names, moments = list(message["numbers"]), Moments.unpacked(message["moments"])
+        return cls(
+            int(message["rows"]),
+            {name: moments.take(np.array([k])) for k, name in enumerate(names)},
+            {name: Sketch.unpacked(one) for name, one in zip(names, message["sketches"], strict=False)},
+            {
+                name: (int(one["count"]), int(one["missing"]), dict(zip(one["values"], np.asarray(one["counts"]).tolist(), strict=True)))
+                for name, one in message["categories"].items()
+            },
+        )  # fmt: skip
+
+    def part(
+        self, kinds: Mapping[str, str], shares: Sequence[float], exact: Mapping[str, Mapping[float, float]]
+    ) -> Part:
+        """The cell as people read it.
+
+        Args:
+            kinds: column -> its kind, in the order of the columns.
+            shares: the quantiles.
+            exact: column -> exact quantiles, where they are known.
+        """
+        columns: dict[str, Description] = {}
+        for name, kind in kinds.items():
+            if kind == "number" and name in self.moments:
+                sketch = self.sketches.get(name)
+                found = exact.get(name) or ({q: sketch.quantile(q) for q in shares} if sketch is not None else None)
+                columns[name] = number(self.moments[name], found, self.bins.get(name))
+            elif name in self.categories:
+                count, missing, values = self.categories[name]
+                columns[name] = Description(kind=kind, count=count, missing=missing, values=values)
+        return Part(self.rows, columns)
+
+
+@dataclass
+class SiteReply:
+    """What one site told: its cells, the kinds of its columns, and what it withholds."""
+
+    site: str
+    kinds: dict[str, str]
+    cells: dict[Key, CellReply]
+    withheld: list[tuple[str, str, str]]
+
+    @classmethod
+    def unpacked(cls, site: str, message: Any) -> SiteReply:
+        """A site's reply."""
+        cells = {(one["family"], one["label"]): CellReply.unpacked(one) for one in message["cells"]}
+        return cls(site, dict(message["kinds"]), cells, [tuple(one) for one in message["withheld"]])
+
+    def with_bins(self, message: Any, edges: Mapping[str, Sequence[float]]) -> list[str]:
+        """Add a reply of histograms; return what it withholds, in words."""
+        withheld = []
+        for one in message["cells"]:
+            cell = self.cells.get((one["family"], one["label"]))
+            if cell is None:
+                continue
+            for name, counts in one["counts"].items():
+                hides = int(one["withheld"][name])
+                cell.bins[name] = Histogram(np.asarray(edges[name]), np.asarray(counts), hides)
+                if hides:
+                    withheld.append(
+                        f"{self.site}: {hides} bins of {name}{_of(one['family'], one['label'])} with too few rows"
+                    )
+        return withheld
+
+
+def number(moments: Moments, quantiles: Mapping[float, float] | None, bins: Histogram | None) -> Description:
+    """A column of numbers as people read it."""
+
+    def first(values: Any) -> float:
+        return float(values[0])
+
+    some = int(moments.count[0]) > 0
+    return Description(
+        kind="number",
+        count=int(moments.count[0]),
+        missing=int(moments.missing[0]),
+        sum=first(moments.total),
+        mean=first(moments.mean) if some else None,
+        std=first(moments.std),
+        sample_std=first(moments.sample_std),
+        variance=first(moments.variance),
+        skewness=first(moments.skewness),
+        min=_end(moments.low),
+        max=_end(moments.high),
+        quantiles=quantiles,
+        histogram=bins,
+    )
+
+
+def _end(values: Any) -> float | None:
+    value = float(values[0])
+    return value if np.isfinite(value) else None
+
+
+def kinds_of_all(replies: Iterable[SiteReply]) -> dict[str, str]:
+    """Column -> kind, in the order in which sites have them.
+
+    Raises:
+        DataError: a column is of two kinds.
+    """
+    found: dict[str, tuple[str, str]] = {}
+    for reply in replies:
+        for name, kind in reply.kinds.items():
+            before = found.setdefault(name, (kind, reply.site))
+            if before[0] != kind:
+                raise DataError(
+                    f"column {name!r} is a {kind} at {reply.site} and a {before[0]} at {before[1]}",
+                    where="statistics",
+                    remedy="correct the column there, say categories= for it, or leave it out with columns=",
+                )
+    return {name: kind for name, (kind, _) in found.items()}
+
+
+def together(cells: Sequence[CellReply]) -> CellReply:
+    """The union of the same cell of several sites."""
+    made = CellReply(sum(cell.rows for cell in cells))
+    made.moments = _each(cells, "moments", Moments.union)
+    made.sketches = _each(cells, "sketches", lambda parts: Sketch.union(parts, parts[0].digits))
+    made.bins = _each(cells, "bins", _summed)
+    made.categories = _each(cells, "categories", _added)
+    return made
+
+
+def _each(cells: Sequence[CellReply], what: str, union: Callable[[list[Any]], Any]) -> dict[str, Any]:
+    names = dict.fromkeys(name for cell in cells for name in getattr(cell, what))
+    return {name: union([getattr(cell, what)[name] for cell in cells if name in getattr(cell, what)]) for name in names}
+
+
+def _summed(parts: list[Histogram]) -> Histogram:
+    return Histogram(parts[0].edges, sum(part.counts for part in parts), sum(part.withheld for part in parts))  # type: ignore[arg-type]
+
+
+def _added(parts: list[tuple[int, int, dict[str, int]]]) -> tuple[int, int, dict[str, int]]:
+    values: dict[str, int] = {}
+    for _, _, each in parts:
+        for name, count in each.items():
+            values[name] = values.get(name, 0) + count
+    return sum(part[0] for part in parts), sum(part[1] for part in parts), dict(sorted(values.items()))
+
+
+def _of(family: str, label: str) -> str:
+    return f" where {family}={label}" if family else ""

@@ -1,0 +1,166 @@
+"""What one party adds to secure sums: whole numbers alone, so that sums modulo ``2^64`` are exact.
+
+Counts are whole numbers. A sum of real numbers ``v`` with ``|v| <= 1`` becomes ``round(2^bits sum v)``, with as many bits as the sum of all parties has room for
+(`resolution`): it errs by at most ``2^-(bits + 1)`` a party, below ``1e-11`` for a billion rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from atoll.core.algebra.aggregate import Sum
+from atoll.core.errors import DataError
+from atoll.core.requests.disclosure import Disclosure
+from atoll.core.requests.task import task
+
+from .aggregates.histogram import counts_in
+from .aggregates.relations import Relations
+from .aggregates.sketch import keys_of, refined
+from .cells import Cell
+from .columns import Column, table_of
+from .described import remember
+from .plan import Plan
+
+__all__ = ["STEP", "central_sums", "first_sums", "named", "next_sums", "resolution", "surveyed"]
+
+STEP = 12
+"""Bits of a key that a round counts."""
+
+Sums = dict[str, Sum]
+_MOST = 60
+
+
+def resolution(rows: int, parties: int) -> int:
+    """Bits of the fraction of a fixed-point sum of so many numbers of at most 1 at so many parties."""
+    return _MOST - max(1, rows).bit_length() - max(1, parties).bit_length()
+
+
+def _promised(message: Any) -> Disclosure:
+    return Disclosure(int(message["plan"]["min_count"]))
+
+
+def _asked(island: Any, message: Any) -> tuple[Plan, int, dict[str, Column], list[Cell]]:
+    """The plan, the rows, the agreed columns and the agreed cells of a party.
+
+    Raises:
+        DataError: a column is of another kind here.
+    """
+    plan, table = Plan.unpacked(message["plan"]), table_of(island.data)
+    columns, cells = plan.columns_of(table), plan.cells_of(table, plan.categories)
+    kinds = {name: column.kind for name, column in columns.items()}
+    if kinds != dict(message["kinds"]):
+        raise DataError(
+            f"the columns are {kinds}, and the other parties' are {dict(message['kinds'])}",
+            where=island.name,
+            remedy="name columns= that all parties have, of one kind",
+        )
+    remember(island, plan, table, columns, [cell for cell in cells if cell.size(len(table))])
+    return plan, len(table), columns, cells
+
+
+def _numbers(columns: Mapping[str, Column]) -> list[Column]:
+    return [column for column in columns.values() if column.kind == "number"]
+
+
+def _whole(values: Any) -> Sum:
+    return Sum(np.asarray(values, dtype=np.int64), role="side")
+
+
+@task
+def named(island: Any, message: Any) -> Any:
+    """The kinds of one party's columns, and nothing of its rows."""
+    columns = Plan.unpacked(message["plan"]).columns_of(table_of(island.data))
+    return {name: column.kind for name, column in columns.items()}
+
+
+@task(discloses=_promised)
+def surveyed(island: Any, message: Any) -> Sums:
+    """Rows, values and missing values of each cell, the first bits of the values' keys, and counts of the agreed categories."""
+    plan, of, columns, cells = _asked(island, message)
+    numbers = _numbers(columns)
+    counts = np.zeros((2, len(cells), len(numbers)), np.int64)
+    tops = np.zeros((len(cells), len(numbers), 1 << STEP), np.int64)
+    for k, cell in enumerate(cells):
+        for j, column in enumerate(numbers):
+            values = column.numbers(cell.rows)
+            there = values[np.isfinite(values)] if values.dtype.kind == "f" else values
+            counts[:, k, j] = len(there), len(values) - len(there)
+            tops[k, j] = np.bincount((keys_of(there) >> (64 - STEP)) + (1 << (STEP - 1)), minlength=1 << STEP)
+    found = {"rows": _whole([cell.size(of) for cell in cells]), "counts": _whole(counts), "tops": _whole(tops)}
+    for name, column in columns.items():
+        if column.kind != "number":
+            found[f"values {name}"] = _whole([_agreed(column, cell, plan, of) for cell in cells])
+    return found
+
+
+def _agreed(column: Column, cell: Cell, plan: Plan, of: int) -> list[int]:
+    """Counts of the agreed values, of rows with any value, and of rows with none."""
+    counts, present, missing = column.counted(cell.rows, of)
+    place = {name: k for k, name in enumerate(column.coded[0])}
+    agreed = plan.categories.get(column.name, ())
+    return [*(int(counts[place[name]]) if name in place else 0 for name in map(str, agreed)), present, missing]
+
+
+@task(discloses=_promised)
+def next_sums(island: Any, message: Any) -> Sums:
+    """How many values have which next bits, for each target: place of a cell, column, and the known bits."""
+    _, _, columns, cells = _asked(island, message)
+    known, bits = int(message["known"]), int(message["bits"])
+    rows = [
+        refined(columns[name].numbers(cells[k].rows), int(prefix), known, bits)
+        for k, name, prefix in message["targets"]
+    ]
+    return {"counts": _whole(np.array(rows, dtype=np.int64).reshape(-1, 1 << bits))}
+
+
+@task(discloses=_promised)
+def first_sums(island: Any, message: Any) -> Sums:
+    """Sums of ``(x - centre) / scale`` of each cell and column, in fixed point."""
+    _, _, columns, cells = _asked(island, message)
+    found = np.zeros((len(cells), len(message["centres"][0]) if len(cells) else 0), np.int64)
+    for k, cell in enumerate(cells):
+        for j, column in enumerate(_numbers(columns)):
+            v = _scaled(column, cell, message, k, j)
+            found[k, j] = _fixed(v.sum(), message["bits"])
+    return {"sums": _whole(found)}
+
+
+@task(discloses=_promised)
+def central_sums(island: Any, message: Any) -> Sums:
+    """Sums of squares and cubes around the common means, histograms over common bins, and sums for correlations."""
+    _, _, columns, cells = _asked(island, message)
+    numbers, bits = _numbers(columns), message["bits"]
+    found = np.zeros((2, len(cells), len(numbers)), np.int64)
+    edges = {name: np.asarray(row) for name, row in message["edges"].items()}
+    made: Sums = {}
+    for k, cell in enumerate(cells):
+        for j, column in enumerate(numbers):
+            v = _scaled(column, cell, message, k, j)
+            found[:, k, j] = _fixed((v * v).sum(), bits), _fixed((v * v * v).sum(), bits)
+    made["powers"] = _whole(found)
+    for name, row in edges.items():
+        made[f"bins {name}"] = _whole([counts_in(columns[name].numbers(cell.rows), row) for cell in cells])
+    if message["correlations"]:
+        single = [j for j, column in enumerate(numbers) if column.single]
+        related = Relations.of(
+            [numbers[j].numbers(cells[0].rows) for j in single],
+            [float(message["centres"][0][j]) for j in single],
+            [float(message["scales"][0][j]) for j in single],
+        )
+        made["both"] = _whole(related.both)
+        for name in ("sums", "squares", "products"):
+            made[f"related {name}"] = _whole(_fixed(getattr(related, name), bits))
+    return made
+
+
+def _scaled(column: Column, cell: Cell, message: Any, k: int, j: int) -> NDArray[np.float64]:
+    values = column.numbers(cell.rows).astype(np.float64)
+    return (values[np.isfinite(values)] - float(message["centres"][k][j])) / float(message["scales"][k][j])
+
+
+def _fixed(values: Any, bits: int) -> NDArray[np.int64]:
+    return np.rint(np.asarray(values, dtype=np.float64) * 2.0 ** int(bits)).astype(np.int64)
