@@ -125,8 +125,8 @@ def _drift(name: str, kind: str, cell: CellReply, whole: CellReply) -> Drift | N
         if name not in cell.categories or name not in whole.categories:
             return None
         labels = list(whole.categories[name][2])
-        shares = ([of.categories[name][2].get(label, 0) for label in labels] for of in (cell, whole))
-        return drift_of(*shares, labels=labels, ordered=False) if labels else None
+        here, everywhere = (_counts(of, name, labels) for of in (cell, whole))
+        return drift_of(here, everywhere, labels, ordered=False) if labels else None
     if name in cell.bins and name in whole.bins:
         edges = whole.bins[name].edges.tolist()
         labels = [f"{low:.4g} to {high:.4g}" for low, high in pairwise(edges)]
@@ -135,10 +135,15 @@ def _drift(name: str, kind: str, cell: CellReply, whole: CellReply) -> Drift | N
         return None
     sketch = whole.sketches[name]
     inner = np.unique([sketch.quantile(k / 10) for k in range(1, 10)])
-    here, all_ = (np.diff([0, *of.below(inner).tolist(), of.size]) for of in (cell.sketches[name], sketch))
+    below, everything = (np.diff([0, *of.below(inner).tolist(), of.size]) for of in (cell.sketches[name], sketch))
     ends = ["", *[f"{edge:.4g}" for edge in inner.tolist()], ""]
     labels = [f"{low} to {high}".strip() for low, high in pairwise(ends)]
-    return drift_of(here, all_, labels, ordered=True)
+    return drift_of(below, everything, labels, ordered=True)
+
+
+def _counts(cell: CellReply, name: str, labels: Sequence[str]) -> list[int]:
+    values = cell.categories[name][2]
+    return [values.get(label, 0) for label in labels]
 
 
 async def _exact(
