@@ -90,13 +90,13 @@ def test_a_sweep_spends_from_one_ledger(tmp_path):
 @pytest.mark.parametrize("engine", ["inline", "batched"])
 def test_what_leaves_without_noise_is_in_a_shared_ledger_once_a_task(tmp_path, engine):
     path = tmp_path / "ledger.jsonl"
-    atoll.simulate(Statistics(), islands(), ledger=path, engine=engine)
+    atoll.simulate(Statistics(bins=3), islands(), ledger=path, engine=engine)
     plain = training(None, evaluation=atoll.Evaluation(clients=-1))
     atoll.simulate(plain, islands(), ledger=path, engine=engine)
     (row, *_) = statement(LedgerAccount(Ledger(path)))
     assert row.spent.best == float("inf")
     names = [name.rpartition(":")[2].rpartition(".")[2] for name in row.unprotected]
-    assert names[:2] == ["counted", "spread"]
+    assert names[:2] == ["described", "binned"]
     assert len(names) == 4  # and the training's updates, and its measures
     assert len(Ledger(path)) == 3 * 4
 
@@ -118,7 +118,7 @@ def demanding(**budget) -> SitePolicy:
             training(None, privacy=CentralDP(noise=1.0, delta=1e-5, clip=1.0, adversary="model")),
             "Training .* has updates that reach the server without noise",
         ),
-        (Statistics(), "Statistics has counts, sums and squares of columns without noise"),
+        (Statistics(), "Statistics has statistics of columns without noise"),
     ],
 )
 def test_a_demanding_island_refuses_a_job_without_privacy(job, why):

@@ -86,7 +86,7 @@ class SitePolicy(Checked, Policy):
             not apply to them.
         allow: names of jobs (``statistics``), of algorithms (``FedAvg``) and of a job's own code (``module:name``) that may run, with ``*`` and
             ``?``; an empty list allows all. A job may run if the list has its kind or all of its algorithms, and all of its own code.
-        min_count: smallest number of rows behind every number that a statistic tells of this island (``Disclosure``); a request that promises fewer is refused. It
+        min_count: smallest number of rows behind every number that a statistic tells of this island (`Disclosure`); a request that promises fewer is refused. It
             binds tasks that describe rows, such as those of ``statistics``; say with ``allow`` which others may run.
         results: whether tasks may leave named results at the party; see ``Island.leave``.
         confined: between organisations, whether jobs must run in a sandbox at the site; a simulation has none to ask for.
@@ -127,79 +127,6 @@ class SitePolicy(Checked, Policy):
         if self.min_count < 1:
             raise ConfigError(
                 f"min_count={self.min_count}", where="SitePolicy", remedy="use a whole number of at least 1"
-            )
-
-    @property
-    def largest(self) -> int | None:
-        """Maximum number of bytes of a reply on the wire; ``None`` sets no limit."""
-        return None
-
-
-class AllowAll(Policy):
-    """Allow everything, for simulation."""
-
-    single = False
-
-
-@dataclass(frozen=True)
-class SitePolicy(Checked, Policy):
-    """What an island requires. It refuses a request that does not comply, and never changes one.
-
-    Attributes:
-        stages: stages that every reply must go through, in this order, each at least as strict (``Stage.covers``). A request without them is refused,
-            and so is a request for a single reply, on which no stage acts.
-        largest_reply: maximum number of bytes of a reply on the wire.
-        smallest_cohort: minimum number of replies in each sum with this island's reply. The server states the number with the request (its quorum), and
-            a request for single replies states 1. This binds an honest server: a dishonest one can state any number. Against a dishonest
-            server, only a secure reducer helps whose protocol enforces its threshold among the parties.
-        tasks: names of tasks that may run, with ``*`` and ``?``; an empty list allows all.
-        free: names of tasks that release nothing of the data, such as a protocol's key exchange: ``stages`` and ``smallest_cohort`` do
-            not apply to them.
-        allow: names of jobs (``statistics``), of algorithms (``FedAvg``) and of a job's own code (``module:name``) that may run, with ``*`` and
-            ``?``; an empty list allows all. A job may run if the list has its kind or all of its algorithms, and all of its own code.
-        min_count: smallest number of rows behind every number that a statistic tells of this island (``Disclosure``); a request that promises fewer is refused. It
-            binds tasks that describe rows, such as those of ``statistics``; say with ``allow`` which others may run.
-        results: whether tasks may leave named results at the party; see ``Island.leave``.
-        confined: between organisations, whether jobs must run in a sandbox at the site; a simulation has none to ask for.
-        sums_only: admit only steps of Atoll's own secure reducers, which promise that the server sees a sum of at least ``smallest_cohort`` parties even if it
-            lies. Then ``smallest_cohort`` binds a dishonest server too: the parties themselves refuse to open a smaller sum.
-        privacy: what the island demands of every release and of all jobs together (`atoll.privacy.Demand`). With one, a cohort runs party by party.
-    """
-
-    stages: tuple[Stage, ...] = ()
-    largest_reply: int | None = None
-    smallest_cohort: int = 1
-    tasks: tuple[str, ...] = ()
-    free: tuple[str, ...] = ()
-    allow: tuple[str, ...] = ()
-    results: bool = True
-    confined: bool = False
-    sums_only: bool = False
-    privacy: ReplyDemand | None = None
-    min_count: int = 1
-
-    def __post_init__(self) -> None:
-        if self.privacy is not None and not isinstance(self.privacy, ReplyDemand):
-            raise ConfigError(
-                f"privacy={self.privacy!r}",
-                where="SitePolicy",
-                remedy="give atoll.privacy.Demand(budget=atoll.privacy.Budget(epsilon=4.0))",
-            )
-        for name in ("stages", "tasks", "free", "allow"):
-            object.__setattr__(self, name, tuple(getattr(self, name)))
-        if not all(isinstance(stage, Stage) for stage in self.stages):
-            raise ConfigError(f"stages={self.stages!r}", where="SitePolicy", remedy="give stages, such as Clip(1.0)")
-        if self.smallest_cohort < 1 or (self.largest_reply is not None and self.largest_reply < 1):
-            raise ConfigError(
-                f"smallest_cohort={self.smallest_cohort}, largest_reply={self.largest_reply}",
-                where="SitePolicy",
-                remedy="use whole numbers of at least 1",
-            )
-        if self.min_count < 1 or (self.max_epsilon is not None and not self.max_epsilon > 0):
-            raise ConfigError(
-                f"min_count={self.min_count}, max_epsilon={self.max_epsilon}",
-                where="SitePolicy",
-                remedy="use a whole number of at least 1, and a positive epsilon",
             )
 
     @property

@@ -41,7 +41,7 @@ _REST = np.int64(0x7FFF_FFFF_FFFF_FFFF)
 
 def keys_of(values: NDArray[Any]) -> Keys:
     """Whole numbers in the order of the finite numbers, ``(values,)``; zeros of either sign are one."""
-    bits = np.add(values, 0.0, dtype=np.float64).view(np.int64)
+    bits = np.add(values, 0.0, dtype=np.float64).view(np.int64)  # -0.0 becomes 0.0
     signs = bits >> 63
     signs &= _REST
     bits ^= signs
@@ -94,7 +94,7 @@ class Sketch:
         flat, made = values.reshape(-1), cls.none(digits)
         for start in range(0, len(flat), _CHUNK):
             part = flat[start : start + _CHUNK]
-            if part.dtype.kind == "f" and not np.isfinite(part.min() + part.max()):
+            if part.dtype.kind == "f" and not (np.isfinite(part.min()) and np.isfinite(part.max())):
                 part = part[np.isfinite(part)]
             if len(part):
                 made = made.merge(_counted(keys_of(part) >> (52 - digits), digits))
