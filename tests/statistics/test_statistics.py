@@ -15,7 +15,7 @@ from patients import SHARES, described, frames, require_pooled
 import atoll
 from atoll.core.errors import AtollError, ConfigError, DataError, PolicyError
 from atoll.core.requests.policy import SitePolicy
-from atoll.data import Dataset, Islands, Table
+from atoll.data import Dataset, DataTable, Islands
 from atoll.runs import RunFolder, execute, parse_config
 from atoll.statistics import Statistics
 
@@ -104,7 +104,7 @@ def test_too_few_rows_are_withheld_with_what_gives_them_away() -> None:
 
 
 def test_two_requests_that_differ_by_few_rows_are_refused(tmp_path: Path) -> None:
-    rows = {name: Table.of(one) for name, one in frames().items()}
+    rows = {name: DataTable.of(one) for name, one in frames().items()}
     least = float(np.sort(rows["north"]["age"][~np.isnan(rows["north"]["age"])])[-3])
     first = Statistics(columns=["pressure"], min_count=5, request="all patients")
     atoll.simulate(first, rows, engine="inline", results=tmp_path)
@@ -125,11 +125,11 @@ def test_two_requests_that_differ_by_few_rows_are_refused(tmp_path: Path) -> Non
 
 
 def test_a_refused_request_is_in_no_record_and_a_failed_one_is(tmp_path: Path) -> None:
-    rows = {name: Table.of(one) for name, one in frames().items()}
-    broken = {**rows, "west": Table({"age": ["old"] * 40})}
+    rows = {name: DataTable.of(one) for name, one in frames().items()}
+    broken = {**rows, "west": DataTable({"age": ["old"] * 40})}
     with pytest.raises(DataError, match="column 'age' is a category at west and a number at north"):
         described(broken, columns=["age"], min_count=5)
-    with pytest.raises(DataError):
+    with pytest.raises(DataError, match="column 'age' is a category at west"):
         atoll.simulate(Statistics(columns=["age"], min_count=5), broken, engine="inline", results=tmp_path)
     most = float(np.nanmax(rows["north"]["age"]))
     with pytest.raises(

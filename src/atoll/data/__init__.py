@@ -83,7 +83,7 @@ if TYPE_CHECKING:
         read_parquet,
     )
     from .shard import Shard
-    from .table import Table
+    from .table import DataTable
 else:
     from atoll.core.lazy import lazy
 
@@ -156,7 +156,7 @@ else:
                 "read_parquet",
             ),
             "shard": ("Shard",),
-            "table": ("Table",),
+            "table": ("DataTable",),
         },
     )
 
@@ -177,7 +177,7 @@ __all__ = [
     "Rotate",
     "SaltAndPepper",
     "Shard",
-    "Table",
+    "DataTable",
     "Tags",
     "airfoil",
     "airline_tweets",

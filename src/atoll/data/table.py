@@ -1,4 +1,4 @@
-"""`Table`: named columns as a file has them, with missing values and text."""
+"""`DataTable`: named columns as a file has them, with missing values and text."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from .readers.csv import table_of_csv
 from .readers.pandas_like import table_of_frame
 from .readers.table import missing
 
-__all__ = ["Table"]
+__all__ = ["DataTable"]
 
 Array = NDArray[Any]
 
 
 @checked_call
-class Table:
+class DataTable:
     """Immutable named columns of one length: numbers, truth values, moments or text, any of which may be missing.
 
     A `Dataset` is what learning needs: complete features and labels. A table is what statistics look at, before anybody has cleaned it. A missing number is
@@ -37,8 +37,8 @@ class Table:
         DataError: there are no columns, their lengths differ, or a column holds objects.
 
     Example:
-        >>> Table({"age": [61.0, float("nan")], "ward": ["surgery", ""]}, name="north")
-        Table('north': 2 rows, age float64, ward text)
+        >>> DataTable({"age": [61.0, float("nan")], "ward": ["surgery", ""]}, name="north")
+        DataTable('north': 2 rows, age float64, ward text)
     """
 
     __slots__ = ("_columns", "_rows", "name")
@@ -63,7 +63,7 @@ class Table:
         delimiter: str = ",",
         decimal: str = ".",
         encoding: str = "utf-8",
-    ) -> Table:
+    ) -> DataTable:
         """Read a CSV or Parquet file; see `read_csv` for the words that mean missing.
 
         Args:
@@ -86,7 +86,7 @@ class Table:
         return made.without(drop).only(columns) if columns else made.without(drop)
 
     @classmethod
-    def stacked(cls, parts: Sequence[Table], *, name: str = "table") -> Table:
+    def stacked(cls, parts: Sequence[DataTable], *, name: str = "table") -> DataTable:
         """The rows of several tables, one below the other; a column that holds text in one of them holds text.
 
         Raises:
@@ -108,7 +108,7 @@ class Table:
         return cls(columns, name=name)
 
     @classmethod
-    def of(cls, frame: Any, name: str = "table") -> Table:
+    def of(cls, frame: Any, name: str = "table") -> DataTable:
         """The table of a ``pandas.DataFrame``, or of a dict of columns."""
         return cls(frame if isinstance(frame, Mapping) else table_of_frame(frame, name), name=name)
 
@@ -132,14 +132,14 @@ class Table:
             )
         return self._columns[column]
 
-    def only(self, columns: Iterable[str]) -> Table:
+    def only(self, columns: Iterable[str]) -> DataTable:
         """The same rows with these columns alone."""
-        return Table({column: self[column] for column in columns}, name=self.name)
+        return DataTable({column: self[column] for column in columns}, name=self.name)
 
-    def without(self, columns: Iterable[str]) -> Table:
+    def without(self, columns: Iterable[str]) -> DataTable:
         """The same rows without these columns."""
         left = {column: self[column] for column in columns}
-        return Table({key: values for key, values in self._columns.items() if key not in left}, name=self.name)
+        return DataTable({key: values for key, values in self._columns.items() if key not in left}, name=self.name)
 
     def missing(self, column: str) -> NDArray[np.bool_]:
         """Which values of a column are missing, ``(rows,)``."""
@@ -149,7 +149,7 @@ class Table:
         kinds = {
             key: "text" if values.dtype.kind == "U" else str(values.dtype) for key, values in self._columns.items()
         }
-        return f"Table({self.name!r}: {self._rows:,} rows, {', '.join(f'{key} {kind}' for key, kind in kinds.items())})"
+        return f"DataTable({self.name!r}: {self._rows:,} rows, {', '.join(f'{key} {kind}' for key, kind in kinds.items())})"
 
 
 def _plain(values: Array, column: str, name: str) -> Array:

@@ -4,10 +4,10 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .aggregates.drift import Drift
-    from .aggregates.moments import Moments
+    from .aggregates.moments import CentralMoments
     from .aggregates.sketch import Sketch
     from .job import Statistics
-    from .summary import Description, Histogram, Part, Summary
+    from .summary import BinCounts, ColumnSummary, RowsSummary, Summary
 else:
     from atoll.core.lazy import lazy
 
@@ -16,10 +16,10 @@ else:
         {
             "aggregates.drift": ("Drift",),
             "job": ("Statistics",),
-            "aggregates.moments": ("Moments",),
+            "aggregates.moments": ("CentralMoments",),
             "aggregates.sketch": ("Sketch",),
-            "summary": ("Description", "Histogram", "Part", "Summary"),
+            "summary": ("ColumnSummary", "BinCounts", "RowsSummary", "Summary"),
         },
     )
 
-__all__ = ["Description", "Drift", "Histogram", "Moments", "Part", "Sketch", "Statistics", "Summary"]
+__all__ = ["ColumnSummary", "Drift", "BinCounts", "CentralMoments", "RowsSummary", "Sketch", "Statistics", "Summary"]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from atoll.core.errors import DataError
 
-from .plan import Plan
+from .plan import StatisticsPlan
 from .summed import named
 
 if TYPE_CHECKING:
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
     from .job import Statistics
 
-__all__ = ["Agreed", "agreed_columns"]
+__all__ = ["AgreedColumns", "agreed_columns"]
 
 
 @dataclass(frozen=True)
-class Agreed:
+class AgreedColumns:
     """What all parties describe.
 
     Attributes:
@@ -36,13 +36,13 @@ class Agreed:
         """The columns of numbers, in order."""
         return [name for name, kind in self.kinds.items() if kind == "number"]
 
-    def unlisted(self, plan: Plan) -> list[str]:
+    def unlisted(self, plan: StatisticsPlan) -> list[str]:
         """What is not told because its values are not agreed, in words."""
         rows = [name for name, kind in self.kinds.items() if kind != "number" and name not in plan.categories]
         return [f"values of {name}: they are not agreed; give categories={{{name!r}: [...]}}" for name in rows]
 
 
-async def agreed_columns(fed: Federation, job: Statistics, kinds: Mapping[str, str]) -> Agreed:
+async def agreed_columns(fed: Federation, job: Statistics, kinds: Mapping[str, str]) -> AgreedColumns:
     """The columns: those of the settings, or those that the parties name.
 
     Args:
@@ -67,7 +67,7 @@ async def agreed_columns(fed: Federation, job: Statistics, kinds: Mapping[str, s
                 )
     families = [*plan.by, *([plan.over] if plan.over else ())]
     groups = tuple((family, str(label)) for family in families for label in plan.categories[family])
-    return Agreed(found, (("", ""), *groups))
+    return AgreedColumns(found, (("", ""), *groups))
 
 
 def _said(job: Statistics) -> dict[str, str]:

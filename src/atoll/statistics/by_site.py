@@ -13,7 +13,7 @@ from .aggregates.relations import Relations
 from .aggregates.sketch import BITS, between, number_of, positions_of
 from .described import binned, described, next_bits
 from .replies import WHOLE, CellReply, Key, SiteReply, _of, kinds_of_all, together
-from .summary import Part, Summary
+from .summary import RowsSummary, Summary
 
 if TYPE_CHECKING:
     from atoll.core.federation.federation import Federation
@@ -91,7 +91,7 @@ def _summary(
 ) -> Summary:
     shares = job.quantiles
     parts = {key: cell.part(kinds, shares, exact.get(key, {})) for key, cell in whole.items()}
-    groups: dict[str, dict[str, Part]] = {}
+    groups: dict[str, dict[str, RowsSummary]] = {}
     for (family, label), part in parts.items():
         if family:
             groups.setdefault(family, {})[label] = part

@@ -13,13 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .aggregates.histogram import edges_of
-from .aggregates.moments import Moments
+from .aggregates.moments import CentralMoments
 from .aggregates.relations import Relations
 from .aggregates.sketch import BITS, between, edges_of_bucket, middle_of, positions_of
-from .agreement import Agreed, agreed_columns
+from .agreement import AgreedColumns, agreed_columns
 from .disclosure.suppression import hidden, shown
 from .replies import _of, number
-from .summary import Description, Histogram, Part, Summary
+from .summary import BinCounts, ColumnSummary, RowsSummary, Summary
 from .summed import STEP, central_sums, first_sums, next_sums, resolution, surveyed
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class _Sums:
     def __init__(self, fed: Federation, job: Statistics) -> None:
         self.fed, self.job, self.plan = fed, job, job.plan
         self.state: dict[str, Any] = {}
-        self.agreed = Agreed({}, ())
+        self.agreed = AgreedColumns({}, ())
 
     async def run(self) -> Summary:
         self.state = await self.fed.restore({"kinds": {}, "sites": []})
@@ -138,7 +138,7 @@ class _Sums:
 
     async def _moments(
         self, counts: NDArray[np.int64], values: Mapping[Target, float]
-    ) -> tuple[list[list[Moments | None]], dict[str, Any]]:
+    ) -> tuple[list[list[CentralMoments | None]], dict[str, Any]]:
         """Means, then centred sums, in fixed point; ``None`` for what is withheld."""
         numbers, cells = self.agreed.numbers, len(self.agreed.keys)
         size = counts[0]
@@ -166,11 +166,11 @@ class _Sums:
         }
         central = await self._contact("centred", central_sums, message)
         powers = np.asarray(central["powers"]) * 2.0**-bits
-        made: list[list[Moments | None]] = [[None] * len(numbers) for _ in range(cells)]
+        made: list[list[CentralMoments | None]] = [[None] * len(numbers) for _ in range(cells)]
         for k, j in np.argwhere(known).tolist():
             second, third = powers[0, k, j] * spans[k, j] ** 2, powers[1, k, j] * spans[k, j] ** 3
             row = (size[k, j], counts[1, k, j], means[k, j], max(0.0, second), third, ends[0, k, j], ends[1, k, j])
-            found = Moments(*(np.array([one]) for one in row))
+            found = CentralMoments(*(np.array([one]) for one in row))
             made[k][j] = found if self.job.extremes else found.without_ends()
         return made, {**central, "edges": edges, "fraction": bits}
 
@@ -190,13 +190,13 @@ class _Sums:
         self,
         survey: Mapping[str, Any],
         told: Sequence[int],
-        moments: list[list[Moments | None]],
+        moments: list[list[CentralMoments | None]],
         values: Mapping[Target, float],
         central: Mapping[str, Any],
     ) -> Summary:
         rows, withheld = np.asarray(survey["rows"]).tolist(), self.agreed.unlisted(self.plan)
         withheld += [f"{name}: no reply" for name in self.fed.parties.names if name not in self.state["sites"]]
-        parts: dict[tuple[str, str], Part] = {}
+        parts: dict[tuple[str, str], RowsSummary] = {}
         for k, key in enumerate(self.agreed.keys):
             if k not in told:
                 if rows[k]:
@@ -210,8 +210,8 @@ class _Sums:
                 for name in self.agreed.kinds
                 if name not in columns
             ]
-            parts[key] = Part(rows[k], columns)
-        groups: dict[str, dict[str, Part]] = {}
+            parts[key] = RowsSummary(rows[k], columns)
+        groups: dict[str, dict[str, RowsSummary]] = {}
         for (family, label), part in parts.items():
             if family:
                 groups.setdefault(family, {})[label] = part
@@ -220,7 +220,7 @@ class _Sums:
         )
         precision = f"within {len(self.state['sites'])} x 2^-{central['fraction'] + 1} of the column's range a value's sum, from fixed point"
         return Summary(
-            whole=parts.get(self.agreed.keys[0], Part(None)),
+            whole=parts.get(self.agreed.keys[0], RowsSummary(None)),
             groups=groups,
             correlations=self._correlations(central),
             withheld=withheld,
@@ -236,11 +236,11 @@ class _Sums:
         self,
         k: int,
         survey: Mapping[str, Any],
-        moments: Sequence[Moments | None],
+        moments: Sequence[CentralMoments | None],
         values: Mapping[Target, float],
         central: Mapping[str, Any],
-    ) -> dict[str, Description]:
-        made: dict[str, Description] = {}
+    ) -> dict[str, ColumnSummary]:
+        made: dict[str, ColumnSummary] = {}
         least = self.job.min_count
         for name, kind in self.agreed.kinds.items():
             if kind != "number":
@@ -250,7 +250,7 @@ class _Sums:
                 )
                 if 0 < present < least:
                     continue
-                made[name] = Description(kind=kind, count=present, missing=missing, values=named or None)
+                made[name] = ColumnSummary(kind=kind, count=present, missing=missing, values=named or None)
                 continue
             one = moments[self.agreed.numbers.index(name)]
             if one is None:
@@ -263,7 +263,7 @@ class _Sums:
             bins = None
             if name in central["edges"]:
                 counts, small = shown(np.asarray(central[f"bins {name}"])[k], least)
-                bins = Histogram(np.asarray(central["edges"][name]), counts, int(small.sum()))
+                bins = BinCounts(np.asarray(central["edges"][name]), counts, int(small.sum()))
             made[name] = number(one, quantiles or None, bins)
         return made
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from atoll.core.errors import ConfigError, DataError, nearest
 from atoll.data.readers.table import missing
-from atoll.data.table import Table
+from atoll.data.table import DataTable
 
 from .columns import _texts, moments_in_time
 
@@ -41,7 +41,7 @@ class Cell:
 
 
 def cells_of(
-    table: Table,
+    table: DataTable,
     by: Sequence[str] = (),
     over: str = "",
     period: str = "month",
@@ -92,7 +92,7 @@ def _split(
     return [Cell(family, name, part) for name, part in wanted.items()]
 
 
-def rows_where(table: Table, where: Sequence[Sequence[Any]]) -> NDArray[np.int64] | None:
+def rows_where(table: DataTable, where: Sequence[Sequence[Any]]) -> NDArray[np.int64] | None:
     """The rows that meet all conditions; ``None`` without conditions.
 
     Args:
@@ -135,7 +135,7 @@ def _meets(values: NDArray[Any], sign: str, value: Any, column: str) -> NDArray[
     return np.asarray(compare[sign](values, value), dtype=bool)
 
 
-def _column(table: Table, name: str) -> NDArray[Any]:
+def _column(table: DataTable, name: str) -> NDArray[Any]:
     if name not in table:
         raise DataError(
             f"no column {name!r}.{nearest(name, table.columns)}",

@@ -12,16 +12,16 @@ from numpy.typing import NDArray
 
 from atoll.core.errors import DataError, nearest
 from atoll.data.readers.table import missing
-from atoll.data.table import Table
+from atoll.data.table import DataTable
 
-__all__ = ["Column", "columns_of", "moments_in_time", "table_of"]
+__all__ = ["TableColumn", "columns_of", "moments_in_time", "table_of"]
 
 Kind = Literal["number", "category", "words"]
 Rows = NDArray[np.int64] | None
 
 
 @dataclass(frozen=True)
-class Column:
+class TableColumn:
     """One column.
 
     Attributes:
@@ -73,8 +73,8 @@ class Column:
         return counts, present, int(inside.sum()) - present
 
 
-def table_of(data: Any) -> Table:
-    """A party's data as a table: of a `Table`, a `Dataset` or a part of one, a ``pandas.DataFrame``, or a dict of columns.
+def table_of(data: Any) -> DataTable:
+    """A party's data as a table: of a `DataTable`, a `Dataset` or a part of one, a ``pandas.DataFrame``, or a dict of columns.
 
     Of a data set, each feature is a column of its name, or ``x0``, ``x1``, ...; images are the column ``intensity`` of the values of all their pixels, with
     ``red``, ``green`` and ``blue`` besides if they have three colours; rows of tokens are ``length`` and ``token``. The labels are ``y``, by the names of their classes.
@@ -82,16 +82,16 @@ def table_of(data: Any) -> Table:
     Raises:
         DataError: anything else.
     """
-    if isinstance(data, Table):
+    if isinstance(data, DataTable):
         return data
     if isinstance(data, Mapping) or hasattr(data, "iloc"):
-        return Table.of(data)
+        return DataTable.of(data)
     about = getattr(data, "about", None) or getattr(getattr(data, "source", None), "about", None)
     if about is None or not hasattr(data, "columns"):
         raise DataError(
             f"a {type(data).__name__} has no columns to describe",
             where="statistics",
-            remedy="give each party an atoll.data.Table, a Dataset, a pandas.DataFrame, or a dict of columns",
+            remedy="give each party an atoll.data.DataTable, a Dataset, a pandas.DataFrame, or a dict of columns",
         )
     found: dict[str, NDArray[Any]] = {}
     for name in data.columns:
@@ -104,7 +104,7 @@ def table_of(data: Any) -> Table:
             found["y"] = values.astype(np.str_)
         else:
             found[name] = values
-    return Table(found, name=about.name)
+    return DataTable(found, name=about.name)
 
 
 def _features(x: NDArray[Any], about: Any) -> dict[str, NDArray[Any]]:
@@ -122,11 +122,11 @@ def _features(x: NDArray[Any], about: Any) -> dict[str, NDArray[Any]]:
 
 
 def columns_of(
-    table: Table,
+    table: DataTable,
     wanted: Sequence[str] = (),
     text: Iterable[str] = (),
     categories: Mapping[str, Sequence[str]] | None = None,
-) -> dict[str, Column]:
+) -> dict[str, TableColumn]:
     """The columns to describe.
 
     A column of free text becomes three: ``NAME/characters`` and ``NAME/words``, numbers, and ``NAME/vocabulary``, its sets of words.
@@ -140,7 +140,7 @@ def columns_of(
     Raises:
         DataError: the table lacks a column.
     """
-    made: dict[str, Column] = {}
+    made: dict[str, TableColumn] = {}
     free = set(text) | ({"token"} & set(table.columns) if "length" in table else set())
     for name in wanted or table.columns:
         if name not in table:
@@ -153,21 +153,21 @@ def columns_of(
         if name in free:
             made |= {column.name: column for column in _of_text(name, values)}
         elif values.dtype.kind == "U" or name in (categories or {}):
-            made[name] = Column(name, "category", _texts(values))
+            made[name] = TableColumn(name, "category", _texts(values))
         else:
-            made[name] = Column(name, "number", seconds(values) if values.dtype.kind == "M" else values)
+            made[name] = TableColumn(name, "number", seconds(values) if values.dtype.kind == "M" else values)
     return made
 
 
-def _of_text(name: str, values: NDArray[Any]) -> list[Column]:
+def _of_text(name: str, values: NDArray[Any]) -> list[TableColumn]:
     texts = _texts(values)
     hole = missing(texts)
     lengths = np.where(hole, np.nan, np.char.str_len(texts).astype(np.float64))
     words = np.where(hole, np.nan, [float(len(_words(text))) for text in texts.tolist()])
     return [
-        Column(f"{name}/characters", "number", lengths),
-        Column(f"{name}/words", "number", words),
-        Column(f"{name}/vocabulary", "words", np.where(hole, "", texts)),
+        TableColumn(f"{name}/characters", "number", lengths),
+        TableColumn(f"{name}/words", "number", words),
+        TableColumn(f"{name}/vocabulary", "words", np.where(hole, "", texts)),
     ]
 
 

@@ -12,17 +12,17 @@ from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError
 from atoll.core.requests.disclosure import Disclosure
 from atoll.core.requests.task import task
-from atoll.data.table import Table
+from atoll.data.table import DataTable
 
 from .aggregates.histogram import counts_in
-from .aggregates.moments import Moments
+from .aggregates.moments import CentralMoments
 from .aggregates.relations import Relations
 from .aggregates.sketch import Sketch, refined
 from .cells import Cell
-from .columns import Column, table_of
+from .columns import TableColumn, table_of
 from .disclosure.answered import NAME, entry_of, require_apart, row_hashes, with_entry
 from .disclosure.suppression import hidden, shown
-from .plan import Plan
+from .plan import StatisticsPlan
 
 __all__ = ["binned", "described", "next_bits"]
 
@@ -34,7 +34,7 @@ def _promised(message: Any) -> Disclosure:
 @task(discloses=_promised)
 def described(island: Any, message: Any) -> Tree:
     """One party's moments, sketches and categories, of all rows, of each group and of each period."""
-    plan, table = Plan.unpacked(message["plan"]), table_of(island.data)
+    plan, table = StatisticsPlan.unpacked(message["plan"]), table_of(island.data)
     columns, cells = plan.columns_of(table), plan.cells_of(table)
     cells, withheld = visible(cells, plan.min_count, len(table))
     remember(island, plan, table, columns, cells)
@@ -45,9 +45,9 @@ def described(island: Any, message: Any) -> Tree:
     return {"rows": len(table), "kinds": kinds, "cells": told, "withheld": withheld}
 
 
-def asked(island: Any, message: Any) -> tuple[Plan, Table, dict[str, Column], list[Cell]]:
+def asked(island: Any, message: Any) -> tuple[StatisticsPlan, DataTable, dict[str, TableColumn], list[Cell]]:
     """The plan, the table, its columns and the cells that may be shown, once the request is in the record."""
-    plan, table = Plan.unpacked(message["plan"]), table_of(island.data)
+    plan, table = StatisticsPlan.unpacked(message["plan"]), table_of(island.data)
     columns = plan.columns_of(table)
     cells, _ = visible(plan.cells_of(table), plan.min_count, len(table))
     remember(island, plan, table, columns, cells)
@@ -66,7 +66,9 @@ def visible(cells: list[Cell], least: int, of: int) -> tuple[list[Cell], list[An
     return kept, withheld
 
 
-def remember(island: Any, plan: Plan, table: Table, columns: Mapping[str, Column], cells: list[Cell]) -> None:
+def remember(
+    island: Any, plan: StatisticsPlan, table: DataTable, columns: Mapping[str, TableColumn], cells: list[Cell]
+) -> None:
     """Refuse a request that differs from an answered one by too few rows; else add it to the record, before the reply is made.
 
     Raises:
@@ -84,10 +86,10 @@ def remember(island: Any, plan: Plan, table: Table, columns: Mapping[str, Column
     island.leave(NAME, with_entry(record, entry, hashes), at_once=True)
 
 
-def _cell(cell: Cell, plan: Plan, columns: Mapping[str, Column], of: int) -> dict[str, Any]:
+def _cell(cell: Cell, plan: StatisticsPlan, columns: Mapping[str, TableColumn], of: int) -> dict[str, Any]:
     numbers = {name: column for name, column in columns.items() if column.kind == "number"}
     values = {name: column.numbers(cell.rows) for name, column in numbers.items()}
-    moments = Moments.of(list(values.values()))
+    moments = CentralMoments.of(list(values.values()))
     few = np.array([_few(numbers[name], values[name], plan.min_count) for name in numbers], dtype=bool)
     keep = np.flatnonzero(~few)
     moments = moments if plan.extremes else moments.without_ends()
@@ -110,7 +112,7 @@ def _cell(cell: Cell, plan: Plan, columns: Mapping[str, Column], of: int) -> dic
     }
 
 
-def _few(column: Column, values: NDArray[Any], least: int) -> bool:
+def _few(column: TableColumn, values: NDArray[Any], least: int) -> bool:
     """Whether 1 to ``least - 1`` rows have a number."""
     if least <= 1:
         return False
@@ -119,7 +121,7 @@ def _few(column: Column, values: NDArray[Any], least: int) -> bool:
     return 0 < int(rows.sum()) < least
 
 
-def _categories(column: Column, rows: NDArray[np.int64] | None, plan: Plan, of: int) -> dict[str, Any]:
+def _categories(column: TableColumn, rows: NDArray[np.int64] | None, plan: StatisticsPlan, of: int) -> dict[str, Any]:
     """Counts of the values that enough rows have; the others are withheld."""
     counts, present, missing = column.counted(rows, of)
     names = list(column.coded[0])

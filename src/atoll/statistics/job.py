@@ -16,7 +16,7 @@ from atoll.core.validation import Checked, is_real, require_parts
 
 from .aggregates.histogram import edges_of
 from .cells import CONDITIONS, PERIODS
-from .plan import Plan
+from .plan import StatisticsPlan
 
 if TYPE_CHECKING:
     from atoll.core.federation.federation import Federation
@@ -138,10 +138,10 @@ class Statistics(Checked, Job):
     # ------------------------------------------------------------------ what programs need
 
     @property
-    def plan(self) -> Plan:
+    def plan(self) -> StatisticsPlan:
         """What parties are asked."""
         digits = self.digits if self.quantiles or self.drift else 0
-        return Plan(
+        return StatisticsPlan(
             request=self.request, columns=tuple(self.columns), text=tuple(self.text), categories=self.categories, by=tuple(self.by),
             extremes=self.extremes, over=self.over, period=self.period, where=tuple(self.where), digits=digits, words=self.words, min_count=self.min_count,
         )  # fmt: skip
@@ -151,7 +151,7 @@ class Statistics(Checked, Job):
         return parties if self.quorum is None else self.quorum
 
     def edges(self, whole: CellReply) -> dict[str, Any]:
-        """Column of numbers -> the edges of its bins: the given range, or that of all values."""
+        """TableColumn of numbers -> the edges of its bins: the given range, or that of all values."""
         if not self.bins:
             return {}
         ends = {name: (float(m.low[0]), float(m.high[0])) for name, m in whole.moments.items() if m.count[0]}

@@ -21,9 +21,9 @@ from atoll.core.requests.task import task
 
 from .aggregates.histogram import counts_in
 from .cells import Cell
-from .columns import Column, table_of
+from .columns import TableColumn, table_of
 from .disclosure.noise import discrete_laplace, rate_of
-from .plan import Plan
+from .plan import StatisticsPlan
 
 __all__ = ["EXPONENTS", "FINE", "noised_ranges", "noised_ranges_told", "noised_sums", "noised_told"]
 
@@ -40,13 +40,13 @@ def _promised(message: Any) -> Disclosure:
     return Disclosure(private=True)
 
 
-def _asked(island: Any, message: Any) -> tuple[Plan, int, dict[str, Column], list[Cell]]:
+def _asked(island: Any, message: Any) -> tuple[StatisticsPlan, int, dict[str, TableColumn], list[Cell]]:
     """The plan, the rows, the columns and the agreed cells; the ledger has the cost before anything is looked at.
 
     Raises:
         DataError: a column is of another kind here, or a row has many numbers.
     """
-    plan, table = Plan.unpacked(message["plan"]), table_of(island.data)
+    plan, table = StatisticsPlan.unpacked(message["plan"]), table_of(island.data)
     columns, cells = plan.columns_of(table), plan.cells_of(table, plan.categories)
     kinds = {name: column.kind for name, column in columns.items()}
     if kinds != dict(message["kinds"]):
@@ -59,7 +59,7 @@ def _asked(island: Any, message: Any) -> tuple[Plan, int, dict[str, Column], lis
     return plan, len(table), columns, cells
 
 
-def _numbers(column: Column, cell: Cell) -> NDArray[np.float64]:
+def _numbers(column: TableColumn, cell: Cell) -> NDArray[np.float64]:
     """One number a row: for a row of several, such as the pixels of an image, the mean of those that are there."""
     values = column.values if cell.rows is None else column.values[cell.rows]
     values = values.astype(np.float64)
@@ -107,7 +107,7 @@ def _sums(island: Any, message: Any) -> Arrays:
 
 
 def _put_numbers(
-    name: str, column: Column, cells: Sequence[Cell], message: Any, put: Any, counting: Any, summing: Any
+    name: str, column: TableColumn, cells: Sequence[Cell], message: Any, put: Any, counting: Any, summing: Any
 ) -> None:
     low, high = (float(end) for end in message["ranges"][name])
     middle, half = (low + high) / 2, (high - low) / 2
@@ -126,7 +126,7 @@ def _put_numbers(
     put(f"{name} bins", rows["bins"], counting)
 
 
-def _agreed(column: Column, cell: Cell, plan: Plan, of: int) -> list[int]:
+def _agreed(column: TableColumn, cell: Cell, plan: StatisticsPlan, of: int) -> list[int]:
     """Counts of the agreed values, of any other value and of none: a row is in one of them."""
     counts, present, missing = column.counted(cell.rows, of)
     place = {name: k for k, name in enumerate(column.coded[0])}

@@ -6,16 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from atoll.data.table import Table
+from atoll.data.table import DataTable
 
 from .cells import Cell, cells_of
-from .columns import Column, columns_of
+from .columns import TableColumn, columns_of
 
-__all__ = ["Plan"]
+__all__ = ["StatisticsPlan"]
 
 
 @dataclass(frozen=True)
-class Plan:
+class StatisticsPlan:
     """The part of the settings that parties must know.
 
     Attributes:
@@ -59,7 +59,7 @@ class Plan:
         }
 
     @classmethod
-    def unpacked(cls, message: Any) -> Plan:
+    def unpacked(cls, message: Any) -> StatisticsPlan:
         """The inverse of `packed`."""
         return cls(**message)
 
@@ -69,11 +69,11 @@ class Plan:
         conditions = " and ".join(f"{column} {sign} {value}" for column, sign, value in self.where)
         return f"the rows where {conditions}" if conditions else "all rows"
 
-    def columns_of(self, table: Table) -> dict[str, Column]:
+    def columns_of(self, table: DataTable) -> dict[str, TableColumn]:
         """The columns of a table that the plan describes; by default all but those that only divide it."""
         wanted = self.columns or [name for name in table.columns if name not in self.by and name != self.over]
         return columns_of(table, wanted, self.text, self.categories)
 
-    def cells_of(self, table: Table, agreed: Mapping[str, Sequence[str]] | None = None) -> list[Cell]:
+    def cells_of(self, table: DataTable, agreed: Mapping[str, Sequence[str]] | None = None) -> list[Cell]:
         """The cells of a table."""
         return cells_of(table, self.by, self.over, self.period, self.where, agreed)

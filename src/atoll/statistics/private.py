@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 from atoll.core.errors import DataError
 
 from .aggregates.drift import Drift, drift_of
-from .agreement import Agreed, agreed_columns
+from .agreement import AgreedColumns, agreed_columns
 from .disclosure.noise import noise_std, rate_of
 from .noised import EXPONENTS, FINE, noised_ranges, noised_ranges_told, noised_sums, noised_told
 from .replies import _of
-from .summary import Description, Histogram, Part, Summary
+from .summary import BinCounts, ColumnSummary, RowsSummary, Summary
 
 if TYPE_CHECKING:
     from atoll.core.federation.federation import Federation
@@ -48,7 +48,7 @@ class _Private:
 
     def __init__(self, fed: Federation, job: Statistics) -> None:
         self.fed, self.job, self.plan = fed, job, job.plan
-        self.agreed = Agreed({}, ())
+        self.agreed = AgreedColumns({}, ())
         self.state: dict[str, Any] = {}
 
     async def run(self) -> Summary:
@@ -119,14 +119,14 @@ class _Private:
         withheld += [
             f"{name}: a row has any number of words" for name, kind in self.agreed.kinds.items() if kind == "words"
         ]
-        parts = {key: Part(None, self._columns(k, whole, ranges)) for k, key in enumerate(self.agreed.keys)}
+        parts = {key: RowsSummary(None, self._columns(k, whole, ranges)) for k, key in enumerate(self.agreed.keys)}
         if self.job.min_count > 1:
             withheld += self._too_few(parts)
-        groups: dict[str, dict[str, Part]] = {}
+        groups: dict[str, dict[str, RowsSummary]] = {}
         for (family, label), part in parts.items():
             if family:
                 groups.setdefault(family, {})[label] = part
-        sites = {site: Part(None, self._columns(0, one, ranges)) for site, one in told.items() if site}
+        sites = {site: RowsSummary(None, self._columns(0, one, ranges)) for site, one in told.items() if site}
         if not sites:
             withheld.append(
                 f"each site's own statistics: the server sees only sums ({type(self.job.reducer).__name__})"
@@ -148,17 +148,17 @@ class _Private:
             contacts=len(self.fed.records),
         )
 
-    def _too_few(self, parts: dict[tuple[str, str], Part]) -> list[str]:
+    def _too_few(self, parts: dict[tuple[str, str], RowsSummary]) -> list[str]:
         """Take out columns of too few rows by their noised counts; return them in words."""
         said = []
         for key, part in parts.items():
             few = [name for name, one in part.items() if one.count < self.job.min_count]
-            parts[key] = Part(None, {name: one for name, one in part.items() if name not in few})
+            parts[key] = RowsSummary(None, {name: one for name, one in part.items() if name not in few})
             said += [f"{name}{_of(*key)}: a noised count below min_count={self.job.min_count}" for name in few]
         return said
 
-    def _columns(self, k: int, told: Arrays, ranges: Mapping[str, Sequence[float]]) -> dict[str, Description]:
-        made: dict[str, Description] = {}
+    def _columns(self, k: int, told: Arrays, ranges: Mapping[str, Sequence[float]]) -> dict[str, ColumnSummary]:
+        made: dict[str, ColumnSummary] = {}
         for name, kind in self.agreed.kinds.items():
             if kind == "number":
                 made[name] = self._number(name, k, told, ranges[name])
@@ -166,10 +166,10 @@ class _Private:
                 *counts, _, missing = (max(0, int(one)) for one in np.asarray(told[f"{name} values"])[k])
                 present = max(0, int(np.asarray(told[f"{name} values"])[k][:-1].sum()))
                 values = dict(zip(map(str, self.plan.categories.get(name, ())), counts, strict=True))
-                made[name] = Description(kind=kind, count=present, missing=missing, values=values or None)
+                made[name] = ColumnSummary(kind=kind, count=present, missing=missing, values=values or None)
         return made
 
-    def _number(self, name: str, k: int, told: Arrays, ends: Sequence[float]) -> Description:
+    def _number(self, name: str, k: int, told: Arrays, ends: Sequence[float]) -> ColumnSummary:
         count, missing = (max(0, int(one)) for one in np.asarray(told[f"{name} counts"])[k])
         middle, half = (ends[0] + ends[1]) / 2, (ends[1] - ends[0]) / 2
         n = max(1, count)
@@ -178,9 +178,9 @@ class _Private:
         mean, variance = middle + half * first, half**2 * max(0.0, square - first**2)
         bins = np.asarray(told[f"{name} bins"])[k]
         edges = np.linspace(ends[0], ends[1], len(bins) + 1)
-        shown = Histogram(edges, np.maximum(bins, 0)) if self.job.bins else None
+        shown = BinCounts(edges, np.maximum(bins, 0)) if self.job.bins else None
         quantiles = {q: _quantile(q, bins, edges) for q in self.job.quantiles} if self.job.quantiles else None
-        return Description(
+        return ColumnSummary(
             kind="number", count=count, missing=missing, sum=mean * count, mean=mean, std=math.sqrt(variance), variance=variance,
             sample_std=math.sqrt(variance * n / max(1, n - 1)), quantiles=quantiles, histogram=shown,
         )  # fmt: skip

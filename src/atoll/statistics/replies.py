@@ -10,9 +10,9 @@ import numpy as np
 
 from atoll.core.errors import DataError
 
-from .aggregates.moments import Moments
+from .aggregates.moments import CentralMoments
 from .aggregates.sketch import Sketch
-from .summary import Description, Histogram, Part
+from .summary import BinCounts, ColumnSummary, RowsSummary
 
 __all__ = ["CellReply", "SiteReply", "kinds_of_all", "number", "together"]
 
@@ -33,15 +33,15 @@ class CellReply:
     """
 
     rows: int = 0
-    moments: dict[str, Moments] = field(default_factory=dict)
+    moments: dict[str, CentralMoments] = field(default_factory=dict)
     sketches: dict[str, Sketch] = field(default_factory=dict)
     categories: dict[str, tuple[int, int, dict[str, int]]] = field(default_factory=dict)
-    bins: dict[str, Histogram] = field(default_factory=dict)
+    bins: dict[str, BinCounts] = field(default_factory=dict)
 
     @classmethod
     def unpacked(cls, message: Any) -> CellReply:
         """The cell of a reply."""
-        names, moments = list(message["numbers"]), Moments.unpacked(message["moments"])
+        names, moments = list(message["numbers"]), CentralMoments.unpacked(message["moments"])
         return cls(
             int(message["rows"]),
             {name: moments.take(np.array([k])) for k, name in enumerate(names)},
@@ -54,7 +54,7 @@ class CellReply:
 
     def part(
         self, kinds: Mapping[str, str], shares: Sequence[float], exact: Mapping[str, Mapping[float, float]]
-    ) -> Part:
+    ) -> RowsSummary:
         """The cell as people read it.
 
         Args:
@@ -62,7 +62,7 @@ class CellReply:
             shares: the quantiles.
             exact: column -> exact quantiles, where they are known.
         """
-        columns: dict[str, Description] = {}
+        columns: dict[str, ColumnSummary] = {}
         for name, kind in kinds.items():
             if kind == "number" and name in self.moments:
                 sketch = self.sketches.get(name)
@@ -70,8 +70,8 @@ class CellReply:
                 columns[name] = number(self.moments[name], found, self.bins.get(name))
             elif name in self.categories:
                 count, missing, values = self.categories[name]
-                columns[name] = Description(kind=kind, count=count, missing=missing, values=values)
-        return Part(self.rows, columns)
+                columns[name] = ColumnSummary(kind=kind, count=count, missing=missing, values=values)
+        return RowsSummary(self.rows, columns)
 
 
 @dataclass
@@ -98,7 +98,7 @@ class SiteReply:
                 continue
             for name, counts in one["counts"].items():
                 hides = int(one["withheld"][name])
-                cell.bins[name] = Histogram(np.asarray(edges[name]), np.asarray(counts), hides)
+                cell.bins[name] = BinCounts(np.asarray(edges[name]), np.asarray(counts), hides)
                 if hides:
                     withheld.append(
                         f"{self.site}: {hides} bins of {name}{_of(one['family'], one['label'])} with too few rows"
@@ -106,14 +106,14 @@ class SiteReply:
         return withheld
 
 
-def number(moments: Moments, quantiles: Mapping[float, float] | None, bins: Histogram | None) -> Description:
+def number(moments: CentralMoments, quantiles: Mapping[float, float] | None, bins: BinCounts | None) -> ColumnSummary:
     """A column of numbers as people read it."""
 
     def first(values: Any) -> float:
         return float(values[0])
 
     some = int(moments.count[0]) > 0
-    return Description(
+    return ColumnSummary(
         kind="number",
         count=int(moments.count[0]),
         missing=int(moments.missing[0]),
@@ -136,7 +136,7 @@ def _end(values: Any) -> float | None:
 
 
 def kinds_of_all(replies: Iterable[SiteReply]) -> dict[str, str]:
-    """Column -> kind, in the order in which sites have them.
+    """TableColumn -> kind, in the order in which sites have them.
 
     Raises:
         DataError: a column is of two kinds.
@@ -157,7 +157,7 @@ def kinds_of_all(replies: Iterable[SiteReply]) -> dict[str, str]:
 def together(cells: Sequence[CellReply]) -> CellReply:
     """The union of the same cell of several sites."""
     made = CellReply(sum(cell.rows for cell in cells))
-    made.moments = _each(cells, "moments", Moments.union)
+    made.moments = _each(cells, "moments", CentralMoments.union)
     made.sketches = _each(cells, "sketches", lambda parts: Sketch.union(parts, parts[0].digits))
     made.bins = _each(cells, "bins", _summed)
     made.categories = _each(cells, "categories", _added)
@@ -169,8 +169,8 @@ def _each(cells: Sequence[CellReply], what: str, union: Callable[[list[Any]], An
     return {name: union([getattr(cell, what)[name] for cell in cells if name in getattr(cell, what)]) for name in names}
 
 
-def _summed(parts: list[Histogram]) -> Histogram:
-    return Histogram(parts[0].edges, sum(part.counts for part in parts), sum(part.withheld for part in parts))  # type: ignore[arg-type]
+def _summed(parts: list[BinCounts]) -> BinCounts:
+    return BinCounts(parts[0].edges, sum(part.counts for part in parts), sum(part.withheld for part in parts))  # type: ignore[arg-type]
 
 
 def _added(parts: list[tuple[int, int, dict[str, int]]]) -> tuple[int, int, dict[str, int]]:

@@ -14,11 +14,11 @@ from atoll.core.errors import ConfigError, nearest
 
 from .aggregates.drift import Drift
 
-__all__ = ["Description", "Histogram", "Part", "Summary"]
+__all__ = ["ColumnSummary", "BinCounts", "RowsSummary", "Summary"]
 
 
 @dataclass(frozen=True)
-class Histogram:
+class BinCounts:
     """Counts over bins.
 
     Attributes:
@@ -33,7 +33,7 @@ class Histogram:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Description:
+class ColumnSummary:
     """One column over some rows; what is withheld or not asked for is ``None``.
 
     Attributes:
@@ -65,7 +65,7 @@ class Description:
     min: float | None = None
     max: float | None = None
     quantiles: Mapping[float, float] | None = None
-    histogram: Histogram | None = None
+    histogram: BinCounts | None = None
     values: Mapping[str, int] | None = None
 
     def plain(self) -> dict[str, Any]:
@@ -85,7 +85,7 @@ class Description:
 
 
 @dataclass(frozen=True)
-class Part(Mapping[str, Description]):
+class RowsSummary(Mapping[str, ColumnSummary]):
     """Descriptions of the columns of some rows, by name.
 
     Attributes:
@@ -94,9 +94,9 @@ class Part(Mapping[str, Description]):
     """
 
     rows: int | None
-    columns: Mapping[str, Description] = field(default_factory=dict)
+    columns: Mapping[str, ColumnSummary] = field(default_factory=dict)
 
-    def __getitem__(self, name: str) -> Description:
+    def __getitem__(self, name: str) -> ColumnSummary:
         if name not in self.columns:
             raise ConfigError(
                 f"{name!r} is not described.{nearest(name, self.columns)}",
@@ -115,7 +115,7 @@ class Part(Mapping[str, Description]):
         return name in self.columns
 
     def plain(self) -> dict[str, Any]:
-        """Column -> description, as JSON has it."""
+        """TableColumn -> description, as JSON has it."""
         return {name: column.plain() for name, column in self.columns.items()}
 
 
@@ -135,9 +135,9 @@ class Summary:
         contacts: how often each site was asked.
     """
 
-    whole: Part
-    sites: Mapping[str, Part] = field(default_factory=dict)
-    groups: Mapping[str, Mapping[str, Part]] = field(default_factory=dict)
+    whole: RowsSummary
+    sites: Mapping[str, RowsSummary] = field(default_factory=dict)
+    groups: Mapping[str, Mapping[str, RowsSummary]] = field(default_factory=dict)
     correlations: tuple[Sequence[str], NDArray[np.float64]] | None = None
     drift: Mapping[str, Mapping[str, Drift]] = field(default_factory=dict)
     withheld: Sequence[str] = ()
@@ -150,7 +150,7 @@ class Summary:
         """Number of rows of all sites."""
         return self.whole.rows
 
-    def __getitem__(self, column: str) -> Description:
+    def __getitem__(self, column: str) -> ColumnSummary:
         """A column over all rows.
 
         Raises:

@@ -21,9 +21,9 @@ from .aggregates.histogram import counts_in
 from .aggregates.relations import Relations
 from .aggregates.sketch import keys_of, refined
 from .cells import Cell
-from .columns import Column, table_of
+from .columns import TableColumn, table_of
 from .described import remember
-from .plan import Plan
+from .plan import StatisticsPlan
 
 __all__ = ["STEP", "central_sums", "first_sums", "named", "next_sums", "resolution", "surveyed"]
 
@@ -43,13 +43,13 @@ def _promised(message: Any) -> Disclosure:
     return Disclosure(int(message["plan"]["min_count"]))
 
 
-def _asked(island: Any, message: Any) -> tuple[Plan, int, dict[str, Column], list[Cell]]:
+def _asked(island: Any, message: Any) -> tuple[StatisticsPlan, int, dict[str, TableColumn], list[Cell]]:
     """The plan, the rows, the agreed columns and the agreed cells of a party.
 
     Raises:
         DataError: a column is of another kind here.
     """
-    plan, table = Plan.unpacked(message["plan"]), table_of(island.data)
+    plan, table = StatisticsPlan.unpacked(message["plan"]), table_of(island.data)
     columns, cells = plan.columns_of(table), plan.cells_of(table, plan.categories)
     kinds = {name: column.kind for name, column in columns.items()}
     if kinds != dict(message["kinds"]):
@@ -62,7 +62,7 @@ def _asked(island: Any, message: Any) -> tuple[Plan, int, dict[str, Column], lis
     return plan, len(table), columns, cells
 
 
-def _numbers(columns: Mapping[str, Column]) -> list[Column]:
+def _numbers(columns: Mapping[str, TableColumn]) -> list[TableColumn]:
     return [column for column in columns.values() if column.kind == "number"]
 
 
@@ -73,7 +73,7 @@ def _whole(values: Any) -> Sum:
 @task
 def named(island: Any, message: Any) -> Any:
     """The kinds of one party's columns, and nothing of its rows."""
-    columns = Plan.unpacked(message["plan"]).columns_of(table_of(island.data))
+    columns = StatisticsPlan.unpacked(message["plan"]).columns_of(table_of(island.data))
     return {name: column.kind for name, column in columns.items()}
 
 
@@ -97,7 +97,7 @@ def surveyed(island: Any, message: Any) -> Sums:
     return found
 
 
-def _agreed(column: Column, cell: Cell, plan: Plan, of: int) -> list[int]:
+def _agreed(column: TableColumn, cell: Cell, plan: StatisticsPlan, of: int) -> list[int]:
     """Counts of the agreed values, of rows with any value, and of rows with none."""
     counts, present, missing = column.counted(cell.rows, of)
     place = {name: k for k, name in enumerate(column.coded[0])}
@@ -157,7 +157,7 @@ def central_sums(island: Any, message: Any) -> Sums:
     return made
 
 
-def _scaled(column: Column, cell: Cell, message: Any, k: int, j: int) -> NDArray[np.float64]:
+def _scaled(column: TableColumn, cell: Cell, message: Any, k: int, j: int) -> NDArray[np.float64]:
     values = column.numbers(cell.rows).astype(np.float64)
     return (values[np.isfinite(values)] - float(message["centres"][k][j])) / float(message["scales"][k][j])
 

@@ -9,7 +9,7 @@ import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atoll.statistics import Moments
+from atoll.statistics import CentralMoments
 
 numbers = st.lists(
     st.one_of(st.floats(-1e6, 1e6), st.floats(999_999, 1_000_001), st.sampled_from([np.nan, np.inf, 0.0, -0.0])),
@@ -17,8 +17,8 @@ numbers = st.lists(
 )
 
 
-def merged(parts: list[np.ndarray]) -> Moments:
-    return Moments.union([Moments.of([part]) for part in parts], 1)
+def merged(parts: list[np.ndarray]) -> CentralMoments:
+    return CentralMoments.union([CentralMoments.of([part]) for part in parts], 1)
 
 
 @given(values=numbers, cuts=st.lists(st.integers(0, 60), max_size=5), seed=st.integers(0, 2**32 - 1))
@@ -40,14 +40,14 @@ def test_any_partition_and_order_gives_the_moments_of_all_rows(values: list[floa
 
 @given(a=numbers, b=numbers, c=numbers)
 def test_they_are_a_commutative_monoid(a: list[float], b: list[float], c: list[float]) -> None:
-    one, two, three = (Moments.of([np.array(values, dtype=np.float64)]) for values in (a, b, c))
+    one, two, three = (CentralMoments.of([np.array(values, dtype=np.float64)]) for values in (a, b, c))
     close(one.merge(two), two.merge(one))
     close(one.merge(two).merge(three), one.merge(two.merge(three)))
-    close(one.merge(Moments.none(1)), one)
-    close(Moments.none(1).merge(one), one)
+    close(one.merge(CentralMoments.none(1)), one)
+    close(CentralMoments.none(1).merge(one), one)
 
 
-def close(one: Moments, other: Moments) -> None:
+def close(one: CentralMoments, other: CentralMoments) -> None:
     assert np.array_equal(one.count, other.count)
     assert np.array_equal(one.missing, other.missing)
     assert np.array_equal(one.low, other.low)
@@ -61,7 +61,7 @@ def close(one: Moments, other: Moments) -> None:
 def test_many_chunks_give_what_scipy_and_pandas_find(dtype: str) -> None:
     x = np.random.default_rng(1).gamma(2.0, 20.0, 150_001)
     x = x > 30 if dtype == "bool" else x.astype(dtype)
-    found = Moments.of([x])
+    found = CentralMoments.of([x])
     wide = x.astype(np.float64)
     np.testing.assert_allclose(found.mean[0], wide.mean(), rtol=1e-12)
     np.testing.assert_allclose(found.std[0], wide.std(), rtol=1e-12)
@@ -79,10 +79,10 @@ def test_large_means_lose_no_digits(mean: float, certified: float) -> None:
 
 
 def test_a_constant_column_has_no_skewness() -> None:
-    assert np.isnan(Moments.of([np.full(100_000, 0.1)]).skewness[0])
-    assert Moments.of([np.full(100_000, 0.1)]).std[0] < 1e-15
+    assert np.isnan(CentralMoments.of([np.full(100_000, 0.1)]).skewness[0])
+    assert CentralMoments.of([np.full(100_000, 0.1)]).std[0] < 1e-15
 
 
 def test_a_message_takes_them_there_and_back() -> None:
-    found = Moments.of([np.arange(5.0), np.array([np.nan, 1.0])])
-    close(Moments.unpacked(found.packed()), found)
+    found = CentralMoments.of([np.arange(5.0), np.array([np.nan, 1.0])])
+    close(CentralMoments.unpacked(found.packed()), found)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atoll.core.errors import PolicyError
-from atoll.data import Table
+from atoll.data import DataTable
 from atoll.statistics.cells import Cell
 from atoll.statistics.disclosure.answered import entry_of, require_apart, row_hashes, with_entry
 from atoll.statistics.disclosure.suppression import hidden, shown
@@ -35,14 +35,14 @@ def test_nothing_is_hidden_that_need_not_be() -> None:
     assert hidden([3, 0], 10).tolist() == [True, False]
 
 
-def table(rows: int, seed: int = 0) -> Table:
+def table(rows: int, seed: int = 0) -> DataTable:
     draw = np.random.default_rng(seed)
-    return Table(
+    return DataTable(
         {"age": draw.normal(size=rows), "ward": draw.choice(["surgery", "internal"], rows), "n": np.arange(rows)}
     )
 
 
-def asked(rows: Table, cells: list[Cell], request: str = "first", columns: tuple[str, ...] = ("age",)):
+def asked(rows: DataTable, cells: list[Cell], request: str = "first", columns: tuple[str, ...] = ("age",)):
     return entry_of(request, "all rows", columns, cells, row_hashes(rows)), row_hashes(rows)
 
 
@@ -69,10 +69,10 @@ def test_rows_that_were_added_or_changed_are_seen() -> None:
     entry, _ = asked(before, [Cell("", "", None)])
     record = with_entry(None, entry, hashes)
     columns = {name: before[name] for name in before.columns}
-    more = Table(
+    more = DataTable(
         {name: np.concatenate([values, values[:2]]) for name, values in columns.items()}
     )  # two patients, twice
-    moved = Table({name: values[::-1] for name, values in columns.items()})
+    moved = DataTable({name: values[::-1] for name, values in columns.items()})
     other, others = asked(more, [Cell("", "", None)], "second")
     with pytest.raises(PolicyError, match="fewer than min_count=3"):
         require_apart(record, other, others, 3, "north")
@@ -83,11 +83,11 @@ def test_rows_that_were_added_or_changed_are_seen() -> None:
 
 def test_hashes_know_the_content_and_not_the_form() -> None:
     rows = table(50)
-    wider = Table(
+    wider = DataTable(
         {name: rows[name].astype("<U40") if name == "ward" else rows[name] for name in reversed(rows.columns)}
     )
     assert np.array_equal(row_hashes(rows), row_hashes(wider))
-    swapped = Table({"age": rows["n"].astype(float), "n": rows["age"], "ward": rows["ward"]})
+    swapped = DataTable({"age": rows["n"].astype(float), "n": rows["age"], "ward": rows["ward"]})
     assert not (row_hashes(rows) == row_hashes(swapped)).any()
     assert len(np.unique(row_hashes(table(2000)))) == 2000
 

@@ -7,17 +7,17 @@ from typing import Any
 
 import numpy as np
 
-from atoll.data import Table
+from atoll.data import DataTable
 from atoll.statistics.cells import rows_where
 from atoll.statistics.columns import columns_of
-from atoll.statistics.summary import Description
+from atoll.statistics.summary import ColumnSummary
 
 __all__ = ["max_error"]
 
 _MOMENTS = ("mean", "std", "variance", "sum", "min", "max")
 
 
-def max_error(summary: Any, tables: Mapping[str, Table], where: Sequence[Any]) -> float | None:
+def max_error(summary: Any, tables: Mapping[str, DataTable], where: Sequence[Any]) -> float | None:
     """The largest error of a moment, ``|found - pooled| / max(1, |pooled|)``; ``None`` if nothing can be compared.
 
     A column is compared with the rows of the sites that told it: what a site withholds is in no sum.
@@ -41,12 +41,12 @@ def max_error(summary: Any, tables: Mapping[str, Table], where: Sequence[Any]) -
     return max(errors, default=None)
 
 
-def _values(table: Table, name: str, where: Sequence[Any]) -> Any:
+def _values(table: DataTable, name: str, where: Sequence[Any]) -> Any:
     values = columns_of(table, [name])[name].numbers(rows_where(table, where)).astype(np.float64)
     return values[np.isfinite(values)]
 
 
-def _errors(found: Description, x: Any) -> list[float]:
+def _errors(found: ColumnSummary, x: Any) -> list[float]:
     pooled = {"mean": x.mean(), "std": x.std(), "variance": x.var(), "sum": x.sum(), "min": x.min(), "max": x.max()}
     pairs = [(getattr(found, name), float(pooled[name])) for name in _MOMENTS]
     made = [abs(one - other) / max(1.0, abs(other)) for one, other in pairs if one is not None]

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from atoll.core.errors import ConfigError, DataError
-from atoll.data import Table
+from atoll.data import DataTable
 
 __all__ = ["conditions_of", "lists_of", "ranges_of", "shares_of", "tables_of", "words_of"]
 
 _CONDITION = re.compile(r"\s*(.+?)\s*(==|!=|<=|>=|<|>)\s*(.+?)\s*")
 
 
-def tables_of(files: Sequence[Path], **options: Any) -> dict[str, Table]:
+def tables_of(files: Sequence[Path], **options: Any) -> dict[str, DataTable]:
     """One table a site: the file's name without its ending is the site's; folders before it are added where two are equal.
 
     Raises:
@@ -31,7 +31,7 @@ def tables_of(files: Sequence[Path], **options: Any) -> dict[str, Table]:
     names = ["/".join(file.with_suffix("").parts[-parts:]) for file in resolved]
     if len(set(names)) < len(names):
         raise DataError("a file is given twice", where=str(files[0]), remedy="give each site's file once")
-    return {name: Table.read(file, **options) for name, file in zip(names, files, strict=True)}
+    return {name: DataTable.read(file, **options) for name, file in zip(names, files, strict=True)}
 
 
 def words_of(text: str | None) -> list[str]:
@@ -79,7 +79,7 @@ def lists_of(texts: Sequence[str]) -> dict[str, list[str]]:
     return found
 
 
-def conditions_of(texts: Sequence[str], tables: Mapping[str, Table]) -> list[list[Any]]:
+def conditions_of(texts: Sequence[str], tables: Mapping[str, DataTable]) -> list[list[Any]]:
     """``age >= 18`` as conditions; a value is a number where the column of the first file that has it holds numbers.
 
     Raises:

@@ -13,7 +13,7 @@ import numpy as np
 
 from atoll.core.errors import DataError
 from atoll.core.redaction import private
-from atoll.data import Dataset, Table, concatenate
+from atoll.data import Dataset, DataTable, concatenate
 from atoll.data.readers._words import first_word, mostly_numbers
 from atoll.data.readers.arrow import table_of_parquet
 from atoll.data.readers.csv import table_of_csv
@@ -57,7 +57,7 @@ def load_tables(paths: Sequence[Path], options: Mapping[str, Any]) -> Dataset:
     return concatenate([recoded(part, cards[name], agreed) for name, part in parts.items()])
 
 
-def load_as_is(paths: Sequence[Path], options: Mapping[str, Any]) -> Table:
+def load_as_is(paths: Sequence[Path], options: Mapping[str, Any]) -> DataTable:
     """Read a table, or all tables of a folder one below the other, with missing values and text.
 
     Args:
@@ -72,8 +72,8 @@ def load_as_is(paths: Sequence[Path], options: Mapping[str, Any]) -> Table:
     goals = [target] if isinstance(target, str) else list(target or ())
     chosen = [*options["features"], *goals] if options.get("features") else []
     drop = list(options.get("drop") or ())
-    parts = [Table.read(file, columns=chosen, drop=drop, **said) for file in tables_in(paths[0])]
-    return parts[0] if len(parts) == 1 else Table.stacked(parts, name=paths[0].name)
+    parts = [DataTable.read(file, columns=chosen, drop=drop, **said) for file in tables_in(paths[0])]
+    return parts[0] if len(parts) == 1 else DataTable.stacked(parts, name=paths[0].name)
 
 
 def _table(path: Path, options: Mapping[str, Any]) -> Dataset:

@@ -13,7 +13,7 @@ import numpy as np
 
 from atoll.core.errors import AtollError, DataError
 from atoll.core.requests.cohort import Community, Population
-from atoll.data import Dataset, Islands, Table
+from atoll.data import Dataset, DataTable, Islands
 from atoll.runs.registries import HOME
 
 from .cards import DataCard, card_of
@@ -88,7 +88,7 @@ def _is_file(given: Mapping[str, Any]) -> bool:
     return bool(given.get("path")) and Path(str(given["path"]).split(",")[0]).suffix not in (".npz", ".npy")
 
 
-def _as_is(given: Mapping[str, Any]) -> Table:
+def _as_is(given: Mapping[str, Any]) -> DataTable:
     options = {key: given.get(key) for key in ("target", "features", "drop", *_OF_TEXT)}
     return load_as_is([Path(part) for part in str(given["path"]).split(",")], options)
 

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Moments"]
+__all__ = ["CentralMoments"]
 
 Numbers = NDArray[np.float64]
 Counts = NDArray[np.int64]
@@ -30,7 +30,7 @@ _CHUNK = 1 << 15
 
 
 @dataclass(frozen=True)
-class Moments:
+class CentralMoments:
     """The moments of some columns over the same rows.
 
     Attributes:
@@ -52,14 +52,14 @@ class Moments:
     high: Numbers
 
     @classmethod
-    def none(cls, columns: int) -> Moments:
+    def none(cls, columns: int) -> CentralMoments:
         """The moments of no rows."""
         zero, nothing = np.zeros(columns, np.int64), np.zeros(columns)
         infinite = np.full(columns, np.inf)
         return cls(zero, zero, nothing, nothing, nothing, infinite, -infinite)
 
     @classmethod
-    def of(cls, columns: Sequence[NDArray[Any]]) -> Moments:
+    def of(cls, columns: Sequence[NDArray[Any]]) -> CentralMoments:
         """The moments of columns, in one pass.
 
         Args:
@@ -70,7 +70,7 @@ class Moments:
         made = [_of_column(values) for values in columns]
         return cls(*(np.concatenate([getattr(one, f.name) for one in made]) for f in fields(cls)))
 
-    def merge(self, other: Moments) -> Moments:
+    def merge(self, other: CentralMoments) -> CentralMoments:
         """The moments of the union of two disjoint sets of rows."""
         na, nb = self.count.astype(np.float64), other.count.astype(np.float64)
         n = np.maximum(na + nb, 1.0)
@@ -82,7 +82,7 @@ class Moments:
             second = self.second + other.second + cross
             third = self.third + other.third + apart * cross * (na - nb) / n
             third = third + 3.0 * apart * (na * other.second - nb * self.second) / n
-        return Moments(
+        return CentralMoments(
             self.count + other.count,
             self.missing + other.missing,
             mean,
@@ -93,7 +93,7 @@ class Moments:
         )
 
     @classmethod
-    def union(cls, parts: Sequence[Moments], columns: int = 0) -> Moments:
+    def union(cls, parts: Sequence[CentralMoments], columns: int = 0) -> CentralMoments:
         """The moments of all parts, merged in pairs, so that rounding grows with the logarithm of their number."""
         level = list(parts) or [cls.none(columns)]
         while len(level) > 1:
@@ -101,13 +101,13 @@ class Moments:
             level = pairs + level[len(level) - len(level) % 2 :]
         return level[0]
 
-    def take(self, columns: NDArray[np.int64]) -> Moments:
+    def take(self, columns: NDArray[np.int64]) -> CentralMoments:
         """The moments of some of the columns."""
-        return Moments(*(getattr(self, f.name)[columns] for f in fields(self)))
+        return CentralMoments(*(getattr(self, f.name)[columns] for f in fields(self)))
 
-    def without_ends(self) -> Moments:
+    def without_ends(self) -> CentralMoments:
         """The same without the smallest and the largest value."""
-        none = Moments.none(len(self.count))
+        none = CentralMoments.none(len(self.count))
         return replace(self, low=none.low, high=none.high)
 
     # ------------------------------------------------------------------ what people read
@@ -147,7 +147,7 @@ class Moments:
         return {f.name: getattr(self, f.name) for f in fields(self)}
 
     @classmethod
-    def unpacked(cls, message: Any) -> Moments:
+    def unpacked(cls, message: Any) -> CentralMoments:
         """The inverse of `packed`."""
         return cls(**{f.name: np.asarray(message[f.name]) for f in fields(cls)})
 
@@ -157,7 +157,7 @@ def _ratio(above: Numbers, below: Any) -> Numbers:
         return np.where(below > 0, above / np.maximum(below, 1), np.nan)
 
 
-def _of_column(values: NDArray[Any]) -> Moments:
+def _of_column(values: NDArray[Any]) -> CentralMoments:
     """The moments of one column: those of its chunks side by side, then merged in pairs."""
     flat = values.reshape(-1)
     size = len(flat)
@@ -169,14 +169,16 @@ def _of_column(values: NDArray[Any]) -> Moments:
     for k in range(chunks):
         part = flat[k * _CHUNK : (k + 1) * _CHUNK]
         _chunk(part, buffer[: len(part)], made[:, k], ends[:, k], counts[:, k])
-    whole = Moments(counts[0], counts[1], made[0], made[1], made[2], ends[0], -ends[1])
+    whole = CentralMoments(counts[0], counts[1], made[0], made[1], made[2], ends[0], -ends[1])
     while chunks > 1:
         half = chunks // 2
         first, second = whole.take(np.arange(half)), whole.take(np.arange(half, 2 * half))
         merged = first.merge(second)
         if chunks % 2:
             last = whole.take(np.array([chunks - 1]))
-            whole = Moments(*(np.append(getattr(merged, f.name), getattr(last, f.name)) for f in fields(Moments)))
+            whole = CentralMoments(
+                *(np.append(getattr(merged, f.name), getattr(last, f.name)) for f in fields(CentralMoments))
+            )
         else:
             whole = merged
         chunks = half + chunks % 2

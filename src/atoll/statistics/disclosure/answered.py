@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atoll.core.errors import PolicyError
-from atoll.data.table import Table
+from atoll.data.table import DataTable
 
 from ..cells import Cell
 
@@ -31,7 +31,7 @@ _MULTIPLIER = np.uint64(0x9E37_79B9_7F4A_7C15)
 _CHUNK = 1 << 16
 
 
-def row_hashes(table: Table) -> Hashes:
+def row_hashes(table: DataTable) -> Hashes:
     """A hash of each row's content, ``(rows,)``; it depends on the names of the columns and not on their order."""
     made = np.zeros(len(table), np.uint64)
     for name in sorted(table.columns):

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 __all__ = ["discrete_laplace", "noise_std", "rate_of"]
 
 
-class Entropy(Protocol):
+class NoiseSource(Protocol):
     """The part of a party's secret that is needed."""
 
     def integer(self, below: int) -> int:
@@ -28,7 +28,7 @@ def rate_of(epsilon: float, sensitivity: int) -> Fraction:
     return Fraction(int(epsilon * (1 << 40)), 1 << 40) / sensitivity
 
 
-def discrete_laplace(rate: Fraction, secret: Entropy, shape: int | tuple[int, ...]) -> NDArray[np.int64]:
+def discrete_laplace(rate: Fraction, secret: NoiseSource, shape: int | tuple[int, ...]) -> NDArray[np.int64]:
     """Independent draws.
 
     Args:
@@ -47,7 +47,7 @@ def noise_std(rate: Fraction) -> float:
     return float(np.sqrt(2 * a) / -np.expm1(-float(rate)))
 
 
-def _draw(s: int, t: int, secret: Entropy) -> int:
+def _draw(s: int, t: int, secret: NoiseSource) -> int:
     """One draw with ``a = exp(-s / t)``."""
     while True:
         u = secret.integer(t)
@@ -63,7 +63,7 @@ def _draw(s: int, t: int, secret: Entropy) -> int:
         return -magnitude if negative else magnitude
 
 
-def _bernoulli_exp(numerator: int, denominator: int, secret: Entropy) -> bool:
+def _bernoulli_exp(numerator: int, denominator: int, secret: NoiseSource) -> bool:
     """True with probability ``exp(-numerator / denominator)``, for a ratio in [0, 1]."""
     k = 1
     while secret.integer(denominator * k) < numerator:
