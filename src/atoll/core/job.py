@@ -76,6 +76,11 @@ class Prepared:
         del outcome
         return {}
 
+    def sections(self, outcome: Any) -> Sequence[Mapping[str, Any]]:
+        """Tables and pictures of the outcome for a report, as plain data; see `atoll.report.sections`."""
+        del outcome
+        return ()
+
     def files(self, outcome: Any) -> Mapping[str, bytes]:
         """The files of the outcome for the run folder: maps a file name to its content."""
         del outcome

@@ -38,6 +38,7 @@ class Facts:
         comparison: alone, federated and pooled, if they were compared.
         devices: what each device did, once the training has ended.
         sites: whether real sites took part. Then what clients measured is their word, which the server cannot check.
+        sections: what the kind of job shows; see `atoll.report.sections`.
         audit: what canaries say about the claimed epsilon, if the run had some.
     """
 
@@ -56,6 +57,7 @@ class Facts:
     error: dict[str, Any] | None = None
     comparison: dict[str, Any] | None = None
     devices: ByDevice | None = None
+    sections: list[dict[str, Any]] = field(default_factory=list)
     audit: dict[str, Any] | None = None
     sites: bool = False
 
@@ -102,6 +104,7 @@ def facts_of(source: Any) -> Facts:
 def _of_folder(folder: RunFolder) -> Facts:
     from atoll.runs import yaml
     from atoll.runs.devices import read_devices
+    from atoll.runs.kept import SECTIONS
 
     manifest, rows = folder.manifest(), folder.metrics()
     chosen = folder.settings()
@@ -121,6 +124,7 @@ def _of_folder(folder: RunFolder) -> Facts:
         error=manifest.get("error"),
         comparison=_json(folder.path / "comparison.json") or None,
         devices=read_devices(folder.devices_file),
+        sections=_list(folder.path / SECTIONS),
         audit=_json(folder.path / "audit.json") or None,
         sites="sites" in chosen,
     )
@@ -130,16 +134,25 @@ def _sum(rows: list[dict[str, Any]], name: str) -> int:
     return sum(int(row.get(name) or 0) for row in rows)
 
 
+def _list(path: Path) -> list[dict[str, Any]]:
+    made = _content(path)
+    return made if isinstance(made, list) else []
+
+
 def _json(path: Path) -> dict[str, Any]:
+    made = _content(path)
+    return made if isinstance(made, dict) else {}
+
+
+def _content(path: Path) -> Any:
     if not path.exists():
-        return {}
+        return None
     try:
-        made = json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise CheckpointError(
             f"the file cannot be read: {error}", where=str(path), remedy="restore the file, or remove it"
         ) from error
-    return made if isinstance(made, dict) else {}
 
 
 def _of_result(result: Result) -> Facts:
@@ -151,13 +164,14 @@ def _of_result(result: Result) -> Facts:
     job = result.job
     shown = [f"{name}: {getattr(job, name)!r}" for name in getattr(job, "__dataclass_fields__", {})]
     return Facts(
-        title="Federated training",
+        title=f"Federated {job.kind or 'program'}",
         status="finished",
         rows=list(result.metrics),
         settings="\n".join(shown),
         data=partition_facts(result.data) if result.data is not None else {},
         bytes=dict(result.bytes),
         engine=dict(result.engine),
+        sections=[dict(section) for section in result.prepared.sections(result.outcome)],
         versions=versions(),
         citations=cite(job, result.data),
         reason=result.reason,

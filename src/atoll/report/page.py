@@ -13,6 +13,7 @@ from atoll.core.persistence.files import write_bytes
 from .facts import Facts, facts_of
 from .figures import bytes_figure, clients_figure, comparison_figure, curves_figure, partition_figure
 from .scalars import flat
+from .sections import drawn
 from .taking_part import devices_figure
 
 __all__ = ["render", "write_report"]
@@ -38,6 +39,7 @@ def write_report(source: Any, path: str | Path | None = None) -> Path:
         "report.html.j2",
         facts=facts,
         figures=_figures(facts),
+        sections=drawn(facts.sections),
         tiles=_tiles(facts),
         verdict=verdict(facts),
         audited=_audited(facts),
@@ -105,7 +107,8 @@ def _tiles(facts: Facts) -> list[tuple[str, str, str]]:
     if clients:
         asked = facts.total("selected") / max(1, len(facts.rows))
         tiles.append(("clients", f"{clients:,}", f"{asked:,.4g} asked a round"))
-    tiles.append(("sent up", human_bytes(facts.total("bytes_up")), f"{human_bytes(facts.total('bytes_down'))} down"))
+    up, down = (facts.total(name) or facts.bytes.get(name, 0) for name in ("bytes_up", "bytes_down"))
+    tiles.append(("sent up", human_bytes(up), f"{human_bytes(down)} down"))
     if facts.seconds is not None:
         tiles.append(("wall-clock time", f"{facts.seconds:,.1f} s", f"engine {facts.engine.get('name', '-')}"))
     return tiles

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from atoll.core.errors import AtollError, CheckpointError, ConfigError, MissingExtraError
 from atoll.core.federation.scope import MAIN
 from atoll.core.persistence.files import write_bytes
+from atoll.core.persistence.json_lines import as_json
 
 from .config import RunConfig
 from .devices import write_devices
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Kept", "Listener", "keeping", "not_the_same"]
 
+SECTIONS = "sections.json"
+"""The file of what a kind of job shows in its report."""
 _CHANGEABLE = ("name", "folder", "trackers")
 
 Listener = Callable[[dict[str, Any]], None]
@@ -105,6 +108,9 @@ class Kept:
         """Write the results, and complete the manifest."""
         for name, content in result.prepared.files(result.outcome).items():
             write_bytes(self.folder.path / name, content)
+        sections = list(result.prepared.sections(result.outcome))
+        if sections:
+            write_bytes(self.folder.path / SECTIONS, as_json(sections).encode())
         write_devices(self.folder.devices_file, result.devices)
         self.end(
             reason=result.reason,

@@ -129,14 +129,14 @@ def _drift(name: str, kind: str, cell: CellReply, whole: CellReply) -> Drift | N
         return drift_of(here, everywhere, labels, ordered=False) if labels else None
     if name in cell.bins and name in whole.bins:
         edges = whole.bins[name].edges.tolist()
-        labels = [f"{low:.4g} to {high:.4g}" for low, high in pairwise(edges)]
+        labels = [f"{low:.6g} to {high:.6g}" for low, high in pairwise(edges)]
         return drift_of(cell.bins[name].counts, whole.bins[name].counts, labels, ordered=True)
     if name not in cell.sketches or not whole.sketches[name].size:
         return None
     sketch = whole.sketches[name]
     inner = np.unique([sketch.quantile(k / 10) for k in range(1, 10)])
     below, everything = (np.diff([0, *of.below(inner).tolist(), of.size]) for of in (cell.sketches[name], sketch))
-    ends = ["", *[f"{edge:.4g}" for edge in inner.tolist()], ""]
+    ends = ["", *[f"{edge:.6g}" for edge in inner.tolist()], ""]
     labels = [f"{low} to {high}".strip() for low, high in pairwise(ends)]
     return drift_of(below, everything, labels, ordered=True)
 

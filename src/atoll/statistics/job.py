@@ -246,6 +246,12 @@ class _PreparedStatistics(Prepared):
         main = {name: {key: one.get(key) for key in _MAIN if key in one} for name, one in whole["global"].items()}
         return {"result": {"rows": whole["rows"], "global": main, "withheld": len(whole["withheld"])}}
 
+    def sections(self, outcome: Summary) -> Sequence[Mapping[str, Any]]:
+        """Return the page."""
+        from .page import sections_of
+
+        return sections_of(outcome)
+
     def files(self, outcome: Summary) -> Mapping[str, bytes]:
         """Return the numbers as JSON."""
         return {"statistics.json": as_json(outcome.plain(), indent=1).encode()}

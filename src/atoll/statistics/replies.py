@@ -65,13 +65,21 @@ class CellReply:
         columns: dict[str, ColumnSummary] = {}
         for name, kind in kinds.items():
             if kind == "number" and name in self.moments:
-                sketch = self.sketches.get(name)
-                found = exact.get(name) or ({q: sketch.quantile(q) for q in shares} if sketch is not None else None)
+                found = exact.get(name) or self._quantiles(name, shares)
                 columns[name] = number(self.moments[name], found, self.bins.get(name))
             elif name in self.categories:
                 count, missing, values = self.categories[name]
                 columns[name] = ColumnSummary(kind=kind, count=count, missing=missing, values=values)
         return RowsSummary(self.rows, columns)
+
+    def _quantiles(self, name: str, shares: Sequence[float]) -> dict[float, float] | None:
+        """Quantiles of the sketch; none lies outside the range, where that is told."""
+        sketch, moments = self.sketches.get(name), self.moments[name]
+        if sketch is None or not shares:
+            return None
+        low, high = float(moments.low[0]), float(moments.high[0])
+        found = {share: sketch.quantile(share) for share in shares}
+        return {share: min(max(value, low), high) for share, value in found.items()} if low <= high else found
 
 
 @dataclass

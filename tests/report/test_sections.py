@@ -1,0 +1,54 @@
+"""What a kind of job shows in its report: tables and pictures from plain data."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import atoll
+from atoll.report import write_report
+from atoll.report.sections import drawn
+from atoll.statistics import Statistics
+
+
+def rows(seed: int, size: int = 60) -> dict[str, object]:
+    draw = np.random.default_rng(seed)
+    return {"age": draw.normal(50 + seed, 9, size), "ward": draw.choice(["surgery", "<b>internal</b>"], size)}
+
+
+def test_a_page_of_statistics_has_tables_and_a_picture_of_each_drift(tmp_path: Path) -> None:
+    job = Statistics(bins=5, quantiles=[0.5], drift=True, correlations=True, by=["ward"], min_count=5)
+    sites = {"north": rows(0), "south": rows(9)}
+    result = atoll.simulate(job, sites, engine="inline", folder=tmp_path / "run", progress=False)
+    page = write_report(tmp_path / "run").read_text()
+    assert page.count("<svg role") >= 4  # age, its drift at two sites, its mean by ward, the correlations
+    for words in ("All sites", "Each site", "Drift", "By ward", "Correlations", "age at south", "Kolmogorov-Smirnov"):
+        assert words in page
+    assert "<b>internal</b>" not in page
+    assert "Federated statistics" in result.report(tmp_path / "page.html").read_text()
+    kept = json.loads((tmp_path / "run" / "sections.json").read_text())
+    assert [section["title"] for section in kept][:3] == ["All sites", "Each site", "Drift"]
+
+
+def test_every_kind_of_picture_is_drawn_and_an_unknown_one_is_not() -> None:
+    series = [{"name": "a", "values": [1, 2]}, {"name": "b", "values": [2, 0]}]
+    figures = [
+        {"name": "one", "kind": "histogram", "edges": [0, 1, 3], "series": series[:1]},
+        {
+            "name": "two",
+            "kind": "bars",
+            "labels": ["a very long label of a category", "another long label of one"],
+            "series": series,
+        },
+        {"name": "three", "kind": "points", "labels": ["x", "y"], "series": series},
+        {"name": "four", "kind": "matrix", "labels": ["x", "y"], "values": [[1.0, None], [None, -0.5]]},
+    ]
+    (section,) = drawn([{"title": "t", "figures": figures, "tables": []}])
+    assert [
+        name in picture for name, picture in zip(("one", "two", "three", "four"), section["pictures"], strict=True)
+    ] == [True] * 4
+    with pytest.raises(KeyError, match="pie"):
+        drawn([{"title": "t", "figures": [{"name": "p", "kind": "pie"}]}])
