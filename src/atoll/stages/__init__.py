@@ -10,10 +10,13 @@ if TYPE_CHECKING:
     from .coded.scalar import ScalarQuantizer
     from .dgc import DGC
     from .feedback import ErrorFeedback
+    from .filters.exclude import ExcludeVariables
+    from .filters.percentile import Percentile
     from .local.anonymous import Anonymous
     from .local.fedsel import FedSel
     from .local.noise import LocalGaussian, LocalLaplace
     from .local.response import RandomisedSigns
+    from .local.sparse_vector import SparseVector
     from .lowrank import LowRank
     from .nearest import Nearest
     from .noise import GaussianNoise
@@ -35,10 +38,13 @@ else:
             "clip": ("Clip",),
             "dgc": ("DGC",),
             "feedback": ("ErrorFeedback",),
+            "filters.exclude": ("ExcludeVariables",),
+            "filters.percentile": ("Percentile",),
             "local.anonymous": ("Anonymous",),
             "local.fedsel": ("FedSel",),
             "local.noise": ("LocalGaussian", "LocalLaplace"),
             "local.response": ("RandomisedSigns",),
+            "local.sparse_vector": ("SparseVector",),
             "lowrank": ("LowRank",),
             "nearest": ("Nearest",),
             "noise": ("GaussianNoise",),
@@ -64,6 +70,7 @@ __all__ = [
     "Clip",
     "CountSketch",
     "ErrorFeedback",
+    "ExcludeVariables",
     "FedSel",
     "GaussianNoise",
     "LocalGaussian",
@@ -73,6 +80,7 @@ __all__ = [
     "Nearest",
     "OneBit",
     "OptimalSparse",
+    "Percentile",
     "ProductQuantizer",
     "RandomK",
     "RandomisedSigns",
@@ -80,6 +88,7 @@ __all__ = [
     "ScalarQuantizer",
     "Shift",
     "Sign",
+    "SparseVector",
     "Ternary",
     "Threshold",
     "TopK",

@@ -1,0 +1,1 @@
+"""Filters: what leaves out or bounds parts of an update without promising privacy."""
