@@ -43,6 +43,8 @@ ALLOWED = {
     "torch/local.py": {"Drawing"},
     "stages/around.py": {"Stage"},
     "stages/clip.py": {"Clip"},
+    "stages/filters/exclude.py": {"ExcludeVariables"},
+    "stages/filters/percentile.py": {"Percentile"},
     "stages/noise.py": {"GaussianNoise"},
 }
 """File -> classes that it asks for. All of them look inside: a wrapper at its base, a stage at the stage inside it or at another of its own kind."""
