@@ -15,8 +15,8 @@ from torch_toys import Dropped, Images, broadcast_of, compare, keys_of, seeded, 
 
 from atoll.core.algebra import tree as T
 from atoll.learn.algorithms import FedAvg
+from atoll.native import cpp_compiler
 from atoll.torch import LocalTraining, prepare_worker
-from atoll.torch.backend import cpp_compiler
 from atoll.torch.blocks import decide
 from atoll.torch.blocks.update import StepForm
 

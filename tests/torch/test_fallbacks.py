@@ -155,7 +155,7 @@ def test_a_loss_that_gives_means_only_runs_in_exact_batches() -> None:
 
 
 def test_without_a_compiler_it_runs_with_one_notice(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("atoll.torch.backend.shutil.which", lambda name: None)
+    monkeypatch.setattr("atoll.native.shutil.which", lambda name: None)
     model = seeded(lambda: nn.Linear(6, 4))
     shards, keys = shards_of([8, 8], (6,)), keys_of(2)
     training = LocalTraining(model, ALGORITHM, compile="always")

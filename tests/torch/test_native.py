@@ -11,12 +11,12 @@ import torch
 from torch import nn
 from torch_toys import Dropped, Images, broadcast_of, compare, keys_of, seeded, shards_of
 
+from atoll import native as native_library
 from atoll.core.errors import ConfigError
 from atoll.learn.algorithms import FedAvg
+from atoll.native import cpp_compiler
 from atoll.torch import LocalTraining
-from atoll.torch.backend import cpp_compiler
 from atoll.torch.native import NativeSteps, enabled, make_native
-from atoll.torch.native import library as native_library
 from atoll.torch.native.cohort import NativeCohort
 
 pytestmark = pytest.mark.skipif(cpp_compiler() is None, reason="no C++ compiler")

@@ -14,8 +14,8 @@ from atoll.core.requests.party import Parties, Roster
 from atoll.data import Dataset, Islands
 from atoll.learn.algorithms import FedAvg
 from atoll.learn.local.update import batch_rows
+from atoll.native import cpp_compiler
 from atoll.torch import LocalTraining
-from atoll.torch.backend import cpp_compiler
 from atoll.torch.blocks import source
 from atoll.torch.blocks.pool import PoolPlace
 from atoll.torch.blocks.source import Rows

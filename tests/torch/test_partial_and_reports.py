@@ -20,10 +20,10 @@ from atoll.data import Dataset, Islands
 from atoll.learn.algorithms import FedAvg, LocalSVRG, Mime, OutputPerturbation, Scaffold
 from atoll.learn.learner import LearnerSettings, adapt
 from atoll.learn.local.stragglers import Stragglers
+from atoll.native import cpp_compiler
 from atoll.stages import Clip
 from atoll.testing import check_learner, check_task_many
 from atoll.torch import CustomLoop, LocalTraining, params_of
-from atoll.torch.backend import cpp_compiler
 
 SIZES = [13, 4, 9, 1, 6]
 BOTH = {"loss": None, "profile": {"layer": "auto"}}

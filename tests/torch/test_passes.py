@@ -9,8 +9,8 @@ from torch_toys import broadcast_of, keys_of, seeded, shards_of, worst
 
 from atoll.core.algebra.aggregate import Parts
 from atoll.learn.algorithms.full_gradient import FullGradient
+from atoll.native import cpp_compiler
 from atoll.torch import LocalTraining
-from atoll.torch.backend import cpp_compiler
 from atoll.torch.blocks.passes import states_after
 
 

@@ -12,8 +12,8 @@ from torch_toys import broadcast_of, compare, seeded, shards_of
 
 import atoll
 from atoll.learn.algorithms import FedAvg
+from atoll.native import cpp_compiler
 from atoll.torch import LocalTraining
-from atoll.torch.backend import cpp_compiler
 from atoll.torch.blocks.choose import whole_layers
 from atoll.torch.native.cohort import NativeCohort
 from atoll.torch.tracing.cells import gru_layer, lstm_layer

@@ -15,8 +15,8 @@ from atoll.core.requests.party import Parties, Roster
 from atoll.data import About, Islands
 from atoll.learn.algorithms import FedAvg, Scaffold
 from atoll.learn.learner import LearnerSettings, adapt
+from atoll.native import cpp_compiler
 from atoll.torch import LocalTraining, local
-from atoll.torch.backend import cpp_compiler
 
 pytestmark = pytest.mark.skipif(cpp_compiler() is None, reason="no C++ compiler")
 SIZES = [7, 40, 12, 10, 33, 5, 0, 1, 25, 60, 8, 19]

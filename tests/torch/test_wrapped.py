@@ -20,10 +20,10 @@ from atoll.core.requests.task import Batch, task
 from atoll.data import Dataset, Islands, dirichlet
 from atoll.learn.algorithms import FedAvg, FedDyn, FedNova, Mime, Scaffold
 from atoll.learn.learner import LearnerSettings, adapt
+from atoll.native import cpp_compiler
 from atoll.stages import Clip
 from atoll.testing.conformance import check_task_many
 from atoll.torch import LocalTraining
-from atoll.torch.backend import cpp_compiler
 from atoll.torch.blocks.private import Privates
 
 needs_a_compiler = pytest.mark.skipif(cpp_compiler() is None, reason="no C++ compiler")

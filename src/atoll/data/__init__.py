@@ -69,6 +69,7 @@ if TYPE_CHECKING:
     from .prepare import hash_words, scaled
     from .readers import (
         from_arrow,
+        from_csv_files,
         from_csv_folder,
         from_dataframes,
         from_hugging_face,
@@ -142,6 +143,7 @@ else:
             "prepare": ("hash_words", "scaled"),
             "readers": (
                 "from_arrow",
+                "from_csv_files",
                 "from_csv_folder",
                 "from_dataframes",
                 "from_tokens",
@@ -197,6 +199,7 @@ __all__ = [
     "fate_vertical",
     "feature_skew",
     "from_arrow",
+    "from_csv_files",
     "from_csv_folder",
     "from_dataframes",
     "from_hugging_face",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import TYPE_CHECKING
 
 from ._checks import Array
@@ -50,6 +51,11 @@ class Shard:
     def rows(self) -> Rows:
         """Row numbers in ``source``: an int64 array ``(len,)``, or a slice if the rows are adjacent."""
         return self._locate()[1]
+
+    @property
+    def origin(self) -> tuple[Hashable, int]:
+        """Where the rows come from: equal for two shards of one process only if their rows are the same. What follows from rows can be kept by it."""
+        return self._supply, self.client
 
     @property
     def x(self) -> Array:

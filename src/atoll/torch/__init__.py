@@ -3,7 +3,9 @@
 Only this room, and rooms that build on PyTorch models, import PyTorch.
 """
 
-from .backend import cache_folder, device_of, prepare_worker
+from atoll.native import cache_folder
+
+from .backend import device_of, prepare_worker
 from .blocks.results import CohortSums, TrainedBatch
 from .custom import CustomLoop
 from .evaluate import evaluate, evaluate_many

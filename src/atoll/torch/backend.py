@@ -1,16 +1,12 @@
-"""The machine under PyTorch: devices, threads, the C++ compiler and the folder of compiled kernels."""
+"""The machine under PyTorch: devices and threads."""
 
 from __future__ import annotations
-
-import os
-import shutil
-from pathlib import Path
 
 import torch
 
 from atoll.core.errors import ConfigError, nearest
 
-__all__ = ["cache_folder", "cpp_compiler", "device_of", "prepare_worker"]
+__all__ = ["device_of", "prepare_worker"]
 
 _DEVICES = ("cpu", "cuda", "mps", "auto")
 
@@ -68,22 +64,3 @@ def prepare_worker(threads: int = 1) -> None:
     thread it is never entered.
     """
     torch.set_num_threads(threads)
-
-
-def cache_folder() -> Path:
-    """Return the folder that keeps compiled kernels between runs.
-
-    ``ATOLL_CACHE``, else ``XDG_CACHE_HOME/atoll``, else ``~/.cache/atoll``; in it the folder ``torch``.
-    """
-    given = os.environ.get("ATOLL_CACHE")
-    if given:
-        return Path(given) / "torch"
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "atoll" / "torch"
-
-
-def cpp_compiler() -> str | None:
-    """Return the C++ compiler that PyTorch's code generator would call, or ``None``."""
-    named = os.environ.get("CXX")
-    candidates = [named] if named else ["g++", "clang++", "c++"]
-    return next((found for name in candidates if (found := shutil.which(name))), None)

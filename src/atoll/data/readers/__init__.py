@@ -7,12 +7,13 @@ from .idx import read_idx, read_idx_pair
 from .leaf import read_leaf
 from .npz import read_npz
 from .pandas_like import from_pandas
-from .tables import from_csv_folder, from_dataframes
+from .tables import from_csv_files, from_csv_folder, from_dataframes
 from .tokens import from_tokens
 from .torch_like import from_torch
 
 __all__ = [
     "from_arrow",
+    "from_csv_files",
     "from_csv_folder",
     "from_dataframes",
     "from_hugging_face",

@@ -19,7 +19,7 @@ from .csv import table_of_csv
 from .pandas_like import table_of_frame
 from .table import from_table, inferred, missing, names_of_classes
 
-__all__ = ["from_csv_folder", "from_dataframes"]
+__all__ = ["from_csv_files", "from_csv_folder", "from_dataframes"]
 
 Tables = Mapping[str, Mapping[str, Array]]
 
@@ -51,6 +51,38 @@ def from_dataframes(
     tables = {str(name): table_of_frame(frame, str(name)) for name, frame in frames.items()}
     held = None if test is None else table_of_frame(test, "test")
     return _islands(tables, held, target, "frames", 0, **options)
+
+
+@checked_call
+def from_csv_files(
+    files: Sequence[str | Path], *, target: str | Sequence[str] | None, test: str | Path | None = None, **options: Any
+) -> Islands:
+    """Make a client of each CSV file, named after the file: ``from_csv_files(["north.csv", "south.csv"], target="died")``.
+
+    Text columns and classes get common codes, as in `from_dataframes`.
+
+    Args:
+        files: the files.
+        target: target column, or columns.
+        test: the file with the server's test rows.
+        options: ``task``, ``features``, ``keep``, ``drop``, ``categories`` and ``citation``, see `read_csv`.
+
+    Raises:
+        DataError: a file does not exist, or two have one name; else as in `read_csv`.
+    """
+    named: dict[str, Path] = {}
+    for path in map(Path, files):
+        name = path.name.split(".")[0]
+        if name in named:
+            raise DataError(
+                f"{path} and {named[name]} have one name", where="files", remedy="give each file another name"
+            )
+        named[name] = path
+    for path in (*named.values(), *([] if test is None else [Path(test)])):
+        if not path.is_file():
+            raise DataError(f"{path}: there is no such file", where="files", remedy="give files that exist")
+    tables = {name: table_of_csv(path) for name, path in named.items()}
+    return _islands(tables, None if test is None else table_of_csv(test), target, "files", 2, **options)
 
 
 @checked_call

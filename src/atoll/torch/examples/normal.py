@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..native.library import library_of
+from atoll.native import library_of
+
 from ..native.switch import enabled
 
 if TYPE_CHECKING:

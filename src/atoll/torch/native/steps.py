@@ -18,10 +18,11 @@ import numpy as np
 import torch
 from torch.fx import GraphModule
 
+from atoll.native import library_of
+
 from ..tracing.compiler import trace
 from ..tracing.fuse import fuse_updates
 from .emit import emit
-from .library import library_of
 from .ops import simple_operations
 from .orders import Draws, address
 from .program import MOST, NativeColumn, program

@@ -15,8 +15,8 @@ import torch
 from torch.fx import GraphModule
 
 from atoll.core.errors import AtollError
+from atoll.native import cache_folder, cpp_compiler
 
-from ..backend import cache_folder, cpp_compiler
 from .fold import fold_constants
 from .fuse import fuse_updates, mutated, tidy
 from .record import record

@@ -1,4 +1,4 @@
-"""From C++ text to a loaded library, compiled for this processor and cached between runs."""
+"""From C++ text to a loaded library, compiled for this processor and cached between runs: what PyTorch models and trees build on."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ import ctypes
 import hashlib
 import os
 import platform
+import shutil
 import subprocess
 import tempfile
 from pathlib import Path
 
-from ..backend import cache_folder, cpp_compiler
-
-__all__ = ["library_of"]
+__all__ = ["cache_folder", "cpp_compiler", "library_of"]
 
 # Without math-errno and trapping-math loops with comparisons become vector code; results stay IEEE, NaN and infinity included.
 _FLAGS = (
@@ -28,6 +27,25 @@ _FLAGS = (
     "-shared",
 )
 _TIMEOUT = 300.0
+
+
+def cache_folder() -> Path:
+    """Return the folder that keeps compiled kernels between runs.
+
+    ``ATOLL_CACHE``, else ``XDG_CACHE_HOME/atoll``, else ``~/.cache/atoll``; in it the folder ``torch``.
+    """
+    given = os.environ.get("ATOLL_CACHE")
+    if given:
+        return Path(given) / "torch"
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "atoll" / "torch"
+
+
+def cpp_compiler() -> str | None:
+    """Return the C++ compiler that PyTorch's code generator would call, or ``None``."""
+    named = os.environ.get("CXX")
+    candidates = [named] if named else ["g++", "clang++", "c++"]
+    return next((found for name in candidates if (found := shutil.which(name))), None)
 
 
 def library_of(source: str) -> ctypes.CDLL | None:

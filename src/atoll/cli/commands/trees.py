@@ -1,0 +1,54 @@
+"""``atoll trees``: what sites' files give alone, together, and in one place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from atoll.cli.app import EXTRAS, app
+from atoll.cli.arguments import Json, output_of
+from atoll.cli.output import PlainTable
+
+
+@app.command("trees", rich_help_panel=EXTRAS)
+def command(
+    context: typer.Context,
+    files: Annotated[list[Path], typer.Argument(help="One CSV file a site.", metavar="FILE…")],
+    label: Annotated[str, typer.Option("--label", help="Column to predict.")],
+    test: Annotated[Path, typer.Option("--test", help="CSV file with rows that no site trains on.", metavar="FILE")],
+    method: Annotated[str, typer.Option("--method", help="histogram, bagging or forest.")] = "histogram",
+    rounds: Annotated[int, typer.Option("--rounds", help="Boosting rounds.", min=1)] = 50,
+    depth: Annotated[int, typer.Option("--depth", help="Levels of splits.", min=1, max=16)] = 6,
+    eta: Annotated[float, typer.Option("--eta", help="Learning rate.")] = 0.3,
+    secure: Annotated[bool, typer.Option("--secure", help="Mask the sums of gradients.")] = False,
+    seed: Annotated[int, typer.Option("--seed", help="Seed of samples of rows and features.")] = 0,
+    out: Annotated[Path, typer.Option("--out", help="File for the XGBoost model.", metavar="FILE")] = Path(
+        "model.json"
+    ),
+    json: Json = False,
+) -> None:
+    """Grow trees over several sites' files as a federation would; compare with each site alone and with pooled rows."""
+    from atoll.cli.compared_trees import compared
+    from atoll.core.errors import ConfigError
+    from atoll.trees import model_file
+
+    if not out.absolute().parent.is_dir():
+        raise ConfigError(f"--out {out}: there is no such folder", remedy="name a file in a folder that exists")
+    settings: dict[str, Any] = {"scheme": method, "rounds": rounds, "max_depth": depth, "eta": eta}
+    found, ensemble = compared(files, test, label, settings, secure=secure, seed=seed)
+    out.write_bytes(model_file(ensemble))
+    found["model"] = str(out)
+    output_of(context).give(found, _table(found))
+
+
+def _table(found: dict[str, Any]) -> PlainTable:
+    table = PlainTable()
+    table.add_column("trained on")
+    table.add_column(found["measure"], justify="right")
+    rows = {**{f"{name} alone": value for name, value in found["alone"].items()}}
+    rows |= {"federated": found["federated"], "pooled": found["pooled"]}
+    for name, value in rows.items():
+        table.add_row(name, f"{value:.4f}")
+    return table

@@ -1,0 +1,68 @@
+"""Trees of a federation beside those of each site alone and of all rows in one place: what ``atoll trees`` shows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from atoll.core.federation.reducer import Reducer
+    from atoll.data import Dataset, Islands
+    from atoll.trees import Ensemble
+
+__all__ = ["compared"]
+
+
+def compared(
+    files: Sequence[Path], test: Path, label: str, settings: Mapping[str, Any], *, secure: bool, seed: int
+) -> tuple[dict[str, Any], Ensemble]:
+    """Grow trees over all sites, for each site alone, and over all rows in one place.
+
+    Where XGBoost is installed, it grows the latter two: one party's ``bagging`` is XGBoost itself.
+
+    Args:
+        files: one CSV file a site.
+        test: file with test rows.
+        label: column to predict.
+        settings: of `atoll.trees.Trees`.
+        secure: whether to mask sums.
+        seed: of samples.
+
+    Returns:
+        ``measure`` (auc, rmse or accuracy), ``alone`` by site, ``federated``, ``pooled``, all on the test rows; and the federation's trees.
+    """
+    from atoll.data import Islands
+    from atoll.data.readers import from_csv_files
+    from atoll.simulation import simulate
+    from atoll.trees import Trees
+    from atoll.trees.objectives import objective_of
+    from atoll.trees.scores import score
+
+    islands = from_csv_files(files, target=label, test=test)
+    held: Dataset = islands.test  # type: ignore[assignment]
+    objective = objective_of("auto", islands.about)
+    more = {"reducer": _masked(islands)} if secure else {}
+
+    def measured(data: Islands, given: Mapping[str, Any]) -> tuple[str, float, Ensemble]:
+        grown = simulate(Trees(**given), data, engine="inline", seed=seed, progress=False).outcome
+        return *score(objective, held["y"], grown.predict(held["x"])), grown
+
+    ordinary = dict(settings)
+    if settings["scheme"] == "histogram" and find_spec("xgboost") is not None:
+        ordinary["scheme"] = "bagging"
+    alone = {}
+    for shard in islands:
+        data = Islands.from_datasets({shard.name: shard.dataset()})
+        alone[shard.name] = measured(data, ordinary)[1] if len(set(shard.y.tolist())) > 1 else float("nan")
+    measure, federated, ensemble = measured(islands, {**settings, **more})
+    pooled = measured(Islands.from_datasets({"all": islands.pooled()}), ordinary)[1]
+    return {"measure": measure, "alone": alone, "federated": federated, "pooled": pooled}, ensemble
+
+
+def _masked(islands: Islands) -> Reducer:
+    """Masked sums whose range is what the most rows of a site can add up to."""
+    from atoll.secure import FixedPoint, SecureAggregation
+
+    return SecureAggregation(codec=FixedPoint(value_bits=48, weight_bits=0, value_range=float(max(islands.sizes))))

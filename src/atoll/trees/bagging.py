@@ -1,0 +1,131 @@
+"""Boosting of forests: each party grows trees on its own rows with XGBoost, and the round's trees are added together.
+
+Each party starts a round from the same ensemble, grows ``trees`` trees, and sends them. The server adds all of them, each scaled by the party's share of
+the rows (``share="examples"``) or by one over the number of parties (``"equal"``): at full rate, ``N`` equal trees would overshoot ``N``-fold. With one
+party this is ordinary boosting, to the bit. A forest is one round of many trees at a rate of 1, grown on samples of rows and features.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from atoll.core.algebra.aggregate import Parts
+from atoll.core.extras import need
+from atoll.core.requests.task import task
+
+from . import columns as C
+from .histogram import first_guess
+from .kept import PartyCache
+from .objectives import TreeLoss
+from .tree import Ensemble, Tree, base_score
+from .xgboost_file import trees_of
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from atoll.core.federation.federation import Federation
+
+    from .job import Trees
+    from .scores import Scores
+
+__all__ = ["grow_apart", "grow_trees"]
+
+
+@task
+def grow_trees(island: Any, message: dict[str, Any]) -> dict[str, Parts]:
+    """The trees of one round at one party, and its number of rows as their weight."""
+    xgboost = need("xgboost", "trees", "Trees(scheme='bagging')", where="atoll.trees")
+    data = island.data
+    x, y = np.asarray(data["x"]), np.asarray(data["y"])
+    objective = TreeLoss(message["objective"], int(message["outputs"]))
+    rows = xgboost.DMatrix(x, objective.targets(y), base_margin=_margins_of(data, x, message))
+    settings = {**message["settings"], "objective": objective.name, "seed": int(island.rng.generator().integers(2**31))}
+    if objective.outputs > 1:
+        settings["num_class"] = objective.outputs
+    booster = xgboost.train({**settings, "tree_method": "hist", "nthread": int(message["threads"])}, rows, 1)
+    made = C.appended(C.empty(), trees_of(bytes(booster.save_raw("json"))))
+    return {"trees": Parts(made, examples=float(len(x)))}
+
+
+async def grow_apart(
+    fed: Federation, job: Trees, objective: TreeLoss, features: tuple[str, ...], scores: Scores
+) -> Ensemble:
+    """The program of ``scheme="bagging"`` and of ``"forest"``: the labels, then one contact a round."""
+    state = await fed.restore({"base": None, "rows": 0, "trees": C.empty(), "rounds": []})
+    if state["base"] is None:
+        base, rows = await first_guess(fed, job, objective)
+        state = {**state, "base": base, "rows": rows}
+        await fed.checkpoint(state)
+    for number in range(len(state["rounds"]), job.most_rounds):
+        if fed.ending:
+            break
+        message = {
+            "objective": objective.name, "outputs": objective.outputs, "base": state["base"],
+            "trees": state["trees"], "settings": job.xgboost_settings(), "threads": 1,
+        }  # fmt: skip
+        found = await fed.sum(fed.parties, grow_trees, message, quorum=job.least, at=number)
+        replies = list(found["trees"])
+        weights = np.array([part.weight if job.share == "examples" else 1.0 for part in replies])
+        shares = (weights / weights.sum()).astype(np.float32)
+        grown = [
+            tree if share == 1 else _scaled(tree, share)
+            for part, share in zip(replies, shares, strict=True)
+            for tree in C.trees_in(part.value)
+        ]
+        trees = C.appended(state["trees"], grown)
+        before = C.trees_in(state["trees"]) if scores.fresh else []
+        state = {**state, "trees": trees, "rounds": [*state["rounds"], C.count(trees)]}
+        fed.record({"trees": C.count(trees), "parties": len(replies), **scores.of(grown, state["base"], before)})
+        await fed.checkpoint(state)
+    rounds = [int(end) for end in state["rounds"]]
+    return Ensemble(objective, np.asarray(state["base"]), features, C.trees_in(state["trees"]), rounds)
+
+
+def _scaled(tree: Tree, share: np.float32) -> Tree:
+    return Tree(tree.feature, tree.threshold, tree.left, tree.value * share, tree.hessian, tree.gain, tree.group)
+
+
+@dataclass
+class _Margins:
+    base: bytes
+    margin: NDArray[np.float32]
+    trees: int
+    digest: bytes
+
+
+_KEPT: PartyCache[_Margins] = PartyCache()
+
+
+def _margins_of(data: Any, x: NDArray[Any], message: dict[str, Any]) -> NDArray[np.float32]:
+    """The margins of a party's rows: those of its last round with the new trees added, if they are still in memory."""
+    columns, base = message["trees"], np.asarray(message["base"])
+
+    def fits(kept: _Margins) -> bool:
+        same = kept.base == base.tobytes() and kept.trees <= C.count(columns)
+        return same and kept.digest == C.digest(columns, kept.trees)
+
+    def make() -> _Margins:
+        start = np.tile(_start(message, base), (len(x), 1))
+        return _Margins(base.tobytes(), start, 0, C.digest(columns, 0))
+
+    kept = _KEPT.get(data, fits, make)
+    rows = x.astype(np.float32, copy=False)
+    for tree in C.trees_in(columns, kept.trees):
+        kept.margin[:, tree.group] += tree.value[tree.leaves(rows)]
+    kept.trees, kept.digest = C.count(columns), C.digest(columns, C.count(columns))
+    return kept.margin
+
+
+def _start(message: dict[str, Any], base: NDArray[np.float64]) -> NDArray[np.float32]:
+    """The margins before the first tree as XGBoost finds them from the base score of the model file: the last bit can differ from ours."""
+    if len(base) > 1:
+        return base.astype(np.float32)
+    xgboost = need("xgboost", "trees", "Trees(scheme='bagging')", where="atoll.trees")
+    objective = TreeLoss(message["objective"])
+    settings = {"objective": objective.name, "base_score": base_score(objective, base)}
+    one = xgboost.DMatrix(np.zeros((1, 1), np.float32), np.zeros(1))
+    made: NDArray[np.float32] = xgboost.train(settings, one, 0).predict(one, output_margin=True)
+    return made

@@ -1,0 +1,189 @@
+"""Trees: a kind of job that boosts or bags decision trees over all parties."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import numpy as np
+
+from atoll.core.errors import CompositionError, ConfigError, DataError
+from atoll.core.federation.reducer import Plain, Reducer
+from atoll.core.job import Job, Prepared
+from atoll.core.validation import Checked, require_parts
+
+from .objectives import TreeLoss, objective_of
+from .scores import Scores, score
+from .tree import Ensemble
+from .xgboost_file import model_file
+
+if TYPE_CHECKING:
+    from atoll.core.federation.federation import Federation
+
+__all__ = ["Trees"]
+
+_FOREST, _SAMPLE = 100, 0.8
+"""Trees of a party's forest, and the share of rows and features that each sees: the defaults of XGBoost's ``XGBRFClassifier``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trees(Checked, Job):
+    """Boosted or bagged trees over the rows of all parties. The result is an `Ensemble`; the run folder keeps it as an XGBoost model.
+
+    =============  ==========================================================  =====================================
+    scheme         parties send                                                result
+    =============  ==========================================================  =====================================
+    ``histogram``  sums of gradients by node, feature and bin (can be masked)  the trees of all rows in one place
+    ``bagging``    trees grown on their own rows                               a forest a round, boosted
+    ``forest``     trees grown on samples of their own rows, once              the average of all trees
+    =============  ==========================================================  =====================================
+
+    ``histogram`` equals XGBoost on the union of the rows but for the bins' edges, which counting finds, see `atoll.trees.cuts`. ``bagging`` and
+    ``forest`` need XGBoost (``pip install "atoll[trees]"``), and the server sees each party's trees: their splits are values of that party's rows.
+    Chen, Guestrin 2016, "XGBoost: A Scalable Tree Boosting System"; Roth et al. 2022, "NVIDIA FLARE: Federated Learning from Simulation to Real-World".
+
+    Attributes:
+        scheme: see above.
+        objective: ``binary:logistic``, ``reg:squarederror``, ``multi:softprob``, or ``auto``: what fits the labels.
+        rounds: boosting rounds; a forest has one.
+        eta: learning rate: a tree's leaves are ``-eta G / (H + reg_lambda)``. A forest's is 1.
+        max_depth: levels of splits.
+        reg_lambda: L2 penalty of leaves.
+        gamma: a split must gain more than this.
+        min_child_weight: least sum of second derivatives in a child.
+        max_bin: bins of a feature, at most 256.
+        subsample: share of its rows that a party grows a tree on; by default all, and 0.8 for a forest. All with ``histogram``.
+        columns: share of the features that a node may split on; by default all, and 0.8 for a forest. All with ``histogram``.
+        trees: trees that each party grows a round; by default 1, and 100 for a forest. 1 with ``histogram``.
+        share: weights of the parties' trees: ``examples`` or ``equal``; not with ``histogram``, where every row counts the same.
+        least: fewest parties whose replies a step needs.
+        reducer: how sums are made, with ``histogram``.
+    """
+
+    kind: ClassVar[str] = "trees"
+    one_form: ClassVar[bool] = True
+    changeable: ClassVar[tuple[str, ...]] = ("rounds",)
+
+    scheme: Literal["histogram", "bagging", "forest"] = "histogram"
+    objective: str = "auto"
+    rounds: int = 50
+    eta: float = 0.3
+    max_depth: int = 6
+    reg_lambda: float = 1.0
+    gamma: float = 0.0
+    min_child_weight: float = 1.0
+    max_bin: int = 256
+    subsample: float | None = None
+    columns: float | None = None
+    trees: int | None = None
+    share: Literal["examples", "equal"] = "examples"
+    least: int = 1
+    reducer: Reducer = field(default_factory=Plain)
+
+    def __post_init__(self) -> None:
+        require_parts(self, {"reducer": (Reducer, "atoll.core.federation.reducer.Plain()")})
+        for name, good, remedy in self._bounds():
+            if not good:
+                raise ConfigError(f"{name}={getattr(self, name)!r}", where="Trees", remedy=remedy)
+        if self.scheme == "histogram":
+            for name in ("subsample", "columns", "trees"):
+                if getattr(self, name) not in (1, None):
+                    raise CompositionError(
+                        f"{name}={getattr(self, name)} with scheme='histogram'",
+                        where="Trees",
+                        remedy=f"leave {name} out, or use scheme='bagging'",
+                    )
+        elif type(self.reducer) is not Plain:
+            raise CompositionError(
+                f"scheme={self.scheme!r} adds single trees, which {type(self.reducer).__name__} does not show",
+                where="Trees",
+                remedy="use scheme='histogram', or leave the reducer out",
+            )
+
+    def _bounds(self) -> tuple[tuple[str, bool, str], ...]:
+        methods = ("histogram", "bagging", "forest")
+        return (
+            ("scheme", self.scheme in methods, f"use {', '.join(methods)}"),
+            ("share", self.share in ("examples", "equal"), "use 'examples' or 'equal'"),
+            ("rounds", self.rounds >= 1, "use at least 1 round"),
+            ("eta", 0 < self.eta <= 1, "use a number above 0, at most 1"),
+            ("max_depth", 1 <= self.max_depth <= 16, "use 1 to 16 levels"),
+            ("reg_lambda", 0 <= self.reg_lambda < np.inf, "use a finite number >= 0"),
+            ("gamma", 0 <= self.gamma < np.inf, "use a finite number >= 0"),
+            ("min_child_weight", 0 <= self.min_child_weight < np.inf, "use a finite number >= 0"),
+            ("max_bin", 2 <= self.max_bin <= 256, "use 2 to 256 bins"),
+            ("subsample", self.subsample is None or 0 < self.subsample <= 1, "use a share above 0, at most 1"),
+            ("columns", self.columns is None or 0 < self.columns <= 1, "use a share above 0, at most 1"),
+            ("trees", self.trees is None or self.trees >= 1, "use at least 1 tree"),
+            ("least", self.least >= 1, "use at least 1 party"),
+        )
+
+    @property
+    def most_rounds(self) -> int:
+        """Boosting rounds; 1 for a forest."""
+        return 1 if self.scheme == "forest" else self.rounds
+
+    def names(self) -> tuple[str, ...]:
+        """The kind and the scheme, which a site's policy can allow or refuse."""
+        return (*super().names(), self.scheme)
+
+    def xgboost_settings(self) -> dict[str, Any]:
+        """What a party's XGBoost gets."""
+        forest = self.scheme == "forest"
+        sample = _SAMPLE if forest else 1.0
+        return {
+            "eta": 1.0 if forest else self.eta,
+            "max_depth": self.max_depth,
+            "lambda": self.reg_lambda,
+            "gamma": self.gamma,
+            "min_child_weight": self.min_child_weight,
+            "max_bin": self.max_bin,
+            "subsample": self.subsample or sample,
+            "colsample_bynode": self.columns or sample,
+            "num_parallel_tree": self.trees or (_FOREST if forest else 1),
+        }
+
+    def prepare(self, data: Any) -> Prepared:
+        """Read the features and the labels from the form of the data.
+
+        Raises:
+            DataError: the features are not a table of numbers, or the labels do not fit the objective.
+        """
+        seen = data.outline() if hasattr(data, "outline") else data
+        rows = np.asarray(seen.shard(0)["x"])
+        if rows.ndim != 2 or rows.dtype.kind not in "biuf":
+            raise DataError(
+                f"features of type {rows.dtype} and shape {rows.shape[1:]} are not columns of numbers",
+                where="Trees",
+                remedy="give tables with one column a feature",
+            )
+        names = tuple(seen.about.features) or tuple(f"x{i}" for i in range(rows.shape[1]))
+        test = getattr(data, "test", None)
+        return _PreparedTrees(self, objective_of(self.objective, seen.about), names, test)
+
+
+class _PreparedTrees(Prepared):
+    def __init__(self, job: Trees, objective: TreeLoss, features: tuple[str, ...], test: Any) -> None:
+        self.job, self.objective, self.features, self.test = job, objective, features, test
+
+    async def program(self, fed: Federation) -> Ensemble:
+        """Grow the trees."""
+        from .bagging import grow_apart
+        from .histogram import grow_together
+
+        grow = grow_together if self.job.scheme == "histogram" else grow_apart
+        return await grow(fed, self.job, self.objective, self.features, Scores(self.objective, self.test))
+
+    def facts(self, outcome: Ensemble) -> Mapping[str, Any]:
+        """The number of trees, the most important features, and the score on the server's test rows."""
+        ranked = sorted(outcome.importance().items(), key=lambda item: -item[1])[:20]
+        made: dict[str, Any] = {"trees": len(outcome.trees), "importance": dict(ranked)}
+        if self.test is not None:
+            name, value = score(self.objective, self.test["y"], outcome.predict(self.test["x"]))
+            made[name] = value
+        return {"result": made}
+
+    def files(self, outcome: Ensemble) -> Mapping[str, bytes]:
+        """The ensemble as a model of XGBoost."""
+        return {"model.json": model_file(outcome)}

@@ -1,0 +1,150 @@
+"""What parties do for trees that all of them grow together: count labels, count prefixes of values, and add up gradients."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from atoll.core.algebra.aggregate import Sum
+from atoll.core.requests.task import task
+
+from . import columns as C
+from .cuts import binned, count_prefixes
+from .kept import PartyCache
+from .kernel import gradient_histogram, split_rows
+from .objectives import TreeLoss
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["BinnedRows", "add_gradients", "count_labels", "count_values"]
+
+
+@task
+def count_labels(island: Any, message: dict[str, Any]) -> dict[str, Sum]:
+    """The number of rows, and what the first guess is made of, see `TreeLoss.label_sums`."""
+    data = island.data
+    y = np.asarray(data["y"])
+    objective = TreeLoss(message["objective"], message["outputs"])
+    return {"rows": Sum(np.float64(len(y))), "labels": Sum(objective.label_sums(y))}
+
+
+@task
+def count_values(island: Any, message: dict[str, Any]) -> dict[str, Sum]:
+    """How many values of each feature begin with which bits, see `cuts.count_prefixes`."""
+    counts = count_prefixes(np.asarray(island.data["x"]), message["level"], np.asarray(message["prefixes"]))
+    return {"counts": Sum(counts)}
+
+
+@task
+def add_gradients(island: Any, message: dict[str, Any]) -> dict[str, Sum]:
+    """Sums of gradients and second derivatives, by node, feature and bin.
+
+    The message says all that the reply depends on: the cuts, the finished trees and the tree in growth, whose splits are bins. A party keeps nothing between
+    requests; binned rows and margins that are still in memory are used again.
+    """
+    rows = _rows_of(island.data, message)
+    rows.grow(message)
+    growing = message["growing"]
+    at = rows.places(growing)
+    pairs = rows.pairs[int(growing["group"])]
+    made = [gradient_histogram(rows.bins, pairs, at[int(node)], int(message["width"])) for node in message["build"]]
+    return {"histograms": Sum(np.stack(made))}
+
+
+@dataclass
+class BinnedRows:
+    """One party's rows, binned, with what follows from the trees so far.
+
+    Attributes:
+        bins: ``(rows, features)``.
+        targets: ``(rows,)``.
+        objective: the loss.
+        margin: ``(rows, outputs)``.
+        facts: cuts and first guess that they follow from.
+        trees: how many trees the margins hold.
+        digest: of these trees.
+        pairs: gradient and second derivative of each output at the beginning of the round, ``(outputs, rows, 2)``.
+    """
+
+    bins: NDArray[np.uint8]
+    targets: NDArray[np.float64]
+    objective: TreeLoss
+    margin: NDArray[np.float32]
+    facts: bytes
+    trees: int = 0
+    pairs: Any = field(default=())
+    paired: int = -1
+    digest: bytes = b""
+    _split: dict[int, tuple[int, int]] = field(default_factory=dict)
+    _group: tuple[int, int] = (-1, -1)
+    _at: dict[int, NDArray[np.int32]] = field(default_factory=dict)
+
+    def grow(self, message: dict[str, Any]) -> None:
+        """Bring margins and gradients to the round of the message."""
+        done = message["trees"]
+        starts = np.asarray(done["starts"])
+        whole = len(starts) - 1
+        start = whole - whole % self.objective.outputs  # all trees of a round use the gradients of its beginning
+        for t in range(self.trees, start):
+            nodes = {
+                name: np.asarray(done[name])[starts[t] : starts[t + 1]] for name in ("feature", "cut", "left", "value")
+            }
+            self.margin[:, t % self.objective.outputs] += nodes["value"][self._leaves(nodes)]
+        self.trees, self.digest = start, C.digest(done, start)
+        if self.paired != start:
+            g, h = self.objective.gradients(self.margin, self.targets)
+            self.pairs = np.ascontiguousarray(np.stack([g.T, h.T], axis=-1))
+            self.paired = start
+
+    def places(self, growing: dict[str, Any]) -> dict[int, NDArray[np.int32]]:
+        """The rows at each leaf of the tree in growth."""
+        feature, cut, left = (np.asarray(growing[name]) for name in ("feature", "cut", "left"))
+        splits = {int(node): (int(feature[node]), int(cut[node])) for node in np.flatnonzero(feature >= 0)}
+        group = (self.trees, int(growing["group"]))
+        if (
+            self._group != group or not self._split.items() <= splits.items()
+        ):  # another tree, or one that was begun again
+            self._group, self._split, self._at = group, {}, {0: np.arange(len(self.bins), dtype=np.int32)}
+        for node in sorted(splits.keys() - self._split.keys()):
+            child = int(left[node])
+            self._at[child], self._at[child + 1] = split_rows(self.bins, *splits[node], self._at.pop(node))
+        self._split = splits
+        return self._at
+
+    def _leaves(self, nodes: dict[str, NDArray[Any]]) -> NDArray[np.int64]:
+        at = np.zeros(len(self.bins), np.int64)
+        stack = [(0, np.arange(len(self.bins), dtype=np.int32))]
+        while stack:
+            node, rows = stack.pop()
+            if nodes["feature"][node] < 0:
+                at[rows] = node
+                continue
+            left, right = split_rows(self.bins, int(nodes["feature"][node]), int(nodes["cut"][node]), rows)
+            child = int(nodes["left"][node])
+            stack += [(child, left), (child + 1, right)]
+        return at
+
+
+_KEPT: PartyCache[BinnedRows] = PartyCache()
+
+
+def _rows_of(data: Any, message: dict[str, Any]) -> BinnedRows:
+    """Binned rows of a party: those that are kept, if all that they follow from is the message's; else new ones."""
+    cuts, counts, base = (np.asarray(message[name]) for name in ("cuts", "counts", "base"))
+    objective = TreeLoss(message["objective"], int(message["outputs"]))
+    facts = b"|".join((cuts.tobytes(), counts.tobytes(), base.tobytes()))
+
+    def fits(rows: BinnedRows) -> bool:
+        same = rows.facts == facts and rows.objective == objective and rows.trees <= C.count(message["trees"])
+        return same and rows.digest == C.digest(message["trees"], rows.trees)
+
+    def make() -> BinnedRows:
+        x, y = np.asarray(data["x"]), np.asarray(data["y"])
+        margin = np.tile(base.astype(np.float32), (len(x), 1))
+        bins = binned(x, np.split(cuts, np.cumsum(counts)[:-1]))
+        return BinnedRows(bins, objective.targets(y), objective, margin, facts, digest=C.digest(message["trees"], 0))
+
+    return _KEPT.get(data, fits, make)

@@ -1,0 +1,65 @@
+"""``atoll trees``: federated, alone and pooled, as people and scripts type it."""
+
+from __future__ import annotations
+
+import csv
+import json
+
+import numpy as np
+import pytest
+
+from atoll.cli.app import run
+from atoll.trees.scores import auc
+
+xgboost = pytest.importorskip("xgboost")
+
+
+@pytest.fixture
+def folder(tmp_path):
+    rng = np.random.default_rng(0)
+    x = np.round(rng.normal(size=(900, 4)), 1)
+    y = (x[:, 0] * x[:, 1] + x[:, 2] + 0.3 * rng.normal(size=900) > 0).astype(int)
+    for name, rows in {"north": slice(0, 200), "south": slice(200, 500), "held": slice(500, 900)}.items():
+        with (tmp_path / f"{name}.csv").open("w", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(["a", "b", "c", "d", "ward", "y"])
+            for row, label in zip(x[rows], y[rows], strict=True):
+                writer.writerow([*row, "east" if row[3] > 0 else "west", label])
+    return tmp_path
+
+
+def asked(folder, *more):
+    files = [folder / "north.csv", folder / "south.csv"]
+    words = ("--label", "y", "--test", folder / "held.csv", "--out", folder / "m.json", "--rounds", 10, "--depth", 3)
+    return ["trees", *map(str, (*files, *words, *more)), "--json"]
+
+
+@pytest.mark.parametrize("more", [(), ("--secure",), ("--method", "bagging"), ("--method", "forest")])
+def test_the_federated_trees_are_compared_and_saved(capsys, folder, more):
+    assert run(asked(folder, *more)) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["measure"], set(found["alone"])) == ("auc", {"north", "south"})
+    if "--method" not in more:
+        assert found["federated"] > max(found["alone"].values())
+        assert abs(found["federated"] - found["pooled"]) < 0.01
+    booster = xgboost.Booster(model_file=found["model"])
+    with (folder / "held.csv").open() as file:
+        rows = [[*map(float, row[:4]), float(row[4] == "west"), float(row[5])] for row in list(csv.reader(file))[1:]]
+    table = np.array(rows)
+    named = xgboost.DMatrix(table[:, :5], feature_names=["a", "b", "c", "d", "ward"])
+    assert auc(table[:, 5], booster.predict(named)) == pytest.approx(found["federated"], abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--label", "z"), "'z'"),
+        (("--method", "boosting"), "scheme='boosting'"),
+        (("--test", "nowhere.csv"), "nowhere.csv"),
+        (("--out", "no/such/folder/m.json"), "there is no such folder"),
+        (("--eta", "7"), "eta=7.0"),
+    ],
+)
+def test_what_cannot_be_is_said(capsys, folder, words, told):
+    assert run([*asked(folder), *words]) != 0
+    assert told in json.loads(capsys.readouterr().out)["error"]["what"]

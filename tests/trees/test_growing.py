@@ -1,0 +1,99 @@
+"""One tree: its splits against a search over all of them, its loops against NumPy, its whole against XGBoost."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from atoll.trees import kernel
+from atoll.trees.growing import Growth, TreeLimits
+from atoll.trees.kernel import gradient_histogram, split_rows
+
+LIMITS = TreeLimits(eta=0.3, max_depth=3, reg_lambda=1.0, gamma=0.0, min_child_weight=1.0)
+
+
+def table(seed, rows=200, features=4, width=7):
+    rng = np.random.default_rng(seed)
+    bins = rng.integers(0, width, (rows, features)).astype(np.uint8)
+    pairs = np.stack([rng.normal(size=rows), rng.uniform(0.1, 1, rows)], axis=1).astype(np.float32)
+    return bins, pairs
+
+
+@given(st.integers(0, 10_000), st.integers(0, 60))
+def test_compiled_loops_are_those_of_numpy(seed, n):
+    if kernel.compiled() is None:
+        pytest.skip("no C++ compiler")
+    bins, pairs = table(seed)
+    rows = np.sort(np.random.default_rng(seed).permutation(len(bins))[:n]).astype(np.int32)
+    fast, sides = gradient_histogram(bins, pairs, rows, 7), split_rows(bins, 2, 3, rows)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kernel, "compiled", lambda: None)
+        np.testing.assert_allclose(fast, gradient_histogram(bins, pairs, rows, 7), rtol=1e-12, atol=1e-12)
+        for one, other in zip(sides, split_rows(bins, 2, 3, rows), strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+def grown(bins, pairs, limits, width=7):
+    """A tree grown on all rows here, and the rows at each leaf."""
+    cuts = [np.arange(1, width, dtype=np.float32)] * bins.shape[1]
+    growth, at = Growth(limits, cuts, 0), {0: np.arange(len(bins), dtype=np.int32)}
+    while growth.asked:
+        growth.take(np.stack([gradient_histogram(bins, pairs, at[node], width) for node in growth.asked]))
+        for node in sorted(at.keys() & set(np.flatnonzero(np.array(growth.feature) >= 0).tolist())):
+            child = growth.left[node]
+            at[child], at[child + 1] = split_rows(bins, growth.feature[node], growth.cut[node], at.pop(node))
+    return growth, at
+
+
+def best_split(bins, pairs, rows, limits):
+    """The gain of the best split of some rows, by trying all."""
+
+    def score(part):
+        g, h = pairs[part].astype(np.float64).sum(axis=0)
+        return g * g / (h + limits.reg_lambda)
+
+    gains = [0.0]
+    for f in range(bins.shape[1]):
+        for cut in range(6):
+            goes = bins[rows, f] <= cut
+            left, right = rows[goes], rows[~goes]
+            if min(pairs[left, 1].sum(), pairs[right, 1].sum()) >= limits.min_child_weight and len(left) and len(right):
+                gains.append(score(left) + score(right) - score(rows))
+    return max(gains)
+
+
+@given(st.integers(0, 10_000), st.sampled_from([0.0, 1.0, 5.0]), st.sampled_from([0.0, 1.0, 20.0]))
+def test_every_split_is_the_best_of_all(seed, reg_lambda, least):
+    limits = TreeLimits(eta=0.3, max_depth=2, reg_lambda=reg_lambda, gamma=0.0, min_child_weight=least)
+    bins, pairs = table(seed, rows=80)
+    growth, at = grown(bins, pairs, limits)
+    assert sorted(np.concatenate(list(at.values())).tolist()) == list(range(80))
+    gain = best_split(bins, pairs, np.arange(80), limits)
+    assert growth.gain[0] == pytest.approx(gain if gain > 1e-6 else 0.0, rel=1e-6, abs=1e-6)
+    tree = growth.tree()
+    for leaf, rows in at.items():
+        g, h = pairs[rows].astype(np.float64).sum(axis=0)
+        assert tree.value[leaf] == pytest.approx(-0.3 * g / (h + reg_lambda), rel=1e-5, abs=1e-6)
+
+
+def test_a_gain_below_gamma_splits_nothing():
+    bins, pairs = table(3)
+    gain = grown(bins, pairs, LIMITS)[0].gain[0]
+    limits = TreeLimits(eta=0.3, max_depth=3, reg_lambda=1.0, gamma=gain * 1.01, min_child_weight=1.0)
+    assert len(grown(bins, pairs, limits)[0].tree()) == 1
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_a_tree_is_xgboosts(seed):
+    xgboost = pytest.importorskip("xgboost")
+    rng = np.random.default_rng(seed)
+    x = rng.integers(0, 7, (500, 4)).astype(np.float32)
+    y = ((x[:, 0] > 2) ^ (x[:, 1] > 4) ^ (rng.random(500) < 0.2)).astype(np.float32)
+    settings = {"objective": "binary:logistic", "tree_method": "hist", "max_depth": 3, "base_score": 0.5}
+    theirs = xgboost.train(settings, xgboost.DMatrix(x, y), 1).predict(xgboost.DMatrix(x), output_margin=True)
+    pairs = np.stack([0.5 - y, np.full(500, 0.25)], axis=1).astype(np.float32)
+    growth, _ = grown(x.astype(np.uint8), pairs, LIMITS)
+    tree = growth.tree()
+    np.testing.assert_allclose(tree.value[tree.leaves(x)], theirs, rtol=1e-5)
