@@ -17,9 +17,11 @@ from atoll.core.errors import CheckpointError, ConfigError, MissingExtraError
 from atoll.core.persistence.json_lines import as_json
 from atoll.devices.presets import mec
 from atoll.report import cite, partition_facts, write_comparison, write_report
+from atoll.report.compare import compare_runs
 from atoll.report.drawing import INK, SERIES, figure
 from atoll.report.facts import facts_of
 from atoll.report.page import human_bytes, verdict
+from atoll.report.privacy import accuracies_by_epsilon
 from atoll.report.taking_part import devices_figure, lorenz
 from atoll.runs import RunFolder, execute, parse_config
 
@@ -292,3 +294,69 @@ def test_runs_side_by_side(done: RunFolder, settings: dict[str, Any], tmp_path: 
 )
 def test_bytes_for_people(count: float, text: str) -> None:
     assert human_bytes(count) == text
+
+
+def private(**more: Any) -> Any:
+    """A small training with noise at clients."""
+    islands = atoll.data.iid(atoll.data.iris(test=0.2), parties=4, seed=0)
+    return islands, atoll.Training(
+        model=atoll.models.linear(4, 3), selection=atoll.Everyone(), rounds=4,
+        uplink=[atoll.stages.Clip(1.0), atoll.stages.GaussianNoise(2.0)], **more,
+    )  # fmt: skip
+
+
+def test_a_private_run_shows_epsilon_by_round_against_accuracy_and_says_what_it_means(tmp_path: Path) -> None:
+    islands, job = private()
+    result = atoll.simulate(job, islands, folder=tmp_path / "run", progress=False)
+    for source in (result, tmp_path / "run"):
+        page = Page(write_report(source, tmp_path / "page.html").read_text(encoding="utf-8"))
+        assert "privacy spent" in page.figures
+        assert "Epsilon by round, against the server" in page.text
+        assert "Accuracy by epsilon" in page.text
+        assert (
+            "counted by exact at delta 1e-05. It protects one user (add-remove neighbours) against the server."
+            in page.text
+        )
+
+
+def test_a_mechanism_says_what_it_claims_in_the_report(tmp_path: Path) -> None:
+    islands, job = private()
+    job = job.replace(
+        uplink=[], privacy=atoll.learn.private.CentralDP(noise=2.0, delta=1e-4, clip=1.0, adversary="model")
+    )
+    atoll.simulate(job, islands, folder=tmp_path / "run", progress=False)
+    page = Page(write_report(tmp_path / "run", tmp_path / "page.html").read_text(encoding="utf-8"))
+    assert "at delta 0.0001. It protects one user" in page.text
+    assert "against whoever gets the model. CentralDP: noise multiplier 2" in page.text
+
+
+def test_a_run_without_privacy_has_no_section_of_it(tmp_path: Path) -> None:
+    islands, job = private()
+    result = atoll.simulate(job.replace(uplink=[]), islands, progress=False)
+    page = Page(write_report(result, tmp_path / "page.html").read_text(encoding="utf-8"))
+    assert "privacy spent" not in page.figures
+
+
+def test_runs_are_compared_by_epsilon(tmp_path: Path) -> None:
+    islands, job = private()
+    quiet = job.replace(uplink=[atoll.stages.Clip(1.0), atoll.stages.GaussianNoise(8.0)])
+    for name, one in (("loud", job), ("quiet", quiet), ("open", job.replace(uplink=[]))):
+        atoll.simulate(one, islands, folder=tmp_path / name, progress=False)
+    folders = [RunFolder(tmp_path / name) for name in ("loud", "quiet", "open")]
+    rows = {row["run"]: row for row in compare_runs(folders)}
+    assert rows["loud"]["epsilon"] == pytest.approx(atoll.privacy.exact_epsilon(4 / 4, 1e-5))
+    assert rows["quiet"]["epsilon"] == pytest.approx(atoll.privacy.exact_epsilon(4 / 64, 1e-5))
+    assert rows["open"]["epsilon"] is None
+    page = Page(write_comparison(folders, tmp_path / "page.html").read_text(encoding="utf-8"))
+    assert "Accuracy by epsilon" in page.figures
+    assert "Epsilons compare only where unit, neighbours, adversary and delta are the same." in page.text
+
+
+def test_epsilons_are_carried_to_the_next_accuracy_and_infinite_ones_left_out() -> None:
+    rows = [
+        {"round": 1, "test/accuracy": 0.1},
+        {"round": 2, "epsilon": 1.0},
+        {"round": 3, "test/accuracy": 0.4},
+        {"round": 4, "epsilon": float("inf"), "test/accuracy": 0.9},
+    ]
+    assert accuracies_by_epsilon(rows) == [(1.0, 0.4)]

@@ -53,6 +53,7 @@ class PreparedTraining(Prepared):
         begin: gives the program. Called where the program runs, it refuses what only the server can check.
         most: a client's number of examples -> what the training releases of it at most; ``None`` if nobody can say.
         claim: what a mechanism of differential privacy promises; ``None`` without one.
+        counted: what the epsilon of the rows means, if replies are private without a mechanism.
     """
 
     def __init__(
@@ -63,8 +64,10 @@ class PreparedTraining(Prepared):
         most: Callable[[int], Sequence[Event] | None],
         *,
         claim: Guarantee | None = None,
+        counted: Callable[[], Mapping[str, Any]] = dict,
     ) -> None:
         self.learner, self.tasks, self._begin, self._most, self.claim = learner, tasks, begin, most, claim
+        self._counted = counted
 
     def most(self, rows: int) -> Sequence[Event] | None:
         """Return what the training releases of a client with so many examples at most."""
@@ -90,9 +93,9 @@ class PreparedTraining(Prepared):
         return value.reason
 
     def facts(self, outcome: Trained) -> Mapping[str, Any]:
-        """Return the round that the model comes from, and what its privacy mechanism promises."""
-        promised = {} if self.claim is None else {"privacy": self.claim.facts()}
-        return {"model_round": outcome.round, **promised}
+        """Return the round that the model comes from, and what its privacy mechanism promises, or what its epsilon means."""
+        promised = self._counted() if self.claim is None else {**self.claim.facts(), "how": f"{self.claim.how}."}
+        return {"model_round": outcome.round, **({"privacy": dict(promised)} if promised else {})}
 
     def files(self, outcome: Trained) -> Mapping[str, bytes]:
         """Return the parameters as files."""

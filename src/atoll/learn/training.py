@@ -35,7 +35,7 @@ from .private.claim import Guarantee
 from .private.most import most_released
 from .replies import values_of
 from .selection import Selection, Uniform
-from .server.accounted import Accounted
+from .server.accounted import Accounted, counted_as
 from .server.downlink import check_downlink
 from .server.evaluation import Evaluation
 from .server.measures import TrainingMeasures
@@ -322,6 +322,7 @@ class Training(Checked, Job):
             lambda: job.program(data, learner),
             lambda rows: most_released(context, job.topology, rows),
             claim=job.claim,
+            counted=lambda: counted_as(context),
         )
 
     def explain(self, data: Any = None, clients: int = 0) -> Explanation:

@@ -14,6 +14,7 @@ from .facts import Facts, facts_of
 from .figures import bands_figure, overlay
 from .groups import differences, grouped, main_metric
 from .page import render
+from .privacy import meaning, privacy_overlay
 
 if TYPE_CHECKING:
     from atoll.runs import RunFolder
@@ -65,6 +66,8 @@ def _row(folder: RunFolder, facts: Facts, settings: Sequence[str]) -> dict[str, 
         "best_round": None if best is None else best[0],
         "loss": facts.last("test/loss"),
         "worst_decile": facts.last("clients/accuracy/worst_decile"),
+        "epsilon": facts.last("epsilon"),
+        "privacy": meaning(facts.privacy),
         "bytes_up": facts.total("bytes_up"),
         "bytes_down": facts.total("bytes_down"),
         "seconds": facts.seconds,
@@ -105,6 +108,15 @@ def write_comparison(folders: Sequence[RunFolder], path: str | Path, metric: str
         summary = {"metric": chosen, "first": groups[0].label, "groups": shown}
     else:
         figures = [made for name, column in _OVERLAYS if (made := overlay(name, runs, column)) is not None]
-    page = render("compare.html.j2", rows=rows, figures=figures, settings=_settings(folders), **summary)
+    epsilons = privacy_overlay(runs)
+    figures = figures if epsilons is None else [epsilons, *figures]
+    page = render(
+        "compare.html.j2",
+        rows=rows,
+        figures=figures,
+        epsilons=any(row["epsilon"] is not None for row in rows),
+        settings=_settings(folders),
+        **summary,
+    )
     write_bytes(Path(path), page.encode())
     return Path(path)

@@ -40,6 +40,7 @@ class Facts:
         sites: whether real sites took part. Then what clients measured is their word, which the server cannot check.
         sections: what the kind of job shows; see `atoll.report.sections`.
         audit: what canaries say about the claimed epsilon, if the run had some.
+        privacy: what the epsilon of the rows means: delta, unit, neighbours, adversary and accountant, if they have one.
     """
 
     title: str
@@ -60,6 +61,7 @@ class Facts:
     sections: list[dict[str, Any]] = field(default_factory=list)
     audit: dict[str, Any] | None = None
     sites: bool = False
+    privacy: dict[str, Any] | None = None
 
     def word_of(self, name: str) -> str:
         """Who says what a metric is, for a label: nothing for what the server measured, or a simulation."""
@@ -127,6 +129,7 @@ def _of_folder(folder: RunFolder) -> Facts:
         sections=_list(folder.path / SECTIONS),
         audit=_json(folder.path / "audit.json") or None,
         sites="sites" in chosen,
+        privacy=manifest.get("privacy"),
     )
 
 
@@ -177,4 +180,5 @@ def _of_result(result: Result) -> Facts:
         reason=result.reason,
         seconds=result.seconds,
         devices=result.devices,
+        privacy=dict(result.prepared.facts(result.outcome)).get("privacy"),
     )

@@ -12,6 +12,7 @@ from atoll.core.persistence.files import write_bytes
 
 from .facts import Facts, facts_of
 from .figures import bytes_figure, clients_figure, comparison_figure, curves_figure, partition_figure
+from .privacy import meaning, privacy_figure
 from .scalars import flat
 from .sections import drawn
 from .taking_part import devices_figure
@@ -43,6 +44,7 @@ def write_report(source: Any, path: str | Path | None = None) -> Path:
         tiles=_tiles(facts),
         verdict=verdict(facts),
         audited=_audited(facts),
+        meaning=meaning(facts.privacy),
         caveat=CAVEAT,
         engine=_engine(facts),
     )
@@ -77,6 +79,7 @@ def _figures(facts: Facts) -> dict[str, str | None]:
     return {
         "comparison": comparison_figure(facts),
         "curves": curves_figure(facts),
+        "privacy": privacy_figure(facts),
         "clients": clients_figure(facts),
         "devices": devices_figure(facts),
         "partition": partition_figure(facts),
@@ -102,6 +105,10 @@ def _tiles(facts: Facts) -> list[tuple[str, str, str]]:
                 f"standard deviation {spread}{facts.word_of('clients/accuracy')}",
             )
         )
+    if facts.last("epsilon") is not None:
+        terms = facts.privacy or {}
+        remark = f"one {terms['unit']}, at delta {terms['delta']:g}" if isinstance(terms.get("unit"), str) else "spent"
+        tiles.append(("epsilon", _number(facts.last("epsilon")), f"{remark}{facts.word_of('epsilon')}"))
     tiles.append(("rounds", f"{len(facts.rows):,}", facts.reason or facts.status))
     clients = facts.data.get("clients")
     if clients:

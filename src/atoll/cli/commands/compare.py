@@ -48,7 +48,9 @@ def _table(rows: list[dict[str, Any]]) -> Table:
     settings = list(rows[0]["settings"])
     table = PlainTable(header_style="bold")
     table.add_column("run")
-    for name in ("rounds", "accuracy", "best (round)", "worst tenth", "sent up", "seconds", *settings):
+    private = any(row["epsilon"] is not None for row in rows)
+    spent = ("epsilon",) if private else ()
+    for name in ("rounds", "accuracy", "best (round)", "worst tenth", *spent, "sent up", "seconds", *settings):
         table.add_column(name, justify="right")
     for row in rows:
         best = "" if row["best_accuracy"] is None else f"{_percent(row['best_accuracy'])} ({row['best_round']})"
@@ -58,6 +60,7 @@ def _table(rows: list[dict[str, Any]]) -> Table:
             _percent(row["accuracy"]),
             best,
             _percent(row["worst_decile"]),
+            *((("" if row["epsilon"] is None else f"{row['epsilon']:.4g}"),) if private else ()),
             human_bytes(row["bytes_up"]),
             "" if row["seconds"] is None else f"{row['seconds']:,.1f}",
             *(str(row["settings"][path]) for path in settings),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from atoll.core.algebra.rng import Rng
 from atoll.core.algebra.tree import Tree
 from atoll.privacy import LossTally
 from atoll.rounds.loop import Course
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
 
     from ..context import Context
 
-__all__ = ["Accounted"]
+__all__ = ["Accounted", "counted_as"]
 
 
 class Accounted(Course):
@@ -29,11 +30,8 @@ class Accounted(Course):
 
     def __init__(self, course: Course, context: Context) -> None:
         self._course = course
-        budget = context.budget
         self._context = context
-        self._terms: tuple[Any, ...] = (1e-5,)
-        if budget is not None:
-            self._terms = (budget.delta, budget.method, budget.adversary, budget.neighbours)
+        self._terms = _terms(context)
         self._tally: LossTally | None = None
 
     def initial(self, fed: Federation) -> Tree:
@@ -66,3 +64,26 @@ class Accounted(Course):
     async def model(self, watch: Federation, state: Tree, number: int) -> tuple[Tree, dict[str, Any]]:
         """Return the course's model."""
         return await self._course.model(watch, state, number)
+
+
+def _terms(context: Context) -> tuple[float, str, str, str]:
+    """Delta, accountant, adversary and neighbours, without a mechanism that has its own."""
+    budget = context.budget
+    if budget is not None:
+        return budget.delta, budget.method, budget.adversary, budget.neighbours
+    return 1e-5, "exact", "server", "add-remove"
+
+
+def counted_as(context: Context) -> dict[str, Any]:
+    """Return what the epsilon of the rows means, of a training whose replies are private without a mechanism; empty if they are not.
+
+    Args:
+        context: the training's context.
+    """
+    if context.claim is not None or not context.protected:
+        return {}
+    delta, accountant, adversary, neighbours = _terms(context)
+    phases = context.algorithm.phases
+    units = {event.unit for event in context.events(1, phases, context.learner.init(Rng(0)))}
+    unit = " and ".join(sorted(units))
+    return {"unit": unit, "neighbours": neighbours, "adversary": adversary, "accountant": accountant, "delta": delta}
