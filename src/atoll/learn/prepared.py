@@ -54,6 +54,7 @@ class PreparedTraining(Prepared):
         most: a client's number of examples -> what the training releases of it at most; ``None`` if nobody can say.
         claim: what a mechanism of differential privacy promises; ``None`` without one.
         counted: what the epsilon of the rows means, if replies are private without a mechanism.
+        entrusted: what is released of a client with noise that the server adds.
     """
 
     def __init__(
@@ -65,13 +66,19 @@ class PreparedTraining(Prepared):
         *,
         claim: Guarantee | None = None,
         counted: Callable[[], Mapping[str, Any]] = dict,
+        entrusted: Sequence[Event] = (),
     ) -> None:
         self.learner, self.tasks, self._begin, self._most, self.claim = learner, tasks, begin, most, claim
-        self._counted = counted
+        self._counted, self._entrusted = counted, entrusted
 
     def most(self, rows: int) -> Sequence[Event] | None:
         """Return what the training releases of a client with so many examples at most."""
         return self._most(rows)
+
+    def entrusted(self, rows: int) -> Sequence[Event]:
+        """Return what the training releases of a client with noise that the server adds."""
+        del rows
+        return self._entrusted
 
     async def program(self, fed: Federation) -> Trained:
         """Return the program of the training."""

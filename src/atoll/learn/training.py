@@ -32,7 +32,7 @@ from .pacing import Pacing, Synchronous
 from .prepared import PreparedTraining, Trained
 from .private.base import Mechanism
 from .private.claim import Guarantee
-from .private.most import most_released
+from .private.most import entrusted_to_server, most_released
 from .replies import values_of
 from .selection import Selection, Uniform
 from .server.accounted import Accounted, counted_as
@@ -323,6 +323,7 @@ class Training(Checked, Job):
             lambda rows: most_released(context, job.topology, rows),
             claim=job.claim,
             counted=lambda: counted_as(context),
+            entrusted=entrusted_to_server(context),
         )
 
     def explain(self, data: Any = None, clients: int = 0) -> Explanation:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ..context import Context
     from ..topology.base import Topology
 
-__all__ = ["most_released"]
+__all__ = ["entrusted_to_server", "most_released"]
 
 
 def most_released(context: Context, topology: Topology, rows: int) -> Sequence[Event] | None:
@@ -29,9 +29,7 @@ def most_released(context: Context, topology: Topology, rows: int) -> Sequence[E
         return (NonPrivate(what="updates of a training"),)
     if not all(FIXED_COHORT in offers for offers in (topology.offers, context.pacing.offers)):
         return None  # one client may reply several times in what counts as a round
-    algorithm = context.algorithm
-    known = algorithm.contacts(context.rounds)
-    contacts = context.rounds if known is None else known
+    algorithm, contacts = context.algorithm, _contacts(context)
     if context.aggregation.event is not None:
         return (NonPrivate(what="updates that reach the server"),)
     once = context.events(rows, algorithm.phases, context.learner.init(Rng(0)))
@@ -39,3 +37,19 @@ def most_released(context: Context, topology: Topology, rows: int) -> Sequence[E
     if context.evaluation.clients:
         made.append(NonPrivate(what="measures at clients"))
     return made
+
+
+def entrusted_to_server(context: Context) -> Sequence[Event]:
+    """Return the events of all rounds in which the server adds the noise; none if clients add it.
+
+    Args:
+        context: the training's context.
+    """
+    event, contacts = context.aggregation.event, _contacts(context)
+    return () if event is None or not contacts else (replace(event, count=event.count * contacts),)
+
+
+def _contacts(context: Context) -> int:
+    """Rounds in which clients are contacted, at most."""
+    known = context.algorithm.contacts(context.rounds)
+    return context.rounds if known is None else known

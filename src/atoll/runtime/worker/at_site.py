@@ -224,8 +224,10 @@ def _spending(
     demand = None if data.policy is None else data.policy.privacy
     made = Ledger(None if folder is None else folder / "ledger.jsonl") if ledger is None else ledger
     made.seen_by = seen_by(prepared)
-    if demand is None or not data.names:
+    if not data.names:
         return made
+    if demand is None:
+        return _entrusting(made, prepared, data)
     title, most = f"{job.name}: {job.made(checking=True).title}", most_of(prepared, data.names, data.sizes)
     if ledger is not None:
         ledger.admit(title, most)
@@ -239,7 +241,15 @@ def _spending(
             for party, events in packed.items()
         }
         LedgerGuard(made, lambda party: wanted).admit("", title, releases)
-    return made
+    return _entrusting(made, prepared, data)
+
+
+def _entrusting(ledger: Ledger, prepared: Prepared, data: SiteData) -> Ledger:
+    """Book what others will release of this site's clients with noise of their own, in all rounds: nobody here sees which of them count."""
+    for name, size in zip(data.names, data.sizes, strict=True):
+        for number, event in enumerate(prepared.entrusted(int(size))):
+            ledger.append(event, name, f"entrusted/{number}")
+    return ledger
 
 
 def _require_fit(prepared: Prepared, data: SiteData) -> None:

@@ -1,0 +1,59 @@
+"""What a job's part at a site writes into the privacy ledger, without daemons: the job's own file takes the place of the site's."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from work_toys import held, site_of
+
+import atoll.data
+from atoll.core.errors import PolicyError
+from atoll.core.event import Gaussian, Ledger
+from atoll.core.requests.policy import SitePolicy
+from atoll.privacy import Budget, Demand, LedgerAccount, exact_epsilon, statement
+
+JOB: dict[str, Any] = {
+    "model": {"name": "linear", "features": 4, "outputs": 3}, "selection": "Everyone", "rounds": 3, "patience": 20.0
+}  # fmt: skip
+NOISE = [{"name": "Clip", "bound": 1.0}, {"name": "GaussianNoise", "multiplier": 4.0}]
+
+
+def sites(policy: SitePolicy | None = None) -> Any:
+    rows = atoll.data.iris()
+    parts = {name: rows.take(slice(i, None, 2)) for i, name in enumerate(("a", "b"))}
+    return {n: (lambda n=n, part=part: replace(site_of(n, part), policy=policy)) for n, part in parts.items()}
+
+
+def lines(folder: Path, site: str = "a") -> list[dict[str, Any]]:
+    return [
+        line for line in Ledger(folder / "at" / site / "ledger.jsonl", readable=True) if line["kind"] == Gaussian.kind
+    ]
+
+
+def test_a_site_books_noise_that_the_server_adds_when_the_job_begins_and_once(tmp_path: Path) -> None:
+    job = {**JOB, "privacy": {"name": "CentralDP", "noise": 2.0, "delta": 1e-5, "clip": 1.0, "adversary": "model"}}
+    for _ in range(2):  # a second attempt begins the same job
+        held(job, sites(), tmp_path, resume=True)
+    (line,) = lines(tmp_path)
+    assert (line["party"], line["count"], line["noise_multiplier"]) == ("a", 3, 2.0)
+    rows = statement(LedgerAccount(Ledger(tmp_path / "at" / "a" / "ledger.jsonl")))
+    assert {row.adversaries: row.spent.pld for row in rows}["server", "clients", "model"] == pytest.approx(
+        exact_epsilon(3 / 4, 1e-5)
+    )  # a ledger of one job says nothing of what the server sees; a site's own does
+
+
+def test_a_site_that_demands_privacy_refuses_a_job_before_it_begins(tmp_path: Path) -> None:
+    demand = SitePolicy(privacy=Demand(budget=Budget(epsilon=1.0, method="pld")))
+    with pytest.raises(
+        PolicyError, match=r"updates of a training without noise, and this party demands .*privacy of [ab]"
+    ):
+        held(JOB, sites(demand), tmp_path / "plain")
+    with pytest.raises(PolicyError, match=r"may make the epsilon of [ab] .*its budget is 1 at delta=1e-05"):
+        held({**JOB, "uplink": NOISE, "evaluation": {"server": False}}, sites(demand), tmp_path / "dear")
+    assert not lines(tmp_path / "dear")
+    quiet = [NOISE[0], {"name": "GaussianNoise", "multiplier": 16.0}]
+    held({**JOB, "uplink": quiet, "evaluation": {"server": False}}, sites(demand), tmp_path / "fits")
+    assert len(lines(tmp_path / "fits")) == 3
