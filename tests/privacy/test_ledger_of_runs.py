@@ -12,9 +12,10 @@ from atoll.core.errors import CheckpointError, PolicyError
 from atoll.core.event import Gaussian, Ledger
 from atoll.core.requests.policy import SitePolicy
 from atoll.data import Dataset, Islands
+from atoll.learn.aggregation import EqualWeights
 from atoll.learn.private import CentralDP
 from atoll.privacy import Budget, Demand, LedgerAccount, statement
-from atoll.stages import GaussianNoise
+from atoll.stages import Clip, GaussianNoise
 from atoll.statistics import Statistics
 
 
@@ -26,7 +27,7 @@ def islands(clients: int = 3) -> Islands:
 
 
 def training(multiplier: float | None = 4.0, rounds: int = 2, **more) -> atoll.Training:
-    noise = [] if multiplier is None else [atoll.stages.Clip(1.0), GaussianNoise(multiplier)]
+    noise = [] if multiplier is None else [Clip(1.0), GaussianNoise(multiplier)]
     parts = {"evaluation": atoll.Evaluation(server=False), "selection": atoll.learn.selection.Everyone(), **more}
     return atoll.Training(model=atoll.models.linear(4, 2), uplink=noise, rounds=rounds, **parts)
 
@@ -122,8 +123,19 @@ def demanding(**budget) -> SitePolicy:
     ],
 )
 def test_a_demanding_island_refuses_a_job_without_privacy(job, why):
-    with pytest.raises(PolicyError, match=rf"{why}.*privacy of c1.*Remedy: add noise"):
+    with pytest.raises(PolicyError, match=rf"{why}.*privacy of c1.*Remedy: use a mechanism"):
         atoll.simulate(job, islands(), policy={"c1": demanding()})
+
+
+@pytest.mark.parametrize(("adversary", "admitted"), [("server", False), ("model", True)])
+def test_noise_that_needs_trust_in_the_server_is_no_protection_from_it(adversary, admitted):
+    job = training(None, aggregation=EqualWeights()).replace(uplink=[Clip(1.0), GaussianNoise(4.0, trusted=True)])
+    policy = demanding(epsilon=9.0, adversary=adversary)
+    if admitted:
+        atoll.simulate(job, islands(), policy=policy)
+    else:
+        with pytest.raises(PolicyError, match="has updates that only the others' trust protects without noise"):
+            atoll.simulate(job, islands(), policy=policy)
 
 
 def test_a_program_that_does_not_say_what_it_releases_is_refused():

@@ -34,6 +34,9 @@ def most_released(context: Context, topology: Topology, rows: int) -> Sequence[E
         return (NonPrivate(what="updates that reach the server"),)
     once = context.events(rows, algorithm.phases, context.learner.init(Rng(0)))
     made: list[Event] = [replace(event, count=event.count * contacts) for event in once if contacts]
+    trusted = _trusted(context)
+    if trusted:
+        made.append(NonPrivate(what="updates that only the others' trust protects", seen_by=trusted))
     if context.evaluation.clients:
         made.append(NonPrivate(what="measures at clients"))
     return made
@@ -47,6 +50,14 @@ def entrusted_to_server(context: Context) -> Sequence[Event]:
     """
     event, contacts = context.aggregation.event, _contacts(context)
     return () if event is None or not contacts else (replace(event, count=event.count * contacts),)
+
+
+def _trusted(context: Context) -> str:
+    """Who may see a client's update with less noise than its events say, because it is trusted not to look; empty if nobody is."""
+    if context.claim is not None:
+        return {"model": "clients", "clients": "server"}.get(context.claim.adversary, "")
+    stages = [stage for phase in context.algorithm.phases for stage in context.uplink(phase).stages]
+    return "server" if any(getattr(stage, "trusted", False) for stage in stages) and not context.reducer.secure else ""
 
 
 def _contacts(context: Context) -> int:

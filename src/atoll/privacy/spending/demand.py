@@ -13,6 +13,7 @@ from atoll.core.validation import Checked, require_parts
 
 from ..accountant import PrivacyLoss
 from ..budget import Budget
+from ..sampling import in_the_clear
 
 __all__ = ["UNITS", "Demand", "at_unit"]
 
@@ -49,6 +50,11 @@ class Demand(Checked, ReplyDemand):
             raise ConfigError(f"unit={self.unit!r}", where="Demand", remedy=f"use one of {', '.join(UNITS)}")
         require_parts(self, {}, optional={"budget": (Budget, "atoll.privacy.Budget(epsilon=4.0)")})
 
+    @property
+    def adversary(self) -> str:
+        """From whom it protects: the budget's, or else the server, who sees most."""
+        return "server" if self.budget is None else self.budget.adversary
+
     def terms(self) -> dict[str, Any]:
         """The budget's terms as plain values, as the ledger notes them; empty without a budget."""
         if self.budget is None:
@@ -81,11 +87,13 @@ class Demand(Checked, ReplyDemand):
         if not self.require:
             return ""
         for event in counted:
+            if in_the_clear(event, self.adversary):
+                return f"has {getattr(event, 'what', '') or 'a release'} without noise"
             if isinstance(event, NonPrivate):
-                return f"has {event.what or 'a release'} without noise"
+                continue  # those from whom this party protects do not see it
             if UNITS.index(event.unit) < UNITS.index(self.unit):
                 return f"protects unit {event.unit!r} only"
-        return "" if counted else "leaves without noise"
+        return "" if any(not isinstance(event, NonPrivate) for event in counted) else "leaves without noise"
 
     def refusal(self, title: str, most: Sequence[Event] | None) -> PolicyError | None:
         """Why a job may not begin, from what it releases of a party at most.
@@ -109,4 +117,4 @@ class Demand(Checked, ReplyDemand):
 
 
 def _remedy(unit: str) -> str:
-    return f"add noise that protects one {unit} (uplink: Clip, then GaussianNoise) and evaluate at the server, or leave the party out"
+    return f"use a mechanism whose noise protects one {unit} at the clients (privacy=..., or uplink: Clip, then GaussianNoise), evaluate at the server, or leave the party out"
