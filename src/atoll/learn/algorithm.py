@@ -122,6 +122,8 @@ class Algorithm(Checked):
     """Cut mini-batches from the rows in stored order, the same ones in every epoch and round. Otherwise rows are shuffled."""
     partial: ClassVar[bool] = True
     """The server may ask a client for a different number of epochs (or steps) than the algorithm's own; see `atoll.learn.local.partial`."""
+    alone: ClassVar[bool] = False
+    """Clients send only what ``finish`` returns: no training loss beside it. Noise that the server adds protects only what it is added to."""
     citation: ClassVar[str] = ""
     card: ClassVar[Card] = Card()
     extrapolates: ClassVar[tuple[str, ...]] = ("params",)

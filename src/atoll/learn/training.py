@@ -21,13 +21,14 @@ from atoll.rounds.stop import StopRule
 from .aggregation import Aggregation, Renormalised
 from .algorithm import Algorithm
 from .algorithms import FedAvg
+from .capabilities import RELEASES
 from .clients import Clients
 from .compose import require_composed
 from .composition import LATER, check_prepared, parts_of, prepared_parts
 from .context import Context
 from .learner import Learner, LearnerSettings, adapt
 from .local.targets import LOSS_NAMES
-from .offered import SupportsReports, let_go
+from .offered import SupportsReports, let_go, offered_by
 from .pacing import Pacing, Synchronous
 from .prepared import PreparedTraining, Trained
 from .private.base import Mechanism
@@ -189,7 +190,8 @@ class Training(Checked, Job):
         sizes = None if data is None else getattr(data, "sizes", None)
         alike = () if sizes is None else tuple(int(n) for n in sorted(set(sizes)))
         values = 1 if learner is None else values_of(self.installed(data), learner)
-        parts, claim = self.privacy.install(self, 0 if data is None else len(data), values, alike)
+        alone = learner is None or RELEASES in offered_by(learner)
+        parts, claim = self.privacy.install(self, 0 if data is None else len(data), values, alike, alone=alone)
         own = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         return _Installed(**{**own, **parts, "privacy": None}, promised=claim, by=self.privacy)
 

@@ -54,6 +54,7 @@ class Wrapped(Algorithm):
             "phases",
             "cyclic",
             "partial",
+            "alone",
             "citation",
             "card",
             "extrapolates",

@@ -87,6 +87,7 @@ class TorchLearner(Reporting):
             "buffers": settings.buffers,
             "volume": settings.volume,
             "measured": loss_of_task(model, task),
+            "loss_metric": "" if settings.algorithm.alone else "loss",
         }
         self._plans: dict[str, list[LocalTraining]] = {}
         self.training = self.plan(settings.algorithm.phases[-1])[-1]
@@ -244,11 +245,11 @@ class TorchLearner(Reporting):
                 return
             told = self._told_many(cohort, message, asked)
             for batch in training.many(rows_of(cohort), message["broadcast"], states, cohort.keys, epochs):
-                if not len(batch.positions):
+                if not len(batch.positions) or not asked:
                     yield batch
                     continue
                 sizes = batch.reply[training.loss_metric].weight
-                yield with_reports(batch, asked, told, sizes, self.algorithm) if asked else batch
+                yield with_reports(batch, asked, told, sizes, self.algorithm)
 
     def _train_others(self, cohort: Cohort, message: Tree, errors: dict[int, Exception]) -> Iterator[Batch]:
         """Train a cohort without the clients that raised."""

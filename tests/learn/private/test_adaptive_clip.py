@@ -103,7 +103,8 @@ def test_a_training_finds_its_clip_and_pays_once_a_round(tmp_path: Any) -> None:
         seed=1,
         progress=False,
     )
-    assert found["inline"].metrics.last("test/accuracy") > fixed.metrics.last("test/accuracy") + 0.1
+    moved, still = (np.linalg.norm(one.params["weight"]) for one in (found["inline"], fixed))
+    assert moved > 10 * still
 
 
 def test_a_file_has_it_as_a_section() -> None:

@@ -20,8 +20,9 @@ from atoll.core.requests.island import Secret
 from atoll.core.requests.party import Roster
 from atoll.core.requests.results import Combined
 from atoll.learn import RoundInfo, Training
-from atoll.learn.algorithms import FedAvg, Scaffold
+from atoll.learn.algorithms import FedAvg, MimeSVRG, Scaffold
 from atoll.learn.private import CentralDP
+from atoll.learn.private.clipped import Clipped
 from atoll.learn.selection import Everyone, FixedSample, PoissonSample, Uniform
 from atoll.privacy import Budget, epsilon_of
 from atoll.runs.config import RunConfig, validated
@@ -261,3 +262,36 @@ def test_settings_that_promise_nothing_are_refused(settings: dict[str, Any], sai
 def test_parts_with_which_the_guarantee_would_not_hold_are_refused(parts: dict[str, Any], said: str) -> None:
     with pytest.raises(CompositionError, match=said):
         job(**parts)
+
+
+# ---------------------------------------------------------------------- where clients clip
+
+
+@given(VECTORS, st.floats(1e-6, 1e6))
+def test_a_clip_inside_the_update_bounds_what_leaves(update: Any, bound: float) -> None:
+    inside = Clipped(base=FedAvg(), bound=bound)
+    start = {"params": {"w": np.zeros(4)}, "lr": 0.1}
+    reply, _ = inside.finish({"params": {"w": update}}, start, None, atoll.learn.LocalWork(3.0, 1.0))
+    sent, length = reply["update"].value["w"], np.linalg.norm(update)
+    assert np.linalg.norm(sent) <= bound * (1 + 1e-9)
+    np.testing.assert_allclose(sent, update * min(1.0, bound / length) if length else update, rtol=1e-9)
+
+
+def test_blocks_of_pytorch_clip_as_single_clients_do() -> None:
+    """The clip is compiled with the update, and the sums are those of clients one by one."""
+    training = job(privacy=CentralDP(noise=0.01, clip=0.05, accountant="rdp")).replace(
+        model=atoll.models.mlp(64, 10, hidden=(8,)), selection=Everyone()
+    )
+    made = {e: run(training, engine=e, secret_seed=1).params for e in ("inline", "batched")}
+    for name, value in made["inline"].items():
+        np.testing.assert_allclose(value, made["batched"][name], atol=2e-5)
+
+
+def test_a_stage_clips_where_the_update_cannot() -> None:
+    """Another stage acts, a pass of another kind replies, or the model sends more than the algorithm's replies."""
+    plain = job()
+    assert plain.installed(DATA, plain.learner(DATA)).uplink == ()
+    for other in (job(uplink=[Clip(9.0)]), job(algorithm=MimeSVRG(lr=0.1))):
+        assert Clip(1.0, alone=True) in other.installed(DATA, other.learner(DATA)).uplink
+    parts, _ = plain.privacy.install(plain, 30, 1, alone=False)  # type: ignore[union-attr]
+    assert parts["uplink"] == (Clip(1.0, alone=True),)

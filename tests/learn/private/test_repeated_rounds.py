@@ -149,7 +149,7 @@ def released_again(values: list[float], event: Gaussian) -> tuple[list[np.ndarra
         sums = Combined({"update": np.full(4, value)}, 2, {"update": 2.0}, parties, parties, kinds={"update": "mean"})
         info = released(fed, SimpleNamespace(aggregation=part), sums, RoundInfo(1, 2, 2, 2), (1, "train"), first=True)  # type: ignore[arg-type]
         assert info.secret is not None
-        noises.append(info.secret.generator().standard_normal(4))
+        noises.append(info.secret.stream().standard_normal(4))
     return noises, ledger
 
 

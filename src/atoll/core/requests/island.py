@@ -74,6 +74,11 @@ class Secret:
         seed = np.random.SeedSequence(int.from_bytes(self.bytes(32), "little"), pool_size=8)
         return np.random.Generator(np.random.Philox(seed))
 
+    def stream(self) -> np.random.Generator:
+        """A NumPy generator (Philox) with a key and a counter of 384 fresh bits; faster to make than ``generator``, whose numbers differ."""
+        words = self.uint64(6)
+        return np.random.Generator(np.random.Philox(counter=words[:4], key=words[4:]))
+
     def integer(self, below: int) -> int:
         """A uniform integer in ``[0, below)``, of any size, without bias (rejection)."""
         if below < 1:

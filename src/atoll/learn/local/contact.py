@@ -115,6 +115,6 @@ def trained(
         )
     if state is not None:
         island.state = state
-    if secret is not None:
+    if secret is not None or algorithm.alone:
         return reply
     return {**reply, "loss": Mean(np.float64(loss), examples=weight, role="metric")}

@@ -17,6 +17,7 @@ from atoll.core.validation import Checked
 
 from ..algorithm import LocalWork, RoundInfo
 from ..wrapped import Wrapped, dry_reply
+from .clipped import clipped, replies_as
 
 __all__ = ["BITS", "AdaptiveClip", "ClippedInside"]
 
@@ -75,8 +76,8 @@ class ClippedInside(Wrapped):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        made = self.base.passes(self.base.phases[0])
-        if len(self.base.phases) != 1 or type(made[-1]) is not type(self.base):
+        object.__setattr__(self, "alone", True)
+        if len(self.base.phases) != 1 or not replies_as(self.base):
             raise CompositionError(
                 f"{type(self.base).__name__} has several phases, or replies with a pass of another kind",
                 where="AdaptiveClip",
@@ -102,10 +103,9 @@ class ClippedInside(Wrapped):
         reply, state = self.base.finish(local, _own(broadcast), client, work)
         clips, bits = broadcast[_STATE], []
         for name in sorted(clips):
-            clip, length = clips[name], T.norm(reply[name].value)
-            inside = length <= clip
-            reply[name] = reply[name].with_value(_scaled(reply[name].value, clip, length, inside))
+            inside = T.norm(reply[name].value) <= clips[name]
             bits.append((inside * 2.0 - 1.0) / math.sqrt(len(clips)))
+            reply[name] = clipped(reply[name], clips[name], clips[name])
         return {**reply, BITS: Mean(T.stack(bits), examples=work.examples)}, state
 
     def fold(self, state: Tree, sums: Mapping[str, Any], info: RoundInfo, phase: str) -> Tree:
@@ -126,9 +126,3 @@ class ClippedInside(Wrapped):
 def _own(broadcast: Tree) -> Tree:
     """Return what the base sends."""
     return {name: value for name, value in broadcast.items() if name != _STATE}
-
-
-def _scaled(value: Tree, clip: Any, length: Any, inside: Any) -> Tree:
-    """``value / max(clip, length)``, in the leaves' own dtypes."""
-    over = clip * inside + length * (1.0 - inside * 1.0)
-    return T.map(lambda leaf: (leaf / over).astype(leaf.dtype) if isinstance(leaf, np.ndarray) else leaf / over, value)

@@ -192,7 +192,13 @@ class Mechanism(Checked):
     # ------------------------------------------------------------------ what follows
 
     def install(
-        self, training: TrainingParts, clients: int = 0, values: int = 1, sizes: Sequence[int] = ()
+        self,
+        training: TrainingParts,
+        clients: int = 0,
+        values: int = 1,
+        sizes: Sequence[int] = (),
+        *,
+        alone: bool = True,
     ) -> tuple[dict[str, Any], Guarantee]:
         """Return the parts of the installed training, and the claim.
 
@@ -201,6 +207,7 @@ class Mechanism(Checked):
             clients: number of clients; 0 if unknown.
             values: named values of a client's replies in a round.
             sizes: the numbers of examples that clients have, ascending, each once.
+            alone: see `Attendance`.
         """
         self.check(training)
         selection = self.selected(training)
@@ -211,6 +218,7 @@ class Mechanism(Checked):
             values,
             sizes=tuple(sizes),
             local=self.locally(training),
+            alone=alone,
         )
         drawn, cohort = selection.drawn(clients) if clients else None, selection.cohort_size(clients) if clients else 1
         if drawn is not None:

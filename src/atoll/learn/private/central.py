@@ -7,7 +7,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from atoll.core.capability import CENTRAL_SERVER, DISTINCT_CLIENTS, FIXED_COHORT, Need
+from atoll.core.capability import (
+    CENTRAL_SERVER,
+    DISTINCT_CLIENTS,
+    FIXED_COHORT,
+    NO_BUFFERS,
+    RELEASED_ONLY,
+    REPLIES_ONLY,
+    UNMEASURED,
+    Need,
+)
 from atoll.core.errors import CompositionError, ConfigError
 from atoll.core.event import Event, Gaussian
 from atoll.core.exposure import Exposure
@@ -19,13 +28,18 @@ from ..selection import Selection
 from .adaptive_clip import BITS, AdaptiveClip, ClippedInside
 from .base import Mechanism, TrainingParts, secret_sample
 from .claim import Attendance, Guarantee
+from .clipped import Clipped, replies_as
 from .noisy_sum import NoisySum
 
 if TYPE_CHECKING:
     from atoll.core.requests.stage import Stage
 
+    from ..algorithm import Algorithm
+
 
 __all__ = ["CentralDP"]
+
+_GUARDS = (RELEASED_ONLY, NO_BUFFERS, REPLIES_ONLY, UNMEASURED)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,6 +102,7 @@ class CentralDP(Mechanism):
             Need(BLIND, "protects who takes part"),
             Need(DISTINCT_CLIENTS, "bounds what a client adds to a sum"),
             Need(SUMMED, "adds noise to sums and means"),
+            *(Need(c, "protects what it adds noise to, and nothing beside it") for c in _GUARDS),
         )
 
     @property
@@ -114,12 +129,19 @@ class CentralDP(Mechanism):
 
     def parts(self, training: TrainingParts, taking: Attendance, noise: float) -> Mapping[str, Any]:
         """Install a clip at the clients, and noise over a fixed denominator at the server."""
-        uplink = (Clip(self.clip if self.adapt is None else 1.0, alone=True), *training.uplink)
-        bound = max(_bound(training, uplink, phase) for phase in training.algorithm.phases)
+        given, clip = training.algorithm, self.clip if self.adapt is None else 1.0
+        inside: Algorithm = Clipped(base=given, bound=clip)
+        if self.adapt is not None:
+            inside = ClippedInside(base=given, begin=self.clip, adapt=self.adapt)
+        staged = bool(training.uplink) or any(given.uplink(phase) for phase in given.phases)
+        # A clip inside the update is compiled with it; where another stage acts, or a pass of another kind replies, a stage clips.
+        fast = replies_as(inside) and not staged and taking.alone
+        uplink = training.uplink if fast else (Clip(clip, alone=True), *training.uplink)
+        algorithm = inside if self.adapt is not None or (replies_as(inside) and not staged) else given
+        bound = clip if fast else max(_bound(training, tuple(uplink), phase) for phase in given.phases)
         moved = bound if self.neighbours == "add-remove" else 2 * bound
-        inside = self.adapt and ClippedInside(base=training.algorithm, begin=self.clip, adapt=self.adapt)
         return {
-            "algorithm": inside or training.algorithm,
+            "algorithm": algorithm,
             "uplink": uplink,
             "aggregation": NoisySum(
                 bound=bound,

@@ -30,6 +30,7 @@ class Attendance:
         cohort: expected clients of a round.
         sizes: the numbers of examples that clients have, ascending, each once; empty if they are unknown.
         local: what the mechanism says of a client's local work; see `Mechanism.locally`.
+        alone: whether the model sends nothing beside an algorithm's replies if the algorithm says so (`Algorithm.alone`), and replies by its ``finish``.
     """
 
     clients: int = 0
@@ -40,6 +41,7 @@ class Attendance:
     cohort: float = 1.0
     sizes: tuple[int, ...] = ()
     local: Any = None
+    alone: bool = True
 
     @property
     def drawn(self) -> dict[str, Any]:

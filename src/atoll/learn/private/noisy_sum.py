@@ -76,7 +76,7 @@ class NoisySum(Aggregation):
                 where="Training.privacy",
                 remedy="use Synchronous() on Star()",
             )
-        numbers = info.secret.generator()
+        numbers = info.secret.stream()
         made: dict[str, Any] = {}
         for name in sorted(combined.value):
             mean, deviation = combined.kinds[name] == "mean", self.deviation(name)

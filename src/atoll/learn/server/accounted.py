@@ -21,7 +21,7 @@ class Accounted(Course):
     """A course with ``"epsilon"`` in its rows: the largest amount that a client has spent by the end of the round.
 
     It is counted as the mechanism or the budget says, or else at delta 1e-5. With an asynchronous pacing, it includes replies that are not used yet,
-    because they have left their clients. Secret samples take an accountant some 10 ms: then the rows with an evaluation have it.
+    because they have left their clients. A mechanism's accountant takes some 10 ms: then the rows with an evaluation have it.
 
     Args:
         course: the course of the rounds.
@@ -57,7 +57,7 @@ class Accounted(Course):
 
     def _due(self, number: int) -> bool:
         context = self._context
-        if context.claim is None or not context.claim.charges_everyone:
+        if context.claim is None:
             return True
         return context.evaluation.due(number, number == context.rounds)
 

@@ -6,7 +6,8 @@ import hashlib
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from atoll.core import message as M
+import numpy as np
+
 from atoll.core.algebra import tree as T
 from atoll.core.errors import PolicyError
 from atoll.core.event import Event, Promise, Sampled
@@ -46,15 +47,23 @@ def released(
     event = context.aggregation.event
     if event is None:
         return info
-    content = {"value": combined.of("update", "side"), "weight": combined.weight, "n": combined.n}
-    key = fed.secret("release", "mark").bytes(32)
-    mark = hashlib.blake2b(M.encode(content), key=key, digest_size=_MARK).hexdigest()
+    mark = _mark(combined, fed.secret("release", "mark").bytes(32))
     who: str | list[str] = "*" if charges_everyone(event) else list(combined.senders.names)
     if who:
         _charge(fed, event, who, f"{fed.slot}/release/@{at[0]}/{at[1]}", mark, first=first)
     # A simulation with a secret seed promises nothing: its noise is the same with every engine, whose sums differ in their last bits.
     own = () if fed.world.secret_seed is not None else (mark,)
     return replace(context.aggregation.disclosed(info), secret=fed.secret("release", *at, *own))
+
+
+def _mark(combined: Combined, key: bytes) -> str:
+    """Return a keyed fingerprint of the sums: of their names, shapes, dtypes, bits, weights and number of replies."""
+    found = hashlib.blake2b(repr((combined.n, sorted(combined.weight.items()))).encode(), key=key, digest_size=_MARK)
+    for path, leaf in T.items(combined.of("update", "side")):
+        array = np.ascontiguousarray(leaf if T.namespace(leaf) is np else leaf.detach().cpu())
+        found.update(repr((path, array.shape, array.dtype.str)).encode())
+        found.update(array.data if array.nbytes else b"")
+    return found.hexdigest()
 
 
 def _charge(fed: Federation, event: Event, who: str | list[str], where: str, mark: str, *, first: bool) -> None:

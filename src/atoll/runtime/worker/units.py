@@ -46,7 +46,9 @@ def scales_of(data: Any) -> tuple[int, ...]:
 
 
 def promises_privacy(job: Job) -> bool:
-    """Tell whether a job's algorithm or stages promise privacy."""
+    """Tell whether a job has a mechanism, or its algorithm or stages promise privacy."""
+    if getattr(job, "privacy", None) is not None:
+        return True
     algorithm = getattr(job, "algorithm", None)
     if algorithm is None:
         return False

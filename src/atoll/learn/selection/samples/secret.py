@@ -112,7 +112,7 @@ class FixedSample(Selection):
         """Return the available clients of the sample, in random order."""
         del count
         population, there = int(state["population"]), len(candidates.parties)
-        numbers, size = candidates.secret().generator(), self.cohort_size(population)
+        numbers, size = candidates.secret().stream(), self.cohort_size(population)
         found = size if there == population else int(numbers.hypergeometric(there, population - there, size))
         return numbers.choice(there, size=found, replace=False, shuffle=True)
 
