@@ -267,6 +267,22 @@ def shards(sizes, shape, draw):
     return [(draw.normal(size=(n, *shape)).astype(np.float32), draw.integers(0, 3, n)) for n in sizes]
 
 
+def test_a_client_of_an_engine_runs_in_the_programs_of_cohorts():
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3))
+    private = DPSGD(Scaffold(epochs=2, batch_size=6), clip=0.5, noise=1.2)
+    rows, training = shards((20, 0), (4,), np.random.default_rng(2)), LocalTraining(module, private)
+    params = {name: p.detach().numpy().copy() for name, p in module.named_parameters()}
+    sent = private.broadcast(private.init(params), "train")
+    for shard in rows[::-1]:
+        alone, kept = training.one(shard, sent, None, 7, Rng(50))
+        made, state = training.one_of_many(shard, sent, None, 7, Rng(50))
+        assert set(made) == set(alone)
+        for a, b in zip(T.leaves([alone["update"].value, kept]), T.leaves([made["update"].value, state]), strict=True):
+            np.testing.assert_allclose(b, a, rtol=1e-5, atol=1e-5)
+    assert training.choices["mode"] != "each"
+
+
 @pytest.mark.parametrize(
     ("base", "model", "sizes", "shape", "mode"),
     [

@@ -226,7 +226,8 @@ class TorchLearner(Reporting):
             for at, training in enumerate(plan):
                 key = pass_key(island.rng.key, at, len(plan))
                 many = epochs_of_pass(self.algorithm, training.asked, epochs)
-                reply, state = training.one(island.data, message["broadcast"], state, key, noise, many)
+                train = training.one if noise is None else training.one_of_many
+                reply, state = train(island.data, message["broadcast"], state, key, noise, many)
         if noise is not None:
             reply = {name: value for name, value in reply.items() if name != training.loss_metric}
         if state is not None:

@@ -20,7 +20,7 @@ from .backend import device_of
 from .blocks.choose import Choices
 from .blocks.cohort import Runner
 from .blocks.decide import decide
-from .blocks.pool import Pool
+from .blocks.pool import Pool, columns_of
 from .blocks.private import Privates
 from .blocks.results import CohortSums, TrainedBatch
 from .blocks.source import RowSource, StoredPool
@@ -157,6 +157,24 @@ class LocalTraining(ClientTraining):
         self.check(pool, "the client's data", broadcast)
         outcome = self._train_one(pool, 0, broadcast, client, key, noise)
         return outcome.reply, outcome.state
+
+    def one_of_many(
+        self,
+        shard: Any,
+        broadcast: Tree,
+        client: Tree,
+        key: int,
+        noise: Rng | None = None,
+        epochs: int | None = None,
+    ) -> tuple[dict[str, Aggregate], Tree]:
+        """Train one client as a cohort of one, in the programs of cohorts, if its steps draw on its secret; otherwise as ``one`` does."""
+        if self.algorithm.example_steps is None or noise is None or not len(columns_of(shard)["y"]):
+            return self.one(shard, broadcast, client, key, noise, epochs)
+        states, keys = None if client is None else [client], np.array([key], dtype=np.uint64)
+        (batch,) = self.many([shard], broadcast, states, keys, epochs, [noise])
+        for error in batch.errors.values():
+            raise error
+        return {name: aggregate.row(0) for name, aggregate in batch.reply.items()}, batch.state(0)
 
     def expected_seconds(self, clients: int) -> float:
         """Return the seconds of one core for a cohort like the last one prepared, by arithmetic alone; 0 if threads or a GPU do the work."""
