@@ -115,6 +115,7 @@ PARTS: dict[str, dict[str, Callable[[], Any]]] = {
     },
     "privacy": {
         "CentralDP": lambda: private.CentralDP(noise=2.0, clip=1.0, accountant="rdp"),
+        "NbAFL": lambda: private.NbAFL(noise=2.0, clip=1.0, accountant="rdp"),
         "CentralDP(adapt)": lambda: private.CentralDP(
             noise=2.0, clip=1.0, accountant="rdp", adapt=private.AdaptiveClip()
         ),

@@ -143,7 +143,7 @@ def released_again(values: list[float], event: Gaussian) -> tuple[list[np.ndarra
     fed: Any = _World(
         slot="main", hub="server", world=SimpleNamespace(ledger=ledger, secret_seed=None), parties=parties
     )
-    part = SimpleNamespace(event=event, disclosed=lambda info: info)
+    part = SimpleNamespace(event=event, noisy=True, disclosed=lambda info: info)
     noises = []
     for value in values:
         sums = Combined({"update": np.full(4, value)}, 2, {"update": 2.0}, parties, parties, kinds={"update": "mean"})

@@ -66,6 +66,11 @@ class Aggregation(Checked):
         """
         return None
 
+    @property
+    def noisy(self) -> bool:
+        """Whether ``combine`` draws on ``RoundInfo.secret``; by default if it releases something."""
+        return self.event is not None
+
     def disclosed(self, info: RoundInfo) -> RoundInfo:
         """Return what a fold may know of a round; an operator that protects who takes part hides how many did."""
         return info

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from .claim import Attendance, Guarantee
     from .example import ExampleDP
     from .local import FedSelDP, GaussianLDP, LaplaceLDP, LocalDP, SignsLDP
+    from .nbafl import NbAFL
     from .shuffled import ShuffledDP
 else:
     from atoll.core.lazy import lazy
@@ -22,6 +23,7 @@ else:
             "claim": ("Attendance", "Guarantee"),
             "example": ("ExampleDP",),
             "local": ("FedSelDP", "GaussianLDP", "LaplaceLDP", "LocalDP", "SignsLDP"),
+            "nbafl": ("NbAFL",),
             "shuffled": ("ShuffledDP",),
         },
     )
@@ -37,6 +39,7 @@ __all__ = [
     "LaplaceLDP",
     "LocalDP",
     "Mechanism",
+    "NbAFL",
     "ShuffledDP",
     "SignsLDP",
 ]

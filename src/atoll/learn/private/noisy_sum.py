@@ -20,7 +20,7 @@ from ..algorithm import Algorithm, RoundInfo
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["NoisySum"]
+__all__ = ["NoisySum", "noisy"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +82,7 @@ class NoisySum(Aggregation):
             mean, deviation = combined.kinds[name] == "mean", self.deviation(name)
             factor, over = (combined.weight[name], self.expected) if mean else (1.0, 1.0)
             made[name] = T.map(
-                lambda leaf, f=factor, d=deviation, m=over: _noisy(leaf, f, d, m, numbers),
+                lambda leaf, f=factor, d=deviation, m=over: noisy(leaf, f, d, m, numbers),
                 combined.value[name],
             )
         return made, memory
@@ -94,7 +94,7 @@ class NoisySum(Aggregation):
         return self.noise * self.sensitivity / math.sqrt(own.get(name, rest))
 
 
-def _noisy(leaf: Any, factor: float, deviation: float, over: float, numbers: np.random.Generator) -> Any:
+def noisy(leaf: Any, factor: float, deviation: float, over: float, numbers: np.random.Generator) -> Any:
     """``(factor * leaf + deviation * N(0, 1)) / over`` in the leaf's own library and dtype, computed in float64."""
     xp = T.namespace(leaf)
     host: NDArray[np.float64] = np.asarray(leaf if xp is np else leaf.detach().cpu(), dtype=np.float64)

@@ -45,9 +45,11 @@ def released(
         first: whether it is the round's first phase. The event covers all of them.
     """
     event = context.aggregation.event
-    if event is None:
+    if not context.aggregation.noisy:
         return info
     mark = _mark(combined, fed.secret("release", "mark").bytes(32))
+    if event is None:  # noise beyond what clients have added already
+        return replace(context.aggregation.disclosed(info), secret=fed.secret("release", *at, mark))
     who: str | list[str] = "*" if charges_everyone(event) else list(combined.senders.names)
     if who:
         _charge(fed, event, who, f"{fed.slot}/release/@{at[0]}/{at[1]}", mark, first=first)
