@@ -55,6 +55,7 @@ PARTS: dict[str, dict[str, Callable[[], Any]]] = {
     },
     "pacing": {
         "Synchronous": pacing.Synchronous,
+        "Synchronous(quorum=1.0)": lambda: pacing.Synchronous(quorum=1.0),
         "Synchronous(quorum=4)": lambda: pacing.Synchronous(quorum=4),
         "Synchronous(deadline)": lambda: pacing.Synchronous(deadline=5.0, over_select=1.3, on_failure="skip"),
         "PaceSteering": pacing.PaceSteering,
@@ -120,6 +121,11 @@ PARTS: dict[str, dict[str, Callable[[], Any]]] = {
             noise=2.0, clip=1.0, accountant="rdp", adapt=private.AdaptiveClip()
         ),
         "ExampleDP": lambda: private.ExampleDP(noise=2.0, clip=1.0, batch=8, accountant="rdp"),
+        "GaussianLDP": lambda: private.GaussianLDP(noise=2.0, clip=1.0, accountant="rdp"),
+        "FedSelDP": lambda: private.FedSelDP(noise=0.5, limit=0.1),
+        "ShuffledDP": lambda: private.ShuffledDP(
+            noise=0.5, accountant="rdp", local=private.LaplaceLDP(noise=0.5, clip=1.0), shuffler="server"
+        ),
     },
     "budget": {"Budget": lambda: Budget(epsilon=3.0, delta=1e-5)},
     "stop": {"Target": lambda: [atoll.Target("test/accuracy", 0.9)]},
@@ -133,6 +139,7 @@ COMPANIONS: dict[str, dict[str, str]] = {
     "Budget": {"algorithm": "OutputPerturbation"},
     "FedProf": {"model": "mlp"},
     "FedProf(replace)": {"model": "mlp"},
+    "ShuffledDP": {"pacing": "Synchronous(quorum=1.0)"},
     "Submodular": {"model": "mlp"},
     "SufficientStatistics": {"model": "bayes"},
 }

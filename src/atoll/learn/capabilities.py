@@ -16,6 +16,7 @@ __all__ = [
     "DRAW_ODDS",
     "EDGE_ROUNDS",
     "EVERYONE",
+    "EQUAL_REPLIES",
     "EXAMPLES",
     "LOCAL_STEPS",
     "MARGINS",
@@ -170,6 +171,13 @@ SUMMED = Capability(
     lack="does not combine its replies as sums and means",
     instead="an algorithm that averages updates, such as FedAvg()",
 )
+EQUAL_REPLIES = Capability(
+    "equal replies",
+    of=("replies",),
+    means="Every value that uplink stages act on has weight 1, whatever a client holds.",
+    lack="weights its replies",
+    instead="an algorithm that averages updates, such as FedAvg()",
+)
 SOLE_UPDATE = Capability(
     "sole update",
     of=("replies",),
@@ -279,7 +287,7 @@ ALL: tuple[Capability, ...] = (
     core.SERVER, core.CENTRAL_SERVER, EDGE_ROUNDS, ONE_SUM, core.RELEASED_ONLY,
     core.SINGLE_REPLIES, core.COUNTS, core.DROPPABLE, PLAIN_MEAN, core.NUMBERS, core.FITTED,
     ONE_PHASE, core.STEPS, PARTIAL_WORK, OWN_MODELS, core.PROTECTION,
-    MEAN_UPDATE, BY_EXAMPLES, SUMMED, SOLE_UPDATE, DELTA, SELF_FOLDING, AFFINE_FOLD, core.UNMEASURED,
+    MEAN_UPDATE, BY_EXAMPLES, SUMMED, EQUAL_REPLIES, SOLE_UPDATE, DELTA, SELF_FOLDING, AFFINE_FOLD, core.UNMEASURED,
     EXAMPLES,
     TRAINING, LOCAL_STEPS, STATISTICS, CURVATURE, MARGINS, RELEASES, core.NO_BUFFERS, REPORTS, PERSONAL_MEASURES, CLASS_SCORES,
 )  # fmt: skip

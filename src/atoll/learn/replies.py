@@ -16,7 +16,7 @@ from atoll.core.capability import DROPPABLE, UNMEASURED, Capability
 from atoll.core.errors import AtollError
 
 from .algorithm import RoundInfo
-from .capabilities import AFFINE_FOLD, BY_EXAMPLES, DELTA, MEAN_UPDATE, SELF_FOLDING, SOLE_UPDATE, SUMMED
+from .capabilities import AFFINE_FOLD, BY_EXAMPLES, DELTA, EQUAL_REPLIES, MEAN_UPDATE, SELF_FOLDING, SOLE_UPDATE, SUMMED
 from .compose import Placed, lack_of
 from .wrapped import dry_reply, innermost
 
@@ -68,6 +68,7 @@ class DryReplies:
             BY_EXAMPLES: self._by_examples,
             SOLE_UPDATE: self._sole_update,
             SUMMED: self._summed,
+            EQUAL_REPLIES: self._equal,
             DELTA: self._delta,
             SELF_FOLDING: self._self_folding,
             AFFINE_FOLD: self._affine_fold,
@@ -104,6 +105,13 @@ class DryReplies:
             for name, a in dry_reply(self.local, self.params, phase).items():
                 if a.staged and a.kind not in ("mean", "sum"):
                     return f"combines {name!r} as {a.kind}"
+        return ""
+
+    def _equal(self) -> str:
+        for phase in self.algorithm.phases:
+            for name, a in dry_reply(self.local, self.params, phase, _EXAMPLES).items():
+                if a.staged and a.kind != "sum" and float(a.weight) != 1.0:
+                    return f"weights {name!r} by what a client holds"
         return ""
 
     def _sole_update(self) -> str:

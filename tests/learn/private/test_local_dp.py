@@ -13,6 +13,7 @@ from atoll.learn.algorithms import FedAvg, Scaffold
 from atoll.learn.private import CentralDP, FedSelDP, GaussianLDP, LaplaceLDP, ShuffledDP, SignsLDP
 from atoll.learn.selection import PoissonSample
 from atoll.privacy import shuffled_epsilon, spent
+from atoll.runs import parse_config
 from atoll.stages import Anonymous, LocalGaussian, LocalLaplace
 
 DATA = atoll.data.iid(atoll.data.digits(), parties=20, seed=0)
@@ -119,3 +120,19 @@ def test_what_does_not_hold_is_refused_with_the_remedy():
     with pytest.raises(ConfigError, match=r"clip=-1\.0"):
         GaussianLDP(noise=1.0, clip=-1.0)
     assert CentralDP(noise=1.0, clip=1.0).protects["adversary"] == ("clients", "model")
+
+
+def test_a_shuffled_mechanism_can_be_written_in_a_file():
+    local = {"name": "LaplaceLDP", "noise": 1.0, "clip": 2.0}
+    text = {"name": "ShuffledDP", "epsilon": 1.0, "delta": 1e-5, "local": local, "shuffler": "server"}
+    config = parse_config(
+        {
+            "data": {"source": "digits", "partition": {"name": "iid", "parties": 10}},
+            "model": {"name": "linear", "features": 64, "outputs": 10},
+            "selection": "Everyone",
+            "pacing": {"name": "Synchronous", "quorum": 1.0},
+            "privacy": text,
+        },
+        "here",
+    )
+    assert config.made().privacy.local == LaplaceLDP(noise=1.0, clip=2.0)

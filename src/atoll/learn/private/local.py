@@ -16,7 +16,7 @@ from atoll.stages.local.noise import LocalGaussian, LocalLaplace
 from atoll.stages.local.response import RandomisedSigns
 
 from ..aggregation.equal import EqualWeights
-from ..capabilities import ONE_MODEL, PLAIN_MEAN
+from ..capabilities import EQUAL_REPLIES, ONE_MODEL, PLAIN_MEAN
 from .base import Mechanism, TrainingParts
 from .claim import Attendance
 
@@ -57,7 +57,8 @@ class LocalDP(Mechanism):
     def needs(self) -> tuple[Need, ...]:
         """A server that takes a plain mean of one kind of reply."""
         why = "replaces what clients send a server"
-        return (Need(SERVER, why), Need(CENTRAL_SERVER, why), Need(ONE_MODEL, why))
+        equal = Need(EQUAL_REPLIES, "keeps at the clients how much they hold")
+        return (Need(SERVER, why), Need(CENTRAL_SERVER, why), Need(ONE_MODEL, why), equal)
 
     @property
     def assuming(self) -> tuple[str, ...]:

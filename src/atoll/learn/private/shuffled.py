@@ -12,7 +12,8 @@ from atoll.core.event import Event
 from atoll.stages.local.anonymous import Anonymous
 
 from ..aggregation.equal import EqualWeights
-from .base import TrainingParts
+from ..capabilities import SUMMED
+from .base import Mechanism, TrainingParts
 from .claim import Attendance
 from .local import LocalDP
 
@@ -41,7 +42,7 @@ class ShuffledDP(LocalDP):
         shuffler: who hides whose reply is whose.
     """
 
-    local: LocalDP
+    local: Mechanism
     shuffler: Literal["server", "reducer"]
     adversary: Literal["server", "clients", "model"] = "model"
 
@@ -70,7 +71,7 @@ class ShuffledDP(LocalDP):
     def needs(self) -> tuple[Need, ...]:
         """The number of replies of a round is known beforehand, and each is another client's."""
         why = "hides a reply among a known number of others"
-        return (*super().needs, Need(FIXED_COHORT, why), Need(DISTINCT_CLIENTS, why))
+        return (*super().needs, Need(FIXED_COHORT, why), Need(DISTINCT_CLIENTS, why), Need(SUMMED, why))
 
     @property
     def assuming(self) -> tuple[str, ...]:
@@ -105,7 +106,8 @@ class ShuffledDP(LocalDP):
 
     def randomiser(self, values: int, noise: float) -> Randomiser:
         """Return the local mechanism's."""
-        return self.local.randomiser(values, noise)
+        made: Randomiser = self.local.randomiser(values, noise)  # type: ignore[attr-defined]
+        return made
 
     def parts(self, training: TrainingParts, taking: Attendance, noise: float) -> Mapping[str, Any]:
         """Install the randomiser with what it costs among so many, and equal weights."""

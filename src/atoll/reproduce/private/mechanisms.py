@@ -1,0 +1,92 @@
+"""Mechanisms of `survey-privacy`: the same federated averaging on digits by writer, at the same epsilon."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..entry import Lab, NotKept
+
+__all__ = ["DELTA", "COMPARED", "ComparedMechanism", "accuracies"]
+
+DELTA = 1e-4
+"""Less than one over the 539 writers."""
+
+_WRITERS = {"name": "natural", "column": "writer"}
+
+
+@dataclass(frozen=True)
+class ComparedMechanism:
+    """A mechanism of the comparison.
+
+    Attributes:
+        name: its name in tables.
+        trusts: who is trusted.
+        unit: what is protected.
+        privacy: settings of the mechanism, without epsilon; ``None`` trains without.
+        rounds: number of rounds; few where every round costs as much noise.
+        pure: whether it needs no delta.
+        more: further settings of the run.
+    """
+
+    name: str
+    trusts: str
+    unit: str
+    privacy: dict[str, Any] | None
+    rounds: int
+    pure: bool = False
+    more: dict[str, Any] = field(default_factory=dict)
+
+    def settings(self, epsilon: float | None, seed: int, rows: int | None) -> dict[str, Any]:
+        """Return the configuration of a run.
+
+        Args:
+            epsilon: of the whole training; ``None`` without a mechanism.
+            seed: of the run.
+            rows: training rows; ``None`` for all.
+        """
+        privacy = None
+        if self.privacy is not None:
+            privacy = {**self.privacy, "epsilon": epsilon, **({} if self.pure else {"delta": DELTA})}
+        source: dict[str, Any] = {"name": "atoll.reproduce.fedavg_mnist:some_digits", "writers": True}
+        return {
+            "name": f"privacy-{self.name.lower().replace(' ', '-')}-{epsilon or 'none'}".replace(",", ""),
+            "data": {"source": source if rows is None else {**source, "rows": rows}, "partition": _WRITERS},
+            "model": {"name": "linear", "features": 784, "outputs": 10},
+            "algorithm": {"name": "FedAvg", "lr": 0.1, "epochs": 1, "batch_size": 20},
+            "selection": "Everyone",
+            "pacing": {"name": "Synchronous", "quorum": 1.0},
+            "rounds": self.rounds,
+            "evaluation": {"every": self.rounds},
+            "checkpoint_every": self.rounds,
+            "seed": seed,
+            **({} if privacy is None else {"privacy": privacy}),
+            **self.more,
+        }
+
+
+COMPARED = (
+    ComparedMechanism("none", "everybody", "nothing", None, 10),
+    ComparedMechanism("central", "the server", "user", {"name": "CentralDP", "clip": 1.0}, 10),
+    ComparedMechanism("local, Gaussian", "nobody", "user", {"name": "GaussianLDP", "clip": 1.0}, 3),
+    ComparedMechanism("local, Laplace", "nobody", "user", {"name": "LaplaceLDP", "clip": 10.0}, 2, pure=True),
+    ComparedMechanism("local, signs", "nobody", "user", {"name": "SignsLDP", "limit": 0.02, "entries": 4}, 2, pure=True),
+    ComparedMechanism(
+        "local, FedSel", "nobody", "user", {"name": "FedSelDP", "limit": 0.1, "entries": 4, "fraction": 0.02}, 2, pure=True
+    ),
+    ComparedMechanism(
+        "shuffled, Laplace", "whoever shuffles", "user",
+        {"name": "ShuffledDP", "local": {"name": "LaplaceLDP", "noise": 1.0, "clip": 10.0}, "shuffler": "server"}, 2,
+    ),
+)  # fmt: skip
+"""All mechanisms, from the most trust to the least, and none first."""
+
+
+def accuracies(
+    lab: Lab, tested: ComparedMechanism, epsilon: float | None, seeds: int, rows: int | None
+) -> list[float] | None:
+    """Return the test accuracy of each seed; ``None`` if it is not kept."""
+    try:
+        return [lab.train(tested.settings(epsilon, seed, rows)).last("test/accuracy") for seed in range(seeds)]
+    except NotKept:
+        return None
