@@ -63,7 +63,7 @@ def _orders(found: dict[tuple[str, float | None], list[float] | None], epsilons:
         have = [value for value in (*got, plain) if value is not None]
         ours = " <= ".join(f"{value:.3f}" for value in have) if len(have) == len(epsilons) + 1 else None
         grows = None if ours is None else all(a <= b + 0.02 for a, b in pairwise(have))
-        if grows and max(have[:-1]) < _LEARNS:
+        if ours is not None and max(have[:-1]) < _LEARNS:
             grows = None
         claims.append(
             Claim(
