@@ -126,6 +126,8 @@ PARTS: dict[str, dict[str, Callable[[], Any]]] = {
         "ShuffledDP": lambda: private.ShuffledDP(
             noise=0.5, accountant="rdp", local=private.LaplaceLDP(noise=0.5, clip=1.0), shuffler="server"
         ),
+        "DistributedDP": lambda: private.DistributedDP(noise=2.0, clip=1.0, local=True),
+        "DPFTRL": lambda: private.DPFTRL(noise=2.0, clip=1.0, accountant="rdp"),
     },
     "budget": {"Budget": lambda: Budget(epsilon=3.0, delta=1e-5)},
     "stop": {"Target": lambda: [atoll.Target("test/accuracy", 0.9)]},

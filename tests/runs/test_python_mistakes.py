@@ -18,11 +18,12 @@ from atoll.core.errors import AtollError
 from atoll.core.validation import Checked
 from atoll.data import Dataset, digits, dirichlet, iid
 from atoll.learn import algorithms
-from atoll.learn.private import CentralDP, ExampleDP
+from atoll.learn.private import DPFTRL, CentralDP, DistributedDP, ExampleDP
 from atoll.learn.selection import SizeProportional
 from atoll.models import linear
 from atoll.privacy import Budget
 from atoll.rounds import Patience, Target
+from atoll.secure import SecureAggregation
 from atoll.stages import QSGD, Clip, GaussianNoise, TopK
 
 DATA = digits()
@@ -176,6 +177,24 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     "measurements beside noise": (lambda: private(algorithm=algorithms.FedNova()), "FedNova sends measurements"),
     "votes with noise": (lambda: private(algorithm=algorithms.SignSGD()), "SignSGD combines 'vote' as vote"),
     "no mechanism": (lambda: train(privacy=Clip(1.0)), "privacy: .*is not an instance of Mechanism"),
+    "shared noise in the open": (
+        lambda: train(privacy=DistributedDP(noise=1.0, clip=1.0, least=2)),
+        "Plain shows the server single replies.*SecureAggregation",
+    ),
+    "shared noise of nobody": (lambda: DistributedDP(noise=1.0, clip=1.0), "least=None.*smallest number of replies"),
+    "shared noise below the quorum": (
+        lambda: train(
+            privacy=DistributedDP(noise=1.0, clip=1.0, least=2), reducer=SecureAggregation(), selection=atoll.Everyone()
+        ),
+        "a quorum of 1 replies, fewer than the 2",
+    ),
+    "losses of vectors": (
+        lambda: DistributedDP(noise=1.0, clip=1.0, least=2, accountant="pld"), "accountant.*'rdp'",
+    ),
+    "a sample without need": (lambda: DPFTRL(noise=1.0, clip=1.0, amplified=True), "amplified=True.*CentralDP"),
+    "bands too close": (
+        lambda: train(privacy=DPFTRL(noise=1.0, clip=1.0, bands=9), selection=atoll.Uniform(2), rounds=6), "bands=9.*Cyclic",
+    ),
     # settings of parts
     "learning_rate": (lambda: FedAvg(learning_rate=0.1), "learning_rate.*[Dd]id you mean 'lr'"),
     "a misspelt part": (lambda: Training(model=linear(4, 2), algoritm=FedAvg()), "algoritm.*[Dd]id you mean 'algorithm'"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
@@ -184,12 +185,14 @@ class DryReplies:
         return "" if all(close) else AFFINE_FOLD.lack
 
 
-def values_of(job: Replying, learner: Learner) -> int:
-    """Return the number of named values of a client's replies in a round, over all phases, on which uplink stages act; at least 1."""
+def values_of(job: Replying, learner: Learner) -> tuple[int, int]:
+    """Return the number of named values of a client's replies in a round, over all phases, on which uplink stages act (at least 1), and the entries of the largest."""
     params = learner.init(Rng(0))
     phases = job.algorithm.phases
     replies = [job.up(phase).leaving(dry_reply(job.local_algorithm, params, phase)) for phase in phases]
-    return max(1, sum(a.staged for reply in replies for a in reply.values()))
+    staged = [a.value for reply in replies for a in reply.values() if a.staged]
+    sizes = [sum(math.prod(np.shape(leaf)) for leaf in T.leaves(value)) for value in staged]
+    return max(1, len(staged)), max(sizes, default=0)
 
 
 def _like(value: Tree, rng: np.random.Generator) -> Tree:

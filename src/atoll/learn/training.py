@@ -189,9 +189,11 @@ class Training(Checked, Job):
             return self
         sizes = None if data is None else getattr(data, "sizes", None)
         alike = () if sizes is None else tuple(int(n) for n in sorted(set(sizes)))
-        values = 1 if learner is None else values_of(self.installed(data), learner)
+        values, entries = (1, 0) if learner is None else values_of(self.installed(data), learner)
         alone = learner is None or RELEASES in offered_by(learner)
-        parts, claim = self.privacy.install(self, 0 if data is None else len(data), values, alike, alone=alone)
+        parts, claim = self.privacy.install(
+            self, 0 if data is None else len(data), values, alike, alone=alone, entries=entries
+        )
         own = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         return _Installed(**{**own, **parts, "privacy": None}, promised=claim, by=self.privacy)
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
         require_public,
     )
     from .holders import Attestation, Enclave, SimulatedAttestation, TwoServers
-    from .indexing import SecureIndexing
+    from .indexing import CountNoise, SecureIndexing
     from .masking import OneShot, SecureAggregation
     from .noise import DiscreteGaussianNoise, LatticeNoise, SkellamMixtureNoise, SkellamNoise
     from .words import FixedPoint, WordLayout
@@ -35,7 +35,7 @@ else:
             ),
             "encrypted": ("Encrypted",),
             "holders": ("Attestation", "Enclave", "SimulatedAttestation", "TwoServers"),
-            "indexing": ("SecureIndexing",),
+            "indexing": ("CountNoise", "SecureIndexing"),
             "masking": ("OneShot", "SecureAggregation"),
             "noise": ("DiscreteGaussianNoise", "LatticeNoise", "SkellamMixtureNoise", "SkellamNoise"),
             "words": ("FixedPoint", "WordLayout"),
@@ -44,6 +44,7 @@ else:
 
 __all__ = [
     "Attestation",
+    "CountNoise",
     "DiscreteGaussianNoise",
     "Enclave",
     "Encrypted",

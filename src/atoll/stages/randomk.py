@@ -153,6 +153,12 @@ class RandomK(Packed):
         each = np.result_type(*[leaf.dtype for leaf in T.leaves(like)]).itemsize
         return 8 * each * kept_of(self.groups(like).size, self.fraction) + (0 if self.shared else 64)
 
+    def sensitivity(self, before: float | None) -> float | None:
+        """Return that before it, times a bound of ``n/k`` if values are scaled: all of a client's change may be in the entries that stay."""
+        if before is None or not self.scaled or self.fraction == 1:
+            return before
+        return 2 * before / self.fraction  # floor(fraction n) is at least half of fraction n
+
     def omega(self, value: Tree) -> float | None:
         """``n/k - 1``, the largest of all layers; ``None`` without the factor, or if the entries stay the same."""
         if self.seed is not None:

@@ -28,7 +28,7 @@ from atoll.secure.noise import DiscreteGaussianNoise, SkellamMixtureNoise, Skell
 from atoll.secure.noise.rounding import conditional, in_steps, mean_square, unconditional
 from atoll.stages import Rotation
 from atoll.stages.coded.rotation import flattened
-from atoll.testing import check_stage, live
+from atoll.testing import Timetable, check_stage, live
 
 KINDS = (DiscreteGaussianNoise, SkellamNoise, SkellamMixtureNoise)
 SIZE = 2000
@@ -189,6 +189,23 @@ def test_a_secure_sum_is_the_sum_and_the_noise_that_it_should_have(kind, reducer
     assert charged["client-0"] == pytest.approx(epsilon_of(((stages[-1].released(), 1),), 1e-6, "rdp"))
 
 
+@pytest.mark.parametrize("lost", [2, 3])
+def test_a_sum_of_the_quorum_has_the_noise_it_needs_and_one_of_fewer_is_not_opened(lost):
+    """Of ten clients, eight share the noise. Those that drop out after their masks are dealt take their shares of the noise with them."""
+    stages = stages_of(SkellamNoise)
+    ran = world(cost=Timetable(lost={":masked/": [f"client-{i}" for i in range(lost)]}))
+    asked = asking(stages, quorum=8, reducer=SecureAggregation())
+    if lost == 3:
+        with pytest.raises(QuorumError, match="8"):
+            live(ran, asked)
+        return
+    found, _ = live(ran, asked).result
+    deviation = stages[-1].deviation(8)
+    assert deviation == pytest.approx(0.2 * 1.01, rel=1e-3)
+    z = (found - sum(value_of(i) for i in range(2, 10))) / deviation
+    assert abs((z**2).sum() - SIZE) < 6 * math.sqrt(2 * SIZE)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_engines_give_one_sum_from_one_secret_and_the_run_seed_gives_none(kind):
     stages = stages_of(kind)
@@ -281,6 +298,7 @@ def test_local_noise_may_be_seen():
         ({"clip": math.inf}, "clip=inf"),
         ({"step": -1.0}, "step=-1.0"),
         ({"least": 0}, "least=0"),
+        ({"least": 4, "corrupt": 4}, "corrupt=4 of least=4"),
         ({"bits": 40}, "bits=40"),
         ({"inflation": 0.9}, "inflation=0.9"),
         ({"unit": "row"}, "unit="),

@@ -7,7 +7,9 @@ if TYPE_CHECKING:
     from .base import Mechanism
     from .central import CentralDP
     from .claim import Attendance, Guarantee
+    from .distributed import DistributedDP
     from .example import ExampleDP
+    from .ftrl import DPFTRL
     from .local import FedSelDP, GaussianLDP, LaplaceLDP, LocalDP, SignsLDP
     from .nbafl import NbAFL
     from .shuffled import ShuffledDP
@@ -22,6 +24,8 @@ else:
             "central": ("CentralDP",),
             "claim": ("Attendance", "Guarantee"),
             "example": ("ExampleDP",),
+            "distributed": ("DistributedDP",),
+            "ftrl": ("DPFTRL",),
             "local": ("FedSelDP", "GaussianLDP", "LaplaceLDP", "LocalDP", "SignsLDP"),
             "nbafl": ("NbAFL",),
             "shuffled": ("ShuffledDP",),
@@ -33,6 +37,8 @@ __all__ = [
     "Attendance",
     "CentralDP",
     "ExampleDP",
+    "DPFTRL",
+    "DistributedDP",
     "FedSelDP",
     "GaussianLDP",
     "Guarantee",

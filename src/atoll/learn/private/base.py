@@ -17,7 +17,7 @@ from atoll.privacy import ACCOUNTANTS, Budget, smallest_noise
 
 from ..capabilities import SAMPLE
 from ..selection import FixedSample, PoissonSample, Selection
-from .claim import Attendance, Guarantee, counted
+from .claim import Attendance, Guarantee, charges_everyone, counted
 
 if TYPE_CHECKING:
     from atoll.core.federation.reducer import Reducer
@@ -199,6 +199,7 @@ class Mechanism(Checked):
         sizes: Sequence[int] = (),
         *,
         alone: bool = True,
+        entries: int = 0,
     ) -> tuple[dict[str, Any], Guarantee]:
         """Return the parts of the installed training, and the claim.
 
@@ -208,6 +209,7 @@ class Mechanism(Checked):
             values: named values of a client's replies in a round.
             sizes: the numbers of examples that clients have, ascending, each once.
             alone: see `Attendance`.
+            entries: entries of the largest value.
         """
         self.check(training)
         selection = self.selected(training)
@@ -219,7 +221,11 @@ class Mechanism(Checked):
             sizes=tuple(sizes),
             local=self.locally(training),
             alone=alone,
+            entries=entries,
         )
+        if clients:
+            most, separation = selection.turns(clients, taking.rounds)
+            taking = replace(taking, most=most, separation=separation)
         drawn, cohort = selection.drawn(clients) if clients else None, selection.cohort_size(clients) if clients else 1
         if drawn is not None:
             taking = replace(taking, rate=drawn[0], scheme=drawn[1], cohort=drawn[0] * clients)
@@ -249,7 +255,10 @@ class Mechanism(Checked):
 
     def spent(self, taking: Attendance, noise: float) -> float:
         """Return epsilon after all rounds."""
-        releases = tuple((event, taking.rounds) for event in self.events(taking, noise))
+        releases = tuple(
+            (event, taking.rounds if charges_everyone(event) else taking.participations)
+            for event in self.events(taking, noise)
+        )
         return counted(releases, self._delta, self.accountant, self.adversary, self.neighbours)
 
     @property

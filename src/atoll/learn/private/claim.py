@@ -28,6 +28,9 @@ class Attendance:
         rate: the chance with which a client takes part in a round; 1 unless the sample is secret.
         scheme: how the sample is drawn: ``"poisson"`` or ``"fixed"``.
         cohort: expected clients of a round.
+        most: rounds in which one client takes part at most; 0 if in all.
+        separation: rounds from one of them to the next, at least.
+        entries: entries of the largest value; 0 until the model is known.
         sizes: the numbers of examples that clients have, ascending, each once; empty if they are unknown.
         local: what the mechanism says of a client's local work; see `Mechanism.locally`.
         alone: whether the model sends nothing beside an algorithm's replies if the algorithm says so (`Algorithm.alone`), and replies by its ``finish``.
@@ -39,9 +42,17 @@ class Attendance:
     rate: float = 1.0
     scheme: str = "poisson"
     cohort: float = 1.0
+    most: int = 0
+    separation: int = 1
+    entries: int = 0
     sizes: tuple[int, ...] = ()
     local: Any = None
     alone: bool = True
+
+    @property
+    def participations(self) -> int:
+        """Rounds in which one client takes part at most."""
+        return min(self.rounds, self.most or self.rounds)
 
     @property
     def drawn(self) -> dict[str, Any]:

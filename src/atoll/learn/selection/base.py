@@ -134,6 +134,16 @@ class Selection(Checked):
         """Return the number of replies wanted in a round."""
         return population
 
+    def turns(self, population: int, rounds: int) -> tuple[int, int]:
+        """Return in how many rounds one client is invited at most, and how many rounds lie from one of them to the next, at least.
+
+        Args:
+            population: number of clients.
+            rounds: number of rounds.
+        """
+        del population
+        return rounds, 1
+
     def wanted(self, population: int, invited: int) -> int:
         """Return the number of replies wanted of a round's invited clients; a rule with cohorts of random size wants all."""
         return invited if self.random_size else min(self.cohort_size(population), invited)

@@ -1,4 +1,4 @@
-"""Uniform selection, all clients, and a fixed schedule."""
+"""Uniform selection, all clients, groups that take turns, and a fixed schedule."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from atoll.core.algebra.rng import Rng
 from atoll.core.algebra.tree import Tree
 from atoll.core.capability import Capability
 from atoll.core.errors import CompositionError, ConfigError, QuorumError
+from atoll.core.requests.party import Parties
 from atoll.core.validation import whole_rows
 
 from ..capabilities import BLIND, SAMPLE
@@ -23,7 +25,7 @@ from .seen import Candidates
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["Everyone", "Schedule", "Uniform"]
+__all__ = ["Cyclic", "Everyone", "Schedule", "Uniform"]
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,66 @@ class Everyone(Selection):
 
 
 @dataclass(frozen=True)
+class Cyclic(Selection):
+    """Groups of ``count`` clients take turns: a client is invited every ``g = floor(population / count)`` rounds, and never before.
+
+    The groups are drawn once, from ``seed``, and stay the same. If ``count`` does not divide the population, some groups have one or more clients too many. Clients that
+    are not available at their turn are left out until the next, so a round may have fewer than ``count``.
+
+    Attributes:
+        count: clients per round; a fraction in (0, 1) means ``ceil(fraction * population)``.
+        seed: of the groups.
+    """
+
+    count: int | float = 10
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        Uniform(self.count)  # the same settings
+
+    @property
+    def offers(self) -> frozenset[Capability]:
+        """The base's capabilities, and a blind selection."""
+        return super().offers | {BLIND}
+
+    def groups(self, population: int) -> int:
+        """Return the number of groups."""
+        return max(1, population // Uniform(self.count).cohort_size(population))
+
+    def turns(self, population: int, rounds: int) -> tuple[int, int]:
+        """Return ``ceil(rounds / g)`` and ``g``."""
+        groups = self.groups(population)
+        return -(-rounds // groups), groups
+
+    def cohort_size(self, population: int) -> int:
+        """Return the size of the largest group."""
+        return -(-population // self.groups(population))
+
+    def init(self, parties: Parties) -> Tree:
+        """Remember how many clients there are, so that groups do not depend on who is available."""
+        return {"population": int(parties.positions.max(initial=0)) + 1}
+
+    def invite(self, candidates: Candidates, count: int, state: Tree) -> NDArray[Any]:
+        """Return the available clients of the group whose turn it is.
+
+        Raises:
+            QuorumError: none of them is available.
+        """
+        del count
+        population = int(state["population"])
+        groups = self.groups(population)
+        order = np.random.Generator(np.random.PCG64(Rng.of(self.seed).child("cyclic").key)).permutation(population)
+        found = places_found(candidates.parties.positions, np.sort(order[(candidates.round - 1) % groups :: groups]))
+        if not len(found):
+            raise QuorumError(
+                "none of the clients whose turn it is is available",
+                where=f"round {candidates.round}",
+                remedy="use more clients per round, or devices that are available more often",
+            )
+        return found
+
+
+@dataclass(frozen=True)
 class Schedule(Selection):
     """A fixed schedule, one list of clients per round; it starts again when it ends.
 
@@ -117,6 +179,16 @@ class Schedule(Selection):
                 raise ConfigError(
                     f"round {number} of the schedule names a client twice", remedy="name every client of a round once"
                 )
+
+    def turns(self, population: int, rounds: int) -> tuple[int, int]:
+        """Return them as the schedule has them."""
+        del population
+        last, seen, separation = dict[int, int](), dict[int, int](), rounds
+        for number in range(rounds):
+            for client in self.rounds[number % len(self.rounds)]:
+                separation = min(separation, number - last.get(client, number - rounds))
+                last[client], seen[client] = number, seen.get(client, 0) + 1
+        return max(seen.values(), default=1), max(1, separation)
 
     def cohort_size(self, population: int) -> int:
         """Return the size of the largest round, at most the population."""

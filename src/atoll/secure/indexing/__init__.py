@@ -6,10 +6,11 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from .noise import CountNoise
     from .reducer import SecureIndexing
 else:
     from atoll.core.lazy import lazy
 
-    __getattr__, __dir__ = lazy(__name__, {"reducer": ("SecureIndexing",)})
+    __getattr__, __dir__ = lazy(__name__, {"noise": ("CountNoise",), "reducer": ("SecureIndexing",)})
 
-__all__ = ["SecureIndexing"]
+__all__ = ["CountNoise", "SecureIndexing"]

@@ -12,9 +12,9 @@ import numpy as np
 from atoll.core.algebra.aggregate import Total, Totals
 from atoll.core.errors import DataError, MessageError
 from atoll.core.message import Words
-from atoll.stages.coded.words import counts_in, with_counts
+from atoll.stages.coded.words import counts_in, with_counts, with_sums
 
-__all__ = ["Indices", "counted", "joined", "layers_of", "parted", "sizes_of"]
+__all__ = ["Indices", "counted", "joined", "layers_of", "noisy", "parted", "sizes_of"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Sizes = dict[str, list[list[int]]]
@@ -117,9 +117,26 @@ def counted(
     return found
 
 
-def joined(totals: Mapping[str, Total], counts: Mapping[str, list[Array]]) -> Totals:
-    """Return totals with their counts."""
+def noisy(sizes: Sizes, sums: list[Array], bits: int, step: float) -> dict[str, list[Array]]:
+    """Return counts, or sums of codewords, with noise: words modulo ``2^bits`` as numbers with a sign, times a step. They cannot be checked.
+
+    Args:
+        sizes: the sizes of the counts.
+        sums: the words of each layer.
+        bits: word length.
+        step: what one unit stands for.
+    """
+    found: dict[str, list[Array]] = {}
+    for (name, _, blocks, _), words in zip(layers_of(sizes), sums, strict=True):
+        told = Words.of(np.asarray(words), bits).lifted().reshape(blocks, -1)
+        found.setdefault(name, []).append(told * step)
+    return found
+
+
+def joined(totals: Mapping[str, Total], counts: Mapping[str, list[Array]], *, summed: bool = False) -> Totals:
+    """Return totals with their counts, or with sums of codewords in place of counts."""
+    put = with_sums if summed else with_counts
     return {
-        name: replace(total, value=with_counts(total.value, counts[name])) if name in counts else total
+        name: replace(total, value=put(total.value, counts[name])) if name in counts else total
         for name, total in totals.items()
     }

@@ -14,7 +14,8 @@ by             numbers                              indices
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+import hashlib
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -22,14 +23,16 @@ import numpy as np
 from atoll.core import message as M
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import AtollError, MessageError, PolicyError
+from atoll.core.event import Event
 from atoll.core.message import Words
 from atoll.core.message.words import word_dtype
 from atoll.core.requests.island import Island
 from atoll.core.requests.task import task
 
-from ..keystream import SEED, add_stream, derived
+from ..keystream import SEED, Keystream, add_stream, derived
 from ..words import FixedPoint, WordLayout, form_of
 from .counts import Indices, Sizes, layers_of, parted, sizes_of
+from .noise import BITS, CountNoise, gridded, require_alone
 from .points import deal, evaluate
 
 __all__ = ["ENCLAVE", "SERVERS", "IndexPlan", "add", "send"]
@@ -53,6 +56,8 @@ class IndexPlan:
         codec: how numbers become words.
         bound: largest magnitude of an update's values.
         signs: whether votes are -1, 0 and 1.
+        noise: the noise that helpers add; ``None`` for none.
+        books: aggregate -> codebooks of its layers, for noise on sums of codewords.
     """
 
     by: str
@@ -64,10 +69,16 @@ class IndexPlan:
     codec: FixedPoint
     bound: float | None = None
     signs: bool = True
+    noise: CountNoise | None = None
+    books: dict[str, list[Array]] = field(default_factory=dict)
 
     def message(self) -> Tree:
         """The plan as a message."""
         return asdict(self)
+
+    def grid(self, sizes: Sizes) -> tuple[dict[str, list[Any]], float]:
+        """The codebooks on a grid of whole numbers, and its step."""
+        return ({}, 1.0) if self.noise is None else gridded(self.books, sizes, self.noise.multiplier)
 
     @classmethod
     def of(cls, message: Any) -> IndexPlan:
@@ -77,7 +88,8 @@ class IndexPlan:
             PolicyError: it makes no sense, or the counts could show a single party.
         """
         try:
-            made = cls(**{**message, "codec": FixedPoint(**message["codec"])})
+            noise = None if message["noise"] is None else CountNoise(**message["noise"])
+            made = cls(**{**message, "codec": FixedPoint(**message["codec"]), "noise": noise})
         except (TypeError, KeyError) as error:
             raise PolicyError(f"a plan of secure indexing that cannot be read: {error}") from error
         if made.least < 2 or made.by not in ("enclave", "shares", "keys"):
@@ -103,7 +115,11 @@ class IndexPlan:
 async def send(island: Island, message: Tree) -> Tree:
     """Run the program's task, and seal its totals for the enclave or the servers. Return the form of the totals, which is public."""
     plan = IndexPlan.of(message)
+    salts = [b""] * len(_helpers(plan))
     numbers, found = parted(await island.totals(), plan.unit, plan.most, island.name)
+    if plan.noise is not None:
+        require_alone(numbers, {name: one.weight for name, one in found.items()}, island.name)
+        salts = _spent(island, plan.noise.event(sizes_of(found), plan.grid(sizes_of(found))[0]), len(_helpers(plan)))
     form = form_of(numbers)
     lanes, sizes = plan.layout(form).encode(numbers, island.name), sizes_of(found)
     bound = {"plan": plan.fingerprint, "asked": bytes.fromhex(island.asked)}
@@ -115,17 +131,34 @@ async def send(island: Island, message: Tree) -> Tree:
             for name, one in found.items()
         }
         weights = {name: one.weight for name, one in found.items()}
-        island.post(ENCLAVE, {**bound, "lanes": lanes, "index": packed, "weights": weights, "sizes": sizes})
+        island.post(
+            ENCLAVE, {**bound, "lanes": lanes, "index": packed, "weights": weights, "sizes": sizes, "salt": salts[0]}
+        )
     else:
         seeds = island.secret.bytes(SEED), island.secret.bytes(SEED)
         shared = (_keyed if plan.by == "keys" else _shared)(found, plan.bits, seeds)
         for name, words in lanes.items():
             add_stream(words.view(np.ndarray), derived(seeds[0], f"lane {name}"), subtract=True)
         own = {"keys": shared} if plan.by == "keys" else {}
-        island.post(SERVERS[0], {**bound, "seed": seeds[0], "sizes": sizes, **own})
-        second = {"seed": seeds[1] if own else b"", "sizes": sizes, "lanes": lanes, "keys": shared}
+        island.post(SERVERS[0], {**bound, "seed": seeds[0], "sizes": sizes, "salt": salts[0], **own})
+        second = {"salt": salts[1], "seed": seeds[1] if own else b"", "sizes": sizes, "lanes": lanes, "keys": shared}
         island.post(SERVERS[1], {**bound, **second})
     return {"form": form, "sizes": sizes}
+
+
+def _helpers(plan: IndexPlan) -> tuple[str, ...]:
+    return (ENCLAVE,) if plan.by == "enclave" else SERVERS
+
+
+def _spent(island: Island, event: Event, helpers: int) -> list[bytes]:
+    """Record a release, and return a salt for each helper, from which it makes its noise together with those of the others.
+
+    A party that sends again, because a round is repeated, has other salts, so the noise is fresh: that is another release, and recorded as one.
+    """
+    salts = [island.secret.bytes(SEED) for _ in range(helpers)]
+    mark = hashlib.sha256(b"mark" + b"".join(salts)).hexdigest()[:32]
+    island.spend(replace(event, scope=f"{island.name}#{mark}"))
+    return salts
 
 
 def _shared(found: dict[str, Indices], bits: int, seeds: tuple[bytes, bytes]) -> list[Words]:
@@ -191,9 +224,15 @@ def add(island: Island, message: Tree) -> Tree:
                 where="secure indexing",
                 remedy=f"leave {name} out, and look at it",
             ) from error
+    bits = plan.bits
+    if plan.noise is not None:
+        # Equal letters give equal noise, so that a helper that is asked twice tells the same. Who does not know all salts knows nothing of it.
+        salts = b"".join(bytes(letter["salt"]) for _, letter in sorted(letters.items()))
+        source, bits = Keystream(hashlib.sha256(b"noise" + salts).digest()), BITS
+        counts = plan.noise.add(counts, sizes, plan.grid(sizes)[0], source)
     return {
         "lanes": {name: Words.of(words, int(name)) for name, words in lanes.items()},
-        "counts": [Words.of(one.ravel(), plan.bits) for one in counts],
+        "counts": [Words.of(one.ravel(), bits) for one in counts],
     }
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from atoll.core.errors import ConfigError, QuorumError
+from atoll.core.errors import CompositionError, ConfigError, QuorumError
 from atoll.core.exposure import Exposure
 from atoll.core.message import Words
 from atoll.core.requests.request import Reduced
@@ -16,12 +16,17 @@ from atoll.core.validation import Checked
 
 from ..words import FixedPoint
 from ..words.sums import WordSums
-from .counts import counted, joined
+from .counts import counted, joined, noisy
 from .halves import ENCLAVE, SERVERS, IndexPlan, add, send
+from .noise import BITS, CountNoise
 from .points import depth_of, key_bits
 
 if TYPE_CHECKING:
     from atoll.core.federation.reduction import Reduction
+    from atoll.core.requests.chain import Chain
+    from atoll.core.requests.party import Parties
+    from atoll.core.requests.results import Terms
+    from atoll.core.requests.task import Task
 
 __all__ = ["SecureIndexing"]
 
@@ -56,6 +61,7 @@ class SecureIndexing(Checked, WordSums):
         max_weight: largest weight of a party, public.
         unit: weights are whole numbers of this unit; examples have 1. With equal weights, ``max_weight=1`` makes the shortest shares.
         codec: how numbers become words.
+        noise: noise that the helpers add to what they tell the server, see `CountNoise`; ``max_weight`` is then 1, and no numbers go beside the indices.
 
     Raises:
         ConfigError: a setting makes no sense.
@@ -66,6 +72,7 @@ class SecureIndexing(Checked, WordSums):
     max_weight: float = 4096.0
     unit: float = 1.0
     codec: FixedPoint = field(default_factory=FixedPoint)
+    noise: CountNoise | None = None
     indexes: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -79,10 +86,18 @@ class SecureIndexing(Checked, WordSums):
                 f"max_weight={self.max_weight}, unit={self.unit}", where=where,
                 remedy="use positive numbers, the unit not above max_weight and not below max_weight / 2^32",
             )  # fmt: skip
+        if self.noise is not None and self._most != 1:
+            raise ConfigError(
+                f"max_weight={self.max_weight} with noise",
+                where=where,
+                remedy="use max_weight=1.0 and unit=1.0: noise is for a weight of 1",
+            )
         object.__setattr__(self, "others", _HELPERS[self.by])
 
     def bits(self, parties: int) -> int:
         """Bits of a count: ``ceil(log2(n max_weight/unit + 1))``."""
+        if self.noise is not None and self.by != "enclave":
+            return BITS  # shares of noisy counts, which have a sign
         return max(1, (parties * self._most).bit_length())
 
     def block_bits(self, codewords: int, parties: int) -> int:
@@ -101,15 +116,33 @@ class SecureIndexing(Checked, WordSums):
     def _most(self) -> int:
         return int(self.max_weight / self.unit + 1e-9)
 
+    def check(self, uplink: Chain, parties: Parties, terms: Terms, task: Task) -> None:
+        """Refuse cohorts and terms that could show the indices of a few, and measurements beside noise; see ``Reducer.check``.
+
+        Raises:
+            CompositionError: the parts do not go together.
+            QuorumError: the cohort is too small.
+        """
+        super().check(uplink, parties, terms, task)
+        if self.noise is not None and not uplink.guards:
+            raise CompositionError(
+                "noise on counts, and measurements that leave without noise",
+                where="SecureIndexing",
+                remedy="put Clip(bound, alone=True) into the uplink: then nothing but the update leaves",
+            )
+
     def require_libraries(self) -> None:
         """An enclave needs none."""
-        if self.by != "enclave":
+        if self.by != "enclave" or self.noise is not None:
             super().require_libraries()
 
     def exposures(self, parties: int) -> tuple[Exposure, ...]:
         """Who sees what of the replies of a cohort."""
         del parties
-        counts = f"how many of {self.least} clients or more chose which codeword, block by block"
+        told = "the counts of codewords, with noise" if self.noise is not None else ""
+        if self.noise is not None and self.noise.space == "codewords":
+            told = "sums of codewords, with noise"
+        counts = told or f"how many of {self.least} clients or more chose which codeword, block by block"
         helpers = tuple(self.others)
         if self.by == "enclave":
             return (
@@ -129,8 +162,9 @@ class SecureIndexing(Checked, WordSums):
         uplink, n = reduction.request.uplink, len(reduction.parties)
         least = max(self.least, reduction.terms.quorum)
         plan = IndexPlan(
-            self.by, n, least, self.bits(n), self.unit, self._most, self.codec, uplink.bound, not uplink.summand_stages
-        )
+            self.by, n, least, self.bits(n), self.unit, self._most, self.codec, uplink.bound, not uplink.summand_stages,
+            self.noise, self._books(reduction),
+        )  # fmt: skip
         sent = await reduction.exchange(reduction.parties, send, plan.message(), wraps=True, quorum=least)
         if any(said != sent.values[0] for said in sent.values):
             raise QuorumError(
@@ -155,13 +189,34 @@ class SecureIndexing(Checked, WordSums):
         weights = {
             name: total.weight if total.kind == "mean" else float(total.n) for name, total in made.totals.items()
         }
-        sums = [
+        sums: list[Any] = [
             sum(parts[1:], parts[0]) for parts in zip(*(map(np.asarray, one["counts"]) for one in found), strict=True)
         ]
-        counts = counted(sizes, sums, plan.bits, self.unit, weights)
+        if self.noise is None:
+            counts = counted(sizes, sums, plan.bits, self.unit, weights)
+        else:
+            counts = noisy(sizes, sums, BITS, plan.grid(sizes)[1] if self.noise.space == "codewords" else 1.0)
         clamped = (
             {"words": layout.clamping, "coded": layout.clamping * len(sent), "clamped": made.clamped}
             if layout.clamping
             else {}
         )
-        return Reduced(joined(made.totals, counts), sent.senders.positions, counts=clamped)
+        summed = self.noise is not None and self.noise.space == "codewords"
+        return Reduced(joined(made.totals, counts, summed=summed), sent.senders.positions, counts=clamped)
+
+    def _books(self, reduction: Reduction) -> dict[str, list[Any]]:
+        """The codebooks by aggregate, if the helpers add up codewords."""
+        if self.noise is None or self.noise.space == "counts":
+            return {}
+        request, made = reduction.request, dict[str, list[Any]]()
+        for i, stage in enumerate(request.uplink.stages):
+            if stage.indexes and isinstance(request.public[i], dict):
+                for name, known in (request.public[i].get("of") or {}).items():
+                    made[name] = list(known["books"])
+        if not made:
+            raise CompositionError(
+                "noise on sums of codewords, and no codebook yet",
+                where="SecureIndexing",
+                remedy="give the data public rows, to which the first codebook is fitted",
+            )
+        return made

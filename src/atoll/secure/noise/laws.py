@@ -31,9 +31,9 @@ class DiscreteGaussianNoise(LatticeNoise):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.least > 1 and self.variance < self.least / 4:
+        if self.sharing > 1 and self.variance < self.sharing / 4:
             raise ConfigError(
-                f"step={self.step:g}: the noise of one party has a standard deviation of {math.sqrt(self.variance / self.least):.3g} steps",
+                f"step={self.step:g}: the noise of one party has a standard deviation of {math.sqrt(self.variance / self.sharing):.3g} steps",
                 where="DiscreteGaussianNoise",
                 remedy="use a finer step, for at least half a step, or SkellamNoise",
             )
@@ -43,13 +43,13 @@ class DiscreteGaussianNoise(LatticeNoise):
         return DiscreteGaussianLaw(variance)
 
     def released(self) -> Event:
-        """The sum of ``least`` discrete Gaussians."""
+        """The sum of the discrete Gaussians that count."""
         return DistributedGaussian(
             unit=self.unit,
             variance=self.variance,
             sensitivity=self.apart,
             values=_MANY,
-            parties=self.least,
+            parties=self.sharing,
             slack=self.slack,
         )
 

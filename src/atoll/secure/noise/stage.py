@@ -36,19 +36,20 @@ class LatticeNoise(Stage):
 
     With grid ``g = step``, an update ``x`` (scaled down to ``||x|| <= clip``) becomes ``round(x / g) + noise mod 2^bits``. Sums of words decode to ``g`` times their
     centred lift. Rounding is random and unbiased, and repeated until ``||round(x / g)|| <= D = inflation clip / g``, so ``D`` bounds what one client
-    can change, for certain and in exact arithmetic. The noise of ``least`` replies together has the variance ``(multiplier D)^2``; more replies add more. Everything
+    can change, for certain and in exact arithmetic. The noise of ``least - corrupt`` replies together has the variance ``(multiplier D)^2``; more replies add more. Everything
     after the noise (the modulus, masks, other stages) works on what is released already, so a sum that wraps around is wrong, but never less private.
 
-    Errors of the sum of ``n`` replies, an entry: a variance of at most ``n g^2 (1/4 + multiplier^2 D^2 / least)``, and what conditional rounding shifts
+    Errors of the sum of ``n`` replies, an entry: a variance of at most ``n g^2 (1/4 + multiplier^2 D^2 / (least - corrupt))``, and what conditional rounding shifts
     (`rounding.conditional`). Wrap-around: see `wraps`. Noise and rounding come from a keystream of the client's secret; the noise is within ``2^-100`` of its law, an entry, and
     events carry that distance.
 
     Attributes:
-        multiplier: noise of ``least`` replies divided by what one client can change.
+        multiplier: noise of ``least - corrupt`` replies divided by what one client can change.
         clip: largest L2 norm of a client's summand; longer ones are scaled down.
         step: the grid ``g``, in the unit of the update.
-        least: replies that share the noise: a sum that is used has at least as many, of parties that do not tell the server their noise. 1 is local noise, which holds
+        least: replies that share the noise: a sum that is used has at least as many. 1 is local noise, which holds
             against those who see single replies. More than 1 needs a secure reducer and a quorum of ``least``.
+        corrupt: how many of them may tell the server their noise, so that it does not count.
         bits: word length.
         inflation: by how much rounding may lengthen an update.
         replaced: whether neighbours replace a client's update (``D`` is doubled) or leave it out.
@@ -59,6 +60,7 @@ class LatticeNoise(Stage):
     clip: float
     step: float
     least: int = 1
+    corrupt: int = 0
     bits: int = 24
     inflation: float = 1.01
     replaced: bool = False
@@ -77,6 +79,9 @@ class LatticeNoise(Stage):
         if self.least < 1 or not 2 <= self.bits <= 32:
             remedy = "use 1 reply or more, and words of 2 to 32 bits"
             raise ConfigError(f"least={self.least}, bits={self.bits}", where=where, remedy=remedy)
+        if not 0 <= self.corrupt < self.least:
+            remedy = "use 0 or more, and fewer than least: somebody must add the noise that counts"
+            raise ConfigError(f"corrupt={self.corrupt} of least={self.least}", where=where, remedy=remedy)
         if not 1 <= self.inflation < math.inf:
             raise ConfigError(
                 f"inflation={self.inflation}", where=where, remedy="use a factor of at least 1, such as 1.01"
@@ -93,7 +98,7 @@ class LatticeNoise(Stage):
                 where=where,
                 remedy="use a step below clip and above clip / 2^30",
             )
-        variance, largest = self.variance / self.least, self.law(1.0).largest
+        variance, largest = self.variance / self.sharing, self.law(1.0).largest
         if variance > largest:
             finest = self.step * math.sqrt(variance / largest)
             raise ConfigError(
@@ -103,6 +108,11 @@ class LatticeNoise(Stage):
             )
 
     # ------------------------------------------------------------------ numbers that follow from the settings
+
+    @property
+    def sharing(self) -> int:
+        """Replies whose noise counts."""
+        return self.least - self.corrupt
 
     @property
     def _most(self) -> int:
@@ -116,13 +126,13 @@ class LatticeNoise(Stage):
 
     @property
     def variance(self) -> float:
-        """Variance of the noise of ``least`` replies, in steps^2."""
+        """Variance of the noise of `sharing` replies, in steps^2."""
         return (self.multiplier * self.apart) ** 2
 
     @property
     def slack(self) -> float:
-        """Statistical distance of the noise of ``least`` replies from its law, for vectors of at most ``2^40`` entries."""
-        return min(0.5, self.least * _MANY * DISTANCE)
+        """Statistical distance of the noise of `sharing` replies from its law, for vectors of at most ``2^40`` entries."""
+        return min(0.5, self.sharing * _MANY * DISTANCE)
 
     def law(self, variance: float) -> Law:
         """The law of one party's noise."""
@@ -130,11 +140,11 @@ class LatticeNoise(Stage):
 
     @cached_property
     def _sampler(self) -> Any:
-        return sampler_of(self.law(self.variance / self.least))
+        return sampler_of(self.law(self.variance / self.sharing))
 
     def deviation(self, parties: int) -> float:
         """Standard deviation of an entry of the sum, noise and rounding together, in the unit of the update."""
-        return self.step * math.sqrt(parties * (0.25 + self.variance / self.least))
+        return self.step * math.sqrt(parties * (0.25 + self.variance / self.sharing))
 
     def wraps(self, parties: int, entries: int, largest: float = 1.0) -> float:
         """A bound of the probability that an entry of the sum wraps around, for all entries together.
@@ -150,7 +160,7 @@ class LatticeNoise(Stage):
         room = 2.0 ** (self.bits - 1) - parties * (largest * self.clip / self.step + 1)
         if room <= 0:
             return 1.0
-        variance = parties * self.variance / self.least
+        variance = parties * self.variance / self.sharing
         return min(1.0, 2 * entries * math.exp(-(room**2) / (2 * (variance + room / 3))))
 
     # ------------------------------------------------------------------ the two halves
@@ -219,7 +229,13 @@ class LatticeNoise(Stage):
         if not isinstance(other, type(self)):
             return False
         alike = (self.unit, self.replaced or not other.replaced) == (other.unit, True)
-        return alike and self.multiplier >= other.multiplier and self.clip <= other.clip and self.least <= other.least
+        return (
+            alike
+            and self.multiplier >= other.multiplier
+            and self.clip <= other.clip
+            and self.least <= other.least
+            and self.corrupt >= other.corrupt
+        )
 
     def events(self, sensitivity: float | None) -> tuple[Event, ...]:
         """Return one release; the bound of the noise is the stage's own ``clip``."""

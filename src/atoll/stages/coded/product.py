@@ -159,9 +159,14 @@ class ProductQuantizer(Stage):
         if public is None:
             return of_version(total, 0, "ProductQuantizer")["numbers"]
         parts = of_version(total, public["version"], "ProductQuantizer")
-        one = {name: [np.asarray(leaf)[None] for leaf in parts[name]] for name in ("rest", "counts")}
+        told = "sums" if "sums" in parts else "counts"  # an enclave may tell no counts, but what they stand for
+        one = {name: [np.asarray(leaf)[None] for leaf in parts[name]] for name in ("rest", told)}
         like = T.map(lambda leaf: np.asarray(leaf)[None], parts["like"])
-        rows = [counts @ book for counts, book in zip(one["counts"], public["books"], strict=True)]
+        rows = (
+            one["sums"]
+            if told == "sums"
+            else [h @ book for h, book in zip(one["counts"], public["books"], strict=True)]
+        )
         return T.map(lambda leaf: leaf[0], self._put(like, rows, one["rest"]))
 
     def decode_one(self, sent: Tree, public: Tree, memory: Tree) -> Tree:

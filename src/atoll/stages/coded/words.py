@@ -14,7 +14,7 @@ from atoll.core.errors import MessageError
 
 from ..rows import numpy_leaf
 
-__all__ = ["Layers", "coded", "counts_in", "lifted", "of_version", "under", "untouched", "with_counts"]
+__all__ = ["Layers", "coded", "counts_in", "lifted", "of_version", "under", "untouched", "with_counts", "with_sums"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Layers = Literal["matrices", "all"]
@@ -84,3 +84,9 @@ def with_counts(value: Tree, counts: Sequence[Any]) -> Tree:
     """The same encoding with other counts."""
     ((version, parts),) = value.items()
     return {version: {**parts, "counts": list(counts)}}
+
+
+def with_sums(value: Tree, sums: Sequence[Any]) -> Tree:
+    """The same encoding with sums of codewords, ``(blocks, d)`` a layer, in place of counts."""
+    ((version, parts),) = value.items()
+    return {version: {**{name: part for name, part in parts.items() if name != "counts"}, "sums": list(sums)}}

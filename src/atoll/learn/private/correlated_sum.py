@@ -1,0 +1,75 @@
+"""The server's half of DP-FTRL: sums over a fixed denominator, plus noise that is correlated across rounds."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from atoll.core.algebra import tree as T
+from atoll.core.algebra.tree import Tree
+from atoll.core.errors import CompositionError
+from atoll.core.requests.results import Combined
+from atoll.privacy.factorisation import Factorisation
+
+from ..algorithm import RoundInfo
+from .noisy_sum import NoisySum
+
+__all__ = ["CorrelatedSum"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CorrelatedSum(NoisySum):
+    """``(sum_{k in S} v_k + s D n_t) / m`` with the noise ``n_t`` of a factorisation: `NoisySum`, but what one round adds, later rounds take back in part.
+
+    With noise multiplier ``z`` a participation, ``s = z sqrt(values cost)``. The memory is what later rounds need of earlier noise; it is in checkpoints, so a run that
+    resumes goes on with the very same noise. It must stay with the server: who has it can subtract it.
+
+    Attributes:
+        factorisation: how noise is correlated.
+        cost: squared sensitivity of one participation, see `Factorisation.cost`.
+    """
+
+    factorisation: Factorisation
+    cost: float
+
+    def combine(self, combined: Combined, params: Tree, memory: Tree, info: RoundInfo) -> tuple[dict[str, Any], Tree]:
+        """Return the noisy sums, over the fixed denominator where the algorithm takes a mean.
+
+        Raises:
+            CompositionError: the round has no secret, because it is none of a central server's own.
+        """
+        del params
+        if info.secret is None:
+            raise CompositionError(
+                "noise is added to the sums of a round at the server, and this round has none of its own",
+                where="Training.privacy",
+                remedy="use Synchronous() on Star()",
+            )
+        names, numbers = sorted(combined.value), info.secret.generator()
+        size = sum(int(np.prod(np.shape(leaf))) for name in names for leaf in T.leaves(combined.value[name]))
+        noise, memory = self.factorisation.step(memory, lambda: numbers.standard_normal(size))
+        noise = noise * (self.noise * math.sqrt(self.values * self.cost) * self.sensitivity)
+        made, at = {}, 0
+        for name in names:
+            mean = combined.kinds[name] == "mean"
+            factor, over = (combined.weight[name], self.expected) if mean else (1.0, 1.0)
+            leaves = []
+            for leaf in T.leaves(combined.value[name]):
+                count = int(np.prod(np.shape(leaf)))
+                leaves.append(_plus(leaf, factor, noise[at : at + count], over))
+                at += count
+            made[name] = T.rebuild(combined.value[name], leaves)
+        return made, memory
+
+
+def _plus(leaf: Any, factor: float, noise: Any, over: float) -> Any:
+    """``(factor * leaf + noise) / over`` in the leaf's own library and dtype, computed in float64."""
+    xp = T.namespace(leaf)
+    host = np.asarray(leaf if xp is np else leaf.detach().cpu(), dtype=np.float64)
+    made = (host * factor + noise.reshape(host.shape)) / over
+    if xp is np:
+        return np.asarray(made, dtype=np.asarray(leaf).dtype)[()]
+    return xp.as_tensor(made, dtype=leaf.dtype, device=leaf.device)

@@ -1,0 +1,120 @@
+"""DP-FTRL: differential privacy at a trusted server that cannot sample its clients."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from atoll.core.errors import CompositionError, ConfigError
+from atoll.core.event import Event, Gaussian
+from atoll.privacy.factorisation import BandedFactorisation, Factorisation, TreeFactorisation
+
+from ..capabilities import SAMPLE
+from ..selection import Cyclic, Selection
+from .base import TrainingParts
+from .central import CentralDP
+from .claim import Attendance
+from .correlated_sum import CorrelatedSum
+
+__all__ = ["DPFTRL"]
+
+_MOST_BANDS = 32
+"""Bands by default: the server remembers a vector for each."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DPFTRL(CentralDP):
+    """Noise that later rounds take back in part, in place of a secret sample: for servers whose clients come when they can.
+
+    As `CentralDP`, clients clip, and a trusted server adds noise to their sum. But the noise of a round is correlated with that of the rounds before, so that the sum of all
+    rounds, which is what the model follows, has little of it: ``factorisation="tree"`` (Kairouz et al. 2021, with restarts and Honaker's estimate) or ``"banded"``
+    (Choquette-Choo et al. 2023). See ``atoll.privacy.factorisation``. No amplification is claimed, so nothing about the selection need be secret; what counts is how often
+    a client takes part, and how many rounds lie between. ``Uniform(m)`` therefore becomes ``Cyclic(m)``: groups of ``m`` clients take turns. An event is
+    charged to a client for every round in which it takes part.
+
+    Attributes:
+        factorisation: ``"banded"`` or ``"tree"``.
+        bands: diagonals of the banded factorisation; by default the number of rounds between two turns of a client, at most 32.
+        restart: rounds of a tree; by default all rounds.
+        honaker: whether nodes of a tree are estimated from those below.
+    """
+
+    factorisation: Literal["banded", "tree"] = "banded"
+    bands: int | None = None
+    restart: int | None = None
+    honaker: bool = True
+    amplified: Literal[False] = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.factorisation not in ("banded", "tree"):
+            raise ConfigError(f"factorisation={self.factorisation!r}", where="DPFTRL", remedy="use 'banded' or 'tree'")
+        if self.amplified:
+            raise ConfigError(
+                "amplified=True",
+                where="DPFTRL",
+                remedy="leave it out, or use CentralDP: DP-FTRL needs no secret sample",
+            )
+        if self.adapt is not None:
+            raise ConfigError(
+                f"adapt={self.adapt!r}",
+                where="DPFTRL",
+                remedy="leave it out: noise that later rounds take back needs the same clip in all of them",
+            )
+        if self.factorisation == "tree" and self.bands is not None:
+            raise ConfigError(
+                f"bands={self.bands} of a tree", where="DPFTRL", remedy="use restart, or factorisation='banded'"
+            )
+        if self.factorisation == "banded" and self.restart is not None:
+            raise ConfigError(
+                f"restart={self.restart} of bands", where="DPFTRL", remedy="use bands, or factorisation='tree'"
+            )
+
+    def selected(self, training: TrainingParts) -> Selection:
+        """Return the selection; a uniform sample becomes groups that take turns."""
+        rule = training.selection
+        return Cyclic(getattr(rule, "count", 1.0)) if SAMPLE in rule.offers else rule
+
+    @property
+    def assuming(self) -> tuple[str, ...]:
+        """As `CentralDP`; and turns are public: a client that is left out sends nothing at its turns, which stay as they are."""
+        return (*super().assuming, "who takes its turn when is public, and does not depend on anybody's data")
+
+    def turns(self, taking: Attendance) -> tuple[int, int]:
+        """Return how often a client takes part at most, and how many rounds lie between, at least."""
+        return taking.participations, max(1, taking.separation)
+
+    def factor(self, taking: Attendance) -> Factorisation:
+        """Return the factorisation for this attendance."""
+        if self.factorisation == "tree":
+            return TreeFactorisation(self.restart or taking.rounds, self.honaker)
+        most, separation = self.turns(taking)
+        free = taking.rounds if most == 1 else separation
+        return BandedFactorisation(self.bands or max(1, min(_MOST_BANDS, free)))
+
+    def check(self, training: TrainingParts) -> None:
+        """Refuse rounds that invite more clients than the selection says."""
+        super().check(training)
+        invited = getattr(training.pacing, "over_select", 1.0)
+        if invited > 1.0:
+            raise CompositionError(
+                f"{type(training.pacing).__name__}(over_select={invited}) invites clients before their turn",
+                where="Training.pacing",
+                remedy="leave over_select out: DPFTRL counts the rounds between two turns of a client",
+            )
+
+    def parts(self, training: TrainingParts, taking: Attendance, noise: float) -> Mapping[str, Any]:
+        """Install a clip at the clients, and correlated noise over a fixed denominator at the server."""
+        made = dict(super().parts(training, taking, noise))
+        plain, factor = made["aggregation"], self.factor(taking)
+        cost = factor.cost(*self.turns(taking)) if taking.clients else 1.0
+        own = {
+            name: getattr(plain, name) for name in ("bound", "sensitivity", "expected", "noise", "values", "released")
+        }
+        made["aggregation"] = CorrelatedSum(**own, factorisation=factor, cost=cost)
+        return made
+
+    def events(self, taking: Attendance, noise: float) -> tuple[Event, ...]:
+        """Return one Gaussian release for each participation: they add up to the release of all rounds."""
+        return (Gaussian(unit=self.unit, noise_multiplier=noise),)
