@@ -16,7 +16,7 @@ from .local.release import require_mechanism_outside
 from .offered import SupportsReports, placed_model
 from .replies import placed_replies
 from .server.downlink import DOWNLINK_NEEDS
-from .wrapped import dry_reply, innermost
+from .wrapped import dry_reply, innermost, shown_name
 
 if TYPE_CHECKING:
     from atoll.core.federation.reducer import Reducer
@@ -78,8 +78,8 @@ def parts_of(job: Chosen) -> list[Placed]:
 
 
 def _parts_of(job: Chosen) -> Iterator[Placed]:
-    yield Placed.of("algorithm", job.algorithm)
-    name = type(job.algorithm).__name__
+    name = shown_name(job.algorithm)
+    yield Placed.of("algorithm", job.algorithm, name)
     own = [stage for phase in job.algorithm.phases for stage in job.algorithm.uplink(phase)]
     for stage in own:
         yield Placed.of("algorithm.uplink", stage, f"{type(stage).__name__} of {name}", "algorithm")

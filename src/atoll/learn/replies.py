@@ -19,7 +19,7 @@ from atoll.core.errors import AtollError
 from .algorithm import RoundInfo
 from .capabilities import AFFINE_FOLD, BY_EXAMPLES, DELTA, EQUAL_REPLIES, MEAN_UPDATE, SELF_FOLDING, SOLE_UPDATE, SUMMED
 from .compose import Placed, lack_of
-from .wrapped import dry_reply, innermost
+from .wrapped import dry_reply, innermost, shown_name
 
 if TYPE_CHECKING:
     from atoll.core.requests.chain import Chain
@@ -50,7 +50,7 @@ _EXAMPLES = 3.0
 def placed_replies(algorithm: Algorithm, local: Algorithm, begin: Callable[[], Tree]) -> Placed:
     """Return the replies of an algorithm, in their own slot; see `DryReplies`."""
     dry = DryReplies(algorithm, local, begin)
-    return Placed("replies", type(algorithm).__name__, (), dry.lack, "algorithm")
+    return Placed("replies", shown_name(algorithm), (), dry.lack, "algorithm")
 
 
 class DryReplies:

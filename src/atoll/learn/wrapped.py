@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from atoll.core.algebra.aggregate import Aggregate
 from atoll.core.algebra.rng import Rng
@@ -20,7 +20,7 @@ from .hooks import changes, needs_of_hooks, offers_of_hooks
 from .local.examples import ExampleSteps
 from .local.stragglers import Stragglers
 
-__all__ = ["Drawing", "Wrapped", "dry_reply", "innermost", "without_idle_wrappers"]
+__all__ = ["Drawing", "Wrapped", "dry_reply", "innermost", "shown_name", "without_idle_wrappers"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +31,8 @@ class Wrapped(Algorithm):
         base: the algorithm inside.
     """
 
+    installed: ClassVar[bool] = False
+    """Whether a training put it around the user's algorithm: errors then name the user's."""
     base: Algorithm = field(kw_only=False)
     lr: float = field(init=False, repr=False)
     epochs: int = field(init=False, repr=False)
@@ -167,6 +169,13 @@ class Wrapped(Algorithm):
     def personal(self, params: Tree, client: Tree) -> Tree:
         """Return the base's personal model."""
         return self.base.personal(params, client)
+
+
+def shown_name(algorithm: Algorithm) -> str:
+    """Return the name of the algorithm that the user chose, for errors."""
+    while isinstance(algorithm, Wrapped) and algorithm.installed:
+        algorithm = algorithm.base
+    return type(algorithm).__name__
 
 
 def innermost(algorithm: Algorithm) -> Algorithm:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -71,6 +71,7 @@ class ClippedInside(Wrapped):
         adapt: how they move.
     """
 
+    installed: ClassVar[bool] = True
     begin: float = 1.0
     adapt: AdaptiveClip = field(default_factory=AdaptiveClip)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -26,6 +26,7 @@ class Clipped(Wrapped):
         bound: largest L2 norm of a value.
     """
 
+    installed: ClassVar[bool] = True
     bound: float = 1.0
 
     def __post_init__(self) -> None:
