@@ -51,7 +51,7 @@ class UnclippedReplies(CentralDP):
     def parts(self, training: Any, taking: Any, noise: float) -> Mapping[str, Any]:
         """Leave the clip out."""
         made = dict(super().parts(training, taking, noise))
-        return {**made, "uplink": made["uplink"][1:]}
+        return {**made, "algorithm": training.algorithm, "uplink": training.uplink}
 
 
 @dataclass(frozen=True, kw_only=True)
