@@ -17,7 +17,7 @@ from atoll.core.errors import AtollError, CompositionError
 from atoll.core.requests.cost import Free
 from atoll.data import Dataset, Islands
 from atoll.learn import Evaluation, Everyone, Training
-from atoll.learn.algorithms import FedProx, ServerOptimised, Upcycled
+from atoll.learn.algorithms import FedAvg, FedProx, ServerOptimised, Upcycled
 from atoll.learn.catalogue import example, kinds
 from atoll.learn.topology import Gossip, Ring
 from atoll.learn.wrapped import Wrapped
@@ -42,6 +42,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "AndersonADMM": {**_EXACT, "window": 3},
     "CEADMM": {"rho": 2.0, "bound": 4.0},
     "DANE": {"mu": 3.0, "steps": 1, "iterations": 3, "halvings": 1},
+    "DPSGD": {"base": FedAvg(lr=0.5, epochs=3), "batch": 6, "clip": 1.0, "noise": 0.01},
     "DIANA": {"lr": 0.2, "compressor": RandomK(2 / 3)},
     "DINGO": {"steps": 3},
     "FastADMM": _EXACT,
@@ -125,7 +126,7 @@ class Counting(Free):
         return super().transfer(source, target, nbytes)
 
 
-OTHERS = ("ObjectivePerturbation", "SufficientStatistics")
+OTHERS = ("DPSGD", "ObjectivePerturbation", "SufficientStatistics")
 """No methods for quadratics."""
 CLIENTS, DIM = 3, 3
 QUADRATICS = quadratics(CLIENTS, DIM, seed=1)

@@ -35,8 +35,8 @@ def compared(
     """
     from atoll.data import Islands
     from atoll.data.readers import from_csv_files
+    from atoll.runs.config import job_class
     from atoll.simulation import simulate
-    from atoll.trees import Trees
     from atoll.trees.objectives import objective_of
     from atoll.trees.scores import score
 
@@ -46,7 +46,7 @@ def compared(
     more = {"reducer": _masked(islands)} if secure else {}
 
     def measured(data: Islands, given: Mapping[str, Any]) -> tuple[str, float, Ensemble]:
-        grown = simulate(Trees(**given), data, engine="inline", seed=seed, progress=False).outcome
+        grown = simulate(job_class("trees")(**given), data, engine="inline", seed=seed, progress=False).outcome
         return *score(objective, held["y"], grown.predict(held["x"])), grown
 
     ordinary = dict(settings)

@@ -185,7 +185,7 @@ UNCLAIMED: dict[str, tuple[str, ...]] = {
     "the survey's Table 6 says N/A": ("CEADMM",),
     "the survey proves nothing of its own algorithms": ("LFedADMM", "MultiTaskADMM", "MatrixFactorisation"),
     "a wrapper: the rate is that of what it wraps": (
-        "Accelerated", "FirstOrderResidual", "IFCA", "ObjectivePerturbation", "OutputPerturbation", "ServerOptimised",
+        "Accelerated", "DPSGD", "FirstOrderResidual", "IFCA", "ObjectivePerturbation", "OutputPerturbation", "ServerOptimised",
     ),
     "the rate of FLECS-CGD, whose form for sampled cohorts it is": ("FLECSPP",),
     "one exact round": ("SufficientStatistics",),

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from atoll.core.errors import AtollError, CheckpointError, JobError
+from atoll.core.errors import AtollError, CheckpointError, JobError, MessageError
 from atoll.core.persistence.files import read_message, write_message
 from atoll.engines.link import LinkClosed
 from atoll.runtime.network.judging.intake import QUIET
@@ -115,6 +115,8 @@ async def _hello(site: str, channel: Any, patience: float, on_lost: OnLost, help
         if on_lost == "drop" and not helper:
             return None
         raise _lost(where, error, patience, "before it had loaded its data") from error
+    except MessageError as error:
+        raise MessageError(f"its greeting cannot be read: {error.what}", where=where, remedy=error.remedy) from error
     raise_if_error(frame, where)
     hello = Hello.unpack(frame.get("hello"), where)
     require_own_names(site, hello, helper)
