@@ -228,6 +228,7 @@ def test_data_that_cannot_be_sent_are_refused(cluster):
         run_in(World(Community([sys.stdout]), Ray(2)), program)
 
 
+@pytest.mark.slow
 def test_actors_import_what_the_script_can_import(cluster, tmp_path):
     """From a folder that the script put on its path, although it works in another folder."""
     lib, elsewhere = tmp_path / "lib", tmp_path / "elsewhere"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from part_examples import pairs, refused, verdict_of
 
 LISTED = Path(__file__).parent / "refused_pairs.txt"
@@ -17,6 +18,7 @@ def test_exactly_the_listed_pairs_are_refused() -> None:
     assert listed - found == set(), "listed, and not refused"
 
 
+@pytest.mark.slow
 def test_a_refusal_says_where_and_what_to_do() -> None:
     """The words of every refusal name a place and a remedy."""
     said = {why for one, other in pairs() if (why := verdict_of(one, other))}

@@ -122,6 +122,7 @@ def test_figures_follow_the_theme_and_do_not_share_ids(done: RunFolder) -> None:
     assert set(re.findall(r'(?:url\(|href=")#([^")]+)', text)) <= set(ids)
 
 
+@pytest.mark.slow
 def test_the_same_run_gives_the_same_page(done: RunFolder, tmp_path: Path) -> None:
     first = write_report(done, tmp_path / "first.html").read_bytes()
     assert write_report(str(done.path), tmp_path / "second.html").read_bytes() == first

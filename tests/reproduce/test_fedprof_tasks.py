@@ -136,6 +136,7 @@ def test_models():
     assert tasks.lenet(3, 32)()(torch.zeros(1, 3, 32, 32)).shape == (1, 10)
 
 
+@pytest.mark.slow
 def test_fedprof_runs(folder, tmp_path):
     protocol = fedprof.FedProfProtocol("gasturbine", rounds=2, seeds=1, shares=(0.2,))
     groups = {"full": ("FedAvg",), "partial": ("FedAvg-RP", "FedProx", "FedAdam")}
@@ -263,6 +264,7 @@ def test_entries(name, folder, tmp_path, monkeypatch):
     assert not all(claim.holds for claim in claims)
 
 
+@pytest.mark.slow
 def test_coloured_images(folder, tmp_path, monkeypatch):
     """The lone client's images are held apart from the test's; the target is rounded down; four rivals in accuracy and in rounds, and who is heard."""
     monkeypatch.setattr(tasks, "lenet", lambda channels=1, size=28, dense=128: mlp(channels * size**2, 10, [8]))

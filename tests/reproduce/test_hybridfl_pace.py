@@ -12,6 +12,7 @@ from atoll.reproduce.hybridfl.reference import limit
 from atoll.reproduce.hybridfl.setting import AEROFOIL, DIGITS
 
 
+@pytest.mark.slow
 def test_the_published_estimator_misses_its_quota_where_theta_is_wrong():
     """E[dr] = 0.6 leaves 0.4, and it selects for 0.5: 150 wanted, 120 on average. One that learns meets it in half of the rounds or more."""
     published = measured(HybridFL(slack=PaperLiteral()), 0.6, 0.3, [0], rounds=30)

@@ -178,6 +178,7 @@ def test_the_tables_time_is_another_clock_of_the_same_rounds(tmp_path: Path) -> 
     assert len(list((tmp_path).iterdir())) == 1
 
 
+@pytest.mark.slow
 def test_a_study_is_kept_and_judged(tmp_path: Path) -> None:
     plan = StudyPlan("digits", 6, (0.3,), (0.3,), 1)
     found = study(Lab(tmp_path), [plan])

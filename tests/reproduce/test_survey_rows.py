@@ -101,6 +101,22 @@ def test_the_contract_holds(row: SurveyRow) -> None:
 
 
 # Exact solvers make long programs; CEADMM, GIANT and DINGO are solved likewise.
+@pytest.mark.quick(
+    "FedAdam*",
+    "Mime-SGDm*",
+    "local-SVRG*",
+    "QSVRG*",
+    "VRL-SGD*",
+    "FedADMM*",
+    "SCAFFOLD*",
+    "FedDyn*",
+    "DGC*",
+    "FedNova*",
+    "FedComGATE*",
+    "FedAQ*",
+    "random-walk*",
+    "L-FedADMM*",
+)
 @pytest.mark.parametrize(
     "row", [_param(row, not isinstance(row.algorithm, AndersonADMM | FastADMM | DANE | FedNL)) for row in KINDS]
 )

@@ -105,6 +105,7 @@ def test_a_cell_runs(folder, tmp_path, kind):
     assert right == pytest.approx(round(right), abs=1e-6)
 
 
+@pytest.mark.slow
 def test_the_lstm_learns(folder, tmp_path):
     longer = UpcycledProtocol(late=0.0, rounds=6, seeds=1, epochs=3, rows=800)
     run = Lab(tmp_path / "lab").train(

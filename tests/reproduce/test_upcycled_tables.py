@@ -75,6 +75,7 @@ def test_a_base_and_its_upcycled_version_have_the_same_grid():
     assert inner["stragglers"] == {"probability": 0.3}
 
 
+@pytest.mark.slow
 def test_the_rule_of_selection_is_the_best_mean_on_validation_rows_and_cells_are_kept(tmp_path: Path):
     seen: list[str] = []
 

@@ -77,6 +77,7 @@ def decrypt_always(island, product):
     return [decrypt(c, *unpack(island.state["primes"])) for c in unpack(product)]
 
 
+@pytest.mark.slow
 def test_encryption_with_a_helper():
     check_reducer(Encrypted(), others={"hub": None})
     with pytest.raises(

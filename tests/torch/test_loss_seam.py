@@ -216,6 +216,7 @@ def _fixmatch(**changes: Any) -> atoll.Training:
     return atoll.Training(**{**settings, **changes})
 
 
+@pytest.mark.slow
 def test_fixmatch_is_the_same_on_every_engine() -> None:
     text = inspect.getsource(own)
     lines = text[text.index("# FixMatch") : text.index("# The end of FixMatch")].strip().splitlines()

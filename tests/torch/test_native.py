@@ -250,6 +250,7 @@ def test_models_train_as_the_reference_does(name: str) -> None:
     assert [type(m) for m in made] == [NativeSteps, NativeCohort]
 
 
+@pytest.mark.slow
 def test_like_clients_with_whole_batches() -> None:
     model = seeded(lambda: nn.Linear(6, 4))
     training = _chosen(model, FedAvg(epochs=2, batch_size=5), uneven=False)

@@ -56,6 +56,7 @@ def test_running_statistics_that_stay_at_the_client_are_part_of_its_model():
         run(atoll.FedAvg(lr=0.1), "inline", normalised)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Sequential is trained client by client:RuntimeWarning")
 def test_averaged_statistics_travel_with_personal_parameters():
     row = run(Ditto(lr=0.1, lam=0.0), "batched", normalised, selection=atoll.Everyone()).metrics[-1]

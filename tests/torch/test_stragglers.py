@@ -55,6 +55,7 @@ def test_torch_alone_and_in_blocks_and_numpy_agree(equal):
     assert seen == {True, False}  # some were late, some were not
 
 
+@pytest.mark.slow
 def test_a_training_is_the_same_on_both_engines():
     job = atoll.Training(model=zero_linear(), algorithm=LATE, selection=atoll.Everyone(), rounds=2)
     one, many = (atoll.simulate(job, divided(True), engine=e, seed=3).params for e in ("inline", "batched"))

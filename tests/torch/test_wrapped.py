@@ -177,6 +177,7 @@ def test_what_native_code_cannot_do_is_left_to_blocks() -> None:
     assert wide.many_summands(shards, broadcast_of(model), Privates.of(None, 2), keys) is None
 
 
+@pytest.mark.slow
 @needs_a_compiler
 def test_the_learner_takes_native_code_below_a_half() -> None:
     model = seeded(lambda: nn.Linear(6, 3))

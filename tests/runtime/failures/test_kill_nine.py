@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import pytest
 from failing_world import DEADLINE, ENDED, SITES, Follower, World, blobs, ended, until, worked, world, write_job
 
 import atoll
@@ -205,6 +206,7 @@ def spent(here: World) -> dict[str, dict[str, list[dict[str, Any]]]]:
     return found
 
 
+@pytest.mark.slow
 def test_kills_change_nothing(tmp_path: Path) -> None:
     async def play() -> None:
         async with world(tmp_path / "project") as here:

@@ -182,6 +182,7 @@ def test_people_run_what_the_site_lets_them_and_the_file_decides_anew_for_each_j
     played(body, 240.0)
 
 
+@pytest.mark.slow
 @pytest.mark.both_carriers
 def test_resources_and_hours_are_the_sites(kit: Kits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A job waits until the site opens, is stopped when it closes, goes on when it opens again, and ends when consent is withdrawn."""

@@ -77,6 +77,7 @@ async def at_site(world: World, site: str, *words: str, code: int = 0) -> Any:
     return json.loads(out)
 
 
+@pytest.mark.slow
 @pytest.mark.both_carriers
 def test_a_half_of_a_model_stays_where_it_was_learned(tmp_path: Path) -> None:
     gate, data = tmp_path / "gate", write_data(tmp_path / "project")

@@ -41,6 +41,7 @@ def patterns(size: int, most: int) -> list[tuple[bool, ...]]:
     return sorted(found)
 
 
+@pytest.mark.quick("1")
 @pytest.mark.parametrize("entries", [1, 2])
 def test_no_pattern_tells_two_updates_apart_by_more_than_its_budget(entries: int) -> None:
     stage = SparseVector(limit=1.0, epsilon=2.0, entries=entries, threshold=0.5)
