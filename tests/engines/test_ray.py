@@ -208,6 +208,7 @@ SCRIPT = """
 """
 
 
+@pytest.mark.slow
 def test_tasks_of_a_script_reach_the_actors_and_ray_says_nothing(cluster, tmp_path):
     (tmp_path / "script.py").write_text(textwrap.dedent(SCRIPT))
     command = [sys.executable, "-W", "error", "script.py"]

@@ -27,6 +27,7 @@ def test_an_environment_has_what_its_extras_bring_and_nothing_else(tmp_path: Pat
     assert done.stdout.strip() == "[True, True, False, False, False]", done.stderr
 
 
+@pytest.mark.slow
 def test_the_trial_of_the_readme_runs_with_what_the_readme_installs(tmp_path: Path) -> None:
     page = (ROOT / "README.md").read_text(encoding="utf-8")
     extras = extras_of(page)

@@ -148,6 +148,7 @@ async def queued(world: World, job: str, why: str) -> None:
                 return
 
 
+@pytest.mark.slow
 def test_helpers_between_organisations(tmp_path: Path) -> None:
     """One project for many questions: starting its processes takes most of the time."""
     folder, gate = tmp_path / "project", tmp_path / "gate"

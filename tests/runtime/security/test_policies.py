@@ -70,6 +70,7 @@ async def ended(siege: Besieged, job: str) -> Any:
     raise AssertionError("the watch has ended")
 
 
+@pytest.mark.slow
 @pytest.mark.both_carriers
 def test_every_site_has_the_last_word(kit: Kits, tmp_path: Path) -> None:
     found: dict[str, Any] = {}
