@@ -230,7 +230,7 @@ def test_a_walk_with_memory_reaches_the_optimum_and_one_without_circles():
 OPTIONS: dict[str, dict[str, Any]] = {
     "OutputPerturbation": {"base": FedAvg(lr=0.05), "tau": 1.0, "sigma": 0.01},
     "DANE": {"mu": 0.5},
-    "DPSGD": {"base": FedAvg(lr=0.05, epochs=2), "noise": 0.01, "clip": 1.0, "batch": 10},
+    "DPSGD": {"base": FedAvg(lr=0.05, epochs=2), "noise": 0.01, "clip": 10.0, "batch": 10},
     "IFCA": {"base": FedAvg(lr=0.05)},
     "Upcycled": {"base": FedAvg(lr=0.05), "coefficient": 0.5},
     "Accelerated": {"base": FedAvg(lr=0.05)},
