@@ -16,7 +16,7 @@ import atoll
 from atoll.core.algebra import tree as T
 from atoll.core.errors import AtollError
 from atoll.data import Dataset
-from atoll.learn.algorithms import FedAdam, FedDyn, FedNova, FedProx, Mime, Scaffold
+from atoll.learn.algorithms import DPSGD, FedAdam, FedDyn, FedNova, FedProx, Mime, Scaffold
 from atoll.torch.blocks.choose import StepCost, block_size
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
@@ -144,3 +144,21 @@ def test_large_cohorts_stay_in_one_process(model: str) -> None:
     result = atoll.simulate(job, many, engine="batched", seed=1, progress=False)
     assert result.engine["tasks"]["atoll.torch:train"]["workers"] == 1
     same(result, atoll.simulate(job.replace(device="cpu"), many, engine="batched", seed=1, progress=False))
+
+
+def images() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(1, 4, 3), nn.GroupNorm(2, 4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 2))
+
+
+@pytest.mark.parametrize("engine", ["inline", "batched"])
+def test_private_examples_give_the_model_of_the_cpu(engine: str) -> None:
+    x = np.random.default_rng(0).normal(size=(120, 1, 8, 8)).astype(np.float32)
+    islands = atoll.data.iid(Dataset({"x": x, "y": (x[:, 0, 0, 0] > 0).astype(np.int64)}), parties=4, seed=0)
+    found = {}
+    for device in ("cpu", "cuda"):
+        private = DPSGD(base=atoll.FedAvg(lr=0.5, epochs=2), noise=0.01, clip=1.0, batch=16)
+        shown = atoll.Evaluation(every=2, clients=0)
+        job = atoll.Training(model=seeded(images), algorithm=private, rounds=2, device=device, evaluation=shown)
+        found[device] = atoll.simulate(job, islands, engine=engine, secret_seed=1, progress=False).params
+    for name, leaf in found["cpu"].items():
+        np.testing.assert_allclose(np.asarray(found["cuda"][name]), np.asarray(leaf), atol=1e-5)
