@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from atoll.trees import kernel
 from atoll.trees.growing import Growth, TreeLimits
-from atoll.trees.kernel import gradient_histogram, split_rows
+from atoll.trees.kernel import gradient_histogram, place_in_bins, split_rows
 
 LIMITS = TreeLimits(eta=0.3, max_depth=3, reg_lambda=1.0, gamma=0.0, min_child_weight=1.0)
 
@@ -33,6 +33,17 @@ def test_compiled_loops_are_those_of_numpy(seed, n):
         np.testing.assert_allclose(fast, gradient_histogram(bins, pairs, rows, 7), rtol=1e-12, atol=1e-12)
         for one, other in zip(sides, split_rows(bins, 2, 3, rows), strict=True):
             np.testing.assert_array_equal(one, other)
+
+
+@given(st.integers(0, 10_000), st.integers(0, 255))
+def test_bins_are_those_of_a_search(seed, cuts):
+    rng = np.random.default_rng(seed)
+    values = rng.integers(-9, 9, 50).astype(np.float32) / 2
+    edges = np.unique(rng.normal(scale=4, size=cuts).round(1).astype(np.float32))
+    made = np.full((50, 3), 7, np.uint8)
+    place_in_bins(values, edges, made, 1)
+    np.testing.assert_array_equal(made[:, 1], np.searchsorted(edges, values, side="right"))
+    assert (made[:, [0, 2]] == 7).all()
 
 
 def grown(bins, pairs, limits, width=7):

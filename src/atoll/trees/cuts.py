@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .kernel import place_in_bins
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -133,5 +135,5 @@ def binned(x: NDArray[Any], cuts: list[NDArray[np.float32]]) -> NDArray[np.uint8
     """The bin of each value, ``(rows, features)``: the number of cuts that are not above it."""
     made = np.empty(x.shape, np.uint8)
     for f, mine in enumerate(cuts):
-        made[:, f] = np.searchsorted(mine, x[:, f].astype(np.float32), side="right")
+        place_in_bins(x[:, f].astype(np.float32), mine, made, f)
     return made

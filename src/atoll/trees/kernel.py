@@ -1,4 +1,4 @@
-"""The two loops over rows: histograms of gradients, and rows that go left or right. Compiled where a C++ compiler is, in NumPy elsewhere.
+"""The loops over rows: bins of values, histograms of gradients, and rows that go left or right. Compiled where a C++ compiler is, in NumPy elsewhere.
 
 Both give the same numbers to rounding: the compiled loops add the rows in their order, in double precision.
 """
@@ -16,7 +16,7 @@ from atoll.native import library_of
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["compiled", "gradient_histogram", "split_rows"]
+__all__ = ["compiled", "gradient_histogram", "place_in_bins", "split_rows"]
 
 _SOURCE = r"""
 #include <cstdint>
@@ -31,6 +31,19 @@ extern "C" void histogram(const uint8_t* bins, const float* pairs, const int32_t
       double* at = place + 2 * mine[f];
       at[0] += g; at[1] += h;
     }
+  }
+}
+extern "C" void place(const float* column, int64_t n, const float* cuts, int64_t m, uint8_t* out, int64_t stride) {
+  for (int64_t i = 0; i < n; ++i) {
+    const float x = column[i];
+    const float* base = cuts;
+    int64_t left = m;
+    while (left > 1) {
+      const int64_t half = left >> 1;
+      base += (base[half - 1] <= x) ? half : 0;
+      left -= half;
+    }
+    out[i * stride] = uint8_t((base - cuts) + (left == 1 && *base <= x));
   }
 }
 extern "C" int64_t divide(const uint8_t* bins, int64_t features, int64_t feature, int64_t cut, const int32_t* rows, int64_t n, int32_t* left, int32_t* right) {
@@ -55,6 +68,8 @@ def compiled() -> Any:
     pointer, number = ctypes.c_void_p, ctypes.c_int64
     found.histogram.argtypes = [pointer, pointer, pointer, number, number, number, pointer]
     found.histogram.restype = None
+    found.place.argtypes = [pointer, number, pointer, number, pointer, number]
+    found.place.restype = None
     found.divide.argtypes = [pointer, number, number, number, pointer, number, pointer, pointer]
     found.divide.restype = number
     return found
@@ -103,3 +118,14 @@ def split_rows(
         bins.ctypes.data, bins.shape[1], feature, cut, rows.ctypes.data, len(rows), left.ctypes.data, right.ctypes.data
     )
     return left[:n].copy(), right[: len(rows) - n].copy()
+
+
+def place_in_bins(column: NDArray[np.float32], cuts: NDArray[np.float32], out: NDArray[np.uint8], feature: int) -> None:
+    """Write the number of cuts that are not above each value into a column of ``out``, ``(rows, features)``."""
+    native = compiled()
+    if native is None:
+        out[:, feature] = np.searchsorted(cuts, column, side="right")
+        return
+    column, cuts = np.ascontiguousarray(column), np.ascontiguousarray(cuts)
+    features = out.shape[1]
+    native.place(column.ctypes.data, len(column), cuts.ctypes.data, len(cuts), out.ctypes.data + feature, features)
