@@ -45,7 +45,7 @@ def grow_trees(island: Any, message: dict[str, Any]) -> dict[str, Parts]:
     settings = {**message["settings"], "objective": objective.name, "seed": int(island.rng.generator().integers(2**31))}
     if objective.outputs > 1:
         settings["num_class"] = objective.outputs
-    booster = xgboost.train({**settings, "tree_method": "hist", "nthread": int(message["threads"])}, rows, 1)
+    booster = xgboost.train({**settings, "tree_method": "hist", "nthread": 1}, rows, 1)
     made = C.appended(C.empty(), trees_of(bytes(booster.save_raw("json"))))
     return {"trees": Parts(made, examples=float(len(x)))}
 
@@ -64,7 +64,7 @@ async def grow_apart(
             break
         message = {
             "objective": objective.name, "outputs": objective.outputs, "base": state["base"],
-            "trees": state["trees"], "settings": job.xgboost_settings(), "threads": 1,
+            "trees": state["trees"], "settings": job.xgboost_settings(),
         }  # fmt: skip
         found = await fed.sum(fed.parties, grow_trees, message, quorum=job.least, at=number)
         replies = list(found["trees"])

@@ -54,9 +54,11 @@ def count_prefixes(x: NDArray[Any], level: int, prefixes: NDArray[np.uint32]) ->
         return np.stack([np.bincount(column >> shift, minlength=1 << LEVELS[0]) for column in keys.T]).astype(np.int64)
     made = np.zeros((keys.shape[1], prefixes.shape[1] << _STEP), np.int64)
     for f, column in enumerate(keys.T):
-        short = column >> (shift + _STEP)
-        place = np.minimum(np.searchsorted(prefixes[f], short), prefixes.shape[1] - 1)
-        inside = prefixes[f][place] == short
+        asked = prefixes[f][prefixes[f] < 1 << LEVELS[level - 1]]
+        place_of = np.full(1 << LEVELS[level - 1], -1)
+        place_of[asked] = np.arange(len(asked))
+        place = place_of[column >> (shift + _STEP)]
+        inside = place >= 0
         rest = (column[inside] >> shift) & np.uint32((1 << _STEP) - 1)
         made[f] = np.bincount((place[inside] << _STEP) + rest, minlength=made.shape[1])
     return made

@@ -66,7 +66,7 @@ class BinnedRows:
         facts: cuts and first guess that they follow from.
         trees: how many trees the margins hold.
         digest: of these trees.
-        pairs: gradient and second derivative of each output at the beginning of the round, ``(outputs, rows, 2)``.
+        pairs: gradient and second derivative of each output at the beginning of the round, ``(outputs, rows, 2)``; ``None`` before the first.
     """
 
     bins: NDArray[np.uint8]
@@ -75,8 +75,7 @@ class BinnedRows:
     margin: NDArray[np.float32]
     facts: bytes
     trees: int = 0
-    pairs: Any = field(default=())
-    paired: int = -1
+    pairs: Any = None
     digest: bytes = b""
     _split: dict[int, tuple[int, int]] = field(default_factory=dict)
     _group: tuple[int, int] = (-1, -1)
@@ -93,11 +92,10 @@ class BinnedRows:
                 name: np.asarray(done[name])[starts[t] : starts[t + 1]] for name in ("feature", "cut", "left", "value")
             }
             self.margin[:, t % self.objective.outputs] += nodes["value"][self._leaves(nodes)]
-        self.trees, self.digest = start, C.digest(done, start)
-        if self.paired != start:
+        if self.trees != start or self.pairs is None:
+            self.trees, self.digest = start, C.digest(done, start)
             g, h = self.objective.gradients(self.margin, self.targets)
             self.pairs = np.ascontiguousarray(np.stack([g.T, h.T], axis=-1))
-            self.paired = start
 
     def places(self, growing: dict[str, Any]) -> dict[int, NDArray[np.int32]]:
         """The rows at each leaf of the tree in growth."""
