@@ -14,16 +14,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atoll.core.algebra.aggregate import Sum
-from atoll.core.errors import DataError
 from atoll.core.event import Laplace
 from atoll.core.requests.disclosure import Disclosure
 from atoll.core.requests.task import task
 
 from .aggregates.histogram import counts_in
 from .cells import Cell
-from .columns import TableColumn, table_of
+from .columns import TableColumn
 from .disclosure.noise import discrete_laplace, rate_of
-from .plan import StatisticsPlan
+from .plan import StatisticsPlan, agreed_parts
 
 __all__ = ["EXPONENTS", "FINE", "noised_ranges", "noised_ranges_told", "noised_sums", "noised_told"]
 
@@ -46,15 +45,7 @@ def _asked(island: Any, message: Any) -> tuple[StatisticsPlan, int, dict[str, Ta
     Raises:
         DataError: a column is of another kind here, or a row has many numbers.
     """
-    plan, table = StatisticsPlan.unpacked(message["plan"]), table_of(island.data)
-    columns, cells = plan.columns_of(table), plan.cells_of(table, plan.categories)
-    kinds = {name: column.kind for name, column in columns.items()}
-    if kinds != dict(message["kinds"]):
-        raise DataError(
-            f"the columns are {kinds}, and the other parties' are {dict(message['kinds'])}",
-            where=island.name,
-            remedy="name columns= that all parties have, of one kind",
-        )
+    plan, table, columns, cells = agreed_parts(island, message)
     island.spend(Laplace(unit="example", epsilon=float(message["share"]), count=int(message["releases"])))
     return plan, len(table), columns, cells
 

@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from atoll.core.errors import DataError
 from atoll.data.table import DataTable
 
 from .cells import Cell, cells_of
-from .columns import TableColumn, columns_of
+from .columns import TableColumn, columns_of, table_of
 
-__all__ = ["StatisticsPlan"]
+__all__ = ["StatisticsPlan", "agreed_parts"]
 
 
 @dataclass(frozen=True)
@@ -77,3 +78,21 @@ class StatisticsPlan:
     def cells_of(self, table: DataTable, agreed: Mapping[str, Sequence[str]] | None = None) -> list[Cell]:
         """The cells of a table."""
         return cells_of(table, self.by, self.over, self.period, self.where, agreed)
+
+
+def agreed_parts(island: Any, message: Any) -> tuple[StatisticsPlan, DataTable, dict[str, TableColumn], list[Cell]]:
+    """The plan of a message, and a party's table, agreed columns and agreed cells.
+
+    Raises:
+        DataError: a column is of another kind here.
+    """
+    plan, table = StatisticsPlan.unpacked(message["plan"]), table_of(island.data)
+    columns, cells = plan.columns_of(table), plan.cells_of(table, plan.categories)
+    kinds = {name: column.kind for name, column in columns.items()}
+    if kinds != dict(message["kinds"]):
+        raise DataError(
+            f"the columns are {kinds}, and the other parties' are {dict(message['kinds'])}",
+            where=island.name,
+            remedy="name columns= that all parties have, of one kind",
+        )
+    return plan, table, columns, cells

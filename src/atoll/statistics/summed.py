@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atoll.core.algebra.aggregate import Sum
-from atoll.core.errors import DataError
 from atoll.core.requests.disclosure import Disclosure
 from atoll.core.requests.task import task
 
@@ -23,7 +22,7 @@ from .aggregates.sketch import keys_of, refined
 from .cells import Cell
 from .columns import TableColumn, table_of
 from .described import remember
-from .plan import StatisticsPlan
+from .plan import StatisticsPlan, agreed_parts
 
 __all__ = ["STEP", "central_sums", "first_sums", "named", "next_sums", "resolution", "surveyed"]
 
@@ -49,15 +48,7 @@ def _asked(island: Any, message: Any) -> tuple[StatisticsPlan, int, dict[str, Ta
     Raises:
         DataError: a column is of another kind here.
     """
-    plan, table = StatisticsPlan.unpacked(message["plan"]), table_of(island.data)
-    columns, cells = plan.columns_of(table), plan.cells_of(table, plan.categories)
-    kinds = {name: column.kind for name, column in columns.items()}
-    if kinds != dict(message["kinds"]):
-        raise DataError(
-            f"the columns are {kinds}, and the other parties' are {dict(message['kinds'])}",
-            where=island.name,
-            remedy="name columns= that all parties have, of one kind",
-        )
+    plan, table, columns, cells = agreed_parts(island, message)
     remember(island, plan, table, columns, [cell for cell in cells if cell.size(len(table))])
     return plan, len(table), columns, cells
 
