@@ -14,7 +14,6 @@ from atoll.core.event import Event, Gaussian, Laplace, Ledger, NonPrivate, Seede
 from .accountants import ACCOUNTANTS, epsilon_of
 from .events import Lattice, Perturbed, RandomisedResponse
 from .gaussian import exact_epsilon, moments_epsilon
-from .renyi import FREE
 from .sampling import in_the_clear
 from .shuffling import Shuffled
 
@@ -60,7 +59,7 @@ class PrivacyLoss:
         Raises:
             ConfigError: no accountant supports this kind of event.
         """
-        if isinstance(event, FREE):
+        if event.free:
             return cls()
         one = event if event.count == 1 and event.scope == "*" else replace(event, count=1, scope="*")
         releases = ((one, event.count),)
@@ -139,7 +138,7 @@ class LossTally:
         for entry in lines:
             event = unpack_event({name: value for name, value in entry.items() if name not in _FIELDS})
             self.seeded = self.seeded or isinstance(event, SeededSecret)
-            if isinstance(event, FREE):
+            if event.free:
                 continue
             loss, party = PrivacyLoss.of(event), entry["party"]
             for name in [party] if isinstance(party, str) else party:

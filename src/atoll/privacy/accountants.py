@@ -17,7 +17,7 @@ from atoll.core.extras import need
 from .events import Lattice, Perturbed, RandomisedResponse
 from .gaussian import exact_epsilon
 from .loss_distribution import compose
-from .renyi import FREE, ORDERS, renyi_curve, renyi_epsilon
+from .renyi import ORDERS, renyi_curve, renyi_epsilon
 from .sampling import hidden_rate, in_the_clear, require_setting
 from .shuffling import Shuffled
 
@@ -60,7 +60,7 @@ def epsilon_of(
             where="epsilon_of",
             remedy=f"use one of {', '.join(ACCOUNTANTS)}, and delta in (0, 1)",
         )
-    counted = [(event, n * event.count) for event, n in releases if not isinstance(event, FREE) and n > 0]
+    counted = [(event, n * event.count) for event, n in releases if not event.free and n > 0]
     if any(in_the_clear(event, adversary) for event, _ in counted):
         return math.inf
     counted = [(event, n) for event, n in counted if not isinstance(event, NonPrivate)]

@@ -15,20 +15,7 @@ import numpy.typing as npt
 
 from atoll.core.calls import checked_call
 from atoll.core.errors import ConfigError
-from atoll.core.event import (
-    Admitted,
-    AttestationSimulated,
-    Closed,
-    Event,
-    Gaussian,
-    Laplace,
-    LettersUnencrypted,
-    MasksVirtual,
-    NonPrivate,
-    Promise,
-    Sampled,
-    SeededSecret,
-)
+from atoll.core.event import Event, Gaussian, Laplace, NonPrivate, Sampled
 
 from .events import DiscreteGaussian, DistributedGaussian, Perturbed, RandomisedResponse, Skellam, SkellamMixture
 from .lattice import skellam_divergence
@@ -37,7 +24,6 @@ from .shuffling import Shuffled, as_seen, shuffled_divergence
 from .subsampled import fixed_size, poisson, poisson_gaussian
 
 __all__ = [
-    "FREE",
     "ORDERS",
     "distributed_bound",
     "divergence",
@@ -48,9 +34,6 @@ __all__ = [
 ]
 
 Array = npt.NDArray[np.float64]
-
-FREE = (Admitted, AttestationSimulated, Closed, SeededSecret, LettersUnencrypted, MasksVirtual, Promise)
-"""Events that cost nothing."""
 
 _LARGEST_SHIFT = 1 << 20
 
@@ -104,7 +87,7 @@ def renyi_curve(
     Poisson sampling counts for neighbours by adding or removing one, sampling of fixed size for neighbours by replacing one. Any other pair is
     counted without amplification.
     """
-    if isinstance(event, FREE):
+    if event.free:
         return np.zeros(len(orders))
     event = as_seen(event, adversary)
     rate = hidden_rate(event, adversary, neighbours)
