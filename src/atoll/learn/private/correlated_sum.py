@@ -10,12 +10,11 @@ import numpy as np
 
 from atoll.core.algebra import tree as T
 from atoll.core.algebra.tree import Tree
-from atoll.core.errors import CompositionError
 from atoll.core.requests.results import Combined
 from atoll.privacy.factorisation import Factorisation
 
 from ..algorithm import RoundInfo
-from .noisy_sum import NoisySum
+from .noisy_sum import NoisySum, plus
 
 __all__ = ["CorrelatedSum"]
 
@@ -42,13 +41,7 @@ class CorrelatedSum(NoisySum):
             CompositionError: the round has no secret, because it is none of a central server's own.
         """
         del params
-        if info.secret is None:
-            raise CompositionError(
-                "noise is added to the sums of a round at the server, and this round has none of its own",
-                where="Training.privacy",
-                remedy="use Synchronous() on Star()",
-            )
-        names, numbers = sorted(combined.value), info.secret.generator()
+        names, numbers = sorted(combined.value), self.secret_of(info).generator()
         size = sum(int(np.prod(np.shape(leaf))) for name in names for leaf in T.leaves(combined.value[name]))
         noise, memory = self.factorisation.step(memory, lambda: numbers.standard_normal(size))
         noise = noise * (self.noise * math.sqrt(self.values * self.cost) * self.sensitivity)
@@ -59,17 +52,7 @@ class CorrelatedSum(NoisySum):
             leaves = []
             for leaf in T.leaves(combined.value[name]):
                 count = int(np.prod(np.shape(leaf)))
-                leaves.append(_plus(leaf, factor, noise[at : at + count], over))
+                leaves.append(plus(leaf, factor, noise[at : at + count].reshape(np.shape(leaf)), over))
                 at += count
             made[name] = T.rebuild(combined.value[name], leaves)
         return made, memory
-
-
-def _plus(leaf: Any, factor: float, noise: Any, over: float) -> Any:
-    """``(factor * leaf + noise) / over`` in the leaf's own library and dtype, computed in float64."""
-    xp = T.namespace(leaf)
-    host = np.asarray(leaf if xp is np else leaf.detach().cpu(), dtype=np.float64)
-    made = (host * factor + noise.reshape(host.shape)) / over
-    if xp is np:
-        return np.asarray(made, dtype=np.asarray(leaf).dtype)[()]
-    return xp.as_tensor(made, dtype=leaf.dtype, device=leaf.device)

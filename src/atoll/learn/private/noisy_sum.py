@@ -20,7 +20,9 @@ from ..algorithm import Algorithm, RoundInfo
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["NoisySum", "noisy"]
+    from atoll.core.requests.island import Secret
+
+__all__ = ["NoisySum", "noisy", "plus"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,13 +72,7 @@ class NoisySum(Aggregation):
             CompositionError: the round has no secret, because it is none of a central server's own.
         """
         del params
-        if info.secret is None:
-            raise CompositionError(
-                "noise is added to the sums of a round at the server, and this round has none of its own",
-                where="Training.privacy",
-                remedy="use Synchronous() on Star()",
-            )
-        numbers = info.secret.stream()
+        numbers = self.secret_of(info).stream()
         made: dict[str, Any] = {}
         for name in sorted(combined.value):
             mean, deviation = combined.kinds[name] == "mean", self.deviation(name)
@@ -87,6 +83,21 @@ class NoisySum(Aggregation):
             )
         return made, memory
 
+    @staticmethod
+    def secret_of(info: RoundInfo) -> Secret:
+        """Return the server's secret of the round.
+
+        Raises:
+            CompositionError: the round has no secret, because it is none of a central server's own.
+        """
+        if info.secret is None:
+            raise CompositionError(
+                "noise is added to the sums of a round at the server, and this round has none of its own",
+                where="Training.privacy",
+                remedy="use Synchronous() on Star()",
+            )
+        return info.secret
+
     def deviation(self, name: str) -> float:
         """Return the standard deviation of the noise on each entry of a sum, before it is divided."""
         own = dict(self.shares)
@@ -95,10 +106,15 @@ class NoisySum(Aggregation):
 
 
 def noisy(leaf: Any, factor: float, deviation: float, over: float, numbers: np.random.Generator) -> Any:
-    """``(factor * leaf + deviation * N(0, 1)) / over`` in the leaf's own library and dtype, computed in float64."""
+    """``(factor * leaf + deviation * N(0, 1)) / over``, see `plus`."""
+    return plus(leaf, factor, deviation * numbers.standard_normal(np.shape(leaf)), over)
+
+
+def plus(leaf: Any, factor: float, noise: NDArray[np.float64], over: float) -> Any:
+    """``(factor * leaf + noise) / over`` in the leaf's own library and dtype, computed in float64."""
     xp = T.namespace(leaf)
     host: NDArray[np.float64] = np.asarray(leaf if xp is np else leaf.detach().cpu(), dtype=np.float64)
-    made = (host * factor + deviation * numbers.standard_normal(host.shape)) / over
+    made = (host * factor + noise) / over
     if xp is np:
         return np.asarray(made, dtype=np.asarray(leaf).dtype)[()]
     return xp.as_tensor(made, dtype=leaf.dtype, device=leaf.device)
