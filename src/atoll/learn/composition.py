@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -14,24 +14,20 @@ from .capabilities import EVERYONE, OWN_MODELS
 from .compose import Placed, lack_of
 from .local.release import require_mechanism_outside
 from .offered import SupportsReports, placed_model
+from .private.base import TrainingParts
 from .replies import placed_replies
 from .server.downlink import DOWNLINK_NEEDS
 from .wrapped import dry_reply, innermost, shown_name
 
 if TYPE_CHECKING:
-    from atoll.core.federation.reducer import Reducer
     from atoll.core.requests.stage import Stage
-    from atoll.privacy import Budget
 
-    from .aggregation.base import Aggregation
     from .algorithm import Algorithm
     from .context import Context
     from .learner import Learner
-    from .pacing.base import Pacing
     from .private.base import Mechanism
     from .selection.base import Selection
     from .server.evaluation import Evaluation
-    from .topology.base import Topology
 
 __all__ = ["LATER", "check_prepared", "parts_of", "prepared_parts"]
 
@@ -39,27 +35,11 @@ LATER = ("cohort", "replies", "model")
 """Slots that are empty until a training has its data."""
 
 
-class Chosen(Protocol):
-    """The parts of a training, as the user chose them."""
+class Chosen(TrainingParts, Protocol):
+    """The parts of a training, with what it makes of them."""
 
     @property
-    def algorithm(self) -> Algorithm: ...
-    @property
-    def topology(self) -> Topology: ...
-    @property
-    def selection(self) -> Selection: ...
-    @property
-    def aggregation(self) -> Aggregation: ...
-    @property
-    def pacing(self) -> Pacing: ...
-    @property
-    def uplink(self) -> Sequence[Stage]: ...
-    @property
-    def reducer(self) -> Reducer: ...
-    @property
     def evaluation(self) -> Evaluation: ...
-    @property
-    def budget(self) -> Budget | None: ...
     @property
     def buffers(self) -> str: ...
     @property

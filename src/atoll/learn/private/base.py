@@ -23,12 +23,10 @@ if TYPE_CHECKING:
     from atoll.core.federation.reducer import Reducer
     from atoll.core.requests.chain import Chain
     from atoll.core.requests.stage import Stage
-    from atoll.privacy import Budget
 
     from ..aggregation.base import Aggregation
     from ..algorithm import Algorithm
     from ..pacing.base import Pacing
-    from ..selection.base import Selection
     from ..topology.base import Topology
 
 __all__ = ["Mechanism", "secret_sample"]
