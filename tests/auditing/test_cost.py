@@ -15,6 +15,7 @@ from atoll.core.errors import ConfigError
 FEW = {"parties": 4, "rounds": 2, "seeds": 1}
 
 
+@pytest.mark.slow
 def test_accuracy_falls_with_epsilon_and_every_point_says_what_it_promises(tmp_path: Path) -> None:
     found = privacy_cost(atoll.data.digits(), [0.02, 60.0], ["ExampleDP"], **FEW)
     tight, loose = found.points

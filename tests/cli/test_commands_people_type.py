@@ -63,6 +63,7 @@ def test_a_damaged_run_does_not_hide_the_others(config: Path, typed: Typed) -> N
     assert run(["runs"]) == 0
 
 
+@pytest.mark.slow
 def test_report_again(config: Path, typed: Typed, tmp_path: Path) -> None:
     _, made, _ = typed("run", config, "--no-report")
     assert made["report"] is None

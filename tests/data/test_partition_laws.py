@@ -127,6 +127,7 @@ def test_binary_labels_are_classes_too():
 
 
 @pytest.mark.parametrize("name", ["iid", "dirichlet", "shards", "quantity power", "gaussian", "feature", "classes"])
+@pytest.mark.quick("classes")
 def test_a_million_clients_take_seconds(name):
     n = 2_000_000
     big = Dataset({"x": np.arange(n, dtype=np.float32)[:, None], "y": np.arange(n) % 10})

@@ -153,6 +153,7 @@ def test_a_drop_out_has_spent_half_of_its_round_on_average():
     assert (out.energy[lost] / whole.energy[lost]).mean() == pytest.approx(0.5, abs=0.01)
 
 
+@pytest.mark.slow
 def test_ten_devices_at_twenty_per_cent_all_finish_one_time_in_nine():
     """(1 - 0.2)^10 = 0.107 (section 1.3)."""
     fleet = Fleet(link=Throughput(1e6), trace=safa(crash=0.2, seed=7).trace)

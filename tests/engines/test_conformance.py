@@ -13,7 +13,7 @@ COSTLY = {"processes": POINTS, "socket": POINTS, "ray": dict.fromkeys(POINTS, 1)
 
 
 # Ray starts its actors anew after every death, and a cluster for each law; what dies and what is asked is the same as with the other engines.
-QUICK_ON_RAY = {"results", "sessions", "verbs"}
+QUICK_ON_RAY = {"sessions"}
 
 
 CASES = [

@@ -75,6 +75,7 @@ def test_noise_and_policies_are_those_of_the_other_engines(cluster):
     [atoll.models.linear(64, 10), pytest.param(atoll.models.mlp(64, 10, (16,)), marks=pytest.mark.slow)],
     ids=["linear", "mlp"],
 )
+@pytest.mark.slow
 def test_a_training_gives_the_model_of_the_batched_engine(cluster, model, tmp_path):
     job = atoll.Training(model=model, algorithm=SCAFFOLD, selection=atoll.Uniform(5), rounds=4)
     here = atoll.simulate(job, ISLANDS, workers=2, seed=3)
@@ -87,6 +88,7 @@ def test_a_training_gives_the_model_of_the_batched_engine(cluster, model, tmp_pa
     assert there.bytes == here.bytes
 
 
+@pytest.mark.slow
 def test_a_configuration_names_the_engine(cluster, tmp_path):
     text = """
     data: {source: iris, partition: {name: iid, parties: 6}}
@@ -119,6 +121,7 @@ async def counted(fed, folder, rounds=3):
 PEOPLE = Community([1.0, 2.0, 4.0, 8.0])
 
 
+@pytest.mark.slow
 def test_an_actor_that_dies_is_replaced_and_nothing_else_changes(cluster, tmp_path):
     def sums(engine, folder, alive):
         folder.mkdir()

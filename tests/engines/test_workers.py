@@ -144,6 +144,7 @@ def wants(island, message):
     return {"x": Sum(1.0)}
 
 
+@pytest.mark.quick("*-batched", "*-inline", "*-processes", "*-socket")
 @pytest.mark.parametrize("engine", sorted(ENGINES))
 @pytest.mark.parametrize(
     ("message", "said"),

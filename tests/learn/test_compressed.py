@@ -101,6 +101,7 @@ def test_deep_gradient_compression_step_by_step():
         np.testing.assert_allclose(memory["v"], v)
 
 
+@pytest.mark.slow
 def test_diana_learns_the_gradients_at_the_optimum_and_direct_compression_stalls():
     """Specification of the survey, section 8.3: direct compression stalls, DIANA reaches 0 and |h_i - grad f_i(x*)| = 2e-14."""
     data = quadratics()
@@ -140,6 +141,7 @@ def test_diana_learns_the_gradients_at_the_optimum_and_direct_compression_stalls
     del fed
 
 
+@pytest.mark.slow
 def test_diana_meets_a_nonsmooth_regulariser():
     """With an L1 norm it reaches the point that proximal gradient descent reaches."""
     data, lr, l1 = quadratics(6, 8), 0.06, 1.5

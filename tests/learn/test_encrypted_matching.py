@@ -168,6 +168,7 @@ def cohorts(result):
 
 
 @needs_he
+@pytest.mark.slow
 def test_fedprof_selects_the_same_clients_whether_profiles_are_encrypted_or_not(monkeypatch, tmp_path):
     """One run in the clear, one encrypted, and that one again, cut off after its second round and resumed with the key that it had."""
     data, memory = spoiled(parties=3), {}

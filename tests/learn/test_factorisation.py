@@ -66,6 +66,7 @@ def test_half_of_the_ratings_golden_objective_and_held_out_error():
     assert np.linalg.matrix_rank(found.items, 1e-6) == 2
 
 
+@pytest.mark.slow
 def test_all_ratings_golden_objective():
     # Specification of the survey, section 6.3: 18.331398, and the balance 8.5065. Ours comes close from above in fewer rounds.
     found, _ = factorise(ALL, rounds=170, rho=NEAR)

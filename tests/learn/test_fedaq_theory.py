@@ -167,6 +167,7 @@ def test_the_theorems_bound_what_happens(eta, tau, rounds, m, variant, weight):
     assert float(far @ far) <= (4 if variant == "I" else 8) / MU * found
 
 
+@pytest.mark.slow
 def test_more_clients_are_as_good_as_more_steps():
     """Specification of FedAQ, A11.10, small: with eta of Corollary 17, the potential times M T hardly changes with M (38 to 44 for M = 1 to 16 at T = 4096).
 

@@ -35,6 +35,7 @@ def unequal(sizes=(7, 20, 60), dim=4):
 @pytest.mark.parametrize(
     "algorithm", [pytest.param(EXACT, marks=pytest.mark.slow), LATE], ids=["equal steps", "stragglers"]
 )
+@pytest.mark.slow
 def test_clients_of_different_sizes_end_at_the_optimum_of_all_rows(algorithm):
     data, best = unequal()
 

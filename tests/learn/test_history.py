@@ -89,6 +89,7 @@ def test_traffic_of_one_terabyte_each_way():
     assert clients * rounds * size < history.bytes_up < clients * rounds * (size + 200)
 
 
+@pytest.mark.slow
 def test_all_ten_clients_finish_with_a_chance_of_a_tenth():
     """Wu 2021: 10 clients that crash with probability 20 % each all finish with probability (1 - 0.2)^10 = 10.7 %."""
 

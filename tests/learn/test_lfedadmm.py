@@ -71,6 +71,7 @@ def test_cells_of_the_stability_table_as_printed(share, steps, full):
     assert full / 2 < found < full * 2
 
 
+@pytest.mark.slow
 def test_as_printed_it_diverges_for_a_small_penalty_and_once_a_round_it_does_not():
     # Same table: rho = 0.1 L_max, T = 5 diverges; with one dual update a round 2e-4 at round 50 and 1e-10 at round 100.
     setting = {"rho": 0.1 * L_MAX, "steps": 5}
@@ -166,6 +167,7 @@ def test_one_step_tells_its_gradient_exactly():
         np.testing.assert_allclose(read, truth, atol=1e-9 * np.abs(truth).max())
 
 
+@pytest.mark.slow
 def test_many_local_steps_need_a_penalty_above_half_the_smoothness_of_the_sum():
     # As printed it is proximal gradient with step 1 / (N rho) in the limit, which needs rho > L / (2 N). With one dual update a round the limit
     # is ADMM with exact local solutions, which needs nothing.
@@ -199,6 +201,7 @@ def test_changes_of_low_rank_cost_less_and_lead_to_the_optimum():
 
 
 @pytest.mark.parametrize("share", [0.001, pytest.param(10.0, marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_an_adaptive_penalty_finds_its_way_from_a_bad_one(share):
     plain, moved = (gap(rho=share * L_MAX, steps=20, rounds=60, adaptive=a) for a in (0, 20))
     assert moved < 0.05 * plain

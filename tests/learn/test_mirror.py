@@ -106,6 +106,7 @@ def test_exponentiated_gradients_find_the_best_vertex() -> None:
         assert found[1] > 0.999
 
 
+@pytest.mark.slow
 def test_the_mean_of_sparse_models_is_dense_and_the_mean_of_dual_points_is_not() -> None:
     # Specification of the survey, section 3: at T = 5, of an optimum with 8 non-zeros, FedMirror leaves 77 and FedDualAvg exactly 8. Its order of draws is
     # not given, so that ours is another data set of the same recipe.

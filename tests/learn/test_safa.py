@@ -530,6 +530,7 @@ def test_reliable_clients_are_kept_close_and_others_may_lag():
     assert rule.tolerance(np.array([0]), np.array([0])).tolist() == [5]  # nothing known: one in two
 
 
+@pytest.mark.slow
 def test_an_adaptive_lag_throws_less_away_than_a_small_one_and_syncs_less():
     crashes = draw_crashes(100, 20, 0.0, np.random.default_rng(0))
     rng = np.random.default_rng(1)

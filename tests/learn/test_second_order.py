@@ -73,6 +73,7 @@ def test_dane_on_quadratics_is_its_closed_form(seed, mu, eta, lr):
 
 @settings(max_examples=20, deadline=None)
 @given(SEEDS, st.floats(0.3, 1.5), st.floats(0.3, 1.0))
+@pytest.mark.slow
 def test_dane_converges_with_mu_above_half_of_the_smoothness(seed, eta, lr):
     losses = Quadratics.drawn(seed)
     smooth = np.linalg.eigvalsh(np.mean([matrix for matrix, _ in losses.pairs], axis=0))[-1]

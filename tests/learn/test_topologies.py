@@ -207,6 +207,7 @@ def test_one_node_alone_is_plain_descent():
         np.testing.assert_allclose(found, one, rtol=1e-13)
 
 
+@pytest.mark.slow
 def test_control_variates_that_gossip_are_gradient_tracking():
     biased = on_quadratics(FedAvg(**FULL), Gossip(graph=Ring()), rounds=30)
     exact = on_quadratics(Scaffold(**FULL), Gossip(graph=Ring()), rounds=200)
@@ -215,6 +216,7 @@ def test_control_variates_that_gossip_are_gradient_tracking():
     assert exact.metrics[-1]["consensus"] < 1e-3 < biased.metrics[-1]["consensus"]
 
 
+@pytest.mark.slow
 def test_a_walk_with_memory_reaches_the_optimum_and_one_without_circles():
     walk = RandomWalk(hops=10)
     assert gap(on_quadratics(FedAvg(**FULL), walk, rounds=30).params) > 1.0

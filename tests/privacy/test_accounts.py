@@ -57,6 +57,7 @@ def spent(ledger, **how):
 
 @settings(max_examples=20)
 @given(lines)
+@pytest.mark.slow
 def test_jobs_compose_jointly_per_party(rows):
     """RDP of a party is the sum over everything that it is in; the largest party is the joint composition."""
     found = spent(booked(rows))

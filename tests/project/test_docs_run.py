@@ -19,6 +19,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from exactly import environment, extras_of
@@ -28,6 +29,26 @@ from sources import ROOT
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "ARCHITECTURE.md", *(ROOT / "docs").rglob("*.md")])
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 PATIENCE = 200  # seconds for one page
+LONG = frozenset(
+    [
+        "docs/coming-from/fedml.md",
+        "docs/extend/reducer.md",
+        "docs/howto/command-line.md",
+        "docs/howto/compression.md",
+        "docs/howto/devices.md",
+        "docs/howto/jobs.md",
+        "docs/howto/ledger.md",
+        "docs/howto/own-loop.md",
+        "docs/howto/provision.md",
+        "docs/howto/scripts.md",
+        "docs/howto/sweeps.md",
+        "docs/howto/trackers.md",
+        "examples/compression.py",
+        "examples/drift.py",
+        "examples/personal.py",
+    ]
+)
+"""Pages and examples that run for seconds; the tests of their rooms show the same sooner. They run with ``make thorough``."""
 _FENCE = re.compile(r"^(?P<indent> *)(?P<ticks>`{3,})(?P<info>[^\n`]*)$")
 _FILE = re.compile(r"# ((?:[\w-]+/)*[\w-]+\.(yaml|py))\n")
 _SHELL = re.compile(r"<!-- shell until: (?P<text>.+) -->")
@@ -97,6 +118,13 @@ def script(page: str) -> str:
     return "\n".join(lines)
 
 
+def shown(paths: list[Path]) -> list[Any]:
+    """Parameters for pages or examples, by their path; those of ``LONG`` are slow."""
+    names = [path.relative_to(ROOT).as_posix() for path in paths]
+    slow = [[pytest.mark.slow] if name in LONG else [] for name in names]
+    return [pytest.param(path, id=name, marks=marks) for path, name, marks in zip(paths, names, slow, strict=True)]
+
+
 @pytest.fixture(scope="module")
 def parent() -> Iterator[Parent]:
     """Of all scripts of this module."""
@@ -131,13 +159,13 @@ def _finish(command: list[str], folder: Path, env: dict[str, str]) -> subprocess
 WITH_CODE = [page for page in PAGES if script(page.read_text(encoding="utf-8"))]
 
 
-@pytest.mark.parametrize("page", WITH_CODE, ids=lambda page: page.relative_to(ROOT).as_posix())
+@pytest.mark.parametrize("page", shown(WITH_CODE))
 def test_the_code_of_a_page_runs(parent: Parent, page: Path, tmp_path: Path) -> None:
     code, said = _run(parent, script(page.read_text(encoding="utf-8")), "page_" + page.stem.replace("-", "_"), tmp_path)
     assert code == 0, f"{page.relative_to(ROOT)}:\n{said}"
 
 
-@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
+@pytest.mark.parametrize("example", shown(EXAMPLES))
 def test_an_example_runs(parent: Parent, example: Path, tmp_path: Path) -> None:
     code, said = _run(parent, example.read_text(encoding="utf-8"), example.stem, tmp_path)
     assert code == 0, said
@@ -196,7 +224,7 @@ WITH_COMMANDS = [page for page in PAGES if any(block.run for block in blocks(pag
 
 
 @pytest.mark.skipif(shutil.which("sh") is None, reason="there is no shell")
-@pytest.mark.parametrize("page", WITH_COMMANDS, ids=lambda page: page.relative_to(ROOT).as_posix())
+@pytest.mark.parametrize("page", shown(WITH_COMMANDS))
 def test_the_commands_of_a_page_run(page: Path, tmp_path: Path) -> None:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     script_of_page, extras = commands(page.read_text(encoding="utf-8")), extras_of(page.read_text(encoding="utf-8"))
@@ -215,6 +243,7 @@ def test_a_file_of_a_page_is_used_by_its_commands(page: Path) -> None:
 
 def test_the_documentation_has_code() -> None:
     assert len(WITH_CODE) >= 8
+    assert {path.relative_to(ROOT).as_posix() for path in [*WITH_CODE, *WITH_COMMANDS, *EXAMPLES]} >= LONG
 
 
 PAGE = """# Title

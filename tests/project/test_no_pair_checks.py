@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from atoll.runtime.heap import loading
+
 SOURCE = Path(__file__).parents[2] / "src" / "atoll"
 ROOMS = ("core", "learn", "stages", "privacy", "rounds", "torch", "models", "runs", "runtime")
 BASES = frozenset(
@@ -50,17 +52,26 @@ ALLOWED = {
 """File -> classes that it asks for. All of them look inside: a wrapper at its base, a stage at the stage inside it or at another of its own kind."""
 
 
-def trees() -> dict[str, ast.Module]:
-    """Path below ``src/atoll`` -> syntax tree."""
+ASKS = (ast.ClassDef, ast.Call, ast.Compare)
+
+
+def nodes_of(text: str) -> list[ast.AST]:
+    """Classes, calls and comparisons of a module: one walk for all that is asked of it."""
+    return [node for node in ast.walk(ast.parse(text)) if isinstance(node, ASKS)]
+
+
+def modules() -> dict[str, list[ast.AST]]:
+    """Path below ``src/atoll`` -> what its syntax tree has of `ASKS`."""
     found = sorted(path for room in ROOMS for path in (SOURCE / room).rglob("*.py"))
-    return {str(path.relative_to(SOURCE)): ast.parse(path.read_text(encoding="utf-8")) for path in found}
+    with loading():
+        return {str(path.relative_to(SOURCE)): nodes_of(path.read_text(encoding="utf-8")) for path in found}
 
 
-def classes(found: dict[str, ast.Module]) -> dict[str, set[str]]:
+def classes(found: dict[str, list[ast.AST]]) -> dict[str, set[str]]:
     """Class -> names of its bases."""
     made: dict[str, set[str]] = {}
-    for tree in found.values():
-        for node in ast.walk(tree):
+    for nodes in found.values():
+        for node in nodes:
             if isinstance(node, ast.ClassDef):
                 made.setdefault(node.name, set()).update(name_of(base) for base in node.bases)
     return made
@@ -80,9 +91,9 @@ def parts(bases: dict[str, set[str]]) -> set[str]:
     return known
 
 
-def kinds_asked(tree: ast.AST) -> Iterator[str]:
+def kinds_asked(nodes: list[ast.AST]) -> Iterator[str]:
     """Names of classes in ``isinstance(x, C)``, ``type(x) is C`` and ``type(x) in (C, D)``."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Call) and name_of(node.func) in ("isinstance", "issubclass"):
             yield from (name_of(inner) for inner in ast.walk(node.args[1]))
         elif isinstance(node, ast.Compare) and any(is_type(side) for side in (node.left, *node.comparators)):
@@ -94,15 +105,15 @@ def is_type(node: ast.AST) -> bool:
     return isinstance(node, ast.Call) and name_of(node.func) == "type" and len(node.args) == 1
 
 
-def asked(found: dict[str, ast.Module]) -> dict[str, set[str]]:
+def asked(found: dict[str, list[ast.AST]]) -> dict[str, set[str]]:
     """File -> parts whose class it asks for."""
     known = parts(classes(found))
-    named = {path: set(kinds_asked(tree)) & known for path, tree in found.items()}
+    named = {path: set(kinds_asked(nodes)) & known for path, nodes in found.items()}
     return {path: names for path, names in named.items() if names}
 
 
 def test_no_part_asks_which_class_another_is_of() -> None:
-    found = asked(trees())
+    found = asked(modules())
     extra = {path: names - ALLOWED.get(path, set()) for path, names in found.items()}
     gone = {path: names - found.get(path, set()) for path, names in ALLOWED.items()}
     assert {path: names for path, names in extra.items() if names} == {}, "declare a row, see docs/extend/composing.md"
@@ -121,7 +132,7 @@ class Star(Topology): ...
 class Uniform(Selection): ...
 class Everyone(Selection): ...
 """
-    assert asked({"m.py": ast.parse(text)}) == {"m.py": {"Mine2", "Star", "Uniform", "Everyone"}}
+    assert asked({"m.py": nodes_of(text)}) == {"m.py": {"Mine2", "Star", "Uniform", "Everyone"}}
 
 
 def test_what_a_learner_offers_is_asked_of_its_protocols() -> None:

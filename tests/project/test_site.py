@@ -45,6 +45,7 @@ def addresses() -> Iterator[dict[str, str]]:
 @browser
 @pytest.mark.parametrize("way", ["file", "http"])
 @pytest.mark.parametrize("page", ["index.html", "howto/sweeps.html"])
+@pytest.mark.quick("index.html-file")
 def test_who_types_into_the_search_finds_the_page(
     addresses: dict[str, str], way: str, page: str, tmp_path: Path
 ) -> None:

@@ -94,6 +94,7 @@ def test_a_training_runs_from_an_empty_folder(installed: tuple[Path, Path], tmp_
     assert not list((tmp_path / "empty").iterdir())
 
 
+@pytest.mark.slow
 def test_two_algorithms_are_compared_over_three_seeds_in_under_ten_lines(
     installed: tuple[Path, Path], tmp_path: Path
 ) -> None:

@@ -135,6 +135,7 @@ def test_names_cannot_break_the_page(settings: dict[str, Any], tmp_path: Path) -
     assert "<b>run & co" in read(folder).text
 
 
+@pytest.mark.slow
 def test_what_sites_say_is_shown_as_their_word(done: RunFolder, tmp_path: Path) -> None:
     """In a job between sites, the server has measured the test set and nothing else."""
     assert "as the sites say" not in done.path.joinpath("report.html").read_text()

@@ -114,6 +114,7 @@ def test_the_lstm_learns(folder, tmp_path):
     assert run.last() > 0.9
 
 
+@pytest.mark.slow
 def test_the_entry_judges_what_it_ran(folder, tmp_path):
     claims = {claim.claim: claim for claim in find_entry("upcycled-columns").run(Lab(tmp_path / "lab"), True)}
     assert claims["Upcycled-FedAvg is better than FedAvg on our FEMNIST, qmnist"].paper == "81.38 -> 82.10"

@@ -143,6 +143,7 @@ def test_the_papers_code_takes_the_softmax_twice():
     assert logistic(kind, rows=rows).make()(torch.ones(3, 20)).detach().abs().max() == 0
 
 
+@pytest.mark.slow
 def test_a_table_judges_what_it_ran_and_writes_its_page(tmp_path: Path):
     chosen, one_seed = dict.fromkeys(BASES, (0.03, 0.5)), replace(TINY, seeds=1)
     ran = ("FedAvg", "pFedMe", "Scaffold")

@@ -118,6 +118,7 @@ def test_a_block_writes_one_line_for_all_its_clients():
 
 
 @pytest.mark.parametrize("engine", [Inline, lambda: Batched(1), lambda: Processes(2), lambda: Rehearsal(2)])
+@pytest.mark.quick("Inline", "<lambda>1")
 def test_killed_and_resumed_it_draws_the_same_noise(engine, tmp_path):
     """A sum that was seen before the kill is seen again: another draw would be a second release of the same values."""
     again = 0

@@ -140,6 +140,7 @@ def test_a_run_that_fails_does_not_stop_the_others(tmp_path: Path) -> None:
     assert "2 failed" in str(made)
 
 
+@pytest.mark.slow
 def test_a_seed_changes_the_partition_unless_it_is_kept(config: Path, settings: dict[str, Any], typed: Typed) -> None:
     code, made, said = typed(
         "sweep", config, "--set", "algorithm.lr=0.01,0.1", "--set", "rounds=2", "--seeds", "4,9", "--folder", "s"
@@ -218,6 +219,7 @@ def _command(config: Path, folder: str) -> list[str]:
         (signal.SIGINT, False),
     ],
 )
+@pytest.mark.slow
 def test_a_sweep_that_was_stopped_goes_on(config: Path, number: signal.Signals, alone: bool) -> None:
     """The signal reaches the sweep and its runs, as from a terminal, or the sweep's process alone, as from ``kill -9``."""
     with subprocess.Popen(
@@ -245,6 +247,7 @@ def test_a_sweep_that_was_stopped_goes_on(config: Path, number: signal.Signals, 
         assert rows[0] == rows[1]
 
 
+@pytest.mark.slow
 def test_compare_takes_patterns_and_groups_seeds(config: Path, typed: Typed) -> None:
     for lr in (0.01, 0.1):
         for seed in (0, 1, 2):

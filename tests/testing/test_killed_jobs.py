@@ -40,6 +40,7 @@ def test_a_job_whose_tasks_only_its_world_knows_survives(engine, tmp_path):
     assert list(life.files) == ["model.safetensors"]
 
 
+@pytest.mark.slow
 def test_the_outcome_is_the_one_that_people_get(tmp_path):
     life = killed_and_resumed(worlds(), Statistics(bins=3), tmp_path)
     columns = [f"x{i}" for i in range(64)]

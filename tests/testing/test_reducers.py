@@ -21,6 +21,7 @@ from atoll.testing import check_reducer
 from atoll.testing.conformance.secrecy import require_secrecy
 
 
+@pytest.mark.quick("Plain", "TreeReducer")
 @pytest.mark.parametrize("reducer", [Plain(), TreeReducer(3), D.DoubleMasked()], ids=lambda each: type(each).__name__)
 def test_honest_reducers(reducer):
     check_reducer(reducer)
@@ -471,6 +472,13 @@ SHOWN = {
 }
 
 
+@pytest.mark.quick(
+    "a weight in the clear",
+    "a value in a progress note",
+    "letters*",
+    "the server gets the seeds",
+    "unmasking opens anybody",
+)
 @pytest.mark.parametrize(("reducer", "words"), SHOWN.values(), ids=SHOWN)
 def test_one_that_shows_the_server_too_much(reducer, words):
     with pytest.raises(AssertionError, match=words):

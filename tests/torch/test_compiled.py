@@ -182,6 +182,7 @@ def test_recurrent_layers_run_in_pytorchs_kernels_unless_they_are_small() -> Non
     assert compare(training, shards, broadcast_of(large)) < 1e-6
 
 
+@pytest.mark.slow
 def test_always_says_beforehand_what_would_take_too_long() -> None:
     """Cumulated sums have no native code; forty layers of them would keep the code generator busy for minutes."""
     model = seeded(lambda: nn.Sequential(*[nn.Sequential(Cumulated(), nn.Linear(4, 6)) for _ in range(40)]))

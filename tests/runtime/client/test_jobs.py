@@ -16,6 +16,7 @@ from atoll.runtime.client.admin import Admin
 
 
 @pytest.mark.both_carriers
+@pytest.mark.slow
 def test_a_day_of_a_project(tmp_path: Path) -> None:
     """One project for many questions: starting its processes takes most of the time."""
     gate = tmp_path / "gate"
@@ -145,6 +146,7 @@ async def walk(fed, how=""):
 
 
 @pytest.mark.both_carriers
+@pytest.mark.slow
 def test_a_program_that_would_end_its_process_fails_once_and_says_so(tmp_path: Path) -> None:
     async def body(world: World) -> None:
         (write_job(tmp_path / "job") / "code" / "walking.py").write_text(LEAVING, encoding="utf-8")

@@ -165,6 +165,7 @@ async def spawned(admin: Admin, job: str) -> None:
 @pytest.mark.both_carriers
 @pytest.mark.skipif(sys.platform != "linux", reason="namespaces and subreapers are Linux's own")
 @pytest.mark.parametrize("mode", [pytest.param("always", marks=SANDBOX), "never"])
+@pytest.mark.quick("tcp-always")
 def test_whatever_a_job_has_started_ends_with_its_attempt(tmp_path: Path, mode: str) -> None:
     """Also in a session of its own, with its parent gone: at the end of the job, when it is aborted, and when its front is killed."""
     with open_folder() as folder:
@@ -248,6 +249,7 @@ async def run(fed):
 
 @pytest.mark.both_carriers
 @SANDBOX
+@pytest.mark.slow
 def test_a_job_takes_no_more_than_its_share(tmp_path: Path) -> None:
     """Processes, memory and files: the system refuses more. As root the system counts no processes, so the front is a plain user's."""
     with open_folder() as folder:

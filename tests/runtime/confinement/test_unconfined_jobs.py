@@ -44,6 +44,7 @@ async def run(fed, store, secret):
 
 
 @pytest.mark.both_carriers
+@pytest.mark.slow
 def test_a_job_holds_no_lock_rewrites_no_event_and_sends_no_file_of_others(tmp_path: Path) -> None:
     with open_folder() as folder:
         walled = Walled(folder, options={name: ["--confine", "never"] for name in ("server", "north")})

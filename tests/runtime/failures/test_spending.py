@@ -179,6 +179,7 @@ async def play(folder: Path, sites: tuple[str, ...], kills: list[tuple[str, str]
             assert f"its budget is {here.epsilon:g} at delta=1e-05" in error
 
 
+@pytest.mark.slow
 def test_a_site_killed_after_it_has_spent_changes_no_ledger(tmp_path: Path) -> None:
     asyncio.run(play(tmp_path, ("site-1", "site-2"), [("spent", "job at site")]))
 

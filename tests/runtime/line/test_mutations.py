@@ -221,6 +221,7 @@ async def _say(line: Line, content: bytes) -> None:
 
 
 @pytest.mark.parametrize("name", ["tcp", "grpc"])
+@pytest.mark.quick("tcp")
 def test_three_thousand_mutations(name: str) -> None:
     found = asyncio.run(besieged(name, 3_000, seed=1))
     assert found["messages"] >= 3_000

@@ -42,6 +42,7 @@ def bridge(request, tmp_path_factory):
 
 @pytest.mark.parametrize("law", ["sessions", "deadlocks", "session_outcomes", "large_messages", "states"])
 @pytest.mark.parametrize("sites", [2, 3])
+@pytest.mark.quick("tcp-2-*")
 def test_the_laws_hold(bridge, law, sites):
     ENGINE_CHECKS[law](lambda: bridge.engine(sites=sites, direct=True), 1e-12)
 
@@ -96,6 +97,7 @@ def lived(engine, program, population, cost, **more):
 
 
 @pytest.mark.parametrize("sites", [2, 3])
+@pytest.mark.quick("tcp-3")
 def test_it_equals_what_passes_through_the_server(bridge, sites):
     population = Community([np.arange(3.0)] * 4)
     whole = lived(Inline(), gossip, population, Slow())

@@ -283,6 +283,7 @@ def test_no_progress_is_the_one_rule(tmp_path):
         live(world(patience=2.0, pulse=0.05), program)
 
 
+@pytest.mark.slow
 def test_a_role_that_hangs_is_found_and_the_one_that_waits_for_it_is_not_blamed(tmp_path):
     gate = Gate(tmp_path / "gate", "client-1")
 

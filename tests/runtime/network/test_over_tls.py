@@ -30,6 +30,7 @@ def bridges(tmp_path_factory):
 
 
 @pytest.mark.parametrize(("transport", "law"), CASES)
+@pytest.mark.quick("tcp-*")
 def test_the_network_keeps_the_law_over_tls(bridges, transport, law):
     more = {"points": POINTS[law]} if law in POINTS else {}
     ENGINE_CHECKS[law](bridges(transport).engine, 1e-12, **more)

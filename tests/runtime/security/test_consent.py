@@ -152,6 +152,7 @@ def consent(**rules: Any) -> str:
 
 
 @pytest.mark.parametrize("carrier", ["tcp", pytest.param("grpc", marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_people_run_what_the_site_lets_them_and_the_file_decides_anew_for_each_job(
     carrier: str, kit: Kits, tmp_path: Path
 ) -> None:

@@ -73,6 +73,7 @@ def test_there_are_thirty_at_least_and_each_says_what_it_does() -> None:
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[] if i % 6 == 0 else [pytest.mark.slow]) for i, name in enumerate(REFUSED)]
 )
+@pytest.mark.quick("a flood of events")
 def test_a_job_that_fails_names_the_site(name: str, tmp_path: Path) -> None:
     found = held(name, tmp_path)
     assert found.error is not None
@@ -137,6 +138,7 @@ def test_silence_is_given_up_after_the_jobs_patience(without: Outcome, tmp_path:
 @pytest.mark.parametrize(
     ("transport", "name", "on_lost"), [("tcp", "another shape", "drop"), ("grpc", "800 MB", "fail")]
 )
+@pytest.mark.quick("tcp-another shape-drop")
 def test_with_real_processes_the_same(
     transport: str, name: str, on_lost: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -478,6 +478,7 @@ async def run(fed):
 
 
 @pytest.mark.both_carriers
+@pytest.mark.slow
 def test_an_error_too_long_to_be_passed_on_ends_its_job_and_cuts_no_line(
     kit: Kits, tmp_path: Path, caplog: Log
 ) -> None:

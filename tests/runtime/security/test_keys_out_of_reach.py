@@ -95,6 +95,7 @@ def inverted(text: bytes) -> str:
 
 @LINUX
 @pytest.mark.parametrize("transport", ["tcp", pytest.param("grpc", marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_a_job_finds_neither_passphrase_nor_key_at_its_front(tmp_path: Path, transport: str) -> None:
     with open_folder() as folder:
         walled = Walled(folder, transport=transport, passphrase=PASSPHRASE)

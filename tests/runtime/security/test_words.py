@@ -262,6 +262,7 @@ def test_classes_of_a_parquet_file_and_of_an_archive(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("transport", ["tcp", "grpc"])
+@pytest.mark.quick("tcp")
 def test_with_real_processes_neither_job_store_nor_logs_nor_auditor_see_a_cell(transport: str, tmp_path: Path) -> None:
     data = {}
     for name, row in (("site-1", "41,1.5,no"), ("site-2", f"41,{NAME},no")):

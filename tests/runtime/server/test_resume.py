@@ -85,6 +85,7 @@ def undisturbed(folder: Path) -> Any:
         return atoll.simulate(program, Islands.from_datasets(dict.fromkeys(SITES, rows)), engine="inline")["x"]
 
 
+@pytest.mark.slow
 def test_a_job_that_failed_and_one_that_was_aborted_go_on_to_the_end_of_an_undisturbed_one(tmp_path: Path) -> None:
     poison, gate = tmp_path / "poison", tmp_path / "gate"
 

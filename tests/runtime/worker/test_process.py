@@ -100,6 +100,7 @@ def data(tmp_path: Path) -> dict[str, dict[str, Any]]:
     return specs
 
 
+@pytest.mark.slow
 def test_a_training_over_csv_files_in_processes_of_their_own(tmp_path: Path, data: dict[str, Any]) -> None:
     front = Front(tmp_path / "front", LINEAR)
     assert run(front.job(data), virtual=False) == {"server": 0, "north": 0, "south": 0}, front.lines

@@ -85,6 +85,7 @@ def test_no_update_moves_the_sum_further_than_declared(shape, size, scale, step,
     st.floats(1e-3, 1e6),
     st.floats(0.01, 0.9),
 )
+@pytest.mark.slow
 def test_no_update_exceeds_the_mean_square_of_a_mixture(shape, size, scale, step):
     stage = SkellamMixtureNoise(multiplier=1.0, clip=1.0, step=step, inflation=1.1)
     source = Keystream(secret(1).secret.bytes(32))
