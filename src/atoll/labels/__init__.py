@@ -1,0 +1,5 @@
+"""Learning without full labels: semi-supervised, self-supervised, and between domains."""
+
+from . import objectives
+
+__all__ = ["objectives"]
