@@ -50,6 +50,8 @@ PARTS: dict[str, dict[str, Callable[[], Any]]] = {
         "Cooperative": topology.Cooperative,
         "DefKT": topology.DefKT,
         "RandomWalk": topology.RandomWalk,
+        "Cyclic": topology.Cyclic,
+        "Swarm": topology.Swarm,
         "ServerBlind": topology.ServerBlind,
         "CFL": topology.CFL,
     },

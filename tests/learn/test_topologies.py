@@ -21,6 +21,7 @@ from atoll.learn.topology import (
     ClusteredGossip,
     Complete,
     Cooperative,
+    Cyclic,
     DefKT,
     EdgeList,
     Gossip,
@@ -30,6 +31,7 @@ from atoll.learn.topology import (
     RandomWalk,
     Ring,
     Star,
+    Swarm,
     TimeVarying,
     contraction,
     metropolis,
@@ -54,6 +56,8 @@ ALL_AT_ONCE = {
     "Cooperative": Cooperative(groups=2, every=2),
     "RandomWalk": RandomWalk(graph=Ring(), tokens=2, hops=2),
     "DefKT": DefKT(pairs=2),
+    "Cyclic": Cyclic(order="shuffled"),
+    "Swarm": Swarm(order="shuffled"),
     "CFL": CFL(settled=5.0, pulling=5.1, smallest=1),
 }
 TOPOLOGIES = pytest.mark.parametrize("name", list(ALL_AT_ONCE))

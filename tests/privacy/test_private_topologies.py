@@ -12,10 +12,31 @@ from atoll.core.algebra import tree as T
 from atoll.core.capability import RELEASED_ONLY
 from atoll.core.errors import CompositionError
 from atoll.learn.algorithms import FedAvg, OutputPerturbation
-from atoll.learn.topology import CFL, ClusteredGossip, Cooperative, DefKT, Gossip, Hierarchical, RandomWalk, Star
+from atoll.learn.topology import (
+    CFL,
+    ClusteredGossip,
+    Cooperative,
+    Cyclic,
+    DefKT,
+    Gossip,
+    Hierarchical,
+    RandomWalk,
+    Star,
+    Swarm,
+)
 from atoll.learn.topology.base import Topology
 
-SOUND = [Star(), Gossip(), RandomWalk(tokens=2), Cooperative(every=1), Hierarchical(), ClusteredGossip(), CFL()]
+SOUND = [
+    Star(),
+    Gossip(),
+    RandomWalk(tokens=2),
+    Cyclic(),
+    Swarm(),
+    Cooperative(every=1),
+    Hierarchical(),
+    ClusteredGossip(),
+    CFL(),
+]
 PRIVATE = OutputPerturbation(base=FedAvg(lr=0.1), tau=1.0, sigma=0.5)
 
 

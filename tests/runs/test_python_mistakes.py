@@ -193,7 +193,7 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "a sample without need": (lambda: DPFTRL(noise=1.0, clip=1.0, amplified=True), "amplified=True.*CentralDP"),
     "bands too close": (
-        lambda: train(privacy=DPFTRL(noise=1.0, clip=1.0, bands=9), selection=atoll.Uniform(2), rounds=6), "bands=9.*Cyclic",
+        lambda: train(privacy=DPFTRL(noise=1.0, clip=1.0, bands=9), selection=atoll.Uniform(2), rounds=6), "bands=9.*CyclicGroups",
     ),
     # settings of parts
     "learning_rate": (lambda: FedAvg(learning_rate=0.1), "learning_rate.*[Dd]id you mean 'lr'"),

@@ -150,7 +150,7 @@ class BandedFactorisation(Factorisation):
             raise ConfigError(
                 f"bands={self.bands}, and a client may take part again after {separation} rounds",
                 where="BandedFactorisation",
-                remedy=f"use bands={separation} or fewer, or a selection such as Cyclic(count) with at least {self.bands} groups of clients",
+                remedy=f"use bands={separation} or fewer, or a selection such as CyclicGroups(count) with at least {self.bands} groups of clients",
             )
         return float((self.coefficients**2).sum())
 

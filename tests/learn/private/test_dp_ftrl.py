@@ -22,7 +22,7 @@ from atoll.learn import RoundInfo, Schedule, Training
 from atoll.learn.algorithms import FedAvg
 from atoll.learn.pacing import Synchronous
 from atoll.learn.private import DPFTRL, AdaptiveClip
-from atoll.learn.selection import Cyclic, Everyone, Uniform
+from atoll.learn.selection import CyclicGroups, Everyone, Uniform
 from atoll.learn.selection.seen import Candidates
 from atoll.privacy import spent
 from atoll.privacy.factorisation import prefix_error
@@ -130,7 +130,7 @@ def test_who_knows_the_seed_does_not_know_the_noise() -> None:
 
 @given(st.integers(1, 60), st.integers(1, 20), st.integers(1, 50))
 def test_clients_take_turns_as_declared(population: int, count: int, rounds: int) -> None:
-    rule = Cyclic(count)
+    rule = CyclicGroups(count)
     parties = Roster([f"c{i}" for i in range(population)]).all()
     state = rule.init(parties)
     last: dict[int, int] = {}
@@ -152,7 +152,7 @@ def test_a_schedule_knows_its_turns() -> None:
 
 
 def test_a_uniform_sample_becomes_groups_that_take_turns() -> None:
-    assert installed(job()).selection == Cyclic(4)
+    assert installed(job()).selection == CyclicGroups(4)
     everyone = installed(job(selection=Everyone(), privacy=DPFTRL(noise=1.0, clip=1.0, factorisation="tree")))
     assert everyone.aggregation.cost == sum(min(12, 2**level) for level in range(4))
 

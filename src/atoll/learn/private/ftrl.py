@@ -11,7 +11,7 @@ from atoll.core.event import Event, Gaussian
 from atoll.privacy.factorisation import BandedFactorisation, Factorisation, TreeFactorisation
 
 from ..capabilities import SAMPLE
-from ..selection import Cyclic, Selection
+from ..selection import CyclicGroups, Selection
 from .base import TrainingParts
 from .central import CentralDP
 from .claim import Attendance
@@ -30,7 +30,7 @@ class DPFTRL(CentralDP):
     As `CentralDP`, clients clip, and a trusted server adds noise to their sum. But the noise of a round is correlated with that of the rounds before, so that the sum of all
     rounds, which is what the model follows, has little of it: ``factorisation="tree"`` (Kairouz et al. 2021, with restarts and Honaker's estimate) or ``"banded"``
     (Choquette-Choo et al. 2023). See ``atoll.privacy.factorisation``. No amplification is claimed, so nothing about the selection need be secret; what counts is how often
-    a client takes part, and how many rounds lie between. ``Uniform(m)`` therefore becomes ``Cyclic(m)``: groups of ``m`` clients take turns. An event is
+    a client takes part, and how many rounds lie between. ``Uniform(m)`` therefore becomes ``CyclicGroups(m)``: groups of ``m`` clients take turns. An event is
     charged to a client for every round in which it takes part.
 
     Attributes:
@@ -74,7 +74,7 @@ class DPFTRL(CentralDP):
     def selected(self, training: TrainingParts) -> Selection:
         """Return the selection; a uniform sample becomes groups that take turns."""
         rule = training.selection
-        return Cyclic(getattr(rule, "count", 1.0)) if SAMPLE in rule.offers else rule
+        return CyclicGroups(getattr(rule, "count", 1.0)) if SAMPLE in rule.offers else rule
 
     @property
     def assuming(self) -> tuple[str, ...]:

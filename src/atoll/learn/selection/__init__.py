@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from .seen import Candidates, Seen
     from .submodular import Submodular
     from .tifl import TiFL
-    from .uniform import Cyclic, Everyone, Schedule, Uniform
+    from .uniform import CyclicGroups, Everyone, Schedule, Uniform
 else:
     from atoll.core.lazy import lazy
 
@@ -36,7 +36,7 @@ else:
             "seen": ("Candidates", "Seen"),
             "submodular": ("Submodular",),
             "tifl": ("TiFL",),
-            "uniform": ("Cyclic", "Everyone", "Schedule", "Uniform"),
+            "uniform": ("CyclicGroups", "Everyone", "Schedule", "Uniform"),
         },
     )
 
@@ -45,7 +45,7 @@ __all__ = [
     "CFCFM",
     "Candidates",
     "DivFL",
-    "Cyclic",
+    "CyclicGroups",
     "Everyone",
     "FedCS",
     "FedProf",

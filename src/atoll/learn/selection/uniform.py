@@ -25,7 +25,7 @@ from .seen import Candidates
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["Cyclic", "Everyone", "Schedule", "Uniform"]
+__all__ = ["CyclicGroups", "Everyone", "Schedule", "Uniform"]
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class Everyone(Selection):
 
 
 @dataclass(frozen=True)
-class Cyclic(Selection):
+class CyclicGroups(Selection):
     """Groups of ``count`` clients take turns: a client is invited every ``g = floor(population / count)`` rounds, and never before.
 
     The groups are drawn once, from ``seed``, and stay the same. If ``count`` does not divide the population, some groups have one or more clients too many. Clients that

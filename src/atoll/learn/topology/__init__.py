@@ -7,6 +7,7 @@ if TYPE_CHECKING:
     from .blind.server_blind import ServerBlind
     from .clustered import CFL
     from .cooperative import Cooperative
+    from .cyclic import Cyclic
     from .def_kt import DefKT
     from .gossip import Gossip
     from .graphs import (
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from .membership import Membership
     from .mixing import check_matrix, components, contraction, metropolis
     from .random_walk import RandomWalk
+    from .swarm import Swarm
 else:
     from atoll.core.lazy import lazy
 
@@ -35,6 +37,7 @@ else:
             "blind.server_blind": ("ServerBlind",),
             "clustered": ("CFL",),
             "cooperative": ("Cooperative",),
+            "cyclic": ("Cyclic",),
             "def_kt": ("DefKT",),
             "gossip": ("Gossip",),
             "graphs": (
@@ -53,6 +56,7 @@ else:
             "membership": ("Membership",),
             "mixing": ("check_matrix", "components", "contraction", "metropolis"),
             "random_walk": ("RandomWalk",),
+            "swarm": ("Swarm",),
         },
     )
 
@@ -61,6 +65,7 @@ __all__ = [
     "ClusteredGossip",
     "Complete",
     "Cooperative",
+    "Cyclic",
     "DefKT",
     "EdgeList",
     "ErdosRenyi",
@@ -75,6 +80,7 @@ __all__ = [
     "ServerBlind",
     "Star",
     "StarGraph",
+    "Swarm",
     "TimeVarying",
     "Topology",
     "Torus",

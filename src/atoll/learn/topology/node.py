@@ -133,6 +133,11 @@ class Round:
 
 
 def folded(reply: dict[str, Aggregate]) -> tuple[dict[str, Any], dict[str, Aggregate]]:
-    """Return one reply as sums of one, and its metrics."""
+    """Return one reply as sums of one, and its metrics. The mean of one value is the value, to the bit."""
     metrics = {name: aggregate for name, aggregate in reply.items() if aggregate.role == "metric"}
-    return {name: a.total().result() for name, a in reply.items() if name not in metrics}, metrics
+    sums = {
+        name: a.value if a.kind == "mean" and a.weight else a.total().result()
+        for name, a in reply.items()
+        if name not in metrics
+    }
+    return sums, metrics
