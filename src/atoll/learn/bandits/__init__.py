@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from .discounted import DiscountedUCB
     from .federated import FederatedBandit, Played
     from .linucb import LinUCB
     from .tree import NoisyPrefix
@@ -11,7 +12,18 @@ else:
 
     __getattr__, __dir__ = lazy(
         __name__,
-        {"federated": ("FederatedBandit", "Played"), "linucb": ("LinUCB",), "tree": ("NoisyPrefix",)},
+        {
+            "discounted": ("DiscountedUCB",),
+            "federated": ("FederatedBandit", "Played"),
+            "linucb": ("LinUCB",),
+            "tree": ("NoisyPrefix",),
+        },
     )
 
-__all__ = ["FederatedBandit", "LinUCB", "NoisyPrefix", "Played"]
+__all__ = [
+    "DiscountedUCB",
+    "FederatedBandit",
+    "LinUCB",
+    "NoisyPrefix",
+    "Played",
+]
