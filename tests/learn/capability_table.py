@@ -8,13 +8,16 @@ from typing import Any
 
 import numpy as np
 from part_examples import DATA, PARTS
+from torch import nn
 
 import atoll
 from atoll.core.capability import Capability
 from atoll.learn import Evaluation, Training
+from atoll.learn.algorithms import FedAvg
 from atoll.learn.capabilities import ALL
 from atoll.learn.compose import Placed
 from atoll.learn.composition import prepared_parts
+from atoll.learn.local.own_loss import OwnLoss
 from atoll.learn.metrics import Confusion
 from atoll.learn.offered import placed_model
 from atoll.learn.replies import placed_replies
@@ -33,6 +36,14 @@ class _Worst(Confusion):
     additive = False
 
 
+class _OwnLoss(FedAvg):
+    """As if it brought a loss with it."""
+
+    @property
+    def losses(self) -> tuple[Any, ...]:
+        return (OwnLoss(),)
+
+
 def _examples() -> Iterable[Placed]:
     """Every part of ``part_examples``, and of the kinds that it has no example of, in its slot."""
     for slot in (
@@ -48,6 +59,7 @@ def _examples() -> Iterable[Placed]:
     ):
         for make in PARTS[slot].values():
             yield Placed.of(slot, make())
+    yield Placed.of("algorithm", _OwnLoss(), "an algorithm with losses of its own")
     yield Placed.of("selection", FedProf(3, matching="encrypted"))
     for make in PARTS["uplink"].values():
         yield from (Placed.of("uplink", stage) for stage in make())
@@ -66,6 +78,7 @@ def _late() -> Iterable[Placed]:
     for name, make in PARTS["model"].items():
         options: dict[str, Any] = {"algorithm": atoll.learn.SufficientStatistics()} if name == "bayes" else {}
         yield placed_model(Training(model=make(), **options).learner(DATA))
+    yield placed_model(Training(model=nn.Linear(4, 2)).learner(DATA))
     for selection in (atoll.Everyone(), atoll.Uniform(3)):
         job = Training(model=atoll.models.linear(4, 2), selection=selection, buffers="local", evaluation=Evaluation())
         yield from (p for p in prepared_parts(job, job.learner(DATA), len(DATA)) if p.slot in ("cohort", "buffers"))

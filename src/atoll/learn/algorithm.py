@@ -25,13 +25,13 @@ from atoll.core.requests.island import Secret
 from atoll.core.requests.stage import Stage
 from atoll.core.validation import Checked
 
-from .capabilities import EVERYONE, ONE_MODEL, ONE_PHASE, ONE_SUM, TRAINING
+from .capabilities import EVERYONE, ONE_MODEL, ONE_PHASE, ONE_SUM, OWN_LOSSES, TRAINING
 from .card import Card
 from .hooks import changes, needs_of_hooks, offers_of_hooks
 from .local.examples import Clipping, ExampleSteps
 from .local.stragglers import Stragglers
 
-__all__ = ["Algorithm", "Gradient", "LocalWork", "RoundInfo"]
+__all__ = ["Algorithm", "Gradient", "LocalWork", "LossGradients", "RoundInfo"]
 
 
 class Gradient(Protocol):
@@ -59,6 +59,23 @@ class Gradient(Protocol):
 
     def normal(self, params: Tree) -> Tree:
         """Return fresh normal noise of the client's secret, shaped like the parameters; see ``Algorithm.example_steps``."""
+        ...
+
+
+class LossGradients(Gradient, Protocol):
+    """The oracle of an algorithm with losses of its own (`Algorithm.losses`)."""
+
+    def on(self, loss: Any = None, **given: Tree) -> LossGradients:
+        """Return the oracle of another loss of ``Algorithm.losses`` over the same mini-batch (``None``: of this one).
+
+        Args:
+            loss: the loss.
+            given: further entries of ``broadcast``, as losses see it: parameters of a teacher, a queue of features.
+        """
+        ...
+
+    def read(self, loss: Any, params: Tree) -> Any:
+        """Return what one of ``Algorithm.losses`` returns for the mini-batch, without a gradient: any tree of tensors, such as features or counts."""
         ...
 
 
@@ -167,6 +184,14 @@ class Algorithm(Checked):
         """What local steps draw from a client's secret: mini-batches and noise. ``None`` for mini-batches that follow the client's key, without noise."""
         return None
 
+    @property
+    def losses(self) -> tuple[Any, ...]:
+        """Losses that the method brings with it, each an `atoll.learn.local.own_loss.OwnLoss`; empty for ``Training.loss``.
+
+        Local steps descend the first; ``grad.on(loss)`` gives the oracles of the others, and ``grad.read(loss, params)`` what they return.
+        """
+        return ()
+
     # ---------------------------------------------------------------- the parts of a round
 
     def plan(self, state: Tree) -> tuple[str, ...]:
@@ -212,6 +237,8 @@ class Algorithm(Checked):
         if self.card.everyone:
             some = "an algorithm that works with some clients (atoll.learn.algorithms.Scaffold)"
             made += [Need(c, "needs every client in every round", some) for c in (EVERYONE, FIXED_COHORT)]
+        if self.losses:
+            made.append(Need(OWN_LOSSES, "trains on a loss of its own", "FedAvg()"))
         if self.pooled:
             made.append(Need(ONE_SUM, f"rests on {self.pooled} in every round", "Scaffold() or FedADMM()"))
         if self.card.family == "second order":

@@ -24,6 +24,7 @@ __all__ = [
     "ONE_MODEL",
     "ONE_PHASE",
     "ONE_SUM",
+    "OWN_LOSSES",
     "OWN_MODELS",
     "PARTIAL_WORK",
     "PERSONAL_MEASURES",
@@ -252,6 +253,13 @@ EXAMPLES = Capability(
     lack="does not give the gradients of single examples",
     instead="a model of atoll.models or a PyTorch module, with nn.GroupNorm instead of batch normalisation",
 )
+OWN_LOSSES = Capability(
+    "losses of the algorithm",
+    of=("model",),
+    means="Local steps descend losses that the algorithm brings with it, on views of the rows, with what the server sent.",
+    lack="knows only the training's loss",
+    instead="a PyTorch module",
+)
 RELEASES = Capability(
     "releases",
     of=("model",),
@@ -289,6 +297,6 @@ ALL: tuple[Capability, ...] = (
     ONE_PHASE, core.STEPS, PARTIAL_WORK, OWN_MODELS, core.PROTECTION,
     MEAN_UPDATE, BY_EXAMPLES, SUMMED, EQUAL_REPLIES, SOLE_UPDATE, DELTA, SELF_FOLDING, AFFINE_FOLD, core.UNMEASURED,
     EXAMPLES,
-    TRAINING, LOCAL_STEPS, STATISTICS, CURVATURE, MARGINS, RELEASES, core.NO_BUFFERS, REPORTS, PERSONAL_MEASURES, CLASS_SCORES,
+    TRAINING, LOCAL_STEPS, STATISTICS, CURVATURE, MARGINS, OWN_LOSSES, RELEASES, core.NO_BUFFERS, REPORTS, PERSONAL_MEASURES, CLASS_SCORES,
 )  # fmt: skip
 """All capabilities, in the order of the table in ``docs/extend/composing.md``."""

@@ -18,6 +18,7 @@ from .capabilities import (
     EXAMPLES,
     LOCAL_STEPS,
     MARGINS,
+    OWN_LOSSES,
     PERSONAL_MEASURES,
     RELEASES,
     REPORTS,
@@ -37,6 +38,7 @@ __all__ = [
     "SupportsCurvature",
     "SupportsExamples",
     "SupportsLossGradient",
+    "SupportsLosses",
     "SupportsMargins",
     "SupportsPersonal",
     "SupportsPullback",
@@ -133,6 +135,13 @@ class SupportsMargins(Protocol):
 
 
 @runtime_checkable
+class SupportsLosses(Protocol):
+    """``takes_losses`` says whether local steps can descend losses that the algorithm brings with it; see ``Algorithm.losses``."""
+
+    takes_losses: bool
+
+
+@runtime_checkable
 class SupportsRound(Protocol):
     """``wants_round`` says whether the loss needs the number of the contact; broadcasts then contain it as ``"round"``."""
 
@@ -185,6 +194,7 @@ def offered_by(learner: Any) -> frozenset[Capability]:
         CURVATURE: isinstance(learner, SupportsCurvature) and learner.curved,
         EXAMPLES: isinstance(learner, SupportsExamples) and learner.per_example,
         MARGINS: isinstance(learner, SupportsMargins) and learner.margins,
+        OWN_LOSSES: isinstance(learner, SupportsLosses) and learner.takes_losses,
     }
     own: frozenset[Capability] = getattr(learner, "offers", frozenset({TRAINING, LOCAL_STEPS}))
     return own | {capability for capability, there in told.items() if there}

@@ -75,6 +75,11 @@ class Wrapped(Algorithm):
         """What the base's steps draw from a client's secret."""
         return self.base.example_steps
 
+    @property
+    def losses(self) -> tuple[Any, ...]:
+        """The base's losses."""
+        return self.base.losses
+
     def plan(self, state: Tree) -> tuple[str, ...]:
         """Return the base's plan."""
         return self.base.plan(state)

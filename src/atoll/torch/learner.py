@@ -26,6 +26,7 @@ from atoll.learn.local.report_options import TRAINED
 from atoll.learn.local.reports import Reporting, as_reports
 from atoll.learn.local.update import pass_key
 from atoll.learn.server.personal import measured, own_model
+from atoll.learn.wrapped import shown_name
 
 from .blocks.apart import Apart
 from .blocks.passes import PassError, states_after
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 
     from atoll.core.requests.cohort import Cohort
     from atoll.core.requests.island import Island
+    from atoll.learn.algorithm import Algorithm
     from atoll.learn.learner import LearnerSettings
 
 __all__ = ["TorchLearner", "adapt"]
@@ -73,11 +75,13 @@ class TorchLearner(Reporting):
     """
 
     reports = ("loss", "profile", "sketch")
+    takes_losses = True
 
     def __init__(self, model: nn.Module, settings: LearnerSettings, task: str = "") -> None:
         self.model = model
         self.factory = settings.factory
         self.algorithm = settings.algorithm
+        self._given_loss: Any = settings.loss
         self._options: dict[str, Any] = {
             "loss": loss_of_task(model, task)
             if isinstance(settings.loss, str) and settings.loss == "auto"
@@ -123,20 +127,29 @@ class TorchLearner(Reporting):
             plan = []
             for part in self.algorithm.passes(phase):
                 known = next((t for t in made if t.asked is part), None)
-                plan.append(known or LocalTraining(self.model, part, **self._options))
+                plan.append(known or self._local(part))
             self._plans[phase] = plan
         return self._plans[phase]
+
+    def _local(self, part: Algorithm) -> LocalTraining:
+        """Return a pass's local update, on the losses that it brings with it, or the training's."""
+        own = part.losses
+        if not own:
+            return LocalTraining(self.model, part, **self._options)
+        if self._given_loss != "auto":
+            raise CompositionError(
+                f"loss={self._given_loss!r}, and {shown_name(part)} trains on a loss of its own",
+                where="Training.loss",
+                remedy="leave out loss=",
+            )
+        return LocalTraining(self.model, part, **{**self._options, "loss": own[0], "others": own[1:]})
 
     def apart(self) -> Apart | None:
         """Return what trains a cohort in blocks when every client has its own broadcast; ``None`` if clients are trained one by one anyway."""
         network = self.training.network
-        if (
-            is_private(self.algorithm)
-            or network.buffer_names
-            or {"broadcast", "round"} & set(network.loss.signature.names)
-        ):
+        if is_private(self.algorithm) or network.buffer_names or {"broadcast", "round"} & set(network.signature.names):
             return None
-        return Apart(lambda part: LocalTraining(self.model, part, **self._options), self.algorithm, rows_of)
+        return Apart(self._local, self.algorithm, rows_of)
 
     def init(self, rng: Rng) -> Tree:
         """Return the initial parameters: the given module's, or those of a fresh one from the factory under ``rng``."""
@@ -150,7 +163,7 @@ class TorchLearner(Reporting):
     @property
     def wants_round(self) -> bool:
         """Tell whether the loss needs the number of the round."""
-        return "round" in self.training.network.loss.signature.names
+        return "round" in self.training.network.signature.names
 
     @property
     def per_example(self) -> bool:

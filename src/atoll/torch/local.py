@@ -63,6 +63,7 @@ class LocalTraining(ClientTraining):
         choices: a record of earlier decisions, to repeat them.
         loss_metric: name of the metric that carries each client's mean training loss; ``""`` for none.
         measured: name of the loss for evaluation if ``loss`` needs what exists only in training.
+        others: further losses that the algorithm's steps may ask for.
 
     Raises:
         ConfigError: an unknown setting, or a device that is not available.
@@ -83,12 +84,13 @@ class LocalTraining(ClientTraining):
         choices: dict[str, Any] | None = None,
         loss_metric: str = "loss",
         measured: str = "cross_entropy",
+        others: Sequence[Any] = (),
     ) -> None:
         _one_of("compile", compile, ("auto", "always", "never"))
         _one_of("buffers", buffers, ("averaged", "local"))
         _one_of("dtype", dtype, tuple(_DTYPES))
         super().__init__(
-            FunctionalModule(model, loss, device_of(device), _DTYPES[dtype], measured),
+            FunctionalModule(model, loss, device_of(device), _DTYPES[dtype], measured, others),
             algorithm,
             compile=compile,
             buffers=buffers,

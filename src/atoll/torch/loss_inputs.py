@@ -13,7 +13,7 @@ from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError
 from atoll.learn.local.loss_signature import LABELLED
 
-from .tracing.keyed import Keyed, uniform
+from .tracing.keyed import Keyed, row_keys, uniform
 
 __all__ = ["LossInputs", "StepDraws"]
 
@@ -62,7 +62,7 @@ class LossInputs:
     """One mini-batch.
 
     Attributes:
-        model: ``(x, params=None, *, training=True) -> outputs``.
+        model: ``(x, params=None, *, training=True) -> outputs``; ``params`` may be some of the names.
         columns: ``x``, ``y`` and further columns that the loss asks for, one row for each example.
         weights: 1 for a row, 0 for padding, ``(rows,)``; ``None`` if nothing is padded.
         broadcast: what the server sent; ``None`` outside training.
@@ -87,7 +87,7 @@ class LossInputs:
         """Return the value for a name that a loss asks for."""
         if name in ("output", "model"):
             return self.model if name == "model" else self.model(self.columns["x"])
-        if name in ("rng", "round", "broadcast"):
+        if name in ("rng", "keys", "round", "broadcast"):
             return self._of_training(name)
         column = "y" if name == "target" else name
         if column in self.columns and name != LABELLED:
@@ -102,6 +102,9 @@ class LossInputs:
         if name == "rng":
             assert self.mode is not None  # noqa: S101 - a loss that asks for it is not evaluated
             return StepDraws(self.mode, self.dtype)
+        if name == "keys":
+            assert self.mode is not None  # noqa: S101 - as above
+            return row_keys(self.mode.seed, self.columns["index"])
         sent = _Sent(self.broadcast)
         return sent["round"] if name == "round" else sent
 

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 
 from atoll.core.errors import ConfigError, DataError, nearest
 from atoll.learn.local.loss_signature import LABELLED, PLAIN_LOSS, LossSignature
+from atoll.learn.local.own_loss import OwnLoss
 from atoll.learn.local.targets import check_classes, check_shape, check_signs
 
 from .loss_inputs import LossInputs
@@ -231,6 +232,8 @@ def objective_of(loss: str | Objective | Callable[..., Any], outputs: int | None
     _require_instance(loss)
     if callable(loss):
         signature = LossSignature.of(loss)
+        if isinstance(loss, OwnLoss):
+            return Objective(signature.title, loss, loss.task, signature, loss.form)
         return Objective(signature.title, loss, signature=signature, form="")
     if loss not in LOSSES:
         raise ConfigError(

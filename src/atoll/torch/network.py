@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -12,7 +12,8 @@ from torch import nn
 from torch.func import functional_call
 
 from atoll.core.algebra.tree import Tree
-from atoll.core.errors import AtollError, DataError
+from atoll.core.errors import AtollError, CompositionError, DataError
+from atoll.learn.local.loss_signature import LossSignature
 
 from .loss_inputs import LossInputs
 from .losses import Objective, form_of, objective_of
@@ -39,6 +40,7 @@ class FunctionalModule:
         device: where it runs.
         dtype: of parameters and floating-point inputs.
         measured: the loss for evaluation if the trained loss needs what exists only in training.
+        others: further losses that a local step may ask for; see `atoll.learn.Algorithm.losses`.
 
     Attributes:
         names: the trainable parameters, in order.
@@ -56,6 +58,7 @@ class FunctionalModule:
         device: torch.device,
         dtype: torch.dtype,
         measured: str = "cross_entropy",
+        others: Sequence[Any] = (),
     ) -> None:
         self.training = _copy(module, device, dtype)
         if not self.training.training:
@@ -82,11 +85,38 @@ class FunctionalModule:
         self._given_loss = loss
         self._measured = measured
         self.loss: Objective = objective_of(loss)
+        self._others: dict[Any, Objective] = {other: objective_of(other) for other in others}
 
     def outputs(self, params: Mapping[str, Tensor], frozen: Mapping[str, Tensor], x: Any, *, training: bool) -> Any:
         """Run the model: ``outputs = f(params; x)``."""
         module = self.training if training else self.evaluation
         return functional_call(module, {**frozen, **params}, (x,))
+
+    @property
+    def signature(self) -> LossSignature:
+        """Return what all losses together need of the data."""
+        return self.loss.signature.joined(*(other.signature for other in self._others.values()))
+
+    @property
+    def padded(self) -> bool:
+        """Tell whether mini-batches may be padded."""
+        return self.loss.padded and all(other.padded for other in self._others.values())
+
+    def objective(self, loss: Any = None) -> Objective:
+        """Return one of the losses: ``None`` for the first.
+
+        Raises:
+            CompositionError: it is none of them.
+        """
+        if loss is None or loss == self._given_loss:
+            return self.loss
+        if loss not in self._others:
+            raise CompositionError(
+                f"a local step asks for the loss {getattr(loss, '__name__', type(loss).__name__)}, which the algorithm does not declare",
+                where="Algorithm.losses",
+                remedy="return it from `losses`, after the one that steps descend",
+            )
+        return self._others[loss]
 
     @property
     def measured(self) -> Objective:
@@ -101,9 +131,23 @@ class FunctionalModule:
         weights: Tensor | None,
         broadcast: Tree,
         mode: Keyed,
+        loss: Any = None,
     ) -> Tensor:
         """Return the loss of a mini-batch in training mode; with weights, over the real rows of a padded batch."""
-        return self.loss.of_batch(self._inputs(params, frozen, columns, weights, broadcast, mode))
+        return self.objective(loss).of_batch(self._inputs(params, frozen, columns, weights, broadcast, mode))
+
+    def reading(
+        self,
+        params: Mapping[str, Tensor],
+        frozen: Mapping[str, Tensor],
+        columns: Mapping[str, Tensor],
+        weights: Tensor | None,
+        broadcast: Tree,
+        mode: Keyed,
+        loss: Any,
+    ) -> Any:
+        """Return what one of the losses returns for a mini-batch, as it is."""
+        return self.objective(loss).called(self._inputs(params, frozen, columns, weights, broadcast, mode))
 
     def example_losses(
         self,
@@ -130,7 +174,7 @@ class FunctionalModule:
         mode: Keyed,
     ) -> LossInputs:
         def model(x: Tensor, given: Mapping[str, Tensor] | None = None, *, training: bool = True) -> Tensor:
-            made: Tensor = self.outputs(params if given is None else given, frozen, x, training=training)
+            made: Tensor = self.outputs(params if given is None else {**params, **given}, frozen, x, training=training)
             return made
 
         return LossInputs(model, columns, weights, broadcast, mode, self.dtype)

@@ -145,6 +145,16 @@ class _Oracle:
         self.sent = sent
         self.mode = mode
         self.losses: list[float] = []
+        self.chosen: Any = None
+
+    def on(self, loss: Any = None, **given: Tree) -> _Oracle:
+        made = _Oracle(self.network, self.frozen, self.batch, {**self.sent, **given}, self.mode, self.secrets)
+        made.losses, made.chosen = self.losses, self.chosen if loss is None else loss
+        return made
+
+    def read(self, loss: Any, params: Tree) -> Any:
+        with torch.no_grad(), self.mode:
+            return self.network.reading(params, self.frozen, self.batch, None, self.sent, self.mode, loss)
 
     def __call__(self, params: Tree) -> Tree:
         leaves, loss = self._at(params)
@@ -206,7 +216,7 @@ class _Oracle:
             return leaves, self._loss(leaves)
 
     def _loss(self, params: Tree) -> Tensor:
-        return self.network.batch_loss(params, self.frozen, self.batch, None, self.sent, self.mode)
+        return self.network.batch_loss(params, self.frozen, self.batch, None, self.sent, self.mode, self.chosen)
 
 
 def _filled(leaves: dict[str, Tensor], found: Any) -> Tree:

@@ -14,8 +14,8 @@ __all__ = ["LABELLED", "PLAIN_LOSS", "LossSignature"]
 LABELLED = "labelled"
 """The column that says which labels are known: true or false, one per row or per entry of ``y``. Without it, all are."""
 
-_GIVEN = ("model", "x", "target", LABELLED, "index", "real", "round", "broadcast", "rng")
-_TRAINING = frozenset({"model", "round", "broadcast", "rng"})
+_GIVEN = ("model", "x", "target", LABELLED, "index", "keys", "real", "round", "broadcast", "rng")
+_TRAINING = frozenset({"model", "keys", "round", "broadcast", "rng"})
 
 
 @dataclass(frozen=True)
@@ -26,11 +26,13 @@ class LossSignature:
     all parameters are passed by name. A parameter with a default belongs to the loss: Atoll does not fill it. The names:
 
     =============  ===========================================================================================================
-    ``model``      ``model(x)``: the model with the client's current parameters; ``model(x, params, training=False)`` with others
+    ``model``      ``model(x)``: the model with the client's current parameters; ``model(x, params, training=False)`` with others, for all or
+                   some of the names
     ``x``          inputs of the mini-batch
     ``target``     targets of the mini-batch
     ``labelled``   which labels are known, booleans, one per row or per entry of the target; all, if the data have no such column
     ``index``      number of each row among the client's rows, from 0
+    ``keys``       a random key of each row, int64 ``(rows,)``: a function of the client, the round, the step and ``index`` alone
     ``real``       1.0 for a row, 0.0 for padding, ``(rows,)``; for a loss that reduces the batch itself
     ``round``      number of the contact, from 1
     ``broadcast``  what the server sent: ``broadcast["params"]``, and the algorithm's other entries
@@ -62,6 +64,15 @@ class LossSignature:
             return cls((), (*by_place, *by_name), title)
         places = ("output", "target")[: len(by_place)]
         return cls(places, (*by_place[2:], *by_name), title)
+
+    def joined(self, *others: LossSignature) -> LossSignature:
+        """Return a signature that needs the columns of this one and of others; only ``columns``, ``takes_target`` and ``wants`` of it make sense."""
+        if not others:
+            return self
+        every = (self, *others)
+        names = dict.fromkeys(name for one in every for name in one.names)
+        read = any(one.takes_target for one in every)
+        return LossSignature(("output", "target") if read else (), tuple(names), self.title)
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -97,7 +108,7 @@ class LossSignature:
         extra = [name for name in self.columns if name not in ("x", "y")]
         if LABELLED in have and (LABELLED in self.names or self.takes_target):
             extra.append(LABELLED)
-        if "index" in self.names:
+        if {"index", "keys"} & set(self.names):
             extra.append("index")
         return tuple(sorted(extra))
 

@@ -109,6 +109,14 @@ def drew_undeclared() -> CompositionError:
     )
 
 
+def _own_loss() -> CompositionError:
+    return CompositionError(
+        "the algorithm has a loss of its own, and this model knows only the training's",
+        where="Training.model",
+        remedy="use a PyTorch module",
+    )
+
+
 class MiniBatch:
     """The gradient oracle of one mini-batch, on NumPy; remembers the first loss it computed.
 
@@ -142,6 +150,14 @@ class MiniBatch:
         loss, gradient = self._loss_gradient(params, self._x, self._y)
         self.first = float(loss) if self.first is None else self.first
         return gradient
+
+    def on(self, loss: Any = None, **given: Tree) -> MiniBatch:
+        """Refuse: a model in NumPy has one loss."""
+        raise _own_loss()
+
+    def read(self, loss: Any, params: Tree) -> Any:
+        """Refuse: a model in NumPy has one loss."""
+        raise _own_loss()
 
     def loss(self, params: Tree) -> Any:
         """Return the mean loss."""

@@ -231,7 +231,7 @@ class Runner:
                 native=chosen.native,
             )
             return
-        exact, algorithm = not self.network.loss.padded, pool.work(self.algorithm)
+        exact, algorithm = not self.network.padded, pool.work(self.algorithm)
         sizes = pool.sizes
         if chosen.uneven or is_uneven(algorithm, sizes, keys) or self._strange(chosen, sizes):
             yield from courses(pool.offsets, keys, algorithm, chosen, exact)

@@ -120,7 +120,7 @@ def _decide(runner: Runner, pool: Pool, broadcast: Tree, states: Privates, keys:
     device = runner.network.device
     mode = favoured(cost, device)
     reason = f"{cost.flops / 1e6:.2f} MFLOP a step"
-    exact = not runner.network.loss.padded and runner.algorithm.example_steps is None
+    exact = not runner.network.padded and runner.algorithm.example_steps is None
     if exact:
         mode, reason = "single", "the loss gives means only, so batches cannot be padded"
     block = block_size(cost, len(pool.sizes), device)
@@ -306,7 +306,7 @@ def _recurrent(
     work: tuple[NDArray[np.int64], bool],
 ) -> Choices:
     """Train long sequences in native code if that pays, else client by client with PyTorch's kernels."""
-    (steps, uneven), exact = work, not runner.network.loss.padded
+    (steps, uneven), exact = work, not runner.network.padded
     widths = program_widths(pool.work(runner.algorithm), pool.sizes, steps, "single", exact)
     runner.seconds_a_client = float(steps.mean()) * cells / _RECURRENT_RATE
     if exact or not whole_layers(runner.network.training) or not _native(runner, None, _RECURRENT_CALLS, len(widths)):

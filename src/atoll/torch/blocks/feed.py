@@ -44,7 +44,7 @@ class Feed:
 
     def cut(self, plan: BatchSchedule) -> bool:
         """Tell whether padded rows must be cut off because the loss only gives means."""
-        return plan.weights is not None and not self.network.loss.padded and not plan.secrets
+        return plan.weights is not None and not self.network.padded and not plan.secrets
 
     def chunks(self, pool: Pool, plan: BatchSchedule, unroll: int) -> Iterator[tuple[int, int]]:
         """Yield ``(begin, end)`` of runs of steps whose rows are few enough to gather at once; all but the last are whole windows."""

@@ -39,7 +39,7 @@ class RowSource:
 
     def pool(self, positions: NDArray[np.int64], network: FunctionalModule, objective: Objective | None = None) -> Pool:
         """Return the rows of some clients, with the columns that a loss asks for (by default the network's); they stay in storage if they can be read there."""
-        extra = (objective or network.loss).signature.wants(self._names)
+        extra = (network if objective is None else objective).signature.wants(self._names)
         locate = getattr(self._shards, "locate", None)
         made_here = "index" in extra or LABELLED in extra
         found = None

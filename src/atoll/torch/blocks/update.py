@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -60,26 +60,52 @@ class _Oracle:
     """``grad(params)`` and related functions, for tracing; it keeps the first loss.
 
     Args:
-        loss_at: the loss of the mini-batch at a point.
+        mode: keys the random numbers of the step.
         examples: the mini-batch, example by example.
         noise: noise of the client's secret, one row for each draw of this step; ``None`` for none.
     """
 
-    def __init__(self, loss_at: Callable[[Tree], Tensor], examples: Examples, noise: Tensor | None = None) -> None:
-        self.loss_at = loss_at
+    def __init__(self, mode: Bounded, examples: Examples, noise: Tensor | None = None) -> None:
+        self.mode = mode
         self.examples = examples
         self.noise = noise
         self.drawn = 0
-        self.first: Tensor | None = None
+        self.seen: list[Tensor] = []
+        self.chosen: Any = None
+
+    @property
+    def first(self) -> Tensor | None:
+        """The first loss of the step."""
+        return self.seen[0] if self.seen else None
+
+    def loss_at(self, params: Tree) -> Tensor:
+        own = self.examples
+        with self.mode:
+            made: Tensor = own.network.batch_loss(
+                params, own.frozen, own.columns, own.weights, own.broadcast, self.mode, self.chosen
+            )
+        return made
+
+    def on(self, loss: Any = None, **given: Tree) -> _Oracle:
+        own = replace(self.examples, broadcast={**self.examples.broadcast, **given})
+        made = _Oracle(self.mode, own, self.noise)
+        made.drawn, made.seen, made.chosen = self.drawn, self.seen, self.chosen if loss is None else loss
+        return made
+
+    def read(self, loss: Any, params: Tree) -> Any:
+        own = self.examples
+        with self.mode:
+            made = own.network.reading(params, own.frozen, own.columns, own.weights, own.broadcast, self.mode, loss)
+        return T.map(lambda leaf: leaf.detach(), made)
 
     def __call__(self, params: Tree) -> Tree:
         gradient, loss = gradient_of(self.loss_at, params)
-        self.first = loss.detach() if self.first is None else self.first
+        self.seen.append(loss.detach())
         return gradient
 
     def loss(self, params: Tree) -> Tensor:
         loss = self.loss_at(params).detach()
-        self.first = loss if self.first is None else self.first
+        self.seen.append(loss)
         return loss
 
     def hvp(self, params: Tree, vector: Tree) -> Tree:
@@ -98,7 +124,7 @@ class _Oracle:
         made, losses = clipped_sum(self.examples, params, clipping, way)
         weights = self.examples.weights
         counts = torch.ones_like(losses) if weights is None else weights.to(losses.dtype)
-        self.first = (losses * counts).sum() / counts.sum().clamp(min=1.0) if self.first is None else self.first
+        self.seen.append((losses * counts).sum() / counts.sum().clamp(min=1.0))
         return made
 
     def normal(self, params: Tree) -> Tree:
@@ -219,11 +245,7 @@ class Update:
     ) -> tuple[list[Tensor], Tensor]:
         mode = Bounded(seed, strict=True, fused=not self.clients)
 
-        def loss_at(params: Tree) -> Tensor:
-            with mode:
-                return self.network.batch_loss(params, frozen, columns, weights, broadcast, mode)
-
-        grad = _Oracle(loss_at, Examples(self.network, frozen, columns, weights, broadcast, seed), noise)
+        grad = _Oracle(mode, Examples(self.network, frozen, columns, weights, broadcast, seed), noise)
         assert self.local is not None  # noqa: S101
         after, layout = flatten(self.algorithm.step(self.local.build(local), grad, broadcast))
         if layout.key != self.local.key:

@@ -64,7 +64,7 @@ class Natives:
             return False
         network = self._network
         here = network.device.type == "cpu" and network.dtype == torch.float32
-        return (chosen.native or chosen.compiled) and here and network.loss.padded
+        return (chosen.native or chosen.compiled) and here and network.padded
 
     def add_up(
         self,

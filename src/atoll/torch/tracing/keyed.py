@@ -22,7 +22,7 @@ from .recurrent import RECURRENT, native_does
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["ForeignRandomnessError", "Keyed", "step_seeds", "uniform"]
+__all__ = ["ForeignRandomnessError", "Keyed", "row_keys", "scrambled", "step_seeds", "uniform"]
 
 Tensor = torch.Tensor
 _MASK = 0xFFFFFFFF
@@ -64,10 +64,37 @@ def uniform(seed: Tensor, call: int, shape: tuple[int, ...]) -> Tensor:
         shape: of the result.
     """
     position = torch.arange(math.prod(shape), device=seed.device, dtype=torch.int64).reshape(shape)
-    x = ((position ^ seed[0]) * _MUL_1 + (seed[1] + (0x9E3779B9 * (call + 1) & _MASK))) & _MASK
+    return scrambled(position, seed[0], seed[1], call)
+
+
+def scrambled(position: Tensor, a: Tensor, b: Tensor, call: int) -> Tensor:
+    """The numbers of `uniform` at given positions, under seeds that are broadcast against them.
+
+    Args:
+        position: whole numbers in ``[0, 2^32)``.
+        a: 32-bit numbers, the first half of the seeds.
+        b: the second half.
+        call: number of the draw.
+    """
+    x = ((position ^ a) * _MUL_1 + (b + (0x9E3779B9 * (call + 1) & _MASK))) & _MASK
     x = (((x >> 16) ^ x) * _MUL_2) & _MASK
     x = (((x >> 15) ^ x) * _MUL_1) & _MASK
     return (x >> 16) ^ x
+
+
+def row_keys(seed: Tensor, rows: Tensor, view: int = 0) -> Tensor:
+    """Return a random key for each row: a function of (client, step, row), and of the number of the view; neither padding nor the row's place matters.
+
+    Args:
+        seed: of the client and step, see `step_seeds`, shape ``(2,)``, or of each row's client, ``(rows, 2)``.
+        rows: numbers of the rows within their client, below ``2^31``, ``(rows,)``.
+        view: 0, 1, ... where a row has several keys in a step.
+
+    Returns:
+        int64, ``(rows,)``.
+    """
+    a, b = seed[..., 0], seed[..., 1]
+    return (scrambled(2 * rows, a, b, view) << 32) | scrambled(2 * rows + 1, a, b, view)
 
 
 class Keyed(TorchFunctionMode):
