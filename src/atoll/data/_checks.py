@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from atoll.core.errors import DataError, nearest
 from atoll.core.redaction import private
 
-from .missing import without_hidden
+from .missing import Missing, known_labels, without_hidden
 
 Array = NDArray[Any]
 
@@ -23,11 +23,15 @@ _TABLES = {
     "DataFrame": "read it with atoll.data.from_pandas(frame, target=...)",
     "Table": "read it with atoll.data.from_arrow(table, target=...)",
 }
+_DECLARE = "; if -1 says that there is no label, declare it: missing=-1"
 _STRETCH = 32 << 20  # bytes of a mapped file that are read at once
 
 
-def as_columns(columns: Mapping[str, Any], where: str) -> dict[str, Array]:
-    """Return read-only arrays with equal first dimensions, or raise a ``DataError`` that names the column."""
+def as_columns(columns: Mapping[str, Any], where: str, missing: Missing = None) -> dict[str, Array]:
+    """Return read-only arrays with equal first dimensions, or raise a ``DataError`` that names the column.
+
+    If labels are missing, the column ``labelled`` says which, and the labels hold 0 there.
+    """
     if not isinstance(columns, Mapping):
         raise DataError(
             f"the columns are a {type(columns).__name__}, not a mapping",
@@ -45,14 +49,54 @@ def as_columns(columns: Mapping[str, Any], where: str) -> dict[str, Array]:
             where=where,
             remedy="give every column one entry per row",
         )
-    if "labelled" in arrays and "y" in arrays:
-        arrays["y"] = without_hidden(arrays["y"], arrays["labelled"], where)
-        arrays["labelled"] = arrays["labelled"].astype(bool)
-        for name in ("y", "labelled"):
-            arrays[name].flags.writeable = False
+    if "y" in arrays:
+        _tell_labels_apart(arrays, missing, where)
     for name, array in arrays.items():
         _finite(name, array, where)
     return arrays
+
+
+def _tell_labels_apart(arrays: dict[str, Array], missing: Missing, where: str) -> None:
+    """Mark missing labels in the column ``labelled`` and erase them in ``y``; both stay as they are if none is missing."""
+    y, marked = arrays["y"], arrays.get("labelled")
+    holes = _has_nan(y)
+    there = known_labels(y, missing) if holes or missing is not None else None
+    if there is None or there.all():
+        if marked is None:
+            return
+        there = marked
+    else:
+        there = _by_row(there)
+        if marked is not None:
+            without_hidden(y, marked, where)  # refuses a column of another form
+            there = _both(there, marked.astype(bool))
+    arrays["y"] = without_hidden(y, there, where)
+    arrays["labelled"] = there.astype(bool)
+    for name in ("y", "labelled"):
+        arrays[name].flags.writeable = False
+
+
+def _has_nan(array: Array) -> bool:
+    """Whether there is a NaN; the sum of all entries is one then."""
+    if array.dtype.kind != "f":
+        return False
+    with np.errstate(over="ignore", invalid="ignore"):
+        return bool(np.isnan(_total(array)) and np.isnan(array).any())
+
+
+def _by_row(there: Array) -> Array:
+    """One boolean a row, if the entries of each row are missing together."""
+    if there.ndim == 1:
+        return there
+    rows = there.reshape(len(there), -1)
+    return rows[:, 0] if (rows == rows[:, :1]).all() else there
+
+
+def _both(a: Array, b: Array) -> Array:
+    """Labels that both masks have; one may have an entry a row, the other one an entry of the labels."""
+    wide = max(a.ndim, b.ndim)
+    a, b = (mask.reshape(mask.shape + (1,) * (wide - mask.ndim)) for mask in (a, b))
+    return a & b
 
 
 def _plain(name: str, values: Any, where: str) -> Array:
@@ -122,8 +166,16 @@ def _finite(name: str, array: Array, where: str) -> None:
     )
 
 
+def whole_labels(y: Array, task: str | None, there: Array | None) -> Array:
+    """Return labels that are fractions only because some of them were NaN as whole numbers, unless the task is a regression."""
+    if there is None or y.dtype.kind != "f" or task in ("regression", "unlabelled") or (task is None and y.ndim > 1):
+        return y
+    known = y[there]
+    return y.astype(np.int64) if np.array_equal(known, np.rint(known)) else y
+
+
 def resolve_task(y: Array | None, task: str | None, where: str) -> str:
-    """Return the task; infer it from the labels' dtype if it is not given."""
+    """Return the task; infer it from the labels' dtype if it is not given. Missing labels are left out of ``y``."""
     if task is None:
         if y is None:
             return "unlabelled"
@@ -158,8 +210,10 @@ def _signs(y: Array) -> bool:
     return bool((y == -y[0]).any() and ((y == 1) | (y == -1)).all())
 
 
-def check_labels(y: Array, task: str, classes: int | None, where: str) -> tuple[Array, int | None]:
-    """Return the labels (integer ones as int64) and the number of classes."""
+def check_labels(
+    y: Array, task: str, classes: int | None, where: str, there: Array | None = None
+) -> tuple[Array, int | None]:
+    """Return the labels (integer ones as int64) and the number of classes; ``there`` says which labels exist."""
     if task in ("regression", "unlabelled"):
         if y.dtype.kind in "US" and task == "regression":
             raise DataError(
@@ -186,7 +240,11 @@ def check_labels(y: Array, task: str, classes: int | None, where: str) -> tuple[
             where=where,
             remedy="give one label per row, or set task='multilabel', or task='tokens' for a class of each entry",
         )
-    return (codes, _check_binary(codes, where)) if task == "binary" else (codes, _check_range(codes, classes, where))
+    return (
+        (codes, _check_binary(codes if there is None else codes[there], where))
+        if task == "binary"
+        else (codes, _check_range(codes, classes, where))
+    )
 
 
 def _codes_of(y: Array) -> str:
@@ -222,7 +280,7 @@ def _check_binary(codes: Array, where: str) -> int:
         raise DataError(
             f"binary labels {private(found[:5].tolist())}",
             where=where,
-            remedy="use 0 and 1, or -1 and +1",
+            remedy="use 0 and 1, or -1 and +1" + (_DECLARE if -1 in found else ""),
         )
     return 2
 
@@ -237,6 +295,6 @@ def _check_range(codes: Array, classes: int | None, where: str) -> int:
         raise DataError(
             f"label {private(int(codes[tuple(place)]))} at row {row} is outside 0..{count - 1}",
             where=where,
-            remedy=f"recode the labels, or raise classes={count}",
+            remedy=f"recode the labels, or raise classes={count}" + (_DECLARE if low == -1 else ""),
         )
     return count

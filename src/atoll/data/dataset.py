@@ -14,9 +14,10 @@ from atoll.core.algebra.rng import Rng
 from atoll.core.calls import checked_call
 from atoll.core.errors import DataError, nearest
 
-from ._checks import Array, as_columns, check_labels, resolve_task
+from ._checks import Array, as_columns, check_labels, resolve_task, whole_labels
 from .about import About
 from .coding import common_labels, named, places_in
+from .missing import Missing
 
 __all__ = ["Dataset", "Rows", "root"]
 
@@ -41,6 +42,8 @@ class Dataset:
         labels: class names in code order.
         features: names of the features in ``x``.
         test: test rows that the server keeps for evaluation.
+        missing: values of ``y`` that mean "no label", such as ``-1``; NaN always does. If a label is missing, a column ``labelled`` says which exist,
+            and ``y`` holds 0 in place of the others.
 
     Raises:
         DataError: ragged columns, values that are not finite, or labels outside the range.
@@ -74,14 +77,21 @@ class Dataset:
         labels: Sequence[str] = (),
         features: Sequence[str] = (),
         test: Dataset | None = None,
+        missing: Missing = None,
     ) -> None:
         where = f"data set {name!r}"
-        arrays = as_columns(columns, where)
-        task = resolve_task(arrays.get("y"), task, where)
+        arrays = as_columns(columns, where, missing)
+        there = arrays.get("labelled") if "y" in arrays else None
+        if there is not None:
+            arrays["y"] = whole_labels(arrays["y"], task, there)
+            if task is None and not classes and not labels and not there.any():
+                task = "unlabelled"
+        known = arrays.get("y") if there is None or there.ndim > 1 else arrays["y"][there]
+        task = resolve_task(known, task, where)
         if "y" in arrays:
             if classes is None and labels and task == "classification":
                 classes = len(labels)
-            arrays["y"], classes = check_labels(arrays["y"], task, classes, where)
+            arrays["y"], classes = check_labels(arrays["y"], task, classes, where, there)
         about = About(name, task, classes, citation, tuple(labels), tuple(features))
         self._fill(arrays, None, len(next(iter(arrays.values()))), about, test)
 

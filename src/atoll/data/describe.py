@@ -34,6 +34,7 @@ class Description:
             ``None`` if rows do not have one label each.
         classes: names of the columns of ``counts``.
         corrupted: maps a corruption to the number of its clients.
+        labelled: rows with a label of the clients looked at, ``(k,)``; ``None`` if no label is missing. ``counts`` has these rows alone.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Description:
     counts: NDArray[np.int64] | None
     classes: tuple[str, ...]
     corrupted: dict[str, int]
+    labelled: NDArray[np.int64] | None = None
 
     @property
     def size_mean(self) -> float:
@@ -118,6 +120,10 @@ class Description:
             unit = "deciles of y" if self.classes[:1] == ("0-10 %",) else "classes"
             lines.append((f"{unit} per client", f"{self.classes_per_client:.2f} of {len(self.classes)}{sampled}"))
             lines.append(("label skew (TV)", f"{self.label_skew:.3f}"))
+        if self.labelled is not None:
+            some, rows = int((self.labelled > 0).sum()), int(self.sizes[self.looked_at].sum())
+            shown = f"{int(self.labelled.sum()):,} of {rows:,}, at {some:,} of {len(self.looked_at):,} clients"
+            lines.append(("labelled rows", shown))
         lines += [("look out", note) for note in self.notes]
         if self.corrupted:
             lines.append(("corrupted", ", ".join(f"{tag} {n:,}" for tag, n in self.corrupted.items())))
@@ -181,21 +187,28 @@ def describe(
         sizes: rows of each client.
         corrupted: maps a corruption to the number of its clients.
         looked_at: positions of the clients whose labels are counted.
-        labels: their column ``y``, stacked, and the offsets; ``None`` without labels.
+        labels: their columns ``y`` and, if some labels are missing, ``labelled``, stacked, and the offsets; ``None`` without labels.
     """
-    counts, classes = (None, ()) if labels is None else _label_counts(about, *labels)
+    counts: NDArray[np.int64] | None = None
+    classes: tuple[str, ...] = ()
+    known: NDArray[np.int64] | None = None
+    if labels is not None:
+        y, *marks, offsets = labels
+        there = np.asarray(marks[0].reshape(len(y), -1).all(axis=1)) if marks else np.ones(len(y), np.bool_)
+        counts, classes = _label_counts(about, y, there, offsets)
+        known = np.diff(np.concatenate([[0], np.cumsum(there)])[offsets]) if marks else None
     rows = int(sizes.sum())
-    return Description(about.name, scheme, len(sizes), rows, sizes, looked_at, counts, classes, corrupted)
+    return Description(about.name, scheme, len(sizes), rows, sizes, looked_at, counts, classes, corrupted, known)
 
 
 def _label_counts(
-    about: About, y: Array, offsets: NDArray[np.int64]
+    about: About, y: Array, there: NDArray[np.bool_], offsets: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64] | None, tuple[str, ...]]:
     if y.ndim != 1 or y.dtype.kind not in "biuf":
         return None, ()
-    codes, names = _codes(about, y)
+    codes, names = _codes(about, y[there])
     clients = len(offsets) - 1
-    owner = np.repeat(np.arange(clients), np.diff(offsets))
+    owner = np.repeat(np.arange(clients), np.diff(offsets))[there]
     flat = np.bincount(owner * len(names) + codes, minlength=clients * len(names))
     return flat.reshape(clients, len(names)), names
 

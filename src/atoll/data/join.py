@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -11,6 +12,7 @@ from atoll.core.errors import DataError
 
 from .coding import named, united
 from .dataset import Dataset
+from .missing import labelled_rows
 
 __all__ = ["concatenate"]
 
@@ -19,14 +21,15 @@ __all__ = ["concatenate"]
 def concatenate(parts: Sequence[Dataset]) -> Dataset:
     """Concatenate data sets with the same columns; `About` and ``test`` are those of the first.
 
-    If parts name their classes differently, as files that were read separately do, they get common codes of all classes.
+    If parts name their classes differently, as files that were read separately do, they get common codes of all classes. If some rows have labels, the
+    rows of parts without any label are marked as such, in the column ``labelled``.
 
     Raises:
         DataError: there is nothing to join, or columns differ in names, shapes or kinds; names the part.
     """
     if not parts:
         raise DataError("no data sets to join", remedy="pass at least one")
-    parts = _in_one_coding(parts)
+    parts = _in_one_coding(_with_labels(parts))
     first = parts[0]
     for k, part in enumerate(parts[1:], start=1):
         for name in {*first.columns, *part.columns}:
@@ -35,6 +38,32 @@ def concatenate(parts: Sequence[Dataset]) -> Dataset:
     for array in base.values():
         array.flags.writeable = False
     return Dataset._of(base, None, sum(map(len, parts)), first.about, first.test)
+
+
+def _with_labels(parts: Sequence[Dataset]) -> list[Dataset]:
+    """Return the data sets with the column ``labelled`` if one has it, and with a column of missing labels where a part has none at all."""
+    bare = [part.task == "unlabelled" and not labelled_rows(part).any() for part in parts]
+    like = next((part for part, none in zip(parts, bare, strict=True) if not none), None)
+    if like is None or "y" not in like or not (any(bare) or any("labelled" in part for part in parts)):
+        return list(parts)
+    wide = (
+        max(part["labelled"].ndim for part in parts if "labelled" in part) if any("labelled" in p for p in parts) else 1
+    )
+    return [_marked(part, like if none else part, none, wide) for part, none in zip(parts, bare, strict=True)]
+
+
+def _marked(part: Dataset, like: Dataset, bare: bool, wide: int) -> Dataset:
+    """Return a data set whose column ``labelled`` says which labels exist, one a row or (``wide`` > 1) one an entry; of a bare one, none does."""
+    if "labelled" in part and not bare and part["labelled"].ndim == wide:
+        return part
+    y = np.zeros((len(part), *like.y.shape[1:]), like.y.dtype) if bare else part.y
+    rows = labelled_rows(part) & (not bare)
+    there = rows if wide == 1 else np.repeat(rows, int(np.prod(y.shape[1:]))).reshape(y.shape)
+    columns = {name: part[name] for name in part.columns} | {"y": y, "labelled": there}
+    for name in ("y", "labelled"):
+        columns[name].flags.writeable = False
+    about = replace(like.about, name=part.name, citation=part.citation)
+    return Dataset._of(columns, None, len(part), about, part.test)
 
 
 def _in_one_coding(parts: Sequence[Dataset]) -> list[Dataset]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -9,9 +10,61 @@ from numpy.typing import NDArray
 
 from atoll.core.errors import DataError
 
-__all__ = ["known_rows", "without_hidden"]
+__all__ = ["Missing", "declared", "known_labels", "known_rows", "labelled_rows", "without_hidden"]
 
 Array = NDArray[Any]
+Mask = NDArray[np.bool_]
+Missing = str | float | Iterable[str | float] | None
+"""Values of the target that say "no label": one, several, or ``None`` for no more than NaN and empty cells."""
+
+
+def declared(missing: Missing) -> tuple[str | float, ...]:
+    """Return the values that a caller declares as "no label", as a tuple."""
+    if missing is None:
+        return ()
+    return (missing,) if isinstance(missing, str | int | float | np.number) else tuple(missing)
+
+
+def known_labels(labels: Array, missing: Missing = None) -> Mask:
+    """Return which labels exist, booleans in the shape of ``labels``.
+
+    A label is missing if it is NaN, or equals a value that the caller declares. Numbers equal numbers (``-1`` and ``-1.0``, and the text ``"-1"`` in a
+    column of numbers); text equals text.
+
+    Args:
+        labels: ``(rows, ...)``, numbers or text.
+        missing: values that mean "no label".
+    """
+    there = np.ones(labels.shape, np.bool_)
+    if labels.dtype.kind == "f":
+        there &= ~np.isnan(labels)
+    for value in declared(missing):
+        if labels.dtype.kind == "U":
+            there &= labels != (value if isinstance(value, str) else f"{value:g}")
+        elif labels.dtype.kind in "biuf" and _number(value) is not None:
+            there &= labels != _number(value)
+    return there
+
+
+def _number(value: str | float) -> float | None:
+    try:
+        return float(value)
+    except ValueError:
+        return None
+
+
+def labelled_rows(data: Any) -> Mask:
+    """Return which rows have a label, ``(rows,)``; of a row with several labels, whether all exist.
+
+    Args:
+        data: a `Dataset` or a `Shard`.
+    """
+    if "y" not in data.columns:
+        return np.zeros(len(data), np.bool_)
+    if "labelled" not in data.columns:
+        return np.ones(len(data), np.bool_)
+    there = np.asarray(data["labelled"]).astype(bool)
+    return np.asarray(there.reshape(len(there), -1).all(axis=1))
 
 
 def without_hidden(labels: Array, labelled: Array, where: str = "data set") -> Array:

@@ -15,7 +15,7 @@ from atoll.core.errors import DataError, nearest
 from .readers.arrow import table_of_parquet
 from .readers.csv import table_of_csv
 from .readers.pandas_like import table_of_frame
-from .readers.table import missing
+from .readers.table import holes
 
 __all__ = ["DataTable"]
 
@@ -143,7 +143,7 @@ class DataTable:
 
     def missing(self, column: str) -> NDArray[np.bool_]:
         """Which values of a column are missing, ``(rows,)``."""
-        return missing(self[column])
+        return holes(self[column])
 
     def __repr__(self) -> str:
         kinds = {

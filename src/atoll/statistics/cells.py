@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atoll.core.errors import ConfigError, DataError, nearest
-from atoll.data.readers.table import missing
+from atoll.data.readers.table import holes
 from atoll.data.table import DataTable
 
 from .columns import _texts, moments_in_time
@@ -65,7 +65,7 @@ def cells_of(
     cells = [Cell("", "", chosen)]
     for column in by:
         texts = _texts(_column(table, column))
-        cells += _split(column, texts, missing(texts), chosen, (agreed or {}).get(column))
+        cells += _split(column, texts, holes(texts), chosen, (agreed or {}).get(column))
     if over:
         times = moments_in_time(_column(table, over), over)
         labels = np.datetime_as_string(times.astype(f"datetime64[{PERIODS[period]}]"))
@@ -115,7 +115,7 @@ def rows_where(table: DataTable, where: Sequence[Sequence[Any]]) -> NDArray[np.i
             )
         column, sign, value = condition
         values = _column(table, str(column))
-        kept &= _meets(values, str(sign), value, str(column)) & ~missing(values)
+        kept &= _meets(values, str(sign), value, str(column)) & ~holes(values)
     return np.flatnonzero(kept)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atoll.core.errors import DataError, nearest
-from atoll.data.readers.table import missing
+from atoll.data.readers.table import holes
 from atoll.data.table import DataTable
 
 __all__ = ["TableColumn", "columns_of", "moments_in_time", "table_of"]
@@ -51,7 +51,7 @@ class TableColumn:
             rows = np.repeat(np.arange(len(split)), [len(words) for words in split])
             entries = np.array([word for words in split for word in words], dtype=np.str_)
         else:
-            rows = np.flatnonzero(~missing(self.values))
+            rows = np.flatnonzero(~holes(self.values))
             entries = self.values[rows]
         names, codes = np.unique(entries, return_inverse=True)
         return tuple(map(str, names.tolist())), codes.astype(np.int64), rows.astype(np.int64)
@@ -161,7 +161,7 @@ def columns_of(
 
 def _of_text(name: str, values: NDArray[Any]) -> list[TableColumn]:
     texts = _texts(values)
-    hole = missing(texts)
+    hole = holes(texts)
     lengths = np.where(hole, np.nan, np.char.str_len(texts).astype(np.float64))
     words = np.where(hole, np.nan, [float(len(_words(text))) for text in texts.tolist()])
     return [
@@ -200,7 +200,7 @@ def moments_in_time(values: NDArray[Any], column: str) -> NDArray[np.datetime64]
         return values
     if values.dtype.kind == "U":
         try:
-            return np.where(missing(values), "NaT", values).astype("datetime64[s]")
+            return np.where(holes(values), "NaT", values).astype("datetime64[s]")
         except ValueError:
             pass
     raise DataError(

@@ -217,3 +217,19 @@ def test_a_model_that_does_not_fit_the_card_is_refused_before_any_work() -> None
             algorithm=atoll.learn.algorithms.VRLSGD(steps=2),
             selection=atoll.Uniform(1),
         ).learner(remote.outline())
+
+
+def test_a_site_without_labels_takes_the_task_and_the_classes_of_the_others() -> None:
+    bare = Dataset({"x": np.zeros((2, 3), np.float32), "y": [np.nan, np.nan]}, name="south")
+    full = Dataset({"x": np.zeros((2, 3), np.float32), "y": [0, 1]}, labels=("ill", "well"), name="north")
+    cards = {"site 'south'": card_of(bare), "site 'north'": card_of(full)}
+    assert [card.labelled for card in cards.values()] == ["none", "all"]
+    agreed = merge_cards(cards)
+    assert (agreed.task, agreed.labels, agreed.labelled) == ("classification", ("ill", "well"), "part")
+    made = recoded(bare, cards["site 'south'"], agreed)
+    assert (made.task, made["labelled"].tolist(), made["y"].dtype) == ("classification", [False, False], np.int64)
+    assert DataCard.unpack(agreed.packed(), "north") == agreed
+    wide = Dataset({"x": np.zeros((2, 4), np.float32)})
+    with pytest.raises(DataError, match=r"column 'x' is float32 of shape \(3,\), and at site 'south'"):
+        merge_cards({"site 'north'": card_of(full), "site 'south'": card_of(wide)})
+    assert merge_cards({"a": card_of(bare)}).task == "unlabelled"

@@ -134,7 +134,7 @@ def test_files_of_another_kind_are_refused_with_what_sites_can_set(tmp_path: Pat
         ("tumor size,y\n1,a\n2,b\nx1,a\n", r"'tumor size' holds numbers, and «x1» at row 4.*--drop 'tumor size'\)"),
         ("tumor size,y\nbig,a\nsmall,b\n", r"holds text.*--drop 'tumor size'\), or .*categories: \{'tumor size': "),
         ('size,y\n"1,5",a\n"2,5",b\n', r"column 'size' holds text.*say decimal: ',' in a YAML file"),
-        ("size,y\n1,a\n2,\n", r"row 3 column 'y'.*fill them, or leave these rows out; the target cannot be left out"),
+        ("size,y\n1,0\n2,1\n3,-1\n", r"-1 among its classes.*declare it: missing: -1"),
         ("size,y\n1,a\n,b\n", r"row 3 column 'size'.*leave the columns out with --drop COLUMN"),
     ],
 )

@@ -35,6 +35,10 @@ DataOption = Annotated[
 TargetOption = Annotated[str | None, typer.Option("--target", help="Target column of a table.", metavar="COLUMN")]
 TaskOption = Annotated[str | None, typer.Option("--task", help="For example classification or regression.")]
 DropOption = Annotated[list[str] | None, typer.Option("--drop", help="Columns to leave out.", metavar="COLUMN")]
+MissingOption = Annotated[
+    list[str] | None,
+    typer.Option("--missing", help='Values of the target that mean "no label", such as -1.', metavar="VALUE"),
+]
 FolderOption = Annotated[
     Path | None,
     typer.Option("--folder", help="Folder for private states of jobs; by default ./NAME.", metavar="FOLDER"),
@@ -74,6 +78,7 @@ def command(
     target: TargetOption = None,
     task: TaskOption = None,
     drop: DropOption = None,
+    missing: MissingOption = None,
     folder: FolderOption = None,
     cpus: CpusOption = None,
     memory: MemoryOption = None,
@@ -108,7 +113,7 @@ def command(
         )
     place = (folder or Path(opened.name)).absolute()
     resources, names = _resources(cpus, memory, gpus)
-    spec = {} if data is None else site_spec(data, target=target, task=task, drop=drop or ())
+    spec = {} if data is None else site_spec(data, target=target, task=task, drop=drop or (), missing=missing or ())
     if sums_only:
         spec = {**spec, "policy": _insisting(spec, opened.name, least)}
     told = _looked_at(spec, opened.name, bool(opened.plays))

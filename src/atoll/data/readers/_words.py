@@ -12,7 +12,7 @@ from atoll.core.redaction import private
 
 from .._checks import Array
 
-__all__ = ["first_word", "likely_encoding", "mostly_numbers", "require_categories"]
+__all__ = ["first_word", "is_number", "likely_encoding", "mostly_numbers", "require_categories"]
 
 _COMMA = re.compile(r"[+-]?[\d.]*,\d+(e[+-]?\d+)?|[+-]?\d+(e[+-]?\d+)?", re.IGNORECASE)
 _DATE = re.compile(
@@ -47,7 +47,7 @@ def require_categories(values: Array, column: str, where: str, offset: int) -> N
             where=where,
             remedy=f"turn them into numbers first (days since a day), leave the column out with drop= or keep=, {unless}",
         )
-    others = [k for k, word in enumerate(words) if not _is_number(word)]
+    others = [k for k, word in enumerate(words) if not is_number(word)]
     if others and 2 * len(others) <= len(words):
         row = int(first[others].min())
         raise DataError(
@@ -64,16 +64,17 @@ def likely_encoding(error: UnicodeDecodeError) -> str:
 
 def first_word(values: Array) -> tuple[int, str]:
     """The first row of a text column that is not a number, and its word; the first row if all are numbers."""
-    return next(((row, str(word)) for row, word in enumerate(values) if not _is_number(word)), (0, str(values[0])))
+    return next(((row, str(word)) for row, word in enumerate(values) if not is_number(word)), (0, str(values[0])))
 
 
 def mostly_numbers(values: Array) -> bool:
     """Whether at least half of the distinct values are numbers, so that the others are typing errors, not categories."""
     found = np.unique(values)
-    return 2 * sum(map(_is_number, found)) >= len(found)
+    return 2 * sum(map(is_number, found)) >= len(found)
 
 
-def _is_number(word: str) -> bool:
+def is_number(word: str) -> bool:
+    """Whether a word is a number."""
     try:
         float(word)
     except ValueError:

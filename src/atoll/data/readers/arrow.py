@@ -15,6 +15,7 @@ from atoll.core.redaction import private
 
 from .._checks import Array
 from ..dataset import Dataset
+from ..missing import Missing
 from ._files import existing
 from .table import from_table
 
@@ -31,6 +32,7 @@ def read_parquet(
     keep: Iterable[str] = (),
     drop: Iterable[str] = (),
     categories: Mapping[str, Sequence[str]] | None = None,
+    missing: Missing = None,
     name: str | None = None,
     citation: str = "",
 ) -> Dataset:
@@ -38,7 +40,7 @@ def read_parquet(
 
     Raises:
         MissingExtraError: pyarrow is not installed.
-        DataError: the file cannot be read, columns are unknown, or values are missing.
+        DataError: the file cannot be read, columns are unknown, or features are missing.
     """
     return from_table(
         table_of_parquet(path),
@@ -48,6 +50,7 @@ def read_parquet(
         keep=keep,
         drop=drop,
         categories=categories,
+        missing=missing,
         name=name or Path(path).stem,
         citation=citation,
     )
@@ -106,10 +109,10 @@ def from_arrow(table: Any, *, target: str | Sequence[str] | None, name: str = "a
         table: the table.
         target: target column, or columns.
         name: short name.
-        options: ``task``, ``features``, ``keep``, ``drop``, ``categories`` and ``citation``, see `read_csv`.
+        options: ``task``, ``features``, ``keep``, ``drop``, ``categories``, ``missing`` and ``citation``, see `read_csv`.
 
     Raises:
-        DataError: the object is not a table, columns are unknown, values are missing, or a column in use is nested.
+        DataError: the object is not a table, columns are unknown, features are missing, or a column in use is nested.
     """
     if not hasattr(table, "column_names"):
         raise DataError(

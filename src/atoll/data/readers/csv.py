@@ -16,6 +16,7 @@ from atoll.core.redaction import private
 
 from .._checks import Array
 from ..dataset import Dataset
+from ..missing import Missing
 from ._files import content
 from ._words import likely_encoding
 from .table import _MISSING, from_table
@@ -33,6 +34,7 @@ def read_csv(
     keep: Iterable[str] = (),
     drop: Iterable[str] = (),
     categories: Mapping[str, Sequence[str]] | None = None,
+    missing: Missing = None,
     delimiter: str = ",",
     decimal: str = ".",
     encoding: str = "utf-8",
@@ -42,7 +44,8 @@ def read_csv(
     """Read a CSV file with a header line, plain or gzip-compressed.
 
     A column is numeric if all its values except missing ones are numbers; otherwise it is text and is coded, see
-    `from_table` for the arguments and the codes. Missing values are: empty, NA, N/A, NaN, null, None and "?".
+    `from_table` for the arguments and the codes. Missing values are: empty, NA, N/A, NaN, null, None and "?". Rows whose target is missing are rows
+    without a label; missing features raise an error.
 
     Args:
         path: the file.
@@ -53,6 +56,7 @@ def read_csv(
         keep: columns to keep besides features and target.
         drop: columns to leave out.
         categories: maps a column to its values in code order.
+        missing: values of the target that mean "no label", such as -1, besides the words above.
         delimiter: the separator of the values.
         decimal: the decimal sign, "." or ",".
         encoding: the encoding of the text.
@@ -60,7 +64,7 @@ def read_csv(
         citation: the source of the data.
 
     Raises:
-        DataError: there is no header, lines differ in length, columns are unknown, values are missing, text is not a
+        DataError: there is no header, lines differ in length, columns are unknown, features are missing, text is not a
             category, or the target may be classes or amounts; names the line.
     """
     table = table_of_csv(path, delimiter=delimiter, decimal=decimal, encoding=encoding)
@@ -73,6 +77,7 @@ def read_csv(
         keep=keep,
         drop=drop,
         categories=categories,
+        missing=missing,
         name=label,
         citation=citation,
         row_offset=2,

@@ -12,6 +12,7 @@ from atoll.core.errors import DataError, nearest
 
 from .._checks import Array
 from ..dataset import Dataset
+from ..missing import Missing
 
 __all__ = ["from_hugging_face"]
 
@@ -25,6 +26,7 @@ def from_hugging_face(
     keep: Iterable[str] = (),
     test: Any = None,
     task: str | None = None,
+    missing: Missing = None,
     name: str = "hugging-face",
     citation: str | None = None,
 ) -> Dataset:
@@ -37,6 +39,7 @@ def from_hugging_face(
         keep: columns to keep besides ``x`` and ``y``.
         test: the split to evaluate on, of the same form.
         task: see `About`; inferred from the labels when omitted.
+        missing: labels that mean "no label", such as the -1 of test splits; see `Dataset`.
         name: short name.
         citation: the source of the data; by default that of ``source``.
 
@@ -65,8 +68,10 @@ def from_hugging_face(
         citation = str(getattr(getattr(source, "info", None), "citation", "") or "")
     test_rows = None
     if test is not None:
-        test_rows = from_hugging_face(test, x=x, y=y, keep=keep, task=task, name=name, citation=citation)
-    return Dataset(columns, task=task, labels=labels, name=name, citation=citation, test=test_rows)
+        test_rows = from_hugging_face(
+            test, x=x, y=y, keep=keep, task=task, missing=missing, name=name, citation=citation
+        )
+    return Dataset(columns, task=task, labels=labels, name=name, citation=citation, test=test_rows, missing=missing)
 
 
 def _check(source: Any, name: str) -> None:

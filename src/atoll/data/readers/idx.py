@@ -12,6 +12,7 @@ from atoll.core.errors import DataError
 
 from .._checks import Array
 from ..dataset import Dataset
+from ..missing import Missing
 from ._files import content
 
 __all__ = ["read_idx", "read_idx_pair"]
@@ -65,6 +66,7 @@ def read_idx_pair(
     scale: bool = True,
     flat: bool = False,
     classes: int | None = 10,
+    missing: Missing = None,
     name: str = "idx",
     citation: str = "",
 ) -> Dataset:
@@ -76,6 +78,7 @@ def read_idx_pair(
         scale: whether to divide bytes by 255, to float32; else keep uint8.
         flat: ``x`` of shape ``(n, height * width)`` instead of ``(n, 1, height, width)``.
         classes: number of classes.
+        missing: labels that mean "no label", such as 255; see `Dataset`.
         name: short name.
         citation: the source of the data.
 
@@ -90,7 +93,7 @@ def read_idx_pair(
             remedy="pair (n, height, width) images with their (n,) labels",
         )
     columns = {"x": as_images(x[:, None], scale, flat), "y": y.astype(np.int64)}
-    return Dataset(columns, task="classification", classes=classes, name=name, citation=citation)
+    return Dataset(columns, task="classification", classes=classes, missing=missing, name=name, citation=citation)
 
 
 def as_images(x: Array, scale: bool, flat: bool) -> Array:

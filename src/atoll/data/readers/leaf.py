@@ -16,6 +16,7 @@ from .._checks import Array
 from ..dataset import Dataset
 from ..islands import Islands
 from ..join import concatenate
+from ..missing import Missing, known_labels
 
 __all__ = ["read_leaf"]
 
@@ -29,19 +30,21 @@ def read_leaf(
     *,
     task: str | None = None,
     classes: int | None = None,
+    missing: Missing = None,
     name: str = "leaf",
     citation: str = "Caldas et al.: LEAF: a benchmark for federated settings, 2018",
 ) -> Islands:
     """Read a LEAF file, or a folder of them, as a population of its users.
 
     A file is an object with ``users`` (names), ``num_samples`` (rows of each) and ``user_data`` (name -> ``x``,
-    ``y``). Text labels are coded by their sorted distinct values over all users.
+    ``y``). Text labels are coded by their sorted distinct values over all users. A label ``null`` or ``""`` is missing.
 
     Args:
         train: file or folder.
         test: file or folder with the same users' test rows; together they become the server's test set.
         task: see `About`; inferred from the labels when omitted.
         classes: number of classes.
+        missing: labels that mean "no label", such as -1; see `Dataset`.
         name: short name.
         citation: the source of the data.
 
@@ -50,11 +53,11 @@ def read_leaf(
     """
     users = _read(Path(train))
     test_users = _read(Path(test)) if test is not None else {}
-    labels = _labels(users, test_users)
+    labels = _labels(missing, users, test_users)
     if classes is None and labels:
         classes = len(labels)
-    parts = {user: _dataset(columns, task, classes, labels, name, citation) for user, columns in users.items()}
-    rows = [_dataset(columns, task, classes, labels, name, citation) for columns in test_users.values()]
+    parts = {user: _dataset(columns, task, classes, labels, missing, name, citation) for user, columns in users.items()}
+    rows = [_dataset(columns, task, classes, labels, missing, name, citation) for columns in test_users.values()]
     return Islands.from_datasets(parts, test=concatenate(rows) if rows else None, scheme="natural (LEAF users)")
 
 
@@ -105,21 +108,42 @@ def _user(data: Any, user: Any, rows: int, file: str) -> dict[str, Array]:
             remedy="correct num_samples or the rows",
         )
     try:
-        x, y = np.array(own["x"]), np.array(own["y"])
+        x, y = np.array(own["x"]), _with_holes(own["y"])
     except ValueError as error:
         raise DataError(f"rows of different shapes: {private(error)}", where=where, remedy="pad them to one") from error
     return {"x": x.astype(np.float32) if x.dtype.kind in "biuf" else x, "y": y}
 
 
-def _labels(*groups: _Users) -> tuple[str, ...]:
+def _with_holes(labels: list[Any]) -> Array:
+    """Return labels as text or numbers, with "" or NaN for ``null``."""
+    if None not in labels:
+        return np.array(labels)
+    text = any(isinstance(label, str) for label in labels)
+    return np.array([("" if text else np.nan) if label is None else label for label in labels])
+
+
+def _labels(missing: Missing, *groups: _Users) -> tuple[str, ...]:
     """Return the sorted distinct labels if they are text."""
     texts = [c["y"] for group in groups for c in group.values() if c["y"].dtype.kind == "U"]
-    return tuple(map(str, np.unique(np.concatenate(texts)))) if texts else ()
+    if not texts:
+        return ()
+    every = np.concatenate(texts)
+    return tuple(map(str, np.unique(every[known_labels(every, missing) & (every != "")])))
 
 
 def _dataset(
-    columns: dict[str, Array], task: str | None, classes: int | None, labels: tuple[str, ...], name: str, citation: str
+    columns: dict[str, Array],
+    task: str | None,
+    classes: int | None,
+    labels: tuple[str, ...],
+    missing: Missing,
+    name: str,
+    citation: str,
 ) -> Dataset:
     if labels:
-        columns = columns | {"y": np.searchsorted(np.array(labels), columns["y"])}
-    return Dataset(columns, task=task, classes=classes, labels=labels, name=name, citation=citation)
+        y = columns["y"].astype(np.str_)
+        there = known_labels(y, missing) & (y != "") & (y != "nan")
+        columns = columns | {"y": np.where(there, np.searchsorted(np.array(labels), y), 0)}
+        columns |= {} if there.all() else {"labelled": there}
+    missing = None if labels else missing
+    return Dataset(columns, task=task, classes=classes, labels=labels, missing=missing, name=name, citation=citation)

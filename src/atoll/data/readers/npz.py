@@ -16,6 +16,7 @@ from atoll.core.redaction import private
 
 from .._checks import Array
 from ..dataset import Dataset
+from ..missing import Missing
 from ._files import existing
 from .idx import as_images
 
@@ -68,6 +69,7 @@ def read_npz(
     flat: bool = False,
     task: str | None = None,
     classes: int | None = None,
+    missing: Missing = None,
     name: str | None = None,
     citation: str = "",
 ) -> Dataset:
@@ -83,6 +85,7 @@ def read_npz(
         flat: whether to put all pixels on one axis.
         task: see `About`; inferred from the labels when omitted, see `Dataset`.
         classes: number of classes.
+        missing: labels that mean "no label", such as -1; see `Dataset`.
         name: short name; the file's by default.
         citation: the source of the data.
 
@@ -103,7 +106,9 @@ def read_npz(
         if fits and images is not False:
             x = as_images(np.ascontiguousarray(x.transpose(0, 3, 1, 2)), scale, flat)
         made = {"x": x, "y": y.reshape(len(y)) if y.ndim == 2 and y.shape[1] == 1 else y}
-        parts.append(Dataset(made, task=task, classes=classes, name=name or Path(path).stem, citation=citation))
+        parts.append(
+            Dataset(made, task=task, classes=classes, missing=missing, name=name or Path(path).stem, citation=citation)
+        )
         # The test rows have the same task, but may lack the highest class.
         task, classes = parts[0].task, parts[0].classes
     return parts[0] if len(parts) == 1 else parts[0].with_test(parts[1])

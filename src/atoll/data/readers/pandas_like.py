@@ -25,10 +25,10 @@ def from_pandas(frame: Any, *, target: str | Sequence[str] | None, name: str = "
         frame: the table.
         target: target column, or columns.
         name: short name.
-        options: ``task``, ``features``, ``keep``, ``drop``, ``categories`` and ``citation``, see `read_csv`.
+        options: ``task``, ``features``, ``keep``, ``drop``, ``categories``, ``missing`` and ``citation``, see `read_csv`.
 
     Raises:
-        DataError: the object is not a data frame, columns are unknown, values are missing, or a column in use has dates or objects.
+        DataError: the object is not a data frame, columns are unknown, features are missing, or a column in use has dates or objects.
     """
     return from_table(table_of_frame(frame, name), target=target, name=name, **options)
 

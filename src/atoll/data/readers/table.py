@@ -13,9 +13,10 @@ from atoll.core.redaction import private
 
 from .._checks import Array, resolve_task
 from ..dataset import Dataset
-from ._words import first_word, require_categories
+from ..missing import Missing, known_labels
+from ._words import first_word, is_number, require_categories
 
-__all__ = ["from_table", "inferred", "missing", "names_of_classes"]
+__all__ = ["existing", "from_table", "holes", "inferred", "names_of_classes", "require_declared"]
 
 _MISSING = ("", "NA", "N/A", "NaN", "nan", "null", "NULL", "None", "?")
 _MOST_CLASSES = 100
@@ -32,6 +33,7 @@ def from_table(
     keep: Iterable[str] = (),
     drop: Iterable[str] = (),
     categories: Mapping[str, Sequence[str]] | None = None,
+    missing: Missing = None,
     name: str = "table",
     citation: str = "",
     row_offset: int = 0,
@@ -59,13 +61,15 @@ def from_table(
         keep: columns to keep unchanged, such as a client's key.
         drop: columns to leave out.
         categories: maps a column to its values in code order.
+        missing: values of the target that mean "no label", such as -1, besides empty cells, NaN and the other words for a missing value. Rows without
+            a label stay: the column ``labelled`` says which have one.
         name: short name.
         citation: the source of the data.
         row_offset: added to row numbers in errors (2 for a file with a header line).
 
     Raises:
-        DataError: columns are unknown, values are missing or outside the categories, text is not a category, or the
-            target may be classes or amounts; names rows and columns.
+        DataError: columns are unknown, features are missing, values are outside the categories, text is not a category, the
+            target may be classes or amounts, or it has a class -1 that is not declared; names rows and columns.
     """
     targets = [target] if isinstance(target, str) else list(target or ())
     keep, drop = list(keep), list(drop)
@@ -73,8 +77,7 @@ def from_table(
     if features is None:
         features = [c for c in table if c not in {*targets, *keep, *drop}]
         _require_no_keys(table, [c for c in features if c not in (categories or {})], name)
-    used = [*features, *targets]
-    _check_complete({column: table[column] for column in used}, targets, name, row_offset)
+    _check_complete({column: table[column] for column in features}, name, row_offset)
     fixed = categories or {}
     columns: dict[str, Array] = {}
     if features:
@@ -82,7 +85,9 @@ def from_table(
         columns["x"] = np.stack(coded, axis=1).astype(np.float32)
     labels: tuple[str, ...] = ()
     if targets:
-        columns["y"], labels, task = _target(table, targets, task, fixed, name, row_offset)
+        whole, there = existing(table, targets, missing)
+        columns["y"], labels, task = _target(whole, there, targets, task, fixed, name, row_offset)
+        columns |= {} if there.all() else {"labelled": there}
     columns |= {column: table[column] for column in keep}
     return Dataset(columns, task=task, name=name, citation=citation, labels=labels, features=tuple(features))
 
@@ -124,21 +129,75 @@ def _check_known(table: Mapping[str, Array], asked: Iterable[str], name: str) ->
             )
 
 
-def _check_complete(table: Mapping[str, Array], targets: Sequence[str], name: str, offset: int) -> None:
-    holes = [(int(row), column) for column, values in table.items() for row in np.flatnonzero(missing(values))]
-    if holes:
-        holes.sort()
-        shown = ", ".join(f"row {row + offset} column {column!r}" for row, column in holes[:5])
+def _check_complete(table: Mapping[str, Array], name: str, offset: int) -> None:
+    found = [(int(row), column) for column, values in table.items() for row in np.flatnonzero(holes(values))]
+    if found:
+        found.sort()
+        shown = ", ".join(f"row {row + offset} column {column!r}" for row, column in found[:5])
         raise DataError(
-            f"{len(holes)} missing value(s): {shown}{', ...' if len(holes) > 5 else ''}",
+            f"{len(found)} missing value(s): {shown}{', ...' if len(found) > 5 else ''}",
             where=f"table {name!r}",
-            remedy="fill them, or leave these rows out; the target cannot be left out"
-            if any(column in targets for _, column in holes)
-            else "fill them or leave these rows out first, or leave the columns out with drop=",
+            remedy="fill them or leave these rows out first, or leave the columns out with drop=",
         )
 
 
-def missing(values: Array) -> NDArray[np.bool_]:
+def existing(
+    table: Mapping[str, Array], targets: Sequence[str], missing: Missing
+) -> tuple[dict[str, Array], NDArray[np.bool_]]:
+    """Return the target columns with a value that exists in place of missing ones, and which entries are there.
+
+    Args:
+        table: maps a column's name to its values.
+        targets: the target columns.
+        missing: values that mean "no label".
+
+    Returns:
+        The columns; and booleans, ``(rows,)``, or ``(rows, targets)`` if rows lack only some of several targets.
+    """
+    found = {column: ~holes(table[column]) & known_labels(table[column], missing) for column in targets}
+    whole = {column: _filled(table[column], there) for column, there in found.items()}
+    masks = np.stack(list(found.values()), axis=1)
+    return whole, masks[:, 0] if (masks == masks[:, :1]).all() else masks
+
+
+def _filled(values: Array, there: NDArray[np.bool_]) -> Array:
+    """The column with its first existing value in place of missing ones; whole numbers that holes made fractions are whole again."""
+    if there.all():
+        return values
+    if not there.any():
+        return np.zeros(len(values), np.int64)
+    made: Array = np.where(there, values, values[np.argmax(there)])
+    if made.dtype.kind == "U" and (~there & ~holes(values)).any() and all(map(is_number, made)):
+        made = made.astype(np.float64)  # text only because of the word that means "no label"
+        return made.astype(np.int64) if np.array_equal(made, np.rint(made)) else made
+    whole = made.dtype.kind == "f" and holes(values).any() and np.array_equal(made, np.rint(made))
+    return made.astype(np.int64) if whole else made
+
+
+def require_declared(columns: Mapping[str, Array], column: str) -> None:
+    """Refuse classes with a -1 among them: it may be a class, or say that there is no label.
+
+    Args:
+        columns: the known values of the target, by the place that errors name.
+        column: the target.
+
+    Raises:
+        DataError: there is a -1, and other values than -1 and +1; names the place.
+    """
+    found = {
+        where: {f"{v:g}" if isinstance(v, float) else str(v) for v in values.tolist()}
+        for where, values in columns.items()
+    }
+    marked = [where for where, words in found.items() if "-1" in words]
+    if marked and not set().union(*found.values()) <= {"-1", "1", "+1"}:
+        raise DataError(
+            f"column {column!r} has -1 among its classes: a class, or no label?",
+            where=marked[0],
+            remedy=f"if it says that there is no label, declare it: missing=-1; else list the classes: categories={{{column!r}: [...]}}",
+        )
+
+
+def holes(values: Array) -> NDArray[np.bool_]:
     """Return which values are missing."""
     if values.dtype.kind == "f":
         return np.isnan(values)
@@ -182,6 +241,7 @@ def _coded(
 
 def _target(
     table: Mapping[str, Array],
+    there: NDArray[np.bool_],
     targets: list[str],
     task: str | None,
     fixed: Mapping[str, Sequence[str]],
@@ -197,7 +257,11 @@ def _target(
         )
     column, values = targets[0], table[targets[0]]
     words, listed = values.dtype.kind == "U", fixed.get(column)
-    task = task or ("classification" if words or listed is not None else inferred(values, column, name))
+    if not there.any():
+        return _nothing_known(len(values), task, listed)
+    task = task or ("classification" if words or listed is not None else inferred(values[there], column, name))
+    if task == "classification" and listed is None:
+        require_declared({f"table {name!r}": np.unique(values[there])}, column)
     if task == "regression":
         if words and listed is None:
             row, word = first_word(values)
@@ -219,6 +283,13 @@ def _target(
 def names_of_classes(values: Array) -> list[str]:
     """The names of the classes of a numeric target, in the order of their codes."""
     return [str(name) for name in _shown(np.unique(values))]
+
+
+def _nothing_known(rows: int, task: str | None, listed: Sequence[str] | None) -> tuple[Array, tuple[str, ...], str]:
+    """The target of rows without any label: its classes are those that the caller lists, or unknown."""
+    if task == "regression":
+        return np.zeros(rows, np.float32), (), task
+    return np.zeros(rows, np.int64), tuple(map(str, listed or ())), "classification" if listed else "unlabelled"
 
 
 def _shown(numbers: Array) -> Array:

@@ -14,10 +14,11 @@ from atoll.core.errors import DataError, nearest
 from .._checks import Array
 from ..dataset import Dataset
 from ..islands import Islands
+from ..missing import Missing
 from ._words import require_categories
 from .csv import table_of_csv
 from .pandas_like import table_of_frame
-from .table import from_table, inferred, missing, names_of_classes
+from .table import existing, from_table, holes, inferred, names_of_classes, require_declared
 
 __all__ = ["from_csv_files", "from_csv_folder", "from_dataframes"]
 
@@ -37,7 +38,7 @@ def from_dataframes(
         frames: client's name -> its table.
         target: target column, or columns.
         test: the server's test rows, as a table with the same columns.
-        options: ``task``, ``features``, ``keep``, ``drop``, ``categories`` and ``citation``, see `read_csv`.
+        options: ``task``, ``features``, ``keep``, ``drop``, ``categories``, ``missing`` and ``citation``, see `read_csv`.
 
     Raises:
         DataError: as in `from_pandas`; names the client. Or the tables differ in their columns, or there is no table.
@@ -65,7 +66,7 @@ def from_csv_files(
         files: the files.
         target: target column, or columns.
         test: the file with the server's test rows.
-        options: ``task``, ``features``, ``keep``, ``drop``, ``categories`` and ``citation``, see `read_csv`.
+        options: ``task``, ``features``, ``keep``, ``drop``, ``categories``, ``missing`` and ``citation``, see `read_csv`.
 
     Raises:
         DataError: a file does not exist, or two have one name; else as in `read_csv`.
@@ -107,7 +108,7 @@ def from_csv_folder(
         delimiter: the separator of the values.
         decimal: the decimal sign, "." or ",".
         encoding: the encoding of the text.
-        options: ``task``, ``features``, ``keep``, ``drop``, ``categories`` and ``citation``, see `read_csv`.
+        options: ``task``, ``features``, ``keep``, ``drop``, ``categories``, ``missing`` and ``citation``, see `read_csv`.
 
     Raises:
         DataError: there is no such folder or file, or no CSV file in it; else as in `read_csv`.
@@ -147,6 +148,7 @@ def _islands(
     *,
     task: str | None = None,
     categories: Mapping[str, Sequence[str]] | None = None,
+    missing: Missing = None,
     **options: Any,
 ) -> Islands:
     everyone = {**tables, **({} if test is None else {"test": test})}
@@ -159,20 +161,41 @@ def _islands(
     _require_same_columns(everyone)
     targets = [target] if isinstance(target, str) else list(target or ())
     used = _used(next(iter(tables.values())), targets, options)
-    fixed = {**_texts(everyone, used, categories or {}, row_offset), **(categories or {})}
-    task = _task(everyone, targets, task, fixed)
-    if task == "classification" and len(targets) == 1 and targets[0] not in fixed:
-        fixed[targets[0]] = names_of_classes(np.concatenate([table[targets[0]] for table in everyone.values()]))
+    labels = _labels(everyone, targets, missing)
+    listed = categories or {}
+    features = [column for column in used if column not in targets]
+    fixed = {**_texts(everyone, features, listed, row_offset), **_texts(labels, targets, listed, row_offset), **listed}
+    task = _task(labels, targets, task, fixed)
+    if labels and task in (None, "classification") and len(targets) == 1:
+        if targets[0] not in listed:
+            require_declared(
+                {f"table {name!r}": np.unique(known[targets[0]]) for name, known in labels.items()}, targets[0]
+            )
+        if targets[0] not in fixed:
+            fixed[targets[0]] = names_of_classes(np.concatenate([columns[targets[0]] for columns in labels.values()]))
 
     def made(name: str) -> Dataset:
         known = {column: words for column, words in fixed.items() if column in everyone[name]}
         return from_table(
-            everyone[name], target=target, task=task, categories=known, name=name, row_offset=row_offset, **options
-        )
+            everyone[name], target=target, task=task, categories=known, missing=missing, name=name,
+            row_offset=row_offset, **options,
+        )  # fmt: skip
 
     return Islands.from_datasets(
         {name: made(name) for name in tables}, test=None if test is None else made("test"), scheme=scheme
     )
+
+
+def _labels(tables: Tables, targets: Sequence[str], missing: Missing) -> dict[str, dict[str, Array]]:
+    """The labels that exist in each table which has some, by column."""
+    found = {}
+    for name, table in tables.items():
+        if targets and all(column in table for column in targets):
+            whole, there = existing(table, targets, missing)
+            if there.any():
+                rows = there.reshape(len(there), -1).any(axis=1)
+                found[name] = {column: values[rows] for column, values in whole.items()}
+    return found
 
 
 def _used(table: Mapping[str, Array], targets: Sequence[str], options: Mapping[str, Any]) -> list[str]:
@@ -210,7 +233,7 @@ def _texts(
         for name, values in parts.items():
             require_categories(values, column, f"table {name!r}", row_offset)
         values = np.concatenate([table[column].astype(np.str_) for table in tables.values()])
-        found[column] = np.unique(values[~missing(values)]).tolist()
+        found[column] = np.unique(values[~holes(values)]).tolist()
     return found
 
 

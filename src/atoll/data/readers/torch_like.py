@@ -11,6 +11,7 @@ from atoll.core.errors import DataError
 
 from .._checks import Array
 from ..dataset import Dataset
+from ..missing import Missing
 
 __all__ = ["from_torch"]
 
@@ -22,6 +23,7 @@ def from_torch(
     test: Any = None,
     task: str | None = None,
     classes: int | None = None,
+    missing: Missing = None,
     name: str = "torch",
     citation: str = "",
 ) -> Dataset:
@@ -33,6 +35,7 @@ def from_torch(
         test: the test split, of the same form.
         task: see `About`; inferred from the labels when omitted.
         classes: number of classes; ``len(source.classes)`` if the source has it.
+        missing: labels that mean "no label", such as -1; see `Dataset`.
         name: short name.
         citation: the source of the data.
 
@@ -51,8 +54,21 @@ def from_torch(
     labels = tuple(map(str, getattr(source, "classes", ()) or ()))
     if classes is None and labels:
         classes = len(labels)
-    test_rows = None if test is None else from_torch(test, task=task, classes=classes, name=name, citation=citation)
-    return Dataset(columns, task=task, classes=classes, labels=labels, name=name, citation=citation, test=test_rows)
+    test_rows = (
+        None
+        if test is None
+        else from_torch(test, task=task, classes=classes, missing=missing, name=name, citation=citation)
+    )
+    return Dataset(
+        columns,
+        task=task,
+        classes=classes,
+        labels=labels,
+        name=name,
+        citation=citation,
+        test=test_rows,
+        missing=missing,
+    )
 
 
 def _columns(source: Any, name: str) -> dict[str, Array]:

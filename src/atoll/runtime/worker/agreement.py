@@ -33,9 +33,11 @@ def merge_cards(cards: Mapping[str, DataCard]) -> DataCard:
     """
     if not cards:
         raise DataError("no site has any data", where="data cards", remedy="let at least one site join")
+    cards = _without_bare(cards)
     for (a, first), (b, other) in pairwise(cards.items()):
         _require_same(a, first, b, other)
-    first = next(iter(cards.values()))
+    known = {card.labelled for card in cards.values()}
+    first = replace(next(iter(cards.values())), labelled=known.pop() if len(known) == 1 else "part")
     negatives = {card.negative for card in cards.values() if card.negative is not None}
     if len(negatives) > 1:
         at = {card.negative: name for name, card in cards.items()}
@@ -49,6 +51,25 @@ def merge_cards(cards: Mapping[str, DataCard]) -> DataCard:
     if labels:
         return replace(first, labels=labels, classes=len(labels))
     return replace(first, classes=max(card.classes or 0 for card in cards.values()))
+
+
+def _without_bare(cards: Mapping[str, DataCard]) -> Mapping[str, DataCard]:
+    """Return the cards, with the task and the targets of sites that have labels also at those that have none.
+
+    Raises:
+        DataError: a site without labels has other features.
+    """
+    lead = next(((name, card) for name, card in cards.items() if not card.bare), None)
+    if lead is None:
+        return cards
+    like = lead[1]
+    found = {}
+    for site, card in cards.items():
+        found[site] = card if not card.bare else replace(
+            like, features=card.features, categories=card.categories, negative=None, labelled="none",
+            columns={**({"x": card.columns["x"]} if "x" in card.columns else {}), **{k: v for k, v in like.columns.items() if k != "x"}},
+        )  # fmt: skip
+    return found
 
 
 def _require_same(a: str, first: DataCard, b: str, other: DataCard) -> None:
@@ -182,9 +203,13 @@ def recoded(data: Any, own: DataCard, agreed: DataCard) -> Any:
         own: its card.
         agreed: the agreed card.
     """
+    about = {"classes": agreed.classes, "labels": agreed.labels}
+    if own.bare and not agreed.bare and "y" in agreed.columns:
+        form = agreed.columns["y"]
+        y = np.zeros((len(data), *form.shape), form.dtype)
+        return data.with_columns({"y": y, "labelled": np.zeros(len(data), np.bool_)}, task=agreed.task, **about)
     if agreed.task != "classification":
         return data
-    about = {"classes": agreed.classes, "labels": agreed.labels}
     names = _names(own)
     if not agreed.labels or names == agreed.labels[: len(names)]:
         return data.with_columns({}, **about)

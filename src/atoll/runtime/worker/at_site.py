@@ -267,7 +267,8 @@ def _in_agreed_codes(data: SiteData, rendezvous: Rendezvous) -> Any:
     if own is None or agreed is None or not isinstance(data.population, Islands):
         return data.population
     islands = data.population
-    if agreed.task != "classification" or not agreed.labels or own.labels == agreed.labels:
+    same = agreed.task != "classification" or not agreed.labels or own.labels == agreed.labels
+    if same and (not own.bare or agreed.bare):
         return islands
     shards = {str(shard.name): shard.dataset() for shard in islands}
     return Islands.from_datasets({name: recoded(rows, card_of(rows), agreed) for name, rows in shards.items()})

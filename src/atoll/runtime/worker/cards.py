@@ -9,12 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from atoll.core.errors import DataError, MessageError
 from atoll.core.redaction import private
+from atoll.data.missing import labelled_rows
 
 __all__ = ["MOST_CLASSES", "MOST_NAMES", "DataCard", "Column", "card_of"]
 
@@ -23,6 +24,7 @@ MOST_CLASSES = 10_000
 """Most names of features and of classes in a card: data from a network is bounded."""
 
 _DTYPE = re.compile(r"[<>|=]?[a-zA-Z]{1,16}[0-9]{0,4}(\[[a-zA-Z0-9]{1,8}\])?")
+_LABELLED = ("all", "part", "none")
 _TASKS = ("classification", "binary", "regression", "multilabel", "tokens", "unlabelled")
 
 
@@ -54,6 +56,7 @@ class DataCard:
         features: names of the features in ``x``, if known.
         negative: the lower one of two codes, 0 or -1; ``None`` if there is no such code or only the upper one occurs.
         categories: of features that were texts, the values in the order of their codes, as the site declared them.
+        labelled: which rows have a label: "all", "part" or "none".
     """
 
     task: str
@@ -63,6 +66,12 @@ class DataCard:
     features: tuple[str, ...] = ()
     negative: int | None = None
     categories: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    labelled: Literal["all", "part", "none"] = "all"
+
+    @property
+    def bare(self) -> bool:
+        """Whether there is no label from which the task could be known."""
+        return self.labelled == "none" and self.task == "unlabelled"
 
     def packed(self) -> dict[str, Any]:
         """Return the card as a message."""
@@ -74,6 +83,7 @@ class DataCard:
             "features": list(self.features),
             "negative": self.negative,
             "categories": {name: list(values) for name, values in self.categories.items()},
+            "labelled": self.labelled,
         }
 
     @staticmethod
@@ -92,6 +102,7 @@ class DataCard:
                 _texts(tree["features"], MOST_NAMES),
                 tree["negative"],
                 {str(name): _texts(values, MOST_CLASSES) for name, values in tree["categories"].items()},
+                tree["labelled"],
             )  # fmt: skip
             _check(card)
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError, IndexError) as error:
@@ -107,6 +118,8 @@ def _check(card: DataCard) -> None:
     whole = isinstance(card.classes, int) and not isinstance(card.classes, bool)
     if card.task not in _TASKS or not (card.classes is None or (whole and 0 <= card.classes <= MOST_CLASSES)):
         raise ValueError(f"task {card.task!r} with {card.classes!r} classes")
+    if card.labelled not in _LABELLED:
+        raise ValueError(f"labelled {card.labelled!r}")
     if card.negative not in (None, 0, -1) or set(card.columns) - {"x", "y"}:
         raise ValueError("an unknown code or column")
     if card.labels and len(card.labels) != card.classes:
@@ -162,7 +175,7 @@ def card_of(data: Any, categories: Mapping[str, Sequence[str]] | None = None) ->
         negative = low if low < 1 else None
     return DataCard(
         about.task, columns, about.classes, about.labels, about.features, negative,
-        {name: tuple(map(str, values)) for name, values in (categories or {}).items()},
+        {name: tuple(map(str, values)) for name, values in (categories or {}).items()}, _labelled(data),
     )  # fmt: skip
 
 
@@ -172,6 +185,18 @@ def _column(values: Any) -> Column:
 
 
 def _targets(data: Any) -> Any:
-    if hasattr(data, "row_bytes"):
-        return (np.asarray(data["y"]),)
-    return (np.asarray(data.shard(i)["y"]) for i in range(len(data)))
+    """The labels that exist, part by part."""
+    parts = (data,) if hasattr(data, "row_bytes") else (data.shard(i) for i in range(len(data)))
+    return (np.asarray(part["y"])[labelled_rows(part)] for part in parts)
+
+
+def _labelled(data: Any) -> Literal["all", "part", "none"]:
+    """Which rows have a label; of rows with several, whether one exists."""
+    if "y" not in data.columns:
+        return "none"
+    if "labelled" not in data.columns:
+        return "all"
+    parts = (data,) if hasattr(data, "row_bytes") else (data.shard(i) for i in range(len(data)))
+    marks = [np.asarray(part["labelled"]) for part in parts]
+    some, every = any(mark.any() for mark in marks), all(mark.all() for mark in marks)
+    return "all" if every else "part" if some else "none"

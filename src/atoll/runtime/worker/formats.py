@@ -14,10 +14,11 @@ import numpy as np
 from atoll.core.errors import DataError
 from atoll.core.redaction import private
 from atoll.data import Dataset, DataTable, concatenate
+from atoll.data.missing import Missing
 from atoll.data.readers._words import first_word, mostly_numbers
 from atoll.data.readers.arrow import table_of_parquet
 from atoll.data.readers.csv import table_of_csv
-from atoll.data.readers.table import from_table, missing
+from atoll.data.readers.table import from_table, holes
 
 from .agreement import merge_cards, recoded
 from .cards import card_of
@@ -35,7 +36,7 @@ def load_tables(paths: Sequence[Path], options: Mapping[str, Any]) -> Dataset:
 
     Args:
         paths: one file or folder.
-        options: ``target``, ``task``, ``features``, ``drop`` and ``categories``, of CSV files also ``delimiter``, ``decimal`` and
+        options: ``target``, ``task``, ``features``, ``drop``, ``categories`` and ``missing``, of CSV files also ``delimiter``, ``decimal`` and
             ``encoding``; see `atoll.data.read_csv`.
 
     Raises:
@@ -88,7 +89,7 @@ def _table(path: Path, options: Mapping[str, Any]) -> Dataset:
         if table[column].dtype.kind == "U" and column not in categories:
             _refuse_text(path, column, table[column])
     made = from_table(
-        table, target=target, task=task, features=chosen or None, drop=drop, categories=categories, name=path.name,
+        table, target=target, task=task, features=chosen or None, drop=drop, categories=categories, missing=options.get("missing"), name=path.name,
         row_offset=0 if is_parquet(path) else 2,
     )  # fmt: skip
     if made.about.labels and made.task == "classification" and target not in categories:
@@ -98,7 +99,7 @@ def _table(path: Path, options: Mapping[str, Any]) -> Dataset:
 
 def _refuse_text(path: Path, column: str, values: Any) -> NoReturn:
     """Refuse a column of text without declared values; the error names a word among numbers, with its row."""
-    known = values[~missing(values)]
+    known = values[~holes(values)]
     leave = f"leave the column out (--drop {shlex.quote(column)})"
     if known.size and mostly_numbers(known):
         word = first_word(known)[1]
@@ -122,10 +123,10 @@ def _decimal(word: str) -> str:
     return "say decimal: ',' in a YAML file, " if re.fullmatch(r"[+-]?\d+,\d+", word) else ""
 
 
-def load_arrays(paths: Sequence[Path], task: str | None = None) -> Dataset:
+def load_arrays(paths: Sequence[Path], task: str | None = None, missing: Missing = None) -> Dataset:
     """Read arrays: an archive with ``x`` and ``y`` (or ``x_train`` and ``y_train``), or two files.
 
-    An archive may also hold ``features`` and ``labels``, names of the features and of the classes, and ``test_x`` and ``test_y``.
+    Labels that are NaN or in ``missing`` do not exist. An archive may also hold ``features`` and ``labels``, names of the features and of the classes, and ``test_x`` and ``test_y``.
 
     Raises:
         DataError: an array is missing or cannot be used.
@@ -138,18 +139,24 @@ def load_arrays(paths: Sequence[Path], task: str | None = None) -> Dataset:
         raise DataError("no array 'x'", where=name, remedy=f"it holds {', '.join(arrays) or 'nothing'}; name one x")
     if y_name not in arrays and task not in (None, "unlabelled"):
         raise DataError(f"no array {y_name!r}", where=name, remedy="give the targets a name, y")
-    made = _dataset(arrays, x_name, y_name, task, name, about)
+    made = _dataset(arrays, x_name, y_name, task, name, about, missing)
     held = next((pair for pair in _TESTS if pair[0] in arrays), None)
-    return made if held is None else made.with_test(_dataset(arrays, *held, made.task, name, about))
+    return made if held is None else made.with_test(_dataset(arrays, *held, made.task, name, about, missing))
 
 
 def _dataset(
-    arrays: Mapping[str, Any], x: str, y: str, task: str | None, name: str, about: Mapping[str, Sequence[str]]
+    arrays: Mapping[str, Any],
+    x: str,
+    y: str,
+    task: str | None,
+    name: str,
+    about: Mapping[str, Sequence[str]],
+    missing: Missing,
 ) -> Dataset:
     columns = {"x": arrays[x], **({"y": arrays[y]} if y in arrays else {})}
     if "y" in columns and columns["y"].ndim == 2 and columns["y"].shape[1] == 1:
         columns["y"] = columns["y"].reshape(-1)
-    return Dataset(columns, task=task, name=name, features=about["features"], labels=about["labels"])
+    return Dataset(columns, task=task, name=name, features=about["features"], labels=about["labels"], missing=missing)
 
 
 def _archive(path: Path) -> dict[str, Any]:

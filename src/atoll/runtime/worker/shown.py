@@ -11,7 +11,7 @@ import gzip
 import json
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -109,7 +109,7 @@ def _names(files: Sequence[Path], target: str, given: Mapping[str, Any]) -> set[
     names: set[str] = set()
     for file in files:
         words = _of_parquet(file, target) if is_parquet(file) else _of_csv(file, target, given)
-        for word in words:
+        for word in filter(_existing(given), words):
             names.add(word)
             if len(names) > MOST_UNDECLARED and not all(map(_is_number, names)):
                 return names
@@ -118,6 +118,14 @@ def _names(files: Sequence[Path], target: str, given: Mapping[str, Any]) -> set[
         return names
     whole = all(number == int(number) for number in numbers if abs(number) < 1e15)
     return names if whole and len(names) <= MOST_UNDECLARED else None
+
+
+def _existing(given: Mapping[str, Any]) -> Callable[[str], bool]:
+    """Return whether a word of the target is a label, and not one of the declared signs for none."""
+    from atoll.data.missing import declared
+
+    none = {value if isinstance(value, str) else f"{value:g}" for value in declared(given.get("missing"))}
+    return lambda word: word not in none
 
 
 def _is_number(word: str) -> bool:
