@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from .generation import linear, synthetic, synthetic_iid
     from .islands import Islands
     from .join import concatenate
+    from .labels import LabelMap, LabelPool, label_map, require_labels, require_public, unlabel
     from .names import ColumnNames, Tags
     from .partition import (
         classes_per_client,
@@ -128,6 +129,7 @@ else:
             "generation": ("linear", "synthetic", "synthetic_iid"),
             "islands": ("Islands",),
             "join": ("concatenate",),
+            "labels": ("LabelMap", "LabelPool", "label_map", "require_labels", "require_public", "unlabel"),
             "names": ("ColumnNames", "Tags"),
             "partition": (
                 "classes_per_client",
@@ -175,6 +177,8 @@ __all__ = [
     "GradedNoise",
     "Irrelevant",
     "Islands",
+    "LabelMap",
+    "LabelPool",
     "Mislabel",
     "Noise",
     "Rotate",
@@ -212,6 +216,7 @@ __all__ = [
     "iid",
     "iris",
     "kddcup99_tcp",
+    "label_map",
     "linear",
     "linnerud",
     "mnist",
@@ -225,10 +230,13 @@ __all__ = [
     "read_leaf",
     "read_npz",
     "read_parquet",
+    "require_labels",
+    "require_public",
     "scaled",
     "sentiment140",
     "shards",
     "synthetic",
     "synthetic_iid",
+    "unlabel",
     "wine",
 ]

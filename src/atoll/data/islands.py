@@ -43,6 +43,7 @@ class Islands:
         tags: the corruption of each client, a sequence.
         test: test rows that the server keeps for evaluation, or ``None``.
         public: rows that everyone may see, similar to the clients', or ``None``; a mock client on them fits uplink stages.
+        others: data of helper parties that are no clients, by name, such as the rows whose labels are at the server.
         scheme: how the data were divided, for tables.
 
     Example:
@@ -65,6 +66,7 @@ class Islands:
         tags: Tags | None = None,
         test: Dataset | None = None,
         public: Dataset | None = None,
+        others: Mapping[str, Dataset] | None = None,
         scheme: str = "",
     ) -> None:
         self._supply = supply
@@ -76,6 +78,7 @@ class Islands:
         self.tags = Tags(np.zeros(len(self._ids), np.uint8)) if tags is None else tags
         self.test = test
         self.public = public
+        self.others = dict(others or {})
         self.scheme = scheme
 
     @classmethod
@@ -345,7 +348,8 @@ class Islands:
             seed: the seed that chooses these clients.
         """
         looked_at = sampled(len(self), sample, root(seed))
-        labels = self.gather(looked_at, "y") if "y" in self.columns else None
+        names = [name for name in ("y", "labelled") if name in self.columns]
+        labels = self.gather(looked_at, *names) if "y" in names else None
         return describe(self.about, self.scheme, self.sizes, self.tags.counts(), looked_at, labels)
 
     def _with(self, **changes: Any) -> Islands:
@@ -357,6 +361,7 @@ class Islands:
             "tags": self.tags,
             "test": self.test,
             "public": self.public,
+            "others": self.others,
             "scheme": self.scheme,
         }
         kept.update(changes)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -16,24 +16,35 @@ __all__ = ["Mislabel"]
 
 @dataclass(frozen=True)
 class Mislabel(Corruption):
-    """Flip a share of the client's labels, each to one of the other classes with equal probability.
+    """Replace a share of the client's labels by wrong ones.
+
+    ``corrupt(islands, {Mislabel(0.4, kind="pairs"): 1.0})`` spoils labels at every client, ``{Mislabel(): 0.3}`` at 30 % of the clients, and a range,
+    ``{Mislabel((0.0, 0.8)): 1.0}``, another share at each client.
 
     Attributes:
-        fraction: share of the rows to flip; exactly ``round(fraction * rows)``.
+        fraction: share of the labels to replace; exactly ``round(fraction * labels)``. A range ``(low, high)`` draws one share for each client. Missing labels
+            stay missing.
+        kind: ``"symmetric"``: each of the other classes with equal probability; ``"pairs"``: the next class, ``(y + 1) mod C``, as between classes that
+            people confuse.
     """
 
-    fraction: float = 0.5
+    fraction: float | tuple[float, float] = 0.5
+    kind: Literal["symmetric", "pairs"] = "symmetric"
     name: ClassVar[str] = "mislabelled"
 
     def apply(self, columns: Columns, client: int, rng: np.random.Generator, scope: CorruptionScope) -> Columns:
-        """Flip labels in ``y``."""
+        """Replace labels in ``y``."""
         y = columns["y"].copy()
-        rows = rng.permutation(len(y))[: round(self.fraction * len(y))]
+        there = np.arange(len(y)) if "labelled" not in columns else np.flatnonzero(columns["labelled"])
+        rows = there[rng.permutation(len(there))]
+        fraction = self.fraction if isinstance(self.fraction, float | int) else rng.uniform(*self.fraction)
+        rows = rows[: round(fraction * len(rows))]
         if scope.sample.task == "binary":
             y[rows] = -y[rows] if scope.sample.y.min() < 0 else 1 - y[rows]
         else:
             classes = int(scope.classes or 2)
-            y[rows] = (y[rows] + rng.integers(1, classes, len(rows))) % classes
+            step = 1 if self.kind == "pairs" else rng.integers(1, classes, len(rows))
+            y[rows] = (y[rows] + step) % classes
         return {"y": y}
 
     def check(self, scope: CorruptionScope) -> None:
@@ -44,7 +55,14 @@ class Mislabel(Corruption):
                 where=f"corruption 'mislabelled' of {scope.sample.name!r}",
                 remedy="use it with two classes or more",
             )
-        if not 0.0 <= self.fraction <= 1.0:
+        low, high = self.fraction if isinstance(self.fraction, tuple | list) else (self.fraction, self.fraction)
+        if not 0.0 <= low <= high <= 1.0:
             raise DataError(
-                f"fraction={self.fraction}", where="corruption 'mislabelled'", remedy="choose it between 0 and 1"
+                f"fraction={self.fraction}",
+                where="corruption 'mislabelled'",
+                remedy="choose it between 0 and 1, or a range (low, high) between them",
+            )
+        if self.kind not in ("symmetric", "pairs"):
+            raise DataError(
+                f"kind={self.kind!r}", where="corruption 'mislabelled'", remedy="use 'symmetric' or 'pairs'"
             )

@@ -24,6 +24,12 @@ def class_codes(dataset: Dataset, scheme: str) -> tuple[Counts, int]:
             where=f"data set {dataset.name!r}",
             remedy="use iid, quantity_skew, gaussian_sizes or feature_skew",
         )
+    if "labelled" in dataset and not dataset["labelled"].all():
+        raise DataError(
+            f"{scheme} needs the class of each row, and {int((~dataset['labelled']).sum()):,} labels are missing",
+            where=f"data set {dataset.name!r}",
+            remedy="divide the rows first and remove labels afterwards (atoll.data.unlabel), or use iid, quantity_skew or natural",
+        )
     if dataset.task == "binary":
         return (dataset.y > 0).astype(np.int64), 2
     return dataset.y, int(dataset.classes or 1)

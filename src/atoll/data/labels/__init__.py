@@ -1,0 +1,6 @@
+"""Labels as data: removing them, and who has which."""
+
+from .hiding import LABELS, PROBE, unlabel
+from .holders import LabelMap, LabelPool, label_map, require_labels, require_public
+
+__all__ = ["LABELS", "PROBE", "LabelMap", "LabelPool", "label_map", "require_labels", "require_public", "unlabel"]

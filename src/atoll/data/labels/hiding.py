@@ -1,0 +1,183 @@
+"""Removing labels: who keeps which."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from atoll.core.algebra.rng import Rng
+from atoll.core.calls import checked_call
+from atoll.core.errors import DataError
+
+from .._supply import Pooled, offsets_of
+from ..dataset import Dataset, root
+from ..islands import Islands
+from ..missing import without_hidden
+from .keeping import balanced_rows, chosen_classes, covering_parties, spread_rows
+
+__all__ = ["LABELS", "PROBE", "Where", "unlabel"]
+
+LABELS = "labels"
+"""The helper party whose rows have labels if no client's have."""
+PROBE = "probe"
+"""The helper party whose labelled rows only measure, if nobody trains on labels."""
+Where = Literal["rows", "parties", "server", "classes", "none"]
+_PLACES = ("rows", "parties", "server", "classes", "none")
+
+
+@checked_call
+def unlabel(islands: Islands, *, keep: float = 0, at: Where = "rows", seed: int | Rng = 0) -> Islands:
+    """Remove labels, and leave some where you say.
+
+    The removed labels are nowhere in the result: the column ``labelled`` says which rows have one, and ``y`` holds 0 in the others.
+
+    | ``at`` | which labels stay | ``keep`` counts |
+    | --- | --- | --- |
+    | ``"rows"`` | of some rows, spread over the clients as evenly as their classes allow | rows |
+    | ``"parties"`` | of some clients, all of theirs | clients |
+    | ``"server"`` | of rows that leave the clients for the helper party ``labels`` (``islands.others``) | rows |
+    | ``"classes"`` | of some of each client's classes, as in learning from positive and unlabelled rows | classes a client |
+    | ``"none"`` | none. The rows that ``keep`` counts leave the clients for the helper party ``probe``, to measure with | rows |
+
+    Rows are drawn with as equal numbers of each class as there are, so every class keeps a label if ``keep`` is at least the number of classes. Clients
+    and classes are drawn so that as many classes as possible keep one. `label_map` says which classes nobody has.
+
+    Labels that are missing before stay missing: ``unlabel(unlabel(islands, keep=2, at="parties"), keep=100)`` leaves 100 labels at two clients.
+
+    Args:
+        islands: the population; its test rows keep their labels.
+        keep: a whole number; or a share below 1 of the rows with a label, or of the clients.
+        at: where the labels stay.
+        seed: seed or random stream of the choice.
+
+    Returns:
+        The same clients. Their rows are stored, even if they were made on demand.
+
+    Raises:
+        DataError: there are fewer labels, clients or classes than ``keep`` says, a client would be left without rows, or rows have no label of one kind.
+
+    Example:
+        >>> import atoll.data
+        >>> islands = atoll.data.iid(atoll.data.digits(), parties=5, seed=0)
+        >>> few = atoll.data.unlabel(islands, keep=40, at="server", seed=0)
+        >>> int(few.sizes.sum()), len(few.others["labels"]), few.shard(0)["labelled"].any()
+        (1397, 40, np.False_)
+    """
+    where = f"unlabel of {islands.name!r}"
+    if at not in _PLACES:
+        raise DataError(f"at={at!r}", where=where, remedy=f"use one of {', '.join(_PLACES)}")
+    if set(islands.others) & {LABELS, PROBE}:
+        raise DataError(
+            f"a helper party already has the labels: {', '.join(islands.others)}",
+            where=where,
+            remedy="remove labels at the server last",
+        )
+    pool, order, offsets = _stored(islands, where)
+    owner = _owners(islands, len(pool), order, offsets)
+    there = _marks(pool) & (owner >= 0)
+    codes = _codes(pool)
+    rng = root(seed).child("unlabel", at).generator()
+    count = _count(keep, at, len(islands) if at == "parties" else int(there.sum()), where)
+    moved = np.zeros(len(pool), np.bool_)
+    if at == "parties":
+        kept = there & np.isin(owner, covering_parties(codes, owner, there, len(islands), count, rng))
+    elif at == "classes":
+        kept = there & chosen_classes(codes, owner, there, len(islands), count, rng)[np.maximum(owner, 0), codes]
+    elif at == "rows":
+        kept = spread_rows(codes, owner, there, count, rng)
+    else:
+        moved = balanced_rows(codes, _spare(owner, there, rng), count, rng, where)
+        kept = moved
+    others = {**islands.others, **({LABELS if at == "server" else PROBE: pool.take(moved)} if moved.any() else {})}
+    supply = _without(pool, order, offsets, kept & ~moved, moved)
+    return islands._with(supply=supply, others=others)
+
+
+def _stored(islands: Islands, where: str) -> tuple[Dataset, NDArray[np.int64], NDArray[np.int64]]:
+    """All rows as one data set, row numbers ordered by client, and the start of each client of the supply in them."""
+    if "y" not in islands.columns:
+        raise DataError("the rows have no labels", where=where, remedy="give the data a column 'y'")
+    supply = islands._supply
+    if isinstance(supply, Pooled):
+        return supply.pool, supply.order, supply.offsets
+    ids = islands.clients
+    sizes = np.zeros(supply.count, np.int64)
+    sizes[ids] = islands.sizes
+    starts = offsets_of(islands.sizes)
+    parts = [np.arange(starts[p], starts[p + 1]) for p in np.argsort(ids, kind="stable")]
+    return islands.pooled(), np.concatenate(parts), offsets_of(sizes)
+
+
+def _owners(islands: Islands, rows: int, order: NDArray[np.int64], offsets: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The position of each row's client, ``(rows,)``; -1 for rows of nobody here."""
+    position = np.full(len(offsets) - 1, -1, np.int64)
+    position[islands.clients] = np.arange(len(islands))
+    owner = np.full(rows, -1, np.int64)
+    owner[order] = np.repeat(position, np.diff(offsets))
+    return owner
+
+
+def _marks(pool: Dataset) -> NDArray[np.bool_]:
+    """Which rows have any label."""
+    if "labelled" not in pool:
+        return np.ones(len(pool), np.bool_)
+    return np.asarray(np.asarray(pool["labelled"]).reshape(len(pool), -1).any(axis=1))
+
+
+def _codes(pool: Dataset) -> NDArray[np.int64]:
+    """The class of each row; 0 if rows do not have one class each."""
+    if pool.task == "classification":
+        return np.asarray(pool.y, np.int64)
+    if pool.task == "binary":
+        return (pool.y > 0).astype(np.int64)
+    return np.zeros(len(pool), np.int64)
+
+
+def _count(keep: float, at: str, most: int, where: str) -> int:
+    """The whole number that ``keep`` means."""
+    whole = float(keep) == int(keep)
+    if keep < 0 or (not whole and (keep > 1 or at == "classes")):
+        raise DataError(
+            f"keep={keep}", where=where, remedy="give a whole number, or a share between 0 and 1 of the rows or clients"
+        )
+    count = int(keep) if whole else max(1, round(keep * most))
+    if at != "classes" and count > most:
+        what = "clients" if at == "parties" else "rows with a label"
+        raise DataError(f"keep={count}, but there are {most:,} {what}", where=where, remedy=f"keep at most {most:,}")
+    if count == 0 and at != "none":
+        raise DataError(
+            "keep=0 leaves no label anywhere",
+            where=where,
+            remedy="keep at least one, or set at='none' to train without",
+        )
+    return count
+
+
+def _spare(owner: NDArray[np.int64], there: NDArray[np.bool_], rng: np.random.Generator) -> NDArray[np.bool_]:
+    """Rows that may leave: those with a label, without one row of each client that stays."""
+    free = there.copy()
+    mixed = rng.permutation(len(owner))
+    _, first = np.unique(owner[mixed], return_index=True)
+    free[mixed[first]] = False
+    return free & (owner >= 0)
+
+
+def _without(
+    pool: Dataset,
+    order: NDArray[np.int64],
+    offsets: NDArray[np.int64],
+    kept: NDArray[np.bool_],
+    moved: NDArray[np.bool_],
+) -> Pooled:
+    """The clients' rows with the labels that stay, and without the rows that moved."""
+    marks = np.asarray(pool["labelled"]) if "labelled" in pool else np.ones(len(pool), np.bool_)
+    there = marks & kept.reshape(kept.shape + (1,) * (marks.ndim - 1))
+    columns = {name: pool[name] for name in pool.columns} | {"y": without_hidden(pool.y, there), "labelled": there}
+    for name in ("y", "labelled"):
+        columns[name].flags.writeable = False
+    hidden = Dataset._of(columns, None, len(pool), pool.about)
+    stays = ~moved[order]
+    sizes = np.diff(np.concatenate([[0], np.cumsum(stays)])[offsets])
+    return Pooled(hidden, offsets_of(sizes.astype(np.int64)), order[stays])
