@@ -1,5 +1,5 @@
 """Learning without full labels: semi-supervised, self-supervised, and between domains."""
 
-from . import objectives
+from . import objectives, views
 
-__all__ = ["objectives"]
+__all__ = ["objectives", "views"]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Set
 
 from atoll.core.errors import ConfigError, JobError
 
-from .waiting import Asking, View, Waiting, listed
+from .waiting import Asking, SiteView, Waiting, listed
 from .wants import Action, Deploy, Offer, Refuse, Release, Wait
 
 __all__ = ["SchedulerState"]
@@ -38,7 +38,7 @@ class SchedulerState:
         self._helpers: set[str] = set()
         self._dropped: set[str] = set()
         self._connected: set[str] = set()
-        self._views: dict[tuple[tuple[str, ...] | None, frozenset[str]], View] = {}
+        self._views: dict[tuple[tuple[str, ...] | None, frozenset[str]], SiteView] = {}
         self._queue: dict[str, Waiting] = {}
         self._worn: set[str] = set()
         self._asking: dict[str, Asking] = {}
@@ -83,7 +83,7 @@ class SchedulerState:
             return frozenset()
         return frozenset((*self._view(waiting).allowed, *waiting.want.helpers))
 
-    def _view(self, waiting: Waiting) -> View:
+    def _view(self, waiting: Waiting) -> SiteView:
         """Return the sites of a job; most jobs share one view."""
         key = (waiting.want.sites, frozenset(waiting.barred))
         if key not in self._views:

@@ -10,14 +10,14 @@ from atoll.core.errors import JobError, nearest
 
 from .wants import Want
 
-__all__ = ["Asking", "View", "Waiting", "listed"]
+__all__ = ["Asking", "SiteView", "Waiting", "listed"]
 
 _FIRST, _LONGEST = 1.0, 60.0
 """Seconds until a refused job asks again: doubled with every refusal, up to a minute."""
 
 
 @dataclass(frozen=True)
-class View:
+class SiteView:
     """The sites of a job.
 
     Attributes:
@@ -61,7 +61,9 @@ class Waiting:
         """Tell whether the job has not excluded a site."""
         return self.want.sites is None or site in self.want.sites or site in self.want.helpers
 
-    def view(self, known: Set[str], connected: Set[str], revoked: Callable[[str], bool] = lambda site: False) -> View:
+    def view(
+        self, known: Set[str], connected: Set[str], revoked: Callable[[str], bool] = lambda site: False
+    ) -> SiteView:
         """Return the sites that it may use now."""
         named = sorted(known) if self.want.sites is None else list(self.want.sites)
         allowed = [site for site in named if site not in self.barred]
@@ -70,7 +72,7 @@ class Waiting:
         gone = {site for site in away if revoked(site)}
         hint = f"; the certificate of {listed(gone)} was revoked" if gone else ""
         hint += _unknown(set(allowed) - known - gone, known)
-        return View(max(1, len(named)), allowed, present, listed(away), hint)
+        return SiteView(max(1, len(named)), allowed, present, listed(away), hint)
 
     def missing(self, connected: Set[str]) -> list[str]:
         """The helpers that cannot be asked."""
@@ -103,7 +105,7 @@ class Waiting:
             remedy="start `atoll site` there and submit again; or ask for less under resources:",
         )
 
-    def lonely(self, view: View, quorum: int) -> JobError:
+    def lonely(self, view: SiteView, quorum: int) -> JobError:
         """Return the error that says why it was given up."""
         return JobError(
             f"for {self.want.patience:g} s fewer than {quorum} of its sites were connected; {view.absent} did not connect{view.unknown}",
