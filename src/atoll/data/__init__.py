@@ -40,12 +40,15 @@ if TYPE_CHECKING:
         celeba_attributes,
         cifar10_subset,
         crowd_labels,
+        digit_domains,
+        divided_by_party,
         fate_vertical,
         gas_turbine,
         kddcup99_tcp,
         mnist,
         movielens_100k,
         qmnist_writers,
+        read_data,
         sentiment140,
     )
     from .folder import (
@@ -54,7 +57,7 @@ if TYPE_CHECKING:
     from .generation import linear, synthetic, synthetic_iid
     from .islands import Islands
     from .join import concatenate
-    from .labels import LabelMap, LabelPool, label_map, require_labels, require_public, unlabel
+    from .labels import Domains, LabelMap, LabelPool, adaptation, label_map, require_labels, require_public, unlabel
     from .names import ColumnNames, Tags
     from .partition import (
         classes_per_client,
@@ -69,6 +72,7 @@ if TYPE_CHECKING:
     )
     from .prepare import hash_words, scaled
     from .readers import (
+        TextVectors,
         from_arrow,
         from_csv_files,
         from_csv_folder,
@@ -83,6 +87,7 @@ if TYPE_CHECKING:
         read_leaf,
         read_npz,
         read_parquet,
+        with_text_vectors,
     )
     from .shard import Shard
     from .table import DataTable
@@ -117,19 +122,31 @@ else:
                 "celeba_attributes",
                 "cifar10_subset",
                 "crowd_labels",
+                "digit_domains",
+                "divided_by_party",
                 "fate_vertical",
                 "gas_turbine",
                 "kddcup99_tcp",
                 "mnist",
                 "movielens_100k",
                 "qmnist_writers",
+                "read_data",
                 "sentiment140",
                 "open",
             ),
             "generation": ("linear", "synthetic", "synthetic_iid"),
             "islands": ("Islands",),
             "join": ("concatenate",),
-            "labels": ("LabelMap", "LabelPool", "label_map", "require_labels", "require_public", "unlabel"),
+            "labels": (
+                "Domains",
+                "LabelMap",
+                "LabelPool",
+                "adaptation",
+                "label_map",
+                "require_labels",
+                "require_public",
+                "unlabel",
+            ),
             "names": ("ColumnNames", "Tags"),
             "partition": (
                 "classes_per_client",
@@ -144,6 +161,7 @@ else:
             ),
             "prepare": ("hash_words", "scaled"),
             "readers": (
+                "TextVectors",
                 "from_arrow",
                 "from_csv_files",
                 "from_csv_folder",
@@ -158,6 +176,7 @@ else:
                 "read_leaf",
                 "read_npz",
                 "read_parquet",
+                "with_text_vectors",
             ),
             "shard": ("Shard",),
             "table": ("DataTable",),
@@ -173,6 +192,7 @@ __all__ = [
     "DataTable",
     "Dataset",
     "Description",
+    "Domains",
     "Fake",
     "GradedNoise",
     "Irrelevant",
@@ -185,6 +205,8 @@ __all__ = [
     "SaltAndPepper",
     "Shard",
     "Tags",
+    "TextVectors",
+    "adaptation",
     "airfoil",
     "airline_tweets",
     "available",
@@ -197,8 +219,10 @@ __all__ = [
     "corrupt",
     "crowd_labels",
     "diabetes",
+    "digit_domains",
     "digits",
     "dirichlet",
+    "divided_by_party",
     "dominant_class",
     "fate_vertical",
     "feature_skew",
@@ -225,6 +249,7 @@ __all__ = [
     "qmnist_writers",
     "quantity_skew",
     "read_csv",
+    "read_data",
     "read_idx",
     "read_idx_pair",
     "read_leaf",
@@ -239,4 +264,5 @@ __all__ = [
     "synthetic_iid",
     "unlabel",
     "wine",
+    "with_text_vectors",
 ]

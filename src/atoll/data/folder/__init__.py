@@ -1,6 +1,8 @@
 """Named data sets, read from the folder in the environment variable ``ATOLL_DATA``."""
 
 from ._place import FILES, require
+from .domains import digit_domains
+from .given import divided_by_party, read_data
 from .images import cifar10_subset, mnist, qmnist_writers
 from .named import available, open  # noqa: A004 - read as atoll.data.open("mnist")
 from .pairs import crowd_labels, fate_vertical
@@ -16,6 +18,8 @@ __all__ = [
     "celeba_attributes",
     "cifar10_subset",
     "crowd_labels",
+    "digit_domains",
+    "divided_by_party",
     "fate_vertical",
     "gas_turbine",
     "kddcup99_tcp",
@@ -23,6 +27,7 @@ __all__ = [
     "movielens_100k",
     "open",
     "qmnist_writers",
+    "read_data",
     "require",
     "sentiment140",
 ]

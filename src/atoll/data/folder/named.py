@@ -11,13 +11,13 @@ from atoll.core.errors import DataError, nearest
 
 from .. import bundled
 from ..dataset import Dataset
-from . import images, tables, texts
+from . import domains, images, tables, texts
 
 __all__ = ["available", "open"]
 
 _BUNDLED: dict[str, Callable[..., Dataset]] = {name: getattr(bundled, name) for name in bundled.__all__}
 _FOLDER: dict[str, Callable[..., Dataset]] = {
-    name: getattr(module, name) for module in (images, tables, texts) for name in module.__all__
+    name: getattr(module, name) for module in (domains, images, tables, texts) for name in module.__all__
 }
 
 

@@ -8,10 +8,12 @@ from .leaf import read_leaf
 from .npz import read_npz
 from .pandas_like import from_pandas
 from .tables import from_csv_files, from_csv_folder, from_dataframes
+from .text_vectors import TextVectors, with_text_vectors
 from .tokens import from_tokens
 from .torch_like import from_torch
 
 __all__ = [
+    "TextVectors",
     "from_arrow",
     "from_csv_files",
     "from_csv_folder",
@@ -26,4 +28,5 @@ __all__ = [
     "read_leaf",
     "read_npz",
     "read_parquet",
+    "with_text_vectors",
 ]

@@ -1,0 +1,190 @@
+"""The DATA of a command: a name, an archive or a table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from atoll.core.algebra.rng import Rng
+from atoll.core.calls import checked_call
+from atoll.core.errors import DataError
+
+from ..dataset import Dataset, root
+from ..islands import Islands
+from ..missing import Missing, labelled_rows
+from ..partition import dirichlet, iid, natural
+from ..readers.csv import read_csv
+from ..readers.npz import arrays_of, names_in, read_npz
+from ..readers.text_vectors import TextVectors, with_text_vectors
+from ._place import Folder
+from .named import available, open  # noqa: A004
+
+__all__ = ["PARTY", "divided_by_party", "read_data"]
+
+PARTY = "party"
+"""The column that names the owner of each row."""
+_PARTIES = {"digit_domains": "domain", "airline_tweets": "airline"}
+_OWNERS = ("party", "party_train")
+
+
+@checked_call
+def read_data(
+    data: str | Path,
+    *,
+    target: str | None = None,
+    text: str | None = None,
+    party: str | None = None,
+    missing: Missing = None,
+    size: int | None = None,
+    test: float = 0.2,
+    dims: int = 64,
+    seed: int | Rng = 0,
+    folder: Folder = None,
+) -> Dataset:
+    """Read what a command's DATA names, with test rows and, where there is one, a column ``party``.
+
+    | DATA | what it is |
+    | --- | --- |
+    | ``mnist`` | a data set by name, see `available` |
+    | ``scans.npz`` | arrays ``x``, ``y``, and perhaps ``x_test``, ``y_test`` and ``party``, the owner of each row |
+    | ``scans.csv`` | a table with a column ``target``; ``text`` names a column of texts, ``party`` one of owners |
+
+    A set of texts gets vectors (`TextVectors`), fitted on the training rows alone.
+
+    Args:
+        data: a name or a file.
+        target: target column of a table.
+        text: text column of a table, from which all features come.
+        party: column of owners; of data sets by name, the usual one.
+        missing: labels that mean "no label", besides empty cells and NaN.
+        size: number of training rows to keep, drawn by seed; all by default.
+        test: number of test rows, or their share, to draw from rows with a label; if the data have test rows of their own, a number takes that many of
+            them and a share is ignored.
+        dims: length of text vectors.
+        seed: draws rows.
+        folder: data folder; the environment variable ``ATOLL_DATA`` by default.
+
+    Raises:
+        DataError: an unknown name, a missing file, no target, or too few rows.
+    """
+    whole, text = _read(str(data), target, text, party, missing, folder)
+    rng = root(seed).child("data")
+    whole = _tested(whole, test, rng)
+    if size is not None:
+        whole = _drawn(whole, size, rng.child("size"), "size").with_test(whole.test)
+    if text is not None:
+        whole = with_text_vectors(whole, column=text, form=TextVectors(dims=dims))
+    if "x" not in whole:
+        raise DataError(
+            f"there are no features: the columns are {', '.join(whole.columns)}",
+            where=f"data set {whole.name!r}", remedy="name the column of texts: --text COLUMN",
+        )  # fmt: skip
+    return whole
+
+
+def divided_by_party(dataset: Dataset, *, parties: int = 20, alpha: float | None = 0.5, seed: int | Rng = 0) -> Islands:
+    """Divide rows among clients: by the column ``party`` if there is one, else by class (`dirichlet`), or evenly if labels are missing or ``alpha`` is ``None``."""
+    if PARTY in dataset:
+        return natural(dataset, PARTY)
+    known = bool(labelled_rows(dataset).all()) and dataset.task in ("classification", "binary")
+    return (
+        dirichlet(dataset, parties=parties, alpha=alpha, seed=seed)
+        if known and alpha is not None
+        else iid(dataset, parties=parties, seed=seed)
+    )
+
+
+def _read(
+    data: str, target: str | None, text: str | None, party: str | None, missing: Missing, folder: Folder
+) -> tuple[Dataset, str | None]:
+    """The rows as they are, and the name of their text column if features come from it."""
+    suffixes = "".join(Path(data).suffixes[-2:])
+    if data.endswith(".npz"):
+        return _owned(data, read_npz(data, missing=missing)), None
+    if data.endswith(".csv") or suffixes == ".csv.gz":
+        return _of_table(data, target, text, party, missing), text
+    if data not in available():
+        raise DataError(
+            f"DATA {data!r} is neither a file .npz or .csv nor the name of a data set",
+            where="DATA", remedy=f"give a file, or one of {', '.join(available())}",
+        )  # fmt: skip
+    options: dict[str, Any] = {"folder": folder} if folder is not None and data not in _bundled() else {}
+    made = open(data, **options)
+    owner = party or _PARTIES.get(data)
+    if owner is not None:
+        made = _renamed(made, owner)
+    return made, text or ("text" if "x" not in made and "text" in made else None)
+
+
+def _bundled() -> tuple[str, ...]:
+    from .. import bundled
+
+    return tuple(bundled.__all__)
+
+
+def _of_table(data: str, target: str | None, text: str | None, party: str | None, missing: Missing) -> Dataset:
+    if target is None:
+        raise DataError("the target column is not set", where=Path(data).name, remedy="name it: --target COLUMN")
+    keep = tuple(column for column in (text, party) if column is not None)
+    made = read_csv(data, target=target, features=() if text else None, keep=keep, missing=missing)
+    return made if party is None else _renamed(made, party)
+
+
+def _renamed(made: Dataset, owner: str) -> Dataset:
+    """The same rows with the owners, as texts, in the column ``party``."""
+
+    def of(rows: Dataset) -> Dataset:
+        columns = {PARTY if name == owner else name: rows[name] for name in rows.columns}
+        columns[PARTY] = np.asarray(columns[PARTY] if owner in rows else rows[owner]).astype(np.str_)
+        return Dataset._of(columns, None, len(rows), rows.about)
+
+    test = None if made.test is None else (of(made.test) if owner in made.test else made.test)
+    return of(made).with_test(test)
+
+
+def _owned(data: str, made: Dataset) -> Dataset:
+    """The rows of an archive with the owners that it names."""
+    found = next((name for name in _OWNERS if name in names_in(data)), None)
+    if found is None:
+        return made
+    owners = arrays_of(data, (found,))[0]
+    if owners.shape != (len(made),):
+        raise DataError(
+            f"array {found!r} has shape {owners.shape} for {len(made)} rows",
+            where=Path(data).name,
+            remedy="give each row one owner",
+        )
+    return made.with_columns({PARTY: owners.astype(np.str_)}).with_test(made.test)
+
+
+def _tested(whole: Dataset, test: float, rng: Rng) -> Dataset:
+    """The rows with test rows: their own, or some that have a label."""
+    if whole.test is not None:
+        own = whole.test
+        return (
+            whole
+            if test < 1 or test >= len(own)
+            else whole.with_test(_drawn(own, int(test), rng.child("test"), "test"))
+        )
+    there = np.flatnonzero(labelled_rows(whole))
+    count = int(test) if test >= 1 else round(test * len(there))
+    if not 0 < count < len(there):
+        raise DataError(
+            f"test={test} takes {count} of the {len(there)} rows with a label",
+            where=f"data set {whole.name!r}", remedy="leave rows with a label to train on and to test on",
+        )  # fmt: skip
+    chosen = np.zeros(len(whole), np.bool_)
+    chosen[rng.child("test").generator().permutation(there)[:count]] = True
+    return whole.take(~chosen).with_test(whole.take(chosen))
+
+
+def _drawn(rows: Dataset, size: int, rng: Rng, what: str) -> Dataset:
+    if not 0 < size <= len(rows):
+        raise DataError(
+            f"{what}={size} of {len(rows):,} rows",
+            where=f"data set {rows.name!r}",
+            remedy=f"ask for 1 to {len(rows):,}",
+        )
+    return rows.take(np.sort(rng.generator().permutation(len(rows))[:size]))

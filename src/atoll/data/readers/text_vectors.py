@@ -1,0 +1,175 @@
+"""Texts as vectors: hashed words, weighted by rarity, projected on the directions of most variance."""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from atoll.core.algebra.rng import Rng
+from atoll.core.calls import checked_call
+from atoll.core.errors import DataError
+
+from .._checks import Array
+from ..dataset import Dataset
+
+__all__ = ["FittedTexts", "TextVectors", "with_text_vectors"]
+
+_WORD = re.compile(r"\w+(?:'\w+)?")
+_BLOCK = 1024
+_MORE = 10  # directions beyond those asked for, as Halko, Martinsson and Tropp 2011 advise
+
+Floats = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class TextVectors:
+    """How texts become vectors; `fit` learns rarities and directions from the texts of one or more parties, by sums alone.
+
+    A text is first counts of hashed words and pairs of words, ``log(1 + count)``, times ``idf = ln((1 + n) / (1 + n_word)) + 1``, at length 1 (as
+    scikit-learn's ``TfidfVectorizer(sublinear_tf=True)`` but for ``log(1 + c)`` in place of ``1 + log c``). Then come the ``dims`` leading right singular
+    vectors of all these rows, by subspace iteration (Halko, Martinsson, Tropp 2011, algorithm 4.4): latent semantic analysis.
+
+    A party adds to sums only: its numbers of texts with each hash, ``(buckets,)``, and in each of ``passes + 1`` rounds the product ``X^T X Q``, ``(buckets, dims +
+    10)``. Several parties get the vectors of their pooled texts.
+
+    Attributes:
+        dims: length of a vector.
+        buckets: number of hashes. Different words may share one.
+        pairs: whether neighbouring words count as words too.
+        passes: rounds of the iteration.
+        seed: of the first directions, and of the hashes.
+    """
+
+    dims: int = 64
+    buckets: int = 2048
+    pairs: bool = True
+    passes: int = 4
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.dims <= self.buckets - _MORE or self.passes < 1:
+            raise DataError(
+                f"dims={self.dims}, buckets={self.buckets}, passes={self.passes}",
+                where="TextVectors",
+                remedy=f"use at least one direction and one pass, and {_MORE} more buckets than directions",
+            )
+
+    def counts(self, texts: Sequence[str] | Array) -> Floats:
+        """Return ``log(1 + count)`` of each hash in each text, ``(texts, buckets)``."""
+        made = np.zeros((len(texts), self.buckets), np.float32)
+        for row, text in enumerate(texts):
+            words = [word.encode() for word in _WORD.findall(str(text).lower())]
+            grams = words + [a + b" " + b for a, b in pairwise(words)] if self.pairs else words
+            for gram in grams:
+                made[row, zlib.crc32(gram, self.seed) % self.buckets] += 1.0
+        return np.log1p(made)
+
+    def documents(self, texts: Sequence[str] | Array) -> NDArray[np.int64]:
+        """Return the number of texts with each hash, ``(buckets,)``: what a party adds to the first sum."""
+        parts = [np.count_nonzero(self.counts(block), axis=0) for block in _blocks(texts)]
+        return np.sum(parts, axis=0, dtype=np.int64) if parts else np.zeros(self.buckets, np.int64)
+
+    def product(self, texts: Sequence[str] | Array, idf: Floats, basis: Floats) -> Floats:
+        """Return ``X^T X Q`` of a party's weighted rows ``X``, ``(buckets, r)``: what it adds to the sum of a later round."""
+        made = np.zeros_like(basis)
+        for block in _blocks(texts):
+            rows = _weighted(self.counts(block), idf)
+            made += rows.T @ (rows @ basis)
+        return made
+
+    def fit(self, parties: Iterable[Sequence[str] | Array]) -> FittedTexts:
+        """Learn from the texts of parties. The result is that of their pooled texts, up to rounding.
+
+        Raises:
+            DataError: there is no text.
+        """
+        held = list(parties)
+        total = sum(map(len, held))
+        if not total:
+            raise DataError(
+                "there are no texts to fit", where="TextVectors", remedy="give the texts of at least one party"
+            )
+        documents = np.sum([self.documents(texts) for texts in held], axis=0)
+        idf = (np.log((1 + total) / (1 + documents)) + 1).astype(np.float32)
+        drawn = Rng.of(self.seed).child("text-vectors").generator()
+        basis = drawn.standard_normal((self.buckets, self.dims + _MORE)).astype(np.float32)
+        for _ in range(self.passes):
+            basis = np.linalg.qr(np.sum([self.product(texts, idf, basis) for texts in held], axis=0))[0]
+        small = basis.T @ np.sum([self.product(texts, idf, basis) for texts in held], axis=0)
+        values, turn = np.linalg.eigh((small + small.T) / 2)
+        leading = (basis @ turn[:, ::-1][:, : self.dims]).astype(np.float32)
+        return FittedTexts(self, idf, leading, np.sqrt(np.maximum(values[::-1][: self.dims], 0.0)))
+
+
+@dataclass(frozen=True, eq=False)
+class FittedTexts:
+    """Text vectors that know rarities and directions.
+
+    Attributes:
+        form: the settings.
+        idf: weight of each hash, ``(buckets,)``.
+        basis: the directions, ``(buckets, dims)``, orthonormal.
+        strengths: singular values of the fitted rows, ``(dims,)``.
+    """
+
+    form: TextVectors
+    idf: Floats
+    basis: Floats
+    strengths: Floats
+
+    def __call__(self, texts: Sequence[str] | Array) -> Floats:
+        """Return the vectors of texts, ``(texts, dims)`` float32: at length 1 where a text has a known direction, times the root of ``dims``."""
+        parts = [_weighted(self.form.counts(block), self.idf) @ self.basis for block in _blocks(texts)]
+        rows = np.concatenate(parts) if parts else np.zeros((0, self.form.dims), np.float32)
+        length = np.linalg.norm(rows, axis=1, keepdims=True)
+        return np.asarray(rows / np.maximum(length, 1e-12) * np.float32(np.sqrt(self.form.dims)), np.float32)
+
+
+def _blocks(texts: Sequence[str] | Array) -> Iterator[Sequence[str] | Array]:
+    return (texts[begin : begin + _BLOCK] for begin in range(0, len(texts), _BLOCK))
+
+
+def _weighted(counts: Floats, idf: Floats) -> Floats:
+    rows = counts * idf
+    return np.asarray(rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12), np.float32)
+
+
+@checked_call
+def with_text_vectors(
+    dataset: Dataset,
+    *,
+    column: str = "text",
+    form: TextVectors | None = None,
+    public: Sequence[str] | None = None,
+) -> Dataset:
+    """Give a data set a column ``x`` of text vectors, its test rows too; the test rows take no part in the fit.
+
+    Args:
+        dataset: the rows, with their test set.
+        column: the text column.
+        form: the settings; `TextVectors` by default.
+        public: texts that everyone may see, to fit on in place of the training rows.
+
+    Raises:
+        DataError: there is no such column, or it is not text.
+    """
+    form = form or TextVectors()
+    if dataset[column].dtype.kind != "U":
+        raise DataError(
+            f"column {column!r} of dtype {dataset[column].dtype}",
+            where=f"data set {dataset.name!r}",
+            remedy="choose a text column",
+        )
+    fitted = form.fit([dataset[column] if public is None else list(public)])
+    made = dataset.with_columns({"x": fitted(dataset[column])}, features=())
+    return (
+        made
+        if dataset.test is None
+        else made.with_test(dataset.test.with_columns({"x": fitted(dataset.test[column])}, features=()))
+    )
