@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -220,8 +222,17 @@ async def _say(line: Line, content: bytes) -> None:
     channel.close()
 
 
-@pytest.mark.parametrize("name", ["tcp", "grpc"])
+@pytest.fixture(autouse=True)
+def unrecorded() -> Iterator[None]:
+    """Keep warnings out of the records that pytest makes of a test: a million of them take gigabytes, and then each full collection seconds."""
+    log = logging.getLogger("atoll.runtime")
+    log.disabled = True
+    yield
+    log.disabled = False
+
+
 @pytest.mark.quick("tcp")
+@pytest.mark.parametrize("name", ["tcp", "grpc"])
 def test_three_thousand_mutations(name: str) -> None:
     found = asyncio.run(besieged(name, 3_000, seed=1))
     assert found["messages"] >= 3_000
