@@ -115,6 +115,7 @@ PARTS: dict[str, dict[str, Callable[[], Any]]] = {
         "clients": lambda: Evaluation(clients=-1),
         "personal": lambda: Evaluation(clients=-1, personal=True),
         "Confusion at clients": lambda: Evaluation(clients=-1, metrics=[Confusion(2)]),
+        "cross-site": lambda: Evaluation(cross_site=True),
     },
     "privacy": {
         "CentralDP": lambda: private.CentralDP(noise=2.0, clip=1.0, accountant="rdp"),

@@ -101,6 +101,7 @@ class World:
         self.decisions = Decisions(None if self.folder is None else self.folder / "decisions.jsonl")
         self._known: set[str] = set()
         self.asked: str | None = None  # why the program should end, once requested
+        self.hear: Callable[[str, dict[str, Any]], None] | None = None  # told of the steps that programs announce
         self._sealing: Sealing | None = None
         self._secret_key: bytes | None = None
         self._noted: set[type[Event]] = set()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from atoll.core.algebra.arrays import safetensors_of
 from atoll.core.job import Prepared
+from atoll.core.persistence.json_lines import as_json
 
 if TYPE_CHECKING:
     from atoll.core.event import Event
@@ -17,10 +18,11 @@ if TYPE_CHECKING:
     from atoll.rounds.by_device import ByDevice
     from atoll.rounds.history import History
 
+    from .cross_site.matrix import CrossSite
     from .learner import Learner
     from .private.claim import Guarantee
 
-__all__ = ["PreparedTraining", "Trained"]
+__all__ = ["Best", "PreparedTraining", "Trained"]
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,9 @@ class Trained:
         round: the round that the parameters come from.
         devices: requests, work and costs of every device.
         model: in a training's result: a model of your own kind with the parameters.
+        last: the parameters of the last round.
+        best: the best round, with ``keep_best``; ``None`` without it.
+        cross_site: every model on every site's data, with ``Evaluation(cross_site=True)``.
     """
 
     params: Any = field(repr=False)
@@ -42,6 +47,26 @@ class Trained:
     round: int
     devices: ByDevice = field(repr=False)
     model: Any = field(default=None, repr=False)
+    last: Any = field(default=None, repr=False)
+    best: Best | None = None
+    cross_site: CrossSite | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True)
+class Best:
+    """The best round of a training, by one metric.
+
+    Attributes:
+        metric: the metric, ``Training.keep_best``.
+        round: the round.
+        value: the metric's value.
+        params: the parameters after the round.
+    """
+
+    metric: str
+    round: int
+    value: float
+    params: Any = field(repr=False)
 
 
 class PreparedTraining(Prepared):
@@ -102,8 +127,18 @@ class PreparedTraining(Prepared):
     def facts(self, outcome: Trained) -> Mapping[str, Any]:
         """Return the round that the model comes from, and what its privacy mechanism promises, or what its epsilon means."""
         promised = self._counted() if self.claim is None else {**self.claim.facts(), "how": f"{self.claim.how}."}
-        return {"model_round": outcome.round, **({"privacy": dict(promised)} if promised else {})}
+        best = {} if outcome.best is None else {"best": {"metric": outcome.best.metric, "value": outcome.best.value}}
+        return {"model_round": outcome.round, **best, **({"privacy": dict(promised)} if promised else {})}
+
+    def sections(self, outcome: Trained) -> Sequence[Mapping[str, Any]]:
+        """Return the matrices of the cross-site evaluation."""
+        return () if outcome.cross_site is None else outcome.cross_site.sections()
 
     def files(self, outcome: Trained) -> Mapping[str, bytes]:
-        """Return the parameters as files."""
-        return {} if outcome.params == {} else {"model.safetensors": safetensors_of(outcome.params)}
+        """Return the parameters as files, the last ones too where those of the best round are the model, and the cross-site evaluation."""
+        found = {} if outcome.params == {} else {"model.safetensors": safetensors_of(outcome.params)}
+        if found and outcome.best is not None and outcome.last is not None:
+            found["last.safetensors"] = safetensors_of(outcome.last)
+        if outcome.cross_site is not None:
+            found["cross_site.json"] = as_json(outcome.cross_site.plain()).encode()
+        return found

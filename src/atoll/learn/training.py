@@ -26,11 +26,12 @@ from .clients import Clients
 from .compose import require_composed
 from .composition import LATER, check_prepared, parts_of, prepared_parts
 from .context import Context
+from .cross_site.asking import Across
 from .learner import Learner, LearnerSettings, adapt
 from .local.targets import LOSS_NAMES
 from .offered import SupportsReports, let_go, offered_by
 from .pacing import Pacing, Synchronous
-from .prepared import PreparedTraining, Trained
+from .prepared import Best, PreparedTraining, Trained
 from .private.base import Mechanism
 from .private.claim import Guarantee
 from .private.most import entrusted_to_server, most_released
@@ -264,7 +265,9 @@ class Training(Checked, Job):
         """Return the tasks that a world must know by name to run this job."""
         own = [learner.report] if isinstance(learner, SupportsReports) else []
         asking = () if self.selection.inquiry is None else self.selection.inquiry.tasks(learner)
-        more = (*asking, *self.topology.tasks(self.context(learner, data)))
+        context = self.context(learner, data)
+        across = Across(context).tasks if self.evaluation.cross_site else ()
+        more = (*asking, *self.topology.tasks(context), *across)
         return (learner.train, learner.measure, scoring_task(learner), *own, *more)
 
     def names(self) -> tuple[str, ...]:
@@ -295,9 +298,13 @@ class Training(Checked, Job):
             course = Accounted(course, context) if context.protected else course
             try:
                 ended = await run_rounds(fed, self, course, measures, certain=certain)
+                crossed = await Across(context).run(fed, ended) if self.evaluation.cross_site else None
             finally:
                 let_go(ready)
-            return Trained(ended.model, ended.history, ended.reason, ended.round, ended.devices)
+            kept = ended.best
+            best = None if kept is None else Best(str(self.keep_best), kept["round"], kept["value"], kept["params"])
+            found = ended.model, ended.history, ended.reason, ended.round, ended.devices
+            return Trained(*found, last=ended.last, best=best, cross_site=crossed)
 
         return program
 

@@ -6,6 +6,7 @@ if TYPE_CHECKING:
     from .by_device import ByDevice
     from .each import each_round
     from .history import History
+    from .hooks import Hooks
     from .loop import Course, Ended, run_rounds
     from .program import ProgramJob
     from .stop import MaxTime, Patience, StopRule, Target
@@ -18,6 +19,7 @@ else:
             "by_device": ("ByDevice",),
             "each": ("each_round",),
             "history": ("History",),
+            "hooks": ("Hooks",),
             "loop": ("Course", "Ended", "run_rounds"),
             "program": ("ProgramJob",),
             "stop": ("MaxTime", "Patience", "StopRule", "Target"),
@@ -29,6 +31,7 @@ __all__ = [
     "Course",
     "Ended",
     "History",
+    "Hooks",
     "MaxTime",
     "Patience",
     "ProgramJob",

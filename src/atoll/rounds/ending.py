@@ -68,6 +68,7 @@ def require_watched(job: Repeated, history: History) -> None:
 def report_row(fed: Federation, job: Repeated, row: dict[str, Any]) -> str | None:
     """Record a round and call the callbacks; return the reason if a callback or a reader of the records asks to stop."""
     fed.record(row)
+    fed.announce("round_ends", row=row)
     try:
         for callback in job.callbacks:
             callback(row)

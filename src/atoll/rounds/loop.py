@@ -11,6 +11,7 @@ from atoll.core.persistence.packed_rows import PackedRows
 from .by_device import by_device
 from .ending import kept_best, report_row, require_watched, rounds_done, stop_reason
 from .history import History
+from .hooks import Heard
 from .losses import Losses
 from .repeated import Repeated
 
@@ -74,6 +75,8 @@ class Ended:
         reason: why the rounds ended.
         round: the round of the model.
         devices: what each device was asked, did and spent.
+        last: the last model.
+        best: the best round with ``keep_best``: its ``value``, ``round`` and ``params``; ``None`` without one.
     """
 
     model: Tree
@@ -81,6 +84,8 @@ class Ended:
     reason: str
     round: int
     devices: ByDevice
+    last: Tree = None
+    best: Tree = None
 
 
 async def run_rounds(
@@ -101,18 +106,24 @@ async def run_rounds(
     _require_turns(fed, job, course, certain)
     state = await fed.restore({"course": course.initial(fed), "best": None, "model": None})
     reason = _over(job, fed.records)
+    heard = Heard(job.callbacks, fed)
+    fed.announce("run_begins", done=len(fed.records))
     while reason is None:
         number = len(fed.records) + 1
         reason = course.barred(fed, state["course"], number)
         if reason is not None:
             break
+        fed.announce("round_begins", number=number)
         state, row = await _round(fed, job, state, (course, measures, number))
+        row.update(heard.taken())
         # A request to stop is not part of the state: a resumed run continues.
         reason = report_row(fed, job, row) or _over(job, fed.records)
         if reason is not None and state["model"] is None:  # the run was stopped between two evaluations
             state = {**state, "model": (await course.model(_watch(fed), state["course"], number))[0]}
         if fed.durable and (reason is not None or number % job.checkpoint_every == 0):
             await fed.checkpoint(state)
+            fed.announce("saved", number=number)
+    fed.announce("run_ends", reason=str(reason))
     if state["model"] is None:
         state = {**state, "model": (await course.model(_watch(fed), state["course"], len(fed.records)))[0]}
     return _ended(fed, job, state, str(reason))
@@ -123,7 +134,7 @@ def _ended(fed: Federation, job: Repeated, state: Tree, reason: str) -> Ended:
     history = History(fed.records)
     chosen = state["best"] if job.keep_best else None
     model, number = (chosen["params"], chosen["round"]) if chosen else (state["model"], len(history))
-    return Ended(model, history, reason, number, by_device(fed))
+    return Ended(model, history, reason, number, by_device(fed), state["model"], chosen)
 
 
 def _over(job: Repeated, rows: PackedRows, row: dict[str, Any] | None = None) -> str | None:
@@ -173,10 +184,13 @@ async def _round(
         row.update(found)
         found, everything = await measures.take(watch, model, number, last)
         row.update(found)
+        fed.announce("evaluated", number=number, row=row)
         if everything and "failed" not in row:
             require_watched(job, History(fed.records.copy(row)))
         last = last or _over(job, fed.records, row) is not None  # a stop rule may watch what was just measured
     best = state["best"] if model is None else kept_best(job.keep_best, state["best"], row, model, number)
+    if best is not state["best"]:
+        fed.announce("best_found", number=number, metric=job.keep_best, value=best["value"])
     return {"course": kept, "best": best, "model": model if last else None}, row
 
 

@@ -120,6 +120,16 @@ class Scope:
             except StopRun as stop:
                 self.world.asked = str(stop) or "a stop was requested"
 
+    def announce(self, step: str, **facts: Any) -> None:
+        """Say that the program has reached a step, such as ``"round_begins"``, to whoever hears it (`atoll.rounds.Hooks`).
+
+        Args:
+            step: a name, which is that of a method of ``Hooks``, or your own.
+            facts: what to say of it.
+        """
+        if self.world.hear is not None:
+            self.world.hear(step, facts)
+
     @property
     def ending(self) -> str | None:
         """Why the program should end now, or ``None``: a stop rule holds (see `ends_when`), or a stop was requested (see `StopRun`).

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from atoll.core.capability import CENTRAL_SERVER, REPLIES_ONLY, Capability, Need
+from atoll.core.capability import CENTRAL_SERVER, REPLIES_ONLY, SINGLE_REPLIES, Capability, Need
 from atoll.core.errors import ConfigError
 from atoll.core.validation import Checked
 from atoll.rounds.participation import named
 
-from ..capabilities import OWN_MODELS, PERSONAL_MEASURES
+from ..capabilities import OWN_MODELS, PERSONAL_MEASURES, PLAIN_MEAN, SELF_FOLDING
 from ..metrics import HumanTime, ScoreMetric, pack_metric
 from .row_sums import scores
 from .scoring import SPREAD, merged_results, scoring_task, summarise
@@ -42,6 +42,9 @@ class Evaluation(Checked):
         personal: also evaluate each of these clients' own models (``Algorithm.personal``), under names that start with ``"personal/"``; a
             client that has not trained uses the global one.
         metrics: metrics in addition to the loss and the task's defaults, such as ``Confusion(10)``; see ``atoll.learn.metrics``.
+        cross_site: after the last round, also evaluate the global models and each site's own model on every site's data, as ``result.cross_site``;
+            see `CrossSite`. A site's own model goes to all other sites, sealed.
+        min_count: smallest number of rows behind what a site tells in ``cross_site``; smaller sites tell nothing.
         participants: whether every round's row lists the invited clients and those with taken replies, by position (``selected_clients``,
             ``replied_clients``); ``History.participation`` counts them.
         human_time: how long every round would take on real devices and links, as ``human_seconds``; not recorded if ``None``.
@@ -55,12 +58,20 @@ class Evaluation(Checked):
     metrics: Sequence[ScoreMetric] = ()
     human_time: HumanTime | None = None
     participants: bool = False
+    cross_site: bool = False
+    min_count: int = 1
 
     def __post_init__(self) -> None:
         if self.every < 1 or (self.clients_every is not None and self.clients_every < 1):
             raise ConfigError(f"every={self.every}, clients_every={self.clients_every}", remedy="use at least 1 round")
         if self.clients < -1:
             raise ConfigError(f"clients={self.clients}", remedy="use a number of clients, 0 for none, -1 for all")
+        if self.min_count < 1 or (self.min_count > 1 and not self.cross_site):
+            raise ConfigError(
+                f"min_count={self.min_count} with cross_site={self.cross_site}",
+                where="Evaluation",
+                remedy="use a whole number of at least 1, and cross_site=True",
+            )
         if self.personal and self.clients == 0:
             raise ConfigError(
                 "personal=True with clients=0",
@@ -82,15 +93,17 @@ class Evaluation(Checked):
     @property
     def needs(self) -> tuple[Need, ...]:
         """What the other parts of a training must offer."""
-        if not self.personal:
-            return ()
-        whose = (OWN_MODELS, PERSONAL_MEASURES, CENTRAL_SERVER)
-        return tuple(Need(capability, "measures clients' personal models", "personal=False") for capability in whose)
+        whose = (OWN_MODELS, PERSONAL_MEASURES, CENTRAL_SERVER) if self.personal else ()
+        alone = (SELF_FOLDING, PLAIN_MEAN, SINGLE_REPLIES) if self.cross_site else ()
+        return (
+            *(Need(capability, "measures clients' personal models", "personal=False") for capability in whose),
+            *(Need(capability, "lets each site train a model of its own", "cross_site=False") for capability in alone),
+        )
 
     @property
     def offers(self) -> frozenset[Capability]:
         """What the evaluation offers to the other parts of a training."""
-        return frozenset({REPLIES_ONLY}) if self.clients == 0 else frozenset()
+        return frozenset({REPLIES_ONLY}) if self.clients == 0 and not self.cross_site else frozenset()
 
     @property
     def lacks(self) -> Mapping[Capability, str]:

@@ -76,6 +76,8 @@ class Phases:
             state, message, sizes = outgoing(self.fed, self.context, state, self.invited, phase)
             state = await fitted_to_mock(self.fed, self.context, state, phase, message)
             sent = received_model(message)
+            step = {"number": self.number, "phase": phase}
+            self.fed.announce("before_training", **step, clients=self.invited)
             try:
                 combined = await self._ask(state, phase, message, sizes)
             except QuorumError as error:
@@ -85,6 +87,7 @@ class Phases:
                 if error.combined is not None:
                     self._account(row, error.combined)
                 return state, {**row, "replied": 0, "failed": str(error.what)}, self._nobody(seen)
+            self.fed.announce("after_training", **step, clients=combined.senders, silent=combined.silent)
             self._account(row, combined)
             declare(row, self.context.declared(state, phase), combined.n)
             noisy = self.context.aggregation.event is not None
@@ -98,7 +101,9 @@ class Phases:
             state = {**state, "down": held_by(state["down"], combined.senders.positions)}
             info = released(self.fed, self.context, combined, info, (state["contacts"], phase), first=begins)
             begins = False
+            self.fed.announce("before_aggregation", **step, params=state["server"]["params"])
             state = folded(self.context, state, combined, info, phase)
+            self.fed.announce("after_aggregation", **step, params=state["server"]["params"])
             state = fitted_to_sum(self.fed, self.context, state, phase, combined)
         return state, row, replace(seen, round=before["contacts"], model=sent)
 

@@ -206,7 +206,9 @@ class LagTolerantRounds(ServerRounds):
         mean = weighed(cache, shares, turn, self.pacing.staleness)
         mean = T.map(lambda value, leaf: value.astype(np.asarray(leaf).dtype), mean, params)
         info = round_info(fed, state, (number, True), row["selected"], combined.n)
+        fed.announce("before_aggregation", number=number, phase=self.phase, params=params)
         state = self._folded(state, combined, T.sub(mean, params), info)
+        fed.announce("after_aggregation", number=number, phase=self.phase, params=state["server"]["params"])
         # (3) after: the other replies enter, and count in the next round
         cache = replaced(cache, places[~picked], T.map(lambda leaf: leaf[~picked], models), shares, turn)
         row.update(sent.row(), **came.row(picked, state["version"][places]))

@@ -250,7 +250,10 @@ class InFlight(ServerRounds):
         """Return the next version: replies folded into the server's state; unchanged if none can be used."""
         if combined.n == 0:
             return state
+        step = {"number": state["version"] + 1, "phase": self.phase}
+        fed.announce("before_aggregation", **step, params=state["server"]["params"])
         state = folded(self.context, state, combined, self.info(fed, state, combined.n), self.phase)
+        fed.announce("after_aggregation", **step, params=state["server"]["params"])
         return {**state, "version": state["version"] + 1}
 
 

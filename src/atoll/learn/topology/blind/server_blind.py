@@ -135,12 +135,13 @@ class BlindRounds(Nodes):
             CompositionError: something between organisations would measure the model at the server, or send it to the clients.
         """
         evaluation = self.context.evaluation
-        if fed.live and (evaluation.clients != 0 or (evaluation.server and self.context.test is not None)):
+        measured = evaluation.clients != 0 or evaluation.cross_site
+        if fed.live and (measured or (evaluation.server and self.context.test is not None)):
             refuse(
                 self.topology,
                 "the server has no model to evaluate, nor to send to clients",
                 "evaluation",
-                f"use Evaluation(server=False, clients=0), and evaluate the result {MODEL!r} at each site",
+                f"use Evaluation(server=False, clients=0, cross_site=False), and evaluate the result {MODEL!r} at each site",
             )
         return super().initial(fed)
 

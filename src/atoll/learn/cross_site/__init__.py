@@ -1,0 +1,1 @@
+"""Cross-site evaluation: every model on every site's data."""
