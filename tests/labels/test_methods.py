@@ -1,0 +1,155 @@
+"""The base of methods: what a method's loss may depend on, on every engine, and what is left of a method without its extras."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from label_toys import CLASSES, gap, images, islands, net, same, trained
+
+import atoll.models
+from atoll.core.errors import CompositionError, ConfigError
+from atoll.labels import FixMatch, Method, Supervised
+from atoll.labels.methods.base import local_sgd
+from atoll.labels.methods.supervised import SupervisedLoss
+from atoll.labels.streams import Frozen, Local, Trailing
+from atoll.labels.views import weak
+from atoll.learn.algorithm import LocalWork
+from atoll.learn.algorithms import FedAvg, FedProx, Scaffold
+from atoll.learn.local.own_loss import OwnLoss
+
+WORK: dict[str, Any] = {"lr": 0.1, "steps": 3, "batch_size": 8}
+
+
+def fixmatch(**settings: Any) -> FixMatch:
+    return FixMatch(**{"tau": 0.3, **WORK, **settings})
+
+
+def test_blocks_of_clients_train_as_single_ones() -> None:
+    assert gap(trained(fixmatch()), trained(fixmatch(), engine="batched")) < 1e-5
+
+
+def test_what_a_hidden_label_holds_is_out_of_reach() -> None:
+    one, two = (trained(fixmatch(), islands(images(garbage=seed))) for seed in (5, 6))
+    assert same(one, two)
+
+
+def test_without_weight_a_method_is_labelled_rows_alone_to_the_bit() -> None:
+    assert same(trained(fixmatch(weight=0.0)), trained(Supervised(view=weak("images"), **WORK)))
+
+
+def test_with_all_labels_a_method_is_labelled_rows_alone_to_the_bit() -> None:
+    known = islands(images(share=2.0))
+    assert same(trained(fixmatch(), known), trained(Supervised(view=weak("images"), **WORK), known))
+
+
+def test_with_nothing_above_the_threshold_a_method_is_labelled_rows_alone_to_the_bit() -> None:
+    assert same(trained(fixmatch(tau=1.0)), trained(Supervised(view=weak("images"), **WORK)))
+
+
+@pytest.mark.parametrize("base", [FedAvg(**WORK), FedProx(mu=0.5, **WORK), Scaffold(**WORK), local_sgd()])
+def test_without_views_labelled_rows_alone_are_the_algorithm_inside_to_the_bit(base: Any) -> None:
+    assert same(trained(Supervised(base=base)), trained(base))
+
+
+def test_what_goes_around_the_steps_acts_on_the_methods_loss() -> None:
+    plain, pulled = (trained(fixmatch(base=base)) for base in (FedAvg(**WORK), FedProx(mu=1.0, **WORK)))
+    assert gap(plain, pulled) > 1e-4
+
+
+def test_settings_replace_those_of_the_algorithm_inside() -> None:
+    made = FixMatch(base=FedProx(mu=0.5, lr=0.5, epochs=2), lr=0.01)
+    assert (made.lr, made.epochs, made.base) == (0.01, 2, FedProx(mu=0.5, lr=0.01, epochs=2))
+    assert FixMatch(epochs=3).steps is None
+    assert FixMatch(steps=5).base.steps == 5
+
+
+def test_the_rate_falls_along_a_cosine() -> None:
+    made = fixmatch(horizon=4)
+    assert [round(made.rate(turn), 4) for turn in range(6)] == [1.0, 0.8536, 0.5, 0.1464, 0.1464, 0.1464]
+    state = made.init({"w": np.zeros(2, np.float32)})
+    assert made.broadcast({**state, "turn": 2}, "train")["lr"] == pytest.approx(0.05)
+
+
+class _Teacher(Method):
+    """A loss that asks for a copy of the model, and for what the server sent."""
+
+    kept: Any = (Trailing(name="teacher", keep=0.5),)
+
+    @property
+    def losses(self) -> tuple[Any, ...]:
+        return (_Agrees(), SupervisedLoss())
+
+    @property
+    def streams(self) -> tuple[Any, ...]:
+        return tuple(self.kept)
+
+
+@dataclass(frozen=True)
+class _Agrees(OwnLoss):
+    def __call__(self, *, model: Any, x: Any, real: Any, broadcast: Any) -> Any:
+        apart = (model(x) - 2.0 * model(x, broadcast["teacher"], training=False).detach()) ** 2
+        return (apart.mean(1) * real).sum() / real.sum()
+
+
+def _teacher(*streams: Any) -> Method:
+    made: Method = type("Teacher", (_Teacher,), {"kept": streams})(base=FedAvg(**WORK))
+    return made
+
+
+@pytest.mark.parametrize("streams", [(Trailing(keep=0.5),), (Trailing(keep=0.5, memory="round"),)])
+def test_a_moving_copy_is_what_losses_read_on_every_engine(streams: Any) -> None:
+    one, many = (trained(_teacher(*streams), engine=engine) for engine in ("inline", "batched"))
+    assert gap(one, many) < 1e-5
+    still = trained(_teacher(*(type(s)(keep=1.0, memory=s.memory) for s in streams)))
+    assert gap(one, still) > 1e-6
+
+
+def test_a_part_that_stays_is_not_sent_up_and_is_part_of_a_clients_own_model() -> None:
+    method = _teacher(Local("4."), Trailing())
+    params = {name: np.ones((2,), np.float32) * i for i, name in enumerate(["0.weight", "4.weight"])}
+    client = method.client_init(params)
+    local = method.start({"params": params, "lr": 0.5}, client)
+    slopes = {"0.weight": np.ones(2, np.float32), "4.weight": np.full(2, 2.0, np.float32)}
+
+    class Grad:
+        def on(self, loss: Any = None, **given: Any) -> Any:
+            assert set(given["teacher"]) == set(params)
+            return lambda at: slopes
+
+    local = method.step(local, Grad(), {"params": params, "lr": 0.5})  # type: ignore[arg-type]
+    reply, kept = method.finish(local, {"params": params, "lr": 0.5}, client, LocalWork(4.0, 1.0))
+    assert set(reply["update"].value) == {"0.weight"}
+    assert kept["own"]["4.weight"].tolist() == [0.0, 0.0]
+    assert kept["copies"]["teacher"]["0.weight"] == pytest.approx(np.full(2, -0.0005), abs=1e-6)
+    assert method.personal(params, kept)["4.weight"].tolist() == [0.0, 0.0]
+    state = method.fold(method.init(params), {"update": reply["update"].value}, None, "train")  # type: ignore[arg-type]
+    assert state["params"]["4.weight"].tolist() == [1.0, 1.0]
+    assert state["params"]["0.weight"].tolist() == [-0.5, -0.5]
+
+
+@pytest.mark.parametrize("part", [Local("4."), Frozen("4.")])
+def test_parts_with_rules_train_in_blocks_and_stay_at_the_server(part: Any) -> None:
+    method = _teacher(part, Trailing())
+    one, many = trained(method), trained(method, engine="batched")
+    assert gap(one, many) < 1e-5
+    assert same(one["4.weight"], net().state_dict()["4.weight"].numpy())
+    assert not same(one["0.weight"], net().state_dict()["0.weight"].numpy())
+
+
+def test_settings_without_sense_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"tau=0\.2 with 4 classes: every row is kept"):
+        trained(fixmatch(tau=0.2))
+    with pytest.raises(ConfigError, match=r"tau=1\.5"):
+        fixmatch(tau=1.5)
+    with pytest.raises(ConfigError, match=r"weight=-1\.0"):
+        fixmatch(weight=-1.0)
+    with pytest.raises(ConfigError, match="no parameter whose name begins with 'head'"):
+        trained(_teacher(Local("head")))
+
+
+def test_a_model_in_numpy_has_no_losses_of_a_method() -> None:
+    with pytest.raises(CompositionError, match=r"trains on a loss of its own.*knows only the training's loss"):
+        trained(fixmatch(), model=atoll.models.linear(64, CLASSES))
