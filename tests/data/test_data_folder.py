@@ -119,7 +119,7 @@ def test_each_set_has_its_form(folder, name):
 
 def test_every_named_set_is_tested_here_or_bundled():
     bundled = {"breast_cancer", "diabetes", "digits", "iris", "linnerud", "wine"}
-    assert set(atoll.data.available()) == {*FORMS, *bundled, "movielens_100k"}
+    assert set(atoll.data.available()) == {*FORMS, *bundled, "movielens_100k", "digit_domains"}
     assert atoll.data.available()["mnist"].startswith("Load MNIST")
 
 
