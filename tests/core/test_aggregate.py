@@ -11,7 +11,19 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from atoll.core.algebra import tree as T
-from atoll.core.algebra.aggregate import Aggregate, Mean, Parts, Sum, Total, Vote, in_order, merge_totals, sign_parts
+from atoll.core.algebra.aggregate import (
+    Aggregate,
+    Mean,
+    Parts,
+    Sum,
+    Total,
+    Totals,
+    Vote,
+    in_order,
+    merge_totals,
+    sign_parts,
+)
+from atoll.core.algebra.running import add_into
 from atoll.core.errors import CompositionError
 
 KINDS = ["mean", "sum", "vote"]
@@ -106,3 +118,15 @@ def test_parts_are_signed_and_put_in_order():
     assert [(p.sender, p.value.item()) for p in ordered.value] == [(3, 3.0), (5, 5.0), (7, 7.0)]
     total = Sum(np.ones(1)).total()
     assert in_order(total, [1]) is total
+
+
+def test_sums_in_memory_of_their_own_leave_what_came_as_it_was():
+    for shape in ((), (3,)):
+        told = [np.full(shape, value) for value in (1.0, 2.0, 4.0)]
+        for one in told:
+            one.flags.writeable = False  # as a decoded message is
+        sums: Totals = {}
+        for one in told:
+            add_into(sums, {"x": Total("sum", one, 1.0, 1, "side")})
+        assert np.array_equal(sums["x"].value, np.full(shape, 7.0))
+        assert [float(np.max(one)) for one in told] == [1.0, 2.0, 4.0]

@@ -54,8 +54,10 @@ def _alike(a: Any, b: Any) -> bool:
 
 
 def _copied(leaf: Any) -> Any:
-    if not isinstance(leaf, np.ndarray) or leaf.ndim == 0:
+    if not isinstance(leaf, np.ndarray):
         return leaf
+    if leaf.ndim == 0:
+        return leaf.copy()
     copy = np.empty_like(leaf, order="C")
     for into, of in pieces(copy, leaf):
         into[...] = of
