@@ -27,6 +27,7 @@ ROOMS: dict[str, set[str] | None] = {
     "torch": {"native", "core", "data", "learn", "stages"},
     "trees": {"core", "data", "native"},
     "labels": {"core", "data", "learn", "torch", "stages", "privacy", "secure", "rounds"},
+    "fitting": {"core", "data", "statistics"},
     "runtime": {"core", "engines", "data", "privacy", "learn", "rounds", "runs", "report", "simulation"},
     "atoll": ANY,
     "__main__": {"cli"},

@@ -56,7 +56,7 @@ def test_nobody_asks_which_kind_a_job_is() -> None:
     assert not wrong
 
 
-@pytest.mark.parametrize("kind", ["training", "program", "statistics"])
+@pytest.mark.parametrize("kind", ["training", "program", "statistics", "fit"])
 def test_a_kind_is_what_its_room_says_and_can_be_configured(kind: str) -> None:
     made = job_class(kind)
     assert issubclass(made, Job)

@@ -1,0 +1,77 @@
+"""``atoll fit``: clusters, components, naive Bayes, linear models and survival over several sites' files, alone, and in one place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from atoll.cli.app import EXTRAS, app
+from atoll.cli.arguments import Json, output_of
+from atoll.cli.output import PlainTable
+
+
+@app.command("fit", rich_help_panel=EXTRAS)
+def command(
+    context: typer.Context,
+    method: Annotated[
+        str, typer.Argument(help="bayes, cox, glm, gmm, km, kmeans, pca, ridge, svd or svm.", metavar="METHOD")
+    ],
+    files: Annotated[list[Path], typer.Argument(help="One CSV or Parquet file a site.", metavar="FILE…")],
+    settings: Annotated[
+        list[str], typer.Option("--set", help="A setting of the method: clusters=3.", metavar="NAME=VALUE")
+    ] = [],  # noqa: B006
+    label: Annotated[str, typer.Option("--label", help="Column to predict.")] = "",
+    columns: Annotated[str | None, typer.Option("--columns", help="Features: age,pressure. By default all.")] = None,
+    impute: Annotated[str, typer.Option("--impute", help="mean, median or most_frequent.")] = "",
+    scale: Annotated[str, typer.Option("--scale", help="standard, minmax or robust.")] = "",
+    encode: Annotated[str, typer.Option("--encode", help="onehot or ordinal.")] = "onehot",
+    categories: Annotated[
+        list[str], typer.Option("--categories", help="Agreed values of a column: ward=surgery,internal.")
+    ] = [],  # noqa: B006
+    min_count: Annotated[int, typer.Option("--min-count", help="Fewest rows behind what a site tells.", min=1)] = 1,
+    secure: Annotated[bool, typer.Option("--secure", help="Show the server sums alone.")] = False,
+    test: Annotated[
+        Path | None,
+        typer.Option("--test", help="File with rows to score on; by default all sites' rows.", metavar="FILE"),
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", help="Seed of draws.")] = 0,
+    out: Annotated[Path | None, typer.Option("--out", help="File for the model.", metavar="FILE")] = None,
+    json: Json = False,
+) -> None:
+    """Fit a model over several sites' files as a federation would; compare with each site alone and with pooled rows."""
+    from atoll.cli.compared_fits import compared, method_of
+    from atoll.cli.describing import settings as words
+    from atoll.core.errors import ConfigError
+    from atoll.runs import yaml
+
+    if out is not None and not out.absolute().parent.is_dir():
+        raise ConfigError(f"--out {out}: there is no such folder", remedy="name a file in a folder that exists")
+    given: dict[str, Any] = {}
+    for text in settings:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise ConfigError(f"--set {text}", remedy="write NAME=VALUE, such as clusters=3")
+        given[name.strip()] = yaml.parse(value, f"--set {text}")
+    tables = words.tables_of(files)
+    job: dict[str, Any] = {
+        "label": label, "columns": words.words_of(columns), "impute": impute, "scale": scale, "encode": encode, "categories": words.lists_of(categories),
+        "min_count": min_count,
+    }  # fmt: skip
+    held = next(iter(words.tables_of([test]).values())) if test is not None else None
+    found, model = compared(tables, held, method_of(method, given), job, secure=secure, seed=seed)
+    if out is not None:
+        model.save(out)
+        found["model"] = str(out)
+    output_of(context).give(found, _table(found))
+
+
+def _table(found: dict[str, Any]) -> PlainTable:
+    table = PlainTable()
+    table.add_column("fitted on")
+    table.add_column(found["measure"], justify="right")
+    rows = {f"{name} alone": value for name, value in found["alone"].items()}
+    for name, value in {**rows, "federated": found["federated"], "pooled": found["pooled"]}.items():
+        table.add_row(name, "-" if value is None else f"{value:.6g}")
+    return table

@@ -1,0 +1,184 @@
+"""What parties do: tell their columns, and answer for preparing columns and for the method."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from atoll.core.algebra.aggregate import Sum
+from atoll.core.requests.disclosure import Disclosure
+from atoll.core.requests.task import Task
+from atoll.statistics.aggregates.sketch import BITS, keys_of
+from atoll.statistics.columns import columns_of, table_of
+from atoll.statistics.described import remember
+from atoll.statistics.plan import StatisticsPlan
+
+from .method import AtParty, FitMethod
+from .rows import FeatureLayout, PartyRows, column_of, rows_of
+from .wide import widened
+
+__all__ = ["Contacts"]
+
+Sums = dict[str, NDArray[Any]]
+
+
+def _promised(message: Any) -> Disclosure:
+    return Disclosure(int(message["least"]))
+
+
+class Contacts:
+    """The tasks of one job. Both ends make them of its settings; no code travels.
+
+    Args:
+        method: the method.
+    """
+
+    def __init__(self, method: FitMethod) -> None:
+        self._method = method
+        promise = _promised if method.events() is None else lambda message: Disclosure(private=True)
+        place = "atoll.fitting.contacts"
+        self.named = Task(f"{place}:named", _named, discloses=_promised)
+        self.prepared = Task(f"{place}:prepared", _prepared, discloses=_promised)
+        self.replied = Task(f"{place}:replied", self._replied, discloses=promise)
+        self.proposed = Task(f"{place}:proposed", self._proposed, discloses=promise)
+        self.tasks = (self.named, self.prepared, self.replied, self.proposed)
+
+    def _rows(self, island: Any, message: Any) -> tuple[PartyRows, AtParty, int]:
+        """The rows, what the method finds here, and how many rows are withheld because they are too few."""
+        noise = self._method.events()
+        for event in noise or ():
+            island.spend(event)
+        least = 1 if noise else int(message["least"])  # whether rows are few would be told without noise
+        layout, kept = FeatureLayout.unpacked(message["layout"]), island.state or {"answered": False, "memory": None}
+        if least > 1 and not kept["answered"]:
+            _remember(island, layout, least, type(self._method).__name__)
+        rows = rows_of(island.data, layout, island.name, least=least)
+        few = 0 < len(rows) < rows.least
+        party = AtParty(island.rng.generator(), island.secret, kept["memory"])
+        return (rows.none() if few else rows), party, len(rows) if few else 0
+
+    def _replied(self, island: Any, message: Any) -> dict[str, Sum]:
+        rows, party, withheld = self._rows(island, message)
+        made = self._method.reply(rows, message["state"], party)
+        island.state = {"answered": True, "memory": party.memory}
+        told = (
+            len(rows) if self._method.events() is None else len(table_of(island.data))
+        )  # a party's size is known in any case
+        counts: Sums = {"rows": np.array(told), "withheld": np.array(withheld)}
+        return _summands({**made, **counts}, message)
+
+    def _proposed(self, island: Any, message: Any) -> Sums:
+        rows, party, _ = self._rows(island, message)
+        made = self._method.proposal(rows, message["state"], party)
+        island.state = {"answered": True, "memory": party.memory}
+        return made
+
+
+def _remember(island: Any, layout: FeatureLayout, least: int, method: str) -> None:
+    """Refuse rows that differ from those behind an earlier answer by too few; else add them to the party's record.
+
+    Raises:
+        PolicyError: names the earlier request.
+    """
+    table = table_of(island.data)
+    plan = StatisticsPlan(request=f"fit of {method}", min_count=least)
+    columns = columns_of(
+        table, [*layout.numbers, *layout.levels, *layout.extra, *([layout.label] if layout.label else [])]
+    )
+    remember(island, plan, table, columns, plan.cells_of(table))
+
+
+def _summands(made: Mapping[str, NDArray[Any]], message: Any) -> dict[str, Sum]:
+    if message["words"]:
+        return {name: Sum(widened(value), role="side") for name, value in made.items()}
+    return {name: Sum(np.asarray(value, dtype=np.float64), role="side") for name, value in made.items()}
+
+
+def _named(island: Any, message: Any) -> dict[str, Any]:
+    """The kinds of the columns, and the values of categories that enough rows have."""
+    table, asked, least = table_of(island.data), set(message["categories"]), int(message["least"])
+    kinds: dict[str, str] = {}
+    values: dict[str, list[str]] = {}
+    for name in message["columns"] or table.columns:
+        column = columns_of(table, [name], categories={name: ()} if name in asked else None)[name]
+        kinds[name] = column.kind
+        if message["tell"] and column.kind == "category":
+            counts, _, _ = column.counted(None, len(table))
+            values[name] = [value for value, n in zip(column.coded[0], counts.tolist(), strict=True) if n >= least]
+        elif message["numbers"] and column.kind == "number":
+            found, counts = np.unique(column.values[np.isfinite(column.values)], return_counts=True)
+            values[name] = [repr(float(value)) for value in found[counts >= least]]
+    return {"kinds": kinds, "values": values}
+
+
+def _prepared(island: Any, message: Any) -> dict[str, Sum]:
+    """Sums for one step of preparing the columns of numbers."""
+    layout, least = FeatureLayout.unpacked(message["layout"]), int(message["least"])
+    table = table_of(island.data)
+    if 0 < len(table) < least:
+        table = type(table)({name: table[name][:0] for name in table.columns})
+    if message["ask"] == "counts":
+        made = {name: _counts(table, name, values, least) for name, values in message["values"].items()}
+        return _summands(made, message)
+    columns = [_numbers(table, layout, name) for name in layout.numbers]
+    there = [np.isfinite(values) for values in columns]
+    if message["ask"] == "ranks":
+        made = {"ranks": _ranks(columns, message, least)}
+    elif message["ask"] == "spread":
+        mean = np.asarray(message["mean"])
+        made = {"squares": np.array([((v[t] - m) ** 2).sum() for v, t, m in zip(columns, there, mean, strict=True)])}
+    else:
+        counts = np.array([t.sum() for t in there], dtype=np.float64)
+        few = (counts > 0) & (counts < least)
+        sums = np.array([v[t].sum() for v, t in zip(columns, there, strict=True)])
+        made = {"counts": np.where(few, 0, counts), "sums": np.where(few, 0.0, sums)}
+    return _summands(made, message)
+
+
+def _numbers(table: Any, layout: FeatureLayout, name: str) -> NDArray[np.float64]:
+    values = column_of(table, name, category=False).values.astype(np.float64)
+    return np.where(np.isfinite(values), values, layout.fill[name]) if name in layout.fill else values
+
+
+def _counts(table: Any, name: str, values: list[str], least: int) -> NDArray[np.float64]:
+    """How many rows have each value; fewer than the minimum count are not told."""
+    names, codes, _ = column_of(table, name, category=True).coded
+    if column_of(table, name, category=False).kind == "number":
+        found = [repr(float(value)) for value in names]
+    else:
+        found = list(names)
+    by = dict(zip(found, np.bincount(codes, minlength=len(names)).tolist(), strict=True))
+    counts = np.array([by.get(value, 0) for value in values], dtype=np.float64)
+    return np.where(counts >= least, counts, 0.0)
+
+
+def _ranks(columns: list[NDArray[np.float64]], message: Any, least: int) -> NDArray[np.float64]:
+    """How many values have which next bits, ``(targets, 2^bits)``; a count below the minimum moves to the next bits that have enough."""
+    known, bits = int(message["known"]), int(message["bits"])
+    made = np.zeros((len(message["targets"]), 1 << bits))
+    for k, (column, prefix) in enumerate(message["targets"]):
+        values = columns[int(column)]
+        keys = keys_of(values[np.isfinite(values)])
+        if known:
+            keys = keys[(keys >> (BITS - known)) == int(prefix)]
+            places = (keys >> (BITS - known - bits)) & ((1 << bits) - 1)
+        else:
+            places = (keys >> (BITS - bits)) + (1 << (bits - 1))
+        made[k] = _coarse(np.bincount(places, minlength=1 << bits), least)
+    return made
+
+
+def _coarse(counts: NDArray[np.int64], least: int) -> NDArray[np.int64]:
+    if least <= 1:
+        return counts
+    made, carried, last = np.zeros_like(counts), 0, -1
+    for k in np.flatnonzero(counts).tolist():
+        carried += int(counts[k])
+        if carried >= least:
+            made[k], carried, last = carried, 0, k
+    if carried and last >= 0:
+        made[last] += carried
+    return made

@@ -1,0 +1,160 @@
+"""`FittedModel`: what `Fit` gives people."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from atoll.core.errors import ConfigError, DataError
+from atoll.core.persistence.json_lines import as_json
+
+from .method import FitMethod
+from .rows import FeatureLayout, rows_of
+
+__all__ = ["FittedModel"]
+
+_FORMAT = "atoll.fit/1"
+_SHORT = 50
+"""Longest array that a run's manifest repeats."""
+
+
+@dataclass(frozen=True)
+class FittedModel:
+    """A fitted method, which needs no federation any more.
+
+    Attributes:
+        method: what was fitted, with its settings.
+        layout: how a table becomes features.
+        params: the numbers, by name; ``model["coef"]`` is ``model.params["coef"]``.
+        told: rows, rows withheld at parties, contacts, and whether the method converged.
+    """
+
+    method: FitMethod
+    layout: FeatureLayout
+    params: Mapping[str, Any]
+    told: Mapping[str, Any] = field(default_factory=dict)
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self.params:
+            raise ConfigError(
+                f"no parameter {name!r}", where="FittedModel", remedy=f"use one of {', '.join(self.params)}"
+            )
+        return self.params[name]
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """Names of the features."""
+        return self.layout.features
+
+    def predict(self, data: Any) -> NDArray[Any]:
+        """Predictions for a table, data set, frame or array: classes, numbers, clusters, risks, or the rows in components.
+
+        Args:
+            data: a table with the columns of the training, or an array ``(rows, columns)`` in their order.
+        """
+        rows = rows_of(self._table(data), self.layout, "predict", labelled=False)
+        return self.method.predict(self.params, rows, self.layout.classes)
+
+    def score(self, data: Any) -> float:
+        """How good the model is on a table that has the label too: `FitMethod.measure`."""
+        return float(self.method.score(self.params, rows_of(data, self.layout, "score"), self.layout.classes))
+
+    def estimator(self) -> Any:
+        """A fitted estimator of the installed scikit-learn; with prepared columns a ``Pipeline``, which takes a ``pandas.DataFrame``.
+
+        Raises:
+            MissingExtraError: scikit-learn is not installed.
+            CompositionError: scikit-learn has no such estimator.
+        """
+        made = self.method.estimator(self.params, self.layout.classes)
+        if not self.layout.prepared:
+            return made
+        from .pipelines import pipeline_of
+
+        return pipeline_of(self.layout, made)
+
+    def _table(self, data: Any) -> Any:
+        if isinstance(data, np.ndarray):
+            names = (*self.layout.numbers, *self.layout.levels)
+            if data.ndim != 2 or data.shape[1] != len(names):
+                raise DataError(
+                    f"an array of shape {data.shape}",
+                    where="predict",
+                    remedy=f"give {len(names)} columns: {', '.join(names)}",
+                )
+            return dict(zip(names, data.T, strict=True))
+        return data
+
+    # ------------------------------------------------------------------ files
+
+    def plain(self, *, short: bool = False) -> dict[str, Any]:
+        """The model as plain data; ``short`` leaves long arrays out."""
+        params = {name: _plain(value) for name, value in self.params.items() if not short or np.size(value) <= _SHORT}
+        return {
+            "method": type(self.method).__name__,
+            "features": list(self.features)[:_SHORT] if short else list(self.features),
+            **dict(self.told),
+            "params": params,
+        }
+
+    def to_json(self) -> bytes:
+        """The model as a file: numbers and words, no code. Numbers come back to the bit."""
+        settings = {one.name: _plain(getattr(self.method, one.name)) for one in fields(self.method)}
+        arrays = {
+            name: {"values": _plain(value), "dtype": np.asarray(value).dtype.str} for name, value in self.params.items()
+        }
+        whole = {
+            "format": _FORMAT, "method": type(self.method).__name__, "settings": settings, "layout": self.layout.packed(), "params": arrays,
+            "told": dict(self.told),
+        }  # fmt: skip
+        return as_json(whole, indent=1).encode()
+
+    def save(self, path: str | Path) -> None:
+        """Write the model to a file."""
+        Path(path).write_bytes(self.to_json())
+
+    @classmethod
+    def load(cls, path: str | Path) -> FittedModel:
+        """Read a model that `save` or a run folder wrote.
+
+        Raises:
+            DataError: the file is not such a model.
+        """
+        from . import methods
+
+        try:
+            whole = json.loads(Path(path).read_bytes())
+            if whole["format"] != _FORMAT:
+                raise ValueError(f"its format is {whole['format']!r}")
+            if whole["method"] not in methods.__all__:
+                raise ValueError(f"its method is {whole['method']!r}")
+            method = getattr(methods, whole["method"])(**whole["settings"])
+            params = {name: _array(one) for name, one in whole["params"].items()}
+            return cls(method, FeatureLayout.unpacked(whole["layout"]), params, whole["told"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise DataError(
+                f"{path} is not a fitted model: {error}",
+                where="FittedModel.load",
+                remedy="give a file that FittedModel.save wrote",
+            ) from error
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _plain(one) for name, one in value.items()}
+    if isinstance(value, str | bool) or value is None:
+        return value
+    return np.asarray(value).tolist()
+
+
+def _array(one: Mapping[str, Any]) -> NDArray[Any]:
+    kind = np.dtype(one["dtype"])
+    if kind.kind not in "biufU":
+        raise ValueError(f"an array of type {one['dtype']}")
+    return np.array(one["values"], dtype=kind)

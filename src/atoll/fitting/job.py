@@ -1,0 +1,157 @@
+"""`Fit`: the job."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from atoll.core.errors import CompositionError, ConfigError
+from atoll.core.event import Event, NonPrivate
+from atoll.core.federation.reducer import Plain, Reducer
+from atoll.core.job import Job, Prepared, name_of
+from atoll.core.validation import Checked, require_parts
+
+from .contacts import Contacts
+from .method import FitMethod
+
+if TYPE_CHECKING:
+    from atoll.core.federation.federation import Federation
+
+    from .fitted import FittedModel
+
+__all__ = ["Fit"]
+
+_WORDS = {
+    "impute": ("", "mean", "median", "most_frequent"),
+    "scale": ("", "standard", "minmax", "robust"),
+    "encode": ("onehot", "ordinal"),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fit(Checked, Job):
+    """Fit a model that follows from sums over rows: clusters, mixtures, components, naive Bayes, linear models, survival.
+
+    Parties hold tables, data sets or frames. Each contact adds up a few arrays over all parties, so the result is that of all rows in one place, up to
+    rounding, wherever the method's own page says so. The outcome is a `FittedModel`, which gives a scikit-learn estimator.
+
+    Attributes:
+        model: what to fit, such as `KMeans`.
+        columns: features, in order; by default all columns but the label and those of the method.
+        label: column to predict.
+        categories: the values of a column of categories, where they are agreed; otherwise the parties tell those that at least ``min_count`` of their rows have.
+        impute: what fills missing numbers: ``"mean"``, ``"median"`` or ``"most_frequent"``; categories get the most frequent. By default missing values are refused.
+        scale: ``"standard"`` (mean and standard deviation), ``"minmax"`` (smallest and largest value) or ``"robust"`` (median and quartiles) for columns of numbers.
+        encode: categories become ``"onehot"`` features or one ``"ordinal"`` feature. An unknown value is all zeros, or -1.
+        min_count: the smallest number of rows behind what a party tells. What has fewer is left out, as each method says.
+        reducer: how replies are combined; with a secure reducer the server sees only sums, exactly.
+        rounds: most contacts of the method.
+        quorum: smallest number of parties; by default all must reply.
+    """
+
+    kind: ClassVar[str] = "fit"
+    reads: ClassVar[str] = "table"
+    method: ClassVar[str] = "model"
+
+    model: FitMethod
+    columns: Sequence[str] = ()
+    label: str = ""
+    categories: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    impute: str = ""
+    scale: str = ""
+    encode: str = "onehot"
+    min_count: int = 1
+    reducer: Reducer = field(default_factory=Plain)
+    rounds: int = 300
+    quorum: int | None = None
+
+    def __post_init__(self) -> None:
+        require_parts(
+            self,
+            {
+                "model": (FitMethod, "atoll.fitting.KMeans(clusters=3)"),
+                "reducer": (Reducer, "atoll.core.federation.reducer.Plain()"),
+            },
+        )
+        for name, words in _WORDS.items():
+            if getattr(self, name) not in words:
+                raise ConfigError(f"{name}={getattr(self, name)!r}", remedy=f"use one of {', '.join(map(repr, words))}")
+        if isinstance(self.columns, str):
+            raise ConfigError(f"columns={self.columns!r}", remedy="give a list of names, such as columns=['age']")
+        if self.min_count < 1 or self.rounds < 1 or (self.quorum is not None and self.quorum < 1):
+            raise ConfigError(
+                f"min_count={self.min_count}, rounds={self.rounds}, quorum={self.quorum}",
+                remedy="use whole numbers of at least 1",
+            )
+        if bool(self.model.target) != bool(self.label):
+            name = type(self.model).__name__
+            wants = "needs a label: label='...', the column to predict" if self.model.target else "takes no label"
+            raise CompositionError(f"label={self.label!r}: {name} {wants}", where="Fit.label")
+        if self.scale == "minmax" and self.min_count > 1:
+            raise ConfigError(
+                "scale='minmax' with min_count: the smallest and the largest value are those of single rows",
+                remedy="use scale='standard' or scale='robust'",
+            )
+        self._require_sums()
+
+    def _require_sums(self) -> None:
+        """Refuse what the server cannot compute from sums, or numbers with noise, alone."""
+        noised = self.model.events() is not None
+        if not (self.reducer.secure or noised):
+            return
+        reducer = "epsilon" if noised else type(self.reducer).__name__
+        if self.impute == "most_frequent" and not set(self.columns) <= set(self.categories):
+            raise CompositionError(
+                f"impute='most_frequent' counts the values of columns of numbers, which {reducer} does not show",
+                where="Fit.impute",
+                remedy="use impute='median', or name the values of each column in categories=",
+            )
+        names = [*self.model.grouped, *([self.label] if self.model.target == "class" else [])]
+        missing = [name for name in names if name not in self.categories]
+        if missing:
+            raise CompositionError(
+                f"the values of {missing[0]!r} are not known, and {reducer} does not show what parties have",
+                where="Fit.categories",
+                remedy=f"agree on them: categories={{{missing[0]!r}: [...]}}",
+            )
+
+    @property
+    def most_rounds(self) -> int | None:
+        """Not known: a method ends when it has converged."""
+        return None
+
+    def names(self) -> tuple[str, ...]:
+        """The kind and the method, which a site's policy can allow or refuse."""
+        return (*super().names(), name_of(type(self.model)))
+
+    def prepare(self, data: Any) -> Prepared:
+        """Nothing needs to be known of the data."""
+        del data
+        return _PreparedFit(self)
+
+
+class _PreparedFit(Prepared):
+    def __init__(self, job: Fit) -> None:
+        self.job = job
+        self.contacts = Contacts(job.model)
+        self.tasks = self.contacts.tasks
+
+    async def program(self, fed: Federation) -> FittedModel:
+        """Agree on columns, prepare them, and fit."""
+        from .program import fitted
+
+        return await fitted(fed, self.job, self.contacts)
+
+    def most(self, rows: int) -> Sequence[Event]:
+        """Return the method's noise, or one release without any."""
+        del rows
+        return self.job.model.events() or (NonPrivate(what=f"sums for {type(self.job.model).__name__}"),)
+
+    def facts(self, outcome: FittedModel) -> Mapping[str, Any]:
+        """Return what is short of the parameters."""
+        return {"result": outcome.plain(short=True)}
+
+    def files(self, outcome: FittedModel) -> Mapping[str, bytes]:
+        """Return the model as JSON."""
+        return {"fit.json": outcome.to_json()}

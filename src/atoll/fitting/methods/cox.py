@@ -1,0 +1,166 @@
+"""Cox regression by Newton's method on sums at event times."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from atoll.core.errors import ConfigError
+from atoll.fitting.method import AtParty, Known, State, Sums, positive
+from atoll.fitting.rows import PartyRows
+
+from .newton import newton_step
+from .times import SurvivalMethod
+
+__all__ = ["Cox"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cox(SurvivalMethod):
+    """Proportional hazards ``h(t | x) = h_0(t) exp((x - mean) b)``: the maximum of the partial likelihood of all rows (Cox 1972).
+
+    An iteration has two contacts. The first adds up ``e = exp((x - mean) b)`` and ``e x`` of the rows that leave at each time of the grid, from which the server has the risk sets. The
+    second adds up ``x x'`` with weights that the server now knows, so no party sends a matrix a time. Ties are treated as Efron or Breslow do.
+
+    See `SurvivalMethod` for the grid and for minimum counts.
+
+    Attributes:
+        ties: ``"efron"`` or ``"breslow"``.
+        alpha: penalty ``alpha |b|^2 / 2``.
+        tolerance: it ends when a step promises less than this times the log-likelihood.
+    """
+
+    measure: ClassVar[str] = "concordance"
+    first: ClassVar[str] = "moments"
+    ties: str = "efron"
+    alpha: float = 0.0
+    tolerance: float = 1e-12
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        positive(self, alpha=0, tolerance=0)
+        if self.ties not in ("efron", "breslow"):
+            raise ConfigError(f"ties={self.ties!r}", remedy="use 'efron' or 'breslow'")
+
+    def reply(self, rows: PartyRows, state: State, party: AtParty) -> Sums:
+        """Sums by time, or the weighted products."""
+        del party
+        placed = self.placed(rows, state)
+        x = rows.x[placed.rows]
+        if state["phase"] == "moments":
+            return {
+                "x": x.sum(axis=0),
+                "n": np.float64(len(x)),
+                "moved": np.float64(placed.moved),
+                "left_out": np.float64(placed.left_out),
+            }
+        x = x - np.asarray(state["centre"])
+        seen = placed.place >= 0
+        x, place, event = x[seen], placed.place[seen], placed.event[seen]
+        e = np.exp(x @ np.asarray(state["at"]))
+        if state["phase"] == "curvature":
+            risk = np.cumsum(np.asarray(state["weights"]))[place] - np.where(
+                event, np.asarray(state["tied"])[place], 0.0
+            )
+            return {"xx": (x * (e * risk)[:, None]).T @ x}
+        width = len(state["grid"])
+
+        def by_time(values: NDArray[np.float64], keep: NDArray[np.bool_]) -> NDArray[np.float64]:
+            made = np.zeros((width, *values.shape[1:]))
+            np.add.at(made, place[keep], values[keep])
+            return made
+
+        everyone = np.ones(len(x), bool)
+        ex = e[:, None] * x
+        return {
+            "s0": by_time(e, everyone), "s1": by_time(ex, everyone), "d0": by_time(e, event), "d1": by_time(ex, event),
+            "d": by_time(np.ones(len(x)), event), "events": x[event].sum(axis=0),
+        }  # fmt: skip
+
+    def step(self, state: State, sums: Mapping[str, NDArray[Any]], known: Known) -> State:
+        """Centre; risk sets; a Newton step; and the baseline at the end."""
+        del known
+        if state["phase"] == "moments":
+            told = {name: float(sums[name]) for name in ("moved", "left_out")}
+            return {**state, **told, "phase": "risk", "centre": sums["x"] / sums["n"], "at": np.zeros(len(sums["x"]))}
+        if state["phase"] == "curvature":
+            hessian = sums["xx"] - np.asarray(state["outer"]) + self.alpha * np.eye(len(sums["xx"]))
+            next_ = newton_step(state, float(state["asked"]), np.asarray(state["slope"]), hessian, self.tolerance)
+            keep = {
+                name: one for name, one in next_.items() if name not in ("weights", "tied", "outer", "slope", "asked")
+            }
+            if next_["done"]:
+                return {**keep, "phase": "baseline", "at": np.asarray(next_["best"]), "done": False}
+            return {**keep, "phase": "risk"}
+        return self._at_risk(state, sums)
+
+    def _at_risk(self, state: State, sums: Mapping[str, NDArray[Any]]) -> State:
+        at, d = np.asarray(state["at"]), np.rint(sums["d"]).astype(np.int64)
+        s0, s1 = (np.cumsum(sums[name][::-1], axis=0)[::-1] for name in ("s0", "s1"))
+        loss = -float(sums["events"] @ at) + 0.5 * self.alpha * float(at @ at)
+        slope = -np.asarray(sums["events"]) + self.alpha * at
+        weights, tied, outer = np.zeros(len(d)), np.zeros(len(d)), np.zeros((len(at), len(at)))
+        for j in np.flatnonzero(d):
+            share = np.arange(d[j]) / d[j] if self.ties == "efron" else np.zeros(d[j])
+            left = s0[j] - share * sums["d0"][j]
+            mean = (s1[j] - share[:, None] * sums["d1"][j]) / left[:, None]
+            loss += float(np.log(left).sum())
+            slope += mean.sum(axis=0)
+            outer += mean.T @ mean
+            weights[j], tied[j] = (1 / left).sum(), (share / left).sum()
+        if state["phase"] == "baseline":
+            return {**state, "phase": "solved", "loss": loss, "baseline": np.cumsum(weights), "done": True}
+        if "best" in state and not loss <= float(state["loss"]) + 1e-14 * (1 + abs(float(state["loss"]))):
+            made = newton_step(state, loss, slope, outer, self.tolerance)  # the middle, or the end
+            return (
+                {**made, "phase": "baseline", "at": np.asarray(state["best"]), "done": False}
+                if made.get("done")
+                else made
+            )
+        return {
+            **state,
+            "phase": "curvature",
+            "asked": loss,
+            "slope": slope,
+            "weights": weights,
+            "tied": tied,
+            "outer": outer,
+        }
+
+    def measures(self, state: State) -> dict[str, float]:
+        """The partial log-likelihood of the last accepted coefficients."""
+        return {"log_likelihood": -float(state["loss"])} if "loss" in state else {}
+
+    def result(self, state: State) -> dict[str, Any]:
+        """``coef``, ``standard_error``, ``log_likelihood``; ``times`` and the cumulative ``baseline`` hazard at the ``mean``."""
+        hessian = state.get("hessian")
+        errors = (
+            np.full(len(np.asarray(state["at"])), -1.0)
+            if hessian is None
+            else np.sqrt(np.diag(np.linalg.pinv(np.asarray(hessian))))
+        )
+        return {
+            "coef": np.asarray(state["at"]), "standard_error": errors, "log_likelihood": -float(state["loss"]), "times": np.asarray(state["grid"]),
+            "baseline": np.asarray(state.get("baseline", np.zeros(len(state["grid"])))), "mean": np.asarray(state["centre"]),
+            "moved": float(state["moved"]), "left_out": float(state["left_out"]),
+        }  # fmt: skip
+
+    def predict(self, params: Mapping[str, Any], rows: PartyRows, classes: Sequence[str]) -> NDArray[Any]:
+        """The hazard relative to that at the mean, ``exp((x - mean) b)``."""
+        del classes
+        return np.asarray(np.exp((rows.x - np.asarray(params["mean"])) @ np.asarray(params["coef"])))
+
+    def score(self, params: Mapping[str, Any], rows: PartyRows, classes: Sequence[str]) -> float:
+        """Harrell's concordance: the share of comparable pairs in which the row with the earlier event has the larger hazard; ties count half."""
+        times, events = self._columns(rows)
+        risk = self.predict(params, rows, classes)
+        right = pairs = 0.0
+        for i in np.flatnonzero(events):
+            later = (times > times[i]) | ((times == times[i]) & ~events)
+            right += (risk[i] > risk[later]).sum() + 0.5 * (risk[i] == risk[later]).sum()
+            pairs += later.sum()
+        return float(right / pairs) if pairs else 0.5

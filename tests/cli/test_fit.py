@@ -1,0 +1,91 @@
+"""``atoll fit``: federated, alone and pooled, as people and scripts type it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.linear_model import Ridge
+
+from atoll.cli.app import run
+from atoll.fitting import FittedModel
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    draw = np.random.default_rng(0)
+    x = np.concatenate([draw.normal(size=(90, 2)), draw.normal(size=(90, 2)) + 4])[draw.permutation(180)]
+    table = pd.DataFrame(x, columns=["p", "q"]).assign(
+        y=(x.sum(axis=1) > 4).astype(int), time=np.ceil(draw.exponential(9, 180)), event=draw.integers(0, 2, 180)
+    )
+    for name, rows in {"north": slice(0, 80), "south": slice(80, 180)}.items():
+        table[rows].to_csv(tmp_path / f"{name}.csv", index=False)
+    return tmp_path
+
+
+def asked(folder: Path, method: str, *more: str) -> list[str]:
+    return ["fit", method, str(folder / "north.csv"), str(folder / "south.csv"), *more, "--json"]
+
+
+def found(capsys: Any, *words: Any) -> dict[str, Any]:
+    assert run(asked(*words)) == 0
+    told: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return told
+
+
+PAIR = ("--columns", "p,q")
+CALLS: dict[str, tuple[str, ...]] = {
+    "ridge": ("--label", "q", "--columns", "p"),
+    "glm": (*PAIR, "--label", "y"),
+    "bayes": (*PAIR, "--label", "y"),
+    "svm": (*PAIR, "--label", "y"),
+    "pca": (*PAIR, "--set", "components=1", "--scale", "standard"),
+    "svd": (*PAIR, "--set", "components=1"),
+    "kmeans": (*PAIR, "--set", "clusters=2"),
+    "gmm": (*PAIR, "--set", "components=2"),
+    "cox": PAIR,
+    "km": (),
+}
+
+
+@pytest.mark.parametrize("method", CALLS)
+def test_a_federation_finds_what_all_rows_give(capsys: Any, folder: Path, method: str) -> None:
+    told = found(capsys, folder, method, *CALLS[method])
+    assert set(told["alone"]) == {"north", "south"}
+    if method == "svm":
+        assert abs(told["federated"] - told["pooled"]) <= 0.03
+        return
+    assert told["difference"] < 1e-8
+    assert told["federated"] == pytest.approx(told["pooled"], rel=1e-9, abs=1e-9)
+
+
+def test_sums_alone_give_the_same_and_the_model_is_saved(capsys: Any, folder: Path) -> None:
+    told = found(
+        capsys, folder, "ridge", *CALLS["ridge"], "--set", "alpha=0.5", "--secure", "--out", str(folder / "m.json")
+    )
+    assert told["difference"] < 1e-10
+    whole = pd.concat([pd.read_csv(folder / f"{name}.csv") for name in ("north", "south")])
+    pooled = Ridge(alpha=0.5).fit(whole[["p"]], whole.q)
+    assert told["federated"] == pytest.approx(pooled.score(whole[["p"]], whole.q))
+    np.testing.assert_allclose(FittedModel.load(told["model"]).predict(whole), pooled.predict(whole[["p"]]))
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("forest",), "no method 'forest'"),
+        (("kmeans", "--set", "clusters"), "--set clusters"),
+        (("kmeans", "--set", "k=3"), "k"),
+        (("kmeans", "--secure", *PAIR), "each party's own clusters are no sum"),
+        (("glm",), "GLM needs a label"),
+        (("km", "--out", "no/such/m.json"), "there is no such folder"),
+        (("km", "--min-count", "5"), "times of single rows would be told"),
+    ],
+)
+def test_what_cannot_be_is_said(capsys: Any, folder: Path, words: tuple[str, ...], said: str) -> None:
+    assert run(asked(folder, *words)) != 0
+    assert said in json.loads(capsys.readouterr().out)["error"]["what"]

@@ -1,0 +1,137 @@
+"""Imputers, encoders and scalers are scikit-learn's on all rows, and so is the pipeline that people get."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.compose import ColumnTransformer
+from sklearn.impute import SimpleImputer
+from sklearn.linear_model import Ridge as PooledRidge
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import MinMaxScaler, OneHotEncoder, RobustScaler, StandardScaler
+
+import atoll
+from atoll.core.errors import AtollError, CompositionError, ConfigError, DataError
+from atoll.fitting import Fit, FittedModel, KMeans, NaiveBayes, Ridge
+from atoll.secure import SecureAggregation
+
+SCALERS = {"standard": StandardScaler, "minmax": MinMaxScaler, "robust": RobustScaler}
+SECURE: dict[str, Any] = {
+    "reducer": SecureAggregation(), "categories": {"ward": ["heart", "inner", "surgery"]}, "columns": ["age", "pressure", "ward"]
+}  # fmt: skip
+
+
+def patients() -> pd.DataFrame:
+    draw, n = np.random.default_rng(1), 220
+    made = pd.DataFrame(
+        {"age": draw.normal(50, 10, n).round(), "pressure": draw.normal(1e4, 20, n), "ward": draw.choice(["surgery", "inner", "heart"], n)}
+    )  # fmt: skip
+    made["stay"] = made.age * 0.1 + made.pressure * 0.02 + (made.ward == "heart") + draw.normal(size=n)
+    for name in ("age", "pressure", "ward"):
+        made.loc[draw.random(n) < 0.1, name] = "" if name == "ward" else np.nan
+    return made
+
+
+WHOLE = patients()
+PARTIES = {"north": WHOLE[:100], "south": WHOLE[100:170], "west": WHOLE[170:]}
+FRAME = WHOLE.replace({"ward": {"": np.nan}})
+
+
+def fit(model: Any = None, data: Any = None, **settings: Any) -> FittedModel:
+    job = Fit(model=model or Ridge(alpha=1.0), **{"label": "stay", "impute": "mean", **settings})
+    found = atoll.simulate(job, PARTIES if data is None else data, engine="inline", progress=False).outcome
+    assert isinstance(found, FittedModel)
+    return found
+
+
+@pytest.mark.quick("mean-standard-plain", "median-robust-secure", "most_frequent-minmax-plain")
+@pytest.mark.parametrize("how", [{}, SECURE], ids=["plain", "secure"])
+@pytest.mark.parametrize("scale", list(SCALERS))
+@pytest.mark.parametrize("impute", ["mean", "median", "most_frequent"])
+def test_a_prepared_regression_is_that_of_all_rows(impute: str, scale: str, how: dict[str, Any]) -> None:
+    if how and impute == "most_frequent":
+        with pytest.raises(CompositionError, match="impute='most_frequent' counts the values of columns of numbers"):
+            fit(impute=impute, **how)
+        return
+    found = fit(impute=impute, scale=scale, **how)
+    numbers = make_pipeline(SimpleImputer(strategy=impute), SCALERS[scale]())
+    wards = make_pipeline(SimpleImputer(strategy="most_frequent"), OneHotEncoder(handle_unknown="ignore"))
+    columns = ColumnTransformer([("numbers", numbers, ["age", "pressure"]), ("wards", wards, ["ward"])])
+    pooled = make_pipeline(columns, PooledRidge(alpha=1.0)).fit(FRAME, FRAME.stay)
+    np.testing.assert_allclose(found["coef"], pooled[-1].coef_, rtol=1e-9)
+    np.testing.assert_allclose(found.predict(WHOLE), pooled.predict(FRAME), rtol=1e-10)
+    made = found.estimator()
+    np.testing.assert_allclose(made.predict(FRAME), pooled.predict(FRAME), rtol=1e-10)
+    assert made[:-1].get_feature_names_out().tolist()[-1] == "categories__ward_surgery"
+    assert found.features == ("age", "pressure", "ward=heart", "ward=inner", "ward=surgery")
+
+
+def test_under_a_minimum_count_quantiles_are_near() -> None:
+    found = fit(impute="median", scale="robust", min_count=10)
+    rank = (WHOLE.age < found.layout.fill["age"]).sum() / WHOLE.age.notna().sum()
+    assert abs(rank - 0.5) < 3 * 10 * 2 / len(WHOLE)
+    assert found.layout.fill["age"] not in WHOLE.age.to_numpy()  # no row's own value
+    with pytest.raises(ConfigError, match="scale='minmax' with min_count"):
+        fit(scale="minmax", min_count=10)
+
+
+def test_values_of_few_rows_are_not_told() -> None:
+    odd = {**PARTIES, "west": PARTIES["west"].assign(ward=["Mr Smith's room", *PARTIES["west"].ward[1:]])}
+    assert "Mr Smith's room" in fit(data=odd).layout.levels["ward"]
+    found = fit(data=odd, min_count=5)
+    assert found.layout.levels["ward"] == ["heart", "inner", "surgery"]
+    row = odd["west"][:1]
+    assert found.predict(row)[0] == pytest.approx(
+        found["intercept"] + found["coef"][:2] @ np.where(np.isnan(v := row[["age", "pressure"]].to_numpy()[0]), list(found.layout.fill.values())[1:], v)
+    )  # fmt: skip
+
+
+def test_numbers_that_are_categories() -> None:
+    rooms = {name: part.assign(ward=np.arange(len(part)) % 3 + 7) for name, part in PARTIES.items()}
+    found = fit(data=rooms, categories={"ward": ["7", "8", "9"]})
+    assert found.features[2:] == ("ward=7", "ward=8", "ward=9")
+    whole = pd.concat(rooms.values())
+    np.testing.assert_allclose(found.estimator().predict(whole), found.predict(whole), rtol=1e-12)
+    ordinal = fit(data=rooms, categories={"ward": ["7", "8", "9"]}, encode="ordinal")
+    assert ordinal.features == ("age", "pressure", "ward")
+    np.testing.assert_allclose(ordinal.estimator().predict(whole), ordinal.predict(whole), rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "match"),
+    [
+        ({"impute": ""}, DataError, r"\d+ values of column 'age' are missing"),
+        ({"impute": "knn"}, ConfigError, "impute='knn'"),
+        ({"scale": "power"}, ConfigError, "scale='power'"),
+        ({"encode": "target"}, ConfigError, "encode='target'"),
+        ({"columns": "age"}, ConfigError, "columns='age'"),
+        ({"min_count": 0}, ConfigError, "min_count=0"),
+        ({"label": ""}, CompositionError, "label='': Ridge needs a label"),
+        ({"model": KMeans(clusters=2)}, CompositionError, "label='stay': KMeans takes no label"),
+        ({"label": "stays"}, DataError, "no column 'stays'. Did you mean 'stay'"),
+        ({"columns": ["agee"]}, DataError, "no column 'agee'"),
+        ({"label": "ward"}, DataError, "column 'ward' does not hold one number a row"),
+        ({"min_count": 500}, DataError, r"no value of 'ward' is known"),
+        ({"min_count": 500, "columns": ["age"]}, DataError, "column 'age' has no value that at least min_count=500"),
+        (
+            {"model": NaiveBayes(), "label": "ward", "reducer": SecureAggregation()},
+            CompositionError,
+            "the values of 'ward' are not known",
+        ),
+        ({"model": "kmeans"}, CompositionError, "model: 'kmeans' is not an instance of FitMethod"),
+    ],
+)
+def test_what_cannot_be_is_said(settings: dict[str, Any], error: type[AtollError], match: str) -> None:
+    with pytest.raises(error, match=match):
+        fit(**settings)
+
+
+def test_parties_with_other_columns_are_named() -> None:
+    with pytest.raises(DataError, match=r"the columns of west are .*, and of north"):
+        fit(data={**PARTIES, "west": WHOLE[170:].drop(columns="age")})
+    empty = {"north": WHOLE[:2].assign(age=np.nan)}
+    with pytest.raises(DataError, match="column 'age' has no value"):
+        fit(data=empty)
