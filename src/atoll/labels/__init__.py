@@ -10,7 +10,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .methods.base import Method
     from .methods.dsfl import DSFL
+    from .methods.fedmatch import FedMatch
+    from .methods.fedpu import FedPU
+    from .methods.fedssl import FedSSL
     from .methods.fixmatch import FixMatch
+    from .methods.generator import Generator, RowDecoder
+    from .methods.rscfed import RSCFed
     from .methods.supervised import Supervised
 else:
     from atoll.core.lazy import lazy
@@ -20,14 +25,25 @@ else:
         {
             "methods.base": ("Method",),
             "methods.dsfl": ("DSFL",),
+            "methods.fedmatch": ("FedMatch",),
+            "methods.fedpu": ("FedPU",),
+            "methods.fedssl": ("FedSSL",),
             "methods.fixmatch": ("FixMatch",),
+            "methods.generator": ("RowDecoder", "Generator"),
+            "methods.rscfed": ("RSCFed",),
             "methods.supervised": ("Supervised",),
         },
     )
 
 __all__ = [
     "DSFL",
+    "RowDecoder",
+    "FedMatch",
+    "FedPU",
+    "FedSSL",
     "FixMatch",
+    "Generator",
     "Method",
+    "RSCFed",
     "Supervised",
 ]

@@ -5,7 +5,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .base import Method, local_sgd
     from .dsfl import DSFL
+    from .fedmatch import FedMatch
+    from .fedpu import FedPU
+    from .fedssl import FedSSL
     from .fixmatch import FixMatch
+    from .generator import Generator, RowDecoder
+    from .rscfed import RSCFed
     from .supervised import Supervised
 else:
     from atoll.core.lazy import lazy
@@ -13,20 +18,28 @@ else:
     __getattr__, __dir__ = lazy(
         __name__,
         {
-            "base": (
-                "Method",
-                "local_sgd",
-            ),
+            "base": ("Method", "local_sgd"),
             "dsfl": ("DSFL",),
+            "fedmatch": ("FedMatch",),
+            "fedpu": ("FedPU",),
+            "fedssl": ("FedSSL",),
             "fixmatch": ("FixMatch",),
+            "generator": ("RowDecoder", "Generator"),
+            "rscfed": ("RSCFed",),
             "supervised": ("Supervised",),
         },
     )
 
 __all__ = [
     "DSFL",
+    "RowDecoder",
+    "FedMatch",
+    "FedPU",
+    "FedSSL",
     "FixMatch",
+    "Generator",
     "Method",
+    "RSCFed",
     "Supervised",
     "local_sgd",
 ]
