@@ -8,6 +8,7 @@ objectives, streams and a fold around any algorithm: ``Training(model=net, algor
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from .heads import MaskedAutoencoder, Siamese
     from .methods.base import Method
     from .methods.dsfl import DSFL
     from .methods.fedmatch import FedMatch
@@ -16,6 +17,16 @@ if TYPE_CHECKING:
     from .methods.fixmatch import FixMatch
     from .methods.generator import Generator, RowDecoder
     from .methods.rscfed import RSCFed
+    from .methods.selfsupervised.fedbyol import FedBYOL
+    from .methods.selfsupervised.fedema import FedEMA
+    from .methods.selfsupervised.fedmae import FedMAE
+    from .methods.selfsupervised.fedmoco import FedMoCo
+    from .methods.selfsupervised.fedsimclr import FedSimCLR
+    from .methods.selfsupervised.fedsimsiam import FedSimSiam
+    from .methods.selfsupervised.fedu import FedU
+    from .methods.selfsupervised.fedx import FedX
+    from .methods.selfsupervised.orchestra import Orchestra
+    from .methods.selfsupervised.ssfl import SSFL
     from .methods.supervised import Supervised
 else:
     from atoll.core.lazy import lazy
@@ -23,27 +34,50 @@ else:
     __getattr__, __dir__ = lazy(
         __name__,
         {
+            "heads": ("MaskedAutoencoder", "Siamese"),
             "methods.base": ("Method",),
             "methods.dsfl": ("DSFL",),
             "methods.fedmatch": ("FedMatch",),
             "methods.fedpu": ("FedPU",),
             "methods.fedssl": ("FedSSL",),
             "methods.fixmatch": ("FixMatch",),
-            "methods.generator": ("RowDecoder", "Generator"),
+            "methods.generator": ("Generator", "RowDecoder"),
             "methods.rscfed": ("RSCFed",),
+            "methods.selfsupervised.fedbyol": ("FedBYOL",),
+            "methods.selfsupervised.fedema": ("FedEMA",),
+            "methods.selfsupervised.fedmae": ("FedMAE",),
+            "methods.selfsupervised.fedmoco": ("FedMoCo",),
+            "methods.selfsupervised.fedsimclr": ("FedSimCLR",),
+            "methods.selfsupervised.fedsimsiam": ("FedSimSiam",),
+            "methods.selfsupervised.fedu": ("FedU",),
+            "methods.selfsupervised.fedx": ("FedX",),
+            "methods.selfsupervised.orchestra": ("Orchestra",),
+            "methods.selfsupervised.ssfl": ("SSFL",),
             "methods.supervised": ("Supervised",),
         },
     )
 
 __all__ = [
     "DSFL",
-    "RowDecoder",
+    "FedBYOL",
+    "FedEMA",
+    "FedMAE",
     "FedMatch",
+    "FedMoCo",
     "FedPU",
     "FedSSL",
+    "FedSimCLR",
+    "FedSimSiam",
+    "FedU",
+    "FedX",
     "FixMatch",
     "Generator",
+    "MaskedAutoencoder",
     "Method",
+    "Orchestra",
     "RSCFed",
+    "RowDecoder",
+    "SSFL",
+    "Siamese",
     "Supervised",
 ]

@@ -201,9 +201,10 @@ class LocalTraining(ClientTraining):
             broadcast: what the server sent, if known.
 
         Raises:
-            DataError: labels outside the model's outputs, or a wrong shape.
+            DataError: labels outside the model's outputs, a wrong shape, or fewer rows than the loss needs.
             ConfigError: a row has no label, and the loss cannot leave it out.
         """
+        self._require_rows(pool, where)
         stored = pool.stored if isinstance(pool, StoredPool) else None
         if stored is not None and stored is self._stored:
             return
@@ -220,6 +221,17 @@ class LocalTraining(ClientTraining):
             with contextlib.suppress(DataError):
                 self.network.loss.check(self._shape, stored, where)
                 self._stored = stored
+
+    def _require_rows(self, pool: Pool, where: str) -> None:
+        """Refuse clients with fewer rows than the loss needs; clients without any row do not count."""
+        fewest = getattr(self.network.loss.fn, "fewest", 1)
+        few = pool.sizes[(pool.sizes > 0) & (pool.sizes < fewest)]
+        if len(few):
+            raise DataError(
+                f"{few[0]} row{'' if few[0] == 1 else 's'}, and the loss {self.network.loss.name} needs {fewest}",
+                where=where,
+                remedy="give the client more rows, or go on without it (errors='drop')",
+            )
 
     def many(
         self,

@@ -106,3 +106,15 @@ def test_a_block_of_clients_is_each_of_them():
     ):
         block = torch.vmap(fn)(*args)
         assert torch.allclose(block, torch.stack([fn(*one) for one in zip(*args, strict=True)]))
+
+
+def test_further_negatives_repel_every_row_and_zeros_do_not():
+    first, second, more = drawn(0, 3, 4), drawn(1, 3, 4), drawn(2, 5, 4)
+    made = nt_xent(first, second, 0.5, negatives=more)
+    z, u = (torch.nn.functional.normalize(t, dim=1) for t in (torch.cat([first, second]), more))
+    slow = []
+    for i in range(6):
+        others = [math.exp(z[i] @ z[j] / 0.5) for j in range(6) if j != i] + [math.exp(z[i] @ v / 0.5) for v in u]
+        slow.append(math.log(sum(others)) - float(z[i] @ z[(i + 3) % 6] / 0.5))
+    assert made.tolist() == pytest.approx([(slow[i] + slow[i + 3]) / 2 for i in range(3)])
+    assert torch.equal(nt_xent(first, second, negatives=torch.zeros(2, 4)), nt_xent(first, second))

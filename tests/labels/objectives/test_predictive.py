@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atoll.labels.objectives import byol, feature_spread, simsiam
+from atoll.labels.objectives import byol, feature_spread, simsiam, standardised
 
 AXES = torch.eye(2, dtype=torch.float64)
 
@@ -39,3 +39,11 @@ def test_spread_is_zero_for_a_constant_and_one_for_opposite_directions():
     assert feature_spread(AXES).item() == pytest.approx(0.5)
     padded = torch.cat([AXES, torch.full((1, 2), 9.0, dtype=torch.float64)])
     assert feature_spread(padded, torch.tensor([1.0, 1, 0])).item() == pytest.approx(0.5)
+
+
+def test_standardised_targets_are_batch_normalisation_over_real_rows():
+    rows = torch.randn(6, 3, generator=torch.Generator().manual_seed(0))
+    slow = torch.nn.functional.batch_norm(rows[:4], None, None, training=True)
+    assert torch.allclose(standardised(rows[:4]), slow, atol=1e-6)
+    assert torch.allclose(standardised(rows, torch.tensor([1.0, 1, 1, 1, 0, 0]))[:4], slow, atol=1e-6)
+    assert not standardised(torch.ones(3, 2)).any()

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from .mixtures import Mixture, fit_mixture
     from .moments import coral, gaussian_mmd, linear_mmd
     from .positive import check_priors, positive_unlabelled
-    from .predictive import byol, feature_spread, simsiam
+    from .predictive import byol, feature_spread, simsiam, standardised
     from .rotation import predict_rotation, quarter_turns
     from .transport import projections, sliced_quantiles, transfer_bound, wasserstein
     from .variational import beta_vae, code_divergence, reconstruction_error, sampled_code
@@ -47,7 +47,7 @@ else:
             "mixtures": ("Mixture", "fit_mixture"),
             "moments": ("coral", "gaussian_mmd", "linear_mmd"),
             "positive": ("check_priors", "positive_unlabelled"),
-            "predictive": ("byol", "feature_spread", "simsiam"),
+            "predictive": ("byol", "feature_spread", "simsiam", "standardised"),
             "rotation": ("predict_rotation", "quarter_turns"),
             "transport": ("projections", "sliced_quantiles", "transfer_bound", "wasserstein"),
             "variational": ("beta_vae", "code_divergence", "reconstruction_error", "sampled_code"),
@@ -112,6 +112,7 @@ __all__ = [
     "sliced_quantiles",
     "soft_cross_entropy",
     "spread_pieces",
+    "standardised",
     "transfer_bound",
     "vat",
     "wasserstein",

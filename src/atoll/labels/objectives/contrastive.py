@@ -14,7 +14,13 @@ _NOWHERE = -1e30
 """A logit that takes no part in a softmax and, unlike minus infinity, leaves gradients finite."""
 
 
-def nt_xent(first: Tensor, second: Tensor, temperature: float = 0.5, real: Tensor | None = None) -> Tensor:
+def nt_xent(
+    first: Tensor,
+    second: Tensor,
+    temperature: float = 0.5,
+    real: Tensor | None = None,
+    negatives: Tensor | None = None,
+) -> Tensor:
     """Return the normalised temperature-scaled cross-entropy of SimCLR, for each row the mean over its two anchors.
 
     With ``2N`` embeddings ``z`` of ``N`` rows, ``s_ij = cos(z_i, z_j) / T`` and ``p(i)`` the other view of ``i``:
@@ -25,6 +31,8 @@ def nt_xent(first: Tensor, second: Tensor, temperature: float = 0.5, real: Tenso
         second: embeddings of the second views, in the same order.
         temperature: ``T``, above 0.
         real: 1 for a row, 0 for padding, ``(rows,)``. Padding repels nothing. A row alone in its batch has loss 0.
+        negatives: further embeddings that repel every row, ``(entries, width)``, such as FedCA's dictionary; zeros where there is none yet. No
+            gradient flows through them.
 
     Returns:
         Losses, ``(rows,)``.
@@ -51,7 +59,10 @@ def nt_xent(first: Tensor, second: Tensor, temperature: float = 0.5, real: Tenso
     if real is not None:
         there = torch.cat([real, real]) > 0
         others = others & (there.unsqueeze(0) | (place.unsqueeze(0) == positive.unsqueeze(1)))
-    total = torch.where(others, logits, _NOWHERE).logsumexp(1)
+    logits = torch.where(others, logits, _NOWHERE)
+    if negatives is not None:
+        logits = torch.cat([logits, _against(z, negatives, temperature)], 1)
+    total = logits.logsumexp(1)
     attraction = (z * z[positive]).sum(1) / temperature
     losses = total - attraction
     return (losses[:rows] + losses[rows:]) / 2
@@ -75,11 +86,9 @@ def info_nce(query: Tensor, key: Tensor, queue: Tensor, temperature: float = 0.2
     Source: He, Fan, Wu, Xie, Girshick. Momentum Contrast for Unsupervised Visual Representation Learning. CVPR 2020, eq. 1.
     """
     _require_temperature(temperature, "info_nce")
-    q, k, u = F.normalize(query, dim=1), F.normalize(key.detach(), dim=1), F.normalize(queue.detach(), dim=1)
-    entered = (queue.detach() != 0).any(1)
+    q, k = F.normalize(query, dim=1), F.normalize(key.detach(), dim=1)
     attraction = (q * k).sum(1, keepdim=True) / temperature
-    repulsion = torch.where(entered.unsqueeze(0), q @ u.T / temperature, _NOWHERE)
-    return torch.cat([attraction, repulsion], 1).logsumexp(1) - attraction.squeeze(1)
+    return torch.cat([attraction, _against(q, queue, temperature)], 1).logsumexp(1) - attraction.squeeze(1)
 
 
 def enqueue(queue: Tensor, keys: Tensor, real: Tensor | None = None) -> Tensor:
@@ -97,6 +106,13 @@ def enqueue(queue: Tensor, keys: Tensor, real: Tensor | None = None) -> Tensor:
     padding = torch.where(real > 0, 0, 2)
     rank = torch.cat([padding, torch.ones(len(queue), dtype=padding.dtype, device=queue.device)])
     return joined[rank.argsort(stable=True)][: len(queue)]
+
+
+def _against(z: Tensor, entries: Tensor, temperature: float) -> Tensor:
+    """Return logits of normalised rows against entries, ``(rows, entries)``; those that are zero take no part."""
+    fixed = entries.detach()
+    entered = (fixed != 0).any(1)
+    return torch.where(entered.unsqueeze(0), z @ F.normalize(fixed, dim=1).T / temperature, _NOWHERE)
 
 
 def _require_temperature(temperature: float, where: str) -> None:

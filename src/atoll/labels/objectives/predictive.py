@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-__all__ = ["byol", "feature_spread", "simsiam"]
+__all__ = ["byol", "feature_spread", "simsiam", "standardised"]
 
 Tensor = torch.Tensor
 
@@ -32,6 +32,25 @@ def simsiam(prediction: Tensor, projection: Tensor) -> Tensor:
     Source: Chen, He. Exploring Simple Siamese Representation Learning. CVPR 2021, eq. 1-2. The method takes half of both directions.
     """
     return -F.cosine_similarity(prediction, projection.detach(), dim=1)
+
+
+def standardised(embeddings: Tensor, real: Tensor | None = None) -> Tensor:
+    """Return embeddings with mean 0 and variance 1 in every direction of the batch: batch normalisation without scale and shift.
+
+    A target that is standardised cannot be the same for all rows, so that a network that outputs a constant has a large loss. Rows that are
+    equal in a direction, or alone, become 0 there.
+
+    Args:
+        embeddings: ``(rows, width)``.
+        real: 1 for a row, 0 for padding, which does not count.
+
+    Source: Ioffe, Szegedy. Batch Normalization. ICML 2015; the last layer of SimSiam's projector has one.
+    """
+    weights = torch.ones_like(embeddings[:, :1]) if real is None else real.unsqueeze(1).to(embeddings.dtype)
+    total = weights.sum().clamp(min=1)
+    centred = embeddings - (embeddings * weights).sum(0) / total
+    variance = (centred.square() * weights).sum(0) / total
+    return centred * (variance + 1e-5).rsqrt()
 
 
 def feature_spread(embeddings: Tensor, real: Tensor | None = None) -> Tensor:

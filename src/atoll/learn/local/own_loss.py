@@ -22,6 +22,11 @@ class OwnLoss:
     form: ClassVar[str] = "batch"
     task: ClassVar[str] = ""
 
+    @property
+    def fewest(self) -> int:
+        """Rows that a client needs; one with fewer, and not none, is refused."""
+        return 1
+
     if TYPE_CHECKING:
         __call__: Callable[..., Any]
     else:
