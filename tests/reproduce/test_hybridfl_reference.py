@@ -191,6 +191,7 @@ def test_q_is_close_to_its_true_value():
     np.testing.assert_allclose(ratio[fine], expected[fine])
 
 
+@pytest.mark.slow
 def test_verdicts(aerofoil, digits):
     assert all(claim.holds for setting in (AEROFOIL, DIGITS) for claim in judge_limits(setting) + judge_table(setting))
     energy = judge_energy(digits)

@@ -16,6 +16,7 @@ from atoll.runs import RunFolder, Stopping, execute, parse_config, yaml
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.quick("2")
 def test_a_signal_stops_after_the_round_and_resuming_ends_the_same(
     config: Path, settings: dict[str, Any], typed: Callable[..., Any], tmp_path: Path, number: int
 ) -> None:

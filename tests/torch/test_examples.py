@@ -267,6 +267,7 @@ def shards(sizes, shape, draw):
     return [(draw.normal(size=(n, *shape)).astype(np.float32), draw.integers(0, 3, n)) for n in sizes]
 
 
+@pytest.mark.slow
 def test_a_client_of_an_engine_runs_in_the_programs_of_cohorts():
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3))

@@ -168,6 +168,7 @@ def test_without_a_compiler_it_runs_with_one_notice(monkeypatch: pytest.MonkeyPa
         LocalTraining(model, ALGORITHM, compile="always").many_sum(shards, broadcast_of(model), None, keys)
 
 
+@pytest.mark.slow
 def test_a_compiler_that_fails_leaves_the_uncompiled_path(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*args: Any) -> Any:
         raise RuntimeError("ld: cannot find -lgomp")

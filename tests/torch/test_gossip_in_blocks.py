@@ -58,6 +58,7 @@ def job(algorithm: Any, topology: Any, model: Any = None, rounds: int = 3) -> An
 
 
 @pytest.mark.parametrize("case", list(CASES))
+@pytest.mark.quick("models*", "state*", "one*")
 def test_blocks_of_nodes_equal_one_by_one(islands: Any, case: str, monkeypatch: pytest.MonkeyPatch):
     """To 1e-5 of the largest weight, as for cohorts; and the batched engine never runs a node by itself."""
     one = atoll.simulate(job(*CASES[case]), islands, engine="inline", seed=3)

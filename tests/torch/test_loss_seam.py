@@ -76,6 +76,7 @@ QUICK_NATIVE = {"named", "mean"}  # every compilation takes seconds
         for way in WAYS
     ],
 )
+@pytest.mark.quick("*-vector", "*-single", "named-native", "per-row-unrolled")
 def test_every_path_gives_the_reference(name: str, way: str) -> None:
     loss, make, shards, more = CASES[name]
     model = seeded(make)

@@ -38,6 +38,7 @@ def trained(islands, *uplink, engine="inline", rounds=3, **parts):
 
 
 @pytest.mark.parametrize("by", ["enclave", pytest.param("shares", marks=pytest.mark.slow), "keys"])
+@pytest.mark.quick("enclave")
 def test_it_keeps_the_laws_of_a_reducer(by):
     reducer = SecureIndexing(by)
     check_reducer(reducer, others=dict.fromkeys(reducer.others))
