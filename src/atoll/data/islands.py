@@ -321,6 +321,20 @@ class Islands:
             self._supply.schema().require_form(public)
         return self._with(public=public.coded_as(self.about))
 
+    def with_others(self, others: Mapping[str, Dataset]) -> Islands:
+        """Return the same clients beside other parties with rows, in the clients' class codes: name -> rows.
+
+        In a simulation, a party that a job needs in addition to the clients has the rows under its name; between organisations, its site has them.
+
+        Raises:
+            DataError: the rows name classes that the clients do not have, or have another shape.
+        """
+        if len(self):
+            schema = self._supply.schema()
+            for rows in others.values():
+                schema.require_form(rows)
+        return self._with(others={name: rows.coded_as(self.about) for name, rows in others.items()})
+
     def pooled(self, max_bytes: int = _POOLED_BYTES) -> Dataset:
         """Return all clients' rows as one data set, ordered by client.
 

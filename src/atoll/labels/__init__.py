@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from .methods.selfsupervised.fedx import FedX
     from .methods.selfsupervised.orchestra import Orchestra
     from .methods.selfsupervised.ssfl import SSFL
+    from .methods.semifl import SemiFL
     from .methods.supervised import Supervised
 else:
     from atoll.core.lazy import lazy
@@ -34,14 +35,20 @@ else:
     __getattr__, __dir__ = lazy(
         __name__,
         {
-            "heads": ("MaskedAutoencoder", "Siamese"),
+            "heads": (
+                "MaskedAutoencoder",
+                "Siamese",
+            ),
             "methods.base": ("Method",),
             "methods.dsfl": ("DSFL",),
             "methods.fedmatch": ("FedMatch",),
             "methods.fedpu": ("FedPU",),
             "methods.fedssl": ("FedSSL",),
             "methods.fixmatch": ("FixMatch",),
-            "methods.generator": ("Generator", "RowDecoder"),
+            "methods.generator": (
+                "Generator",
+                "RowDecoder",
+            ),
             "methods.rscfed": ("RSCFed",),
             "methods.selfsupervised.fedbyol": ("FedBYOL",),
             "methods.selfsupervised.fedema": ("FedEMA",),
@@ -53,6 +60,7 @@ else:
             "methods.selfsupervised.fedx": ("FedX",),
             "methods.selfsupervised.orchestra": ("Orchestra",),
             "methods.selfsupervised.ssfl": ("SSFL",),
+            "methods.semifl": ("SemiFL",),
             "methods.supervised": ("Supervised",),
         },
     )
@@ -78,6 +86,7 @@ __all__ = [
     "RSCFed",
     "RowDecoder",
     "SSFL",
+    "SemiFL",
     "Siamese",
     "Supervised",
 ]

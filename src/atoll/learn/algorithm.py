@@ -18,7 +18,7 @@ from atoll.core.algebra import tree as T
 from atoll.core.algebra.aggregate import Aggregate, Mean
 from atoll.core.algebra.rng import Rng
 from atoll.core.algebra.tree import Tree
-from atoll.core.capability import FIXED_COHORT, STEPS, Capability, Need
+from atoll.core.capability import CENTRAL_SERVER, FIXED_COHORT, STEPS, Capability, Need
 from atoll.core.errors import ConfigError
 from atoll.core.event import Event
 from atoll.core.requests.island import Secret
@@ -217,6 +217,16 @@ class Algorithm(Checked):
         del phase
         return (self,)
 
+    @property
+    def helpers(self) -> Mapping[str, str]:
+        """Parties that the algorithm needs in addition to the clients, name -> role: parties with rows that do phases of their own; see ``asks``."""
+        return {}
+
+    def asks(self, phase: str) -> tuple[str, ...]:
+        """Return the names of the ``helpers`` that do a phase in place of the round's clients, on rows of their own; empty for the clients."""
+        del phase
+        return ()
+
     # ---------------------------------------------------------------- compression
 
     def uplink(self, phase: str) -> tuple[Stage, ...]:
@@ -239,6 +249,8 @@ class Algorithm(Checked):
             made += [Need(c, "needs every client in every round", some) for c in (EVERYONE, FIXED_COHORT)]
         if self.losses:
             made.append(Need(OWN_LOSSES, "trains on a loss of its own", "FedAvg()"))
+        if self.helpers:
+            made.append(Need(CENTRAL_SERVER, f"asks {', '.join(self.helpers)} in every round"))
         if self.pooled:
             made.append(Need(ONE_SUM, f"rests on {self.pooled} in every round", "Scaffold() or FedADMM()"))
         if self.card.family == "second order":

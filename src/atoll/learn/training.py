@@ -14,6 +14,7 @@ from atoll.core.requests.chain import Chain
 from atoll.core.requests.stage import Stage
 from atoll.core.rooms import Named, Own
 from atoll.core.validation import Checked, require_parts
+from atoll.data.islands import Islands
 from atoll.privacy import Budget
 from atoll.rounds.loop import run_rounds
 from atoll.rounds.stop import StopRule
@@ -43,6 +44,7 @@ from .server.evaluation import Evaluation
 from .server.measures import TrainingMeasures
 from .server.scoring import scoring_task
 from .topology.base import Star, Topology
+from .wrapped import shown_name
 
 if TYPE_CHECKING:
     from atoll.core.exposure import Explanation
@@ -279,9 +281,9 @@ class Training(Checked, Job):
         return {**self.topology.servers(n), **self.helpers()}
 
     def helpers(self) -> dict[str, str]:
-        """Parties that the reducer and the selection rule ask. The servers of a topology are edges, whose number depends on the clients."""
+        """Parties that the reducer, the selection rule and the algorithm ask. The servers of a topology are edges, whose number depends on the clients."""
         asked = {} if self.selection.inquiry is None else self.selection.inquiry.others
-        return {**self.reducer.others, **asked}
+        return {**self.reducer.others, **asked, **self.algorithm.helpers}
 
     def program(self, data: Any, learner: Learner | None = None) -> Callable[[Federation], Awaitable[Trained]]:
         """Return the program of this job on a federated data set."""
@@ -322,6 +324,8 @@ class Training(Checked, Job):
         """
         if len(data) == 0:
             raise ConfigError("the federation has no clients", where="islands", remedy="partition the data first")
+        if isinstance(data, Islands):
+            self._require_rows_of_helpers(data)
         # At the server and at sites: an outline has made-up rows of the form that all sites agree on.
         seen = data.outline() if hasattr(data, "outline") else data
         learner = self.learner(seen)
@@ -336,6 +340,16 @@ class Training(Checked, Job):
             counted=lambda: counted_as(context),
             entrusted=entrusted_to_server(context),
         )
+
+    def _require_rows_of_helpers(self, islands: Islands) -> None:
+        """Refuse a simulation in which a party that the algorithm asks has no rows."""
+        missing = [name for name in self.algorithm.helpers if not len(islands.others.get(name, ()))]
+        if missing:
+            raise ConfigError(
+                f"{shown_name(self.algorithm)} asks the party {missing[0]!r}, which has no rows",
+                where="islands.others",
+                remedy=f"give it some: islands.with_others({{{missing[0]!r}: rows}}); atoll.data.unlabel(islands, keep=40, at='server') does for labels",
+            )
 
     def explain(self, data: Any = None, clients: int = 0) -> Explanation:
         """Return who sees what of this training, under which assumption, and what a client sends and receives in a round.

@@ -111,6 +111,15 @@ class Wrapped(Algorithm):
         made = self.base.passes(phase)
         return tuple(replace(self, base=part) if type(part) is type(self.base) else part for part in made)
 
+    @property
+    def helpers(self) -> Mapping[str, str]:
+        """The base's helpers."""
+        return self.base.helpers
+
+    def asks(self, phase: str) -> tuple[str, ...]:
+        """Return the helpers that the base asks."""
+        return self.base.asks(phase)
+
     def uplink(self, phase: str) -> tuple[Stage, ...]:
         """Return the base's stages."""
         return self.base.uplink(phase)

@@ -116,8 +116,11 @@ class Cohort:
         return Cohort(self.parties[places], self.keys[places], self.population, self._table)
 
     def shard(self, i: int) -> Any:
-        """The data of the ``i``-th client of the cohort."""
-        return self.population.shard(int(self.positions[i]))
+        """The data of the ``i``-th party of the cohort: a client's, or those of a further party."""
+        position = int(self.positions[i])
+        if position < len(self.population):
+            return self.population.shard(position)
+        return getattr(self.population, "others", {}).get(self.parties.roster.name(position))
 
     def totals(self) -> Iterator[TotalsBlock]:
         """Run the program's own task in blocks, and yield what ``Island.totals`` returns for each client, with a leading client axis.

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from .fixmatch import FixMatch
     from .generator import Generator, RowDecoder
     from .rscfed import RSCFed
+    from .semifl import SemiFL
     from .supervised import Supervised
 else:
     from atoll.core.lazy import lazy
@@ -18,21 +19,27 @@ else:
     __getattr__, __dir__ = lazy(
         __name__,
         {
-            "base": ("Method", "local_sgd"),
+            "base": (
+                "Method",
+                "local_sgd",
+            ),
             "dsfl": ("DSFL",),
             "fedmatch": ("FedMatch",),
             "fedpu": ("FedPU",),
             "fedssl": ("FedSSL",),
             "fixmatch": ("FixMatch",),
-            "generator": ("RowDecoder", "Generator"),
+            "generator": (
+                "Generator",
+                "RowDecoder",
+            ),
             "rscfed": ("RSCFed",),
+            "semifl": ("SemiFL",),
             "supervised": ("Supervised",),
         },
     )
 
 __all__ = [
     "DSFL",
-    "RowDecoder",
     "FedMatch",
     "FedPU",
     "FedSSL",
@@ -40,6 +47,8 @@ __all__ = [
     "Generator",
     "Method",
     "RSCFed",
+    "RowDecoder",
+    "SemiFL",
     "Supervised",
     "local_sgd",
 ]

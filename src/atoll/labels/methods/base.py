@@ -9,7 +9,7 @@ from typing import Any
 
 from atoll.core.algebra.aggregate import Aggregate
 from atoll.core.algebra.tree import Tree
-from atoll.core.capability import Capability, Need
+from atoll.core.capability import CENTRAL_SERVER, Capability, Need
 from atoll.core.errors import ConfigError
 from atoll.learn.algorithm import Algorithm, Gradient, LocalWork, RoundInfo
 from atoll.learn.algorithms import FedAvg
@@ -74,7 +74,10 @@ class Method(Wrapped):
     @property
     def needs(self) -> tuple[Need, ...]:
         """The base's needs, and a model that takes the method's losses."""
-        return (*super().needs, Need(OWN_LOSSES, "trains on a loss of its own"))
+        made = [Need(OWN_LOSSES, "trains on a loss of its own")]
+        if self.helpers:
+            made.append(Need(CENTRAL_SERVER, f"asks {', '.join(self.helpers)} in every round"))
+        return (*super().needs, *made)
 
     @property
     def offers(self) -> frozenset[Capability]:

@@ -73,12 +73,17 @@ class Phases:
         for phase in phases:
             if not self.context.algorithm.wanted(state["server"], phase):
                 continue
-            state, message, sizes = outgoing(self.fed, self.context, state, self.invited, phase)
-            state = await fitted_to_mock(self.fed, self.context, state, phase, message)
-            sent = received_model(message)
-            step = {"number": self.number, "phase": phase}
-            self.fed.announce("before_training", **step, clients=self.invited)
+            helpers = self.context.algorithm.asks(phase)
+            if not helpers:
+                state, message, sizes = outgoing(self.fed, self.context, state, self.invited, phase)
+                state = await fitted_to_mock(self.fed, self.context, state, phase, message)
+                sent = received_model(message)
+                step = {"number": self.number, "phase": phase}
+                self.fed.announce("before_training", **step, clients=self.invited)
             try:
+                if helpers:
+                    state = await self._helped(state, phase, helpers, row)
+                    continue
                 combined = await self._ask(state, phase, message, sizes)
             except QuorumError as error:
                 if self.context.pacing.on_failure == "stop" or self.context.algorithm.card.everyone:
@@ -106,6 +111,23 @@ class Phases:
             self.fed.announce("after_aggregation", **step, params=state["server"]["params"])
             state = fitted_to_sum(self.fed, self.context, state, phase, combined)
         return state, row, replace(seen, round=before["contacts"], model=sent)
+
+    async def _helped(self, state: Tree, phase: str, names: tuple[str, ...], row: dict[str, Any]) -> Tree:
+        """Return the state after a phase that helpers do on rows of their own: all of them must reply, and nothing compresses or hides their replies."""
+        context = self.context
+        rest = broadcast_extras(state, context.learner, state["contacts"])
+        message = {"broadcast": {**context.algorithm.broadcast(state["server"], phase), **rest}, "phase": phase}
+        asked = self.fed.parties.named(*names)
+        combined = await self.fed.sum(
+            asked, context.learner.train, message, quorum=len(asked), at=(state["contacts"], phase)
+        )
+        row["bytes_up"] += combined.bytes_up
+        row["bytes_down"] += combined.bytes_down
+        row.update({f"{phase}_{name}": float(value) for name, value in combined.of("metric").items()})
+        info = round_info(self.fed, state, (self.number, True), len(asked), combined.n)
+        server = _folded(context.algorithm, state["server"], combined.of("update", "side"), info, phase)
+        require_finite(server["params"], self.number)
+        return {**state, "server": server, "buffers": combined.value.get("buffers", state["buffers"])}
 
     def _account(self, row: dict[str, Any], combined: Combined) -> None:
         """Write a phase into the round's row. Crashed and late clients are those of the last phase; copies sent add up."""

@@ -80,8 +80,9 @@ class RowSource:
 
 
 def rows_of(cohort: Cohort) -> Callable[..., Any] | list[Any]:
-    """Return how to fetch the cohort's rows: in one call if the population can, else shard by shard."""
-    if not hasattr(cohort.population, "gather"):
+    """Return how to fetch the cohort's rows: in one call if the population can and all are its clients, else shard by shard."""
+    further = bool((cohort.positions >= len(cohort.population)).any())
+    if further or not hasattr(cohort.population, "gather"):
         return [cohort.shard(i) for i in range(len(cohort))]
     return Rows(cohort.population, cohort.positions)
 

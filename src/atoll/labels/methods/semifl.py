@@ -1,0 +1,158 @@
+"""SemiFL (Diao et al. 2022): labels at a party of their own, and the global model's pseudo-labels at clients."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import torch
+
+from atoll.core.algebra import tree as T
+from atoll.core.algebra.tree import Tree
+from atoll.core.errors import ConfigError
+from atoll.data.labels.hiding import LABELS
+from atoll.learn.algorithm import Algorithm, RoundInfo
+from atoll.learn.card import Card
+from atoll.learn.local.own_loss import OwnLoss
+
+from ..losses import cross_entropy_of_rows, mean_of, mixed, seen
+from ..objectives.consistency import pseudo_labels
+from ..views.base import View
+from ..views.defaults import strong, weak
+from .base import Method, local_sgd
+from .fixmatch import require_threshold
+from .supervised import Supervised
+
+__all__ = ["SemiFL", "SemiFLLoss"]
+
+
+@dataclass(frozen=True)
+class SemiFLLoss(OwnLoss):
+    """``mean_L CE(y, f(weak)) + weight (mean_F CE(g, f(strong)) + mean_F [w CE(g, f(m)) + (1 - w) CE(g', f(m))])``.
+
+    ``g`` is what the global model says of the weak view, and ``F`` the rows without a label of which it is surer than ``tau``. ``m = w x + (1 - w) x'``
+    mixes a row with another one of the mini-batch, sure or not, and ``g'`` is what the global model says of that one. Diao et al. 2022, section 3.
+    They draw ``w`` from ``Beta(mix, mix)``; here it is the larger of ``w`` and ``1 - w``, so that the sure row weighs more. A row with a label has it
+    as its ``g``. With ``labels=False``, no row of a client has one, and the first term is left out.
+    """
+
+    weak: View | None
+    strong: View | None
+    tau: float
+    weight: float
+    mix: float
+    labels: bool = True
+    task: ClassVar[str] = "classes"
+
+    def __call__(self, *, model: Any, x: Any, target: Any, labelled: Any, keys: Any, real: Any, broadcast: Any) -> Any:
+        """Return the loss of a mini-batch."""
+        near = seen(self.weak, x, keys, 0, real)
+        if self.labels or self.weight == 0.0:
+            loss = mean_of(cross_entropy_of_rows(model(near), target), labelled * real)
+            if self.weight == 0.0:
+                return loss
+        guess, kept = pseudo_labels(model(near, broadcast["params"], training=False), self.tau)
+        guess = torch.where(labelled, target, guess)
+        counts = kept * ~labelled * real
+        far = cross_entropy_of_rows(model(seen(self.strong, x, keys, 1, real)), guess)
+        hidden = mean_of(far, counts)
+        if self.mix > 0.0:
+            rows, other, share = mixed(x, keys, 2, real, self.mix)
+            outputs = model(rows)
+            both = share * cross_entropy_of_rows(outputs, guess)
+            both = both + (1.0 - share) * cross_entropy_of_rows(outputs, guess[other])
+            hidden = hidden + mean_of(both, counts)
+        return loss + self.weight * hidden if self.labels else self.weight * hidden
+
+
+@dataclass(frozen=True, kw_only=True)
+class SemiFL(Method):
+    """Alternate: a party with labels trains the global model, and clients fit the pseudo-labels that the global model gives their rows.
+
+    The first round begins with ``warm_up`` steps on labels, every later one with ``label_steps``: after the clients' replies are averaged, as the paper has
+    it. Then clients train. The global model makes the pseudo-labels, not the one that trains: that is what a client's own model cannot spoil. Clients are
+    stateless. The labels are the rows of a helper party, ``"labels"``: in a simulation those of ``islands.others``, between organisations its site's.
+    With ``labels_at="clients"``, no helper is asked, and clients train on their own labels too.
+
+    Attributes:
+        tau: how sure the global model must be of a pseudo-label, a probability above ``1/C``.
+        weight: of the rows without labels, 0 or more.
+        mix: parameter of mixup's Beta distribution; 0 for no mixup.
+        weak: the view of labelled rows and for pseudo-labels.
+        strong: the view that must agree.
+        labels_at: ``"server"``: labels lie at the helper party; ``"clients"``: at clients.
+        warm_up: steps on labels before the first round.
+        label_steps: steps on labels before every later round.
+        label_batch: labelled rows in a mini-batch of these steps.
+    """
+
+    tau: float = 0.95
+    weight: float = 1.0
+    mix: float = 0.75
+    weak: View | None = field(default_factory=lambda: weak("images"))
+    strong: View | None = field(default_factory=lambda: strong("images"))
+    labels_at: str = "server"
+    warm_up: int = 250
+    label_steps: int = 12
+    label_batch: int = 48
+    citation: ClassVar[str] = (
+        "Diao, Ding, Tarokh. SemiFL: Semi-Supervised Federated Learning for Unlabeled Clients with Alternate Training. NeurIPS 2022."
+    )
+    card: ClassVar[Card] = Card(
+        family="wrapper", note="Labels at the server; the global model makes the pseudo-labels."
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_threshold(self.tau, self.weight, "SemiFL")
+        if self.labels_at not in ("server", "clients"):
+            raise ConfigError(f"labels_at={self.labels_at!r}", where="SemiFL", remedy="use 'server' or 'clients'")
+        for name in ("warm_up", "label_steps", "label_batch"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name}={getattr(self, name)}", where="SemiFL", remedy="use 1 or more")
+        if self.labels_at == "server":
+            object.__setattr__(self, "phases", ("warm", "labels", *self.base.phases))
+
+    @property
+    def losses(self) -> tuple[Any, ...]:
+        """SemiFL's loss at clients."""
+        return (SemiFLLoss(self.weak, self.strong, self.tau, self.weight, self.mix, self.labels_at == "clients"),)
+
+    @property
+    def helpers(self) -> Mapping[str, str]:
+        """The party with labels, if it is not the clients."""
+        return {**self.base.helpers, **({LABELS: LABELS} if self.labels_at == "server" else {})}
+
+    def asks(self, phase: str) -> tuple[str, ...]:
+        """Ask the party with labels in its phases."""
+        return (LABELS,) if phase in ("warm", "labels") else self.base.asks(phase)
+
+    def plan(self, state: Tree) -> tuple[str, ...]:
+        """Train on labels, then at clients."""
+        if self.labels_at == "clients":
+            return self.base.plan(state)
+        return ("warm" if state["turn"] == 0 else "labels", *self.base.plan(state))
+
+    def contacts(self, rounds: int) -> int | None:
+        """Return the base's number of rounds with contacts."""
+        return self.base.contacts(rounds)
+
+    def passes(self, phase: str) -> tuple[Algorithm, ...]:
+        """Run SGD on labelled rows at the party with labels, and the method at clients."""
+        if phase not in ("warm", "labels"):
+            return super().passes(phase)
+        steps = self.warm_up if phase == "warm" else self.label_steps
+        return (Supervised(base=local_sgd(self.base.lr, steps, self.label_batch), view=self.weak),)
+
+    def broadcast(self, state: Tree, phase: str) -> Tree:
+        """Send the model and the rate to the party with labels, and the method's broadcast to clients."""
+        if phase not in ("warm", "labels"):
+            return super().broadcast(state, phase)
+        return {"params": state["params"], "lr": float(self.base.lr) * self.rate(state["turn"])}
+
+    def fold(self, state: Tree, sums: Mapping[str, Any], info: RoundInfo, phase: str) -> Tree:
+        """Take over the model that was trained on labels; fold clients' replies as the base does."""
+        if phase not in ("warm", "labels"):
+            return super().fold(state, sums, info, phase)
+        return {**state, "params": T.add(state["params"], sums["update"])}
