@@ -15,7 +15,7 @@ from sklearn.preprocessing import MinMaxScaler, OneHotEncoder, RobustScaler, Sta
 
 import atoll
 from atoll.core.errors import AtollError, CompositionError, ConfigError, DataError
-from atoll.fitting import Fit, FittedModel, KMeans, NaiveBayes, Ridge
+from atoll.fitting import Columns, Fit, FittedModel, KMeans, NaiveBayes, Ridge
 from atoll.secure import SecureAggregation
 
 SCALERS = {"standard": StandardScaler, "minmax": MinMaxScaler, "robust": RobustScaler}
@@ -98,6 +98,25 @@ def test_numbers_that_are_categories() -> None:
     ordinal = fit(data=rooms, categories={"ward": ["7", "8", "9"]}, encode="ordinal")
     assert ordinal.features == ("age", "pressure", "ward")
     np.testing.assert_allclose(ordinal.estimator().predict(whole), ordinal.predict(whole), rtol=1e-12)
+
+
+def test_columns_alone_make_data_sets_for_any_learner() -> None:
+    found = fit(Columns(label_is="number"), impute="median", scale="standard")
+    made = {name: found.dataset(table, name) for name, table in PARTIES.items()}
+    assert made["west"].about.features == ("age", "pressure", "ward=heart", "ward=inner", "ward=surgery")
+    x = np.concatenate([np.asarray(part["x"]) for part in made.values()])
+    np.testing.assert_allclose(x, found.predict(WHOLE))
+    np.testing.assert_allclose(x[:, :2].mean(axis=0), 0, atol=1e-9)
+    np.testing.assert_allclose(found.estimator().transform(FRAME), x)
+    assert made["west"].about.task == "regression"
+    sick = fit(Columns(label_is="class"), label="ward", columns=["age"]).dataset(WHOLE)
+    assert (sick.about.labels, sick.about.classes) == (("heart", "inner", "surgery"), 3)
+    assert len(sick) == (WHOLE.ward != "").sum()
+    assert found.told["contacts"] == 0
+    with pytest.raises(CompositionError, match="prepared columns have no score"):
+        found.score(WHOLE)
+    with pytest.raises(ConfigError, match="label_is='text'"):
+        Columns(label_is="text")
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,13 @@ import atoll
 from atoll.core.errors import AtollError, CompositionError, ConfigError
 from atoll.data import Dataset, Islands
 from atoll.models.estimators import FitTransformers
+from atoll.models.estimators.stand_in import listed, principal, quartered, spread, stand_in_rows
+from atoll.secure import FixedPoint, SecureAggregation
 
 pytest.importorskip("sklearn")
 from sklearn.compose import ColumnTransformer
 from sklearn.decomposition import PCA
+from sklearn.impute import SimpleImputer
 from sklearn.linear_model import LogisticRegression, SGDClassifier
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import (
@@ -23,6 +26,8 @@ from sklearn.preprocessing import (
     OneHotEncoder,
     OrdinalEncoder,
     PolynomialFeatures,
+    PowerTransformer,
+    RobustScaler,
     StandardScaler,
 )
 
@@ -61,12 +66,24 @@ TRANSFORMERS = {
     "one after the other": [MinMaxScaler((1, 2)), PolynomialFeatures(2), StandardScaler(), Normalizer()],
     "left out": ["passthrough", StandardScaler(with_mean=False)],
     "columns": [columns(), StandardScaler()],
+    "quartiles": [RobustScaler(), PCA(2), RobustScaler(with_centering=False)],
+    "beside each other": [
+        ColumnTransformer(
+            [
+                ("a", PCA(2, whiten=True), [0, 1]),
+                ("b", RobustScaler(), [2]),
+                ("c", StandardScaler(), [3]),
+                ("d", Normalizer(), [0, 1]),
+            ]
+        )
+    ],
     "by position": [
         ColumnTransformer([("a", MinMaxScaler(), [0]), ("b", OneHotEncoder(), slice(2, 4))], remainder="passthrough")
     ],
 }
 
 
+@pytest.mark.quick("inline-*", "processes-columns")
 @pytest.mark.parametrize("name", TRANSFORMERS)
 @pytest.mark.parametrize("engine", ["inline", "processes"])
 def test_transformers_are_those_of_the_pooled_rows(name: str, engine: str) -> None:
@@ -84,6 +101,36 @@ def test_transformers_are_those_of_the_pooled_rows(name: str, engine: str) -> No
     rows = [pipeline.transform(x) for pipeline in (fitted[:-1], expected.fit(x))]
     a, b = (made.toarray() if hasattr(made, "toarray") else made for made in rows)
     np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9)
+
+
+def test_quartiles_and_components_follow_from_sums_that_nobody_sees_singly() -> None:
+    masked = SecureAggregation(codec=FixedPoint(value_bits=50, weight_bits=0, value_range=2.0**16))
+    steps = [RobustScaler(), PCA(2)]
+    fitted = atoll.simulate(
+        FitTransformers(make_pipeline(*steps, SGDClassifier()), reducer=masked), hospitals()
+    ).outcome
+    x, _ = pooled(hospitals())
+    expected = make_pipeline(RobustScaler(), PCA(2)).fit(x)
+    np.testing.assert_allclose(fitted[:-1].transform(x), expected.transform(x), atol=1e-5)
+
+
+def test_stand_in_rows_have_what_was_asked_for() -> None:
+    draw = np.random.default_rng(3)
+    root = draw.normal(size=(3, 3))
+    blocks = [
+        principal((0, 1, 2), np.array([1.0, 2.0, 3.0]), root @ root.T),
+        quartered(3, np.array([-1.0, 0.5, 4.0])),
+        spread(4, 7.0, 2.0),
+        listed(5, np.arange(9.0)),
+    ]
+    rows = stand_in_rows(blocks, 7)
+    assert len(rows) == 9
+    np.testing.assert_allclose(rows[:, :3].mean(axis=0), [1, 2, 3], rtol=1e-12)
+    np.testing.assert_allclose(np.cov(rows[:, :3].T), root @ root.T, atol=1e-12)
+    assert np.percentile(rows[:, 3], [25, 50, 75]).tolist() == [-1.0, 0.5, 4.0]
+    assert (rows[:, 4].mean(), rows[:, 4].std()) == (pytest.approx(7.0), pytest.approx(2.0))
+    assert sorted(rows[:, 5].tolist()) == list(range(9))
+    assert set(rows[:, 6]) == {0.0}
 
 
 @pytest.mark.parametrize(
@@ -124,7 +171,33 @@ class Hidden(atoll.core.Plain):
 @pytest.mark.parametrize(
     ("make", "error", "match"),
     [
-        (lambda: FitTransformers(make_pipeline(PCA(2), SGDClassifier())), ConfigError, "PCA cannot be fitted"),
+        (
+            lambda: FitTransformers(make_pipeline(PowerTransformer(), SGDClassifier())),
+            ConfigError,
+            "PowerTransformer cannot be fitted",
+        ),
+        (
+            lambda: FitTransformers(make_pipeline(PCA(2, svd_solver="randomized"), SGDClassifier())),
+            ConfigError,
+            "PCA\\(svd_solver='randomized'\\)",
+        ),
+        (
+            lambda: FitTransformers(make_pipeline(SimpleImputer(), SGDClassifier())),
+            ConfigError,
+            r"SimpleImputer cannot be fitted .*Fit\(model=Columns\(\), impute=",
+        ),
+        (
+            lambda: FitTransformers(
+                make_pipeline(ColumnTransformer([("a", PCA(2), [0, 1]), ("b", MinMaxScaler(), [1])]), SGDClassifier())
+            ),
+            ConfigError,
+            "column 1 goes through PCA and MinMaxScaler beside each other",
+        ),
+        (
+            lambda: FitTransformers(make_pipeline(RobustScaler(quantile_range=(5.0, 95.0)), SGDClassifier())),
+            ConfigError,
+            "RobustScaler\\(quantile_range=",
+        ),
         (
             lambda: FitTransformers(make_pipeline(OneHotEncoder(min_frequency=3), SGDClassifier())),
             ConfigError,

@@ -22,7 +22,7 @@ ROOMS: dict[str, set[str] | None] = {
     "statistics": {"core", "data", "stages", "privacy", "rounds"},
     "client": {"core", "data"},
     "flower": {"core", "rounds", "simulation"},
-    "models": {"core", "client", "data", "learn"},
+    "models": {"core", "client", "data", "fitting", "learn"},
     "native": set(),
     "torch": {"native", "core", "data", "learn", "stages"},
     "trees": {"core", "data", "native"},

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
         GLM,
         PCA,
         SVM,
+        Columns,
         Cox,
         GaussianMixture,
         KaplanMeier,
@@ -28,7 +29,7 @@ else:
             "job": ("Fit",),
             "method": ("FitMethod",),
             "methods": (
-                "GLM", "PCA", "SVM", "Cox", "GaussianMixture", "KMeans", "KaplanMeier", "NaiveBayes", "Ridge", "TruncatedSVD",
+                "GLM", "PCA", "SVM", "Columns", "Cox", "GaussianMixture", "KMeans", "KaplanMeier", "NaiveBayes", "Ridge", "TruncatedSVD",
             ),
         },
     )  # fmt: skip
@@ -37,6 +38,7 @@ __all__ = [
     "GLM",
     "PCA",
     "SVM",
+    "Columns",
     "Cox",
     "Fit",
     "FittedModel",

@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 from atoll.core.algebra.aggregate import Sum
 from atoll.core.requests.disclosure import Disclosure
 from atoll.core.requests.task import Task
-from atoll.statistics.aggregates.sketch import BITS, keys_of
 from atoll.statistics.columns import columns_of, table_of
 from atoll.statistics.described import remember
 from atoll.statistics.plan import StatisticsPlan
 
 from .method import AtParty, FitMethod
+from .ranks import rank_counts
 from .rows import FeatureLayout, PartyRows, column_of, rows_of
 from .wide import widened
 
@@ -121,12 +121,11 @@ def _prepared(island: Any, message: Any) -> dict[str, Sum]:
     if 0 < len(table) < least:
         table = type(table)({name: table[name][:0] for name in table.columns})
     if message["ask"] == "counts":
-        made = {name: _counts(table, name, values, least) for name, values in message["values"].items()}
-        return _summands(made, message)
+        return _summands({name: _counts(table, name, v, least) for name, v in message["values"].items()}, message)
     columns = [_numbers(table, layout, name) for name in layout.numbers]
     there = [np.isfinite(values) for values in columns]
     if message["ask"] == "ranks":
-        made = {"ranks": _ranks(columns, message, least)}
+        made: Sums = {"ranks": rank_counts(columns, message, least)}
     elif message["ask"] == "spread":
         mean = np.asarray(message["mean"])
         made = {"squares": np.array([((v[t] - m) ** 2).sum() for v, t, m in zip(columns, there, mean, strict=True)])}
@@ -153,32 +152,3 @@ def _counts(table: Any, name: str, values: list[str], least: int) -> NDArray[np.
     by = dict(zip(found, np.bincount(codes, minlength=len(names)).tolist(), strict=True))
     counts = np.array([by.get(value, 0) for value in values], dtype=np.float64)
     return np.where(counts >= least, counts, 0.0)
-
-
-def _ranks(columns: list[NDArray[np.float64]], message: Any, least: int) -> NDArray[np.float64]:
-    """How many values have which next bits, ``(targets, 2^bits)``; a count below the minimum moves to the next bits that have enough."""
-    known, bits = int(message["known"]), int(message["bits"])
-    made = np.zeros((len(message["targets"]), 1 << bits))
-    for k, (column, prefix) in enumerate(message["targets"]):
-        values = columns[int(column)]
-        keys = keys_of(values[np.isfinite(values)])
-        if known:
-            keys = keys[(keys >> (BITS - known)) == int(prefix)]
-            places = (keys >> (BITS - known - bits)) & ((1 << bits) - 1)
-        else:
-            places = (keys >> (BITS - bits)) + (1 << (bits - 1))
-        made[k] = _coarse(np.bincount(places, minlength=1 << bits), least)
-    return made
-
-
-def _coarse(counts: NDArray[np.int64], least: int) -> NDArray[np.int64]:
-    if least <= 1:
-        return counts
-    made, carried, last = np.zeros_like(counts), 0, -1
-    for k in np.flatnonzero(counts).tolist():
-        carried += int(counts[k])
-        if carried >= least:
-            made[k], carried, last = carried, 0, k
-    if carried and last >= 0:
-        made[last] += carried
-    return made

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from atoll.core.errors import ConfigError, DataError
 from atoll.core.persistence.json_lines import as_json
+from atoll.data import Dataset
 
 from .method import FitMethod
 from .rows import FeatureLayout, rows_of
@@ -64,6 +65,19 @@ class FittedModel:
     def score(self, data: Any) -> float:
         """How good the model is on a table that has the label too: `FitMethod.measure`."""
         return float(self.method.score(self.params, rows_of(data, self.layout, "score"), self.layout.classes))
+
+    def dataset(self, data: Any, name: str = "data") -> Dataset:
+        """A table as a data set of prepared features, and of labels if there is one: what a training takes.
+
+        Args:
+            data: a table with the columns of the fit.
+            name: of the data set.
+        """
+        rows, classes = rows_of(data, self.layout, name), self.layout.classes
+        columns = {"x": rows.x, **({"y": rows.y} if self.layout.label else {})}
+        if classes:
+            return Dataset(columns, classes=len(classes), labels=classes, features=self.features, name=name)
+        return Dataset(columns, task="regression" if self.layout.label else None, features=self.features, name=name)
 
     def estimator(self) -> Any:
         """A fitted estimator of the installed scikit-learn; with prepared columns a ``Pipeline``, which takes a ``pandas.DataFrame``.

@@ -1,7 +1,6 @@
 """Imputers and scalers of all rows: means and variances from sums, medians, quartiles and limits from counts of leading bits.
 
-A quantile is found as in `atoll.statistics.aggregates.sketch`: each contact counts the next 12 bits of the values around a rank, until one number is left.
-With a minimum count the search ends after 24 bits: the value errs by at most ``2^-13``, relative, at a rank within ``min_count`` a party and contact.
+A quantile is found as `atoll.fitting.ranks` says. With a minimum count the search ends after 24 bits: the value errs by at most ``2^-13``, relative, at a rank within ``min_count`` a party and contact.
 """
 
 from __future__ import annotations
@@ -14,9 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atoll.core.errors import DataError
-from atoll.statistics.aggregates.sketch import BITS, between, middle_of, number_of, positions_of
+from atoll.statistics.aggregates.sketch import BITS
 
 from .contacts import Contacts
+from .ranks import RankSearch
 from .rows import FeatureLayout
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 __all__ = ["prepared"]
 
-_STEP = 12
 _SHOWN = 24
 """Bits of a value that are found under a minimum count."""
 _SHARES = {"minmax": (0.0, 1.0), "robust": (0.25, 0.5, 0.75)}
@@ -115,52 +114,16 @@ class _Preparing:
         return centre, found[:, -1] - found[:, 0]
 
     async def _quantiles(self, layout: FeatureLayout, shares: Sequence[float], at: str) -> NDArray[np.float64]:
-        """Quantiles of each column, interpolated as `numpy.quantile` does, ``(numbers, shares)``."""
-        most = BITS if self.asking.job.min_count == 1 else _SHOWN
-        known, prefixes, below = 0, dict[tuple[int, int], int](), dict[tuple[int, int], int]()
-        sizes = np.zeros(len(layout.numbers), np.int64)
-        wanted: list[tuple[int, int]] = []
-        while known < most:
-            bits = min(_STEP, most - known)
-            targets = (
-                sorted({(c, prefixes[c, rank]) for c, rank in wanted})
-                if known
-                else [(c, 0) for c in range(len(layout.numbers))]
-            )
-            asked = {"targets": [list(t) for t in targets], "known": known, "bits": bits}
-            counts = (await self._sums(layout, "ranks", f"{at} {known}", **asked))["ranks"].astype(np.int64)
-            by = dict(zip(targets, counts, strict=True))
-            if not known:
-                sizes = counts.sum(axis=1)
-                for name, size in zip(layout.numbers, sizes.tolist(), strict=True):
-                    if size < 1:
-                        raise _nothing(name, self.asking.job.min_count)
-                wanted = [
-                    (c, rank)
-                    for c, n in enumerate(sizes.tolist())
-                    for rank in sorted({r for share in shares for r in positions_of(share, n)[:2]})
-                ]
-                below = dict.fromkeys(wanted, 0)
-            for c, rank in wanted:
-                row = by[c, prefixes[c, rank] if known else 0]
-                cumulative = below[c, rank] + np.cumsum(row)
-                place = min(
-                    int(np.searchsorted(cumulative, rank, side="right")),
-                    int(np.flatnonzero(row)[-1]) if row.any() else 0,
-                )
-                below[c, rank] = int(cumulative[place] - row[place])
-                prefixes[c, rank] = (prefixes[c, rank] << bits) | place if known else place - (1 << (bits - 1))
-            known += bits
-        value = {
-            key: number_of(prefix) if most == BITS else middle_of(prefix, BITS - most)
-            for key, prefix in prefixes.items()
-        }
-        made = np.zeros((len(layout.numbers), len(shares)))
-        for c, n in enumerate(sizes.tolist()):
-            for k, share in enumerate(shares):
-                low, high, weight = positions_of(share, n)
-                made[c, k] = between(value[c, low], value[c, high], weight)
-        return made
+        """Quantiles of each column, ``(numbers, shares)``."""
+        least = self.asking.job.min_count
+        search = RankSearch(len(layout.numbers), shares, BITS if least == 1 else _SHOWN)
+        while search.open:
+            asked = search.asked()
+            search.take((await self._sums(layout, "ranks", f"{at} {asked['known']}", **asked))["ranks"])
+        for name, size in zip(layout.numbers, search.sizes.tolist(), strict=True):
+            if size < 1:
+                raise _nothing(name, least)
+        return search.quantiles()
 
 
 def _nothing(name: str, least: int) -> DataError:

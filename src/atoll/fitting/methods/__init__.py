@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from .kaplan_meier import KaplanMeier
     from .kmeans import KMeans
     from .mixture import GaussianMixture
+    from .prepared import Columns
     from .ridge import Ridge
     from .svm import SVM
 else:
@@ -24,6 +25,7 @@ else:
             "glm": ("GLM",),
             "kaplan_meier": ("KaplanMeier",),
             "kmeans": ("KMeans",),
+            "prepared": ("Columns",),
             "mixture": ("GaussianMixture",),
             "ridge": ("Ridge",),
             "svm": ("SVM",),
@@ -34,6 +36,7 @@ __all__ = [
     "GLM",
     "PCA",
     "SVM",
+    "Columns",
     "Cox",
     "GaussianMixture",
     "KMeans",

@@ -1,7 +1,8 @@
 """The transformers of a scikit-learn pipeline, fitted over all clients' rows without moving one.
 
-A transformer's fit depends on little: a scaler's on means and variances, an encoder's on the values that occur. The parties send these, and the server makes a few
-*stand-in rows* that have the same means, variances, limits and values. Fitting scikit-learn's own transformer to the stand-in rows gives what
+A transformer's fit depends on little: a scaler's on means and variances or on quartiles, an encoder's on the values that occur, principal components on means and
+covariances. The parties send these, and the server makes a few
+*stand-in rows* that have the same ones (`atoll.models.estimators.stand_in`). Fitting scikit-learn's own transformer to the stand-in rows gives what
 fitting to all rows would give. Parties fit earlier steps to the stand-in rows that they receive, so only arrays travel.
 """
 
@@ -21,9 +22,11 @@ from atoll.core.federation.reducer import Plain, Reducer
 from atoll.core.job import Job, Prepared
 from atoll.core.requests.task import Task
 from atoll.core.validation import Checked, require_parts
+from atoll.fitting.ranks import RankSearch, rank_counts
 
 from .needs import Needed, needs_of, positioned
 from .pipeline import dense
+from .stand_in import StandInBlock, listed, principal, quartered, spread, stand_in_rows
 
 if TYPE_CHECKING:
     from atoll.core.federation.federation import Federation
@@ -31,15 +34,16 @@ if TYPE_CHECKING:
 __all__ = ["FitTransformers"]
 
 Rows = NDArray[np.float64]
+_KINDS = ("moments", "quartiles", "limits", "values")
 
 
 @dataclass(frozen=True, kw_only=False)
 class FitTransformers(Checked, Job):
     """Fit the transformers of a pipeline over all clients; the outcome is the pipeline, ready for `Training(model=...)`.
 
-    ``StandardScaler`` needs sums alone: the number of rows, sums, and sums of squared distances from the means. ``MinMaxScaler`` and ``MaxAbsScaler`` need each
-    client's smallest and largest value of a column, and ``OneHotEncoder`` and ``OrdinalEncoder`` the values that occur at each client: the server sees those,
-    so a secure reducer refuses them. A ``ColumnTransformer`` names columns by position, or by name if the data have names.
+    ``StandardScaler``, ``RobustScaler`` and ``PCA`` need sums alone: numbers of rows, sums, sums of products around the means, and counts of values by leading bits.
+    ``MinMaxScaler`` and ``MaxAbsScaler`` need each client's smallest and largest value of a column, and ``OneHotEncoder`` and ``OrdinalEncoder`` the values that occur at each
+    client: the server sees those, so a secure reducer refuses them. A ``ColumnTransformer`` names columns by position, or by name if the data have names.
 
     Attributes:
         pipeline: the pipeline; it is not changed.
@@ -90,7 +94,7 @@ class FitTransformers(Checked, Job):
                 raise CompositionError(
                     f"{beyond[0].who} needs each client's {beyond[0].what}, which a secure reducer does not show",
                     where="FitTransformers",
-                    remedy="use StandardScaler, fit this transformer beforehand, or leave the reducer out",
+                    remedy="use StandardScaler or RobustScaler, fit this transformer beforehand, or leave the reducer out",
                 )
         return _PreparedTransformers(self, steps, rows.shape[1])
 
@@ -101,8 +105,10 @@ class _PreparedTransformers(Prepared):
         place = "atoll.models.estimators.fitting"
         self.sums = Task(f"{place}:sums", self._sums)
         self.spread = Task(f"{place}:spread", self._spread)
+        self.products = Task(f"{place}:products", self._products)
+        self.ranks = Task(f"{place}:ranks", self._ranks)
         self.seen = Task(f"{place}:seen", self._seen)
-        self.tasks = (self.sums, self.spread, self.seen)
+        self.tasks = (self.sums, self.spread, self.products, self.ranks, self.seen)
 
     # ---------------------------------------------------------------- at a party
 
@@ -123,6 +129,16 @@ class _PreparedTransformers(Prepared):
     def _spread(self, island: Any, message: Any) -> dict[str, Sum]:
         x = self._rows(island, message["standing"])
         return {"squares": Sum(((x - message["mean"]) ** 2).sum(axis=0))}
+
+    def _products(self, island: Any, message: Any) -> dict[str, Sum]:
+        """Sums of products around the means, of each group of columns."""
+        x = self._rows(island, message["standing"]) - np.asarray(message["mean"])
+        return {str(k): Sum(x[:, list(columns)].T @ x[:, list(columns)]) for k, columns in enumerate(message["groups"])}
+
+    def _ranks(self, island: Any, message: Any) -> dict[str, Sum]:
+        """Counts of the next bits of values around ranks, see `atoll.fitting.ranks`."""
+        x = self._rows(island, message["standing"])
+        return {"counts": Sum(rank_counts([x[:, c] for c in message["columns"]], message), role="side")}
 
     def _seen(self, island: Any, message: Any) -> dict[str, Rows]:
         """Return the limits or the distinct values of columns at this party."""
@@ -150,39 +166,56 @@ class _PreparedTransformers(Prepared):
 
     async def _stand_in(self, fed: Federation, needs: Sequence[Needed], width: int, standing: list[Rows]) -> Rows:
         """Return rows to which the transformer fits as to all parties' rows."""
-        columns: dict[int, Rows] = {}
-        moments = [c for need in needs if need.what == "moments" for c in need.columns]
-        if moments:
-            mean, std = await self._moments(fed, standing)
-            columns |= {c: np.array([mean[c] - std[c], mean[c] + std[c]]) for c in moments}
-        columns |= await self._met(fed, needs, standing)
-        most = max((len(values) for values in columns.values()), default=1)
-        made = np.zeros((most + most % 2, width))  # an even number, so that pairs keep their variance
-        for column, values in columns.items():
-            made[:, column] = np.resize(values, len(made))
-        return made
+        asked = {what: [c for need in needs if need.what == what for c in need.columns] for what in _KINDS}
+        groups = [need.columns for need in needs if need.what == "products"]
+        blocks: list[StandInBlock] = []
+        if asked["moments"] or groups:
+            count, mean = await self._means(fed, standing)
+            message = {"standing": standing, "mean": mean}
+            if asked["moments"]:
+                told = await fed.sum(fed.parties, self.spread, message, reducer=self.job.reducer)
+                std = np.sqrt(np.asarray(told["squares"]) / count)
+                blocks += [spread(c, mean[c], std[c]) for c in asked["moments"]]
+            if groups:
+                message = {**message, "groups": [list(group) for group in groups]}
+                told = await fed.sum(fed.parties, self.products, message, reducer=self.job.reducer)
+                for k, group in enumerate(groups):
+                    blocks.append(principal(group, mean[list(group)], np.asarray(told[str(k)]) / max(1.0, count - 1)))
+        blocks += await self._quantiles(fed, asked, standing)
+        blocks += await self._met(fed, asked, standing)
+        return stand_in_rows(blocks, width)
 
-    async def _moments(self, fed: Federation, standing: list[Rows]) -> tuple[Rows, Rows]:
+    async def _means(self, fed: Federation, standing: list[Rows]) -> tuple[float, Rows]:
         first = await fed.sum(fed.parties, self.sums, {"standing": standing}, reducer=self.job.reducer)
         count = float(first["count"])
         if count < 1:
-            raise DataError("no party has a row", where="FitTransformers", remedy="invite parties with rows")
-        mean = np.asarray(first["sum"]) / count
-        message = {"standing": standing, "mean": mean}
-        second = await fed.sum(fed.parties, self.spread, message, reducer=self.job.reducer)
-        return mean, np.sqrt(np.asarray(second["squares"]) / count)
+            raise _no_rows()
+        return count, np.asarray(first["sum"]) / count
 
-    async def _met(self, fed: Federation, needs: Sequence[Needed], standing: list[Rows]) -> dict[int, Rows]:
-        asked = {
-            what: [c for need in needs if need.what == what for c in need.columns] for what in ("limits", "values")
-        }
-        if not any(asked.values()):
-            return {}
-        told = await fed.ask_all(fed.parties, self.seen, {"standing": standing, **asked})
-        found = {}
-        for c in (*asked["limits"], *asked["values"]):
+    async def _quantiles(
+        self, fed: Federation, asked: Mapping[str, list[int]], standing: list[Rows]
+    ) -> list[StandInBlock]:
+        columns = asked["quartiles"]
+        if not columns:
+            return []
+        search = RankSearch(len(columns), (0.25, 0.5, 0.75))
+        while search.open:
+            message = {"standing": standing, "columns": columns, **search.asked()}
+            told = await fed.sum(fed.parties, self.ranks, message, reducer=self.job.reducer)
+            search.take(np.asarray(told["counts"]))
+        if search.sizes.min() < 1:
+            raise _no_rows()
+        return [quartered(c, row) for c, row in zip(columns, search.quantiles(), strict=True)]
+
+    async def _met(self, fed: Federation, asked: Mapping[str, list[int]], standing: list[Rows]) -> list[StandInBlock]:
+        lists = {what: asked[what] for what in ("limits", "values")}
+        if not any(lists.values()):
+            return []
+        told = await fed.ask_all(fed.parties, self.seen, {"standing": standing, **lists})
+        found: list[StandInBlock] = []
+        for c in (*lists["limits"], *lists["values"]):
             values = np.unique(np.concatenate([np.asarray(reply[str(c)]) for reply in told.values if str(c) in reply]))
-            found[c] = values[[0, -1]] if c in asked["limits"] else values
+            found.append(listed(c, values[[0, -1]] if c in lists["limits"] else values))
         return found
 
     def facts(self, outcome: Any) -> Mapping[str, Any]:
@@ -191,4 +224,11 @@ class _PreparedTransformers(Prepared):
 
 
 def _fitted(step: Any, rows: Rows) -> Any:
-    return copy.deepcopy(step).fit(rows)
+    made = copy.deepcopy(step)
+    if getattr(made, "svd_solver", None) == "auto":
+        made.set_params(svd_solver="full")  # the same signs at every party
+    return made.fit(rows)
+
+
+def _no_rows() -> DataError:
+    return DataError("no party has a row", where="FitTransformers", remedy="invite parties with rows")
