@@ -8,15 +8,19 @@ objectives, streams and a fold around any algorithm: ``Training(model=net, algor
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from .domain_network import DomainNetwork
     from .heads import MaskedAutoencoder, Siamese
     from .methods.base import Method
     from .methods.dsfl import DSFL
+    from .methods.efficientfda import EfficientFDA
+    from .methods.fade import FADE
     from .methods.fedmatch import FedMatch
     from .methods.fedpu import FedPU
     from .methods.fedssl import FedSSL
     from .methods.fixmatch import FixMatch
     from .methods.generator import Generator, RowDecoder
     from .methods.rscfed import RSCFed
+    from .methods.self_training import SelfTraining
     from .methods.selfsupervised.fedbyol import FedBYOL
     from .methods.selfsupervised.fedema import FedEMA
     from .methods.selfsupervised.fedmae import FedMAE
@@ -35,12 +39,15 @@ else:
     __getattr__, __dir__ = lazy(
         __name__,
         {
+            "domain_network": ("DomainNetwork",),
             "heads": (
                 "MaskedAutoencoder",
                 "Siamese",
             ),
             "methods.base": ("Method",),
             "methods.dsfl": ("DSFL",),
+            "methods.efficientfda": ("EfficientFDA",),
+            "methods.fade": ("FADE",),
             "methods.fedmatch": ("FedMatch",),
             "methods.fedpu": ("FedPU",),
             "methods.fedssl": ("FedSSL",),
@@ -50,6 +57,7 @@ else:
                 "RowDecoder",
             ),
             "methods.rscfed": ("RSCFed",),
+            "methods.self_training": ("SelfTraining",),
             "methods.selfsupervised.fedbyol": ("FedBYOL",),
             "methods.selfsupervised.fedema": ("FedEMA",),
             "methods.selfsupervised.fedmae": ("FedMAE",),
@@ -67,6 +75,9 @@ else:
 
 __all__ = [
     "DSFL",
+    "DomainNetwork",
+    "EfficientFDA",
+    "FADE",
     "FedBYOL",
     "FedEMA",
     "FedMAE",
@@ -86,6 +97,7 @@ __all__ = [
     "RSCFed",
     "RowDecoder",
     "SSFL",
+    "SelfTraining",
     "SemiFL",
     "Siamese",
     "Supervised",

@@ -5,12 +5,15 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .base import Method, local_sgd
     from .dsfl import DSFL
+    from .efficientfda import EfficientFDA
+    from .fade import FADE
     from .fedmatch import FedMatch
     from .fedpu import FedPU
     from .fedssl import FedSSL
     from .fixmatch import FixMatch
     from .generator import Generator, RowDecoder
     from .rscfed import RSCFed
+    from .self_training import SelfTraining
     from .semifl import SemiFL
     from .supervised import Supervised
 else:
@@ -24,6 +27,8 @@ else:
                 "local_sgd",
             ),
             "dsfl": ("DSFL",),
+            "efficientfda": ("EfficientFDA",),
+            "fade": ("FADE",),
             "fedmatch": ("FedMatch",),
             "fedpu": ("FedPU",),
             "fedssl": ("FedSSL",),
@@ -33,6 +38,7 @@ else:
                 "RowDecoder",
             ),
             "rscfed": ("RSCFed",),
+            "self_training": ("SelfTraining",),
             "semifl": ("SemiFL",),
             "supervised": ("Supervised",),
         },
@@ -40,6 +46,8 @@ else:
 
 __all__ = [
     "DSFL",
+    "EfficientFDA",
+    "FADE",
     "FedMatch",
     "FedPU",
     "FedSSL",
@@ -48,6 +56,7 @@ __all__ = [
     "Method",
     "RSCFed",
     "RowDecoder",
+    "SelfTraining",
     "SemiFL",
     "Supervised",
     "local_sgd",

@@ -7,6 +7,7 @@ if TYPE_CHECKING:
     from .defaults import strong, weak
     from .draws import row_keys
     from .geometry import Affine, Crop, Flip, QuarterTurn, Translate
+    from .inversion import Invert
     from .kinds import ImageView, SeriesView, TableView, TextView
     from .pixels import ColourJitter, Cutout, GaussianBlur, Mixup
     from .randaugment import RandAugment
@@ -36,6 +37,7 @@ else:
                 "QuarterTurn",
                 "Translate",
             ),
+            "inversion": ("Invert",),
             "kinds": (
                 "ImageView",
                 "SeriesView",
@@ -79,6 +81,7 @@ __all__ = [
     "Flip",
     "GaussianBlur",
     "ImageView",
+    "Invert",
     "Jitter",
     "Magnify",
     "MaskFeatures",

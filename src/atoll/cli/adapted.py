@@ -1,0 +1,205 @@
+"""What adaptation gains: methods between domains beside labelled rows of the sources alone. ``atoll labels adapt`` shows it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from atoll.core.errors import ConfigError, DataError, nearest
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from atoll.data import Dataset, Islands
+
+    from .adaptation_runs import AdaptationRun
+
+__all__ = ["AdaptationTerms", "adapted", "domains_of", "macro_f1"]
+
+PARTY = "party"
+SHOWN = ("source", "strong", "adapted", "gain")
+
+
+@dataclass(frozen=True)
+class AdaptationTerms:
+    """How every training of a comparison runs.
+
+    Attributes:
+        rounds: of a training.
+        lr: learning rate of the local steps; a cosine schedule goes over the rounds.
+        steps: local steps of a round.
+        batch_size: rows of a step.
+        seeds: trainings of each method.
+        metric: ``"accuracy"`` or ``"macro_f1"``.
+        engine: where trainings run.
+    """
+
+    rounds: int = 60
+    lr: float = 0.03
+    steps: int = 12
+    batch_size: int = 48
+    seeds: int = 3
+    metric: str = "accuracy"
+    engine: str = "batched"
+
+    def __post_init__(self) -> None:
+        if self.metric not in ("accuracy", "macro_f1"):
+            raise ConfigError(f"metric={self.metric!r}", where="adapt", remedy="use accuracy or macro_f1")
+
+
+def domains_of(
+    data: Sequence[str],
+    *,
+    label: str | None = None,
+    text: str | None = None,
+    party: str | None = None,
+    seed: int = 0,
+    **more: Any,
+) -> Dataset:
+    """Return the rows of all domains, with test rows of each and a column ``party`` that names the domain.
+
+    Args:
+        data: one name, archive or table with a column of domains, or an archive or a table for each domain, called by its file.
+        label: column to predict, for tables.
+        text: column of texts.
+        party: column that names the domain of each row.
+        seed: draws test rows.
+        more: further settings of `atoll.data.read_data`.
+
+    Raises:
+        DataError: one file without a column of domains, or two files of one name.
+    """
+    from atoll.data import read_data
+    from atoll.data.join import concatenate
+
+    made = [read_data(one, target=label, text=text, party=party, seed=seed, **more) for one in data]
+    if len(made) == 1:
+        if PARTY not in made[0]:
+            raise DataError(
+                f"{data[0]} has no domains",
+                where="adapt",
+                remedy="name the column with --party, or give a file a domain",
+            )
+        return _with_channel(made[0])
+    names = [Path(one).name.split(".")[0] for one in data]
+    if len(set(names)) < len(names):
+        raise DataError(
+            "two domains of one name", where="adapt", remedy="rename a file: a domain is called like its file"
+        )
+    made = [_with_channel(one) for one in made]
+    named = [
+        _owned(one, name).with_test(None if one.test is None else _owned(one.test, name))
+        for one, name in zip(made, names, strict=True)
+    ]
+    return concatenate(named).with_test(concatenate([one.test for one in named if one.test is not None]))
+
+
+def _with_channel(rows: Dataset) -> Dataset:
+    """Return grey images ``(n, height, width)`` as ``(n, 1, height, width)``."""
+    if rows.x.ndim != 3:
+        return rows
+    made = rows.with_columns({"x": rows.x[:, None]})
+    return made.with_test(None if rows.test is None else _with_channel(rows.test))
+
+
+def _owned(rows: Dataset, name: str) -> Dataset:
+    return rows.with_columns({PARTY: np.full(len(rows), name)}).with_test(None)
+
+
+def adapted(
+    data: Sequence[str], target: str, methods: Sequence[str], settings: AdaptationTerms, **given: Any
+) -> dict[str, Any]:
+    """Train with and without the target's unlabelled rows, and return the scores on rows of the target that no training sees.
+
+    Args:
+        data: see `domains_of`.
+        target: name of a domain, or ``"each"`` for every domain in turn.
+        methods: of `atoll.cli.adaptation_runs.METHODS`.
+        settings: of every training.
+        given: what else `domains_of` takes.
+
+    Raises:
+        ConfigError: an unknown name, or fewer than two domains.
+    """
+    from .adaptation_runs import METHODS
+
+    rows = [domains_of(data, seed=seed, **given) for seed in range(settings.seeds)]
+    known = sorted(set(rows[0][PARTY].tolist()))
+    stem = Path(target).name.split(".")[0]
+    target = stem if stem in known else target
+    for name, have in ((target, (*known, "each")), *((method, METHODS) for method in methods)):
+        if name not in have:
+            raise ConfigError(
+                f"{name!r} is not known.{nearest(name, have)}", where="adapt", remedy=f"use one of {', '.join(have)}"
+            )
+    if len(known) < 2:
+        raise ConfigError(
+            "one domain", where="adapt", remedy="give the files of two domains or more, or --party for a column"
+        )
+    targets = known if target == "each" else [target]
+    found = {name: _of_target(rows, name, methods, settings) for name in targets}
+    made = {
+        "setting": {"domains": known, "target": target, "rounds": settings.rounds, "seeds": settings.seeds},
+        "metric": settings.metric,
+        "targets": found,
+    }
+    return {**made, **{name: found[target][name] for name in SHOWN}} if len(targets) == 1 else made
+
+
+def _of_target(rows: Sequence[Dataset], name: str, methods: Sequence[str], settings: AdaptationTerms) -> dict[str, Any]:
+    from atoll.data import adaptation
+
+    from .adaptation_runs import runs_of
+
+    classes = 1 + max(int(rows[0].y.max()), int(rows[0].test.y.max()))  # type: ignore[union-attr]
+    runs = runs_of(rows[0].x.shape[1:], classes, methods)
+    scores: dict[str, list[float]] = {run: [] for run in runs}
+    shown: dict[str, dict[str, Any]]
+    seconds: dict[str, list[float]] = {run: [] for run in runs}
+    for seed in range(settings.seeds):
+        islands, _ = adaptation(rows[seed], name, by=PARTY)
+        for run, made in runs.items():
+            begun = time.perf_counter()
+            scores[run].append(_trained(made, islands, settings, seed))
+            seconds[run].append(time.perf_counter() - begun)
+    shown = {
+        run: {"scores": got, "median": median(got), "seconds": median(seconds[run])} for run, got in scores.items()
+    }
+    source = {run.removeprefix("source: "): shown[run] for run in runs if run not in methods}
+    views, strong = max(source.items(), key=lambda one: one[1]["median"])
+    gains = {method: _gain(shown[method], strong) for method in methods}
+    best = max(gains, key=lambda method: gains[method]["median"], default=None)
+    return {
+        "source": source,
+        "strong": {"views": views, **strong},
+        "adapted": gains,
+        "gain": None if best is None else gains[best]["gain"],
+    }
+
+
+def _gain(found: dict[str, Any], strong: dict[str, Any]) -> dict[str, Any]:
+    """Return a method's scores with its gain over the strongest training of the sources alone, as medians and seed by seed."""
+    apart = [a - b for a, b in zip(found["scores"], strong["scores"], strict=True)]
+    return {**found, "gain": found["median"] - strong["median"], "gain_by_seed": apart}
+
+
+def _trained(run: AdaptationRun, islands: Islands, settings: AdaptationTerms, seed: int) -> float:
+    """Return the score of one training on the target's held rows."""
+    test: Any = islands.test
+    guesses = run.outputs(islands, settings, seed, test.x).argmax(axis=1)
+    return macro_f1(test.y, guesses) if settings.metric == "macro_f1" else float((guesses == test.y).mean())
+
+
+def macro_f1(truth: NDArray[np.int64], guesses: NDArray[np.int64]) -> float:
+    """Return the mean over the classes that occur of ``2 tp / (2 tp + fp + fn)``."""
+    found = []
+    for c in np.unique(truth):
+        hit = int(((truth == c) & (guesses == c)).sum())
+        found.append(2 * hit / (int((truth == c).sum()) + int((guesses == c).sum())))
+    return float(np.mean(found))

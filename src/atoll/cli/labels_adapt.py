@@ -1,0 +1,65 @@
+"""``atoll labels adapt``: what the rows of a domain without labels are worth."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from .arguments import Json, output_of
+from .output import PlainTable
+
+__all__ = ["labels_adapt"]
+
+
+def labels_adapt(
+    context: typer.Context,
+    data: Annotated[
+        list[str],
+        typer.Argument(
+            help="A name, archive or table with a column of domains, or one file a domain.", metavar="DATA…"
+        ),
+    ],
+    target: Annotated[
+        str,
+        typer.Option(
+            "--target", help="The domain without labels: its name or file, or each in turn.", metavar="F|each"
+        ),
+    ],
+    methods: Annotated[
+        str, typer.Option("--methods", help="SelfTraining, FADE, DANN or EfficientFDA, with commas.", metavar="NAMES")
+    ] = "SelfTraining",
+    party: Annotated[str | None, typer.Option("--party", help="Column that names the domain of a row.")] = None,
+    label: Annotated[str | None, typer.Option("--label", help="Column to predict, for tables.")] = None,
+    text: Annotated[str | None, typer.Option("--text", help="Column of texts, for tables.")] = None,
+    metric: Annotated[str, typer.Option("--metric", help="accuracy or macro_f1.")] = "accuracy",
+    rounds: Annotated[int, typer.Option("--rounds", help="Rounds of each training.", min=1)] = 60,
+    rate: Annotated[float, typer.Option("--lr", help="Learning rate, with a cosine schedule.")] = 0.03,
+    seeds: Annotated[int, typer.Option("--seeds", help="Trainings of each method.", min=1)] = 3,
+    json: Json = False,
+) -> None:
+    """Train on labelled domains with and without the rows of another, and compare on its test rows.
+
+    The baseline is the strongest of trainings of the labelled domains alone: without views, with weak and with strong ones.
+    """
+    from .adapted import AdaptationTerms, adapted
+
+    names = [name for name in methods.split(",") if name and name != "source"]
+    files = [*data, *([target] if target.endswith((".npz", ".csv", ".csv.gz")) and target not in data else [])]
+    settings = AdaptationTerms(rounds=rounds, lr=rate, seeds=seeds, metric=metric)
+    found = adapted(files, target, names, settings, label=label, text=text, party=party)
+    output_of(context).give(found, _table(found))
+
+
+def _table(found: dict[str, Any]) -> PlainTable:
+    table = PlainTable()
+    table.add_column("target")
+    table.add_column("trained with")
+    table.add_column(found["metric"], justify="right")
+    table.add_column("gain", justify="right")
+    for name, one in found["targets"].items():
+        for views, run in one["source"].items():
+            table.add_row(name, f"the sources alone, views: {views}", f"{run['median']:.3f}", "")
+        for method, run in one["adapted"].items():
+            table.add_row(name, method, f"{run['median']:.3f}", f"{run['gain']:+.3f}")
+    return table

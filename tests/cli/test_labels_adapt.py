@@ -1,0 +1,64 @@
+"""``atoll labels adapt``: the sources alone, and with the target's rows, as people and scripts type it."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import numpy as np
+import pytest
+
+from atoll.cli.adapted import macro_f1
+from atoll.cli.app import run
+
+pytest.importorskip("torch")
+
+
+@pytest.fixture
+def folder(tmp_path):
+    rng = np.random.default_rng(0)
+    for name, moved in {"north": 0.0, "south": 1.0}.items():
+        y = rng.integers(0, 3, 120)
+        x = np.eye(5)[y] * 3 + rng.normal(0, 0.7, (120, 5)) + moved
+        np.savez(tmp_path / f"{name}.npz", x=x.astype(np.float32), y=y)
+    return tmp_path
+
+
+def asked(folder, *more):
+    return ["labels", "adapt", *(str(folder / f"{n}.npz") for n in ("north", "south")), *map(str, more), "--json"]
+
+
+def test_one_target_is_compared_with_the_strongest_training_of_the_sources(capsys, folder):
+    target = folder / "south.npz"
+    methods = "source,SelfTraining,FADE,EfficientFDA"
+    assert run(asked(folder, "--target", target, "--methods", methods, "--rounds", 2, "--seeds", 1)) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["setting"]["domains"] == ["north", "south"]
+    assert set(found["source"]) == {"none", "weak", "strong"}
+    assert found["strong"]["median"] == max(run["median"] for run in found["source"].values())
+    assert set(found["adapted"]) == {"SelfTraining", "FADE", "EfficientFDA"}
+    for one in found["adapted"].values():
+        assert one["gain"] == pytest.approx(one["median"] - found["strong"]["median"])
+        assert one["gain_by_seed"] == pytest.approx([one["gain"]])
+    assert found["gain"] == max(one["gain"] for one in found["adapted"].values())
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (("--target", "west"), "Did you mean|is not known"),
+        (("--target", "each", "--methods", "FADA2"), "'FADA2' is not known"),
+        (("--target", "each", "--metric", "f1"), "metric='f1'"),
+    ],
+)
+def test_what_is_not_known_is_named(capsys, folder, more, said):
+    assert run(asked(folder, *more)) == 2
+    assert re.search(said, capsys.readouterr().out)
+
+
+def test_macro_f1_is_that_of_scikit_learn():
+    from sklearn.metrics import f1_score
+
+    rng = np.random.default_rng(0)
+    truth, guess = rng.integers(0, 3, 200), rng.integers(0, 3, 200)
+    assert macro_f1(truth, guess) == pytest.approx(f1_score(truth, guess, average="macro"))

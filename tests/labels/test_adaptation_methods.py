@@ -1,0 +1,302 @@
+"""Methods between domains: what they equal, what they hold, and what leaves a party."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.func import functional_call
+
+import atoll
+from atoll.core.errors import AtollError, CompositionError, ConfigError, DataError
+from atoll.core.requests.policy import Policy
+from atoll.labels import FADE, DomainNetwork, EfficientFDA, SelfTraining, Supervised
+from atoll.labels.domain_network import outputs_of
+from atoll.labels.methods.self_training import aligned
+
+WIDTH, CLASSES = 6, 3
+
+
+def network(discriminator: bool = False, conditional: bool = False, second: bool = False) -> DomainNetwork:
+    """A small network with the same weights every time."""
+    seen = WIDTH * CLASSES if conditional else WIDTH
+    with torch.random.fork_rng(devices=[]):
+        judge = nn.Sequential(nn.Linear(seen, 4), nn.Tanh(), nn.Linear(4, 1)) if discriminator else None
+        made = DomainNetwork(
+            nn.Sequential(nn.Linear(4, WIDTH), nn.Tanh()),
+            nn.Linear(WIDTH, CLASSES),
+            second=nn.Linear(WIDTH, CLASSES) if second else None,
+            discriminator=judge,
+            conditional=conditional,
+        )
+    rng = np.random.default_rng(3)
+    for p in made.parameters():
+        p.data = torch.tensor(rng.normal(0, 0.5, tuple(p.shape)), dtype=torch.float32)
+    return made
+
+
+def plain_linear():
+    with torch.random.fork_rng(devices=[]):
+        return nn.Linear(4, 3)
+
+
+def federation(sizes=(20, 20, 20), targets=(2,), shift=2.0, turn=0.0):
+    """Three classes at parties, the last of which has no labels and shifted rows; hidden labels are garbage."""
+    rng = np.random.default_rng(0)
+    owner = np.repeat(range(len(sizes)), sizes)
+    far = np.isin(owner, targets)
+    y = rng.integers(0, CLASSES, len(owner))
+    x = (np.eye(4)[y] * 3 + rng.normal(0, 0.8, (len(owner), 4)) + far[:, None] * [shift, shift, 0, 0]).astype(
+        np.float32
+    )
+    turned = np.eye(4, dtype=np.float32)
+    turned[:2, :2] = [[np.cos(turn), np.sin(turn)], [-np.sin(turn), np.cos(turn)]]
+    x = np.where(far[:, None], x @ turned, x)
+    data = atoll.data.Dataset({"x": x, "y": np.where(far, 0, y), "labelled": ~far})
+    test = atoll.data.Dataset({"x": x[far], "y": y[far]})
+    return atoll.data.Islands.from_owner(data, owner, len(sizes)).with_test(test)
+
+
+def trained(algorithm, net, data, *, engine="inline", rounds=3, **more):
+    job = atoll.Training(
+        model=net, algorithm=algorithm, selection=atoll.Everyone(), rounds=rounds, compile="never", **more
+    )
+    return atoll.simulate(job, data, engine=engine, progress=False)
+
+
+# ---------------------------------------------------------------------- the network
+
+
+def test_a_network_gives_logits_and_in_training_all_that_looks_at_features():
+    net = network(discriminator=True, conditional=True, second=True)
+    x = torch.tensor(np.random.default_rng(1).normal(size=(5, 4)), dtype=torch.float32)
+    z = net.features(x)
+    out = outputs_of(net.train()(x), dict(net.named_parameters()), "here")
+    logits = net.classifier(z)
+    assert torch.equal(net.eval()(x), logits)
+    assert torch.equal(out.logits, logits)
+    assert torch.equal(out.features, z)
+    assert torch.equal(out.second, net.second(z))
+    seen = (logits.softmax(1).unsqueeze(2) * z.unsqueeze(1)).flatten(1)
+    torch.testing.assert_close(out.score, net.discriminator(seen).squeeze(1))
+    assert torch.equal(out.held, out.score)
+
+
+def test_another_network_is_refused():
+    with pytest.raises(DataError, match=r"train an atoll\.labels\.DomainNetwork"):
+        trained(EfficientFDA(), plain_linear(), federation())
+    with pytest.raises(AtollError, match="a network without a discriminator"):
+        trained(FADE(), network(), federation())
+
+
+# ---------------------------------------------------------------------- FADE
+
+
+def test_without_its_tricks_at_one_party_fade_is_dann():
+    """Ganin's reversal layer and plain SGD in a bare loop over all rows."""
+    data, lr, weight, steps = federation(sizes=(30,), targets=()), 0.2, 0.3, 6
+    rows = data.pooled()
+    source = np.arange(30) % 2 == 0
+    whole = atoll.data.Dataset({"x": rows.x, "y": np.where(source, rows.y, 0), "labelled": source})
+    islands = atoll.data.Islands.from_datasets({"all": whole}).with_test(rows)
+    base = atoll.FedAvg(lr=lr, batch_size=None, steps=2)
+    made = trained(
+        FADE(base=base, weight=weight, power=1, certain=False), network(discriminator=True), islands, rounds=steps // 2
+    )
+
+    class Reverse(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.view_as(x)
+
+        @staticmethod
+        def backward(ctx, slope):
+            return -weight * slope
+
+    net, x, s = network(discriminator=True).train(), torch.tensor(rows.x), torch.tensor(source)
+    optimiser = torch.optim.SGD(net.parameters(), lr)
+    for _ in range(steps):
+        z = net.features(x)
+        judged = F.binary_cross_entropy_with_logits(
+            net.discriminator(Reverse.apply(z)).squeeze(1), s.float(), reduction="none"
+        )
+        taught = F.cross_entropy(net.classifier(z[s]), torch.tensor(rows.y)[s])
+        optimiser.zero_grad()
+        (taught + judged[s].mean() + judged[~s].mean()).backward()
+        optimiser.step()
+    for name, p in net.named_parameters():
+        np.testing.assert_allclose(made.params[name], p.detach(), rtol=1e-4, atol=1e-6)
+
+
+def test_without_weight_the_game_changes_no_feature():
+    """The discriminator learns; features and classifier are those of labelled rows alone, to the bit."""
+    base, data = atoll.FedAvg(lr=0.2, batch_size=7, steps=3), federation()
+    made = trained(FADE(base=base, weight=0.0), network(discriminator=True, conditional=True), data)
+    plain = trained(Supervised(base=base), network().alone(), data)
+    for name, leaf in plain.params.items():
+        np.testing.assert_array_equal(made.params[name], leaf)
+    start = dict(network(discriminator=True, conditional=True).named_parameters())
+    assert not np.allclose(made.params["discriminator.0.weight"], start["discriminator.0.weight"].detach())
+
+
+# ---------------------------------------------------------------------- EfficientFDA
+
+
+def discrepancy_step(data, weight, lr):
+    """One step of plain SGD on all parties' rows: cross-entropy of each source, and ``weight ||mean_i mean z_i - mean_T z||^2`` as often as there are sources."""
+    net = network()
+    parts = [data.shard(i) for i in range(len(data))]
+    means = [net.features(torch.tensor(one.x)).mean(0) for one in parts]
+    sources = [i for i, one in enumerate(parts) if one["labelled"].all()]
+    targets = [i for i in range(len(parts)) if i not in sources]
+    gap = sum(means[i] for i in sources) / len(sources) - sum(means[i] for i in targets) / len(targets)
+    taught = sum(
+        F.cross_entropy(net.classifier(net.features(torch.tensor(parts[i].x))), torch.tensor(parts[i].y))
+        for i in sources
+    )
+    ((taught + len(sources) * weight * (gap**2).sum()) / len(parts)).backward()
+    return {name: (p - lr * p.grad).detach() for name, p in net.named_parameters()}
+
+
+@pytest.mark.parametrize("targets", [(2,), (1, 2)])
+def test_a_step_of_efficientfda_is_one_of_the_pooled_discrepancy(targets):
+    """The chain rule in the clear, from one sum: after a first round that only counts the parties (at a rate of nearly 0)."""
+    lr, weight, data = 0.3, 0.7, federation(targets=targets)
+
+    class FromTheSecondRound(EfficientFDA):
+        def rate(self, turn):
+            return float(turn > 0)
+
+    method = FromTheSecondRound(base=atoll.FedAvg(lr=lr, batch_size=None, steps=1), weight=weight, horizon=1)
+    made = trained(method, network(), data, rounds=2)
+    for name, p in discrepancy_step(data, weight, lr).items():
+        np.testing.assert_allclose(made.params[name], p, rtol=1e-4, atol=1e-6)
+
+
+def test_encrypted_it_is_the_plain_training_up_to_fixed_point():
+    from atoll.secure import Encrypted
+    from atoll.secure.encrypted import Paillier
+
+    method, data = EfficientFDA(base=atoll.FedAvg(lr=0.2, batch_size=None, steps=2), weight=0.5), federation()
+    plain = trained(method, network(), data)
+    sealed = trained(method, network(), data, reducer=Encrypted(Paillier(key_bits=256, insecure=True)))
+    for name, leaf in plain.params.items():
+        np.testing.assert_allclose(sealed.params[name], leaf, atol=2e-6)
+    assert not np.allclose(plain.params["features.0.weight"], trained(
+        EfficientFDA(base=method.base, weight=0.0), network(), data
+    ).params["features.0.weight"], atol=1e-4)  # fmt: skip
+
+
+def test_efficientfda_needs_a_base_with_one_contact():
+    with pytest.raises(CompositionError, match="phases"):
+        EfficientFDA(base=atoll.learn.algorithms.GIANT())
+
+
+# ---------------------------------------------------------------------- self-training
+
+
+def test_aligned_guesses_have_the_classes_of_the_labels():
+    rng = np.random.default_rng(0)
+    p = torch.tensor(rng.dirichlet([0.3, 1.0, 2.0], 4000))
+    wanted = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
+    moved = aligned(p, p.mean(0), wanted)
+    torch.testing.assert_close(moved.sum(1), torch.ones(4000, dtype=torch.float64))
+    assert (moved.mean(0) - wanted).abs().max() < (p.mean(0) - wanted).abs().max() / 2
+    torch.testing.assert_close(aligned(p, wanted, wanted), p)  # nothing to move
+
+
+def test_self_training_learns_where_the_sources_alone_do_not():
+    data = federation(sizes=(80, 80), targets=(1,), shift=0.0, turn=0.8)  # .80 and .975
+    base = atoll.FedAvg(lr=0.2, batch_size=20, steps=6)
+    alone = trained(Supervised(base=base), network().alone(), data, rounds=8)
+    taught = trained(SelfTraining(base=base, tau=0.6, warm=3), network().alone(), data, rounds=8)
+    assert taught.history[-1]["test/accuracy"] > alone.history[-1]["test/accuracy"] + 0.1
+
+
+# ---------------------------------------------------------------------- all of them
+
+ALL = {
+    "FADE": (lambda: FADE(ramp=2), {"discriminator": True, "conditional": True}),
+    "EfficientFDA": (lambda: EfficientFDA(), {}),
+    "SelfTraining": (lambda: SelfTraining(tau=0.5, warm=1), {}),
+}
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_party_alone_and_parties_in_a_block_learn_the_same(name):
+    method, parts = ALL[name]
+    one, many = (trained(method(), network(**parts), federation(), engine=engine) for engine in ("inline", "batched"))
+    for leaf, value in one.params.items():
+        np.testing.assert_allclose(many.params[leaf], value, rtol=1e-4, atol=1e-5)
+    assert [row["bytes_up"] for row in one.history] == [row["bytes_up"] for row in many.history]
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_hidden_labels_change_no_bit(name):
+    method, parts = ALL[name]
+    data = federation()
+    whole = data.pooled()
+    other = whole.with_columns({"y": np.where(whole["labelled"], whole.y, 1)})
+    owner = np.repeat(range(3), 20)
+    again = atoll.data.Islands.from_owner(other, owner, 3).with_test(data.test)
+    one, two = (trained(method(), network(**parts), rows, rounds=2) for rows in (data, again))
+    for leaf, value in one.params.items():
+        np.testing.assert_array_equal(two.params[leaf], value)
+
+
+class Watched(Policy):
+    """Writes down the shape of every array that leaves a party."""
+
+    def __init__(self):
+        self.shapes = set()
+
+    def release(self, party, task, reply):
+        def look(value):
+            if isinstance(value, dict):
+                for one in value.values():
+                    look(one)
+            elif hasattr(value, "value"):
+                look(value.value)
+            else:
+                self.shapes.add(np.shape(value))
+
+        look(reply)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_no_features_of_rows_leave_a_party(name):
+    """Every array has the shape of a parameter, of one row's features, of the classes, or is a number; parties have 23 rows, and so has no array."""
+    method, parts = ALL[name]
+    seen, net = Watched(), network(**parts)
+    job = atoll.Training(model=net, algorithm=method(), selection=atoll.Everyone(), rounds=2, compile="never")
+    atoll.simulate(job, federation(sizes=(23, 23, 23)), engine="inline", policy=seen, progress=False)
+    allowed = {tuple(p.shape) for p in net.parameters()} | {(WIDTH,), (CLASSES,), (2,), ()}
+    assert {tuple(p.shape) for p in net.parameters()} <= seen.shapes <= allowed
+
+
+REFUSED = {
+    "weight": (lambda: FADE(weight=-1.0), "weight=-1.0"),
+    "power": (lambda: FADE(power=0), "power=0"),
+    "tau": (lambda: SelfTraining(tau=1.5), "tau=1.5"),
+    "discrepancy": (lambda: EfficientFDA(weight=float("nan")), "weight=nan"),
+    "conditional": (
+        lambda: DomainNetwork(nn.Tanh(), nn.Tanh(), conditional=True),
+        "without a discriminator",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_settings_that_make_no_sense_are_refused(name):
+    make, said = REFUSED[name]
+    with pytest.raises(ConfigError, match=said):
+        make()
+
+
+def test_functional_calls_see_a_part_of_the_parameters():
+    """What the losses of DualAdapt and FRuDA rest on: a part of other parameters, the rest as they are."""
+    net, x = network(), torch.ones(2, 4)
+    other = {name: p * 0 for name, p in net.named_parameters() if name.startswith("features.")}
+    assert torch.equal(functional_call(net.eval(), other, (x,)), net.classifier(torch.zeros(2, WIDTH)))
