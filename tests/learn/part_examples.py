@@ -87,6 +87,7 @@ PARTS: dict[str, dict[str, Callable[[], Any]]] = {
         "SizeProportional": lambda: selection.SizeProportional(3),
         "Submodular": lambda: selection.Submodular(3),
         "TiFL": lambda: selection.TiFL(3, tiers=2),
+        "WithLabels": lambda: selection.WithLabels(selection.Uniform(3), list(range(4))),
     },
     "aggregation": {
         "Renormalised": aggregation.Renormalised,

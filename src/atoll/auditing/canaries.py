@@ -12,6 +12,7 @@ from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError, DataError
 from atoll.core.requests.island import Secret
 from atoll.core.validation import Checked
+from atoll.data.missing import known_rows
 from atoll.privacy.canaries import Audit, guessed, lower_bound
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ class Canaries(Checked):
         hosts = draw.integers(0, len(islands), len(there)) if self.unit == "example" else np.full(len(there), -1)
         sets: dict[str, Dataset] = {}
         for i, name in enumerate(islands.names):
-            shard, mine = islands.shard(i), hosts == i
+            shard, mine = known_rows(islands.shard(i), "an audit"), hosts == i
             x = np.concatenate([self._widened(shard.x, first), rows[mine]])
             sets[str(name)] = Dataset({"x": x, "y": np.concatenate([shard.y, has[mine]])}, **self._about(islands))
         if self.unit == "user":

@@ -34,6 +34,7 @@ def compared(
         ``measure`` (auc, rmse or accuracy), ``alone`` by site, ``federated``, ``pooled``, all on the test rows; and the federation's trees.
     """
     from atoll.data import Islands
+    from atoll.data.missing import known_rows
     from atoll.data.readers import from_csv_files
     from atoll.runs.config import job_class
     from atoll.simulation import simulate
@@ -41,7 +42,7 @@ def compared(
     from atoll.trees.scores import score
 
     islands = from_csv_files(files, target=label, test=test)
-    held: Dataset = islands.test  # type: ignore[assignment]
+    held: Dataset = known_rows(islands.test, "trees")
     objective = objective_of("auto", islands.about)
     more = {"reducer": _masked(islands)} if secure else {}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -208,6 +208,16 @@ class Islands:
             self._sizes = self._supply.sizes()[self._ids]
             self._sizes.flags.writeable = False
         return self._sizes
+
+    @property
+    def labelled(self) -> Literal["all", "part", "none"] | None:
+        """Which of the clients' rows have a label; ``None`` if there is no column of labels, or rows are made on demand."""
+        if not self.stored or "y" not in self.columns:
+            return None
+        if "labelled" not in self.columns:
+            return "all"
+        there = self.gather(np.arange(len(self)), "labelled")[0]
+        return "all" if there.all() else "part" if there.any() else "none"
 
     @property
     def stored(self) -> bool:

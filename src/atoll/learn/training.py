@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from atoll.core.errors import ConfigError, nearest
+from atoll.core.errors import ConfigError, DataError, nearest
 from atoll.core.federation.reducer import Plain, Reducer
 from atoll.core.job import Job, name_of
 from atoll.core.requests.chain import Chain
@@ -328,6 +328,7 @@ class Training(Checked, Job):
             self._require_rows_of_helpers(data)
         # At the server and at sites: an outline has made-up rows of the form that all sites agree on.
         seen = data.outline() if hasattr(data, "outline") else data
+        self._require_labels(data)
         learner = self.learner(seen)
         job = self.installed(seen, learner)
         context = job.context(learner, seen)
@@ -349,6 +350,18 @@ class Training(Checked, Job):
                 f"{shown_name(self.algorithm)} asks the party {missing[0]!r}, which has no rows",
                 where="islands.others",
                 remedy=f"give it some: islands.with_others({{{missing[0]!r}: rows}}); atoll.data.unlabel(islands, keep=40, at='server') does for labels",
+            )
+
+    def _require_labels(self, data: Any) -> None:
+        """Refuse to train on labels that no client has; losses of one's own may do without."""
+        named = isinstance(self.loss, str) and ":" not in self.loss
+        if named and not self.algorithm.losses and getattr(data, "labelled", None) == "none":
+            shown = ", ".join(map(str, data.names[:5])) + (", ..." if len(data) > 5 else "")
+            held = ", ".join(getattr(data, "others", {}))
+            raise DataError(
+                f"no client has a label: {shown}" + (f"; labels are at {held}" if held else ""),
+                where="Training",
+                remedy="label rows at one client at least, or train with a method that needs none there, see atoll.labels",
             )
 
     def explain(self, data: Any = None, clients: int = 0) -> Explanation:

@@ -11,6 +11,7 @@ from atoll.core.algebra.rng import Rng
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError, DataError
 from atoll.core.requests.task import Task
+from atoll.data.missing import known_rows
 from atoll.learn.admm.prox import penalty, svt
 from atoll.learn.learner import LearnerSettings
 from atoll.learn.local.contact import load_of, trained
@@ -105,6 +106,7 @@ class MatrixRegressionLearner(Reporting):
 
     def evaluate(self, params: Tree, data: Any) -> dict[str, float]:
         """Return sums of squared errors."""
+        data = known_rows(data, "a matrix")
         loss = self.loss_gradient(params, np.asarray(data.x, np.float64), np.asarray(data.y))[0]
         return {"n": float(len(data)), "loss_sum": loss}
 
@@ -118,7 +120,8 @@ class MatrixRegressionLearner(Reporting):
 
     def _train(self, island: Any, message: Tree) -> Any:
         asked = self._asked(message)
-        x, y = np.asarray(island.data.x, np.float64), np.asarray(island.data.y, np.float64)
+        data = known_rows(island.data, "a matrix")
+        x, y = np.asarray(data.x, np.float64), np.asarray(data.y, np.float64)
 
         def sampled(params: Tree, rows: Any, targets: Any) -> tuple[float, Tree]:
             loss, gradient = self.loss_gradient(params, rows, targets)

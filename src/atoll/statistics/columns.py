@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atoll.core.errors import DataError, nearest
+from atoll.data.missing import labelled_rows
 from atoll.data.readers.table import holes
 from atoll.data.table import DataTable
 
@@ -94,8 +95,14 @@ def table_of(data: Any) -> DataTable:
             remedy="give each party an atoll.data.DataTable, a Dataset, a pandas.DataFrame, or a dict of columns",
         )
     found: dict[str, NDArray[Any]] = {}
+    there = labelled_rows(data)
     for name in data.columns:
         values = np.asarray(data[name])
+        if name == "labelled":
+            continue
+        if name == "y" and values.ndim == 1 and not there.all():
+            found["y"] = _with_holes(values, there, about)
+            continue
         if name == "x":
             found |= _features(values, about)
         elif name == "y" and about.labels and values.dtype.kind in "iu" and values.ndim == 1:
@@ -105,6 +112,15 @@ def table_of(data: Any) -> DataTable:
         else:
             found[name] = values
     return DataTable(found, name=about.name)
+
+
+def _with_holes(labels: NDArray[Any], there: NDArray[np.bool_], about: Any) -> NDArray[Any]:
+    """Labels as names or numbers, with "" or NaN where there is none."""
+    if about.labels and labels.dtype.kind in "iu":
+        return np.where(there, np.array(about.labels, dtype=np.str_)[labels], "")
+    if about.task in ("classification", "binary"):
+        return np.where(there, labels.astype(np.str_), "")
+    return np.where(there, labels.astype(np.float64), np.nan)
 
 
 def _features(x: NDArray[Any], about: Any) -> dict[str, NDArray[Any]]:

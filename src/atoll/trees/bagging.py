@@ -15,6 +15,7 @@ import numpy as np
 from atoll.core.algebra.aggregate import Parts
 from atoll.core.extras import need
 from atoll.core.requests.task import task
+from atoll.data.missing import known_rows
 
 from . import columns as C
 from .histogram import first_guess
@@ -38,7 +39,7 @@ __all__ = ["grow_apart", "grow_trees"]
 def grow_trees(island: Any, message: dict[str, Any]) -> dict[str, Parts]:
     """The trees of one round at one party, and its number of rows as their weight."""
     xgboost = need("xgboost", "trees", "Trees(scheme='bagging')", where="atoll.trees")
-    data = island.data
+    data = known_rows(island.data, "trees")
     x, y = np.asarray(data["x"]), np.asarray(data["y"])
     objective = TreeLoss(message["objective"], int(message["outputs"]))
     rows = xgboost.DMatrix(x, objective.targets(y), base_margin=_margins_of(data, x, message))

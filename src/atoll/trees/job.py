@@ -12,6 +12,7 @@ from atoll.core.errors import CompositionError, ConfigError, DataError
 from atoll.core.federation.reducer import Plain, Reducer
 from atoll.core.job import Job, Prepared
 from atoll.core.validation import Checked, require_parts
+from atoll.data.missing import known_rows
 
 from .objectives import TreeLoss, objective_of
 from .scores import Scores, score
@@ -165,7 +166,8 @@ class Trees(Checked, Job):
 
 class _PreparedTrees(Prepared):
     def __init__(self, job: Trees, objective: TreeLoss, features: tuple[str, ...], test: Any) -> None:
-        self.job, self.objective, self.features, self.test = job, objective, features, test
+        self.job, self.objective, self.features = job, objective, features
+        self.test = None if test is None else known_rows(test, "trees")
 
     async def program(self, fed: Federation) -> Ensemble:
         """Grow the trees."""

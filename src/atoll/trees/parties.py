@@ -9,6 +9,7 @@ import numpy as np
 
 from atoll.core.algebra.aggregate import Sum
 from atoll.core.requests.task import task
+from atoll.data.missing import known_rows
 
 from . import columns as C
 from .cuts import binned, count_prefixes
@@ -25,8 +26,7 @@ __all__ = ["BinnedRows", "add_gradients", "count_labels", "count_values"]
 @task
 def count_labels(island: Any, message: dict[str, Any]) -> dict[str, Sum]:
     """The number of rows, and what the first guess is made of, see `TreeLoss.label_sums`."""
-    data = island.data
-    y = np.asarray(data["y"])
+    y = np.asarray(known_rows(island.data, "trees")["y"])
     objective = TreeLoss(message["objective"], message["outputs"])
     return {"rows": Sum(np.float64(len(y))), "labels": Sum(objective.label_sums(y))}
 
@@ -34,7 +34,9 @@ def count_labels(island: Any, message: dict[str, Any]) -> dict[str, Sum]:
 @task
 def count_values(island: Any, message: dict[str, Any]) -> dict[str, Sum]:
     """How many values of each feature begin with which bits, see `cuts.count_prefixes`."""
-    counts = count_prefixes(np.asarray(island.data["x"]), message["level"], np.asarray(message["prefixes"]))
+    counts = count_prefixes(
+        np.asarray(known_rows(island.data, "trees")["x"]), message["level"], np.asarray(message["prefixes"])
+    )
     return {"counts": Sum(counts)}
 
 
@@ -140,7 +142,8 @@ def _rows_of(data: Any, message: dict[str, Any]) -> BinnedRows:
         return same and rows.digest == C.digest(message["trees"], rows.trees)
 
     def make() -> BinnedRows:
-        x, y = np.asarray(data["x"]), np.asarray(data["y"])
+        rows = known_rows(data, "trees")
+        x, y = np.asarray(rows["x"]), np.asarray(rows["y"])
         margin = np.tile(base.astype(np.float32), (len(x), 1))
         bins = binned(x, np.split(cuts, np.cumsum(counts)[:-1]))
         return BinnedRows(bins, objective.targets(y), objective, margin, facts, digest=C.digest(message["trees"], 0))

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from atoll.data.missing import known_rows
+
 from .objectives import LOGISTIC, SQUARED, TreeLoss
 
 if TYPE_CHECKING:
@@ -53,7 +55,7 @@ class Scores:
     """
 
     def __init__(self, objective: TreeLoss, test: Any) -> None:
-        self.objective, self.test = objective, test
+        self.objective, self.test = objective, None if test is None else known_rows(test, "trees")
         self._margin: NDArray[np.float32] | None = None
 
     @property

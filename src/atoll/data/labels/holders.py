@@ -72,6 +72,11 @@ class LabelMap:
         return tuple(pool for pool in self.pools if pool.place == "client" or pool.name == LABELS)
 
     @property
+    def positions(self) -> tuple[int, ...]:
+        """The positions of clients with a label among all clients."""
+        return tuple(place for place, pool in enumerate(self.at("client")) if pool.labelled)
+
+    @property
     def labelled(self) -> int:
         """Rows with a label that may train."""
         return sum(pool.labelled for pool in self.to_train)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from atoll.core.errors import DataError
+from atoll.data.missing import known_rows
 
 from ..checks import require_choice
 
@@ -33,7 +34,8 @@ def local_data(island: Any, dim: int, loss: str) -> tuple[Array, Array]:
     Raises:
         DataError: ``x`` has another number of columns, a quadratic is not a square matrix, or labels of a logistic loss are not -1 and 1.
     """
-    x, y = np.asarray(island.data.x, np.float64), np.asarray(island.data.y, np.float64)
+    data = known_rows(island.data, f"the loss {loss!r}")
+    x, y = np.asarray(data.x, np.float64), np.asarray(data.y, np.float64)
     wanted = (dim, dim) if loss == "quadratic" else (len(y), dim)
     if x.shape != wanted:
         raise DataError(f"{island.name} has x of shape {x.shape}", where=loss, remedy=f"give it {wanted}")

@@ -12,6 +12,7 @@ from atoll.core.algebra.tree import Tree
 from atoll.core.errors import DataError
 from atoll.core.redaction import private
 from atoll.core.requests.task import task
+from atoll.data.missing import known_rows
 
 __all__ = ["group_lasso_row", "rating_step", "user_step"]
 
@@ -109,7 +110,8 @@ def _rated(island: Any, items: int) -> tuple[Array, Array]:
     Raises:
         DataError: an item is unknown, or rated twice.
     """
-    x, y = np.asarray(island.data.x), np.asarray(island.data.y, np.float64)
+    data = known_rows(island.data, "MatrixFactorisation")
+    x, y = np.asarray(data.x), np.asarray(data.y, np.float64)
     at = np.reshape(x, (len(y), -1))[:, 0].astype(np.int64)
     if len(at) and (at.min() < 0 or at.max() >= items):
         raise DataError(

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atoll.core.errors import DataError
+from atoll.data.missing import known_rows
 
 __all__ = ["gradient", "minimiser", "rows_of"]
 
@@ -20,6 +21,7 @@ def rows_of(data: Any, least: int, name: str) -> Array:
     Raises:
         DataError: there are fewer rows than the noise was made for, or the labels are not two.
     """
+    data = known_rows(data, "a private regression")
     x, y = np.asarray(data["x"], np.float64).reshape(len(data["y"]), -1), np.asarray(data["y"])
     if len(y) < least:
         raise DataError(

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from .oort import Oort
     from .power_of_choice import PowerOfChoice
     from .proportional import SizeProportional
+    from .samples.labelled import WithLabels
     from .samples.secret import FixedSample, PoissonSample
     from .seen import Candidates, Seen
     from .submodular import Submodular
@@ -32,6 +33,7 @@ else:
             "oort": ("Oort",),
             "power_of_choice": ("PowerOfChoice",),
             "proportional": ("SizeProportional",),
+            "samples.labelled": ("WithLabels",),
             "samples.secret": ("FixedSample", "PoissonSample"),
             "seen": ("Candidates", "Seen"),
             "submodular": ("Submodular",),
@@ -60,5 +62,6 @@ __all__ = [
     "Submodular",
     "TiFL",
     "Uniform",
+    "WithLabels",
     "unbiased_alphas",
 ]

@@ -27,6 +27,7 @@ from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError, DataError
 from atoll.core.requests.task import Task, task
 from atoll.core.validation import Checked
+from atoll.data.missing import known_rows
 
 from ..algorithm import Algorithm
 from ..learner import Learner, LearnerSettings, adapt
@@ -156,7 +157,8 @@ def local_gradients(learner: Any, plan: Algorithm, params: Tree, x: Any, y: Any,
 def _tasks(learner: Any, plan: Algorithm) -> tuple[Task, Task]:
     def local(island: Island, message: Tree) -> dict[str, Aggregate]:
         """Return the local run, compared with the centralised gradients of the same steps."""
-        x, y = np.asarray(island.data.x), np.asarray(island.data.y)
+        data = known_rows(island.data, "a survey of gradients")
+        x, y = np.asarray(data.x), np.asarray(data.y)
         weight = float(len(y)) if message["by_examples"] else 1.0
         gradients, params = local_gradients(learner, plan, message["params"], x, y, island.rng.key)
         gaps = [float(T.norm(T.sub(own, c))) for own, c in zip(gradients, message["central"], strict=True)]
@@ -171,7 +173,8 @@ def _tasks(learner: Any, plan: Algorithm) -> tuple[Task, Task]:
 
     def central(island: Island, message: Tree) -> dict[str, Aggregate]:
         """Return this client's part of the centralised batch: the mean gradient over its rows, weighted by their number."""
-        x, y = np.asarray(island.data.x), np.asarray(island.data.y)
+        data = known_rows(island.data, "a survey of gradients")
+        x, y = np.asarray(data.x), np.asarray(data.y)
         take = message["take"]
         rows = np.arange(len(y))
         if take is not None:

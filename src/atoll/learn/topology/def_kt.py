@@ -13,6 +13,7 @@ from atoll.core.algebra.tree import Tree
 from atoll.core.capability import NO_BUFFERS, RELEASED_ONLY, Capability, Need
 from atoll.core.errors import ConfigError
 from atoll.core.requests.task import Task, Work
+from atoll.data.missing import known_rows
 
 from ..capabilities import CLASS_SCORES, EVERYONE
 from ..checks import require_finite
@@ -118,7 +119,7 @@ class _Pairs(Nodes):
 
     def _distil(self, island: Island, message: Tree) -> Tree:
         node = self.at_node(island, message)
-        data, lr = island.data, self.context.algorithm.lr
+        data, lr = known_rows(island.data, "DefKT"), self.context.algorithm.lr
         x, y = np.asarray(data.x), np.asarray(data.y).astype(np.int64)
         came, own = dict(next(iter(island.inbox.values()))), node["server"]["params"]
         for rows in batch_rows(self.context.algorithm, len(y), island.rng.key):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -200,6 +200,9 @@ async def _population(run: _Run, job: Job) -> tuple[RemoteIslands, Mapping[str, 
     test = await asyncio.to_thread(run.job.test_set)
     cards = cards_of_all(run.gathered, None if test is None else card_of(test))
     card, lone = merge_cards(cards), lone_classes(cards)
+    card = replace(
+        card, labelled=merge_cards(cards_of_all(run.gathered)).labelled
+    )  # the server's own labels train nobody
     for name, labels in lone.items():
         logger.warning("%s alone has %s: if that is a misspelling, correct it there", name, _classes(labels))
     return RemoteIslands(names, sizes, card, _coded(test, card), run.job.name), lone

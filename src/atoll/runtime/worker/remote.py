@@ -82,6 +82,11 @@ class RemoteIslands:
         return self.about.classes
 
     @property
+    def labelled(self) -> str | None:
+        """Which of the sites' rows have a label: "all", "part" or "none"; ``None`` if nothing is known of a target."""
+        return None if self.card is None or "y" not in self.card.columns else self.card.labelled
+
+    @property
     def columns(self) -> tuple[str, ...]:
         """Return the names of the known columns."""
         return () if self.card is None else tuple(self.card.columns)
