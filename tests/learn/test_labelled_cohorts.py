@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -111,3 +112,37 @@ def test_rows_without_a_label_do_not_train_other_jobs_either() -> None:
     np.testing.assert_array_equal(ours.predict(data.test.x), theirs.predict(data.test.x))
     summary = atoll.simulate(Statistics(), few, engine="inline").outcome
     assert summary["y"].missing == int(few.sizes.sum()) - 200
+
+
+def test_the_report_says_who_has_labels_and_what_became_of_pseudo_labels(tmp_path: Path) -> None:
+    from atoll.labels.evaluators import PseudoLabels
+
+    few = unlabel(atoll.data.iid(atoll.data.digits(), parties=25, seed=0), keep=40, at="rows", seed=0)
+    job = atoll.Training(
+        model=atoll.models.linear(64, 10), rounds=3, selection=Uniform(5),
+        evaluation=atoll.Evaluation(metrics=[PseudoLabels(0.5)]),
+    )  # fmt: skip
+    result = atoll.simulate(job, few, engine="inline")
+    section = next(one for one in result.prepared.sections(result.outcome) if one["title"] == "Labels")
+    assert section["text"].startswith("40 of 1,437 rows at clients have a label")
+    holders, seen = section["tables"]
+    assert len(holders["rows"]) == 20 + 1 + 1  # clients, the test rows, the rest
+    assert holders["rows"][-1][0] == "5 more"
+    assert any(row[0] == "server" for row in seen["rows"])
+    shares = {figure["name"]: figure["series"][0]["values"] for figure in section["figures"]}
+    assert shares["Share of rows with a pseudo-label (test)"] == [row["test/coverage"] for row in result.metrics]
+    page = result.report(tmp_path / "page.html").read_text()
+    assert "<h2>Labels</h2>" in page
+    assert "atoll labels compare" in page
+    whole = atoll.simulate(job, atoll.data.iid(atoll.data.digits(), parties=25, seed=0), engine="inline")
+    assert not whole.prepared.sections(whole.outcome)
+
+
+def test_a_measured_gain_has_a_row_of_its_own() -> None:
+    from atoll.data.labels.shown import labels_section
+
+    few = unlabel(atoll.data.iid(atoll.data.iris(), parties=2, seed=0), keep=2, at="server", seed=0)
+    section = labels_section(label_map(few), [], [], {"gain": 0.08, "interval": (0.02, 0.14)})
+    assert section["tables"][1]["rows"] == [["+0.080", "+0.020 to +0.140", "accuracy"]]
+    assert "2 labelled rows are at the helper party labels. Nobody has a label of" in section["text"]
+    assert "atoll labels compare" not in section["text"]

@@ -80,6 +80,7 @@ class PreparedTraining(Prepared):
         claim: what a mechanism of differential privacy promises; ``None`` without one.
         counted: what the epsilon of the rows means, if replies are private without a mechanism.
         entrusted: what is released of a client with noise that the server adds.
+        labels: the report's section on labels, from the training's records; ``None`` if no label is missing.
     """
 
     def __init__(
@@ -92,9 +93,10 @@ class PreparedTraining(Prepared):
         claim: Guarantee | None = None,
         counted: Callable[[], Mapping[str, Any]] = dict,
         entrusted: Sequence[Event] = (),
+        labels: Callable[[Sequence[Mapping[str, Any]]], Mapping[str, Any]] | None = None,
     ) -> None:
         self.learner, self.tasks, self._begin, self._most, self.claim = learner, tasks, begin, most, claim
-        self._counted, self._entrusted = counted, entrusted
+        self._counted, self._entrusted, self._labels = counted, entrusted, labels
 
     def most(self, rows: int) -> Sequence[Event] | None:
         """Return what the training releases of a client with so many examples at most."""
@@ -131,8 +133,9 @@ class PreparedTraining(Prepared):
         return {"model_round": outcome.round, **best, **({"privacy": dict(promised)} if promised else {})}
 
     def sections(self, outcome: Trained) -> Sequence[Mapping[str, Any]]:
-        """Return the matrices of the cross-site evaluation."""
-        return () if outcome.cross_site is None else outcome.cross_site.sections()
+        """Return who has which labels, if some are missing, and the matrices of the cross-site evaluation."""
+        labels = [] if self._labels is None else [self._labels(list(outcome.history))]
+        return [*labels, *([] if outcome.cross_site is None else outcome.cross_site.sections())]
 
     def files(self, outcome: Trained) -> Mapping[str, bytes]:
         """Return the parameters as files, the last ones too where those of the best round are the model, and the cross-site evaluation."""

@@ -340,6 +340,7 @@ class Training(Checked, Job):
             claim=job.claim,
             counted=lambda: counted_as(context),
             entrusted=entrusted_to_server(context),
+            labels=job._labels_section(data),
         )
 
     def _require_rows_of_helpers(self, islands: Islands) -> None:
@@ -352,10 +353,23 @@ class Training(Checked, Job):
                 remedy=f"give it some: islands.with_others({{{missing[0]!r}: rows}}); atoll.data.unlabel(islands, keep=40, at='server') does for labels",
             )
 
+    def _labels_section(self, data: Any) -> Callable[[Sequence[Mapping[str, Any]]], Mapping[str, Any]] | None:
+        """Return what makes the report's section on labels, if some are missing and the server may look at the rows."""
+        if getattr(data, "labelled", None) not in ("part", "none") or not hasattr(data, "subset"):
+            return None
+        from atoll.data import label_map
+        from atoll.data.labels.shown import labels_section
+
+        from .server.exposed import exposures_of
+
+        exposures = exposures_of(self, self.selection.cohort_size(len(data)))
+        return lambda rows: labels_section(label_map(data), rows, exposures)  # the rows are read when somebody reports
+
     def _require_labels(self, data: Any) -> None:
         """Refuse to train on labels that no client has; losses of one's own may do without."""
         named = isinstance(self.loss, str) and ":" not in self.loss
-        if named and not self.algorithm.losses and getattr(data, "labelled", None) == "none":
+        alone = named and not self.algorithm.losses and not self.algorithm.helpers
+        if alone and getattr(data, "labelled", None) == "none":
             shown = ", ".join(map(str, data.names[:5])) + (", ..." if len(data) > 5 else "")
             held = ", ".join(getattr(data, "others", {}))
             raise DataError(

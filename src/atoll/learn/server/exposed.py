@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from ..training import Training
 
-__all__ = ["explained"]
+__all__ = ["explained", "exposures_of"]
 
 _SIMPLE = "bytes are those of one update or model, without keys, shares, letters, weights and metrics"
 
@@ -31,12 +31,7 @@ def explained(training: Training, data: Any, clients: int) -> Explanation:
     phases = tuple(training.algorithm.phases)
     chains = {phase: training.up(phase) for phase in phases}
     first = chains[phases[0]]
-    exposures = [
-        *training.reducer.exposures(count or 2),
-        Exposure("other clients", "the global model of every round that they take part in"),
-        Exposure("whoever gets the result", "the model of the last round"),
-        *([] if training.mechanism is None or training.claim is None else training.mechanism.exposures(training.claim)),
-    ]
+    exposures = exposures_of(training, count)
     notes = [*_promised(training, bool(population), chains), *_stages(first, training.reducer.secure)]
     if len(phases) > 1:
         notes.append(f"a round has {len(phases)} phases ({', '.join(phases)}); each is one sum")
@@ -47,6 +42,16 @@ def explained(training: Training, data: Any, clients: int) -> Explanation:
     else:
         notes.append("costs follow from the model, which needs data: give a configuration with data")
     return Explanation(title, count, tuple(exposures), costs, tuple(notes))
+
+
+def exposures_of(training: Training, clients: int) -> list[Exposure]:
+    """Who sees what of an installed training with cohorts of so many clients."""
+    return [
+        *training.reducer.exposures(clients or 2),
+        Exposure("other clients", "the global model of every round that they take part in"),
+        Exposure("whoever gets the result", "the model of the last round"),
+        *([] if training.mechanism is None or training.claim is None else training.mechanism.exposures(training.claim)),
+    ]
 
 
 def _installed(training: Training, data: Any) -> Training:
