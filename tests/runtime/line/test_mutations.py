@@ -27,7 +27,7 @@ from atoll.core.requests.wire import pack_error, pack_folded, pack_ran
 from atoll.engines.link import LinkClosed
 from atoll.runtime.line import Backoff, Line, LineLost, Settings, dial_line
 from atoll.runtime.line.channel import ChannelBlock
-from atoll.runtime.line.frames import END
+from atoll.runtime.line.frames import END, Kind
 from atoll.runtime.network.checks import require_events, require_reply
 from atoll.runtime.transport import Pipe, transport
 from atoll.runtime.worker.cards import Column, DataCard
@@ -37,6 +37,8 @@ BOUNDS = Settings(heartbeat=None, patience=20.0, limits=Limits(max_bytes=1 << 20
 BATCH = 100
 FRAMES = 400
 """One frame of so many is changed."""
+STILL = 1.0
+"""Seconds without progress after which a connection is cut."""
 
 
 def messages() -> list[Any]:
@@ -116,8 +118,11 @@ def read(tree: Any) -> None:
 class Mutating:
     """A pipe that changes one of many blocks."""
 
-    def __init__(self, pipe: Pipe, rng: np.random.Generator, count: Counter[str]) -> None:
-        self._pipe, self._rng, self._count, self.peer = pipe, rng, count, pipe.peer
+    post = None  # every block is sent by ``send``
+
+    def __init__(self, pipe: Pipe, siege: Siege) -> None:
+        self._pipe, self._rng, self._count, self.peer = pipe, siege.rng, siege.count, pipe.peer
+        self._confuse = siege.confuse
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._pipe, name)
@@ -126,6 +131,9 @@ class Mutating:
         if not self._rng.integers(FRAMES):
             self._count["frames"] += 1
             parts = (mutated(b"".join(bytes(part) for part in parts), self._rng),)
+        elif self._confuse and parts and (said := self._confuse.pop(Kind(bytes(parts[0])[0]), None)):
+            self._count["frames"] += 1
+            parts = (bytes([said]) + b"".join(bytes(part) for part in parts)[1:],)
         await self._pipe.send(*parts)
 
 
@@ -135,11 +143,28 @@ class Siege:
     def __init__(self, server: Hub, seed: int) -> None:
         self.server, self.rng, self.texts = server, np.random.default_rng(seed), messages()
         self.count, self.faults = Counter[str](), list[BaseException]()
+        self.confuse: dict[Kind, Kind] = {}  # kinds of frames that become others, once
         self._hearing: set[asyncio.Task[None]] = set()
         self._line: Line | None = None
 
     async def _dial(self) -> Pipe:
-        return Mutating(await self.server.dial()(), self.rng, self.count)  # type: ignore[return-value]
+        return Mutating(await self.server.dial()(), self)  # type: ignore[return-value]
+
+    async def _heard(self, line: Line) -> None:
+        """Wait until all is heard. Cut a connection on which a changed frame, valid and with another meaning, left something unsaid."""
+        clock = asyncio.get_running_loop().time
+        last, since = (0, 0), clock()
+        while self._hearing or len(line.table):
+            if line.lost.is_set():
+                raise LineLost("the line is lost")
+            left = len(self._hearing), len(line.table)
+            if left != last:
+                last, since = left, clock()
+            elif clock() - since > STILL and line.loop is not None and self.count["frames"]:
+                line.loop.cancel()
+                self.count["cuts"] += 1
+                since = clock()
+            await asyncio.sleep(0.001)
 
     async def _hear(self, channel: Any) -> None:
         try:
@@ -177,10 +202,7 @@ class Siege:
             for _ in range(BATCH):
                 await _say(self._line, self._next())
                 self.count["messages"] += 1
-            while self._hearing or len(self._line.table):
-                if self._line.lost.is_set():
-                    raise LineLost("the line is lost")
-                await asyncio.sleep(0.001)
+            await self._heard(self._line)
         except (LineLost, LinkClosed, OSError, AtollError):
             self.count["lines"] += 1
             self._line = None
@@ -237,6 +259,33 @@ def test_three_thousand_mutations(name: str) -> None:
     found = asyncio.run(besieged(name, 3_000, seed=1))
     assert found["messages"] >= 3_000
     assert min(found["MessageError"], found["read"]) > 100, found
+
+
+@pytest.mark.parametrize("name", ["tcp", "grpc"])
+@pytest.mark.parametrize("meant", [Kind.OPEN, Kind.DATA, Kind.CLOSE], ids=lambda kind: kind.name)
+@pytest.mark.parametrize("said", [Kind.ACK, Kind.ASK, Kind.PING], ids=lambda kind: kind.name)
+@pytest.mark.quick("ASK-CLOSE-grpc", "ACK-DATA-tcp")
+def test_a_frame_with_another_meaning_is_sent_again_over_the_next_connection(
+    name: str, meant: Kind, said: Kind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some of these end the connection at once. A CLOSE that became an ASK is valid: its channel stays open until the connection ends."""
+    monkeypatch.setitem(globals(), "BATCH", 10)
+    monkeypatch.setitem(globals(), "STILL", 0.2)
+
+    async def run() -> Counter[str]:
+        async with hub(BOUNDS, transport(name)) as server:
+            siege = Siege(server, 1)
+            siege.confuse = {meant: said}
+            accepting = asyncio.create_task(siege.accept())
+            async with asyncio.timeout(30):
+                await siege.batch()
+                await siege.end()
+            accepting.cancel()
+            await asyncio.gather(accepting, return_exceptions=True)
+            return siege.count
+
+    found = asyncio.run(run())
+    assert (found["messages"], found["frames"], found["honest"]) == (10, 1, 1)
 
 
 @pytest.mark.skipif(not os.environ.get("ATOLL_FAULTS"), reason="takes minutes of processor time: make faults")
