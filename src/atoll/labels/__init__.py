@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .domain_network import DomainNetwork
     from .heads import MaskedAutoencoder, Siamese
+    from .methods.adafedsemi import AdaFedSemi, AdaptiveRounds
     from .methods.base import Method
     from .methods.dsfl import DSFL
     from .methods.efficientfda import EfficientFDA
@@ -40,10 +41,8 @@ else:
         __name__,
         {
             "domain_network": ("DomainNetwork",),
-            "heads": (
-                "MaskedAutoencoder",
-                "Siamese",
-            ),
+            "heads": ("MaskedAutoencoder", "Siamese"),
+            "methods.adafedsemi": ("AdaFedSemi", "AdaptiveRounds"),
             "methods.base": ("Method",),
             "methods.dsfl": ("DSFL",),
             "methods.efficientfda": ("EfficientFDA",),
@@ -52,10 +51,7 @@ else:
             "methods.fedpu": ("FedPU",),
             "methods.fedssl": ("FedSSL",),
             "methods.fixmatch": ("FixMatch",),
-            "methods.generator": (
-                "Generator",
-                "RowDecoder",
-            ),
+            "methods.generator": ("Generator", "RowDecoder"),
             "methods.rscfed": ("RSCFed",),
             "methods.self_training": ("SelfTraining",),
             "methods.selfsupervised.fedbyol": ("FedBYOL",),
@@ -74,6 +70,8 @@ else:
     )
 
 __all__ = [
+    "AdaFedSemi",
+    "AdaptiveRounds",
     "DSFL",
     "DomainNetwork",
     "EfficientFDA",

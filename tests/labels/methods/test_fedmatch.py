@@ -211,3 +211,16 @@ def test_a_wrapper_that_moves_the_model_moves_sigma() -> None:
 def test_settings_without_sense_are_refused(settings: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=str(next(iter(settings.values())))):
         FedMatch(**settings)
+
+
+def test_labels_at_the_server_move_sigma_and_clients_move_psi() -> None:
+    hidden = islands(images(share=0.0)).with_others({"labels": images(40, share=2.0, seed=7)})
+    work: dict[str, Any] = {"labels_at": "server", "warm_up": 10, "label_steps": 3, "neighbours": 0}
+    one, many = (trained(fedmatch(**work), hidden, engine=engine) for engine in ("inline", "batched"))
+    assert gap(one, many) < 1e-5
+    assert gap(one, trained(fedmatch(**work, agree=0.0, l2=0.0, l1=0.0), hidden)) > 1e-5
+    method = fedmatch(labels_at="server")
+    state = method.init({"w": np.ones(2, np.float32)})
+    taught = method.taught(state, {"w": np.full(2, 0.5, np.float32)})
+    assert taught["psi"]["w"].tolist() == state["psi"]["w"].tolist()
+    assert taught["params"]["w"] == pytest.approx([1.5, 1.5])

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from .adafedsemi import AdaFedSemi, AdaptiveRounds
     from .base import Method, local_sgd
     from .dsfl import DSFL
     from .efficientfda import EfficientFDA
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from .fedssl import FedSSL
     from .fixmatch import FixMatch
     from .generator import Generator, RowDecoder
+    from .labelled_party import LabelledParty
     from .rscfed import RSCFed
     from .self_training import SelfTraining
     from .semifl import SemiFL
@@ -22,10 +24,8 @@ else:
     __getattr__, __dir__ = lazy(
         __name__,
         {
-            "base": (
-                "Method",
-                "local_sgd",
-            ),
+            "adafedsemi": ("AdaFedSemi", "AdaptiveRounds"),
+            "base": ("Method", "local_sgd"),
             "dsfl": ("DSFL",),
             "efficientfda": ("EfficientFDA",),
             "fade": ("FADE",),
@@ -33,10 +33,8 @@ else:
             "fedpu": ("FedPU",),
             "fedssl": ("FedSSL",),
             "fixmatch": ("FixMatch",),
-            "generator": (
-                "Generator",
-                "RowDecoder",
-            ),
+            "generator": ("Generator", "RowDecoder"),
+            "labelled_party": ("LabelledParty",),
             "rscfed": ("RSCFed",),
             "self_training": ("SelfTraining",),
             "semifl": ("SemiFL",),
@@ -45,6 +43,8 @@ else:
     )
 
 __all__ = [
+    "AdaFedSemi",
+    "AdaptiveRounds",
     "DSFL",
     "EfficientFDA",
     "FADE",
@@ -53,6 +53,7 @@ __all__ = [
     "FedSSL",
     "FixMatch",
     "Generator",
+    "LabelledParty",
     "Method",
     "RSCFed",
     "RowDecoder",

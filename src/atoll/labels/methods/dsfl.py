@@ -113,7 +113,7 @@ class DSFL(Decentralised):
             raise DataError(
                 "DS-FL has no public pool: clients exchange predictions on rows that everybody may see",
                 where="islands.public",
-                remedy="give the islands public rows: `islands.public = rows`, or use FixMatch(), which needs none",
+                remedy="give some: islands.with_public(rows); FixMatch() needs none",
             )
 
     def course(self, context: Context) -> _Exchange:

@@ -20,16 +20,16 @@ from atoll.stages import Threshold
 
 from ..views.base import View
 from ..views.defaults import strong, weak
-from .base import Method
 from .disjoint import AgreementLoss, DisjointGradient, NearestHelpers, Unlabelled, split, together
 from .fixmatch import require_threshold
+from .labelled_party import LabelledParty
 from .supervised import SupervisedLoss
 
 __all__ = ["FedMatch"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedMatch(Method):
+class FedMatch(LabelledParty):
     """The model is ``sigma + psi``: labelled rows move sigma alone, unlabelled rows move psi alone, so that neither overwrites the other.
 
     ``psi`` also agrees with ``neighbours``: models of other clients that say the most similar things of noise. It is drawn to 0 and to sigma, and small entries are dropped, so that
@@ -59,6 +59,8 @@ class FedMatch(Method):
         least: changes of psi that are not larger are not sent.
         weak: the view of labelled rows, and for votes.
         strong: the view that must agree.
+        labels_at: ``"clients"``, or ``"server"``: a party of its own moves sigma, and clients, which have no label, move psi.
+        warm_up, label_steps, label_batch: the steps of that party; see `SemiFL`.
     """
 
     neighbours: int = 2
@@ -76,6 +78,7 @@ class FedMatch(Method):
     least: float = 5e-5
     weak: View | None = field(default_factory=lambda: weak("images"))
     strong: View | None = field(default_factory=lambda: strong("images"))
+    labels_at: str = "clients"
     citation: ClassVar[str] = (
         "Jeong, Yoon, Yang, Hwang. Federated Semi-Supervised Learning with Inter-Client Consistency & Disjoint Learning. ICLR 2021."
     )
@@ -117,7 +120,9 @@ class FedMatch(Method):
         return (*super().uplink(phase), Threshold(bound=0.0))
 
     def passes(self, phase: str) -> tuple[Algorithm, ...]:
-        """Choose helpers in one pass, then run the base's passes."""
+        """Choose helpers in one pass, then run the base's passes; at the party with labels, run SGD."""
+        if phase in self.label_phases:
+            return super().passes(phase)
         return (_Choice(method=self), *super().passes(phase)) if self.neighbours else super().passes(phase)
 
     # ---------------------------------------------------------------- the server
@@ -145,7 +150,9 @@ class FedMatch(Method):
         return {**made, **kept, "params": T.add(sigma, psi), "sigma": sigma, "psi": psi}
 
     def broadcast(self, state: Tree, phase: str) -> Tree:
-        """Send the model, psi, and the pool."""
+        """Send the model, psi, and the pool; the model alone to the party with labels."""
+        if phase in self.label_phases:
+            return super().broadcast(state, phase)
         sent = self.base.broadcast(self._inner(state), phase)
         if "lr" in sent:
             sent = {**sent, "lr": sent["lr"] * self.rate(state["turn"])}
@@ -154,6 +161,8 @@ class FedMatch(Method):
 
     def fold(self, state: Tree, sums: Mapping[str, Any], info: RoundInfo, phase: str) -> Tree:
         """Fold the mean of the updates as the base does; every ``refresh`` rounds, keep some clients' psi."""
+        if phase in self.label_phases:
+            return super().fold(state, sums, info, phase)
         if not self.neighbours:
             return self._outer(state, self.base.fold(self._inner(state), sums, info, phase))
         parts = sums["update"]
@@ -176,6 +185,11 @@ class FedMatch(Method):
             there = (np.arange(self.pool) < len(chosen)).astype(np.float32)
             pool = {"psi": T.map(lambda *leaves: np.stack(leaves), *models), "there": there}
         return {**made, "pool": pool}
+
+    def taught(self, state: Tree, update: Tree) -> Tree:
+        """Put what labels taught into sigma."""
+        sigma = T.add(state["sigma"], update)
+        return {**state, "sigma": sigma, "params": T.add(sigma, state["psi"])}
 
     def moved(self, state: Tree) -> Tree:
         """Put what a wrapper moved into sigma."""

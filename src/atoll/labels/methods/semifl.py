@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import torch
 
-from atoll.core.algebra import tree as T
-from atoll.core.algebra.tree import Tree
-from atoll.core.errors import ConfigError
-from atoll.data.labels.hiding import LABELS
-from atoll.learn.algorithm import Algorithm, RoundInfo
 from atoll.learn.card import Card
 from atoll.learn.local.own_loss import OwnLoss
 
@@ -20,9 +14,8 @@ from ..losses import cross_entropy_of_rows, mean_of, mixed, seen
 from ..objectives.consistency import pseudo_labels
 from ..views.base import View
 from ..views.defaults import strong, weak
-from .base import Method, local_sgd
 from .fixmatch import require_threshold
-from .supervised import Supervised
+from .labelled_party import LabelledParty
 
 __all__ = ["SemiFL", "SemiFLLoss"]
 
@@ -67,7 +60,7 @@ class SemiFLLoss(OwnLoss):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SemiFL(Method):
+class SemiFL(LabelledParty):
     """Alternate: a party with labels trains the global model, and clients fit the pseudo-labels that the global model gives their rows.
 
     The first round begins with ``warm_up`` steps on labels, every later one with ``label_steps``: after the clients' replies are averaged, as the paper has
@@ -92,10 +85,6 @@ class SemiFL(Method):
     mix: float = 0.75
     weak: View | None = field(default_factory=lambda: weak("images"))
     strong: View | None = field(default_factory=lambda: strong("images"))
-    labels_at: str = "server"
-    warm_up: int = 250
-    label_steps: int = 12
-    label_batch: int = 48
     citation: ClassVar[str] = (
         "Diao, Ding, Tarokh. SemiFL: Semi-Supervised Federated Learning for Unlabeled Clients with Alternate Training. NeurIPS 2022."
     )
@@ -106,53 +95,8 @@ class SemiFL(Method):
     def __post_init__(self) -> None:
         super().__post_init__()
         require_threshold(self.tau, self.weight, "SemiFL")
-        if self.labels_at not in ("server", "clients"):
-            raise ConfigError(f"labels_at={self.labels_at!r}", where="SemiFL", remedy="use 'server' or 'clients'")
-        for name in ("warm_up", "label_steps", "label_batch"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name}={getattr(self, name)}", where="SemiFL", remedy="use 1 or more")
-        if self.labels_at == "server":
-            object.__setattr__(self, "phases", ("warm", "labels", *self.base.phases))
 
     @property
     def losses(self) -> tuple[Any, ...]:
         """SemiFL's loss at clients."""
         return (SemiFLLoss(self.weak, self.strong, self.tau, self.weight, self.mix, self.labels_at == "clients"),)
-
-    @property
-    def helpers(self) -> Mapping[str, str]:
-        """The party with labels, if it is not the clients."""
-        return {**self.base.helpers, **({LABELS: LABELS} if self.labels_at == "server" else {})}
-
-    def asks(self, phase: str) -> tuple[str, ...]:
-        """Ask the party with labels in its phases."""
-        return (LABELS,) if phase in ("warm", "labels") else self.base.asks(phase)
-
-    def plan(self, state: Tree) -> tuple[str, ...]:
-        """Train on labels, then at clients."""
-        if self.labels_at == "clients":
-            return self.base.plan(state)
-        return ("warm" if state["turn"] == 0 else "labels", *self.base.plan(state))
-
-    def contacts(self, rounds: int) -> int | None:
-        """Return the base's number of rounds with contacts."""
-        return self.base.contacts(rounds)
-
-    def passes(self, phase: str) -> tuple[Algorithm, ...]:
-        """Run SGD on labelled rows at the party with labels, and the method at clients."""
-        if phase not in ("warm", "labels"):
-            return super().passes(phase)
-        steps = self.warm_up if phase == "warm" else self.label_steps
-        return (Supervised(base=local_sgd(self.base.lr, steps, self.label_batch), view=self.weak),)
-
-    def broadcast(self, state: Tree, phase: str) -> Tree:
-        """Send the model and the rate to the party with labels, and the method's broadcast to clients."""
-        if phase not in ("warm", "labels"):
-            return super().broadcast(state, phase)
-        return {"params": state["params"], "lr": float(self.base.lr) * self.rate(state["turn"])}
-
-    def fold(self, state: Tree, sums: Mapping[str, Any], info: RoundInfo, phase: str) -> Tree:
-        """Take over the model that was trained on labels; fold clients' replies as the base does."""
-        if phase not in ("warm", "labels"):
-            return super().fold(state, sums, info, phase)
-        return {**state, "params": T.add(state["params"], sums["update"])}
