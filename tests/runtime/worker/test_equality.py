@@ -12,6 +12,7 @@ from work_toys import held, islands_of, sites_of
 import atoll
 import atoll.data
 from atoll.core.algebra import tree as T
+from atoll.core.errors import AtollError
 from atoll.data import Dataset, Islands
 from atoll.runs import RunFolder, read_model
 from atoll.runtime.jobs.spec import parse_job
@@ -79,3 +80,25 @@ def test_sites_with_several_clients_equal_the_simulation_of_all_of_them(
     simulated = atoll.simulate(parse_job(job).made(), Islands.from_datasets(named), engine="inline", seed=1)
     found = read_model(tmp_path / "server" / "model.safetensors")
     assert all(np.array_equal(found[leaf], np.asarray(value)) for leaf, value in T.items(simulated.params))
+
+
+def test_sites_with_some_labels_and_with_none_equal_the_simulation(parts: dict[str, Dataset], tmp_path: Path) -> None:
+    few = dict(parts)
+    few["site-2"] = Dataset({"x": parts["site-2"].x}, name="bare")  # no column of labels at all
+    third = parts["site-3"]
+    there = np.arange(len(third)) % 3 == 0
+    few["site-3"] = third.with_columns({"labelled": there})
+    job = {"rounds": 2, "seed": 3, "data": {"test": "digits"}, **JOBS["softmax"], "selection": "Everyone"}
+    held(job, sites_of(few), tmp_path)
+    config = parse_job(job)
+    simulated = atoll.simulate(config.made(), islands_of(few, config.test_set()), engine="inline", seed=3)
+    found = read_model(tmp_path / "server" / "model.safetensors")
+    for leaf, value in dict(T.items(simulated.params)).items():
+        assert np.array_equal(found[leaf], np.asarray(value)), leaf
+
+
+def test_a_job_whose_sites_have_no_label_is_refused_and_names_them(parts: dict[str, Dataset], tmp_path: Path) -> None:
+    none = {name: rows.with_columns({"labelled": np.zeros(len(rows), bool)}) for name, rows in parts.items()}
+    job = {"rounds": 1, "data": {"test": "digits"}, **JOBS["softmax"]}
+    with pytest.raises(AtollError, match="no client has a label: site-1, site-2, site-3"):
+        held(job, sites_of(none), tmp_path)

@@ -9,7 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+import atoll
+import atoll.data
 from atoll.core.errors import ConfigError, DataError
+from atoll.runtime.client.poc import write_parts
 from atoll.runtime.worker import SiteData, load_site_data, site_spec
 from atoll.runtime.worker.headers import look_at_headers
 
@@ -162,6 +165,14 @@ def test_values_of_a_text_column_are_declared_not_guessed(tmp_path: Path) -> Non
     assert rows(dropped)[0].tolist() == [[1], [2]]
 
 
+def test_labels_that_a_simulation_lacks_are_missing_at_its_sites_too(tmp_path: Path) -> None:
+    few = atoll.data.unlabel(atoll.data.iid(atoll.data.iris(), parties=2, seed=0), keep=9, seed=0)
+    for name, file in write_parts(few, tmp_path).items():
+        made = load_site_data(str(file), name).population.shard(0)
+        np.testing.assert_array_equal(made["labelled"], few.shard(name)["labelled"])
+        np.testing.assert_array_equal(made["y"], few.shard(name)["y"])
+
+
 def test_arrays_of_an_archive(tmp_path: Path) -> None:
     x, y = np.arange(12.0).reshape(4, 3), np.array([0, 2, 1, 1])
     np.savez(tmp_path / "a.npz", x=x, y=y, test_x=x[:2], test_y=y[:2], labels=["a", "b", "c"], features=["p", "q", "r"])
@@ -169,6 +180,17 @@ def test_arrays_of_an_archive(tmp_path: Path) -> None:
     assert rows(data)[1].tolist() == [0, 2, 1, 1]
     assert data.card is not None
     assert (data.card.classes, data.card.labels, data.card.features) == (3, ("a", "b", "c"), ("p", "q", "r"))
+    for marks in (
+        {"y": [0, -1, 1, -1]},
+        {"y": [0, np.nan, 1, np.nan]},
+        {"y": y, "labelled": [True, False, True, False]},
+    ):
+        np.savez(tmp_path / "holes.npz", x=x, **marks)
+        some = load_site_data({"path": str(tmp_path / "holes.npz"), "missing": -1}, "north")
+        assert rows(some)[1].tolist() == [0, 0, 1, 0]
+        assert some.population.shard(0)["labelled"].tolist() == [True, False, True, False]
+        assert some.card is not None
+        assert (some.card.labelled, some.card.classes) == ("part", 2)
     np.savez(tmp_path / "b.npz", inputs=x)
     with pytest.raises(DataError, match=r"no array 'x'.*b\.npz.*it holds inputs"):
         load_site_data(str(tmp_path / "b.npz"), "north")

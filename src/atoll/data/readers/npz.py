@@ -73,7 +73,7 @@ def read_npz(
     name: str | None = None,
     citation: str = "",
 ) -> Dataset:
-    """Read features and labels from an archive such as the CIFAR-10 ones.
+    """Read features and labels from an archive such as the CIFAR-10 ones. An array ``labelled`` says which training rows have a label, if some have none.
 
     Args:
         path: the archive.
@@ -106,6 +106,8 @@ def read_npz(
         if fits and images is not False:
             x = as_images(np.ascontiguousarray(x.transpose(0, 3, 1, 2)), scale, flat)
         made = {"x": x, "y": y.reshape(len(y)) if y.ndim == 2 and y.shape[1] == 1 else y}
+        if not parts and "labelled" in names_in(path):
+            made["labelled"] = arrays_of(path, ("labelled",))[0]
         parts.append(
             Dataset(made, task=task, classes=classes, missing=missing, name=name or Path(path).stem, citation=citation)
         )

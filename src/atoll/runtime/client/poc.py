@@ -71,7 +71,8 @@ def write_parts(islands: Islands, folder: Path) -> dict[str, Path]:
         rows = shard.dataset()
         file = folder / str(shard.name) / "data.npz"
         file.parent.mkdir(parents=True, exist_ok=True)
-        np.savez(file, x=np.asarray(rows["x"]), y=np.asarray(rows["y"]), labels=np.array(list(rows.about.labels)))
+        arrays: dict[str, Any] = {name: np.asarray(rows[name]) for name in ("x", "y", "labelled") if name in rows}
+        np.savez(file, labels=np.array(list(rows.about.labels)), **arrays)
         made[str(shard.name)] = file
     return made
 

@@ -25,7 +25,7 @@ from atoll.runtime.network import SiteEngine
 from atoll.runtime.network.daemon_ledger import DaemonLedger, most_of
 
 from .agreement import recoded
-from .cards import card_of
+from .cards import DataCard, card_of
 from .frames import Hello, Rendezvous, error_frame
 from .leaving import leaving
 from .letters import LetterKey
@@ -153,7 +153,7 @@ def _engine(
     prepared = _prepared(job, remote, data)
     spends = _spending(prepared, job, data, folder, ledger)
     registry = {task.name: task for task in prepared.tasks}
-    rows = _in_agreed_codes(data, rendezvous)
+    rows = _in_agreed_codes(data, rendezvous.card)
     population = SitePopulation(list(rendezvous.names), rendezvous.sizes, mine, rows, others)
     executor = Executor(
         roster, population, data.policy or AllowAll(), secret_seed=rendezvous.secret, sealing=sealing, named=named,
@@ -209,7 +209,7 @@ def named_objects(job: JobConfig, remote: RemoteIslands, data: SiteData | None =
 def _prepared(job: JobConfig, remote: RemoteIslands, data: SiteData | None) -> Prepared:
     prepared = job.made().prepare(remote)
     if data is not None and data.names:
-        _require_fit(prepared, data)
+        _require_fit(prepared, data, remote.card)
     return prepared
 
 
@@ -252,18 +252,19 @@ def _entrusting(ledger: Ledger, prepared: Prepared, data: SiteData) -> Ledger:
     return ledger
 
 
-def _require_fit(prepared: Prepared, data: SiteData) -> None:
-    """Let the job check the site's own rows."""
+def _require_fit(prepared: Prepared, data: SiteData, agreed: DataCard | None) -> None:
+    """Let the job check the site's own rows; those of a site without labels have the form of the others' targets."""
+    bare = data.card is not None and data.card.bare
     try:
-        prepared.check(data.population)
+        prepared.check(_in_agreed_codes(data, agreed) if bare else data.population)
     except AtollError as error:
         place = f"the data of site {data.site!r}" + ("" if error.where is None else f", {error.where}")
         raise type(error)(error.what, where=place, remedy=error.remedy) from error
 
 
-def _in_agreed_codes(data: SiteData, rendezvous: Rendezvous) -> Any:
+def _in_agreed_codes(data: SiteData, agreed: DataCard | None) -> Any:
     """Return the site's rows with their labels in the agreed codes."""
-    own, agreed = data.card, rendezvous.card
+    own = data.card
     if own is None or agreed is None or not isinstance(data.population, Islands):
         return data.population
     islands = data.population

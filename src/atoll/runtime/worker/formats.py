@@ -126,7 +126,7 @@ def _decimal(word: str) -> str:
 def load_arrays(paths: Sequence[Path], task: str | None = None, missing: Missing = None) -> Dataset:
     """Read arrays: an archive with ``x`` and ``y`` (or ``x_train`` and ``y_train``), or two files.
 
-    Labels that are NaN or in ``missing`` do not exist. An archive may also hold ``features`` and ``labels``, names of the features and of the classes, and ``test_x`` and ``test_y``.
+    Labels that are NaN or in ``missing`` do not exist, nor do those that the array ``labelled`` denies. An archive may also hold ``features`` and ``labels``, names of the features and of the classes, and ``test_x`` and ``test_y``.
 
     Raises:
         DataError: an array is missing or cannot be used.
@@ -154,6 +154,8 @@ def _dataset(
     missing: Missing,
 ) -> Dataset:
     columns = {"x": arrays[x], **({"y": arrays[y]} if y in arrays else {})}
+    if "y" in columns and "labelled" in arrays and (x, y) in _PAIRS:
+        columns["labelled"] = arrays["labelled"]
     if "y" in columns and columns["y"].ndim == 2 and columns["y"].shape[1] == 1:
         columns["y"] = columns["y"].reshape(-1)
     return Dataset(columns, task=task, name=name, features=about["features"], labels=about["labels"], missing=missing)
