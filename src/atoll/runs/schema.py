@@ -117,17 +117,38 @@ def _default(part: Any, parameter: inspect.Parameter) -> Any:
 
 
 def _configured(make: Callable[[], Any]) -> Callable[[], Any]:
-    """A factory of the default in the form that a configuration has: an object that is a part becomes the part's name."""
+    """A factory of the default in the form that a configuration has: an object that is a part becomes the part's name, with the settings that differ."""
     from .parts import part_type
 
     for base in type(make()).__mro__:
         part = part_type(base.__name__)
         if part is not None:
-            return lambda: part.model_validate(type(make()).__name__)
+            return lambda: part.model_validate(_described(make()))
     kind: Any = type(make())
     if is_value(kind) and all(has_default(field) for field in dataclasses.fields(kind)) and make() == kind():
         return lambda: schema_of(kind).model.model_validate({})
     return make
+
+
+def _described(value: Any) -> Any:
+    """A part as a configuration names it: its name, or its name and the settings that are not their defaults."""
+    if isinstance(value, list | tuple):
+        return [_described(one) for one in value]
+    if not dataclasses.is_dataclass(value) or isinstance(value, type):
+        return value
+    made = {
+        field.name: _described(getattr(value, field.name))
+        for field in dataclasses.fields(value)
+        if field.init and not _is_default(value, field)
+    }
+    name = type(value).__name__
+    return {"name": name, **made} if made else name
+
+
+def _is_default(value: Any, field: dataclasses.Field[Any]) -> bool:
+    if field.default_factory is not dataclasses.MISSING:
+        return bool(getattr(value, field.name) == field.default_factory())
+    return bool(getattr(value, field.name) == field.default) if field.default is not dataclasses.MISSING else False
 
 
 def has_default(field: dataclasses.Field[Any]) -> bool:

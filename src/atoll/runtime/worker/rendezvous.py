@@ -158,12 +158,12 @@ def _require_same(site: str, first: Hello, now: Hello) -> None:
 
 
 def cards_of_all(gathered: Gathered, test: DataCard | None = None) -> dict[str, DataCard]:
-    """Return the card of every site, keyed as errors name it (``"site 'a'"``), and that of the server's own test rows.
+    """Return the card of every site with clients, keyed as errors name it (``"site 'a'"``), and that of the server's own test rows.
 
     Raises:
         JobError: a site's data has no card.
     """
-    cards = {f"site {site!r}": hello.card for site, hello in gathered.hellos.items()}
+    cards = {f"site {site!r}": hello.card for site, hello in gathered.hellos.items() if hello.parties}
     bare = [name for name, card in cards.items() if card is None]
     if bare:
         raise JobError(

@@ -1,0 +1,1 @@
+"""What ``atoll labels compare`` and ``atoll labels methods`` do."""

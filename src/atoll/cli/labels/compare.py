@@ -1,0 +1,128 @@
+"""``atoll labels compare``: do rows without labels help, how much, by which method, at what cost."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+from ..arguments import Json, output_of
+from ..output import PlainTable
+
+__all__ = ["compared", "labels_compare"]
+
+
+def labels_compare(
+    context: typer.Context,
+    data: Annotated[
+        str, typer.Argument(help="A name such as mnist, an .npz file with x and y, or a CSV file.", metavar="DATA")
+    ],
+    methods: Annotated[
+        str, typer.Option("--methods", help="Methods of atoll.labels, with commas; labelled is the baseline.")
+    ] = "labelled,SemiFL",
+    at: Annotated[str, typer.Option("--at", help="Where labels are: rows, parties, server, classes or none.")] = "rows",
+    keep: Annotated[int | None, typer.Option("--keep", help="Labels (or parties, or classes) to keep.", min=1)] = None,
+    size: Annotated[int, typer.Option("--size", help="Rows to train on.", min=1)] = 10_000,
+    test: Annotated[int, typer.Option("--test", help="Rows to test on.", min=1)] = 2_000,
+    wrong: Annotated[float, typer.Option("--wrong", help="Share of wrong labels.")] = 0.0,
+    noise: Annotated[str, typer.Option("--noise", help="pair or symmetric.")] = "pair",
+    parties: Annotated[int, typer.Option("--parties", help="Clients.", min=1)] = 20,
+    alpha: Annotated[float, typer.Option("--alpha", help="Skew of classes; 0 divides at random.", min=0)] = 0.5,
+    rounds: Annotated[int, typer.Option("--rounds", help="Rounds of each method.", min=1)] = 60,
+    rate: Annotated[float, typer.Option("--lr", help="Learning rate of all trainings.")] = 0.03,
+    seeds: Annotated[int, typer.Option("--seeds", help="Trainings of each method.", min=1)] = 3,
+    target: Annotated[str | None, typer.Option("--target", help="Column to predict, for CSV files.")] = None,
+    text: Annotated[str | None, typer.Option("--text", help="Column of texts, for CSV files.")] = None,
+    party: Annotated[str | None, typer.Option("--party", help="Column that names a row's owner.")] = None,
+    missing: Annotated[str | None, typer.Option("--missing", help="Value of the label that means none.")] = None,
+    json: Json = False,
+) -> None:
+    """Train methods with unlabelled rows, and the strongest of labelled rows alone, and compare them seed by seed.
+
+    The baseline has all labelled rows in one place and takes as many steps, without views, with weak and with strong ones; the best of the three counts.
+    """
+    from .rows import LabelSetting, rows_of
+    from .runs import LabelRuns
+
+    setting = LabelSetting(at, keep, size, test, wrong, noise, parties, alpha)
+    runs = LabelRuns(rows_of(data, target, text, missing), setting, rounds, rate, party)
+    names = [name for name in methods.split(",") if name and name != "labelled"]
+    found = compared(runs, names, seeds)
+    output_of(context).give(found, _table(found))
+
+
+def compared(runs: Any, names: list[str], seeds: int) -> dict[str, Any]:
+    """Return the comparison of methods with labelled rows alone.
+
+    Args:
+        runs: the trainings, `atoll.cli.labels.runs.LabelRuns`.
+        names: methods.
+        seeds: trainings of each; labelled rows and parties follow the seed.
+    """
+    from atoll.labels.evaluators import paired_gain
+    from atoll.labels.survey import SURVEY
+
+    from .runs import medians
+
+    made = {name: runs.method(name) for name in names}  # refuses an unknown name before anything is trained
+    steps = max([runs.steps(one) for one in made.values()], default=500)
+    alone = [runs.baselines(seed, steps) for seed in range(seeds)]
+    strongest = max(alone[0], key=lambda view: float(np.median([scores[view] for scores in alone])))
+    base = [scores[strongest] for scores in alone]
+    medians_of = {view: float(np.median([scores[view] for scores in alone])) for view in alone[0]}
+    cards = {one.part: one for one in SURVEY if one.part}
+    methods: dict[str, Any] = {}
+    helped: list[str] = []
+    for name in names:
+        trained = [runs.trained(name, seed) for seed in range(seeds)]
+        scores = [one["score"] for one in trained]
+        gain = paired_gain(scores, base)
+        methods[name] = {
+            "scores": scores,
+            "median": float(np.median(scores)),
+            "gain": gain.gain,
+            "interval": None if gain.interval is None else list(gain.interval),
+            **{what: medians(trained, what) for what in ("coverage", "purity", "seconds")},
+            **{what: int(medians(trained, what)) for what in ("bytes_up", "bytes_down")},
+            "client_state": cards[name].state if name in cards else "none",
+            "exposes": cards[name].exposes if name in cards else "nothing",
+        }
+        helped += [name] if gain.helped else []
+    return {
+        "setting": {
+            **asdict(runs.setting),
+            "rounds": runs.rounds,
+            "lr": runs.lr,
+            "seeds": seeds,
+            "steps": steps,
+            "baselines": medians_of,
+        },
+        "rows": len(runs.rows),
+        "metric": "accuracy",
+        "baseline": {
+            "name": f"labelled rows in one place, {strongest} views",
+            "scores": base,
+            "median": float(np.median(base)),
+        },
+        "methods": methods,
+        "helped": helped,
+    }
+
+
+def _table(found: dict[str, Any]) -> PlainTable:
+    table = PlainTable(header_style="bold")
+    table.add_column("trained with")
+    for name in (found["metric"], "gain", "interval", "coverage", "purity", "seconds"):
+        table.add_column(name, justify="right")
+    table.add_column("exposed")
+    base = found["baseline"]
+    table.add_row(base["name"], f"{base['median']:.3f}", *[""] * 6)
+    for name, one in found["methods"].items():
+        low_high = "" if one["interval"] is None else "{:+.3f} … {:+.3f}".format(*one["interval"])
+        shares = ["" if one[what] is None else f"{one[what]:.2f}" for what in ("coverage", "purity")]
+        table.add_row(
+            name, f"{one['median']:.3f}", f"{one['gain']:+.3f}", low_high, *shares, f"{one['seconds']:.0f}", one["exposes"]
+        )  # fmt: skip
+    return table

@@ -1,0 +1,202 @@
+"""Trainings of ``atoll labels compare``: methods with unlabelled rows, and the strongest of labelled rows alone."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from atoll.core.errors import ConfigError, nearest
+
+from .rows import LabelSetting, accepts, with_few_labels
+
+if TYPE_CHECKING:
+    from atoll.data import Dataset, Islands
+    from atoll.learn import Algorithm
+
+__all__ = ["LabelRuns", "known_methods"]
+
+_COHORT = 5
+_VIEWS = ("no", "weak", "strong")
+
+
+def known_methods() -> tuple[str, ...]:
+    """Return the names of methods that train a classifier with labels somewhere."""
+    import atoll.labels
+    from atoll.labels import Method
+    from atoll.labels.survey import SURVEY
+
+    found = {name: getattr(atoll.labels, name) for name in atoll.labels.__all__}
+    kinds = {n: k for n, k in found.items() if isinstance(k, type) and issubclass(k, Method)}
+    others = {one.part for one in SURVEY if one.family != "semi"} | {
+        "Method",
+        "LabelledParty",
+        "Supervised",
+        "SelfTraining",
+    }
+    return tuple(sorted(n for n, k in kinds.items() if n not in others and ".selfsupervised." not in k.__module__))
+
+
+@dataclass(frozen=True)
+class LabelRuns:
+    """Trainings on one data set in one setting.
+
+    Attributes:
+        rows: all rows, with rows to test on.
+        setting: who has which labels.
+        rounds: rounds of a method.
+        lr: learning rate of all trainings, with a cosine schedule.
+        party: column that names a row's owner.
+    """
+
+    rows: Dataset
+    setting: LabelSetting
+    rounds: int
+    lr: float = 0.03
+    party: str | None = None
+
+    def islands(self, seed: int) -> Islands:
+        """Return the parties of a seed."""
+        return with_few_labels(self.rows, self.setting, seed, self.party)
+
+    @property
+    def images(self) -> bool:
+        """Whether rows are images: channels, height and width."""
+        return self.rows["x"].ndim == 4
+
+    def network(self) -> Any:
+        """Return a network: three convolutions of 8, 16 and 32 filters with group normalisation for images, one hidden layer of 64 for other rows."""
+        from torch import nn
+
+        outputs = int(self.rows.classes or 2)
+        shape = self.rows["x"].shape[1:]
+        if not self.images:
+            return nn.Sequential(nn.Flatten(), nn.Linear(int(np.prod(shape)), 64), nn.ReLU(), nn.Linear(64, outputs))
+        layers: list[Any] = []
+        before = shape[0]
+        for after in (8, 16, 32):
+            layers += [nn.Conv2d(before, after, 3, padding=1), nn.GroupNorm(4, after), nn.ReLU(), nn.MaxPool2d(2)]
+            before = after
+        return nn.Sequential(*layers, nn.Flatten(), nn.Linear(32 * (shape[1] // 8) * (shape[2] // 8), outputs))
+
+    def views(self) -> dict[str, Any]:
+        """Return no, the weak and the strong view of such rows."""
+        from atoll.labels.views import strong, weak
+
+        kind = "images" if self.images else "table"
+        return {"no": None, "weak": weak(kind), "strong": strong(kind)}
+
+    def method(self, name: str) -> Algorithm:
+        """Return a method with its own settings, the common rate and a cosine schedule over the rounds.
+
+        Raises:
+            ConfigError: there is no such method.
+        """
+        import atoll.labels
+
+        if name not in known_methods():
+            raise ConfigError(
+                f"method {name!r}.{nearest(name, known_methods())}", where="atoll labels compare", remedy=f"use labelled, {', '.join(known_methods())}"
+            )  # fmt: skip
+        kind = getattr(atoll.labels, name)
+        views = self.views()
+        wanted: dict[str, Any] = {
+            "lr": self.lr,
+            "horizon": self.rounds,
+            "weak": views["weak"],
+            "strong": views["strong"],
+            "labels_at": "server" if self.setting.at == "server" else "clients",
+        }
+        made: Algorithm = kind(**{setting: value for setting, value in wanted.items() if accepts(kind, setting)})
+        return made
+
+    def trained(self, name: str, seed: int) -> dict[str, Any]:
+        """Train with a method, and measure it on the test rows: ``score``, ``coverage``, ``purity``, ``seconds``, ``bytes_up``, ``bytes_down``."""
+        import atoll
+
+        islands = self.islands(seed)
+        algorithm = self.method(name)
+        cohort: Any = atoll.Uniform(min(_COHORT, len(islands)))
+        return self._run(algorithm, islands, seed, cohort, self.rounds, getattr(algorithm, "tau", None))
+
+    def steps(self, algorithm: Any) -> int:
+        """Return the steps that the global model sees one after another in all rounds of a method: as many as the baseline takes."""
+        own = int(algorithm.steps or 1) + int(getattr(algorithm, "label_steps", 0))
+        return int(getattr(algorithm, "warm_up", 0)) + self.rounds * own
+
+    def baselines(self, seed: int, steps: int) -> dict[str, float]:
+        """Return the scores of trainings on all labelled rows in one place, by view."""
+        import atoll
+        from atoll.data import Islands
+        from atoll.labels import Supervised
+        from atoll.labels.methods import local_sgd
+
+        islands = self.islands(seed)
+        known = _labelled(islands)
+        alone = Islands.from_datasets({"labelled": known}).with_test(islands.test)
+        rounds = max(1, -(-steps // 50))
+        made = {}
+        for name, view in self.views().items():
+            base = local_sgd(self.lr, 50, 48)
+            job = Supervised(base=base, view=view, horizon=rounds)
+            made[name] = self._run(job, alone, seed, atoll.Everyone(), rounds, None)["score"]
+        return made
+
+    def _run(
+        self, algorithm: Any, islands: Islands, seed: int, selection: Any, rounds: int, tau: float | None
+    ) -> dict[str, Any]:
+        import atoll
+        from atoll.labels.evaluators import coverage, purity
+        from atoll.learn import Evaluation
+
+        job = atoll.Training(
+            model=self.network, algorithm=algorithm, rounds=rounds, selection=selection, evaluation=Evaluation(every=rounds)
+        )  # fmt: skip
+        begin, spent = time.perf_counter(), time.process_time()
+        result = atoll.simulate(job, islands, engine="inline", seed=seed, progress=False)
+        made: dict[str, Any] = {
+            "score": float(result.metrics.last("test/accuracy")),
+            "seconds": time.perf_counter() - begin,
+            "processor": time.process_time() - spent,
+            "bytes_up": int(sum(row.get("bytes_up", 0) for row in result.history)),
+            "bytes_down": int(sum(row.get("bytes_down", 0) for row in result.history)),
+        }
+        if tau is not None and islands.test is not None:
+            scores = _scores(result.model, islands.test["x"])
+            truth = islands.test["y"]
+            made |= {"coverage": coverage(scores, tau), "purity": purity(scores, truth, tau)}
+        return made
+
+
+def _scores(model: Any, x: Any) -> Any:
+    import torch
+
+    with torch.no_grad():
+        return torch.cat(
+            [model(torch.from_numpy(np.array(part))) for part in np.array_split(x, -(-len(x) // 500))]
+        ).numpy()
+
+
+def _labelled(islands: Islands) -> Any:
+    """Return all rows that have a label, at clients and at the party with labels, as one data set."""
+    from atoll.data import Dataset
+    from atoll.data.labels import LABELS
+
+    parts: list[Any] = [*islands, *([islands.others[LABELS]] if LABELS in islands.others else [])]
+    x, y = [], []
+    for part in parts:
+        there = (
+            np.asarray(part["labelled"]).astype(bool) if "labelled" in part.columns else np.ones(len(part["y"]), bool)
+        )
+        x.append(np.asarray(part["x"])[there])
+        y.append(np.asarray(part["y"])[there])
+    return Dataset({"x": np.concatenate(x), "y": np.concatenate(y)}, classes=islands.classes)
+
+
+def medians(runs: Sequence[dict[str, Any]], name: str) -> Any:
+    """Return the median of a measure over seeds; ``None`` if it was not measured."""
+    found = [run[name] for run in runs if name in run]
+    return float(np.median(found)) if found else None

@@ -1,0 +1,101 @@
+"""``atoll labels``: the methods, and whether rows without labels help."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from atoll.cli.app import run
+from atoll.cli.labels.rows import LabelSetting, rows_of, with_few_labels
+from atoll.cli.labels.runs import LabelRuns
+from atoll.core.errors import ConfigError
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "labels"))
+from label_toys import images
+
+KEYS = {"scores", "median", "gain", "interval", "coverage", "purity", "seconds", "bytes_up", "bytes_down", "client_state", "exposes"}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def archive(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Toy images, with rows to test on."""
+    train, test = images(120, share=2.0), images(40, share=2.0, seed=1)
+    file = tmp_path_factory.mktemp("rows") / "toy.npz"
+    np.savez(file, x=train["x"], y=train["y"], x_test=test["x"], y_test=test["y"])
+    return str(file)
+
+
+def answer(capsys, *words, code=0):
+    assert run(["labels", *map(str, words), "--json"]) == code
+    return json.loads(capsys.readouterr().out)
+
+
+def test_all_methods_of_the_survey_are_listed(capsys):
+    rows = answer(capsys, "methods")["methods"]
+    assert len(rows) == 21
+    assert {row["name"] for row in rows if "vertical" in row["to_come"]} == {"PrADA", "SFTL", "SFHTL"}
+    assert {"SemiFL", "FedMatch", "RSCFed", "FedU", "FedEMA", "Orchestra"} <= {
+        row["name"] for row in rows if row["here"]
+    }
+    assert all(row[what] for row in rows for what in ("setting", "state", "bits_up", "bits_down", "exposes"))
+    assert run(["labels", "methods"]) == 0
+    assert "to come with vertical learning" in capsys.readouterr().out
+
+
+def test_a_comparison_has_the_strongest_of_labelled_rows_alone_beside_each_method(capsys, archive):
+    words = ("--at", "server", "--keep", 8, "--parties", 2, "--rounds", 1, "--seeds", 1, "--lr", 0.05)
+    found = answer(capsys, "compare", archive, "--methods", "labelled,SemiFL", *words)
+    assert set(found) == {"setting", "rows", "metric", "baseline", "methods", "helped"}
+    assert set(found["baseline"]) == {"name", "scores", "median"}
+    assert set(found["methods"]) == {"SemiFL"}
+    assert set(found["methods"]["SemiFL"]) == KEYS
+    semifl = found["methods"]["SemiFL"]
+    assert found["baseline"]["median"] == max(found["setting"]["baselines"].values())
+    assert semifl["gain"] == pytest.approx(semifl["median"] - found["baseline"]["median"])
+    assert (semifl["interval"], found["helped"]) == (None, [])  # one seed says nothing of the spread
+    assert semifl["client_state"] == "none"
+
+
+def test_settings_that_make_no_comparison_are_refused(capsys, archive):
+    refused = {
+        "neither keep nor wrong": (archive,),
+        "method 'SemFL'": (archive, "--keep", 8, "--methods", "SemFL"),
+        "DATA 'mnits'": ("mnits", "--keep", 8),
+        "name the column": ("rows.csv", "--keep", 8),
+        "remove labels, or spoil them": (archive, "--keep", 8, "--wrong", 0.4),
+    }
+    for said, words in refused.items():
+        assert run(["labels", "compare", *map(str, words)]) != 0
+        assert said in " ".join(capsys.readouterr().err.split())
+
+
+def test_parties_and_labels_follow_the_seed(archive):
+    setting = LabelSetting(at="rows", keep=12, size=100, parties=3)
+    one, again, other = (with_few_labels(rows_of(archive), setting, seed) for seed in (0, 0, 1))
+    assert [shard["x"].tolist() for shard in one] == [shard["x"].tolist() for shard in again]
+    assert one.sizes.sum() == 100
+    assert sum(int(shard["labelled"].sum()) for shard in one) == 12
+    assert one.sizes.tolist() != other.sizes.tolist()
+
+
+def test_wrong_labels_are_those_of_the_next_class(archive):
+    rows = rows_of(archive)
+    setting = LabelSetting(keep=None, wrong=0.25, size=None, parties=2, alpha=0.0)
+    spoilt = with_few_labels(rows, setting, 0).pooled()
+    right = {row.tobytes(): label for row, label in zip(rows["x"], rows["y"], strict=True)}
+    moved = [(label - right[row.tobytes()]) % 4 for row, label in zip(spoilt["x"], spoilt["y"], strict=True)]
+    assert set(moved) == {0, 1}
+    assert np.mean(moved) == pytest.approx(0.25, abs=0.02)
+
+
+def test_a_baseline_takes_as_many_steps_as_the_global_model_of_a_method(archive):
+    runs = LabelRuns(rows_of(archive), LabelSetting(at="server", keep=8), rounds=10)
+    made = runs.method("SemiFL")
+    assert runs.steps(made) == 250 + 10 * (12 + 12)
+    assert runs.method("FixMatch").horizon == 10
+    with pytest.raises(ConfigError, match="method 'Semi'"):
+        runs.method("Semi")
