@@ -157,6 +157,42 @@ def test_sites_refuse_a_method_by_its_name() -> None:
     atoll.simulate(Fit(model=GLM(), label="y"), parties(), engine="inline", policy=SitePolicy(allow=("fit", "GLM")))
 
 
+def test_sites_that_give_sums_only_take_part() -> None:
+    from atoll.core.requests.policy import SitePolicy
+    from atoll.secure import SecureAggregation
+
+    policy = SitePolicy(sums_only=True, smallest_cohort=3, min_count=5)
+    reducer = SecureAggregation(server="active", least=3)
+    agreed: dict[str, Any] = {
+        "columns": COLUMNS,
+        "label": "y",
+        "categories": {"y": ["0", "1", "2"]},
+        "scale": "robust",
+        "min_count": 5,
+    }
+    found = atoll.simulate(
+        Fit(model=GLM(), reducer=reducer, **agreed), parties(), engine="inline", policy=policy
+    ).outcome
+    np.testing.assert_allclose(found["coef"], fit(GLM(), **agreed)["coef"], rtol=1e-9)
+    with pytest.raises(PolicyError, match="this site gives sums only"):
+        atoll.simulate(Fit(model=GLM(), **agreed), parties(), engine="inline", policy=policy)
+
+
+def test_it_says_who_sees_what() -> None:
+    from atoll.secure import SecureAggregation
+
+    said = Fit(model=KMeans(clusters=3), min_count=5).explain(clients=4)
+    assert [one.sees for one in said.exposures] == ["the reply of every client"]
+    assert any("each party's one-shot and proposals" in note for note in said.notes)
+    assert said.notes[-1] == "what stands for fewer than 5 rows of a party is not told"
+    hidden = Fit(model=KMeans(clusters=3, start_from="moments"), reducer=SecureAggregation()).explain(clients=4)
+    assert not any("proposals" in note for note in hidden.notes)
+    assert "sum" in hidden.exposures[0].sees
+    noised = Fit(model=KaplanMeier(times=[1, 2], epsilon=0.5)).explain()
+    assert noised.notes[-1].startswith("differential privacy of each row: ")
+    assert "0.5" in noised.notes[-1]
+
+
 def test_a_party_that_does_not_reply_is_left_out_where_the_quorum_allows_it() -> None:
     lost = Timetable({}, lost={"replied": ["west"]})
     job = Fit(model=Ridge(), columns=COLUMNS[:3], label="d")

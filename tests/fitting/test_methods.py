@@ -132,6 +132,12 @@ def test_lloyds_iterations(how: dict[str, Any]) -> None:
     assert found.score(frame()) == pytest.approx(pooled.inertia_)
 
 
+def test_lloyds_iterations_end_early_where_centres_hardly_move() -> None:
+    tight, loose = (fit(KMeans(clusters=3, centres=X[:3].tolist(), tolerance=t)) for t in (0.0, 0.05))
+    assert loose.told["contacts"] < tight.told["contacts"]
+    assert loose.score(frame()) < tight.score(frame()) * 1.1
+
+
 @pytest.mark.parametrize(
     ("model", "gap"),
     [

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from atoll.core.errors import CompositionError
 
-from .wide import narrowed
+from .contacts import summed_numbers
 
 if TYPE_CHECKING:
     from atoll.core.federation.federation import Federation
@@ -38,8 +38,7 @@ class FitRequests:
         asked = {**message, "least": self.job.min_count, "words": self.words}
         found = await self.fed.sum(self.fed.parties, task, asked, reducer=self.job.reducer, quorum=self.quorum, at=at)
         self.parties = found.n
-        read = narrowed if self.words else np.asarray
-        return {name: read(value) for name, value in found.value.items()}
+        return summed_numbers(found.value)
 
     async def singly(self, task: Task, message: Mapping[str, Any]) -> list[Any]:
         """The reply of each party."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,9 +19,13 @@ from atoll.statistics.plan import StatisticsPlan
 from .method import AtParty, FitMethod
 from .ranks import rank_counts
 from .rows import FeatureLayout, PartyRows, column_of, rows_of
-from .wide import widened
+from .wide import narrowed, widened
 
-__all__ = ["Contacts"]
+__all__ = ["Contacts", "summed_numbers"]
+
+WORDS = " in words"
+_MOST = 16
+"""Parties whose rows a process keeps between contacts."""
 
 Sums = dict[str, NDArray[Any]]
 
@@ -38,6 +43,7 @@ class Contacts:
 
     def __init__(self, method: FitMethod) -> None:
         self._method = method
+        self._kept: OrderedDict[str, tuple[Any, FeatureLayout, PartyRows]] = OrderedDict()
         promise = _promised if method.events() is None else lambda message: Disclosure(private=True)
         place = "atoll.fitting.contacts"
         self.named = Task(f"{place}:named", _named, discloses=_promised)
@@ -55,10 +61,22 @@ class Contacts:
         layout, kept = FeatureLayout.unpacked(message["layout"]), island.state or {"answered": False, "memory": None}
         if least > 1 and not kept["answered"]:
             _remember(island, layout, least, type(self._method).__name__)
-        rows = rows_of(island.data, layout, island.name, least=least)
+        rows = self._read(island, layout, least)
         few = 0 < len(rows) < rows.least
         party = AtParty(island.rng.generator(), island.secret, kept["memory"])
         return (rows.none() if few else rows), party, len(rows) if few else 0
+
+    def _read(self, island: Any, layout: FeatureLayout, least: int) -> PartyRows:
+        """The rows, from memory if they are those of the party's last contact; all of it can be made again."""
+        data = island.data
+        kept = self._kept.pop(island.name, None)
+        if kept is None or not _same(kept[0], data) or kept[1] != layout:
+            kept = (data, layout, rows_of(data, layout, island.name, least=least))
+            kept[2].x.flags.writeable = False
+        self._kept[island.name] = kept
+        while len(self._kept) > _MOST:
+            self._kept.popitem(last=False)
+        return kept[2]
 
     def _replied(self, island: Any, message: Any) -> dict[str, Sum]:
         rows, party, withheld = self._rows(island, message)
@@ -77,6 +95,12 @@ class Contacts:
         return made
 
 
+def _same(data: Any, other: Any) -> bool:
+    """Whether two are one party's data: one object, or parts of one origin."""
+    origin = getattr(data, "origin", None)
+    return data is other or (origin is not None and origin == getattr(other, "origin", None))
+
+
 def _remember(island: Any, layout: FeatureLayout, least: int, method: str) -> None:
     """Refuse rows that differ from those behind an earlier answer by too few; else add them to the party's record.
 
@@ -92,9 +116,24 @@ def _remember(island: Any, layout: FeatureLayout, least: int, method: str) -> No
 
 
 def _summands(made: Mapping[str, NDArray[Any]], message: Any) -> dict[str, Sum]:
-    if message["words"]:
-        return {name: Sum(widened(value), role="side") for name, value in made.items()}
-    return {name: Sum(np.asarray(value, dtype=np.float64), role="side") for name, value in made.items()}
+    """Sums of numbers; where nobody sees single ones, of whole numbers alone: counts as they are, others as words, see `summed_numbers`."""
+    found: dict[str, Sum] = {}
+    for name, value in made.items():
+        if not message["words"]:
+            found[name] = Sum(np.asarray(value, dtype=np.float64), role="side")
+        elif np.asarray(value).dtype.kind in "biu":
+            found[name] = Sum(np.asarray(value, dtype=np.int64), role="side")
+        else:
+            found[name + WORDS] = Sum(widened(value), role="side")
+    return found
+
+
+def summed_numbers(found: Mapping[str, Any]) -> dict[str, NDArray[np.float64]]:
+    """What a sum of replies says, by name."""
+    return {
+        name.removesuffix(WORDS): narrowed(value) if name.endswith(WORDS) else np.asarray(value, dtype=np.float64)
+        for name, value in found.items()
+    }
 
 
 def _named(island: Any, message: Any) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from atoll.core.errors import CompositionError, ConfigError
 from atoll.core.event import Event, NonPrivate
+from atoll.core.exposure import Explanation
 from atoll.core.federation.reducer import Plain, Reducer
 from atoll.core.job import Job, Prepared, name_of
 from atoll.core.validation import Checked, require_parts
@@ -124,6 +125,25 @@ class Fit(Checked, Job):
     def names(self) -> tuple[str, ...]:
         """The kind and the method, which a site's policy can allow or refuse."""
         return (*super().names(), name_of(type(self.model)))
+
+    def explain(self, data: Any = None, clients: int = 0) -> Explanation:
+        """Return who sees what of the rows, and what is told singly."""
+        parties = clients or (len(data) if data is not None else 0)
+        name = type(self.model).__name__
+        seen = self.reducer.exposures(parties) if parties else ()
+        notes = [f"each contact of {name} adds up arrays over a party's rows; no row leaves it"]
+        if self.model.singly and not self.reducer.secure:
+            notes.append(
+                f"the server sees each party's {' and '.join(sorted(self.model.singly))}, if the settings ask for them"
+            )
+        noise = self.model.events()
+        if noise is None:
+            notes.append("no differential privacy: sums are exact")
+        else:
+            notes.append(f"differential privacy of each row: {noise[0]}")
+        if self.min_count > 1 and noise is None:
+            notes.append(f"what stands for fewer than {self.min_count} rows of a party is not told")
+        return Explanation(self.title, parties, seen, notes=tuple(notes))
 
     def prepare(self, data: Any) -> Prepared:
         """Nothing needs to be known of the data."""

@@ -16,7 +16,7 @@ from atoll.statistics.aggregates.sketch import BITS, between, keys_of, middle_of
 
 __all__ = ["RankSearch", "rank_counts"]
 
-_STEP = 12
+_STEP = 8
 
 
 def rank_counts(

@@ -73,20 +73,12 @@ class NaiveBayes(FitMethod):
         member[:, hidden(counts, rows.least)] = 0.0
         counts = member.sum(axis=0)
         if state["phase"] == "squares":
-            away = (
-                (rows.x[:, None, :] - np.asarray(state["mean"])) ** 2
-                if len(rows)
-                else np.zeros((0, 1, rows.x.shape[1]))
-            )
-            return {
-                "squares": np.einsum(
-                    "nc,ncp->cp", member, np.broadcast_to(away, (len(rows), len(counts), rows.x.shape[1]))
-                )
-            }
+            squares = [member[:, c] @ (rows.x - mean) ** 2 for c, mean in enumerate(np.asarray(state["mean"]))]
+            return {"squares": np.array(squares)}
         if self.features == "categorical":
             most = max(state["levels"])
-            found = (rows.x[:, :, None] == np.arange(most)).astype(np.float64)
-            return {"counts": counts, "values": np.einsum("nc,npv->cpv", member, found)}
+            values = np.stack([member.T @ (rows.x == value).astype(np.float64) for value in range(most)], axis=-1)
+            return {"counts": counts, "values": values}
         if self.features == "multinomial" and (rows.x < 0).any():
             raise DataError("a negative number is no count", where=rows.name, remedy="use features='gaussian'")
         return {"counts": counts, "sums": member.T @ rows.x}

@@ -120,10 +120,11 @@ class KMeans(FitMethod):
         member[:, hidden(member.sum(axis=0), rows.least)] = (
             0.0  # and others, so that the sum of all rows gives no small one away
         )
-        told = x[member.any(axis=1)]
-        return {
-            "sums": member.T @ x, "sizes": member.sum(axis=0), "error": (away * member).sum(), "x": told.sum(axis=0), "xx": (told**2).sum(axis=0)
-        }  # fmt: skip
+        made = {"sums": member.T @ x, "sizes": member.sum(axis=0), "error": (away * member).sum()}
+        if self.tolerance:
+            told = x[member.any(axis=1)]
+            made |= {"x": told.sum(axis=0), "xx": (told**2).sum(axis=0)}
+        return made
 
     def step(self, state: State, sums: Mapping[str, NDArray[Any]], known: Known) -> State:
         """The next centres."""
@@ -145,9 +146,11 @@ class KMeans(FitMethod):
                 "done": turn >= self.iterations,
             }
         moved = np.where(total > 0, sums["sums"] / np.maximum(total, 1), centres)
-        n = max(1.0, float(sizes.sum()))
-        variance = float(np.maximum(sums["xx"] / n - (sums["x"] / n) ** 2, 0.0).mean())
-        done = float(((moved - centres) ** 2).sum()) <= self.tolerance * variance
+        least = 0.0
+        if self.tolerance:
+            n = max(1.0, float(sizes.sum()))
+            least = self.tolerance * float(np.maximum(sums["xx"] / n - (sums["x"] / n) ** 2, 0.0).sum())
+        done = float(((moved - centres) ** 2).sum()) <= least
         return {**state, "centres": moved, "sizes": sizes, "turn": turn, "inertia": float(sums["error"]), "done": done}
 
     def measures(self, state: State) -> dict[str, float]:

@@ -108,14 +108,12 @@ class GaussianMixture(FitMethod):
         whole = np.logaddexp.reduce(logs, axis=1) if len(x) else np.zeros(0)
         r = np.exp(logs - whole[:, None])
         r[:, hidden(np.ceil(r.sum(axis=0)), rows.least)] = 0.0
-        away = x[:, None, :] - means
-        first = np.einsum("nk,nkp->kp", r, away)
-        form = "nk,nkp,nkq->kpq" if self.covariance == "full" else "nk,nkp,nkp->kp"
-        second = (
-            np.einsum(form, r, away, away, optimize=True)
-            if self.covariance == "full"
-            else np.einsum(form, r, away, away)
-        )
+        first, second = np.zeros_like(means), np.zeros_like(covariances)
+        for k, mean in enumerate(means):  # one component after the other: memory for one
+            away = x - mean
+            weighted = away * r[:, k : k + 1]
+            first[k] = weighted.sum(axis=0)
+            second[k] = weighted.T @ away if self.covariance == "full" else (weighted * away).sum(axis=0)
         return {
             "sizes": r.sum(axis=0),
             "first": first,
