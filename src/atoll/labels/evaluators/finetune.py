@@ -94,7 +94,8 @@ def fine_tune(
     with torch.no_grad():
         width = own(rows[:1]).numel()
     classes = int(max(labels.max(), np.max(test_y))) + 1
-    head = nn.Linear(width, classes)
+    # Its own first weights would come from PyTorch's global generator.
+    head: nn.Linear = nn.utils.skip_init(nn.Linear, width, classes)  # type: ignore[no-untyped-call]
     with torch.no_grad():
         head.weight.copy_(torch.from_numpy(rng.uniform(-1, 1, head.weight.shape) / np.sqrt(width)))
         head.bias.zero_()
