@@ -21,7 +21,7 @@ from atoll.learn.local.own_loss import OwnLoss
 from atoll.learn.metrics import Confusion
 from atoll.learn.offered import placed_model
 from atoll.learn.replies import placed_replies
-from atoll.learn.selection import FedProf
+from atoll.learn.selection import FedProf, Once
 from atoll.learn.server.downlink import DOWNLINK_NEEDS
 from atoll.stages import Clip, GaussianNoise, ProductQuantizer, ScalarQuantizer
 
@@ -61,6 +61,7 @@ def _examples() -> Iterable[Placed]:
             yield Placed.of(slot, make())
     yield Placed.of("algorithm", _OwnLoss(), "an algorithm with losses of its own")
     yield Placed.of("selection", FedProf(3, matching="encrypted"))
+    yield Placed.of("selection", Once(3))
     for make in PARTS["uplink"].values():
         yield from (Placed.of("uplink", stage) for stage in make())
     yield from (

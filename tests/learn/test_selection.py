@@ -15,7 +15,8 @@ from atoll.core.algebra.rng import Rng
 from atoll.core.errors import CompositionError, ConfigError, DataError, QuorumError
 from atoll.core.requests.party import Roster
 from atoll.learn import EqualWeights, Everyone, FedAvg, Schedule, SizeProportional, Training, Uniform
-from atoll.learn.selection import Candidates
+from atoll.learn.algorithms import Scaffold
+from atoll.learn.selection import Candidates, Once
 from atoll.learn.topology import Hierarchical
 
 
@@ -205,3 +206,23 @@ def test_unknown_sizes_are_never_computed_unless_a_rule_asks():
     atoll.simulate(job, Lazy(islands([5, 6, 7])), engine="inline")
     with pytest.raises(AssertionError, match="sizes were computed"):
         atoll.simulate(job.replace(selection=SizeProportional(2)), Lazy(islands([5, 6, 7])), engine="inline")
+
+
+def test_once_invites_every_client_once_and_none_again():
+    rule, memory = Once(2, seed=4), Once(2).init(Roster(5).all())
+    rounds = [rule.invite(candidates(5, number), 2, memory).tolist() for number in (1, 2, 3)]
+    assert sorted(client for row in rounds for client in row) == [0, 1, 2, 3, 4]
+    assert [len(row) for row in rounds] == [2, 2, 1]
+    assert rule.turns(5, 3) == (1, 3)
+    with pytest.raises(QuorumError, match=r"all 5 clients have had their turn.*at most 3 rounds"):
+        rule.invite(candidates(5, 4), 2, memory)
+
+
+def test_clients_that_never_return_keep_nothing():
+    model = atoll.models.linear(FEATURES, 3)
+    job = Training(model=model, algorithm=FedAvg(lr=0.1), selection=Once(2), rounds=3)
+    assert atoll.simulate(job, islands([6] * 6), engine="inline").round == 3
+    with pytest.raises(
+        CompositionError, match=r"Once invites every client once and never again, and Scaffold has clients"
+    ):
+        atoll.simulate(job.replace(algorithm=Scaffold(lr=0.1)), islands([6] * 6), engine="inline")

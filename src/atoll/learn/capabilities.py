@@ -35,6 +35,7 @@ __all__ = [
     "SAMPLE",
     "SELF_FOLDING",
     "SOLE_UPDATE",
+    "STATELESS",
     "STATISTICS",
     "SUMMED",
     "TRAINING",
@@ -201,6 +202,14 @@ SELF_FOLDING = Capability(
     instead="Star(), or an algorithm that folds sums of replies",
 )
 
+STATELESS = Capability(
+    "stateless clients",
+    of=("replies",),
+    means="A client keeps nothing from one round to the next.",
+    lack="has clients that keep private state for their next round",
+    instead="an algorithm whose clients keep nothing, such as FedAvg",
+)
+
 AFFINE_FOLD = Capability(
     "affine fold",
     of=("replies",),
@@ -295,7 +304,7 @@ ALL: tuple[Capability, ...] = (
     core.SERVER, core.CENTRAL_SERVER, EDGE_ROUNDS, ONE_SUM, core.RELEASED_ONLY,
     core.SINGLE_REPLIES, core.COUNTS, core.DROPPABLE, PLAIN_MEAN, core.NUMBERS, core.FITTED,
     ONE_PHASE, core.STEPS, PARTIAL_WORK, OWN_MODELS, core.PROTECTION,
-    MEAN_UPDATE, BY_EXAMPLES, SUMMED, EQUAL_REPLIES, SOLE_UPDATE, DELTA, SELF_FOLDING, AFFINE_FOLD, core.UNMEASURED,
+    MEAN_UPDATE, BY_EXAMPLES, SUMMED, EQUAL_REPLIES, SOLE_UPDATE, DELTA, SELF_FOLDING, AFFINE_FOLD, STATELESS, core.UNMEASURED,
     EXAMPLES,
     TRAINING, LOCAL_STEPS, STATISTICS, CURVATURE, MARGINS, OWN_LOSSES, RELEASES, core.NO_BUFFERS, REPORTS, PERSONAL_MEASURES, CLASS_SCORES,
 )  # fmt: skip

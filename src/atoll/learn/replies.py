@@ -17,7 +17,17 @@ from atoll.core.capability import DROPPABLE, UNMEASURED, Capability
 from atoll.core.errors import AtollError
 
 from .algorithm import RoundInfo
-from .capabilities import AFFINE_FOLD, BY_EXAMPLES, DELTA, EQUAL_REPLIES, MEAN_UPDATE, SELF_FOLDING, SOLE_UPDATE, SUMMED
+from .capabilities import (
+    AFFINE_FOLD,
+    BY_EXAMPLES,
+    DELTA,
+    EQUAL_REPLIES,
+    MEAN_UPDATE,
+    SELF_FOLDING,
+    SOLE_UPDATE,
+    STATELESS,
+    SUMMED,
+)
 from .compose import Placed, lack_of
 from .wrapped import dry_reply, innermost, shown_name
 
@@ -75,6 +85,7 @@ class DryReplies:
             AFFINE_FOLD: self._affine_fold,
             DROPPABLE: self._droppable,
             UNMEASURED: self._unmeasured,
+            STATELESS: self._stateless,
         }
 
     def lack(self, capability: Capability) -> str:
@@ -134,6 +145,9 @@ class DryReplies:
 
     def _stateful(self) -> bool:
         return self.algorithm.client_init(self.params) is not None
+
+    def _stateless(self) -> str:
+        return STATELESS.lack if self._stateful() else ""
 
     def _droppable(self) -> str:
         return DROPPABLE.lack if self._stateful() else ""

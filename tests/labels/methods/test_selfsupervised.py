@@ -32,6 +32,7 @@ from atoll.labels import (
 )
 from atoll.labels.methods.selfsupervised.fedu import divergence
 from atoll.learn.algorithms import FedAvg, FedProx, Scaffold
+from atoll.learn.selection import Once
 from atoll.learn.wrapped import dry_reply
 from atoll.testing import killed_and_resumed
 
@@ -72,8 +73,8 @@ METHODS: dict[str, tuple[Any, Any]] = {
     "SSFL": (SSFL(**QUIET), siamese),
     "FedMAE": (FedMAE(**WORK), masked),
     "Orchestra": (orchestra(), lambda: siamese(predictor=False, turns=True)),
-    "FedX": (FedX(base=FedSimCLR(**QUIET)), siamese),
-    "FedX of FedU": (FedX(base=FedU(**QUIET)), siamese),
+    "FedX": (FedX(base=FedSimCLR(**QUIET), lr=0.002), siamese),
+    "FedX of FedU": (FedX(base=FedU(**QUIET), lr=0.002), siamese),
 }
 
 
@@ -256,3 +257,20 @@ def test_a_network_shows_features_in_evaluation_and_all_parts_in_training() -> N
     assert torch.equal(model.eval()(x), model.encoder(x))
     assert masked()(x).shape == (2, 1, 8, 8)
     assert T.size({"made": masked().eval()(x).detach().numpy()}) == 128
+
+
+@pytest.mark.parametrize(
+    "method", [FedMoCo(**QUIET), FedU(**QUIET), FedEMA(**QUIET), SSFL(**QUIET), FedBYOL(memory="client", **QUIET)]
+)
+def test_methods_whose_clients_keep_state_are_refused_for_clients_that_never_return(method: Any) -> None:
+    with pytest.raises(CompositionError, match=r"Once invites every client once and never again, and .* private state"):
+        run(method, selection=Once(1))
+
+
+def test_orchestra_trains_clients_that_never_return() -> None:
+    data = atoll.data.iid(images(48), parties=4, seed=0)
+    one, two = (
+        run(orchestra(), data, model=siamese(predictor=False, turns=True), selection=Once(1, seed=seed))
+        for seed in (0, 1)
+    )
+    assert not same(one, two)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .seen import Candidates, Seen
     from .submodular import Submodular
     from .tifl import TiFL
-    from .uniform import CyclicGroups, Everyone, Schedule, Uniform
+    from .uniform import CyclicGroups, Everyone, Once, Schedule, Uniform
 else:
     from atoll.core.lazy import lazy
 
@@ -38,7 +38,7 @@ else:
             "seen": ("Candidates", "Seen"),
             "submodular": ("Submodular",),
             "tifl": ("TiFL",),
-            "uniform": ("CyclicGroups", "Everyone", "Schedule", "Uniform"),
+            "uniform": ("CyclicGroups", "Everyone", "Once", "Schedule", "Uniform"),
         },
     )
 
@@ -52,6 +52,7 @@ __all__ = [
     "FedCS",
     "FedProf",
     "FixedSample",
+    "Once",
     "Oort",
     "PoissonSample",
     "PowerOfChoice",

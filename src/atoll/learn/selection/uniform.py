@@ -12,12 +12,12 @@ import numpy as np
 
 from atoll.core.algebra.rng import Rng
 from atoll.core.algebra.tree import Tree
-from atoll.core.capability import Capability
+from atoll.core.capability import Capability, Need
 from atoll.core.errors import CompositionError, ConfigError, QuorumError
 from atoll.core.requests.party import Parties
 from atoll.core.validation import whole_rows
 
-from ..capabilities import BLIND, SAMPLE
+from ..capabilities import BLIND, SAMPLE, STATELESS
 from .base import Selection
 from .members import places_found
 from .seen import Candidates
@@ -25,7 +25,7 @@ from .seen import Candidates
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["CyclicGroups", "Everyone", "Schedule", "Uniform"]
+__all__ = ["CyclicGroups", "Everyone", "Once", "Schedule", "Uniform"]
 
 
 @dataclass(frozen=True)
@@ -149,6 +149,71 @@ class CyclicGroups(Selection):
                 "none of the clients whose turn it is is available",
                 where=f"round {candidates.round}",
                 remedy="use more clients per round, or devices that are available more often",
+            )
+        return found
+
+
+@dataclass(frozen=True)
+class Once(Selection):
+    """``count`` clients at a time, each once in the whole training: devices that never return.
+
+    The order is drawn from ``seed``. Algorithms whose clients keep private state are refused: nothing would ever read it. A client that is not available
+    at its turn is left out, and when all have had their turn, the training cannot go on.
+
+    Attributes:
+        count: clients per round; a fraction in (0, 1) means ``ceil(fraction * population)``.
+        seed: of the order.
+    """
+
+    count: int | float = 10
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        Uniform(self.count)  # the same settings
+
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        """The base's needs, and clients that keep nothing."""
+        instead = "a selection whose clients return, such as Uniform()"
+        return (*super().needs, Need(STATELESS, "invites every client once and never again", instead))
+
+    @property
+    def offers(self) -> frozenset[Capability]:
+        """The base's capabilities, and a blind selection."""
+        return super().offers | {BLIND}
+
+    def turns(self, population: int, rounds: int) -> tuple[int, int]:
+        """Return one round for each client."""
+        del population
+        return 1, rounds
+
+    def cohort_size(self, population: int) -> int:
+        """Return ``count``, or the fraction of the population rounded up; at most the population."""
+        return Uniform(self.count).cohort_size(population)
+
+    def init(self, parties: Parties) -> Tree:
+        """Remember how many clients there are, so that turns do not depend on who is available."""
+        return {"population": int(parties.positions.max(initial=0)) + 1}
+
+    def invite(self, candidates: Candidates, count: int, state: Tree) -> NDArray[Any]:
+        """Return the available clients whose turn it is.
+
+        Raises:
+            QuorumError: none of them is available, or all clients have had their turn.
+        """
+        del count
+        population = int(state["population"])
+        size = self.cohort_size(population)
+        order = np.random.Generator(np.random.PCG64(Rng.of(self.seed).child("once").key)).permutation(population)
+        turn = order[(candidates.round - 1) * size : candidates.round * size]
+        found = places_found(candidates.parties.positions, np.sort(turn))
+        if not len(found):
+            raise QuorumError(
+                "none of the clients whose turn it is is available"
+                if len(turn)
+                else f"all {population} clients have had their turn",
+                where=f"round {candidates.round}",
+                remedy=f"train for at most {-(-population // size)} rounds, or invite fewer clients in a round",
             )
         return found
 

@@ -19,12 +19,12 @@ from atoll.learn.transforms import Momentum
 
 from ...heads import parts_of
 from ...losses import seen
-from ...objectives.predictive import feature_spread
+from ...objectives.predictive import feature_spread, standardised
 from ...views.base import View
 from ...views.defaults import strong
 from ..base import Method
 
-__all__ = ["SelfSupervised", "Spread", "two_views"]
+__all__ = ["SelfSupervised", "Spread", "compared", "two_views"]
 
 _ROWS = 16
 """Rows of a mini-batch that the gauge looks at: a tenth of a forward pass over one view of 128."""
@@ -46,12 +46,15 @@ class SelfSupervised(Method):
 
     Attributes:
         view: what makes both views of a row, with different keys.
+        normalise: whether embeddings are standardised over the mini-batch before they are compared: batch normalisation at the end of the projector, as
+            the methods' papers have it, which leaves padding out. Without it, learning starts late, and methods without negatives soon output a constant.
         gauge: the run stops when the mean spread of embeddings in a round falls below this share of that in the first round: a collapsed
             network has a perfect loss and knows nothing. 0 for no gauge: clients then send no number for it.
     """
 
     base: Algorithm = field(default_factory=lambda: _sgd())
     view: View | None = field(default_factory=lambda: strong("images"))
+    normalise: bool = True
     gauge: float = 0.02
     smallest_batch: ClassVar[int] = 1
     """Rows that a mini-batch needs."""
@@ -120,9 +123,14 @@ class SelfSupervised(Method):
             raise ConfigError(
                 f"embeddings have collapsed: their spread fell from {first:.2g} to {spread:.2g} by round {info.round}",
                 where=f"{type(self).__name__}.gauge",
-                remedy="use heads with normalisation (atoll.labels.Siamese), a predictor, a smaller learning rate or more varied views",
+                remedy="use normalise=True, a predictor, a smaller learning rate or more varied views",
             )
         return {**made, "spread": first if first > 0.0 else spread}
+
+
+def compared(embeddings: Any, real: Any, normalise: bool) -> Any:
+    """Return embeddings as losses compare them: standardised over the mini-batch, or as they are."""
+    return standardised(embeddings, real) if normalise else embeddings
 
 
 def _sgd() -> Algorithm:

@@ -10,10 +10,10 @@ from atoll.learn.local.own_loss import OwnLoss
 
 from ...heads import parts_of
 from ...losses import mean_of
-from ...objectives.predictive import byol, standardised
+from ...objectives.predictive import byol
 from ...streams import Stream, Trailing
 from ...views.base import View
-from .base import SelfSupervised, two_views
+from .base import SelfSupervised, compared, two_views
 
 __all__ = ["BYOLLoss", "FedBYOL"]
 
@@ -35,9 +35,8 @@ class BYOLLoss(OwnLoss):
         made = two_views(model, self.view, x, keys, real)
         first, second = parts_of(made, params, "FedBYOL", ["predictor"]).halves()
         aims = two_views(model, self.view, x, keys, real, broadcast["target"])
-        one, other = (half.projection for half in parts_of(aims, params, "FedBYOL").halves())
-        if self.normalise:
-            one, other = standardised(one, real), standardised(other, real)
+        halves = parts_of(aims, params, "FedBYOL").halves()
+        one, other = (compared(half.projection, real, self.normalise) for half in halves)
         return mean_of(byol(first.prediction, other) + byol(second.prediction, one), real)
 
 
@@ -51,12 +50,10 @@ class FedBYOL(SelfSupervised):
     Attributes:
         keep: share of the target network that a step keeps, in [0, 1].
         memory: ``"round"``: the target begins every round as the global model, and clients keep nothing; ``"client"``: each client keeps its own.
-        normalise: whether targets are standardised over the mini-batch. Without it, the network soon outputs a constant, and the gauge stops the run.
     """
 
     keep: float = 0.99
     memory: str = "round"
-    normalise: bool = True
     citation: ClassVar[str] = "Grill et al. Bootstrap Your Own Latent. NeurIPS 2020."
     card: ClassVar[Card] = Card(family="wrapper", note="Collapses without normalisation; the gauge then stops it.")
 

@@ -18,7 +18,7 @@ from ...losses import mean_of, seen
 from ...objectives.contrastive import enqueue, info_nce
 from ...streams import Stream, Trailing
 from ...views.base import View
-from .base import SelfSupervised
+from .base import SelfSupervised, compared
 
 __all__ = ["FedMoCo", "MoCoKeys", "MoCoLoss"]
 
@@ -28,11 +28,13 @@ class MoCoKeys(OwnLoss):
     """Reads the target network's projections of the second views, and which rows are real."""
 
     view: View | None
+    normalise: bool
 
     def __call__(self, *, model: Any, x: Any, keys: Any, real: Any, broadcast: Any) -> Any:
         """Return the keys, ``(rows, width)``, and ``real``."""
         made = model(seen(self.view, x, keys, 1, real), broadcast["target"])
-        return {"keys": parts_of(made, broadcast["params"], "FedMoCo").projection, "real": real}
+        found = parts_of(made, broadcast["params"], "FedMoCo").projection
+        return {"keys": compared(found, real, self.normalise), "real": real}
 
 
 @dataclass(frozen=True)
@@ -41,11 +43,12 @@ class MoCoLoss(OwnLoss):
 
     view: View | None
     temperature: float
+    normalise: bool
 
     def __call__(self, *, model: Any, x: Any, keys: Any, real: Any, broadcast: Any) -> Any:
         """Return the mean over the mini-batch's rows."""
         made = model(seen(self.view, x, keys, 0, real))
-        query = parts_of(made, broadcast["params"], "FedMoCo").projection
+        query = compared(parts_of(made, broadcast["params"], "FedMoCo").projection, real, self.normalise)
         return mean_of(info_nce(query, broadcast["keys"], broadcast["queue"], self.temperature), real)
 
 
@@ -84,12 +87,12 @@ class FedMoCo(SelfSupervised):
     @property
     def objective(self) -> OwnLoss:
         """InfoNCE."""
-        return MoCoLoss(self.view, self.temperature)
+        return MoCoLoss(self.view, self.temperature, self.normalise)
 
     @property
     def losses(self) -> tuple[Any, ...]:
         """InfoNCE, and what reads the keys."""
-        return (*super().losses, MoCoKeys(self.view))
+        return (*super().losses, MoCoKeys(self.view, self.normalise))
 
     def client_init(self, params: Tree) -> Tree:
         """Start with the method's private state and an empty queue."""
@@ -104,7 +107,7 @@ class FedMoCo(SelfSupervised):
         """Contrast queries with the queue, then let the keys enter it."""
         inner = {name: value for name, value in local.items() if name != "queue"}
         oracle: Any = grad
-        read = oracle.on(None, **local["copies"]).read(MoCoKeys(self.view), local["params"])
+        read = oracle.on(None, **local["copies"]).read(MoCoKeys(self.view, self.normalise), local["params"])
         made = super().step(inner, oracle.on(None, keys=read["keys"], queue=local["queue"]), broadcast)
         return {**made, "queue": enqueue(local["queue"], read["keys"], read["real"])}
 

@@ -12,7 +12,7 @@ from ...heads import parts_of
 from ...losses import mean_of
 from ...objectives.contrastive import nt_xent
 from ...views.base import View
-from .base import SelfSupervised, two_views
+from .base import SelfSupervised, compared, two_views
 
 __all__ = ["FedSimCLR", "SimCLRLoss"]
 
@@ -26,6 +26,7 @@ class SimCLRLoss(OwnLoss):
 
     view: View | None
     temperature: float
+    normalise: bool
     both_views: ClassVar[bool] = True
 
     @property
@@ -39,7 +40,8 @@ class SimCLRLoss(OwnLoss):
         first, second = parts_of(made, broadcast["params"], "FedSimCLR").halves()
         if len(x) < 2:
             return (first.projection * 0.0).sum()
-        return mean_of(nt_xent(first.projection, second.projection, self.temperature, real), real)
+        near, far = (compared(half.projection, real, self.normalise) for half in (first, second))
+        return mean_of(nt_xent(near, far, self.temperature, real), real)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,4 +62,4 @@ class FedSimCLR(SelfSupervised):
     @property
     def objective(self) -> OwnLoss:
         """NT-Xent."""
-        return SimCLRLoss(self.view, self.temperature)
+        return SimCLRLoss(self.view, self.temperature, self.normalise)

@@ -10,9 +10,9 @@ from atoll.learn.local.own_loss import OwnLoss
 
 from ...heads import parts_of
 from ...losses import mean_of
-from ...objectives.predictive import simsiam, standardised
+from ...objectives.predictive import simsiam
 from ...views.base import View
-from .base import SelfSupervised, two_views
+from .base import SelfSupervised, compared, two_views
 
 __all__ = ["FedSimSiam", "SimSiamLoss"]
 
@@ -29,21 +29,14 @@ class SimSiamLoss(OwnLoss):
         """Return the mean over the mini-batch's rows."""
         made = two_views(model, self.view, x, keys, real)
         first, second = parts_of(made, broadcast["params"], "FedSimSiam", ["predictor"]).halves()
-        one, other = first.projection, second.projection
-        if self.normalise:
-            one, other = standardised(one, real), standardised(other, real)
+        one, other = (compared(half.projection, real, self.normalise) for half in (first, second))
         return mean_of((simsiam(first.prediction, other) + simsiam(second.prediction, one)) / 2, real)
 
 
 @dataclass(frozen=True, kw_only=True)
 class FedSimSiam(SelfSupervised):
-    """SimSiam in every local step, averaged by the algorithm inside. No client keeps anything.
+    """SimSiam in every local step, averaged by the algorithm inside. No client keeps anything."""
 
-    Attributes:
-        normalise: whether projections, as targets, are standardised over the mini-batch; see `FedBYOL`.
-    """
-
-    normalise: bool = True
     citation: ClassVar[str] = "Chen, He. Exploring Simple Siamese Representation Learning. CVPR 2021."
     card: ClassVar[Card] = Card(family="wrapper", note="Collapses without normalisation; the gauge then stops it.")
 

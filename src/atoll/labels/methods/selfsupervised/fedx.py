@@ -14,7 +14,7 @@ from ...losses import mean_of
 from ...objectives.contrastive import nt_xent
 from ...objectives.fedx import relational
 from ..base import Method
-from .base import SelfSupervised, two_views
+from .base import SelfSupervised, compared, two_views
 
 __all__ = ["FedX", "RelationLoss"]
 
@@ -29,6 +29,7 @@ class RelationLoss(OwnLoss):
 
     inner: OwnLoss
     view: Any
+    normalise: bool
     contrast: float
     local: float
     overall: float
@@ -50,10 +51,11 @@ class RelationLoss(OwnLoss):
         made = two_views(model, self.view, x, keys, real) if heard.both is None else heard.both
         first, second = parts_of(made, params, "FedX").halves()
         one, other = parts_of(two_views(model, self.view, x, keys, real, params), params, "FedX").halves()
-        z, near = first.projection, second.projection
-        sets = (z, self.local), (one.projection, self.overall)
+        halves = (first, second, one, other)
+        z, near, glob, far = (compared(half.projection, real, self.normalise) for half in halves)
+        sets = (z, self.local), (glob, self.overall)
         rows = sum(weight * relational(z, near, those, self.temperature, real) for those, weight in sets)
-        rows = rows + self.contrast * nt_xent(z, other.projection.detach(), self.temperature, real)
+        rows = rows + self.contrast * nt_xent(z, far.detach(), self.temperature, real)
         return base + mean_of(rows, real)
 
 
@@ -119,4 +121,4 @@ class FedX(Method):
         """The method's losses, the first with the relations added."""
         first, *others = self.base.losses
         weights = self.contrast, self.local, self.overall
-        return (RelationLoss(first, self.base.view, *weights, self.temperature), *others)  # type: ignore[attr-defined]
+        return (RelationLoss(first, self.base.view, self.base.normalise, *weights, self.temperature), *others)  # type: ignore[attr-defined]
