@@ -73,6 +73,12 @@ def test_bytes_follow_rows_and_classes_and_no_model() -> None:
         assert payload < row["bytes_down"] < payload + 3 * 1024, "the same numbers, and the keys of both messages"
 
 
+def test_without_distillation_clients_train_alone() -> None:
+    """DS-FL averages no models: the server's stays as it began, for any number of rounds."""
+    one, more = (atoll.simulate(job(epochs=0, rounds=n), clinics(), engine="inline", seed=0).params for n in (1, 3))
+    assert all(np.array_equal(one[name], more[name]) for name in one)
+
+
 def test_order_of_era_is_a_choice_and_the_same_on_every_engine() -> None:
     found = {}
     for order in ("before", "after", "never"):
