@@ -1,0 +1,107 @@
+"""Data, network, and one training of `labels-semi`, whose scores are kept."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from atoll.core.algebra.rng import Rng
+
+from ..entry import Interrupted, Lab, NotKept
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from atoll.data import Islands
+    from atoll.learn import Training
+
+__all__ = ["Scale", "digits", "network", "scores"]
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How large the trainings are.
+
+    Attributes:
+        rows: unlabelled rows of all clients.
+        parties: clients.
+        cohort: clients of a round.
+        rounds: rounds.
+        seeds: repetitions, with other labels and clients each.
+        warm_up: steps on labels before the first round, if they are at the server.
+    """
+
+    rows: int
+    parties: int
+    cohort: int
+    rounds: int
+    seeds: int
+    warm_up: int
+
+
+def digits(scale: Scale, seed: int, alpha: float = 0.5) -> Islands:
+    """Return MNIST, divided among clients by class (Dirichlet), with 2,000 test rows."""
+    import atoll.data
+
+    whole = atoll.data.open("mnist")
+    assert whole.test is not None  # noqa: S101 - MNIST has test rows
+    rows = Rng(seed).child("rows").generator().permutation(len(whole))[: scale.rows]
+    made = atoll.data.dirichlet(whole.take(rows), parties=scale.parties, alpha=alpha, seed=seed)
+    return made.with_test(whole.test.take(np.arange(2000)))
+
+
+def network() -> nn.Module:
+    """Return three convolutions of 8, 16 and 32 channels with group normalisation."""
+    from torch import nn
+
+    layers: list[nn.Module] = []
+    for before, after in ((1, 8), (8, 16), (16, 32)):
+        layers += [nn.Conv2d(before, after, 3, 2, 1), nn.GroupNorm(4, after), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(512, 10))
+
+
+def scores(
+    lab: Lab, name: str, scale: Scale, make: Callable[[int], tuple[Training, Islands]]
+) -> list[dict[str, Any]] | None:
+    """Return the rows of the last round of each seed's training; ``None`` if one is not kept and nothing may be trained.
+
+    Raises:
+        Interrupted: the user asked to stop; finished trainings are kept.
+    """
+    try:
+        return [
+            _one(lab, f"{name}-{scale.rows}-{scale.rounds}-{seed}", partial(make, seed), seed)
+            for seed in range(scale.seeds)
+        ]
+    except NotKept:
+        return None
+
+
+def _one(lab: Lab, name: str, make: Callable[[], tuple[Training, Islands]], seed: int) -> dict[str, Any]:
+    import atoll
+    from atoll import __version__
+
+    path = Path(lab.folder) / f"{name}-{__version__}.json"
+    if path.exists() and not lab.fresh:
+        found: dict[str, Any] = json.loads(path.read_text())
+        return found
+    if lab.kept:
+        raise NotKept(name)
+    if lab.stopping.asked:
+        raise Interrupted(str(path))
+    job, data = make()
+    result = atoll.simulate(job, data, engine="batched", seed=seed, progress=False)
+    rows = [{k: v for k, v in row.items() if isinstance(v, int | float)} for row in result.metrics]
+    made = {"last": rows[-1], "rounds": [{k: r.get(k) for k in _KEPT if k in r} for r in rows]}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(made))
+    return made
+
+
+_KEPT = ("test/accuracy", "bytes_up", "bytes_down", "share", "tau", "reward", "pool_used", "labelled_loss", "replied")
