@@ -30,7 +30,7 @@ assert "site-packages" in atoll.__file__, atoll.__file__
 USES = {
     "": "from atoll.core.errors import MissingExtraError",
     "torch": "import torch; atoll.simulate(job.replace(model=atoll.models.mlp(20, 2), compile='never'), data)",
-    "sklearn": "from sklearn.linear_model import SGDClassifier; atoll.simulate(job.replace(model=SGDClassifier(loss='log_loss')), data)",
+    "sklearn": "from sklearn.linear_model import SGDClassifier; atoll.simulate(job.replace(model=SGDClassifier(loss='log_loss'), algorithm=atoll.FedAvg()), data)",
     "dp": "from atoll.privacy import Budget; import dp_accounting; Budget(epsilon=1.0, method='dp-accounting')",
     "trees": "import xgboost",
     "report": "assert '<svg' in result.report('report.html').read_text()",

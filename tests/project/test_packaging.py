@@ -212,8 +212,12 @@ def test_the_chart_has_the_version_of_the_package_and_values_that_its_schema_tak
     assert set(values) <= set(schema["properties"])
     jsonschema = pytest.importorskip("jsonschema")
     jsonschema.validate(values, schema)
-    for wrong in ({"role": "client"}, {"storage": {"size": "much"}}, {"sever": {}}):
-        with pytest.raises(jsonschema.ValidationError):
+    for wrong, said in (
+        ({"role": "client"}, "client"),
+        ({"storage": {"size": "much"}}, "much"),
+        ({"sever": {}}, "sever"),
+    ):
+        with pytest.raises(jsonschema.ValidationError, match=said):
             jsonschema.validate({**values, **wrong}, schema)
 
 
