@@ -66,5 +66,4 @@ ENTRY = Entry(
     title="NVIDIA FLARE, Fig. 2: rounds of 18 MB with ten clients over gRPC and over TCP",
     source="NVIDIA FLARE: Federated Learning from Simulation to Real-World (2022), Fig. 2",
     run=_run,
-    needs="the extra grpc",
 )
