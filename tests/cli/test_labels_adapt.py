@@ -8,7 +8,7 @@ import re
 import numpy as np
 import pytest
 
-from atoll.cli.adapted import macro_f1
+from atoll.cli.adapted import domains_of, macro_f1
 from atoll.cli.app import run
 
 pytest.importorskip("torch")
@@ -62,3 +62,11 @@ def test_macro_f1_is_that_of_scikit_learn():
     rng = np.random.default_rng(0)
     truth, guess = rng.integers(0, 3, 200), rng.integers(0, 3, 200)
     assert macro_f1(truth, guess) == pytest.approx(f1_score(truth, guess, average="macro"))
+
+
+def test_pixels_become_numbers_with_a_channel(tmp_path):
+    pixels = np.arange(2 * 40 * 16, dtype=np.uint16).reshape(80, 4, 4) % 256
+    np.savez(tmp_path / "grey.npz", x=pixels.astype(np.uint8), y=np.arange(80) % 2, party=np.arange(80) % 4 > 1)
+    rows = domains_of([str(tmp_path / "grey.npz")], test=8)
+    assert (rows.x.shape, rows.test.x.shape, rows.x.dtype) == ((72, 1, 4, 4), (8, 1, 4, 4), np.float32)
+    assert 0.9 < rows.x.max() <= 1.0

@@ -86,13 +86,13 @@ def domains_of(
                 where="adapt",
                 remedy="name the column with --party, or give a file a domain",
             )
-        return _with_channel(made[0])
+        return _as_floats(made[0])
     names = [Path(one).name.split(".")[0] for one in data]
     if len(set(names)) < len(names):
         raise DataError(
             "two domains of one name", where="adapt", remedy="rename a file: a domain is called like its file"
         )
-    made = [_with_channel(one) for one in made]
+    made = [_as_floats(one) for one in made]
     named = [
         _owned(one, name).with_test(None if one.test is None else _owned(one.test, name))
         for one, name in zip(made, names, strict=True)
@@ -100,12 +100,11 @@ def domains_of(
     return concatenate(named).with_test(concatenate([one.test for one in named if one.test is not None]))
 
 
-def _with_channel(rows: Dataset) -> Dataset:
-    """Return grey images ``(n, height, width)`` as ``(n, 1, height, width)``."""
-    if rows.x.ndim != 3:
-        return rows
-    made = rows.with_columns({"x": rows.x[:, None]})
-    return made.with_test(None if rows.test is None else _with_channel(rows.test))
+def _as_floats(rows: Dataset) -> Dataset:
+    """Return pixels 0 to 255 as numbers from 0 to 1, and grey images ``(n, height, width)`` with a channel, ``(n, 1, height, width)``."""
+    x = rows.x[:, None] if rows.x.ndim == 3 else rows.x
+    x = x.astype(np.float32) / np.float32(255.0 if x.dtype == np.uint8 else 1.0)
+    return rows.with_columns({"x": x}).with_test(None if rows.test is None else _as_floats(rows.test))
 
 
 def _owned(rows: Dataset, name: str) -> Dataset:

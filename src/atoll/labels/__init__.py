@@ -13,12 +13,14 @@ if TYPE_CHECKING:
     from .methods.adafedsemi import AdaFedSemi, AdaptiveRounds
     from .methods.base import Method
     from .methods.dsfl import DSFL
+    from .methods.dualadapt import DualAdapt
     from .methods.efficientfda import EfficientFDA
     from .methods.fade import FADE
     from .methods.fedmatch import FedMatch
     from .methods.fedpu import FedPU
     from .methods.fedssl import FedSSL
     from .methods.fixmatch import FixMatch
+    from .methods.fruda import FRuDA
     from .methods.generator import Generator, RowDecoder
     from .methods.rscfed import RSCFed
     from .methods.self_training import SelfTraining
@@ -41,17 +43,28 @@ else:
         __name__,
         {
             "domain_network": ("DomainNetwork",),
-            "heads": ("MaskedAutoencoder", "Siamese"),
-            "methods.adafedsemi": ("AdaFedSemi", "AdaptiveRounds"),
+            "heads": (
+                "MaskedAutoencoder",
+                "Siamese",
+            ),
+            "methods.adafedsemi": (
+                "AdaFedSemi",
+                "AdaptiveRounds",
+            ),
             "methods.base": ("Method",),
             "methods.dsfl": ("DSFL",),
+            "methods.dualadapt": ("DualAdapt",),
             "methods.efficientfda": ("EfficientFDA",),
             "methods.fade": ("FADE",),
             "methods.fedmatch": ("FedMatch",),
             "methods.fedpu": ("FedPU",),
             "methods.fedssl": ("FedSSL",),
             "methods.fixmatch": ("FixMatch",),
-            "methods.generator": ("Generator", "RowDecoder"),
+            "methods.fruda": ("FRuDA",),
+            "methods.generator": (
+                "Generator",
+                "RowDecoder",
+            ),
             "methods.rscfed": ("RSCFed",),
             "methods.self_training": ("SelfTraining",),
             "methods.selfsupervised.fedbyol": ("FedBYOL",),
@@ -74,8 +87,10 @@ __all__ = [
     "AdaptiveRounds",
     "DSFL",
     "DomainNetwork",
+    "DualAdapt",
     "EfficientFDA",
     "FADE",
+    "FRuDA",
     "FedBYOL",
     "FedEMA",
     "FedMAE",

@@ -93,12 +93,12 @@ SURVEY: tuple[SurveyMethod, ...] = (
     ),
     SurveyMethod("FedX", "self", _NONE, "local and global relations, around any method", _ADDED, _ADDED, _ADDED, _NOTHING, "FedX"),
     SurveyMethod(
-        "DualAdapt", "transfer", "one labelled source, several targets", "discrepancy of two classifiers, mixtures of Gaussians", "mixture of Gaussians",
-        "32 (c + m), c classifiers, m mixture", "32 (d + c + m)", "means and variances of features", "DualAdapt",
+        "DualAdapt", "transfer", "one labelled source, several targets", "discrepancy of two classifiers, a mixture of Gaussians", "none",
+        "32 (d + m), m mixture", "32 (d + m)", "sums of features by class, and of their squares", "DualAdapt",
     ),
     SurveyMethod(
         "FRuDA", "transfer", "one labelled source, targets that arrive over time", "adversarial, with the best collaborator", "none",
-        "32 k / p, k discriminator, every p steps", "32 k / p", "estimates of distances", "FRuDA",
+        "32 (d + k) every p steps, k discriminator", "32 (2 d + k) every p steps", "quantiles of projected features, to choose a collaborator", "FRuDA",
     ),
     SurveyMethod(
         "FADA", "transfer", "labelled sources, one target", "adversarial, on exchanged features", "none", "32 n D, n rows with D features",
@@ -109,8 +109,8 @@ SURVEY: tuple[SurveyMethod, ...] = (
         _NOTHING, "FADE",
     ),
     SurveyMethod(
-        "EfficientFDA", "transfer", "labelled sources, one target", "distance of encrypted means", "keys", "ciphertexts of D sums a batch, and 32 d",
-        "ciphertexts of D sums a batch, and 32 d", "sizes of batches", "EfficientFDA",
+        "EfficientFDA", "transfer", "labelled sources, one target", "distance of means, summed under encryption", "none", "ciphertexts of D sums, and of 32 d bits",
+        "32 (d + D)", "the gap between the domains' mean features, as a sum of all", "EfficientFDA",
     ),
     SurveyMethod(
         "PrADA", "transfer", "part of the target's labels, one labelled source, features at a third party", "adversarial, by groups of features", "keys",

@@ -6,12 +6,14 @@ if TYPE_CHECKING:
     from .adafedsemi import AdaFedSemi, AdaptiveRounds
     from .base import Method, local_sgd
     from .dsfl import DSFL
+    from .dualadapt import DualAdapt
     from .efficientfda import EfficientFDA
     from .fade import FADE
     from .fedmatch import FedMatch
     from .fedpu import FedPU
     from .fedssl import FedSSL
     from .fixmatch import FixMatch
+    from .fruda import FRuDA
     from .generator import Generator, RowDecoder
     from .labelled_party import LabelledParty
     from .rscfed import RSCFed
@@ -24,16 +26,27 @@ else:
     __getattr__, __dir__ = lazy(
         __name__,
         {
-            "adafedsemi": ("AdaFedSemi", "AdaptiveRounds"),
-            "base": ("Method", "local_sgd"),
+            "adafedsemi": (
+                "AdaFedSemi",
+                "AdaptiveRounds",
+            ),
+            "base": (
+                "Method",
+                "local_sgd",
+            ),
             "dsfl": ("DSFL",),
+            "dualadapt": ("DualAdapt",),
             "efficientfda": ("EfficientFDA",),
             "fade": ("FADE",),
             "fedmatch": ("FedMatch",),
             "fedpu": ("FedPU",),
             "fedssl": ("FedSSL",),
             "fixmatch": ("FixMatch",),
-            "generator": ("Generator", "RowDecoder"),
+            "fruda": ("FRuDA",),
+            "generator": (
+                "Generator",
+                "RowDecoder",
+            ),
             "labelled_party": ("LabelledParty",),
             "rscfed": ("RSCFed",),
             "self_training": ("SelfTraining",),
@@ -46,8 +59,10 @@ __all__ = [
     "AdaFedSemi",
     "AdaptiveRounds",
     "DSFL",
+    "DualAdapt",
     "EfficientFDA",
     "FADE",
+    "FRuDA",
     "FedMatch",
     "FedPU",
     "FedSSL",
