@@ -21,6 +21,7 @@ from atoll.report.progress import Rounds
 from atoll.runs import RunFolder, result_of, yaml
 
 _ROUNDS = 20
+_LABELLED = 100  # rows of a helper that plays the party with labels
 _BEFORE_KILL = 2
 
 
@@ -103,7 +104,6 @@ async def _trial(
 
     names = site_names(sites)
     islands = digits_at(names, alpha, seed)
-    files = write_parts(islands, place / "data")
     if job is None:
         job = place / "job.yaml"
         job.write_text(yaml.dump(poc_job(names, seed, secure=secure)), encoding="utf-8")
@@ -111,6 +111,8 @@ async def _trial(
     with importing(config.source_folder):
         made = config.made(checking=True)
     helpers = helper_names(config.helpers or {}, (*names, *OTHERS))
+    islands = _with_labels_apart(islands, helpers, seed)
+    files = write_parts(islands, place / "data")
     beside = "".join(f" {name} plays the {role}." for name, role in helpers.items())
     output.note(
         f"{sites} sites share the digits, each in its own folder.{beside} Starting the server and the sites ..."
@@ -139,6 +141,17 @@ async def _trial(
                 await admin.result(found["job"], place / "result", replace=True)
     result = {**result_of(RunFolder(place / "result")), "run": found["job"], "sites": ended["sites"]}
     return {**result, **_against_plain(config, islands, names, RunFolder(place / "result"))} if secure else result
+
+
+def _with_labels_apart(islands: Any, helpers: dict[str, str], seed: int) -> Any:
+    """Return the clients; if a helper plays the party with labels, without labels, beside it with some labelled rows."""
+    import atoll.data
+
+    name = next((name for name, role in helpers.items() if role == atoll.data.labels.LABELS), None)
+    if name is None:
+        return islands
+    few = atoll.data.unlabel(islands, keep=_LABELLED, at="server", seed=seed)
+    return few.with_others({name: few.others[atoll.data.labels.LABELS]})
 
 
 def _killing(poc: Any, victim: str, folder: RunFolder, output: Output) -> Callable[[int], None]:

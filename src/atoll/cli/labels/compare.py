@@ -31,7 +31,7 @@ def labels_compare(
     parties: Annotated[int, typer.Option("--parties", help="Clients.", min=1)] = 20,
     alpha: Annotated[float, typer.Option("--alpha", help="Skew of classes; 0 divides at random.", min=0)] = 0.5,
     rounds: Annotated[int, typer.Option("--rounds", help="Rounds of each method.", min=1)] = 60,
-    rate: Annotated[float, typer.Option("--lr", help="Learning rate of all trainings.")] = 0.03,
+    rate: Annotated[float | None, typer.Option("--lr", help="Learning rate of all trainings; by default .03.")] = None,
     seeds: Annotated[int, typer.Option("--seeds", help="Trainings of each method.", min=1)] = 3,
     target: Annotated[str | None, typer.Option("--target", help="Column to predict, for CSV files.")] = None,
     text: Annotated[str | None, typer.Option("--text", help="Column of texts, for CSV files.")] = None,
@@ -42,6 +42,7 @@ def labels_compare(
     """Train methods with unlabelled rows, and the strongest of labelled rows alone, and compare them seed by seed.
 
     The baseline has all labelled rows in one place and takes as many steps, without views, with weak and with strong ones; the best of the three counts.
+    With --at none, a linear probe on KEEP rows measures the features, beside probes on pixels and on an untrained network.
     """
     from .rows import LabelSetting, rows_of
     from .runs import LabelRuns
@@ -94,15 +95,17 @@ def compared(runs: Any, names: list[str], seeds: int) -> dict[str, Any]:
         "setting": {
             **asdict(runs.setting),
             "rounds": runs.rounds,
-            "lr": runs.lr,
+            "lr": runs.rate,
             "seeds": seeds,
             "steps": steps,
             "baselines": medians_of,
         },
         "rows": len(runs.rows),
-        "metric": "accuracy",
+        "metric": "probe accuracy" if runs.setting.at == "none" else "accuracy",
         "baseline": {
-            "name": f"labelled rows in one place, {strongest} views",
+            "name": f"a probe on {strongest}"
+            if runs.setting.at == "none"
+            else f"labelled rows in one place, {strongest} views",
             "scores": base,
             "median": float(np.median(base)),
         },

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -23,14 +23,24 @@ _COHORT = 5
 _VIEWS = ("no", "weak", "strong")
 
 
-def known_methods() -> tuple[str, ...]:
-    """Return the names of methods that train a classifier with labels somewhere."""
+def known_methods(at: str = "rows") -> tuple[str, ...]:
+    """Return the names of methods that train a classifier with labels somewhere; with ``at="none"``, of those that need none."""
     import atoll.labels
     from atoll.labels import Method
     from atoll.labels.survey import SURVEY
 
     found = {name: getattr(atoll.labels, name) for name in atoll.labels.__all__}
     kinds = {n: k for n, k in found.items() if isinstance(k, type) and issubclass(k, Method)}
+    if at == "none":
+        return tuple(
+            sorted(
+                n
+                for n, k in kinds.items()
+                if ".selfsupervised." in k.__module__
+                and accepts(k, "view")
+                and n not in ("SelfSupervised", "FedX", "FedMAE")
+            )
+        )
     others = {one.part for one in SURVEY if one.family != "semi"} | {
         "Method",
         "LabelledParty",
@@ -48,19 +58,24 @@ class LabelRuns:
         rows: all rows, with rows to test on.
         setting: who has which labels.
         rounds: rounds of a method.
-        lr: learning rate of all trainings, with a cosine schedule.
+        lr: learning rate of all trainings, with a cosine schedule; ``None``: .03, and without labels each method's own.
         party: column that names a row's owner.
     """
 
     rows: Dataset
     setting: LabelSetting
     rounds: int
-    lr: float = 0.03
+    lr: float | None = None
     party: str | None = None
 
     def islands(self, seed: int) -> Islands:
         """Return the parties of a seed."""
         return with_few_labels(self.rows, self.setting, seed, self.party)
+
+    @property
+    def rate(self) -> float | None:
+        """The learning rate to set; ``None`` for a method's own."""
+        return 0.03 if self.lr is None and self.setting.at != "none" else self.lr
 
     @property
     def images(self) -> bool:
@@ -75,12 +90,29 @@ class LabelRuns:
         shape = self.rows["x"].shape[1:]
         if not self.images:
             return nn.Sequential(nn.Flatten(), nn.Linear(int(np.prod(shape)), 64), nn.ReLU(), nn.Linear(64, outputs))
+        return nn.Sequential(self.encoder(), nn.Linear(32 * (shape[1] // 8) * (shape[2] // 8), outputs))
+
+    def encoder(self) -> Any:
+        """Return the network without its last layer."""
+        from torch import nn
+
+        shape = self.rows["x"].shape[1:]
+        if not self.images:
+            return nn.Sequential(nn.Flatten(), nn.Linear(int(np.prod(shape)), 64), nn.ReLU())
         layers: list[Any] = []
         before = shape[0]
         for after in (8, 16, 32):
             layers += [nn.Conv2d(before, after, 3, padding=1), nn.GroupNorm(4, after), nn.ReLU(), nn.MaxPool2d(2)]
             before = after
-        return nn.Sequential(*layers, nn.Flatten(), nn.Linear(32 * (shape[1] // 8) * (shape[2] // 8), outputs))
+        return nn.Sequential(*layers, nn.Flatten())
+
+    def siamese(self) -> Any:
+        """Return the encoder with the heads of self-supervised methods."""
+        from atoll.labels.heads import Siamese
+
+        shape = self.rows["x"].shape[1:]
+        features = 32 * (shape[1] // 8) * (shape[2] // 8) if self.images else 64
+        return Siamese(self.encoder(), features, predictor=True, turns=self.images)
 
     def views(self) -> dict[str, Any]:
         """Return no, the weak and the strong view of such rows."""
@@ -97,15 +129,17 @@ class LabelRuns:
         """
         import atoll.labels
 
-        if name not in known_methods():
+        known = known_methods(self.setting.at)
+        if name not in known:
             raise ConfigError(
-                f"method {name!r}.{nearest(name, known_methods())}", where="atoll labels compare", remedy=f"use labelled, {', '.join(known_methods())}"
+                f"method {name!r}.{nearest(name, known)}", where="atoll labels compare", remedy=f"use labelled, {', '.join(known)}"
             )  # fmt: skip
         kind = getattr(atoll.labels, name)
         views = self.views()
         wanted: dict[str, Any] = {
-            "lr": self.lr,
+            "lr": self.rate,
             "horizon": self.rounds,
+            "view": views["strong"],
             "weak": views["weak"],
             "strong": views["strong"],
             "labels_at": "server" if self.setting.at == "server" else "clients",
@@ -120,6 +154,10 @@ class LabelRuns:
         islands = self.islands(seed)
         algorithm = self.method(name)
         cohort: Any = atoll.Uniform(min(_COHORT, len(islands)))
+        if self.setting.at == "none":
+            bare, made = islands.with_test(None), {}
+            made = self._run(algorithm, bare, seed, cohort, self.rounds, None, self.siamese)
+            return {**made, "score": _probed(made.pop("model"), islands)}
         return self._run(algorithm, islands, seed, cohort, self.rounds, getattr(algorithm, "tau", None))
 
     def steps(self, algorithm: Any) -> int:
@@ -135,30 +173,45 @@ class LabelRuns:
         from atoll.labels.methods import local_sgd
 
         islands = self.islands(seed)
+        if self.setting.at == "none":
+            from atoll.torch import seeded
+
+            return {"pixels": _probed(None, islands), "untrained": _probed(seeded(self.siamese, seed), islands)}
         known = _labelled(islands)
         alone = Islands.from_datasets({"labelled": known}).with_test(islands.test)
         rounds = max(1, -(-steps // 50))
         made = {}
         for name, view in self.views().items():
-            base = local_sgd(self.lr, 50, 48)
+            base = local_sgd(self.rate or 0.03, 50, 48)
             job = Supervised(base=base, view=view, horizon=rounds)
             made[name] = self._run(job, alone, seed, atoll.Everyone(), rounds, None)["score"]
         return made
 
     def _run(
-        self, algorithm: Any, islands: Islands, seed: int, selection: Any, rounds: int, tau: float | None
+        self,
+        algorithm: Any,
+        islands: Islands,
+        seed: int,
+        selection: Any,
+        rounds: int,
+        tau: float | None,
+        model: Any = None,
     ) -> dict[str, Any]:
         import atoll
         from atoll.labels.evaluators import coverage, purity
         from atoll.learn import Evaluation
 
         job = atoll.Training(
-            model=self.network, algorithm=algorithm, rounds=rounds, selection=selection, evaluation=Evaluation(every=rounds)
+            model=model or self.network, algorithm=algorithm, rounds=rounds, selection=selection, evaluation=Evaluation(every=rounds)
         )  # fmt: skip
         begin, spent = time.perf_counter(), time.process_time()
         result = atoll.simulate(job, islands, engine="inline", seed=seed, progress=False)
         made: dict[str, Any] = {
-            "score": float(result.metrics.last("test/accuracy")),
+            **(
+                {"model": result.model}
+                if islands.test is None
+                else {"score": float(result.metrics.last("test/accuracy"))}
+            ),
             "seconds": time.perf_counter() - begin,
             "processor": time.process_time() - spent,
             "bytes_up": int(sum(row.get("bytes_up", 0) for row in result.history)),
@@ -178,6 +231,19 @@ def _scores(model: Any, x: Any) -> Any:
         return torch.cat(
             [model(torch.from_numpy(np.array(part))) for part in np.array_split(x, -(-len(x) // 500))]
         ).numpy()
+
+
+def _probed(model: Any, islands: Islands) -> float:
+    """Return the accuracy on the test rows of a linear probe on the features of rows that only measure; of pixels without a model."""
+    from atoll.data.labels import PROBE
+    from atoll.labels.evaluators import fit_probe
+
+    some, test = islands.others[PROBE], cast("Dataset", islands.test)  # a setting always has rows to test on
+
+    def seen(x: Any) -> Any:
+        return x if model is None else _scores(model.eval(), x)
+
+    return fit_probe(seen(some["x"]), np.array(some["y"]), classes=islands.classes).accuracy(seen(test["x"]), test["y"])
 
 
 def _labelled(islands: Islands) -> Any:

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import torch
 
+from atoll.learn.algorithm import Algorithm
 from atoll.learn.card import Card
 from atoll.learn.local.own_loss import OwnLoss
 
@@ -14,6 +15,7 @@ from ..losses import cross_entropy_of_rows, mean_of, mixed, seen
 from ..objectives.consistency import pseudo_labels
 from ..views.base import View
 from ..views.defaults import strong, weak
+from .base import local_sgd
 from .fixmatch import require_threshold
 from .labelled_party import LabelledParty
 
@@ -80,6 +82,7 @@ class SemiFL(LabelledParty):
         label_batch: labelled rows in a mini-batch of these steps.
     """
 
+    base: Algorithm = field(default_factory=lambda: local_sgd(steps=24))
     tau: float = 0.95
     weight: float = 1.0
     mix: float = 0.0

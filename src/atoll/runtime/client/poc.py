@@ -65,15 +65,16 @@ def digits_at(names: list[str], alpha: float = 0.3, seed: int = 0) -> Islands:
 
 
 def write_parts(islands: Islands, folder: Path) -> dict[str, Path]:
-    """Write each client's rows into a folder of its own, as a site would have them; return site -> file."""
+    """Write the rows of each client, and of each other party, into a folder of its own, as a site would have them; return site -> file."""
     made = {}
-    for shard in islands:
-        rows = shard.dataset()
-        file = folder / str(shard.name) / "data.npz"
+    for name, rows in {**{str(shard.name): shard.dataset() for shard in islands}, **islands.others}.items():
+        file = folder / name / "data.npz"
         file.parent.mkdir(parents=True, exist_ok=True)
-        arrays: dict[str, Any] = {name: np.asarray(rows[name]) for name in ("x", "y", "labelled") if name in rows}
+        arrays: dict[str, Any] = {
+            column: np.asarray(rows[column]) for column in ("x", "y", "labelled") if column in rows
+        }
         np.savez(file, labels=np.array(list(rows.about.labels)), **arrays)
-        made[str(shard.name)] = file
+        made[name] = file
     return made
 
 
@@ -131,7 +132,7 @@ class Poc:
 
     Args:
         folder: kits, data and the folders of all daemons; those of an earlier run continue.
-        data: site -> what follows ``--data``, with further options if there are any.
+        data: site, or helper with rows of its own -> what follows ``--data``, with further options if there are any.
         transport: how bytes travel.
         on_line: called with (node, line) for each line that the daemons write.
         direct: let the sites listen for each other, for jobs that say ``direct: true``.
@@ -153,7 +154,7 @@ class Poc:
     ) -> None:
         self.folder = folder.absolute()
         self.address = f"{_HOST}:0"
-        self._data = {**data, **{name: [] for name in helpers or {}}}
+        self._data = {**{name: [] for name in helpers or {}}, **data}
         self._on_line = on_line
         self._direct = ["--direct", f"{_HOST}:0"] if direct else []
         self._daemons: dict[str, _Daemon] = {}
@@ -161,7 +162,9 @@ class Poc:
             {
                 "project": "poc",
                 "servers": [ServerConfig(name="server", hosts=[_HOST], listen=_HOST)],
-                "sites": [PartyConfig(name=name, org=name, direct=[_HOST]) for name in data],
+                "sites": [
+                    PartyConfig(name=name, org=name, direct=[_HOST]) for name in data if name not in (helpers or {})
+                ],
                 "helpers": {name: {"role": role, "direct": [_HOST]} for name, role in (helpers or {}).items()},
                 "admins": [
                     AdminConfig(name="admin", org="poc"),
