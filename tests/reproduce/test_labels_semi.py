@@ -10,16 +10,16 @@ import pytest
 import atoll
 from atoll.core.errors import ConfigError
 from atoll.reproduce import Interrupted, Lab, find_entry, labels_semi
-from atoll.reproduce.semi.trainings import Scale, scores
+from atoll.reproduce.semi.trainings import TrialSize, scores
 from atoll.runs import Stopping
 
-SCALE = Scale(rows=10, parties=2, cohort=1, rounds=2, seeds=2, warm_up=1)
+SCALE = TrialSize(rows=10, parties=2, cohort=1, rounds=2, seeds=2, warm_up=1)
 
 
 def judged(monkeypatch: pytest.MonkeyPatch, right: dict[str, list[float]]) -> dict[str, Any]:
     """Return the claims when trainings have these accuracies, by seed; one that is not named has .5, and traffic that follows its name."""
 
-    def found(lab: Lab, name: str, scale: Scale, make: Any) -> list[dict[str, Any]]:
+    def found(lab: Lab, name: str, scale: TrialSize, make: Any) -> list[dict[str, Any]]:
         traffic = {"pool-few": 1e6, "pool-all": 3e6, "pool-bandit": 2e6, "predictions-models": 9e6}.get(name, 1e3)
         made = []
         for value in right.get(name, [0.5, 0.5]):
@@ -72,7 +72,7 @@ def test_a_score_is_kept_and_an_interrupted_run_keeps_the_others(tmp_path: Path)
     assert scores(Lab(tmp_path, kept=True), "tiny", SCALE, lambda seed: pytest.fail("it is kept")) == made
     stopping = Stopping()
     stopping.ask()
-    with pytest.raises(Interrupted):
+    with pytest.raises(Interrupted, match="other-10-2-0"):
         scores(Lab(tmp_path, stopping), "other", SCALE, tiny)
 
 

@@ -7,12 +7,12 @@ from typing import Any
 
 from .entry import Claim, Entry, Lab
 from .semi.settings import at_server, by_predictions, forgetting, labelled_alone, of_classes, with_pool
-from .semi.trainings import Scale, scores
+from .semi.trainings import TrialSize, scores
 
 __all__ = ["ENTRY"]
 
-FULL = Scale(rows=2000, parties=10, cohort=5, rounds=20, seeds=2, warm_up=150)
-QUICK = Scale(rows=300, parties=3, cohort=2, rounds=2, seeds=1, warm_up=10)
+FULL = TrialSize(rows=2000, parties=10, cohort=5, rounds=20, seeds=2, warm_up=150)
+QUICK = TrialSize(rows=300, parties=3, cohort=2, rounds=2, seeds=1, warm_up=10)
 _VIEWS = ("no", "weak", "strong")
 
 
@@ -39,7 +39,7 @@ def _above(claim: str, high: list[float] | None, low: list[float] | None, note: 
     return Claim(claim, None, f"{_shown(high)} > {_shown(low)}", holds, note, part)
 
 
-def _server(lab: Lab, scale: Scale) -> list[Claim]:
+def _server(lab: Lab, scale: TrialSize) -> list[Claim]:
     part = "40 labels at the server"
     alone = {view: _last(scores(lab, f"alone-{view}", scale, labelled_alone(scale, view))) for view in _VIEWS}
     known = [values for values in alone.values() if values is not None]
@@ -60,7 +60,7 @@ def _server(lab: Lab, scale: Scale) -> list[Claim]:
     ]  # fmt: skip
 
 
-def _classes(lab: Lab, scale: Scale) -> list[Claim]:
+def _classes(lab: Lab, scale: TrialSize) -> list[Claim]:
     part = "Every client labels two classes"
     found = {
         name: _last(scores(lab, f"classes-{name}", scale, of_classes(scale, name)))
@@ -72,7 +72,7 @@ def _classes(lab: Lab, scale: Scale) -> list[Claim]:
     ]  # fmt: skip
 
 
-def _bandit(lab: Lab, scale: Scale) -> list[Claim]:
+def _bandit(lab: Lab, scale: TrialSize) -> list[Claim]:
     part = "100 labels at clients, unlabelled rows at the server"
     arms = {"few": (0.2, 0.95), "all": (1.0, 0.95), "bandit": (None, None)}
     rows = {name: scores(lab, f"pool-{name}", scale, with_pool(scale, *arm)) for name, arm in arms.items()}
@@ -113,7 +113,7 @@ def _megabytes(values: list[float] | None) -> str:
     return "-" if values is None else " ".join(f"{value:.2f}" for value in values)
 
 
-def _predictions(lab: Lab, scale: Scale) -> list[Claim]:
+def _predictions(lab: Lab, scale: TrialSize) -> list[Claim]:
     part = "Predictions in place of parameters"
     rows = {
         name or "models": scores(lab, f"predictions-{name or 'models'}", scale, by_predictions(scale, name))

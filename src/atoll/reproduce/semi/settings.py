@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from .trainings import Scale, digits, network
+from .trainings import TrialSize, digits, network
 
 if TYPE_CHECKING:
     from atoll.data import Islands
@@ -19,7 +19,7 @@ _LABELS = 40
 _STEPS: dict[str, Any] = {"lr": 0.03, "steps": 12, "batch_size": 48}
 
 
-def _job(scale: Scale, algorithm: Any, **parts: Any) -> Training:
+def _job(scale: TrialSize, algorithm: Any, **parts: Any) -> Training:
     import atoll
 
     settings = {"selection": atoll.Uniform(scale.cohort), "rounds": scale.rounds, **parts}
@@ -32,7 +32,7 @@ def _view(name: str) -> Any:
     return None if name == "no" else getattr(views, name)("images")
 
 
-def labelled_alone(scale: Scale, view: str) -> Make:
+def labelled_alone(scale: TrialSize, view: str) -> Make:
     """Train on the server's labels alone, through ``"no"``, ``"weak"`` or ``"strong"`` views, with as many steps on them as the methods take."""
     import atoll
     from atoll.data import Islands, unlabel
@@ -48,7 +48,7 @@ def labelled_alone(scale: Scale, view: str) -> Make:
     return make
 
 
-def at_server(scale: Scale, method: str) -> Make:
+def at_server(scale: TrialSize, method: str) -> Make:
     """Labels at the server, all other rows at clients without labels."""
     from atoll.data import unlabel
     from atoll.labels import FedMatch, SemiFL
@@ -62,7 +62,7 @@ def at_server(scale: Scale, method: str) -> Make:
     return make
 
 
-def forgetting(scale: Scale) -> Make:
+def forgetting(scale: TrialSize) -> Make:
     """Learn from labels first; then clients train on unlabelled rows alone, on their own pseudo-labels."""
     import atoll
     from atoll.data import unlabel
@@ -80,7 +80,7 @@ def forgetting(scale: Scale) -> Make:
     return make
 
 
-def of_classes(scale: Scale, method: str) -> Make:
+def of_classes(scale: TrialSize, method: str) -> Make:
     """Every client labels its rows of two classes."""
     from atoll.data import unlabel
     from atoll.labels import FedMatch, FedPU, Supervised
@@ -93,7 +93,7 @@ def of_classes(scale: Scale, method: str) -> Make:
     return make
 
 
-def with_pool(scale: Scale, share: float | None, tau: float | None) -> Make:
+def with_pool(scale: TrialSize, share: float | None, tau: float | None) -> Make:
     """100 labels at clients, a quarter as many unlabelled rows as theirs at the server; a fixed share and threshold, or the bandit's."""
     import atoll
     from atoll.data import unlabel
@@ -118,7 +118,7 @@ def with_pool(scale: Scale, share: float | None, tau: float | None) -> Make:
     return make
 
 
-def by_predictions(scale: Scale, order: str) -> Make:
+def by_predictions(scale: TrialSize, order: str) -> Make:
     """All labels at clients with few classes each; they exchange predictions of a public pool, or models (``order=""``)."""
     import atoll
     from atoll.labels import DSFL

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from atoll.core.algebra.rng import Rng
+from atoll.core.errors import DataError
 
 from ..entry import Interrupted, Lab, NotKept
 
@@ -21,11 +22,11 @@ if TYPE_CHECKING:
     from atoll.data import Islands
     from atoll.learn import Training
 
-__all__ = ["Scale", "digits", "network", "scores"]
+__all__ = ["TrialSize", "digits", "network", "scores"]
 
 
 @dataclass(frozen=True)
-class Scale:
+class TrialSize:
     """How large the trainings are.
 
     Attributes:
@@ -45,12 +46,13 @@ class Scale:
     warm_up: int
 
 
-def digits(scale: Scale, seed: int, alpha: float = 0.5) -> Islands:
+def digits(scale: TrialSize, seed: int, alpha: float = 0.5) -> Islands:
     """Return MNIST, divided among clients by class (Dirichlet), with 2,000 test rows."""
     import atoll.data
 
     whole = atoll.data.open("mnist")
-    assert whole.test is not None  # noqa: S101 - MNIST has test rows
+    if whole.test is None:
+        raise DataError("MNIST has no test rows here", where="ATOLL_DATA", remedy="add the files t10k-*")
     rows = Rng(seed).child("rows").generator().permutation(len(whole))[: scale.rows]
     made = atoll.data.dirichlet(whole.take(rows), parties=scale.parties, alpha=alpha, seed=seed)
     return made.with_test(whole.test.take(np.arange(2000)))
@@ -67,7 +69,7 @@ def network() -> nn.Module:
 
 
 def scores(
-    lab: Lab, name: str, scale: Scale, make: Callable[[int], tuple[Training, Islands]]
+    lab: Lab, name: str, scale: TrialSize, make: Callable[[int], tuple[Training, Islands]]
 ) -> list[dict[str, Any]] | None:
     """Return the rows of the last round of each seed's training; ``None`` if one is not kept and nothing may be trained.
 
