@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from .methods.rscfed import RSCFed
     from .methods.self_training import SelfTraining
     from .methods.selfsupervised.fedbyol import FedBYOL
+    from .methods.selfsupervised.fedca import FedCA
     from .methods.selfsupervised.fedema import FedEMA
     from .methods.selfsupervised.fedmae import FedMAE
     from .methods.selfsupervised.fedmoco import FedMoCo
@@ -68,6 +69,7 @@ else:
             "methods.rscfed": ("RSCFed",),
             "methods.self_training": ("SelfTraining",),
             "methods.selfsupervised.fedbyol": ("FedBYOL",),
+            "methods.selfsupervised.fedca": ("FedCA",),
             "methods.selfsupervised.fedema": ("FedEMA",),
             "methods.selfsupervised.fedmae": ("FedMAE",),
             "methods.selfsupervised.fedmoco": ("FedMoCo",),
@@ -92,6 +94,7 @@ __all__ = [
     "FADE",
     "FRuDA",
     "FedBYOL",
+    "FedCA",
     "FedEMA",
     "FedMAE",
     "FedMatch",

@@ -19,6 +19,7 @@ from atoll.engines import ENGINES
 from atoll.labels import (
     SSFL,
     FedBYOL,
+    FedCA,
     FedEMA,
     FedMAE,
     FedMoCo,
@@ -30,6 +31,7 @@ from atoll.labels import (
     Orchestra,
     Siamese,
 )
+from atoll.labels.methods.selfsupervised.fedca import _renewed
 from atoll.labels.methods.selfsupervised.fedu import divergence
 from atoll.learn.algorithms import FedAvg, FedProx, Scaffold
 from atoll.learn.selection import Once
@@ -209,6 +211,19 @@ def test_fedxs_terms_vanish_with_their_weights() -> None:
         assert not same(run(FedX(base=base, **{**off, name: 1.0}), rounds=1), plain)
 
 
+def test_fedcas_public_rows_come_from_their_party_and_everybody_sees_features() -> None:
+    method = FedCA(dictionary=20, shared=3, aligned=4, **QUIET)
+    data = islands(images(30), parties=2)
+    made = [run(method, data.with_others({"public": images(12, seed=seed)})) for seed in (9, 10)]
+    assert not same(*made)
+    with pytest.raises(AtollError, match="public"):
+        run(method, data)
+    params = {name: value.detach().numpy() for name, value in siamese().named_parameters()}
+    assert dry_reply(method, params)["shared"].value.shape == (3, 6)
+    fresh = _renewed(np.zeros((4, 2), np.float32), [np.array([[3.0, 4.0], [0.0, 0.0]]), np.array([[0.0, 2.0]])])
+    np.testing.assert_allclose(fresh, [[0.6, 0.8], [0.0, 1.0], [0.0, 0.0], [0.0, 0.0]], rtol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("make", "match"),
     [
@@ -225,6 +240,8 @@ def test_fedxs_terms_vanish_with_their_weights() -> None:
         (lambda: FedEMA(tau=2.0), r"tau=2\.0"),
         (lambda: FedMAE(kind="tables"), r"kind='tables'.*table"),
         (lambda: FedMAE(share=0.0), r"share=0\.0"),
+        (lambda: FedCA(shared=0), "shared=0"),
+        (lambda: FedCA(shared=64, batch_size=32), "shared=64 with batch_size=32"),
         (lambda: Orchestra(sent=16, memory=20), r"sent=16, memory=20"),
         (lambda: Orchestra(steps=2, batch_size=16), r"memory=128 with 2 steps of 16 rows"),
     ],

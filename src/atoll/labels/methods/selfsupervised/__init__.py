@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .base import SelfSupervised
     from .fedbyol import FedBYOL
+    from .fedca import FedCA
     from .fedema import FedEMA
     from .fedmae import FedMAE
     from .fedmoco import FedMoCo
@@ -22,6 +23,7 @@ else:
         {
             "base": ("SelfSupervised",),
             "fedbyol": ("FedBYOL",),
+            "fedca": ("FedCA",),
             "fedema": ("FedEMA",),
             "fedmae": ("FedMAE",),
             "fedmoco": ("FedMoCo",),
@@ -36,6 +38,7 @@ else:
 
 __all__ = [
     "FedBYOL",
+    "FedCA",
     "FedEMA",
     "FedMAE",
     "FedMoCo",
