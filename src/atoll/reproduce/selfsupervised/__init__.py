@@ -1,0 +1,1 @@
+"""Self-supervised methods on digits, with and without skew: what `labels-self` judges."""
