@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from label_toys import CLASSES, gap, images, islands, net, same, trained
 
+import atoll
 import atoll.models
 from atoll.core.errors import CompositionError, ConfigError
 from atoll.labels import FixMatch, Method, Supervised
@@ -16,6 +18,7 @@ from atoll.labels.methods.base import local_sgd
 from atoll.labels.methods.supervised import SupervisedLoss
 from atoll.labels.streams import Frozen, Local, Trailing
 from atoll.labels.views import weak
+from atoll.learn import Training
 from atoll.learn.algorithm import LocalWork
 from atoll.learn.algorithms import FedAvg, FedProx, Scaffold
 from atoll.learn.local.own_loss import OwnLoss
@@ -105,6 +108,24 @@ def test_a_moving_copy_is_what_losses_read_on_every_engine(streams: Any) -> None
     assert gap(one, many) < 1e-5
     still = trained(_teacher(*(type(s)(keep=1.0, memory=s.memory) for s in streams)))
     assert gap(one, still) > 1e-6
+
+
+def test_a_run_that_is_cut_off_finds_what_stays_at_clients_again(tmp_path: Path) -> None:
+    """A trailing copy and a local part are private state: the run goes on from them to the same bits."""
+    job = Training(model=net(), algorithm=_teacher(Local("4."), Trailing(keep=0.5)), rounds=3)
+    settings: dict[str, Any] = {"engine": "inline", "seed": 3, "progress": False}
+    whole = atoll.simulate(job, islands(), **settings).params
+
+    class StopError(Exception):
+        pass
+
+    def stop(row: dict[str, Any]) -> None:
+        if row["round"] == 2:
+            raise StopError("cut off")
+
+    with pytest.raises(StopError, match="cut off"):
+        atoll.simulate(job, islands(), folder=tmp_path, on_record=stop, **settings)
+    assert same(whole, atoll.simulate(job, islands(), folder=tmp_path, resume=True, **settings).params)
 
 
 def test_a_part_that_stays_is_not_sent_up_and_is_part_of_a_clients_own_model() -> None:
