@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from .methods.fixmatch import FixMatch
     from .methods.fruda import FRuDA
     from .methods.generator import Generator, RowDecoder
+    from .methods.guard import Guard
+    from .methods.relabel import Relabel
     from .methods.rscfed import RSCFed
     from .methods.self_training import SelfTraining
     from .methods.selfsupervised.fedbyol import FedBYOL
@@ -80,6 +82,8 @@ else:
             "methods.selfsupervised.orchestra": ("Orchestra",),
             "methods.selfsupervised.ssfl": ("SSFL",),
             "methods.semifl": ("SemiFL",),
+            "methods.guard": ("Guard",),
+            "methods.relabel": ("Relabel",),
             "methods.supervised": ("Supervised",),
         },
     )
@@ -107,10 +111,12 @@ __all__ = [
     "FedX",
     "FixMatch",
     "Generator",
+    "Guard",
     "MaskedAutoencoder",
     "Method",
     "Orchestra",
     "RSCFed",
+    "Relabel",
     "RowDecoder",
     "SSFL",
     "SelfTraining",

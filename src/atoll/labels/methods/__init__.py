@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from .fixmatch import FixMatch
     from .fruda import FRuDA
     from .generator import Generator, RowDecoder
+    from .guard import Guard
     from .labelled_party import LabelledParty
+    from .relabel import Relabel
     from .rscfed import RSCFed
     from .self_training import SelfTraining
     from .semifl import SemiFL
@@ -47,7 +49,9 @@ else:
                 "Generator",
                 "RowDecoder",
             ),
+            "guard": ("Guard",),
             "labelled_party": ("LabelledParty",),
+            "relabel": ("Relabel",),
             "rscfed": ("RSCFed",),
             "self_training": ("SelfTraining",),
             "semifl": ("SemiFL",),
@@ -68,9 +72,11 @@ __all__ = [
     "FedSSL",
     "FixMatch",
     "Generator",
+    "Guard",
     "LabelledParty",
     "Method",
     "RSCFed",
+    "Relabel",
     "RowDecoder",
     "SelfTraining",
     "SemiFL",

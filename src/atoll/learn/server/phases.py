@@ -123,6 +123,7 @@ class Phases:
         )
         row["bytes_up"] += combined.bytes_up
         row["bytes_down"] += combined.bytes_down
+        row.setdefault("replied", 0)  # a round may ask no client
         row.update({f"{phase}_{name}": float(value) for name, value in combined.of("metric").items()})
         info = round_info(self.fed, state, (self.number, True), len(asked), combined.n)
         server = _folded(context.algorithm, state["server"], combined.of("update", "side"), info, phase)

@@ -1,0 +1,262 @@
+"""A guard: labelled rows that nobody trains on decide, while training, whether rows without labels help."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+
+from atoll.core.algebra.aggregate import Aggregate, Mean, Sum
+from atoll.core.algebra.tree import Tree
+from atoll.core.errors import ConfigError
+from atoll.learn.algorithm import Algorithm, Gradient, LocalWork, RoundInfo
+from atoll.learn.card import Card
+from atoll.learn.local.own_loss import OwnLoss
+from atoll.learn.wrapped import Wrapped
+from atoll.torch.tracing.keyed import scrambled
+
+from ..losses import cross_entropy_of_rows, mean_of
+from ..views.defaults import strong
+from .fixmatch import FixMatch
+from .hiding import HidingLoss, require_labelled
+from .supervised import Supervised
+
+__all__ = ["Guard", "HeldOutLoss", "HeldOutScores", "WithoutHeldOut"]
+
+CHECK, PLAIN = "guard", "plain"
+
+
+def held_out(index: Any, share: float) -> Any:
+    """Return which rows are held out, by their numbers at their party, booleans: the same rows in every round."""
+    drawn = scrambled(index, torch.zeros_like(index) + 0x5851F42D, torch.zeros_like(index) + 0x14057B7E, 0)
+    return drawn < int(share * (1 << 32))
+
+
+@dataclass(frozen=True)
+class WithoutHeldOut(HidingLoss):
+    """Hide the labels that are held out."""
+
+    share: float
+    reads: ClassVar[tuple[str, ...]] = ("labelled", "index")
+
+    def hidden(self, given: dict[str, Any]) -> Any:
+        """Return which labels are held out."""
+        return held_out(given["index"], self.share)
+
+
+@dataclass(frozen=True)
+class HeldOutLoss(OwnLoss):
+    """Cross-entropy over the held-out labels."""
+
+    share: float
+    task: ClassVar[str] = "classes"
+
+    def __call__(self, *, model: Any, x: Any, target: Any, labelled: Any, index: Any, real: Any) -> Any:
+        """Return the mean over held-out labels, 0 if there is none."""
+        return mean_of(cross_entropy_of_rows(model(x), target), held_out(index, self.share) * labelled * real)
+
+
+@dataclass(frozen=True)
+class HeldOutScores(OwnLoss):
+    """Sums over held-out labels of what two models make of them: ``d_i = CE(plain) - CE(guarded)``, above 0 where the guarded model is better."""
+
+    share: float
+    task: ClassVar[str] = "classes"
+
+    def __call__(self, *, model: Any, x: Any, target: Any, labelled: Any, index: Any, real: Any, broadcast: Any) -> Any:
+        """Return number, sum and sum of squares of the ``d_i``."""
+        counts = held_out(index, self.share) * labelled * real
+        guarded, plain = (
+            cross_entropy_of_rows(model(x, broadcast[name], training=False), target).clamp(max=_WORST)
+            for name in ("params", PLAIN)
+        )
+        gain = (plain - guarded) * counts
+        return {"rows": counts.sum().reshape(1), "gain": gain.sum().reshape(1), "square": (gain**2).sum().reshape(1)}
+
+
+_WORST = 5.0  # nats: a row on which a model is wrong and sure counts at most this, so that one row does not decide
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Check(Algorithm):
+    """A pass that compares two models on held-out labels, and trains nothing."""
+
+    share: float
+    prefix: str = ""
+    batch_size: int | None = None
+    steps: int | None = 1
+
+    @property
+    def losses(self) -> tuple[Any, ...]:
+        """The held-out loss, and the comparison."""
+        return (HeldOutLoss(self.share), HeldOutScores(self.share))
+
+    def start(self, broadcast: Tree, client: Tree) -> Tree:
+        """Start with nothing counted."""
+        none = next(iter(broadcast["params"].values())).reshape(-1)[:1] * 0
+        return {"params": broadcast["params"], "seen": {"rows": none, "gain": none, "square": none}}
+
+    def step(self, local: Tree, grad: Gradient, broadcast: Tree) -> Tree:
+        """Read what both models make of the rows."""
+        oracle: Any = grad
+        oracle.loss(local["params"])  # for the history
+        return {**local, "seen": oracle.read(self.losses[1], local["params"])}
+
+    def finish(self, local: Tree, broadcast: Tree, client: Tree, work: LocalWork) -> tuple[dict[str, Aggregate], Tree]:
+        """Return the sums, and numbers for the history."""
+        made, on = local["seen"], broadcast["on"]
+        mean = made["gain"] / (made["rows"] + _TINY)
+        return {
+            "seen": Sum(made, role="side"),
+            f"{self.prefix}gain": Mean(mean[0], examples=made["rows"][0] + _TINY, role="metric"),
+            f"{self.prefix}on": Mean(mean[0] * 0 + on, examples=made["rows"][0] + _TINY, role="metric"),
+        }, client
+
+
+_TINY = 1e-6  # a party without held-out labels weighs next to nothing
+
+
+@dataclass(frozen=True, kw_only=True)
+class Guard(Wrapped):
+    """Train a method with rows that have no label, and beside it a model on labelled rows alone; give up the first if held-out labels say that it is worse.
+
+    A share of the labelled rows is held out at the parties that have labels: both trainings see these rows without their labels. In each round from
+    ``after`` on, these parties say how much better the method's model fits them, ``d_i = CE(plain) - CE(guarded)`` (each loss at most 5 nats). If
+    ``mean d + z s/sqrt(n) < 0``, the guard has tripped: rows without labels do harm. From then on the released model is the one of labelled rows alone,
+    and clients without labels are no longer asked. The history has ``guard_gain``, the mean of ``d``, and ``guard_on``, 1 until it trips. Neither costs
+    a test row.
+
+    Labels at a party of their own: that party trains the plain model, and clients notice nothing. Labels at clients: they train both, which doubles
+    their work and traffic. The parties that compare send three sums over their held-out rows.
+
+    With few held-out labels only a large harm is sure; a smaller ``z`` gives up sooner.
+
+    Attributes:
+        base: the method; its losses must ask for ``labelled``.
+        plain: the training on labelled rows alone. It must keep nothing at clients.
+        share: share of the labelled rows that is held out, drawn row by row.
+        after: rounds before the first verdict; a method may start slowly.
+        z: standard errors by which the method must be worse.
+    """
+
+    base: Algorithm = field(default_factory=FixMatch, kw_only=False)
+    plain: Algorithm = field(default_factory=lambda: Supervised(view=strong("images")))
+    share: float = 0.2
+    after: int = 5
+    z: float = 1.0
+    card: ClassVar[Card] = Card(family="wrapper", note="Held-out labels decide whether rows without labels are used.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "card", type(self).card)
+        object.__setattr__(self, "extrapolates", ())  # the model is one of two, and each has a state of its own
+        object.__setattr__(self, "tied", ())
+        if not 0.0 < self.share < 1.0:
+            raise ConfigError(f"share={self.share}", where="Guard", remedy="use a share between 0 and 1, such as 0.2")
+        if self.after < 0 or not self.z >= 0:
+            raise ConfigError(f"after={self.after}, z={self.z}", where="Guard", remedy="use numbers of 0 or more")
+        for part in (self.base, self.plain):
+            require_labelled(part, "Guard")
+        if self.plain.phases != ("train",):
+            raise ConfigError(
+                f"plain has the phases {', '.join(self.plain.phases)}", where="Guard", remedy="use plain=Supervised()"
+            )
+        object.__setattr__(self, "phases", (CHECK, PLAIN, *self.base.phases))
+
+    @property
+    def losses(self) -> tuple[Any, ...]:
+        """The base's losses, without held-out labels."""
+        return tuple(WithoutHeldOut(loss, self.share) for loss in self.base.losses)
+
+    def plan(self, state: Tree) -> tuple[str, ...]:
+        """Compare, train on labelled rows alone, and run the method until the guard trips."""
+        first = (CHECK,) if state["guard"]["turn"] >= self.after and state["guard"]["on"] else ()
+        return (*first, PLAIN, *(self.base.plan(state["base"]) if state["guard"]["on"] else ()))
+
+    def contacts(self, rounds: int) -> int | None:
+        """Return the base's number of rounds with contacts."""
+        return self.base.contacts(rounds)
+
+    def wanted(self, state: Tree, phase: str) -> bool:
+        """Return whether a phase is needed: the method's are not after the guard has tripped."""
+        if phase in (CHECK, PLAIN):
+            return True
+        return bool(state["guard"]["on"]) and self.base.wanted(state["base"], phase)
+
+    def asks(self, phase: str) -> tuple[str, ...]:
+        """Ask the party with labels, if there is one, to compare and to train on labelled rows alone."""
+        return tuple(self.base.helpers) if phase in (CHECK, PLAIN) else self.base.asks(phase)
+
+    def passes(self, phase: str) -> tuple[Algorithm, ...]:
+        """Run the base's passes or the plain one, without held-out labels; or compare."""
+        if phase == CHECK:
+            return (_Check(share=self.share, prefix="" if self.base.helpers else "guard_"),)
+        made = self.plain.passes("train") if phase == PLAIN else self.base.passes(phase)
+        return tuple(_Blind(base=part, share=self.share) for part in made)
+
+    def init(self, params: Tree) -> Tree:
+        """Start with the states of both trainings."""
+        guard = {"on": True, "turn": 0, "gain": 0.0}
+        return self._released({"base": self.base.init(params), PLAIN: self.plain.init(params), "guard": guard})
+
+    def broadcast(self, state: Tree, phase: str) -> Tree:
+        """Send the model that a phase trains, or both."""
+        if phase == CHECK:
+            kept = {"params": state["params"], "lr": self.lr}
+            return {**kept, PLAIN: state[PLAIN]["params"], "on": float(state["guard"]["on"])}
+        return (
+            self.plain.broadcast(state[PLAIN], "train") if phase == PLAIN else self.base.broadcast(state["base"], phase)
+        )
+
+    def fold(self, state: Tree, sums: Mapping[str, Any], info: RoundInfo, phase: str) -> Tree:
+        """Fold the replies of a phase; after a comparison, decide."""
+        if phase == CHECK:
+            return self._judged(state, {name: float(np.sum(value)) for name, value in sums["seen"].items()})
+        if phase == PLAIN:
+            return self._released({**state, PLAIN: self.plain.fold(state[PLAIN], sums, info, "train")})
+        return self._released({**state, "base": self.base.fold(state["base"], sums, info, phase)})
+
+    def _judged(self, state: Tree, seen: Mapping[str, float]) -> Tree:
+        """Return the state after a comparison."""
+        n = seen["rows"]
+        if n < 2:
+            raise ConfigError(
+                f"{n:.0f} labels are held out: nothing to judge by",
+                where="Guard",
+                remedy=f"use a larger share than {self.share:g}, or more labels",
+            )
+        mean = seen["gain"] / n
+        error = math.sqrt(max(0.0, seen["square"] / n - mean**2) / (n - 1))
+        guard = {**state["guard"], "gain": mean, "on": mean + self.z * error >= 0.0}
+        return self._released({**state, "guard": guard})
+
+    def _released(self, state: Tree) -> Tree:
+        """Return the state with the model that the guard stands for."""
+        return {**state, "params": state["base" if state["guard"]["on"] else PLAIN]["params"]}
+
+    def advance(self, state: Tree, info: RoundInfo) -> Tree:
+        """Advance both trainings, and count the round."""
+        on = state["guard"]["on"]
+        made = {**state, "base": self.base.advance(state["base"], info) if on else state["base"]}
+        made[PLAIN] = self.plain.advance(state[PLAIN], info)
+        return self._released({**made, "guard": {**state["guard"], "turn": state["guard"]["turn"] + 1}})
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Blind(Wrapped):
+    """A pass whose losses do not see held-out labels."""
+
+    share: float
+
+    @property
+    def losses(self) -> tuple[Any, ...]:
+        """The base's losses, without held-out labels."""
+        return tuple(WithoutHeldOut(loss, self.share) for loss in self.base.losses)
+
+    def passes(self, phase: str) -> tuple[Algorithm, ...]:
+        """Run this pass."""
+        return (replace(self),)

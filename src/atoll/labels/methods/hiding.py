@@ -1,0 +1,72 @@
+"""Losses that do not see some labels, which the loss inside then takes for rows without one."""
+
+from __future__ import annotations
+
+import inspect
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from atoll.core.errors import ConfigError
+from atoll.learn.algorithm import Algorithm
+from atoll.learn.local.loss_signature import LossSignature
+from atoll.learn.local.own_loss import OwnLoss
+
+__all__ = ["HidingLoss", "require_labelled"]
+
+
+@dataclass(frozen=True)
+class HidingLoss(OwnLoss):
+    """Base class: a loss that hides labels from the loss ``inner``.
+
+    Attributes:
+        inner: a method's loss, which asks for ``labelled``.
+        reads: inputs that `hidden` needs.
+    """
+
+    inner: Any
+    reads: ClassVar[tuple[str, ...]] = ()
+
+    @property
+    def form(self) -> str:  # type: ignore[override]
+        """The inner loss's form."""
+        return str(self.inner.form)
+
+    @property
+    def task(self) -> str:  # type: ignore[override]
+        """The inner loss's task."""
+        return str(self.inner.task)
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        """Everything that the inner loss asks for, and what the choice needs."""
+        names = dict.fromkeys((*LossSignature.of(self.inner).names, *self.reads))
+        return inspect.Signature([inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in names])
+
+    @abstractmethod
+    def hidden(self, given: dict[str, Any]) -> Any:
+        """Return which labels to hide, booleans ``(B,)``."""
+
+    def __call__(self, **given: Any) -> Any:
+        """Return the inner loss without the hidden labels."""
+        hidden = self.hidden(given)
+        names = LossSignature.of(self.inner).names
+        return self.inner(**{n: given[n] & ~hidden if n == "labelled" else given[n] for n in names})
+
+
+def require_labelled(algorithm: Algorithm, where: str) -> None:
+    """Refuse an algorithm whose losses cannot leave out a label.
+
+    Raises:
+        ConfigError: it has no loss of its own, or one that does not ask for ``labelled``.
+    """
+    losses, name = algorithm.losses, type(algorithm).__name__
+    blind = [loss for loss in losses if "labelled" not in LossSignature.of(loss).names]
+    if losses and not blind:
+        return
+    what = f"the loss of {name} does not ask for `labelled`" if losses else f"{name} has no loss of its own"
+    raise ConfigError(
+        f"{what}, so it cannot leave out a label",
+        where=where,
+        remedy=f"use {where}(base=Supervised()), or another method of atoll.labels",
+    )
