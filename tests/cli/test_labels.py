@@ -11,7 +11,7 @@ import pytest
 
 from atoll.cli.app import run
 from atoll.cli.labels.rows import LabelSetting, rows_of, with_few_labels
-from atoll.cli.labels.runs import LabelRuns
+from atoll.cli.labels.runs import LabelRuns, known_methods
 from atoll.core.errors import ConfigError
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "labels"))
@@ -32,6 +32,13 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> str:
 def answer(capsys, *words, code=0):
     assert run(["labels", *map(str, words), "--json"]) == code
     return json.loads(capsys.readouterr().out)
+
+
+def test_relabelling_goes_around_fixmatch_at_the_common_rate():
+    runs = LabelRuns(images(20, share=2.0), LabelSetting(at="rows", keep=8), rounds=7, lr=0.02)
+    made = runs.method("Relabel")
+    assert (type(made.base).__name__, made.lr, made.base.horizon) == ("FixMatch", 0.02, 7)
+    assert "Relabel" in known_methods()
 
 
 def test_all_methods_of_the_survey_are_listed(capsys):

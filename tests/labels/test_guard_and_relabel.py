@@ -19,6 +19,7 @@ from atoll.labels.losses import cross_entropy_of_rows, mean_of
 from atoll.labels.methods.guard import held_out
 from atoll.labels.methods.relabel import DeniedLabels
 from atoll.labels.methods.supervised import SupervisedLoss
+from atoll.labels.streams import Trailing
 from atoll.learn import Training
 from atoll.learn.algorithms import FedAvg
 from atoll.learn.local.own_loss import OwnLoss
@@ -196,6 +197,16 @@ def test_a_party_with_labels_compares_and_clients_are_left_alone_once_the_guard_
     assert rows[0]["bytes_down"] > 4 * rows[3]["bytes_down"] > 0
     alone = history(Guard(base=SemiFL(tau=0.3, **{**slow, "lr": 2e-3}), plain=plain, share=0.4, after=1, z=0.0), few)
     assert same(made.params, alone.params)
+
+
+def test_methods_whose_clients_keep_something_are_refused() -> None:
+    class Remembering(FixMatch):
+        @property
+        def streams(self) -> tuple[Any, ...]:
+            return (Trailing(),)
+
+    with pytest.raises(ConfigError, match="Remembering keeps private state at clients"):
+        guard(Remembering(tau=0.3, **WORK)).init({"w": np.zeros(2, np.float32)})
 
 
 def test_without_held_out_labels_there_is_no_verdict() -> None:

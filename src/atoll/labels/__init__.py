@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .methods.fedpu import FedPU
     from .methods.fedssl import FedSSL
     from .methods.fixmatch import FixMatch
+    from .methods.freematch import FreeMatch
     from .methods.fruda import FRuDA
     from .methods.generator import Generator, RowDecoder
     from .methods.guard import Guard
@@ -63,11 +64,14 @@ else:
             "methods.fedpu": ("FedPU",),
             "methods.fedssl": ("FedSSL",),
             "methods.fixmatch": ("FixMatch",),
+            "methods.freematch": ("FreeMatch",),
             "methods.fruda": ("FRuDA",),
             "methods.generator": (
                 "Generator",
                 "RowDecoder",
             ),
+            "methods.guard": ("Guard",),
+            "methods.relabel": ("Relabel",),
             "methods.rscfed": ("RSCFed",),
             "methods.self_training": ("SelfTraining",),
             "methods.selfsupervised.fedbyol": ("FedBYOL",),
@@ -82,8 +86,6 @@ else:
             "methods.selfsupervised.orchestra": ("Orchestra",),
             "methods.selfsupervised.ssfl": ("SSFL",),
             "methods.semifl": ("SemiFL",),
-            "methods.guard": ("Guard",),
-            "methods.relabel": ("Relabel",),
             "methods.supervised": ("Supervised",),
         },
     )
@@ -110,6 +112,7 @@ __all__ = [
     "FedU",
     "FedX",
     "FixMatch",
+    "FreeMatch",
     "Generator",
     "Guard",
     "MaskedAutoencoder",

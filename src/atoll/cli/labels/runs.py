@@ -47,7 +47,8 @@ def known_methods(at: str = "rows") -> tuple[str, ...]:
         "Supervised",
         "SelfTraining",
     }
-    return tuple(sorted(n for n, k in kinds.items() if n not in others and ".selfsupervised." not in k.__module__))
+    own = [n for n, k in kinds.items() if n not in others and ".selfsupervised." not in k.__module__]
+    return tuple(sorted([*own, "Relabel"]))
 
 
 @dataclass(frozen=True)
@@ -134,8 +135,10 @@ class LabelRuns:
             raise ConfigError(
                 f"method {name!r}.{nearest(name, known)}", where="atoll labels compare", remedy=f"use labelled, {', '.join(known)}"
             )  # fmt: skip
-        kind = getattr(atoll.labels, name)
         views = self.views()
+        if name == "Relabel":
+            return atoll.labels.Relabel(base=self.method("FixMatch"), view=views["weak"])
+        kind = getattr(atoll.labels, name)
         wanted: dict[str, Any] = {
             "lr": self.rate,
             "horizon": self.rounds,

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from .probe import LinearProbe, ProbeAccuracy, fit_probe
     from .pseudo import PseudoLabels, coverage, purity, sure
     from .targets import accuracy, macro_f1
+    from .unlabelled import Confidence, agreement, information, mean_entropy, rank_correlation, rank_without_labels
 else:
     from atoll.core.lazy import lazy
 
@@ -23,10 +24,19 @@ else:
             "probe": ("LinearProbe", "ProbeAccuracy", "fit_probe"),
             "pseudo": ("PseudoLabels", "coverage", "purity", "sure"),
             "targets": ("accuracy", "macro_f1"),
+            "unlabelled": (
+                "Confidence",
+                "agreement",
+                "information",
+                "mean_entropy",
+                "rank_correlation",
+                "rank_without_labels",
+            ),
         },
     )
 
 __all__ = [
+    "Confidence",
     "FineTuned",
     "LinearProbe",
     "NeighbourAccuracy",
@@ -34,16 +44,21 @@ __all__ = [
     "ProbeAccuracy",
     "PseudoLabels",
     "accuracy",
+    "agreement",
     "coverage",
     "fairness_gap",
     "fine_tune",
     "fit_probe",
     "group_measures",
+    "information",
     "labelled_share",
     "macro_f1",
+    "mean_entropy",
     "nearest_classes",
     "neighbour_accuracy",
     "paired_gain",
     "purity",
+    "rank_correlation",
+    "rank_without_labels",
     "sure",
 ]

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from .fedpu import FedPU
     from .fedssl import FedSSL
     from .fixmatch import FixMatch
+    from .freematch import FreeMatch
     from .fruda import FRuDA
     from .generator import Generator, RowDecoder
     from .guard import Guard
@@ -44,6 +45,7 @@ else:
             "fedpu": ("FedPU",),
             "fedssl": ("FedSSL",),
             "fixmatch": ("FixMatch",),
+            "freematch": ("FreeMatch",),
             "fruda": ("FRuDA",),
             "generator": (
                 "Generator",
@@ -71,6 +73,7 @@ __all__ = [
     "FedPU",
     "FedSSL",
     "FixMatch",
+    "FreeMatch",
     "Generator",
     "Guard",
     "LabelledParty",

@@ -200,6 +200,13 @@ class Guard(Wrapped):
 
     def init(self, params: Tree) -> Tree:
         """Start with the states of both trainings."""
+        for part in (self.plain,) if self.base.helpers else (self.base, self.plain):
+            if part.client_init(params) is not None:
+                raise ConfigError(
+                    f"{type(part).__name__} keeps private state at clients, which two trainings would share",
+                    where="Guard",
+                    remedy="use a method whose clients keep nothing, such as FixMatch() or SemiFL(), or go without a guard",
+                )
         guard = {"on": True, "turn": 0, "gain": 0.0}
         return self._released({"base": self.base.init(params), PLAIN: self.plain.init(params), "guard": guard})
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .positive import check_priors, positive_unlabelled
     from .predictive import byol, feature_spread, simsiam, standardised
     from .rotation import predict_rotation, quarter_turns
+    from .thresholds import free_thresholds
     from .transport import projections, sliced_quantiles, transfer_bound, wasserstein
     from .variational import beta_vae, code_divergence, reconstruction_error, sampled_code
     from .virtual import vat, worst_change
@@ -49,6 +50,7 @@ else:
             "positive": ("check_priors", "positive_unlabelled"),
             "predictive": ("byol", "feature_spread", "simsiam", "standardised"),
             "rotation": ("predict_rotation", "quarter_turns"),
+            "thresholds": ("free_thresholds",),
             "transport": ("projections", "sliced_quantiles", "transfer_bound", "wasserstein"),
             "variational": ("beta_vae", "code_divergence", "reconstruction_error", "sampled_code"),
             "virtual": ("vat", "worst_change"),
@@ -77,6 +79,7 @@ __all__ = [
     "feature_spread",
     "fit_mixture",
     "fixmatch",
+    "free_thresholds",
     "gain_weights",
     "gaussian_mmd",
     "guess",
