@@ -78,6 +78,8 @@ class SelfRun:
         steps = atoll.FedAvg(lr=0.05, steps=320 // self.batch, batch_size=self.batch)
         base = Accelerated(steps, transforms=(Momentum(0.9),))
         given: dict[str, Any] = {"base": base, "view": _view(), "gauge": 0.0, **dict(self.settings)}
+        if self.method in ("FedSimCLR", "FedX"):
+            given = {"temperature": 0.5, **given}
         if self.method == "supervised":
             return labels.Supervised(base=base, view=_view())
         if self.method == "FedX":

@@ -135,7 +135,7 @@ def compared(embeddings: Any, real: Any, normalise: bool) -> Any:
 
 def _sgd() -> Algorithm:
     """Return SGD with momentum, on larger mini-batches than labelled rows need."""
-    return Accelerated(FedAvg(lr=0.1, steps=10, batch_size=128), transforms=(Momentum(0.9),))
+    return Accelerated(FedAvg(lr=0.1, steps=20, batch_size=64), transforms=(Momentum(0.9),))
 
 
 def two_views(model: Any, view: View | None, x: Any, keys: Any, real: Any, params: Tree = None) -> Any:

@@ -52,7 +52,7 @@ class FedSimCLR(SelfSupervised):
         temperature: of the softmax, above 0.
     """
 
-    temperature: float = 0.5
+    temperature: float = 0.2
     smallest_batch: ClassVar[int] = 2
     citation: ClassVar[str] = (
         "Chen, Kornblith, Norouzi, Hinton. A Simple Framework for Contrastive Learning of Visual Representations. ICML 2020."
