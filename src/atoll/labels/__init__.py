@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from .methods.freematch import FreeMatch
     from .methods.fruda import FRuDA
     from .methods.generator import Generator, RowDecoder
-    from .methods.guard import Guard
-    from .methods.relabel import Relabel
+    from .methods.hidden.guard import Guard
+    from .methods.hidden.relabel import Relabel
     from .methods.rscfed import RSCFed
     from .methods.self_training import SelfTraining
     from .methods.selfsupervised.fedbyol import FedBYOL
@@ -70,8 +70,8 @@ else:
                 "Generator",
                 "RowDecoder",
             ),
-            "methods.guard": ("Guard",),
-            "methods.relabel": ("Relabel",),
+            "methods.hidden.guard": ("Guard",),
+            "methods.hidden.relabel": ("Relabel",),
             "methods.rscfed": ("RSCFed",),
             "methods.self_training": ("SelfTraining",),
             "methods.selfsupervised.fedbyol": ("FedBYOL",),

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from .freematch import FreeMatch
     from .fruda import FRuDA
     from .generator import Generator, RowDecoder
-    from .guard import Guard
+    from .hidden.guard import Guard
+    from .hidden.relabel import Relabel
     from .labelled_party import LabelledParty
-    from .relabel import Relabel
     from .rscfed import RSCFed
     from .self_training import SelfTraining
     from .semifl import SemiFL
@@ -51,9 +51,9 @@ else:
                 "Generator",
                 "RowDecoder",
             ),
-            "guard": ("Guard",),
+            "hidden.guard": ("Guard",),
             "labelled_party": ("LabelledParty",),
-            "relabel": ("Relabel",),
+            "hidden.relabel": ("Relabel",),
             "rscfed": ("RSCFed",),
             "self_training": ("SelfTraining",),
             "semifl": ("SemiFL",),

@@ -10,10 +10,10 @@ from atoll.learn.algorithm import Algorithm
 from atoll.learn.card import Card
 from atoll.learn.wrapped import Wrapped
 
-from ..losses import seen
-from ..views.base import View
-from ..views.defaults import weak
-from .fixmatch import FixMatch
+from ...losses import seen
+from ...views.base import View
+from ...views.defaults import weak
+from ..fixmatch import FixMatch
 from .hiding import HidingLoss, require_labelled
 
 __all__ = ["DeniedLabels", "Relabel"]

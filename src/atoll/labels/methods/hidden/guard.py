@@ -19,11 +19,11 @@ from atoll.learn.local.own_loss import OwnLoss
 from atoll.learn.wrapped import Wrapped
 from atoll.torch.tracing.keyed import scrambled
 
-from ..losses import cross_entropy_of_rows, mean_of
-from ..views.defaults import strong
-from .fixmatch import FixMatch
+from ...losses import cross_entropy_of_rows, mean_of
+from ...views.defaults import strong
+from ..fixmatch import FixMatch
+from ..supervised import Supervised
 from .hiding import HidingLoss, require_labelled
-from .supervised import Supervised
 
 __all__ = ["Guard", "HeldOutLoss", "HeldOutScores", "WithoutHeldOut"]
 
