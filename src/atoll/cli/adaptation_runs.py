@@ -9,17 +9,44 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from atoll.core.errors import ConfigError
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from atoll.data import Islands
     from atoll.learn.algorithm import Algorithm
 
-    from .adapted import AdaptationTerms
-
-__all__ = ["METHODS", "AdaptationRun", "runs_of"]
+__all__ = ["METHODS", "AdaptationRun", "AdaptationTerms", "runs_of"]
 
 METHODS = ("SelfTraining", "FADE", "DANN", "EfficientFDA")
+
+
+@dataclass(frozen=True)
+class AdaptationTerms:
+    """How every training of a comparison runs.
+
+    Attributes:
+        rounds: of a training.
+        lr: learning rate of the local steps; a cosine schedule goes over the rounds.
+        steps: local steps of a round.
+        batch_size: rows of a step.
+        seeds: trainings of each method.
+        metric: ``"accuracy"`` or ``"macro_f1"``.
+        engine: where trainings run.
+    """
+
+    rounds: int = 60
+    lr: float = 0.03
+    steps: int = 12
+    batch_size: int = 48
+    seeds: int = 3
+    metric: str = "accuracy"
+    engine: str = "batched"
+
+    def __post_init__(self) -> None:
+        if self.metric not in ("accuracy", "macro_f1"):
+            raise ConfigError(f"metric={self.metric!r}", where="adapt", remedy="use accuracy or macro_f1")
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -18,39 +17,12 @@ if TYPE_CHECKING:
 
     from atoll.data import Dataset, Islands
 
-    from .adaptation_runs import AdaptationRun
+    from .adaptation_runs import AdaptationRun, AdaptationTerms
 
-__all__ = ["AdaptationTerms", "adapted", "domains_of", "macro_f1"]
+__all__ = ["adapted", "domains_of", "macro_f1"]
 
 PARTY = "party"
 SHOWN = ("source", "strong", "adapted", "gain")
-
-
-@dataclass(frozen=True)
-class AdaptationTerms:
-    """How every training of a comparison runs.
-
-    Attributes:
-        rounds: of a training.
-        lr: learning rate of the local steps; a cosine schedule goes over the rounds.
-        steps: local steps of a round.
-        batch_size: rows of a step.
-        seeds: trainings of each method.
-        metric: ``"accuracy"`` or ``"macro_f1"``.
-        engine: where trainings run.
-    """
-
-    rounds: int = 60
-    lr: float = 0.03
-    steps: int = 12
-    batch_size: int = 48
-    seeds: int = 3
-    metric: str = "accuracy"
-    engine: str = "batched"
-
-    def __post_init__(self) -> None:
-        if self.metric not in ("accuracy", "macro_f1"):
-            raise ConfigError(f"metric={self.metric!r}", where="adapt", remedy="use accuracy or macro_f1")
 
 
 def domains_of(

@@ -42,7 +42,8 @@ def labels_adapt(
 
     The baseline is the strongest of trainings of the labelled domains alone: without views, with weak and with strong ones.
     """
-    from .adapted import AdaptationTerms, adapted
+    from .adaptation_runs import AdaptationTerms
+    from .adapted import adapted
 
     names = [name for name in methods.split(",") if name and name != "source"]
     files = [*data, *([target] if target.endswith((".npz", ".csv", ".csv.gz")) and target not in data else [])]
