@@ -50,7 +50,7 @@ def strong(kind: str) -> View:
     ======== ====================================================================
     kind     view
     ======== ====================================================================
-    images   affine (30 degrees, .2 of the side, scale .75 to 1.25, shear .3), values times .3 to 1.3, a square of 10/28 of the side cut out
+    images   affine (30 degrees, moved by up to .1 of the side, scale .75 to 1.25, shear .3), values times .3 to 1.3, a square of 10/28 of the side cut out
     photos   mirrored, moved, two operations of RandAugment, a square of half the side cut out (FixMatch)
     series   noise of .1, each channel times .8 to 1.2, uneven time, a window of .8, a gap of .1
     text     a tenth of the tokens exchanged, a fifth dropped

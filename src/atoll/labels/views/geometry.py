@@ -194,7 +194,7 @@ class Affine(ImageView):
     """
 
     degrees: float = 30.0
-    shift: float = 0.2
+    shift: float = 0.1
     scale: float = 0.25
     shear: float = 0.3
     fill: float = 0.0
