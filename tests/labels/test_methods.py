@@ -24,6 +24,7 @@ from atoll.learn.algorithms import FedAvg, FedProx, Scaffold
 from atoll.learn.local.own_loss import OwnLoss
 
 WORK: dict[str, Any] = {"lr": 0.1, "steps": 3, "batch_size": 8}
+ALONE: Any = Supervised(view=weak("images"), labelled_share=0.125, **WORK)
 
 
 def fixmatch(**settings: Any) -> FixMatch:
@@ -40,16 +41,16 @@ def test_what_a_hidden_label_holds_is_out_of_reach() -> None:
 
 
 def test_without_weight_a_method_is_labelled_rows_alone_to_the_bit() -> None:
-    assert same(trained(fixmatch(weight=0.0)), trained(Supervised(view=weak("images"), **WORK)))
+    assert same(trained(fixmatch(weight=0.0)), trained(ALONE))
 
 
 def test_with_all_labels_a_method_is_labelled_rows_alone_to_the_bit() -> None:
     known = islands(images(share=2.0))
-    assert same(trained(fixmatch(), known), trained(Supervised(view=weak("images"), **WORK), known))
+    assert same(trained(fixmatch(), known), trained(ALONE, known))
 
 
 def test_with_nothing_above_the_threshold_a_method_is_labelled_rows_alone_to_the_bit() -> None:
-    assert same(trained(fixmatch(tau=1.0)), trained(Supervised(view=weak("images"), **WORK)))
+    assert same(trained(fixmatch(tau=1.0)), trained(ALONE))
 
 
 @pytest.mark.parametrize("base", [FedAvg(**WORK), FedProx(mu=0.5, **WORK), Scaffold(**WORK), local_sgd()])

@@ -185,6 +185,14 @@ class Algorithm(Checked):
         return None
 
     @property
+    def labelled_share(self) -> float:
+        """The share of labelled rows that a mini-batch holds at least, between 0 and 1, if the client has as many; for losses that ask for ``labelled``.
+
+        See `atoll.learn.local.labelled_rows.topped_up`. Mini-batches of ``example_steps``, and ``cyclic`` ones, stay as they are.
+        """
+        return 0.0
+
+    @property
     def losses(self) -> tuple[Any, ...]:
         """Losses that the method brings with it, each an `atoll.learn.local.own_loss.OwnLoss`; empty for ``Training.loss``.
 

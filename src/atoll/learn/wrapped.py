@@ -76,6 +76,11 @@ class Wrapped(Algorithm):
         return self.base.example_steps
 
     @property
+    def labelled_share(self) -> float:
+        """The base's share."""
+        return self.base.labelled_share
+
+    @property
     def losses(self) -> tuple[Any, ...]:
         """The base's losses."""
         return self.base.losses

@@ -14,9 +14,11 @@ from atoll.core.algebra.tree import Tree
 from atoll.core.errors import DataError
 from atoll.learn.algorithm import LocalWork
 from atoll.learn.local.finished import finished, started
+from atoll.learn.local.labelled_rows import labelled_batches, share_of
 from atoll.learn.local.partial import quota
 from atoll.learn.local.update import batch_rows, drew_undeclared, step_secrets
 
+from .blocks.labelled import labelled_rows
 from .examples.choose import clipped_sum, way_of
 from .examples.sums import Examples
 from .leaves import flatten, join_reply, split_reply, to_tensor
@@ -87,6 +89,9 @@ def train_one(
     examples = len(columns["y"])
     secrets = step_secrets(algorithm, examples, key, noise, epochs)
     batches = batch_rows(quota(algorithm, epochs), examples, key) if secrets is None else secrets.rows
+    labelled = labelled_rows(columns) if share_of(algorithm) else None
+    if labelled is not None:
+        batches = labelled_batches(batches, labelled, share_of(algorithm), key)
     if secrets is not None:
         way_of(network, columns, sent)
     seeds = torch.from_numpy(step_seeds(np.array([key], np.uint64), np.arange(len(batches)))[0]).to(network.device)

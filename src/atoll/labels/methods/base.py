@@ -46,6 +46,8 @@ class Method(Wrapped):
         steps: local steps in place of the base's.
         horizon: rounds of a cosine schedule: in round ``t`` the rate is ``lr (1 + cos(pi t / horizon)) / 2``, with ``t = 0`` for the first and at
             most ``horizon - 1``. ``None`` leaves the rate as the base has it.
+        labelled_share: labelled rows that a mini-batch holds at least, as a share, if the client has as many: at .125, 6 of 48. Others of its rows stay
+            out for them. 0 leaves the mini-batches as the base has them. Those of DP-SGD and LocalSAGA always stay.
     """
 
     base: Algorithm = field(default_factory=lambda: local_sgd())
@@ -54,6 +56,7 @@ class Method(Wrapped):
     batch_size: int | None = None
     steps: int | None = None
     horizon: int | None = None
+    labelled_share: float = 0.0
     _streams: Streams = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -63,6 +66,10 @@ class Method(Wrapped):
         if self.horizon is not None and self.horizon < 1:
             raise ConfigError(
                 f"horizon={self.horizon}", where=type(self).__name__, remedy="use the number of rounds, or None"
+            )
+        if not 0.0 <= self.labelled_share <= 1.0:
+            raise ConfigError(
+                f"labelled_share={self.labelled_share}", where=type(self).__name__, remedy="use a share from 0 to 1"
             )
         object.__setattr__(self, "_streams", Streams(self.streams))
 

@@ -58,15 +58,17 @@ class FixMatchLoss(OwnLoss):
 class FixMatch(Method):
     """FixMatch in every local step, averaged by the algorithm inside: labels and unlabelled rows at clients.
 
-    With few labels at each client, it often loses to labelled rows alone: a client's own model makes the pseudo-labels. `SemiFL` takes the global model.
+    At least an eighth of a mini-batch has labels, seven unlabelled rows for one as in the paper, if the client has as many. With few labels at each client,
+    it often loses to labelled rows alone: a client's own model makes the pseudo-labels. `SemiFL` takes the global model.
 
     Attributes:
         tau: how sure the model must be of a pseudo-label, a probability above ``1/C``.
-        weight: of the unlabelled rows' loss, 0 or more. At 0, it is `Supervised` with the weak view, bit for bit.
+        weight: of the unlabelled rows' loss, 0 or more. At 0, it is `Supervised` with the weak view and the same ``labelled_share``, bit for bit.
         weak: the view of labelled rows and for pseudo-labels.
         strong: the view that must agree.
     """
 
+    labelled_share: float = 0.125
     tau: float = 0.95
     weight: float = 1.0
     weak: View | None = field(default_factory=lambda: weak("images"))

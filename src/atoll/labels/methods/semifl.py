@@ -68,7 +68,8 @@ class SemiFL(LabelledParty):
     The first round begins with ``warm_up`` steps on labels, every later one with ``label_steps``: after the clients' replies are averaged, as the paper has
     it. Then clients train. The global model makes the pseudo-labels, not the one that trains: that is what a client's own model cannot spoil. Clients are
     stateless. The labels are the rows of a helper party, ``"labels"``: in a simulation those of ``islands.others``, between organisations its site's.
-    With ``labels_at="clients"``, no helper is asked, and clients train on their own labels too.
+    With ``labels_at="clients"``, no helper is asked, and clients train on their own labels too: at least an eighth of a mini-batch has one, if
+    the client has as many.
 
     Attributes:
         tau: how sure the global model must be of a pseudo-label, a probability above ``1/C``.
@@ -83,6 +84,7 @@ class SemiFL(LabelledParty):
     """
 
     base: Algorithm = field(default_factory=lambda: local_sgd(steps=24))
+    labelled_share: float = 0.125
     tau: float = 0.95
     weight: float = 1.0
     mix: float = 0.0

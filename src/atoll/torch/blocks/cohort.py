@@ -21,6 +21,7 @@ from .block import Block, TrainedBlock
 from .choose import Choices
 from .course import BlockCourse, courses, drills, is_uneven, natural_widths
 from .drawn import drawn_courses
+from .labelled import LabelledRows
 from .placing import place, sent_leaves
 from .private import Privates
 from .results import CohortSums, TrainedBatch
@@ -232,18 +233,20 @@ class Runner:
             )
             return
         exact, algorithm = not self.network.padded, pool.work(self.algorithm)
-        sizes = pool.sizes
+        sizes, labelled = pool.sizes, LabelledRows.of(pool, self.algorithm)
         if chosen.uneven or is_uneven(algorithm, sizes, keys) or self._strange(chosen, sizes):
-            yield from courses(pool.offsets, keys, algorithm, chosen, exact)
+            yield from courses(pool.offsets, keys, algorithm, chosen, exact, labelled)
             return
         if chosen.mode == "vector":
             for members in cut_blocks(sizes, chosen.block):
-                plan = schedule(members, pool.offsets, keys, algorithm, slots=chosen.block, exact=exact)
+                plan = schedule(
+                    members, pool.offsets, keys, algorithm, slots=chosen.block, exact=exact, labelled=labelled
+                )
                 yield members, BlockCourse.even(plan, chosen.widths)
             return
         # Clients of one size share the work of laying out their batches.
         for group in cut_blocks(sizes, _GROUP):
-            alike = schedule(group, pool.offsets, keys, algorithm, exact=exact)
+            alike = schedule(group, pool.offsets, keys, algorithm, exact=exact, labelled=labelled)
             for i in range(len(group)):
                 yield group[i : i + 1], BlockCourse.even(alike.one(i), chosen.widths)
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from atoll.learn.local.partial import Counted
 
     from .choose import Choices
+    from .labelled import LabelledRows
 
 __all__ = [
     "BlockCourse",
@@ -142,18 +143,19 @@ def courses(
     algorithm: Counted,
     chosen: Choices,
     exact: bool = False,
+    labelled: LabelledRows | None = None,
 ) -> Iterator[tuple[NDArray[np.int64], BlockCourse]]:
     """Yield the blocks of a cohort of unequal clients: ``(clients, course)``; in mode "single", one client each."""
     sizes = np.diff(offsets).astype(np.int64)
     if chosen.mode == "single":
         for client in range(len(sizes)):
-            yield _alone(np.array([client]), offsets, keys, algorithm, chosen, exact)
+            yield _alone(np.array([client]), offsets, keys, algorithm, chosen, exact, labelled)
         return
     steps = count_many(algorithm, sizes, keys)
     for members, width in blocks_of(sizes, steps, algorithm, chosen):
         known = chosen.widths is None or width in chosen.widths
         ladder = rungs(chosen.block if known else len(members))
-        orders = Orders(members, offsets, keys, algorithm)
+        orders = Orders(members, offsets, keys, algorithm, labelled)
         full, empty = (np.zeros(chosen.block, np.int64) for _ in range(2))
         full[: len(members)], empty[: len(members)] = orders.steps, orders.sizes
         pieces = (orders.rectangle(r, part, width) for r, part in _descend(orders.steps, ladder, chosen.unroll))
@@ -167,8 +169,9 @@ def _alone(
     algorithm: Counted,
     chosen: Choices,
     exact: bool,
+    labelled: LabelledRows | None,
 ) -> tuple[NDArray[np.int64], BlockCourse]:
-    orders = Orders(member, offsets, keys, algorithm)
+    orders = Orders(member, offsets, keys, algorithm, labelled)
     natural = max(1, int(natural_widths(algorithm, orders.sizes)[0]))
     width = natural if exact else fit(natural, chosen) or natural
     plan = orders.rectangle(1, (0, int(orders.steps[0])), width)

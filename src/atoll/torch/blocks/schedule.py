@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from atoll.learn.local.examples import StepSecrets
     from atoll.learn.local.partial import Counted
 
+    from .labelled import LabelledRows
+
 __all__ = ["BatchSchedule", "Orders", "cut_blocks", "pad_width", "schedule"]
 
 
@@ -77,6 +79,7 @@ def schedule(
     *,
     slots: int | None = None,
     exact: bool = False,
+    labelled: LabelledRows | None = None,
 ) -> BatchSchedule:
     """Lay out the mini-batches of some clients.
 
@@ -87,6 +90,7 @@ def schedule(
         algorithm: its epochs, batch size and steps.
         slots: clients of the block including empty slots; ``None`` for as many as there are members.
         exact: keep the width of a full batch as it is instead of padding it to one of few widths.
+        labelled: of which rows each mini-batch must hold some.
     """
     sizes = (offsets[members + 1] - offsets[members]).astype(np.int64)
     slots = len(members) if slots is None else slots
@@ -99,9 +103,11 @@ def schedule(
         width = width if exact or same else pad_width(width)
     width = max(width, 1)
     if same and total and sizes[0] % width == 0:
-        rows = _orders(int(sizes[0]), width, total, keys[members], algorithm.cyclic) + offsets[members][:, None, None]
+        rows = _orders(int(sizes[0]), width, total, keys[members], algorithm.cyclic)
+        rows = rows if labelled is None else labelled.topped_up(rows, members, keys[members])
+        rows = rows + offsets[members][:, None, None]
         return BatchSchedule(rows, None, None, steps, sizes, step_seeds(keys[members], np.arange(total)))
-    plan = Orders(members, offsets, keys, algorithm).rectangle(slots, (0, total), width)
+    plan = Orders(members, offsets, keys, algorithm, labelled).rectangle(slots, (0, total), width)
     if plan.weights is not None and plan.weights.all():
         plan.weights = None
     if plan.active is not None and plan.active.all():
@@ -117,6 +123,7 @@ class Orders:
         offsets: the pool's offsets.
         keys: one key for each client of the pool.
         algorithm: its epochs, batch size and steps.
+        labelled: of which rows each mini-batch must hold some.
     """
 
     def __init__(
@@ -125,6 +132,7 @@ class Orders:
         offsets: NDArray[np.int64],
         keys: NDArray[np.uint64],
         algorithm: Counted,
+        labelled: LabelledRows | None = None,
     ) -> None:
         self.sizes = (offsets[members + 1] - offsets[members]).astype(np.int64)
         self.steps = count_many(algorithm, self.sizes, keys[members])
@@ -134,7 +142,9 @@ class Orders:
             at = np.flatnonzero((self.sizes == n) & (self.steps == steps))
             size = int(algorithm.batch_of(n))
             if n and steps:
-                self._groups.append((at, _orders(n, size, steps, self._keys[at], algorithm.cyclic)))
+                made = _orders(n, size, steps, self._keys[at], algorithm.cyclic)
+                made = made if labelled is None else labelled.topped_up(made, members[at], self._keys[at])
+                self._groups.append((at, made))
 
     def rectangle(self, slots: int, stretch: tuple[int, int], width: int) -> BatchSchedule:
         """Lay out the steps ``stretch[0] .. stretch[1] - 1`` of the first ``slots`` clients.

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from ..blocks.course import fit
+from ..blocks.labelled import LabelledRows
 from ..blocks.placing import place as placed
 from ..blocks.placing import sent_leaves
 from ..blocks.update import Update
@@ -77,8 +78,8 @@ class Natives:
         keys: NDArray[np.uint64],
     ) -> NDArray[np.int64] | None:
         """Train clients and add them to the sums; return the clients left for other programs, ``None`` for all."""
-        if not self.possible(chosen):
-            return None
+        if not self.possible(chosen) or LabelledRows.of(pool, self._algorithm) is not None:
+            return None  # it draws plain mini-batches
         algorithm, place = self._algorithm, pool.place
         draws = Draws.of(pool.work(algorithm), place, pool.sizes, keys)
         sent, sent_layout = flatten(without_buffers(broadcast))
