@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from .methods.dsfl import DSFL
     from .methods.dualadapt import DualAdapt
     from .methods.efficientfda import EfficientFDA
+    from .methods.fada import FADA
     from .methods.fade import FADE
     from .methods.fedmatch import FedMatch
     from .methods.fedpu import FedPU
@@ -59,6 +60,7 @@ else:
             "methods.dsfl": ("DSFL",),
             "methods.dualadapt": ("DualAdapt",),
             "methods.efficientfda": ("EfficientFDA",),
+            "methods.fada": ("FADA",),
             "methods.fade": ("FADE",),
             "methods.fedmatch": ("FedMatch",),
             "methods.fedpu": ("FedPU",),
@@ -97,6 +99,7 @@ __all__ = [
     "DomainNetwork",
     "DualAdapt",
     "EfficientFDA",
+    "FADA",
     "FADE",
     "FRuDA",
     "FedBYOL",

@@ -101,8 +101,8 @@ SURVEY: tuple[SurveyMethod, ...] = (
         "32 (d + k) every p steps, k discriminator", "32 (2 d + k) every p steps", "quantiles of projected features, to choose a collaborator", "FRuDA",
     ),
     SurveyMethod(
-        "FADA", "transfer", "labelled sources, one target", "adversarial, on exchanged features", "none", "32 n D, n rows with D features",
-        "32 k, k discriminator", "features of rows: needs a site's consent", "FADA",
+        "FADA", "transfer", "labelled sources, one target", "adversarial, on exchanged features", "a random number", "32 (d + n D), n rows with D features",
+        "32 (d + s k), s discriminators k; to the target also s models", "features of rows: needs a site's consent", "FADA",
     ),
     SurveyMethod(
         "FADE", "transfer", "labelled sources, one target", "adversarial, discriminators averaged", "none", "32 (d + k), k discriminator", "32 (d + k)",

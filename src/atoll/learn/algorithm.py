@@ -152,6 +152,8 @@ class Algorithm(Checked):
     pooled: ClassVar[str] = ""
     """What a round needs from all clients, such as ``"the mean of all gradients"``. Topologies whose sums cover only one node, or the clients of one
     edge, refuse the algorithm. Empty if results of parts of the clients can be mixed afterwards."""
+    consents: ClassVar[tuple[str, ...]] = ()
+    """What leaves parties with their consent alone, as names that a site's policy must list: ``"row-features"``."""
 
     def __post_init__(self) -> None:
         if not (self.lr > 0 and math.isfinite(self.lr)):

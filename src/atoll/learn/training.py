@@ -273,8 +273,10 @@ class Training(Checked, Job):
         return (learner.train, learner.measure, scoring_task(learner), *own, *more)
 
     def names(self) -> tuple[str, ...]:
-        """Return the names of the job's kind, the algorithm and the algorithms inside it."""
-        return (*super().names(), *_algorithms_in(self.algorithm))
+        """Return the names of the job's kind, the algorithm and the algorithms inside it, and of what leaves with a site's consent alone."""
+        parts = list(_algorithms_in(self.algorithm))
+        leaves = dict.fromkeys(name for part in parts for name in part.consents)
+        return (*super().names(), *(name_of(type(part)) for part in parts), *leaves)
 
     def others(self, n: int) -> dict[str, str]:
         """Return the parties that the job needs in addition to ``n`` clients, name -> role: servers of the topology, and `helpers`."""
@@ -429,10 +431,10 @@ class _Installed(Training):
         return self.by
 
 
-def _algorithms_in(part: Any) -> Iterable[str]:
-    """Return the names of an algorithm and of the algorithms inside it."""
+def _algorithms_in(part: Any) -> Iterable[Algorithm]:
+    """Return an algorithm and the algorithms inside it."""
     if isinstance(part, Algorithm):
-        yield name_of(type(part))
+        yield part
     if isinstance(part, list | tuple):
         for one in part:
             yield from _algorithms_in(one)

@@ -12,8 +12,9 @@ from atoll.runs.execution import execute
 from atoll.runs.folder import RunFolder
 from atoll.runtime.jobs.spec import parse_job
 from atoll.runtime.worker import load_site_data, site_spec
+from atoll.runtime.worker.at_site import _admitted
 from atoll.runtime.worker.headers import look_at_headers
-from atoll.runtime.worker.policies import require_allowed
+from atoll.runtime.worker.policies import require_allowed, require_names
 from atoll.runtime.worker.words import settings_of
 from atoll.stages import Clip, GaussianNoise
 
@@ -122,3 +123,27 @@ def test_a_run_has_a_policy(tmp_path):
     kept = parse_config({**tree, "uplink": [{"name": "Clip", "bound": 0.5}]})
     (row,) = execute(kept, RunFolder(tmp_path / "kept"), report=False).metrics
     assert row["replied"] == 4
+
+
+def test_a_site_without_a_policy_sends_no_features_of_rows(tmp_path):
+    """FADA's clients and its helper need the name itself; another job needs nothing. What a person may run is another matter."""
+
+    class Job:
+        def __init__(self, *names):
+            self.names, self.one_form = (lambda: names), False
+
+        def made(self, checking):
+            assert checking
+            return self
+
+    asks = Job("training", "FADA", "FedAvg", "row-features")
+    for words in ("", "policy: {allow: ['*']}\n"):
+        data = load_site_data(site(tmp_path, words), "north")
+        with pytest.raises(
+            PolicyError, match=r"features of single rows(?s:.*)'north'(?s:.*)allow: \['\*', 'row-features'\]"
+        ):
+            _admitted(asks, data)
+        assert _admitted(Job("training", "FedAvg"), data) == ()
+    agreed = load_site_data(site(tmp_path, "policy: {allow: [FADA, FedAvg, row-features]}\n"), "north")
+    assert _admitted(asks, agreed) == ()
+    require_names(("FADA", "FedAvg"), asks.names(), "consent")

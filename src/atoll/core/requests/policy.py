@@ -18,7 +18,10 @@ if TYPE_CHECKING:
     from .party import Party
     from .request import Request
 
-__all__ = ["AllowAll", "Policies", "Policy", "SitePolicy", "admit_job", "is_bare_step", "policy_of"]
+__all__ = ["ROW_FEATURES", "AllowAll", "Policies", "Policy", "SitePolicy", "admit_job", "is_bare_step", "policy_of"]
+
+ROW_FEATURES = "row-features"
+"""The name of a job that sends features of single rows. A site's policy must list this very name in ``allow``; a pattern does not allow it."""
 
 
 class Policy:
@@ -86,6 +89,7 @@ class SitePolicy(Checked, Policy):
             not apply to them.
         allow: names of jobs (``statistics``), of algorithms (``FedAvg``) and of a job's own code (``module:name``) that may run, with ``*`` and
             ``?``; an empty list allows all. A job may run if the list has its kind or all of its algorithms, and all of its own code.
+            A job that sends features of single rows needs the name ``row-features`` itself, which neither an empty list nor a pattern allows.
         min_count: smallest number of rows behind every number that a statistic tells of this island (`Disclosure`); a request that promises fewer is refused. It
             binds tasks that describe rows, such as those of ``statistics``; say with ``allow`` which others may run.
         results: whether tasks may leave named results at the party; see ``Island.leave``.
@@ -156,11 +160,17 @@ class SitePolicy(Checked, Policy):
         """Refuse a job that ``allow`` does not name.
 
         Raises:
-            PolicyError: names the job, the algorithm or the code.
+            PolicyError: names the job, the algorithm, the code, or ``row-features``.
         """
+        if ROW_FEATURES in names and ROW_FEATURES not in self.allow:
+            raise PolicyError(
+                "features of single rows may not leave",
+                where="policy",
+                remedy=f"let the site set allow: [{', '.join(map(repr, (*(self.allow or ('*',)), ROW_FEATURES)))}] in its policy, or run another algorithm",
+            )
         if not self.allow:
             return
-        kind, *parts = names
+        kind, *parts = (name for name in names if name != ROW_FEATURES)
         unknown = [name for name in parts if not _matches(name, self.allow)]
         own = [name for name in (kind, *unknown) if ":" in name and not _matches(name, self.allow)]
         if own:

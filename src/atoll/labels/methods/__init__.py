@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from .dsfl import DSFL
     from .dualadapt import DualAdapt
     from .efficientfda import EfficientFDA
+    from .fada import FADA
     from .fade import FADE
     from .fedmatch import FedMatch
     from .fedpu import FedPU
@@ -40,6 +41,7 @@ else:
             "dsfl": ("DSFL",),
             "dualadapt": ("DualAdapt",),
             "efficientfda": ("EfficientFDA",),
+            "fada": ("FADA",),
             "fade": ("FADE",),
             "fedmatch": ("FedMatch",),
             "fedpu": ("FedPU",),
@@ -67,6 +69,7 @@ __all__ = [
     "DSFL",
     "DualAdapt",
     "EfficientFDA",
+    "FADA",
     "FADE",
     "FRuDA",
     "FedMatch",

@@ -16,7 +16,7 @@ from atoll.core.execution.journal import Journal
 from atoll.core.persistence.named_results import NamedResults
 from atoll.core.persistence.store import StateStore
 from atoll.core.requests.party import Roster
-from atoll.core.requests.policy import AllowAll, admit_job
+from atoll.core.requests.policy import AllowAll, SitePolicy, admit_job
 from atoll.core.sealing import Receipts, Sealing, VirtualSealing
 from atoll.data import Islands
 from atoll.engines.link import LinkClosed
@@ -115,8 +115,7 @@ def _admitted(job: JobConfig, data: SiteData) -> tuple[int, ...]:
         PolicyError: the site's policy refuses the job.
     """
     made = job.made(checking=True)
-    if data.policy is not None:
-        admit_job({f"site {data.site!r}": data.policy}, made.names())
+    admit_job({f"site {data.site!r}": data.policy or SitePolicy()}, made.names())
     tells = data.scales and data.card is not None and made.one_form and not promises_privacy(made)
     return scales_of(data.population) if tells else ()
 

@@ -39,7 +39,7 @@ class SiteData:
         population: their data by position.
         sizes: rows of each.
         card: what a server must know; ``None`` for data of your own kind.
-        policy: what it requires; ``None`` is nothing.
+        policy: what it requires; ``None`` is nothing, and no consent to what a policy must name.
         plays: the role of a helper, which has no clients.
         own: a helper's data.
         scales: whether the server learns how large the numbers of each column are, to a power of ten.
