@@ -13,12 +13,17 @@ from test_adaptation_methods import WIDTH, Watched, federation, network, plain_l
 import atoll
 from atoll.core.algebra.rng import Rng
 from atoll.core.errors import AtollError, CompositionError, ConfigError, PolicyError
+from atoll.core.requests.party import Roster
 from atoll.core.requests.policy import ROW_FEATURES, Policy, SitePolicy
+from atoll.core.world import World
 from atoll.data import Dataset, Islands
+from atoll.engines import ENGINES
 from atoll.labels import FADA, FADE
 from atoll.labels.methods.fada import judged, trained_judge
 from atoll.labels.objectives.clusters import gain_weights
+from atoll.learn.algorithms import FedProx, Scaffold
 from atoll.learn.wrapped import Wrapped
+from atoll.testing import killed_and_resumed
 
 BASE = atoll.FedAvg(lr=0.2, batch_size=10, steps=4)
 
@@ -138,6 +143,35 @@ def test_hidden_labels_change_no_bit() -> None:
     one, two = (trained(FADA(base=BASE, judge_steps=3), network(), parties(hidden=h), rounds=2) for h in (0, 2))
     for leaf, value in one.params.items():
         np.testing.assert_array_equal(two.params[leaf], value)
+
+
+def test_a_killed_run_resumes_to_the_bit(tmp_path: Any) -> None:
+    """Tags of the sources and the target's dispersions are part of the checkpoint."""
+    method, data = FADA(base=BASE, rows=20, judge_steps=2), parties()
+    job = atoll.Training(model=network(), algorithm=method, selection=atoll.Everyone(), rounds=3, compile="never")
+    learner = job.learner(data)
+
+    def world(folder: Any, resume: bool) -> World:
+        roster = Roster(data.names, others=job.others(2))
+        made = World(data, ENGINES["inline"](1), roster, folder=folder, resume=resume)
+        made.registry.update({known.name: known for known in job.named_tasks(learner, data)})
+        return made
+
+    async def params(fed: Any) -> Any:
+        return (await job.program(data, learner)(fed)).params
+
+    killed_and_resumed(world, params, tmp_path, points=3)
+
+
+@pytest.mark.parametrize("base", [FedProx(mu=0.1, lr=0.1, steps=1), Scaffold(lr=0.1, steps=1)])
+def test_other_algorithms_take_the_steps(base: Any) -> None:
+    """The game changes features; in the first step, nothing else."""
+    one, two = (
+        trained(FADA(base=base, judge_steps=2, weight=w), network(), parties(), rounds=1).params for w in (0.0, 0.5)
+    )
+    assert all(np.isfinite(leaf).all() for leaf in two.values())
+    assert not np.array_equal(one["features.0.weight"], two["features.0.weight"])
+    np.testing.assert_allclose(two["classifier.weight"], one["classifier.weight"], rtol=1e-5)
 
 
 @pytest.mark.slow
