@@ -1,0 +1,1 @@
+"""What the reproduction of adaptation trains and measures."""
