@@ -145,7 +145,10 @@ def test_values_stay_in_range(name: str) -> None:
 
 
 def test_large_batches_are_worked_on_in_parts_that_agree() -> None:
-    rows, keys = torch.rand(600, 1, 14, 14), V.row_keys(torch.tensor([1, 2]), torch.arange(600))
+    rows, keys = (
+        torch.rand(600, 1, 14, 14, generator=torch.Generator().manual_seed(3)),
+        V.row_keys(torch.tensor([1, 2]), torch.arange(600)),
+    )
     view = V.Compose([V.Affine(), V.Mixup()])
     start, count = torch.arange(600) // 300 * 300, torch.full((600,), 300)
     whole = view(rows, keys, V.OwnRows(rows, start, count))
