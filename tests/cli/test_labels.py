@@ -41,7 +41,7 @@ def test_relabelling_goes_around_fixmatch_at_the_common_rate():
     assert "Relabel" in known_methods()
 
 
-def test_all_methods_of_the_survey_are_listed(capsys):
+def test_all_methods_of_the_survey_are_listed(capsys, monkeypatch):
     rows = answer(capsys, "methods")["methods"]
     assert len(rows) == 21
     assert {row["name"] for row in rows if "vertical" in row["to_come"]} == {"PrADA", "SFTL", "SFHTL"}
@@ -49,6 +49,7 @@ def test_all_methods_of_the_survey_are_listed(capsys):
         row["name"] for row in rows if row["here"]
     }
     assert all(row[what] for row in rows for what in ("setting", "state", "bits_up", "bits_down", "exposes"))
+    monkeypatch.setenv("COLUMNS", "250")
     assert run(["labels", "methods"]) == 0
     assert "to come with vertical learning" in capsys.readouterr().out
 

@@ -85,9 +85,10 @@ def test_a_reversed_gradient_runs_in_blocks_of_clients():
 
 def test_one_backward_pass_trains_both_sides_of_the_game():
     """The discriminator descends its loss, the features ascend it: the two gradients of separate passes."""
-    torch.manual_seed(0)
-    f, d = nn.Linear(4, 3).double(), nn.Linear(3, 1).double()
-    x, source = torch.randn(8, 4).double(), torch.tensor([1.0, 0.0] * 4).double()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        f, d = nn.Linear(4, 3).double(), nn.Linear(3, 1).double()
+        x, source = torch.randn(8, 4).double(), torch.tensor([1.0, 0.0] * 4).double()
     domain_loss(d(reverse_gradient(f(x).tanh(), 0.3)), source).mean().backward()
     plain = F.binary_cross_entropy_with_logits(d(f(x).tanh()).squeeze(1), source)
     for_f, for_d = torch.autograd.grad(plain, [f.weight, d.weight])

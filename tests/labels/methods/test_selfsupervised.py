@@ -213,6 +213,7 @@ def test_fedxs_terms_vanish_with_their_weights() -> None:
 
 def test_fedcas_public_rows_come_from_their_party_and_everybody_sees_features() -> None:
     method = FedCA(dictionary=20, shared=3, aligned=4, **QUIET)
+    assert method.consents == ("row-features",)  # a site must allow it by that name
     data = islands(images(30), parties=2)
     made = [run(method, data.with_others({"public": images(12, seed=seed)})) for seed in (9, 10)]
     assert not same(*made)

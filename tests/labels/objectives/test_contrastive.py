@@ -117,4 +117,4 @@ def test_further_negatives_repel_every_row_and_zeros_do_not():
         others = [math.exp(z[i] @ z[j] / 0.5) for j in range(6) if j != i] + [math.exp(z[i] @ v / 0.5) for v in u]
         slow.append(math.log(sum(others)) - float(z[i] @ z[(i + 3) % 6] / 0.5))
     assert made.tolist() == pytest.approx([(slow[i] + slow[i + 3]) / 2 for i in range(3)])
-    assert torch.equal(nt_xent(first, second, negatives=torch.zeros(2, 4)), nt_xent(first, second))
+    assert torch.equal(nt_xent(first, second, negatives=torch.zeros(2, 4, dtype=first.dtype)), nt_xent(first, second))

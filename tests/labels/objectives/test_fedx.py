@@ -18,7 +18,8 @@ def test_js_is_scipys_and_between_zero_and_ln_2(seed: int, temperature: float):
     z, other, reference = (torch.from_numpy(draws.normal(size=(5, 3))) for _ in range(3))
     p, q = relations(z, reference, temperature), relations(other, reference, temperature)
     made = jensen_shannon(p, q)
-    slow = [jensenshannon(a, b) ** 2 for a, b in zip(p.numpy(), q.numpy(), strict=True)]
+    with np.errstate(invalid="ignore"):  # scipy takes the root of a 0 that rounding made negative
+        slow = [np.nan_to_num(jensenshannon(a, b)) ** 2 for a, b in zip(p.numpy(), q.numpy(), strict=True)]
     assert made.tolist() == pytest.approx(slow, abs=1e-9)
     assert (made >= -1e-15).all()
     assert (made <= math.log(2) + 1e-12).all()

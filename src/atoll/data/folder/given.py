@@ -84,6 +84,7 @@ def read_data(
     return whole
 
 
+@checked_call
 def divided_by_party(dataset: Dataset, *, parties: int = 20, alpha: float | None = 0.5, seed: int | Rng = 0) -> Islands:
     """Divide rows among clients: by the column ``party`` if there is one, else by class (`dirichlet`), or evenly if labels are missing or ``alpha`` is ``None``."""
     if PARTY in dataset:

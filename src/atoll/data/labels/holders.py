@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from atoll.core.calls import checked_call
 from atoll.core.errors import DataError
 
 from ..about import About
@@ -113,6 +114,7 @@ class LabelMap:
         return self.table()
 
 
+@checked_call
 def label_map(islands: Islands) -> LabelMap:
     """Describe who has which labels: each client, helper party and pool.
 
@@ -154,6 +156,7 @@ def _pool(name: str, place: Place, data: Any, about: About) -> LabelPool:
     return LabelPool(name, place, len(data), int(there.sum()), classes)
 
 
+@checked_call
 def require_labels(islands: Islands, who: str, *, every_class: bool = True) -> LabelMap:
     """Refuse data from which nobody can learn the target.
 
@@ -184,6 +187,7 @@ def require_labels(islands: Islands, who: str, *, every_class: bool = True) -> L
     return found
 
 
+@checked_call
 def require_public(islands: Islands, who: str) -> Dataset:
     """Return the public rows, or refuse a population without any.
 

@@ -12,6 +12,7 @@ from atoll.core.algebra import tree as T
 from atoll.core.algebra.aggregate import Aggregate, Parts
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError
+from atoll.core.requests.policy import ROW_FEATURES
 from atoll.learn.algorithm import Algorithm, Gradient, LocalWork, RoundInfo
 from atoll.learn.card import Card
 from atoll.learn.local.own_loss import OwnLoss
@@ -88,7 +89,8 @@ class FedCA(FedSimCLR):
     A round has two phases. In the first, the helper ``"public"``, whose rows are public, sends some of them with the global model's projections. In
     the second, clients train on them and on their own rows, and send ``shared`` projections of their own rows, by the global model, for the dictionary.
 
-    **Everybody sees features of single rows**: the price of the method, which the survey names as its drawback. It needs a public pool:
+    **Everybody sees features of single rows**: the price of the method, which the survey names as its drawback. A site must allow ``row-features`` by
+    that name in its policy. It needs a public pool:
     ``islands.with_others({"public": rows})``.
 
     Attributes:
@@ -107,6 +109,7 @@ class FedCA(FedSimCLR):
         "Zhang, Kuang, Chen, You, Shen, Xiao, Zhang, Wu, Wu, Zhuang, Li. Federated Unsupervised Representation Learning. 2020."
     )
     card: ClassVar[Card] = Card(family="wrapper", note="Shares features of single rows with everybody.")
+    consents: ClassVar[tuple[str, ...]] = (ROW_FEATURES,)
 
     def __post_init__(self) -> None:
         super().__post_init__()
