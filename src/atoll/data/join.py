@@ -32,7 +32,7 @@ def concatenate(parts: Sequence[Dataset]) -> Dataset:
     parts = _in_one_coding(_with_labels(parts))
     first = parts[0]
     for k, part in enumerate(parts[1:], start=1):
-        for name in {*first.columns, *part.columns}:
+        for name in sorted({*first.columns, *part.columns}):
             _check_same(first, part, name, k)
     base = {name: np.concatenate([p[name] for p in parts]) for name in first.columns}
     for array in base.values():
