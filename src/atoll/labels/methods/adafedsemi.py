@@ -6,11 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
-import numpy as np
 import torch
 
 from atoll.core.algebra import tree as T
-from atoll.core.algebra.aggregate import Aggregate, Mean, Sum
+from atoll.core.algebra.aggregate import Aggregate, Mean
 from atoll.core.algebra.tree import Tree
 from atoll.core.capability import Need
 from atoll.core.errors import CompositionError, ConfigError
@@ -24,6 +23,7 @@ from atoll.learn.server.rounds import ServerRounds, server_round
 from atoll.learn.topology.base import Star
 from atoll.learn.wrapped import innermost
 
+from ..look import OneLook
 from ..losses import cross_entropy_of_rows, mean_of, seen
 from ..objectives.consistency import check_threshold
 from ..views.base import View
@@ -214,21 +214,10 @@ class _Teaching(Method):
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Probe(Algorithm):
+class _Probe(OneLook):
     """One look at all of the client's labelled rows with the received model."""
 
     method: AdaFedSemi
-    batch_size: int | None = None
-    steps: int | None = 1
-
-    @property
-    def losses(self) -> tuple[Any, ...]:
-        """Those of the method."""
-        return self.method.losses
-
-    def client_init(self, params: Tree) -> Tree:
-        """Start with the base's private state."""
-        return self.method.client_init(params)
 
     def start(self, broadcast: Tree, client: Tree) -> Tree:
         """Start with nothing measured."""
@@ -240,10 +229,9 @@ class _Probe(Algorithm):
         """Measure."""
         return {**local, "probe": cast("LossGradients", grad).read(self.method.losses[1], local["params"])}
 
-    def finish(self, local: Tree, broadcast: Tree, client: Tree, work: LocalWork) -> tuple[dict[str, Aggregate], Tree]:
-        """Pass the measure on."""
-        del broadcast, work
-        return {"none": Sum(np.float64(0.0), role="side")}, {"client": client, "probe": local["probe"]}
+    def found(self, local: Tree) -> dict[str, Tree]:
+        """Return the measure."""
+        return {"probe": local["probe"]}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,6 +18,7 @@ from atoll.learn.algorithm import Algorithm, Gradient, LocalWork, LossGradients,
 from atoll.learn.card import Card
 from atoll.stages import Threshold
 
+from ..look import OneLook
 from ..views.base import View
 from ..views.defaults import strong, weak
 from .disjoint import AgreementLoss, DisjointGradient, NearestHelpers, Unlabelled, split, together
@@ -263,21 +264,11 @@ def _chosen(pool: Tree, chosen: Any) -> Tree:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Choice(Algorithm):
+class _Choice(OneLook):
     """One comparison of the client's last model with the pool."""
 
     method: FedMatch
     batch_size: int | None = 1
-    steps: int | None = 1
-
-    @property
-    def losses(self) -> tuple[Any, ...]:
-        """Those of the method."""
-        return self.method.losses
-
-    def client_init(self, params: Tree) -> Tree:
-        """Start with the method's private state."""
-        return self.method.client_init(params)
 
     def start(self, broadcast: Tree, client: Tree) -> Tree:
         """Start with the client's last psi and no choice."""
@@ -296,7 +287,6 @@ class _Choice(Algorithm):
             "chosen": cast("LossGradients", grad).on(None, own=own).read(self.method.losses[3], local["params"]),
         }
 
-    def finish(self, local: Tree, broadcast: Tree, client: Tree, work: LocalWork) -> tuple[dict[str, Aggregate], Tree]:
-        """Pass the choice on."""
-        del broadcast, work
-        return {"none": Sum(np.float64(0.0), role="side")}, {"client": client, **local["chosen"]}
+    def found(self, local: Tree) -> dict[str, Tree]:
+        """Return the choice."""
+        return {**local["chosen"]}

@@ -6,17 +6,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
-import numpy as np
 import torch
 
 from atoll.core.algebra import tree as T
-from atoll.core.algebra.aggregate import Aggregate, Sum
+from atoll.core.algebra.aggregate import Aggregate
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError
 from atoll.learn.algorithm import Algorithm, Gradient, LocalWork, LossGradients
 from atoll.learn.card import Card
 from atoll.learn.local.own_loss import OwnLoss
 
+from ..look import OneLook
 from ..losses import mean_of, seen
 from ..objectives.positive import check_priors, positive_unlabelled
 from ..views.base import View
@@ -134,21 +134,10 @@ class FedPU(Method):
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Count(Algorithm):
+class _Count(OneLook):
     """One look at all of the client's rows."""
 
     method: FedPU
-    batch_size: int | None = None
-    steps: int | None = 1
-
-    @property
-    def losses(self) -> tuple[Any, ...]:
-        """Those of the method."""
-        return self.method.losses
-
-    def client_init(self, params: Tree) -> Tree:
-        """Start with the base's private state."""
-        return self.method.client_init(params)
 
     def start(self, broadcast: Tree, client: Tree) -> Tree:
         """Start with nothing known."""
@@ -159,6 +148,6 @@ class _Count(Algorithm):
         """Count."""
         return {**local, "known": cast("LossGradients", grad).read(self.method.losses[1], local["params"])}
 
-    def finish(self, local: Tree, broadcast: Tree, client: Tree, work: LocalWork) -> tuple[dict[str, Aggregate], Tree]:
-        """Pass the counts on."""
-        return {"none": Sum(np.float64(0.0), role="side")}, {"client": client, "known": local["known"]}
+    def found(self, local: Tree) -> dict[str, Tree]:
+        """Return the counts."""
+        return {"known": local["known"]}

@@ -1,0 +1,47 @@
+"""A pass before those of a method, in the same contact: it reads something of the client's rows and hands it on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from atoll.core.algebra.aggregate import Aggregate, Sum
+from atoll.core.algebra.tree import Tree
+from atoll.learn.algorithm import Algorithm, LocalWork
+
+__all__ = ["OneLook"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class OneLook(Algorithm):
+    """One step that trains nothing, on all of the client's rows by default. A subclass reads in ``step``, and `found` names what the next pass gets.
+
+    The next pass receives ``{"client": the private state as it was, **found}`` as its private state. Nothing of the look is sent.
+
+    Attributes:
+        method: whose losses are read, and whose private state stays.
+    """
+
+    method: Algorithm
+    batch_size: int | None = None
+    steps: int | None = 1
+
+    @property
+    def losses(self) -> tuple[Any, ...]:
+        """Those of the method."""
+        return self.method.losses
+
+    def client_init(self, params: Tree) -> Tree:
+        """Start with the method's private state."""
+        return self.method.client_init(params)
+
+    def found(self, local: Tree) -> dict[str, Tree]:
+        """Return what the next pass gets beside the private state."""
+        raise NotImplementedError
+
+    def finish(self, local: Tree, broadcast: Tree, client: Tree, work: LocalWork) -> tuple[dict[str, Aggregate], Tree]:
+        """Hand on what was found."""
+        del broadcast, work
+        return {"none": Sum(np.float64(0.0), role="side")}, {"client": client, **self.found(local)}
