@@ -48,6 +48,13 @@ class Mixed(Wrapped):
             raise ConfigError(f"count={self.count}", remedy="use at least 0")
 
 
+def layers() -> Any:
+    """A small network for four features and three classes."""
+    from torch import nn
+
+    return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+
+
 def halving(share: float = 0.5) -> FedAvg:
     """A function that makes an algorithm."""
     if share > 1.0:

@@ -65,6 +65,9 @@ class PartKind:
         instead: maps an unknown name to its meaning elsewhere and what to do: ``(what, remedy)``.
         later: takes the function that makes the part; returns the part, or that function if each use needs a new part.
         costly: whether to make the part only when the job runs, not to check a configuration.
+        further: modules that are searched by name alone, after the homes, since loading all of their parts takes seconds.
+        pure: whether making a part by a function is cheap and without side effects, so that a configuration is checked by making it.
+        extra: the extra that installs what its modules load, if a part cannot be loaded without it.
     """
 
     kind: str
@@ -77,6 +80,9 @@ class PartKind:
     instead: Callable[[str], tuple[str, str] | None] = lambda name: None
     later: Callable[[Callable[[], Any]], Any] = lambda make: make()
     costly: bool = False
+    further: tuple[str, ...] = ()
+    pure: bool = False
+    extra: str = ""
 
 
 @functools.cache

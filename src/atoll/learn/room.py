@@ -34,7 +34,7 @@ def _program(name: str) -> tuple[str, str] | None:
 PARTS = (
     PartKind(
         "algorithm", ("atoll.learn.algorithms",), _whole, "What clients and the server compute.", "Algorithm",
-        instead=_program,
+        instead=_program, further=("atoll.labels",), extra="torch",
     ),
     PartKind(
         "transform", ("atoll.learn.transforms",), is_class("atoll.learn.transforms:Transform"),
@@ -42,7 +42,7 @@ PARTS = (
     ),
     PartKind(
         "topology", ("atoll.learn.topology",), is_class("atoll.learn.topology:Topology"), "Which parties exchange messages.",
-        "Topology",
+        "Topology", further=("atoll.labels",), extra="torch",
     ),
     PartKind(
         "graph", ("atoll.learn.topology",), is_class("atoll.learn.topology:Graph"), "The neighbours of each node.", "Graph"

@@ -58,7 +58,8 @@ class PartConfig(BaseModel):
             if isinstance(value, Section):
                 with refusing(list(type(value).model_fields), type(value).__name__, (key,)):
                     argument(value, key)
-        if is_value(part) and not part_kinds()[cls.kind].given:
+        made = part_kinds()[cls.kind]
+        if (is_value(part) or made.pure) and not made.given:
             with refusing(schema.names, name):
                 part(**{k: argument(v, k) for k, v in args.items()})
         return {"name": name, "args": {**args, **kept}}

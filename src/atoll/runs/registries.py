@@ -6,12 +6,12 @@ import functools
 import importlib
 import importlib.util
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
-from atoll.core.errors import ConfigError, nearest
+from atoll.core.errors import ConfigError, MissingExtraError, nearest
 from atoll.core.rooms import PartKind, loaded, part_kinds
 
 from .schema import SettingsSchema, schema_of
@@ -83,20 +83,36 @@ class Registry:
     def parts(self) -> dict[str, Any]:
         """Map names to the classes and functions that a configuration can express."""
         if self._known is None:
-            self._known = self._those(lambda name: True)
+            self._known = self._those(self.of.homes, lambda name: True)
         return {**self._known, **self.extra}
 
-    def _those(self, wanted: Callable[[str], bool]) -> dict[str, Any]:
+    def _those(self, homes: Iterable[str], wanted: Callable[[str], bool]) -> dict[str, Any]:
         """Load the parts whose names are wanted, and no others."""
         found: dict[str, Any] = {}
-        for home in self.of.homes:
+        for home in homes:
             parent = home.rpartition(".")[0]
             if importlib.util.find_spec(parent) is None or importlib.util.find_spec(home) is None:
                 continue
             module = importlib.import_module(home)
-            members = {name: getattr(module, name) for name in getattr(module, "__all__", ()) if wanted(name)}
+            members = {name: self._loaded(module, name) for name in getattr(module, "__all__", ()) if wanted(name)}
             found.update({name: part for name, part in members.items() if self.of.fits(part)})
         return {n: p for n, p in found.items() if schema_of(p, self.of.given).configurable}
+
+    def _loaded(self, module: Any, name: str) -> Any:
+        """Load a part.
+
+        Raises:
+            MissingExtraError: it needs a library that is not installed.
+        """
+        try:
+            return getattr(module, name)
+        except ImportError as error:
+            if not self.of.extra or not error.name or error.name.partition(".")[0] == __package__.partition(".")[0]:
+                raise
+            raise MissingExtraError(
+                f"{self.of.kind} {name!r} needs {error.name.partition('.')[0]}, which is not installed",
+                remedy=f'pip install "atoll[{self.of.extra}]"',
+            ) from error
 
     def find(self, name: str) -> tuple[str, Any]:
         """Return the canonical name and the part; ``module:attribute`` finds the user's own.
@@ -121,7 +137,9 @@ class Registry:
     def _named(self, plain: str) -> dict[str, Any]:
         """The parts with this name, ignoring case and hyphens."""
         if plain not in self._found:
-            self._found[plain] = self._those(lambda name: _plain(name) == plain)
+            homes = (self.of.homes, self.of.further)
+            each = (self._those(some, lambda name: _plain(name) == plain) for some in homes)
+            self._found[plain] = next(filter(None, each), {})
         return {**self._found[plain], **{n: p for n, p in self.extra.items() if _plain(n) == plain}}
 
     def schema(self, part: Any) -> SettingsSchema:
