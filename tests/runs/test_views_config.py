@@ -32,11 +32,16 @@ def test_the_views_of_a_kind_and_none_and_those_of_python_by_default(settings: d
     made = job(settings, {"name": "FixMatch", "weak": None, "strong": {"name": "strong", "kind": "photos"}}).algorithm
     assert made == FixMatch(weak=None, strong=strong("photos"))
     assert job(settings, "FixMatch").algorithm == FixMatch()
-    assert job(settings, {"name": "atoll.labels:FixMatch", "weak": {"name": "weak", "kind": "text"}}).algorithm.weak == weak("text")
+    assert job(
+        settings, {"name": "atoll.labels:FixMatch", "weak": {"name": "weak", "kind": "text"}}
+    ).algorithm.weak == weak("text")
 
 
 def test_a_round_trip_through_yaml_and_through_python_changes_nothing(settings: dict[str, Any]) -> None:
-    said = {"name": "fix_match", "strong": {"name": "Compose", "links": ["Flip", {"name": "RandAugment", "operations": 3}]}}
+    said = {
+        "name": "fix_match",
+        "strong": {"name": "Compose", "links": ["Flip", {"name": "RandAugment", "operations": 3}]},
+    }
     made = parse_config({**settings, "algorithm": said})
     again = parse_config(yaml.parse(made.to_yaml(), "again"))
     assert again == made
@@ -63,7 +68,9 @@ def test_a_round_trip_through_yaml_and_through_python_changes_nothing(settings: 
         ("SemFL", r"algorithm\.name='SemFL' is not a known algorithm", "or your own as module:name"),
     ],
 )  # fmt: skip
-def test_a_wrong_view_is_named_with_place_and_remedy(settings: dict[str, Any], algorithm: Any, said: str, remedy: str) -> None:
+def test_a_wrong_view_is_named_with_place_and_remedy(
+    settings: dict[str, Any], algorithm: Any, said: str, remedy: str
+) -> None:
     with pytest.raises(ConfigError, match=said) as caught:
         parse_config({**settings, "algorithm": algorithm}, "mine.yaml")
     assert caught.value.where == "mine.yaml"

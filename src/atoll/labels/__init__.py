@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from .methods.selfsupervised.ssfl import SSFL
     from .methods.semifl import SemiFL
     from .methods.supervised import Supervised
+    from .methods.voting.pate import PATE
 else:
     from atoll.core.lazy import lazy
 
@@ -89,6 +90,7 @@ else:
             "methods.selfsupervised.ssfl": ("SSFL",),
             "methods.semifl": ("SemiFL",),
             "methods.supervised": ("Supervised",),
+            "methods.voting.pate": ("PATE",),
         },
     )
 
@@ -121,6 +123,7 @@ __all__ = [
     "MaskedAutoencoder",
     "Method",
     "Orchestra",
+    "PATE",
     "RSCFed",
     "Relabel",
     "RowDecoder",

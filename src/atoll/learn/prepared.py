@@ -80,6 +80,7 @@ class PreparedTraining(Prepared):
         claim: what a mechanism of differential privacy promises; ``None`` without one.
         counted: what the epsilon of the rows means, if replies are private without a mechanism.
         entrusted: what is released of a client with noise that the server adds.
+        against: from whom noise protects; those whom it trusts may see replies without it.
         labels: the report's section on labels, from the training's records; ``None`` if no label is missing.
     """
 
@@ -93,9 +94,11 @@ class PreparedTraining(Prepared):
         claim: Guarantee | None = None,
         counted: Callable[[], Mapping[str, Any]] = dict,
         entrusted: Sequence[Event] = (),
+        against: str = "server",
         labels: Callable[[Sequence[Mapping[str, Any]]], Mapping[str, Any]] | None = None,
     ) -> None:
         self.learner, self.tasks, self._begin, self._most, self.claim = learner, tasks, begin, most, claim
+        self.against = against
         self._counted, self._entrusted, self._labels = counted, entrusted, labels
 
     def most(self, rows: int) -> Sequence[Event] | None:

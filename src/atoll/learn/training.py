@@ -283,9 +283,9 @@ class Training(Checked, Job):
         return {**self.topology.servers(n), **self.helpers()}
 
     def helpers(self) -> dict[str, str]:
-        """Parties that the reducer, the selection rule and the algorithm ask. The servers of a topology are edges, whose number depends on the clients."""
+        """Parties that the reducer, the selection rule, the topology and the algorithm ask. The servers of a topology are edges, whose number depends on the clients."""
         asked = {} if self.selection.inquiry is None else self.selection.inquiry.others
-        return {**self.reducer.others, **asked, **self.algorithm.helpers}
+        return {**self.reducer.others, **asked, **self.topology.helpers, **self.algorithm.helpers}
 
     def program(self, data: Any, learner: Learner | None = None) -> Callable[[Federation], Awaitable[Trained]]:
         """Return the program of this job on a federated data set."""
@@ -341,16 +341,19 @@ class Training(Checked, Job):
             lambda rows: most_released(context, job.topology, rows),
             claim=job.claim,
             counted=lambda: counted_as(context),
-            entrusted=entrusted_to_server(context),
+            entrusted=entrusted_to_server(context, job.topology),
+            against=job.topology.against if job.claim is None else job.claim.adversary,
             labels=job._labels_section(data),
         )
 
     def _require_rows_of_helpers(self, islands: Islands) -> None:
-        """Refuse a simulation in which a party that the algorithm asks has no rows."""
-        missing = [name for name in self.algorithm.helpers if not len(islands.others.get(name, ()))]
+        """Refuse a simulation in which a party that the algorithm or the topology asks has no rows."""
+        asking = dict.fromkeys(self.topology.helpers, type(self.topology).__name__)
+        asking |= dict.fromkeys(self.algorithm.helpers, shown_name(self.algorithm))
+        missing = [name for name in asking if not len(islands.others.get(name, ()))]
         if missing:
             raise ConfigError(
-                f"{shown_name(self.algorithm)} asks the party {missing[0]!r}, which has no rows",
+                f"{asking[missing[0]]} asks the party {missing[0]!r}, which has no rows",
                 where="islands.others",
                 remedy=f"give it some: islands.with_others({{{missing[0]!r}: rows}}); atoll.data.unlabel(islands, keep=40, at='server') does for labels",
             )

@@ -22,6 +22,7 @@ from .lattice import skellam_divergence
 from .sampling import hidden_rate
 from .shuffling import Shuffled, as_seen, shuffled_divergence
 from .subsampled import fixed_size, poisson, poisson_gaussian
+from .voting import NoisyVote, vote_curve
 
 __all__ = [
     "ORDERS",
@@ -48,7 +49,7 @@ def divergence(event: Event, order: float) -> float:
         ConfigError: no bound of this kind of event is known.
     """
     if isinstance(event, Gaussian):
-        return order / (2 * event.noise_multiplier**2) if event.noise_multiplier > 0 else math.inf
+        return _gaussian(event, order)
     if isinstance(event, Laplace):
         first = math.log(order / (2 * order - 1)) + (order - 1) * event.epsilon
         second = math.log((order - 1) / (2 * order - 1)) - order * event.epsilon
@@ -100,6 +101,8 @@ def renyi_curve(
         noise = event.noise_multiplier if isinstance(event, Gaussian) and event.noise_multiplier > 0 else None
         bound = event.epsilon if isinstance(event, Laplace | RandomisedResponse) else math.inf
         return fixed_size(lambda order: divergence(event, order), rate, orders, bound, noise)
+    if isinstance(event, NoisyVote):
+        return vote_curve(event, orders)
     return np.array([divergence(event, order) for order in orders])
 
 
@@ -125,6 +128,12 @@ def renyi_delta(curve: npt.ArrayLike, epsilon: float, orders: tuple[float, ...] 
     r, a = np.asarray(curve, np.float64), np.asarray(orders)
     logs = np.minimum((a - 1) * (r - epsilon + np.log1p(-1 / a)) - np.log(a), 0.5 * np.log(-np.expm1(-r) + 1e-300))
     return min(1.0, math.exp(float(logs.min())))
+
+
+def _gaussian(event: Gaussian, order: float) -> float:
+    if isinstance(event, NoisyVote):
+        return float(vote_curve(event, (order,))[0])
+    return order / (2 * event.noise_multiplier**2) if event.noise_multiplier > 0 else math.inf
 
 
 def _response(epsilon: float, buckets: int, order: float) -> float:

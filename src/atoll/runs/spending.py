@@ -115,7 +115,7 @@ def admitted(prepared: Prepared, title: str) -> Program:
 
 def seen_by(prepared: Prepared) -> str:
     """Who sees a reply that has no noise: only those whom the job's mechanism trusts; see `atoll.core.event.NonPrivate`."""
-    against = getattr(getattr(prepared, "claim", None), "adversary", "server")
+    against = getattr(prepared, "against", "server")
     return {"model": "clients", "clients": "server"}.get(against, "everyone")
 
 

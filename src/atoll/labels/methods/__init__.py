@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from .self_training import SelfTraining
     from .semifl import SemiFL
     from .supervised import Supervised
+    from .voting.pate import PATE
 else:
     from atoll.core.lazy import lazy
 
@@ -60,6 +61,7 @@ else:
             "self_training": ("SelfTraining",),
             "semifl": ("SemiFL",),
             "supervised": ("Supervised",),
+            "voting.pate": ("PATE",),
         },
     )
 
@@ -81,6 +83,7 @@ __all__ = [
     "Guard",
     "LabelledParty",
     "Method",
+    "PATE",
     "RSCFed",
     "Relabel",
     "RowDecoder",

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import torch
 
-from atoll.core.algebra import tree as T
 from atoll.core.algebra.aggregate import Aggregate, Parts, Sum
 from atoll.core.algebra.rng import Rng
 from atoll.core.algebra.tree import Tree
@@ -24,6 +23,7 @@ from atoll.learn.topology.decentralised import Decentralised, NodeCourse
 from atoll.learn.topology.node import Node
 
 from ..objectives.distilled import check_predictions, mean_prediction
+from .voting.soft_targets import SoftTargets, softmax
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -164,7 +164,7 @@ class _Exchange(NodeCourse):
         node = self.node.begin(message["init"]) if island.state is None else island.state
         island.state, metrics = await self.node.round(island, node, int(message["round"]))
         x = np.asarray(self.context.public.x)[self.drawn(int(message["rows"]))]
-        told = _softmax(self.context.learner.scores(island.state["server"]["params"], x))  # type: ignore[attr-defined]
+        told = softmax(self.context.learner.scores(island.state["server"]["params"], x))  # type: ignore[attr-defined]
         return {**metrics, "predictions": Parts(told.astype(np.float32), role="side")}
 
     def _distil(self, island: Island, message: Tree) -> dict[str, Aggregate]:
@@ -177,18 +177,9 @@ class _Exchange(NodeCourse):
     def _taught(self, params: Tree, message: Tree, rng: Rng) -> Tree:
         """Return a model after ``epochs`` passes over the round's public rows, with their common prediction as target."""
         x = np.asarray(self.context.public.x)[self.drawn(int(message["rows"]))]
-        target, learner = np.asarray(message["targets"]), self.context.learner
-        lr = self.rule.lr or self.context.algorithm.lr
-        for epoch in range(self.rule.epochs):
-            order = rng.child("distil", epoch).generator().permutation(len(x))
-            for start in range(0, len(x), self.rule.batch_size):
-                rows = order[start : start + self.rule.batch_size]
-                slope = (_softmax(learner.scores(params, x[rows])) - target[rows]) / len(rows)  # type: ignore[attr-defined]
-                made = learner.pullback(params, x[rows], slope)  # type: ignore[attr-defined]
-                params = T.map(
-                    lambda leaf, by: leaf - (lr * by).astype(leaf.dtype), params, {name: made[name] for name in params}
-                )
-        return params
+        rule, lr = self.rule, self.rule.lr or self.context.algorithm.lr
+        steps = SoftTargets(lr, rule.epochs, rule.batch_size)
+        return steps.taught(self.context.learner, params, x, np.asarray(message["targets"]), rng)
 
     # ---------------------------------------------------------------- the server
 
@@ -263,8 +254,3 @@ class _Exchange(NodeCourse):
         """Return the server's model, which has seen no labelled row."""
         del watch, number
         return state["params"], {}
-
-
-def _softmax(scores: Any) -> NDArray[Any]:
-    raised = np.exp(scores - scores.max(axis=1, keepdims=True))
-    return np.asarray(raised / raised.sum(axis=1, keepdims=True))

@@ -25,6 +25,10 @@ def most_released(context: Context, topology: Topology, rows: int) -> Sequence[E
         topology: its topology.
         rows: the client's number of examples.
     """
+    own = topology.released(context.rounds)
+    if own:
+        entrusted = topology.against != "server"
+        return (NonPrivate(what="replies that reach the server"),) if entrusted else [*own, *_measured(context)]
     if not context.protected:
         return (NonPrivate(what="updates of a training"),)
     if not all(FIXED_COHORT in offers for offers in (topology.offers, context.pacing.offers)):
@@ -37,17 +41,22 @@ def most_released(context: Context, topology: Topology, rows: int) -> Sequence[E
     trusted = _trusted(context)
     if trusted:
         made.append(NonPrivate(what="updates that only the others' trust protects", seen_by=trusted))
-    if context.evaluation.clients:
-        made.append(NonPrivate(what="measures at clients"))
-    return made
+    return [*made, *_measured(context)]
 
 
-def entrusted_to_server(context: Context) -> Sequence[Event]:
+def _measured(context: Context) -> list[Event]:
+    return [NonPrivate(what="measures at clients")] if context.evaluation.clients else []
+
+
+def entrusted_to_server(context: Context, topology: Topology) -> Sequence[Event]:
     """Return the events of all rounds in which the server adds the noise; none if clients add it.
 
     Args:
         context: the training's context.
+        topology: its topology.
     """
+    if topology.against != "server":
+        return topology.released(context.rounds)
     event, contacts = context.aggregation.event, _contacts(context)
     return () if event is None or not contacts else (replace(event, count=event.count * contacts),)
 

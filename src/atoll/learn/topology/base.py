@@ -15,8 +15,11 @@ from atoll.core.validation import Checked
 from ..capabilities import ONE_SUM
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from numpy.typing import NDArray
 
+    from atoll.core.event import Event
     from atoll.rounds.loop import Course
 
     from ..algorithm import Algorithm
@@ -61,6 +64,25 @@ class Topology(Checked):
         """Return the parties that the topology needs in addition to ``n`` clients: name -> role."""
         del n
         return {}
+
+    @property
+    def helpers(self) -> Mapping[str, str]:
+        """Return the parties with rows of their own that the topology asks: name -> role."""
+        return {}
+
+    @property
+    def against(self) -> str:
+        """From whom the topology's own noise protects: ``"server"``, ``"clients"`` or ``"model"``; see `Guarantee`."""
+        return "server"
+
+    def released(self, rounds: int) -> tuple[Event, ...]:
+        """Return what messages with noise of the topology's own release of a client at most; empty if it adds none.
+
+        Args:
+            rounds: rounds of the training.
+        """
+        del rounds
+        return ()
 
     def tasks(self, context: Context) -> tuple[Task, ...]:
         """Return the topology's own tasks, which the world must know beforehand."""
