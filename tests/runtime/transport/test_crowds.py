@@ -6,106 +6,225 @@ import asyncio
 import contextlib
 import functools
 import logging
+import os
 import socket
+import sys
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 from certificates import authority
 
 from atoll.core.time.clock import run
 from atoll.runtime.identity import peer_of
-from atoll.runtime.transport import Pipe, handshakes, transport
+from atoll.runtime.transport import Pipe, accepted, handshakes, transport
 from atoll.runtime.transport import tcp as tcp_module
+from atoll.runtime.transport.accepted import Accepted, AcceptedConnections, Remote, end, has_files
 from atoll.runtime.transport.base import PipeClosed
-from atoll.runtime.transport.doorway import PENALTY, Doorway, Visitor
+from atoll.runtime.transport.doorway import MOST, Doorway, Visitor
 from atoll.runtime.transport.handshakes import Handshakes
 from atoll.runtime.transport.refused import RefusalLog
+from atoll.runtime.transport.throttle import AT_ONCE, PENALTY, FailedHandshakes
 
 SERVER = authority().issue("server", "hub")
 SITE = authority().issue("site", "north")
 
 
-class Table:
-    """A table of connections that takes 5 ms to read, and a clock that only reading moves."""
+class Doors:
+    """Connections that take 5 ms to look at, and a clock that only looking moves."""
 
     def __init__(self) -> None:
-        self.rows: dict[tuple[str, int], int] = {}
-        self.readings = 0
-        self.now = 0.0
+        self.open: dict[Remote, Accepted] = {}
+        self.ended: list[Remote] = []
+        self.looks = 0
+        self.now = 100.0
 
-    def read(self, port: int) -> dict[tuple[str, int], int]:
-        assert port == 4711
-        self.readings += 1
+    def come(self, host: str, port: int) -> Remote:
+        self.open[host, port] = Accepted((host, port), port, len(self.open) + len(self.ended) + 1000 * port)
+        return host, port
+
+    def look(self) -> list[Accepted]:
+        self.looks += 1
         self.now += 0.005
-        return dict(self.rows)
+        return list(self.open.values())
+
+    def end(self, found: Accepted) -> bool:
+        self.ended.append(found.remote)
+        return self.open.pop(found.remote, None) is not None
 
     def monotonic(self) -> float:
         return self.now
 
 
 @pytest.fixture
-def table(monkeypatch: pytest.MonkeyPatch) -> Table:
-    made = Table()
-    monkeypatch.setattr(handshakes, "connections_to", made.read)
+def doors(monkeypatch: pytest.MonkeyPatch) -> Doors:
+    made = Doors()
+    monkeypatch.setattr(handshakes, "AcceptedConnections", lambda port: made)
+    monkeypatch.setattr(handshakes, "end", made.end)
     monkeypatch.setattr(handshakes, "time", made)
     return made
 
 
-def test_the_table_is_read_for_some_of_a_crowd_and_the_next_look_finds_the_others(
-    table: Table, caplog: pytest.LogCaptureFixture
-) -> None:
+def watched(body: Callable[[Handshakes], Awaitable[None]], **bounds: Any) -> None:
+    """Run a test's body with a watch over the doors."""
+
     async def play() -> None:
-        watch = Handshakes(RefusalLog())
-        watch._table = True
+        refused = RefusalLog()
+        watch = Handshakes(refused, **bounds)
         watch.at(4711)
+        await body(watch)
+        watch.close()
+        refused.close()
+
+    asyncio.run(play())
+
+
+def test_a_look_is_taken_for_some_of_a_crowd_and_the_next_one_finds_the_others(
+    doors: Doors, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def body(watch: Handshakes) -> None:
         for number in range(1000):
-            table.rows["10.0.0.1", number] = 1  # established
+            doors.come("10.0.0.1", number)
             watch.begun()
-        # 0.1 s of reading at once, and a twentieth of the time since: 21 or 22 readings of 5 ms
-        assert 21 <= table.readings <= 24  # one of them at the beginning
+        # 0.1 s of looking at once, and a twentieth of the time since: 21 or 22 looks of 5 ms
+        assert 20 <= doors.looks <= 23
         await asyncio.sleep(0)  # what threads of gRPC's have said is heard
         for number in range(999):
             watch.called(f"ipv4:10.0.0.1:{number}")
         watch._look()
         assert caplog.messages == []
-        table.rows["10.0.0.1", 999] = 6  # TIME_WAIT: it left without a word
+        del doors.open["10.0.0.1", 999]  # it left without a word
         watch._look()
-        watch.close()
 
     with caplog.at_level(logging.WARNING, "atoll.runtime"):
-        asyncio.run(play())
+        watched(body, most=2000)
     (line,) = caplog.messages
     assert line.startswith("a connection from 10.0.0.1:999 is refused")
 
 
 def test_of_a_crowd_that_has_left_before_anybody_looked_everyone_is_counted(
-    table: Table, caplog: pytest.LogCaptureFixture
+    doors: Doors, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def play() -> None:
-        refused = RefusalLog()
-        watch = Handshakes(refused)
-        watch._table = True
-        table.rows["10.0.0.9", 1] = 6  # of a server that was here before
-        watch.at(4711)
+    async def body(watch: Handshakes) -> None:
         for number in range(100):
-            table.rows["10.0.0.1", number] = 1
+            doors.come("10.0.0.1", number)
             watch.begun()
-            if number >= 50:  # beyond what is read, and gone at once
-                del table.rows["10.0.0.1", number]
+            if number >= 50:  # beyond what is looked at, and gone at once
+                del doors.open["10.0.0.1", number]
         await asyncio.sleep(0)
         for number in range(50):
             watch.called(f"ipv4:10.0.0.1:{number}")
             watch.called(f"ipv4:10.0.0.1:{number}")  # another call over the same connection
         watch._look()
         watch._look()
-        watch.close()
-        refused.close()
 
     with caplog.at_level(logging.WARNING, "atoll.runtime"):
-        asyncio.run(play())
+        watched(body)
     *lines, last = caplog.messages
     assert len(lines) == 10
     assert all(line.startswith("a connection is refused: it ended before its handshake was done") for line in lines)
     assert last.startswith("40 more connections from somewhere were refused")
+
+
+def test_of_a_throttled_host_connections_end_before_their_handshake_and_of_another_none(
+    doors: Doors, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def body(watch: Handshakes) -> None:
+        for number in range(20):
+            doors.come("10.0.0.1", number)
+            watch.begun()
+            await asyncio.sleep(0)
+            del doors.open["10.0.0.1", number]  # it showed no certificate
+            watch._look()
+            doors.now += 0.2  # and each is looked at
+        assert doors.ended == []
+        for number in range(100, 150):
+            doors.come("10.0.0.1", number)
+            doors.come("10.0.0.2", number)
+        watch.begun()
+        assert len(doors.ended) == 50 - AT_ONCE
+        assert {host for host, _ in doors.ended} == {"10.0.0.1"}
+        doors.now += PENALTY / 2
+        for number in range(200, 250):
+            doors.come("10.0.0.1", number)
+        watch.begun()
+        assert len(doors.ended) == 100 - AT_ONCE - AT_ONCE // 2
+        await asyncio.sleep(0)
+        watch._look()
+
+    with caplog.at_level(logging.WARNING, "atoll.runtime"):
+        watched(body)
+    words = "too many handshakes from its host have failed"
+    assert len([line for line in caplog.messages if line.endswith(words) and line.startswith("a conn")]) == 10
+    assert f"{90 - AT_ONCE - AT_ONCE // 2} more connections from 10.0.0.1 were refused: {words}" in caplog.messages
+
+
+def test_parties_that_may_not_come_in_count_as_failures_of_their_host(doors: Doors) -> None:
+    async def body(watch: Handshakes) -> None:
+        for number in range(20):
+            watch.failed(f"ipv4:10.0.0.1:{number}")  # its certificate was revoked
+        for number in range(40):
+            doors.come("10.0.0.1", number)
+        watch.begun()
+        assert len(doors.ended) == 40 - AT_ONCE
+
+    watched(body)
+
+
+def test_too_many_that_never_call_must_leave_those_of_a_crowded_host_at_once(doors: Doors) -> None:
+    async def body(watch: Handshakes) -> None:
+        first = [doors.come("10.0.0.9", number) for number in range(2)]
+        crowd = [doors.come("10.0.0.1", 10 + number) for number in range(10)]
+        watch.begun()
+        watch.called("ipv4:10.0.0.1:19")
+        await asyncio.sleep(0)
+        watch._look()
+        assert doors.ended == crowd[:3]  # eight may wait, and eleven did
+        for number in range(3):
+            doors.come(f"10.0.1.{number}", 1)
+        watch._look()
+        assert doors.ended == crowd[:6]
+        others = [doors.come(f"10.0.2.{number}", 1) for number in range(4)]
+        for _ in range(2):
+            watch._look()
+            ended = list(doors.ended)
+            assert ended == crowd[:7]  # a quarter may be of one host; others stay, although there are too many
+        doors.now += 6.0
+        watch._look()
+        assert doors.ended[len(ended) :][:2] == first
+        assert not set(others) & set(doors.ended)
+        assert ("10.0.0.1", 19) in doors.open
+
+    watched(body, most=8)
+
+
+def test_the_sockets_of_a_library_are_found_and_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as place, socket.create_server(("127.0.0.1", 0)) as other:
+        looking = AcceptedConnections(place.getsockname()[1])
+        assert looking.look() == []
+        pairs = [(socket.create_connection(one.getsockname()), one.accept()[0]) for one in (place, place, other)]
+        (mine, theirs), (more, kept), _ = pairs
+        found = {one.remote: one for one in looking.look()}
+        assert set(found) == {mine.getsockname(), more.getsockname()}
+        assert looking.look() == list(found.values())
+        mine.sendall(b"hello")
+        assert end(found[mine.getsockname()])
+        with contextlib.suppress(ConnectionError):
+            assert mine.recv(9) == b""
+        assert theirs.recv(9) == b""  # to the library it looks as if the far end had left
+        number = theirs.fileno()
+        theirs.close()
+        os.dup2(kept.fileno(), number)  # the library's descriptor is another's now
+        assert not end(found[mine.getsockname()])
+        os.close(number)
+        kept.sendall(b"still here")
+        assert more.recv(99) == b"still here"
+        for pair in pairs:
+            for one in pair:
+                one.close()
+        assert looking.look() == []
+        monkeypatch.setattr(accepted, "_FILES", None)
+        assert (has_files(), looking.look()) == (False, [])
 
 
 def test_a_crowd_that_says_nothing_is_turned_out_and_who_shows_a_certificate_is_let_in(
@@ -189,14 +308,15 @@ def test_the_log_of_refusals_is_bounded_whatever_comes(caplog: pytest.LogCapture
         asyncio.run(play())
 
 
-def test_a_crowd_of_thousands_that_says_nothing_delays_nobody() -> None:
+@pytest.mark.parametrize("kind", ["tcp", pytest.param("grpc", marks=pytest.mark.slow)])
+def test_a_crowd_of_thousands_that_says_nothing_delays_nobody(kind: str) -> None:
     """3,000 idle connections, more than the system queues; a site comes behind all of them."""
     count = 3000
 
     async def play() -> float:
         came: asyncio.Queue[Pipe] = asyncio.Queue()
         told: list[tuple[str, str, int]] = []
-        way = transport("tcp")
+        way = transport(kind)
         listener = await way.listen("127.0.0.1:0", SERVER, came.put, on_refused=lambda *words: told.append(words))
         host, _, port = listener.address.rpartition(":")
         loop = asyncio.get_running_loop()
@@ -210,6 +330,10 @@ def test_a_crowd_of_thousands_that_says_nothing_delays_nobody() -> None:
         took = loop.time() - begun
         assert (await came.get()).peer == peer_of(SITE.certificate)
         await dialled.close()
+        if kind == "grpc":  # it takes all of them in, and lets those go that are too many
+            looking = AcceptedConnections(int(port))
+            while len(looking.look()) > MOST + 10:
+                await asyncio.sleep(0.05)
         for one in crowd:
             one.close()
         await listener.close()
@@ -241,11 +365,11 @@ def test_a_host_whose_handshakes_fail_is_throttled_and_another_is_not() -> None:
 
         for _ in range(30):
             doorway.failed(visitor("10.0.0.1", spoke=False))  # a silent one is no failure
-        assert not doorway.throttled("10.0.0.1")
+        assert not doorway._failed.throttled("10.0.0.1")
         for _ in range(20):
             doorway.failed(visitor("10.0.0.1"))
-        assert doorway.throttled("10.0.0.1")
-        assert not doorway.throttled("10.0.0.2")
+        assert doorway._failed.throttled("10.0.0.1")
+        assert not doorway._failed.throttled("10.0.0.2")
         begun = loop.time()
         await doorway.pause(visitor("10.0.0.2"))
         assert loop.time() - begun < PENALTY
@@ -262,6 +386,57 @@ def test_a_host_whose_handshakes_fail_is_throttled_and_another_is_not() -> None:
         assert len([error for error in ended if isinstance(error, PipeClosed)]) == 1
 
     run(play(), virtual=True)
+
+
+def test_a_throttled_host_has_some_handshakes_a_second_and_all_once_its_failures_are_old() -> None:
+    now = [0.0]
+    failed = FailedHandshakes(lambda: now[0])
+    for number in range(20):
+        assert failed.admits("10.0.0.1")
+        failed.note("10.0.0.1")
+        failed.note(f"10.0.1.{number}")
+    assert [failed.admits("10.0.0.1") for _ in range(40)] == [True] * AT_ONCE + [False] * (40 - AT_ONCE)
+    now[0] += PENALTY
+    assert sum(failed.admits("10.0.0.1") for _ in range(100)) == AT_ONCE
+    assert all(failed.admits("10.0.1.1") for _ in range(100))
+    now[0] += 10.0
+    assert all(failed.admits("10.0.0.1") for _ in range(100))
+    for number in range(5000):  # what is remembered is bounded
+        failed.note(f"2001:db8::{number:x}")
+        now[0] += 0.05
+    assert len(failed._failures) + len(failed._allowed) < 1100
+
+
+@pytest.mark.parametrize("kind", ["tcp", "grpc"])
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has 127.0.0.2 without being told")
+def test_over_a_network_a_host_that_fails_again_and_again_is_throttled_and_a_site_elsewhere_is_not(kind: str) -> None:
+    words = "too many handshakes from its host have failed"
+
+    async def stranger(port: int) -> None:
+        with contextlib.suppress(OSError):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=("127.0.0.2", 0))
+            with contextlib.suppress(OSError):
+                writer.write(b"GET / HTTP/1.1\r\n\r\n")
+                await reader.read()
+            writer.close()
+            await writer.wait_closed()
+
+    async def play() -> None:
+        came: asyncio.Queue[Pipe] = asyncio.Queue()
+        told: list[tuple[str, str, int]] = []
+        way = transport(kind)
+        listener = await way.listen("127.0.0.1:0", SERVER, came.put, on_refused=lambda *each: told.append(each))
+        port = int(listener.address.rpartition(":")[2])
+        while not any(why == words for _, why, _ in told):
+            await asyncio.gather(*(stranger(port) for _ in range(40)))
+        dialled = await way.dial(listener.address, SITE)
+        assert (await came.get()).peer == peer_of(SITE.certificate)
+        await dialled.close()
+        await listener.close()
+        assert {origin for origin, why, _ in told if why == words} == {"127.0.0.2"}
+        assert "127.0.0.1" not in {origin for origin, *_ in told}
+
+    asyncio.run(asyncio.wait_for(play(), 60))
 
 
 def test_refusals_are_told_once_each_and_the_rest_as_a_number() -> None:

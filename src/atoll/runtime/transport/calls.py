@@ -18,12 +18,12 @@ __all__ = ["DialledPipe", "GrpcPipe", "aio", "grpc", "stay"]
 # TLS 1.3 only. gRPC has no setting for it in Python. The suites named here are TLS 1.2 suites that need an RSA key, which
 # no certificate of a project has; TLS 1.3 has suites of its own, which this leaves alone. gRPC reads it at its first
 # connection.
+os.environ["GRPC_SSL_CIPHER_SUITES"] = "ECDHE-RSA-AES256-GCM-SHA384"
 # A fork would wait for gRPC's threads to pause while it holds Python's lock. One of them may wait for that lock to look
 # up who listens, so both would wait for ever. Processes that engines fork use no gRPC, so nothing needs to pause.
-os.environ["GRPC_SSL_CIPHER_SUITES"] = "ECDHE-RSA-AES256-GCM-SHA384"
-# A fork would wait for gRPC's threads to pause, with Python's lock in its hand, and one of them may wait for that lock to ask who listens:
-# for ever. Processes that engines fork use no gRPC, so nothing needs to pause.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+# gRPC would write a line to stderr for each handshake that fails: strangers could fill a disk.
+os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 
 grpc: Any = need("grpc", "grpc", "a connection over gRPC")
 aio: Any = need("grpc.aio", "grpc", "a connection over gRPC")

@@ -10,18 +10,17 @@ from collections import Counter
 from .base import PipeClosed
 from .connecting import shake_hands
 from .ends import SecuredEnd
+from .throttle import AT_ONCE, PENALTY, THROTTLED, FailedHandshakes
 
-__all__ = ["HANDSHAKE", "PENALTY", "Doorway", "Visitor", "secured"]
+__all__ = ["CROWDED", "FAIR", "HANDSHAKE", "MOST", "QUIET", "Doorway", "Visitor", "secured"]
 
 HANDSHAKE = 15.0
 """Seconds that a handshake may take."""
-PENALTY = 1.0
-"""Seconds that a visitor from a host with many failed handshakes waits for its own."""
-_FAILURES, _WINDOW, _HOSTS = 20, 10.0, 1024
-_AT_ONCE = 32
-"""Visitors of a throttled host that may wait at once."""
-_FAIR = 4
+MOST, QUIET = 256, 5.0
+"""Visitors who have not proved who they are, and the seconds after which an idle one must leave if there are more."""
+FAIR = 4
 """A host's fair share is the whole, divided by this."""
+CROWDED = "it sent nothing, and too many such connections wait"
 _SOON = 0.05
 
 
@@ -43,11 +42,7 @@ async def secured(sock: ssl.SSLSocket, visitor: Visitor | None = None) -> tuple[
             end = await shake_hands(sock, (lambda: None) if visitor is None else visitor.moves)
     except TimeoutError:
         crowded = visitor is not None and visitor.turned_out
-        why = (
-            "it sent nothing, and too many such connections wait"
-            if crowded
-            else f"the handshake took more than {HANDSHAKE:g} s"
-        )
+        why = CROWDED if crowded else f"the handshake took more than {HANDSHAKE:g} s"
         raise PipeClosed(why) from None
     finally:
         if visitor is not None:
@@ -107,12 +102,12 @@ class Doorway:
         quiet: seconds.
     """
 
-    def __init__(self, most: int = 256, quiet: float = 5.0) -> None:
+    def __init__(self, most: int = MOST, quiet: float = QUIET) -> None:
         self._most = most
         self._quiet = quiet
         self._inside: set[Visitor] = set()
         self._left = asyncio.Event()
-        self._failures: dict[str, tuple[int, float]] = {}
+        self._failed = FailedHandshakes(asyncio.get_running_loop().time)
 
     def enter(self, visitor: Visitor) -> None:
         """Register a visitor; call it only if there is room."""
@@ -125,18 +120,8 @@ class Doorway:
 
     def failed(self, visitor: Visitor) -> None:
         """Note that a visitor who spoke has shown no certificate that counts."""
-        if not visitor.spoke:
-            return
-        now = asyncio.get_running_loop().time()
-        if len(self._failures) >= _HOSTS:
-            self._failures = {host: found for host, found in self._failures.items() if now - found[1] < _WINDOW}
-        count, since = self._failures.get(visitor.host, (0, now))
-        self._failures[visitor.host] = (count + 1, since) if now - since < _WINDOW else (1, now)
-
-    def throttled(self, host: str) -> bool:
-        """Tell whether many handshakes from a host have failed lately."""
-        count, since = self._failures.get(host, (0, 0.0))
-        return count >= _FAILURES and asyncio.get_running_loop().time() - since < _WINDOW
+        if visitor.spoke:
+            self._failed.note(visitor.host)
 
     async def pause(self, visitor: Visitor) -> None:
         """Let a visitor from a throttled host wait; when more of them wait than may, the oldest must leave.
@@ -144,16 +129,16 @@ class Doorway:
         Raises:
             PipeClosed: this one had to leave.
         """
-        if not self.throttled(visitor.host):
+        if not self._failed.throttled(visitor.host):
             return
         waiting = [one for one in self._inside if one.host == visitor.host and one.limit is not None]
-        if len(waiting) >= _AT_ONCE:
+        if len(waiting) >= AT_ONCE:
             min(waiting, key=lambda one: one.moved).turn_out()
         try:
             async with asyncio.timeout(2 * PENALTY) as visitor.limit:
                 await asyncio.sleep(PENALTY)
         except TimeoutError:
-            raise PipeClosed("too many handshakes from its host have failed") from None
+            raise PipeClosed(THROTTLED) from None
         finally:
             visitor.limit = None
 
@@ -173,7 +158,7 @@ class Doorway:
         waiting = [visitor for visitor in self._inside if not visitor.turned_out and visitor.limit is not None]
         hosts = Counter(visitor.host for visitor in waiting)
         crowd, count = hosts.most_common(1)[0] if hosts else ("", 0)
-        if count > self._most // _FAIR:
+        if count > self._most // FAIR:
             silent = [visitor for visitor in waiting if visitor.host == crowd and not visitor.spoke]
             if silent:
                 min(silent, key=lambda visitor: visitor.moved).turn_out()

@@ -1,36 +1,43 @@
-"""Connections that never became a call: gRPC refuses a wrong certificate itself, and does not report who connected.
+"""Connections that never became a call: gRPC does the handshakes itself, and reports neither who connects nor who fails.
 
-gRPC asks for the server's certificate at each connection, and this module hooks in there. The system's table of
-connections (proc(5), ``net/tcp``) has the address. A connection that ends without a call is logged. Without such a
-table, or if the connection ended before it was read, the log line has no address; every such connection is counted.
+gRPC asks for the server's certificate before each handshake, and this module hooks in there. It looks at the process's own sockets
+(`atoll.runtime.transport.accepted`) for who has connected. A connection that ends without a call is logged, and counts as a failed handshake of
+its host. A host that fails again and again has its further connections ended before their handshake, all but some in a second; so have the
+oldest of a crowd that never calls. Where the system shows no sockets, every such connection is counted, and the log line has no address.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import ipaddress
-import sys
+import threading
 import time
-from pathlib import Path
-from urllib.parse import unquote
+from collections import Counter
+from typing import NamedTuple
 
+from .accepted import Accepted, AcceptedConnections, Remote, end, has_files, remote_of
+from .doorway import CROWDED, FAIR, MOST, QUIET
 from .refused import RefusalLog
+from .throttle import THROTTLED, FailedHandshakes
 
-__all__ = ["Handshakes", "connections_to", "remote_of"]
+__all__ = ["Handshakes"]
 
-_EVERY = 0.25  # seconds between two looks at connections that have not called yet
+_EVERY, _SOON = 0.25, 0.05  # seconds between two looks at connections that have not called yet; if there are too many
 _LONG = 20.0  # seconds, if there is nothing to look at
 _WHY = (
     "it ended before its handshake was done or anything was asked; it showed no certificate, one that has expired or is of another authority, "
     "or spoke no TLS 1.3"
 )
-_SHARE = 0.05  # the share of time that may go into reading the table at each connection
+_SHARE = 0.05  # the share of time that may go into a look at each connection
 _BURST = 0.1  # seconds of it at once
-_ESTABLISHED = 1  # net/tcp_states.h
-_TABLES = (Path("/proc/self/net/tcp"), Path("/proc/self/net/tcp6"))
+_TURN = 256  # connections ended at once, before others have their turn of the event loop
 
-Remote = tuple[str, int]
+
+class _Waiting(NamedTuple):
+    """A connection that has not called, and since when."""
+
+    found: Accepted
+    since: float
 
 
 class Handshakes:
@@ -38,44 +45,39 @@ class Handshakes:
 
     Args:
         refused: the log for those that did not call.
+        most: connections that have not called.
+        quiet: seconds after which the oldest must leave if there are more.
     """
 
-    def __init__(self, refused: RefusalLog) -> None:
-        self._port = 0
+    def __init__(self, refused: RefusalLog, most: int = MOST, quiet: float = QUIET) -> None:
         self._refused = refused
+        self._most, self._quiet = most, quiet
         self._loop = asyncio.get_running_loop()
-        self._table = _TABLES[0].exists()
+        self._accepted: AcceptedConnections | None = None
+        self._one = threading.Lock()  # gRPC's threads look, and so does the loop
+        self._met: set[int] = set()  # sockets that a look has found
+        self._ended: set[int] = set()  # of these, those that were ended at once
+        self._failed = FailedHandshakes(time.monotonic)
         self._uncalled = 0  # connections, less those that called and those logged as not having called
-        self._pending: set[Remote] = set()
+        self._pending: dict[Remote, _Waiting] = {}  # oldest first
         self._called: set[Remote] = set()
-        self._last: set[Remote] = set()
+        self._taken: set[int] = set()  # sockets that have waited, called or been ended
+        self._last: list[Accepted] = []
+        self._over: set[int] = set()  # those that had been ended at the last look
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
-        self._unseen = False  # a connection came for which the table was not read
-        self._allowed, self._since = _BURST, time.monotonic()  # seconds of reading left, and since when
+        self._unseen = False  # a connection came at which there was no time to look
+        self._allowed, self._since = _BURST, time.monotonic()  # seconds of looking left, and since when
 
     def at(self, port: int) -> None:
-        """Watch this port; ignore connections that ended there before."""
-        self._port = port
-        self._called = {remote for remote, state in connections_to(port).items() if state != _ESTABLISHED}
-        self._last = set(self._called)
+        """Watch this port."""
+        self._accepted = AcceptedConnections(port) if has_files() else None
 
     def begun(self) -> None:
-        """Note a connection; gRPC calls this in one of its threads."""
-        rows = self._rows()  # now: the connection may be over in a moment
+        """Note a connection, and end it if its host may not begin a handshake; gRPC calls this in one of its threads."""
+        seen = self._in_time()
         with contextlib.suppress(RuntimeError):  # the loop has ended
-            self._loop.call_soon_threadsafe(self._came, rows)
-
-    def _rows(self) -> dict[Remote, int] | None:
-        """Return the table; None if connections come too fast to read it for each. Then the next look handles them."""
-        began = time.monotonic()
-        self._allowed = min(_BURST, self._allowed + _SHARE * (began - self._since))
-        self._since = began
-        if self._allowed <= 0:
-            return None
-        rows = connections_to(self._port)
-        self._allowed -= time.monotonic() - began
-        return rows
+            self._loop.call_soon_threadsafe(self._came, seen)
 
     def called(self, peer: str) -> None:
         """Note that a handshake is done; from here the server logs the party.
@@ -83,11 +85,21 @@ class Handshakes:
         Args:
             peer: an address as gRPC writes it: ``ipv4:127.0.0.1:4711``.
         """
-        remote = remote_of(peer) if self._table else None
+        remote = remote_of(peer) if self._accepted is not None else None
         self._uncalled -= remote not in self._called
         if remote is not None:
             self._called.add(remote)
-            self._pending.discard(remote)
+            self._pending.pop(remote, None)
+
+    def failed(self, peer: str) -> None:
+        """Count a handshake that is done, by a party that may not come in.
+
+        Args:
+            peer: an address as gRPC writes it.
+        """
+        remote = remote_of(peer)
+        if remote is not None:
+            self._failed.note(remote[0])
 
     def close(self) -> None:
         """Stop watching."""
@@ -95,12 +107,48 @@ class Handshakes:
         if self._timer is not None:
             self._timer.cancel()
 
-    def _came(self, rows: dict[Remote, int] | None) -> None:
+    def _in_time(self) -> list[Accepted] | None:
+        """Return what is new; None if connections come too fast to look at each. Then the next look of the loop finds them."""
+        began = time.monotonic()
+        self._allowed = min(_BURST, self._allowed + _SHARE * (began - self._since))
+        self._since = began
+        if self._allowed <= 0 or self._accepted is None:
+            return None
+        _, new = self._seen(self._accepted)
+        self._allowed -= time.monotonic() - began
+        return new
+
+    def _seen(self, accepted: AcceptedConnections) -> tuple[list[Accepted], list[Accepted]]:
+        """Return what is open, and what of that no look has found before; end those whose host may not begin a handshake."""
+        with self._one:
+            there = accepted.look()
+            new = [found for found in there if found.number not in self._met]
+            self._met = {found.number for found in there}
+            self._ended |= {found.number for found in new if not self._failed.admits(found.remote[0]) and end(found)}
+        return there, new
+
+    def _came(self, new: list[Accepted] | None) -> None:
         self._uncalled += 1
-        self._unseen |= rows is None
-        if rows is not None:
-            self._pending |= rows.keys() - self._called
-        self._again(_EVERY if self._table else _LONG)
+        if new is None:
+            self._unseen = True
+        else:
+            self._take(new)
+        self._again(_LONG if self._accepted is None else _EVERY)
+
+    def _take(self, those: list[Accepted]) -> None:
+        now = time.monotonic()
+        for found in those:
+            if found.number in self._taken:
+                continue
+            self._taken.add(found.number)
+            if found.number in self._ended:
+                self._refuse(found.remote, THROTTLED)
+            elif found.remote not in self._called:
+                self._pending[found.remote] = _Waiting(found, now)
+
+    def _refuse(self, remote: Remote, why: str) -> None:
+        self._uncalled -= 1
+        self._refused.connection(*remote, why)
 
     def _again(self, after: float) -> None:
         if self._timer is None and not self._closed and (self._pending or self._uncalled > 0 or self._unseen):
@@ -108,57 +156,41 @@ class Handshakes:
 
     def _look(self) -> None:
         self._timer = None
-        if self._table:
-            self._look_into(connections_to(self._port))
+        if self._accepted is not None:
+            self._look_at(self._seen(self._accepted)[0])
         gone = self._uncalled - len(self._pending)
         for _ in range(gone):
             self._refused.say("somewhere", _WHY, f"a connection is refused: {_WHY}")
         self._uncalled -= max(0, gone)
-        self._again(_EVERY)
+        self._again(_SOON if len(self._pending) > self._most else _EVERY)
 
-    def _look_into(self, rows: dict[Remote, int]) -> None:
-        self._called &= rows.keys() | self._last  # rows read in another thread may be older than this
-        self._last = set(rows)
-        if self._unseen:
-            self._unseen = False
-            self._pending |= rows.keys() - self._called
-        over = sorted(remote for remote in self._pending if rows.get(remote) != _ESTABLISHED)
-        for host, port in over:
-            self._refused.connection(host, port, _WHY)
-        self._pending.difference_update(over)
-        self._called.update(over)  # they linger in the table, and must not be logged twice
-        self._uncalled -= len(over)
+    def _look_at(self, there: list[Accepted]) -> None:
+        self._unseen = False
+        self._take(there)
+        known = [*there, *self._last]  # what another thread has found may be on its way here, and older than this
+        self._last = there
+        with self._one:
+            self._ended -= self._over
+            self._over = set(self._ended)
+        self._called &= {found.remote for found in known}
+        self._taken &= {found.number for found in known}
+        still = {found.number for found in there}
+        for remote, waiting in list(self._pending.items()):
+            if waiting.found.number not in still:
+                del self._pending[remote]
+                self._failed.note(remote[0])
+                self._refuse(remote, _WHY)
+        self._make_room()
 
-
-def connections_to(port: int) -> dict[Remote, int]:
-    """Return the far ends of the connections to a port of this machine with Linux's state number of each; empty elsewhere."""
-    found: dict[Remote, int] = {}
-    for table in _TABLES:
-        with contextlib.suppress(OSError, ValueError, IndexError):
-            for row in table.read_text(encoding="ascii").splitlines()[1:]:
-                fields = row.split(maxsplit=4)
-                if fields[3] != "0A" and int(fields[1].rpartition(":")[2], 16) == port:  # 0A: it listens
-                    host, _, far = fields[2].rpartition(":")
-                    found[_address(host), int(far, 16)] = int(fields[3], 16)
-    return found
-
-
-def _address(words: str) -> str:
-    """Return an address from the table, which has 32-bit words in the machine's byte order."""
-    raw = b"".join(int(words[i : i + 8], 16).to_bytes(4, sys.byteorder) for i in range(0, len(words), 8))
-    return _plain(ipaddress.ip_address(raw))
-
-
-def _plain(found: ipaddress.IPv4Address | ipaddress.IPv6Address) -> str:
-    mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
-    return str(mapped or found)
-
-
-def remote_of(peer: str) -> Remote | None:
-    """Return host and port of an address as gRPC writes it, such as ``ipv4:127.0.0.1:4711``; None if it has none."""
-    kind, _, rest = unquote(peer).partition(":")
-    host, _, port = rest.rpartition(":")
-    try:
-        return (_plain(ipaddress.ip_address(host.strip("[]").partition("%")[0])), int(port)) if kind else None
-    except ValueError:
-        return None
+    def _make_room(self) -> None:
+        """End the oldest of those that have not called, if there are too many: of a host with more than its fair share at once, of others once they have been here for long."""
+        hosts, now, left = Counter(host for host, _ in self._pending), time.monotonic(), _TURN
+        for remote, waiting in list(self._pending.items()):
+            if len(self._pending) <= self._most or left == 0:
+                return
+            if hosts[remote[0]] > self._most // FAIR or now - waiting.since > self._quiet:
+                hosts[remote[0]] -= 1
+                left -= 1
+                del self._pending[remote]
+                end(waiting.found)
+                self._refuse(remote, CROWDED)

@@ -8,11 +8,12 @@ from typing import Any
 from atoll.core.errors import IdentityError
 from atoll.runtime.identity import peer_of
 
+from .accepted import remote_of
 from .addresses import joined, split
 from .base import LARGEST, Accept, Admission, Listener, Pipe, PipeClosed, Transport
 from .calls import DialledPipe, GrpcPipe, aio, grpc, stay
 from .connecting import listening
-from .handshakes import Handshakes, remote_of
+from .handshakes import Handshakes
 from .own import UNWELCOME, own
 from .proof import CERTIFICATE, asked, proof_of, proven
 from .refusals import reason, refusal
@@ -65,6 +66,7 @@ class _Listening(grpc.GenericRpcHandler):  # type: ignore[misc]  # gRPC has no t
             peer = self._admission.judged(certificate, self._me)
             proof = proof_of(self._admission.credentials, peer, dict(context.invocation_metadata() or ()))
         except IdentityError as error:
+            self.handshakes.failed(context.peer())
             host, port = remote_of(context.peer()) or (context.peer(), 0)
             self._refused.connection(host, port, str(error))
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, reason(error))
