@@ -116,3 +116,35 @@ def test_without_labels_a_probe_measures_features(capsys, archive):
     assert set(found["setting"]["baselines"]) == {"pixels", "untrained"}
     assert found["methods"]["FedSimCLR"]["coverage"] is None
     assert 0.0 < found["methods"]["FedSimCLR"]["median"] <= 1.0
+
+
+def test_pretraining_and_then_a_method_share_rows_rounds_and_costs(archive, monkeypatch):
+    """FedSimCLR+SemiFL: SemiFL's own settings, the steps of both for the baseline, and the bytes of both."""
+    setting = LabelSetting(at="server", keep=8, size=60, parties=2, alpha=0.0)
+    runs = LabelRuns(rows_of(archive), setting, rounds=1, lr=0.05)
+    assert runs.method("FedSimCLR+SemiFL") == runs.method("SemiFL")
+    first = runs.pretraining("FedSimCLR+SemiFL")
+    assert (type(first).__name__, first.lr, runs.pretraining("SemiFL")) == ("FedSimCLR", 0.05, None)
+    assert runs.steps(first) > runs.steps(None) == 0
+    ran, run_one = [], LabelRuns._run
+
+    def spied(self, algorithm, islands, *rest):
+        ran.append((algorithm, islands, rest[-1], run_one(self, algorithm, islands, *rest)))
+        return ran[-1][-1]
+
+    monkeypatch.setattr(LabelRuns, "_run", spied)
+    both = runs.trained("FedSimCLR+SemiFL", 0)
+    (simclr, rows, _, before), (semifl, same_rows, model, after) = ran
+    assert (simclr, semifl) == (first, runs.method("SemiFL"))
+    assert [shard["x"].tolist() for shard in rows] == [shard["x"].tolist() for shard in same_rows]
+    assert model.trained is before["model"]
+    assert both["bytes_up"] == before["bytes_up"] + after["bytes_up"]
+    assert both["score"] == after["score"]
+    for name, said in {
+        "FedSimCLR+SemFL": "method 'SemFL'",
+        "SimCLR+SemiFL": "method 'SimCLR'. Did you mean 'FedSimCLR'",
+    }.items():
+        with pytest.raises(ConfigError, match=said.replace(".", r"\.")):
+            runs.method(name)
+    with pytest.raises(ConfigError, match="no label is left to train SemiFL on"):
+        LabelRuns(rows_of(archive), LabelSetting(at="none", keep=8), rounds=1).method("FedSimCLR+SemiFL")

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from .methods.semifl import SemiFL
     from .methods.supervised import Supervised
     from .methods.voting.pate import PATE
+    from .pretrained import Pretrained
 else:
     from atoll.core.lazy import lazy
 
@@ -91,6 +92,7 @@ else:
             "methods.semifl": ("SemiFL",),
             "methods.supervised": ("Supervised",),
             "methods.voting.pate": ("PATE",),
+            "pretrained": ("Pretrained",),
         },
     )
 
@@ -124,6 +126,7 @@ __all__ = [
     "Method",
     "Orchestra",
     "PATE",
+    "Pretrained",
     "RSCFed",
     "Relabel",
     "RowDecoder",

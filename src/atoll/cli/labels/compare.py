@@ -20,7 +20,11 @@ def labels_compare(
         str, typer.Argument(help="A name such as mnist, an .npz file with x and y, or a CSV file.", metavar="DATA")
     ],
     methods: Annotated[
-        str, typer.Option("--methods", help="Methods of atoll.labels, with commas; labelled is the baseline.")
+        str,
+        typer.Option(
+            "--methods",
+            help="Methods of atoll.labels, with commas; labelled is the baseline, FedSimCLR+SemiFL pretrains.",
+        ),
     ] = "labelled,SemiFL",
     at: Annotated[str, typer.Option("--at", help="Where labels are: rows, parties, server, classes or none.")] = "rows",
     keep: Annotated[int | None, typer.Option("--keep", help="Labels (or parties, or classes) to keep.", min=1)] = None,
@@ -63,17 +67,16 @@ def compared(runs: Any, names: list[str], seeds: int) -> dict[str, Any]:
         seeds: trainings of each; labelled rows and parties follow the seed.
     """
     from atoll.labels.evaluators import paired_gain
-    from atoll.labels.survey import SURVEY
 
     from .runs import medians
 
     made = {name: runs.method(name) for name in names}  # refuses an unknown name before anything is trained
-    steps = max([runs.steps(one) for one in made.values()], default=500)
+    before = {name: runs.pretraining(name) for name in names}
+    steps = max([runs.steps(one) + runs.steps(before[name]) for name, one in made.items()], default=500)
     alone = [runs.baselines(seed, steps) for seed in range(seeds)]
     strongest = max(alone[0], key=lambda view: float(np.median([scores[view] for scores in alone])))
     base = [scores[strongest] for scores in alone]
     medians_of = {view: float(np.median([scores[view] for scores in alone])) for view in alone[0]}
-    cards = {one.part: one for one in SURVEY if one.part}
     methods: dict[str, Any] = {}
     helped: list[str] = []
     for name in names:
@@ -87,8 +90,7 @@ def compared(runs: Any, names: list[str], seeds: int) -> dict[str, Any]:
             "interval": None if gain.interval is None else list(gain.interval),
             **{what: medians(trained, what) for what in ("coverage", "purity", "seconds")},
             **{what: int(medians(trained, what)) for what in ("bytes_up", "bytes_down")},
-            "client_state": cards[name].state if name in cards else "none",
-            "exposes": cards[name].exposes if name in cards else "nothing",
+            **_card(name),
         }
         helped += [name] if gain.helped else []
     return {
@@ -112,6 +114,17 @@ def compared(runs: Any, names: list[str], seeds: int) -> dict[str, Any]:
         "methods": methods,
         "helped": helped,
     }
+
+
+def _card(name: str) -> dict[str, str]:
+    """Return what a method, or each of two, keeps at clients and exposes."""
+    from atoll.labels.survey import SURVEY
+
+    cards = {one.part: one for one in SURVEY if one.part}
+    known = [cards[part] for part in name.split("+") if part in cards]
+    state = [one.state for one in known if one.state != "none"]
+    shown = [one.exposes for one in known if one.exposes != "nothing"]
+    return {"client_state": "; ".join(state) or "none", "exposes": "; ".join(shown) or "nothing"}
 
 
 def _table(found: dict[str, Any]) -> PlainTable:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -21,6 +21,7 @@ __all__ = ["LabelRuns", "known_methods"]
 
 _COHORT = 5
 _VIEWS = ("no", "weak", "strong")
+_COSTS = ("seconds", "processor", "bytes_up", "bytes_down")
 
 
 def known_methods(at: str = "rows") -> tuple[str, ...]:
@@ -91,7 +92,19 @@ class LabelRuns:
         shape = self.rows["x"].shape[1:]
         if not self.images:
             return nn.Sequential(nn.Flatten(), nn.Linear(int(np.prod(shape)), 64), nn.ReLU(), nn.Linear(64, outputs))
-        return nn.Sequential(self.encoder(), nn.Linear(32 * (shape[1] // 8) * (shape[2] // 8), outputs))
+        return nn.Sequential(self.encoder(), self.head())
+
+    @property
+    def features(self) -> int:
+        """Numbers that the encoder gives for a row."""
+        shape = self.rows["x"].shape[1:]
+        return int(32 * (shape[1] // 8) * (shape[2] // 8)) if self.images else 64
+
+    def head(self) -> Any:
+        """Return the network's last layer."""
+        from torch import nn
+
+        return nn.Linear(self.features, int(self.rows.classes or 2))
 
     def encoder(self) -> Any:
         """Return the network without its last layer."""
@@ -111,9 +124,7 @@ class LabelRuns:
         """Return the encoder with the heads of self-supervised methods."""
         from atoll.labels.heads import Siamese
 
-        shape = self.rows["x"].shape[1:]
-        features = 32 * (shape[1] // 8) * (shape[2] // 8) if self.images else 64
-        return Siamese(self.encoder(), features, predictor=True, turns=self.images)
+        return Siamese(self.encoder(), self.features, predictor=True, turns=self.images)
 
     def views(self) -> dict[str, Any]:
         """Return no, the weak and the strong view of such rows."""
@@ -123,13 +134,16 @@ class LabelRuns:
         return {"no": None, "weak": weak(kind), "strong": strong(kind)}
 
     def method(self, name: str) -> Algorithm:
-        """Return a method with its own settings, the common rate and a cosine schedule over the rounds.
+        """Return a method with its own settings, the common rate and a cosine schedule over the rounds; the second of ``"FedSimCLR+SemiFL"``.
 
         Raises:
             ConfigError: there is no such method.
         """
         import atoll.labels
 
+        before, plus, name = name.rpartition("+")
+        if plus:
+            self.pretraining(f"{before}+{name}")
         known = known_methods(self.setting.at)
         if name not in known:
             raise ConfigError(
@@ -150,6 +164,28 @@ class LabelRuns:
         made: Algorithm = kind(**{setting: value for setting, value in wanted.items() if accepts(kind, setting)})
         return made
 
+    def pretraining(self, name: str) -> Algorithm | None:
+        """Return the self-supervised method before a method, the first of ``"FedSimCLR+SemiFL"``; ``None`` without one.
+
+        Raises:
+            ConfigError: there is no such method, or labels are nowhere, so that nothing comes after it.
+        """
+        before, plus, after = name.rpartition("+")
+        if not plus:
+            return None
+        if self.setting.at == "none":
+            raise ConfigError(
+                f"method {name!r} with --at none: no label is left to train {after or 'a second method'} on",
+                where="atoll labels compare",
+                remedy=f"use {before}, or labels somewhere: --at server --keep 40",
+            )
+        return self._without_labels.method(before)
+
+    @property
+    def _without_labels(self) -> LabelRuns:
+        """The same rows, where nobody has labels: each method has its own rate, unless one is given."""
+        return replace(self, setting=replace(self.setting, at="none"))
+
     def trained(self, name: str, seed: int) -> dict[str, Any]:
         """Train with a method, and measure it on the test rows: ``score``, ``coverage``, ``purity``, ``seconds``, ``bytes_up``, ``bytes_down``."""
         import atoll
@@ -161,10 +197,20 @@ class LabelRuns:
             bare, made = islands.with_test(None), {}
             made = self._run(algorithm, bare, seed, cohort, self.rounds, None, self.siamese)
             return {**made, "score": _probed(made.pop("model"), islands)}
-        return self._run(algorithm, islands, seed, cohort, self.rounds, getattr(algorithm, "tau", None))
+        first = self.pretraining(name)
+        if first is None:
+            return self._run(algorithm, islands, seed, cohort, self.rounds, getattr(algorithm, "tau", None))
+        from atoll.labels import Pretrained
+
+        before = self._run(first, islands.with_test(None), seed, cohort, self.rounds, None, self.siamese)
+        model = Pretrained(before["model"], self.head)
+        made = self._run(algorithm, islands, seed, cohort, self.rounds, getattr(algorithm, "tau", None), model)
+        return {**made, **{cost: before[cost] + made[cost] for cost in _COSTS}}
 
     def steps(self, algorithm: Any) -> int:
-        """Return the steps that the global model sees one after another in all rounds of a method: as many as the baseline takes."""
+        """Return the steps that the global model sees one after another in all rounds of a method: as many as the baseline takes. None takes none."""
+        if algorithm is None:
+            return 0
         own = int(algorithm.steps or 1) + int(getattr(algorithm, "label_steps", 0))
         return int(getattr(algorithm, "warm_up", 0)) + self.rounds * own
 
