@@ -43,9 +43,34 @@ def test_one_target_is_compared_with_the_strongest_training_of_the_sources(capsy
     assert found["gain"] == max(one["gain"] for one in found["adapted"].values())
 
 
+def test_an_unseen_domain_is_in_no_training(capsys, folder, monkeypatch):
+    """Leave one out: a training that had any row of the target would have more parties than the others."""
+    import atoll.simulation
+
+    seen = []
+    simulate = atoll.simulation.simulate
+
+    def watched(job, islands, **more):
+        seen.append((type(job.algorithm).__name__, list(islands.names), sum(len(shard) for shard in islands)))
+        return simulate(job, islands, **more)
+
+    monkeypatch.setattr(atoll.simulation, "simulate", watched)
+    assert run(asked(folder, "--target", "each", "--unseen", "--rounds", 2, "--seeds", 1)) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["setting"]["unseen"] is True
+    assert set(found["targets"]) == {"north", "south"}
+    for name, one in found["targets"].items():
+        assert set(one["adapted"]) == {"FedSR"}
+        assert one["gain"] == pytest.approx(one["adapted"]["FedSR"]["median"] - one["strong"]["median"]), name
+    assert {names[0] for _, names, _ in seen} == {"north", "south"}
+    assert all(len(names) == 1 and rows < 120 for _, names, rows in seen)
+    assert [kind for kind, *_ in seen].count("FedSR") == 2
+
+
 @pytest.mark.parametrize(
     ("more", "said"),
     [
+        (("--target", "each", "--unseen", "--methods", "FADE"), "'FADE' is not known.*use one of FedSR"),
         (("--target", "west"), "Did you mean|is not known"),
         (("--target", "each", "--methods", "FADA2"), "'FADA2' is not known"),
         (("--target", "each", "--metric", "f1"), "metric='f1'"),

@@ -104,6 +104,10 @@ def test_adaptation_hides_the_targets_labels_and_tests_on_them() -> None:
         adaptation(made, "outverted")
     with pytest.raises(DataError, match="plain is a source and a target"):
         adaptation(made, "plain", sources=["plain", "small"])
+    others, roles = adaptation(made, "inverted", unseen=True)
+    assert list(others.names) == ["plain", "small"]
+    assert roles.targets == ("inverted",)
+    assert np.array_equal(others.test.y, islands.test.y)  # type: ignore[union-attr]
 
 
 @settings(deadline=None, max_examples=30)

@@ -17,9 +17,11 @@ if TYPE_CHECKING:
     from atoll.data import Islands
     from atoll.learn.algorithm import Algorithm
 
-__all__ = ["METHODS", "AdaptationRun", "AdaptationTerms", "runs_of"]
+__all__ = ["METHODS", "UNSEEN", "AdaptationRun", "AdaptationTerms", "runs_of"]
 
 METHODS = ("SelfTraining", "FADE", "DANN", "EfficientFDA")
+UNSEEN = ("FedSR",)
+"""Methods that need no row of the target."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,7 @@ class AdaptationTerms:
         seeds: trainings of each method.
         metric: ``"accuracy"`` or ``"macro_f1"``.
         engine: where trainings run.
+        unseen: leave the target's rows out of every training.
     """
 
     rounds: int = 60
@@ -43,6 +46,12 @@ class AdaptationTerms:
     seeds: int = 3
     metric: str = "accuracy"
     engine: str = "batched"
+    unseen: bool = False
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """The methods to choose from."""
+        return UNSEEN if self.unseen else METHODS
 
     def __post_init__(self) -> None:
         if self.metric not in ("accuracy", "macro_f1"):
@@ -60,6 +69,7 @@ class AdaptationRun:
         discriminator: ``""``, ``"plain"`` or ``"conditional"``.
         aligned: whether the method looks at features.
         sources_only: train without the target's party.
+        gaussian: whether features are drawn, as `FedSR` needs.
     """
 
     shape: tuple[int, ...]
@@ -68,12 +78,13 @@ class AdaptationRun:
     discriminator: str = ""
     aligned: bool = True
     sources_only: bool = False
+    gaussian: bool = False
 
     def network(self) -> Any:
         """Return a fresh network: convolutions for images, one hidden layer for other rows."""
         from torch import nn
 
-        from atoll.labels.domain_network import DomainNetwork
+        from atoll.labels import DomainNetwork, GaussianNetwork
 
         if len(self.shape) == 3:
             side = self.shape[1] // 8 * (self.shape[2] // 8)
@@ -84,6 +95,8 @@ class AdaptationRun:
             features, width = nn.Sequential(*layers, nn.Flatten()), 32 * side
         else:
             features, width = nn.Sequential(nn.Linear(self.shape[0], 64), nn.ReLU()), 64
+        if self.gaussian:
+            return GaussianNetwork(features, width, self.classes, self.shape)
         judged = {"": 0, "plain": width, "conditional": width * self.classes}[self.discriminator]
         judge = nn.Sequential(nn.Linear(judged, 64), nn.ReLU(), nn.Linear(64, 1)) if judged else None
         made = DomainNetwork(
@@ -99,6 +112,7 @@ class AdaptationRun:
         import torch
 
         from atoll.data import Islands
+        from atoll.data.missing import labelled_rows
         from atoll.learn import Evaluation, Training
         from atoll.learn.selection import Everyone
         from atoll.simulation import simulate
@@ -112,10 +126,11 @@ class AdaptationRun:
         )
         if self.sources_only:
             islands = Islands.from_datasets(
-                {one.name: one.dataset() for one in islands if bool(one["labelled"].all())}
+                {one.name: one.dataset() for one in islands if bool(labelled_rows(one).all())}
             ).with_test(islands.test)
         found = simulate(job, islands, engine=settings.engine, seed=seed, progress=False)
         with torch.no_grad():
+            found.model.eval()
             parts = [found.model(part) for part in torch.split(torch.tensor(x), 1000)]
         return np.concatenate([part.numpy() for part in parts])
 
@@ -130,6 +145,7 @@ def runs_of(shape: tuple[int, ...], classes: int, methods: Sequence[str]) -> dic
     from atoll.labels.methods.fade import FADE
     from atoll.labels.methods.self_training import SelfTraining
     from atoll.labels.methods.supervised import Supervised
+    from atoll.labels.methods.unseen.fedsr import FedSR
     from atoll.labels.views.inversion import Invert
 
     kind = "images" if len(shape) == 3 else "table"
@@ -170,5 +186,8 @@ def runs_of(shape: tuple[int, ...], classes: int, methods: Sequence[str]) -> dic
             "plain",
         ),
         "EfficientFDA": AdaptationRun(shape, classes, lambda s: EfficientFDA(view=bridge, **steps(s))),
+        "FedSR": AdaptationRun(
+            shape, classes, lambda s: FedSR(view=bridge, **steps(s)), sources_only=True, gaussian=True
+        ),
     }
     return {**made, **{name: all_of[name] for name in methods}}

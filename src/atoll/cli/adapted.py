@@ -91,20 +91,18 @@ def adapted(
     Args:
         data: see `domains_of`.
         target: name of a domain, or ``"each"`` for every domain in turn.
-        methods: of `atoll.cli.adaptation_runs.METHODS`.
+        methods: of `AdaptationTerms.methods`.
         settings: of every training.
         given: what else `domains_of` takes.
 
     Raises:
         ConfigError: an unknown name, or fewer than two domains.
     """
-    from .adaptation_runs import METHODS
-
     rows = [domains_of(data, seed=seed, **given) for seed in range(settings.seeds)]
     known = sorted(set(rows[0][PARTY].tolist()))
     stem = Path(target).name.split(".")[0]
     target = stem if stem in known else target
-    for name, have in ((target, (*known, "each")), *((method, METHODS) for method in methods)):
+    for name, have in ((target, (*known, "each")), *((method, settings.methods) for method in methods)):
         if name not in have:
             raise ConfigError(
                 f"{name!r} is not known.{nearest(name, have)}", where="adapt", remedy=f"use one of {', '.join(have)}"
@@ -116,7 +114,13 @@ def adapted(
     targets = known if target == "each" else [target]
     found = {name: _of_target(rows, name, methods, settings) for name in targets}
     made = {
-        "setting": {"domains": known, "target": target, "rounds": settings.rounds, "seeds": settings.seeds},
+        "setting": {
+            "domains": known,
+            "target": target,
+            "rounds": settings.rounds,
+            "seeds": settings.seeds,
+            "unseen": settings.unseen,
+        },
         "metric": settings.metric,
         "targets": found,
     }
@@ -134,7 +138,7 @@ def _of_target(rows: Sequence[Dataset], name: str, methods: Sequence[str], setti
     shown: dict[str, dict[str, Any]]
     seconds: dict[str, list[float]] = {run: [] for run in runs}
     for seed in range(settings.seeds):
-        islands, _ = adaptation(rows[seed], name, by=PARTY)
+        islands, _ = adaptation(rows[seed], name, by=PARTY, unseen=settings.unseen)
         for run, made in runs.items():
             begun = time.perf_counter()
             scores[run].append(_trained(made, islands, settings, seed))

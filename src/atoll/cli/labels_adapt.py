@@ -27,8 +27,16 @@ def labels_adapt(
         ),
     ],
     methods: Annotated[
-        str, typer.Option("--methods", help="SelfTraining, FADE, DANN or EfficientFDA, with commas.", metavar="NAMES")
-    ] = "SelfTraining",
+        str | None,
+        typer.Option(
+            "--methods",
+            help="SelfTraining (the default), FADE, DANN or EfficientFDA, with commas; FedSR with --unseen.",
+            metavar="NAMES",
+        ),
+    ] = None,
+    unseen: Annotated[
+        bool, typer.Option("--unseen", help="No training has a row of the target: generalisation, not adaptation.")
+    ] = False,
     party: Annotated[str | None, typer.Option("--party", help="Column that names the domain of a row.")] = None,
     label: Annotated[str | None, typer.Option("--label", help="Column to predict, for tables.")] = None,
     text: Annotated[str | None, typer.Option("--text", help="Column of texts, for tables.")] = None,
@@ -40,14 +48,16 @@ def labels_adapt(
 ) -> None:
     """Train on labelled domains with and without the rows of another, and compare on its test rows.
 
+    With --unseen, nobody has rows of the target while training, and methods must generalise from the other domains: leave one domain out.
     The baseline is the strongest of trainings of the labelled domains alone: without views, with weak and with strong ones.
     """
     from .adaptation_runs import AdaptationTerms
     from .adapted import adapted
 
-    names = [name for name in methods.split(",") if name and name != "source"]
+    chosen = ("FedSR" if unseen else "SelfTraining") if methods is None else methods
+    names = [name for name in chosen.split(",") if name and name != "source"]
     files = [*data, *([target] if target.endswith((".npz", ".csv", ".csv.gz")) and target not in data else [])]
-    settings = AdaptationTerms(rounds=rounds, lr=rate, seeds=seeds, metric=metric)
+    settings = AdaptationTerms(rounds=rounds, lr=rate, seeds=seeds, metric=metric, unseen=unseen)
     found = adapted(files, target, names, settings, label=label, text=text, party=party)
     output_of(context).give(found, _table(found))
 

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from .methods.selfsupervised.ssfl import SSFL
     from .methods.semifl import SemiFL
     from .methods.supervised import Supervised
+    from .methods.unseen.fedsr import FedSR, GaussianNetwork
     from .methods.voting.pate import PATE
     from .pretrained import Pretrained
 else:
@@ -91,6 +92,10 @@ else:
             "methods.selfsupervised.ssfl": ("SSFL",),
             "methods.semifl": ("SemiFL",),
             "methods.supervised": ("Supervised",),
+            "methods.unseen.fedsr": (
+                "FedSR",
+                "GaussianNetwork",
+            ),
             "methods.voting.pate": ("PATE",),
             "pretrained": ("Pretrained",),
         },
@@ -113,6 +118,7 @@ __all__ = [
     "FedMatch",
     "FedMoCo",
     "FedPU",
+    "FedSR",
     "FedSSL",
     "FedSimCLR",
     "FedSimSiam",
@@ -120,6 +126,7 @@ __all__ = [
     "FedX",
     "FixMatch",
     "FreeMatch",
+    "GaussianNetwork",
     "Generator",
     "Guard",
     "MaskedAutoencoder",

@@ -76,7 +76,12 @@ class Domains:
 
 @checked_call
 def adaptation(
-    dataset: Dataset, target: str | Sequence[str], *, by: str = "domain", sources: Sequence[str] | None = None
+    dataset: Dataset,
+    target: str | Sequence[str],
+    *,
+    by: str = "domain",
+    sources: Sequence[str] | None = None,
+    unseen: bool = False,
 ) -> tuple[Islands, Domains]:
     """Make one party of each domain, without labels in the targets; the server tests on the targets' test rows.
 
@@ -87,6 +92,7 @@ def adaptation(
         target: the domain or domains to do without labels in.
         by: the column that names the domain.
         sources: the domains with labels; by default all others.
+        unseen: leave the targets out: no party has a row of them, and only the server's test knows them.
 
     Returns:
         The parties, named by their domains, and their roles.
@@ -105,8 +111,9 @@ def adaptation(
                 remedy=f"use one of {', '.join(names)}",
             )
     roles = Domains(chosen, targets)
-    parts = {name: dataset.take(np.flatnonzero(dataset[by] == name)) for name in (*chosen, *targets)}
-    for name in targets:
+    parties = chosen if unseen else (*chosen, *targets)
+    parts = {name: dataset.take(np.flatnonzero(dataset[by] == name)) for name in parties}
+    for name in () if unseen else targets:
         rows = parts[name]
         parts[name] = rows.with_columns({"y": np.zeros_like(rows.y), "labelled": np.zeros(len(rows), np.bool_)})
     test = None

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from .self_training import SelfTraining
     from .semifl import SemiFL
     from .supervised import Supervised
+    from .unseen.fedsr import FedSR, GaussianNetwork
     from .voting.pate import PATE
 else:
     from atoll.core.lazy import lazy
@@ -61,6 +62,10 @@ else:
             "self_training": ("SelfTraining",),
             "semifl": ("SemiFL",),
             "supervised": ("Supervised",),
+            "unseen.fedsr": (
+                "FedSR",
+                "GaussianNetwork",
+            ),
             "voting.pate": ("PATE",),
         },
     )
@@ -76,9 +81,11 @@ __all__ = [
     "FRuDA",
     "FedMatch",
     "FedPU",
+    "FedSR",
     "FedSSL",
     "FixMatch",
     "FreeMatch",
+    "GaussianNetwork",
     "Generator",
     "Guard",
     "LabelledParty",

@@ -1,0 +1,1 @@
+"""Methods for domains of which nobody has a row while training."""
