@@ -20,6 +20,7 @@ from atoll.core.time.clock import Clock, run
 
 from .core.errors import ConfigError, nearest
 from .core.job import Job, Prepared
+from .core.job import prepared as prepared_job
 from .core.lazy import UnknownName
 from .core.world import World
 
@@ -382,7 +383,7 @@ def simulated(
     with watching(job, on_record, on_restore, progress) as watch:
         made = World(islands, clock=Clock(), on_record=watch.record, on_restore=watch.restore, **known, **world)
         admit_job(made.policy, job.names())
-        prepared = job.prepare(islands)
+        prepared = prepared_job(job, islands)
         made.registry.update({task.name: task for task in (*tasks, *prepared.tasks)})
         value, fed = run_in(made, admitted(prepared, job.title))
         close_spending(made)

@@ -63,3 +63,27 @@ def test_the_federated_trees_are_compared_and_saved(capsys, folder, more):
 def test_what_cannot_be_is_said(capsys, folder, words, told):
     assert run([*asked(folder), *words]) != 0
     assert told in json.loads(capsys.readouterr().out)["error"]["what"]
+
+
+@pytest.mark.parametrize("more", [(), ("--secure",), ("--method", "bagging")])
+def test_empty_cells_are_missing_features_where_they_are_declared(capsys, folder, more):
+    rng = np.random.default_rng(5)
+    for name in ("north", "south", "held"):
+        with (folder / f"{name}.csv").open(newline="") as file:
+            header, *rows = list(csv.reader(file))
+        rows = [[*("" if rng.random() < 0.2 else cell for cell in row[:5]), row[5]] for row in rows]
+        with (folder / f"{name}.csv").open("w", newline="") as file:
+            csv.writer(file).writerows([header, *rows])
+    assert run(asked(folder, *more)) != 0
+    assert "missing_features=True" in json.loads(capsys.readouterr().out)["error"]["remedy"]
+    assert run(asked(folder, "--missing-features", *more)) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["federated"] > max(found["alone"].values())
+    held = [
+        [*(float(c or "nan") for c in row[:4]), {"": np.nan, "east": 0.0, "west": 1.0}[row[4]], float(row[5])]
+        for row in rows
+    ]
+    table = np.array(held)
+    named = xgboost.DMatrix(table[:, :5], feature_names=["a", "b", "c", "d", "ward"])
+    booster = xgboost.Booster(model_file=found["model"])
+    assert auc(table[:, 5], booster.predict(named)) == pytest.approx(found["federated"], abs=1e-6)

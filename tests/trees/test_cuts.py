@@ -14,7 +14,7 @@ NUMBERS = hnp.arrays(np.float32, st.integers(2, 60), elements=st.floats(-(2.0**9
 
 
 def cuts_of(parts, bins):
-    search = Search.among(sum(map(len, parts)), bins)
+    search = Search(bins)
     for level in range(len(LEVELS)):
         asked = search.asked() if level else np.zeros((parts[0].shape[1], 0), np.uint32)
         search.narrow(sum(count_prefixes(part, level, asked) for part in parts), level)

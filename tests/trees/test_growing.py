@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -46,20 +48,43 @@ def test_bins_are_those_of_a_search(seed, cuts):
     assert (made[:, [0, 2]] == 7).all()
 
 
-def grown(bins, pairs, limits, width=7):
-    """A tree grown on all rows here, and the rows at each leaf."""
-    cuts = [np.arange(1, width, dtype=np.float32)] * bins.shape[1]
-    growth, at = Growth(limits, cuts, 0), {0: np.arange(len(bins), dtype=np.int32)}
+@given(st.integers(0, 10_000), st.sampled_from([np.uint8, np.uint16]), st.booleans())
+def test_missing_values_have_a_bin_of_their_own_and_go_where_they_should(seed, kind, left):
+    rng, absent = np.random.default_rng(seed), 255 if kind is np.uint8 else 256
+    values = np.where(rng.random(50) < 0.3, np.nan, rng.normal(size=50)).astype(np.float32)
+    edges = np.unique(rng.normal(size=absent - 1).astype(np.float32))
+    pairs, rows = table(seed, rows=50)[1], np.sort(rng.permutation(50)[:40]).astype(np.int32)
+    found = []
+    for native in {True, kernel.compiled() is None}:
+        with pytest.MonkeyPatch.context() as patch:
+            if not native:
+                patch.setattr(kernel, "compiled", lambda: None)
+            bins = np.zeros((50, 2), kind)
+            place_in_bins(values, edges, bins, 1, absent)
+            sides = split_rows(bins, 1, 100, rows, absent if left else -1)
+            found.append((bins, *sides, gradient_histogram(bins, pairs, rows, absent + 1)))
+    for bins, goes, stays, sums in found:
+        np.testing.assert_array_equal(bins[:, 1] == absent, np.isnan(values))
+        below = np.isnan(values[rows]) if left else np.zeros(40, bool)
+        np.testing.assert_array_equal(goes, rows[below | (bins[rows, 1] <= 100)])
+        assert sorted([*goes, *stays]) == rows.tolist()
+        np.testing.assert_allclose(sums[1, absent], pairs[rows[np.isnan(values[rows])]].sum(axis=0), atol=1e-5)
+
+
+def grown(bins, pairs, limits, width=7, missing=False):
+    """A tree grown on all rows here, and the rows at each leaf; if features may be missing, the last bin is theirs."""
+    cuts = [np.arange(1, width - missing, dtype=np.float32)] * bins.shape[1]
+    growth, at = Growth(limits, cuts, 0, missing), {0: np.arange(len(bins), dtype=np.int32)}
     while growth.asked:
         growth.take(np.stack([gradient_histogram(bins, pairs, at[node], width) for node in growth.asked]))
         for node in sorted(at.keys() & set(np.flatnonzero(np.array(growth.feature) >= 0).tolist())):
-            child = growth.left[node]
-            at[child], at[child + 1] = split_rows(bins, growth.feature[node], growth.cut[node], at.pop(node))
+            child, also = growth.left[node], width - 1 if growth.default_left[node] else -1
+            at[child], at[child + 1] = split_rows(bins, growth.feature[node], growth.cut[node], at.pop(node), also)
     return growth, at
 
 
-def best_split(bins, pairs, rows, limits):
-    """The gain of the best split of some rows, by trying all."""
+def best_split(bins, pairs, rows, limits, absent=None):
+    """The gain of the best split of some rows, by trying all, each with the rows of the bin ``absent`` on either side."""
 
     def score(part):
         g, h = pairs[part].astype(np.float64).sum(axis=0)
@@ -67,8 +92,8 @@ def best_split(bins, pairs, rows, limits):
 
     gains = [0.0]
     for f in range(bins.shape[1]):
-        for cut in range(6):
-            goes = bins[rows, f] <= cut
+        for cut, also in itertools.product(range(-1, 7), (False, True) if absent else (False,)):
+            goes = (bins[rows, f] <= cut) & (bins[rows, f] != absent) | (also & (bins[rows, f] == absent))
             left, right = rows[goes], rows[~goes]
             if min(pairs[left, 1].sum(), pairs[right, 1].sum()) >= limits.min_child_weight and len(left) and len(right):
                 gains.append(score(left) + score(right) - score(rows))
@@ -87,6 +112,22 @@ def test_every_split_is_the_best_of_all(seed, reg_lambda, least):
     for leaf, rows in at.items():
         g, h = pairs[rows].astype(np.float64).sum(axis=0)
         assert tree.value[leaf] == pytest.approx(-0.3 * g / (h + reg_lambda), rel=1e-5, abs=1e-6)
+
+
+@given(st.integers(0, 10_000), st.sampled_from([0.0, 20.0]))
+def test_every_split_is_the_best_of_all_with_missing_rows_on_either_side(seed, least):
+    limits = TreeLimits(eta=0.3, max_depth=2, reg_lambda=1.0, gamma=0.0, min_child_weight=least)
+    bins, pairs = table(seed, rows=80)
+    growth, at = grown(bins, pairs, limits, missing=True)
+    assert sorted(np.concatenate(list(at.values())).tolist()) == list(range(80))
+    gain = best_split(bins, pairs, np.arange(80), limits, absent=6)
+    assert growth.gain[0] == pytest.approx(gain if gain > 1e-6 else 0.0, rel=1e-6, abs=1e-6)
+    tree = growth.tree()
+    rows = np.where(bins == 6, np.nan, bins).astype(np.float32)
+    for leaf, mine in at.items():
+        assert (tree.leaves(rows[mine]) == leaf).all()
+        g, h = pairs[mine].astype(np.float64).sum(axis=0)
+        assert tree.value[leaf] == pytest.approx(-0.3 * g / (h + 1), rel=1e-5, abs=1e-6)
 
 
 def test_a_gain_below_gamma_splits_nothing():

@@ -16,7 +16,14 @@ __all__ = ["compared"]
 
 
 def compared(
-    files: Sequence[Path], test: Path, label: str, settings: Mapping[str, Any], *, secure: bool, seed: int
+    files: Sequence[Path],
+    test: Path,
+    label: str,
+    settings: Mapping[str, Any],
+    *,
+    secure: bool,
+    seed: int,
+    missing_features: bool = False,
 ) -> tuple[dict[str, Any], Ensemble]:
     """Grow trees over all sites, for each site alone, and over all rows in one place.
 
@@ -29,6 +36,7 @@ def compared(
         settings: of `atoll.trees.Trees`.
         secure: whether to mask sums.
         seed: of samples.
+        missing_features: whether cells of features may be empty.
 
     Returns:
         ``measure`` (auc, rmse or accuracy), ``alone`` by site, ``federated``, ``pooled``, all on the test rows; and the federation's trees.
@@ -41,7 +49,7 @@ def compared(
     from atoll.trees.objectives import objective_of
     from atoll.trees.scores import score
 
-    islands = from_csv_files(files, target=label, test=test)
+    islands = from_csv_files(files, target=label, test=test, missing_features=missing_features)
     held: Dataset = known_rows(islands.test, "trees")
     objective = objective_of("auto", islands.about)
     more = {"reducer": _masked(islands)} if secure else {}

@@ -10,6 +10,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from .errors import DataError
 from .exposure import Explanation
 from .overview import of_settings
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from .federation.federation import Federation
     from .requests.task import Task
 
-__all__ = ["EDGE", "Job", "Prepared", "name_of"]
+__all__ = ["EDGE", "Job", "Prepared", "name_of", "prepared"]
 
 EDGE = "edge"
 """The role of a party that runs where the program runs: between organisations at the server, and at no site of its own."""
@@ -103,6 +104,7 @@ class Job:
         kind: the value of ``job:`` in a configuration.
         one_form: whether the parties' data must have one form (columns, types, classes). Sites then agree on it before ``prepare`` is called, and the
             data of ``prepare`` have it. Otherwise parties may have any data, and only sizes are known.
+        missing_features: whether the job can use data whose features may be missing (NaN); others refuse them.
         reads: how a site reads its tables for the job: as a ``"dataset"`` of complete features and a target, or as a ``"table"`` of columns as they are.
         method: the setting that tables of runs show.
         changeable: settings that a resumed run may change; changing any other would make it another run.
@@ -110,6 +112,7 @@ class Job:
 
     kind: ClassVar[str] = ""
     one_form: ClassVar[bool] = False
+    missing_features: ClassVar[bool] = False
     reads: ClassVar[str] = "dataset"
     method: ClassVar[str] = ""
     changeable: ClassVar[tuple[str, ...]] = ()
@@ -204,6 +207,24 @@ class Job:
         """What a progress display prints of the newest values of the columns."""
         columns = [name for name in last if name not in _STAMPS and not name.startswith("bytes_")]
         return [f"{name} {last[name]:.4g}" for name in columns[:3]]
+
+
+def prepared(job: Job, data: Any) -> Prepared:
+    """Prepare a job for a population, if it can use features that are missing or there are none.
+
+    Raises:
+        DataError: features of the clients or of the server's test rows may be missing, and the job cannot use that.
+        AtollError: as ``Job.prepare``.
+    """
+    for rows, whose in ((data, "the clients'"), (getattr(data, "test", None), "the test rows'")):
+        about = getattr(rows, "about", None)
+        if not job.missing_features and getattr(about, "missing_features", False):
+            raise DataError(
+                f"{whose} features may be missing, which a {type(job).__name__} cannot use",
+                where=f"data set {getattr(about, 'name', '')!r}",
+                remedy="fill them first, as Fit(model=Columns(), impute='median') does, or use a job that takes them, such as Trees",
+            )
+    return job.prepare(data)
 
 
 def name_of(found: Any) -> str:

@@ -27,7 +27,9 @@ _DECLARE = "; if -1 says that there is no label, declare it: missing=-1"
 _STRETCH = 32 << 20  # bytes of a mapped file that are read at once
 
 
-def as_columns(columns: Mapping[str, Any], where: str, missing: Missing = None) -> dict[str, Array]:
+def as_columns(
+    columns: Mapping[str, Any], where: str, missing: Missing = None, missing_features: bool = False
+) -> dict[str, Array]:
     """Return read-only arrays with equal first dimensions, or raise a ``DataError`` that names the column.
 
     If labels are missing, the column ``labelled`` says which, and the labels hold 0 there.
@@ -52,7 +54,7 @@ def as_columns(columns: Mapping[str, Any], where: str, missing: Missing = None) 
     if "y" in arrays:
         _tell_labels_apart(arrays, missing, where)
     for name, array in arrays.items():
-        _finite(name, array, where)
+        _finite(name, array, where, holes=missing_features and name == "x")
     return arrays
 
 
@@ -145,25 +147,24 @@ def _mapping(array: Any) -> mmap.mmap | None:
     return None
 
 
-def _finite(name: str, array: Array, where: str) -> None:
+def _finite(name: str, array: Array, where: str, holes: bool = False) -> None:
     if array.dtype.kind != "f" or array.size == 0:
         return
     # A sum is almost always finite, and needs no array of flags.
     with np.errstate(over="ignore", invalid="ignore"):
         if np.isfinite(_total(array)):
             return
-    bad = np.argwhere(~np.isfinite(array))
+    bad = np.argwhere(np.isinf(array) if holes else ~np.isfinite(array))
     if not len(bad):
         return
     place = f"row {bad[0][0]}"
     if array.ndim > 1:
         place += f", feature {', '.join(str(k) for k in bad[0][1:])}"
     value = array[tuple(bad[0])]
-    raise DataError(
-        f"column {name!r} has {value} at {place} ({len(bad)} such value(s))",
-        where=where,
-        remedy="drop these rows or fill the values before making the data set",
-    )
+    remedy = "drop these rows or fill the values before making the data set"
+    if name == "x" and np.isnan(value):
+        remedy += ", or declare them: missing_features=True, for jobs that can use them"
+    raise DataError(f"column {name!r} has {value} at {place} ({len(bad)} such value(s))", where=where, remedy=remedy)
 
 
 def whole_labels(y: Array, task: str | None, there: Array | None) -> Array:

@@ -18,6 +18,7 @@ class About:
         citation: who made the data, and where it was published.
         labels: the classes' names, in code order, if known.
         features: names of the features in ``x``, if known.
+        missing_features: whether features may be missing: NaN in ``x``.
     """
 
     name: str = "data"
@@ -26,3 +27,4 @@ class About:
     citation: str = ""
     labels: tuple[str, ...] = ()
     features: tuple[str, ...] = ()
+    missing_features: bool = False

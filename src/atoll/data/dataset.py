@@ -44,6 +44,7 @@ class Dataset:
         test: test rows that the server keeps for evaluation.
         missing: values of ``y`` that mean "no label", such as ``-1``; NaN always does. If a label is missing, a column ``labelled`` says which exist,
             and ``y`` holds 0 in place of the others.
+        missing_features: whether features may be missing: NaN in ``x``. Jobs that cannot use them refuse such data.
 
     Raises:
         DataError: ragged columns, values that are not finite, or labels outside the range.
@@ -78,9 +79,10 @@ class Dataset:
         features: Sequence[str] = (),
         test: Dataset | None = None,
         missing: Missing = None,
+        missing_features: bool = False,
     ) -> None:
         where = f"data set {name!r}"
-        arrays = as_columns(columns, where, missing)
+        arrays = as_columns(columns, where, missing, missing_features)
         there = arrays.get("labelled") if "y" in arrays else None
         if there is not None:
             arrays["y"] = whole_labels(arrays["y"], task, there)
@@ -92,7 +94,7 @@ class Dataset:
             if classes is None and labels and task == "classification":
                 classes = len(labels)
             arrays["y"], classes = check_labels(arrays["y"], task, classes, where, there)
-        about = About(name, task, classes, citation, tuple(labels), tuple(features))
+        about = About(name, task, classes, citation, tuple(labels), tuple(features), missing_features)
         self._fill(arrays, None, len(next(iter(arrays.values()))), about, test)
 
     def _fill(
@@ -306,6 +308,7 @@ class Dataset:
             labels=fields.labels,
             features=fields.features,
             test=self._test,
+            missing_features=fields.missing_features,
         )
 
     def __repr__(self) -> str:

@@ -19,7 +19,7 @@ __all__ = ["concatenate"]
 
 @checked_call
 def concatenate(parts: Sequence[Dataset]) -> Dataset:
-    """Concatenate data sets with the same columns; `About` and ``test`` are those of the first.
+    """Concatenate data sets with the same columns; `About` and ``test`` are those of the first; features may be missing if they may in one part.
 
     If parts name their classes differently, as files that were read separately do, they get common codes of all classes. If some rows have labels, the
     rows of parts without any label are marked as such, in the column ``labelled``.
@@ -37,7 +37,8 @@ def concatenate(parts: Sequence[Dataset]) -> Dataset:
     base = {name: np.concatenate([p[name] for p in parts]) for name in first.columns}
     for array in base.values():
         array.flags.writeable = False
-    return Dataset._of(base, None, sum(map(len, parts)), first.about, first.test)
+    about = replace(first.about, missing_features=any(part.about.missing_features for part in parts))
+    return Dataset._of(base, None, sum(map(len, parts)), about, first.test)
 
 
 def _with_labels(parts: Sequence[Dataset]) -> list[Dataset]:
@@ -62,7 +63,7 @@ def _marked(part: Dataset, like: Dataset, bare: bool, wide: int) -> Dataset:
     columns = {name: part[name] for name in part.columns} | {"y": y, "labelled": there}
     for name in ("y", "labelled"):
         columns[name].flags.writeable = False
-    about = replace(like.about, name=part.name, citation=part.citation)
+    about = replace(like.about, name=part.name, citation=part.citation, missing_features=part.about.missing_features)
     return Dataset._of(columns, None, len(part), about, part.test)
 
 

@@ -52,10 +52,10 @@ def _range(values: Array, kind: str, name: str) -> tuple[NDArray[np.float64], ND
         raise DataError(
             f"{len(values)} values of dtype {values.dtype}", where=f"data set {name!r}", remedy="scale numbers only"
         )
-    wide = values.astype(np.float64)
+    wide = np.ma.masked_invalid(values.astype(np.float64))  # of the features that exist
     shift = wide.min(axis=0) if kind == "minmax" else wide.mean(axis=0)
-    width = np.ptp(wide, axis=0) if kind == "minmax" else wide.std(axis=0)
-    return np.asarray(shift), np.where(width > 0, width, 1.0)
+    width = np.ma.filled(wide.max(axis=0) - shift if kind == "minmax" else wide.std(axis=0), 0.0)
+    return np.ma.filled(shift, 0.0), np.where(width > 0, width, 1.0)
 
 
 def _apply(dataset: Dataset, ranges: dict[str, tuple[NDArray[np.float64], NDArray[np.float64]]]) -> Dataset:

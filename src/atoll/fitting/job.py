@@ -52,6 +52,7 @@ class Fit(Checked, Job):
     """
 
     kind: ClassVar[str] = "fit"
+    missing_features: ClassVar[bool] = True
     reads: ClassVar[str] = "table"
     method: ClassVar[str] = "model"
 

@@ -75,6 +75,7 @@ class Statistics(Checked, Job):
     """
 
     kind: ClassVar[str] = "statistics"
+    missing_features: ClassVar[bool] = True
     reads: ClassVar[str] = "table"
 
     columns: Sequence[str] = ()

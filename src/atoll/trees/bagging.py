@@ -7,7 +7,7 @@ party this is ordinary boosting, to the bit. A forest is one round of many trees
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -86,7 +86,7 @@ async def grow_apart(
 
 
 def _scaled(tree: Tree, share: np.float32) -> Tree:
-    return Tree(tree.feature, tree.threshold, tree.left, tree.value * share, tree.hessian, tree.gain, tree.group)
+    return replace(tree, value=tree.value * share)
 
 
 @dataclass

@@ -23,18 +23,19 @@ NAMES = {
     "value": np.float32,
     "hessian": np.float32,
     "gain": np.float32,
+    "default_left": np.bool_,
 }
 
 
 def empty(more: Sequence[str] = ()) -> dict[str, NDArray[Any]]:
-    """No trees. ``starts`` says where each begins and the last ends; ``more`` names further columns of bytes."""
+    """No trees. ``starts`` says where each begins and the last ends; ``more`` names further columns of small whole numbers."""
     made: dict[str, NDArray[Any]] = {name: np.zeros(0, kind) for name, kind in NAMES.items()}
-    made |= {name: np.zeros(0, np.uint8) for name in more}
+    made |= {name: np.zeros(0, np.int16) for name in more}
     return {**made, "starts": np.zeros(1, np.int64), "groups": np.zeros(0, np.int32)}
 
 
 def appended(
-    columns: dict[str, Any], trees: Iterable[Tree], more: dict[str, NDArray[np.uint8]] | None = None
+    columns: dict[str, Any], trees: Iterable[Tree], more: dict[str, NDArray[np.int16]] | None = None
 ) -> dict[str, Any]:
     """The columns with further trees behind."""
     new = list(trees)
@@ -67,5 +68,8 @@ def trees_in(columns: dict[str, Any], first: int = 0) -> list[Tree]:
 def digest(columns: dict[str, Any], trees: int) -> bytes:
     """A digest of the first ``trees`` trees."""
     end = int(np.asarray(columns["starts"])[trees])
-    parts = (np.ascontiguousarray(np.asarray(columns[name])[:end]).tobytes() for name in ("feature", "left", "value"))
+    parts = (
+        np.ascontiguousarray(np.asarray(columns[name])[:end]).tobytes()
+        for name in ("feature", "left", "value", "default_left")
+    )
     return hashlib.blake2b(b"|".join((trees.to_bytes(8, "little"), *parts)), digest_size=16).digest()

@@ -1,4 +1,4 @@
-"""Common bins: quantiles of all parties' rows, found by counting alone.
+"""Common bins: quantiles of all parties' rows, found by counting alone; features that are missing are not counted.
 
 A single-precision number with its sign bit turned is a whole number that has the same order. Three contacts count its first 12, 18 and 24 bits,
 the later two only inside those intervals that hold a wanted rank. So the cuts are right to ``2^-15`` of a value, whatever its distribution; the server sees
@@ -7,15 +7,13 @@ counts, never a value, and a secure reducer can add them up.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .kernel import place_in_bins
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 __all__ = ["LEVELS", "Search", "binned", "count_prefixes", "ordered"]
 
@@ -48,12 +46,12 @@ def count_prefixes(x: NDArray[Any], level: int, prefixes: NDArray[np.uint32]) ->
     Returns:
         ``(features, 4096)``, or ``(features, intervals * 64)`` at the later levels.
     """
-    keys = ordered(x)
     shift = 32 - LEVELS[level]
+    known = (ordered(column[~np.isnan(column)]) for column in x.astype(np.float32, copy=False).T)
     if level == 0:
-        return np.stack([np.bincount(column >> shift, minlength=1 << LEVELS[0]) for column in keys.T]).astype(np.int64)
-    made = np.zeros((keys.shape[1], prefixes.shape[1] << _STEP), np.int64)
-    for f, column in enumerate(keys.T):
+        return np.stack([np.bincount(column >> shift, minlength=1 << LEVELS[0]) for column in known]).astype(np.int64)
+    made = np.zeros((x.shape[1], prefixes.shape[1] << _STEP), np.int64)
+    for f, column in enumerate(known):
         asked = prefixes[f][prefixes[f] < 1 << LEVELS[level - 1]]
         place_of = np.full(1 << LEVELS[level - 1], -1)
         place_of[asked] = np.arange(len(asked))
@@ -64,28 +62,30 @@ def count_prefixes(x: NDArray[Any], level: int, prefixes: NDArray[np.uint32]) ->
     return made
 
 
+_Found = tuple[NDArray[np.uint32], NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]
+
+
 @dataclass
 class Search:
     """The server's search for the cuts of all features.
 
     Attributes:
-        ranks: wanted ranks, ``(bins - 1,)``: a cut comes after so many rows.
-        found: for each feature, the prefixes that hold a rank, how many rows come before each of them, and how many ranks it holds.
+        bins: bins that should have equally many of the rows with the feature.
+        rows: how many rows have each feature.
+        ranks: of each feature the wanted ranks: a cut comes after so many rows.
+        found: for each feature, the prefixes that hold a rank, how many rows come before each of them, how many ranks it holds, and whether no row comes after.
     """
 
-    ranks: NDArray[np.int64]
-    found: list[tuple[NDArray[np.uint32], NDArray[np.int64], NDArray[np.int64]]]
-
-    @classmethod
-    def among(cls, rows: int, bins: int) -> Search:
-        """A search for ``bins`` bins with equally many of ``rows`` rows."""
-        return cls(np.unique(np.arange(1, bins) * rows // bins), [])
+    bins: int
+    rows: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    ranks: list[NDArray[np.int64]] = field(default_factory=list)
+    found: list[_Found] = field(default_factory=list)
 
     def asked(self) -> NDArray[np.uint32]:
         """The intervals to look into next, ``(features, intervals)``."""
-        longest = max((len(prefixes) for prefixes, _, _ in self.found), default=0)
+        longest = max((len(prefixes) for prefixes, *_ in self.found), default=0)
         made = np.full((len(self.found), longest), _NONE)
-        for f, (prefixes, _, _) in enumerate(self.found):
+        for f, (prefixes, *_) in enumerate(self.found):
             made[f, : len(prefixes)] = prefixes
         return made
 
@@ -93,33 +93,35 @@ class Search:
         """Find the intervals of the next level that hold the ranks."""
         if level == 0:
             start = np.arange(counts.shape[1], dtype=np.uint32)
-            self.found = [self._holding(start, row, np.cumsum(row) - row) for row in counts]
+            self.rows = counts.sum(axis=1)
+            self.ranks = [np.unique(np.arange(1, self.bins) * rows // self.bins) for rows in self.rows]
+            self.found = [self._holding(f, start, row, np.cumsum(row) - row) for f, row in enumerate(counts)]
             return
-        for f, (prefixes, before, _) in enumerate(self.found):
-            table = counts[f, : len(prefixes) << _STEP].reshape(len(prefixes), -1)
+        for f, (prefixes, before, *_) in enumerate(self.found):
+            table = counts[f, : len(prefixes) << _STEP].reshape(len(prefixes), 1 << _STEP)
             inner = (before[:, None] + np.cumsum(table, axis=1) - table).ravel()
             ends = np.arange(1 << _STEP, dtype=np.uint32)
             names: NDArray[np.uint32] = np.bitwise_or(prefixes[:, None] << np.uint32(_STEP), ends, dtype=np.uint32)
-            self.found[f] = self._holding(names.ravel(), table.ravel(), inner)
+            self.found[f] = self._holding(f, names.ravel(), table.ravel(), inner)
 
     def _holding(
-        self, names: NDArray[np.uint32], counts: NDArray[np.int64], before: NDArray[np.int64]
-    ) -> tuple[NDArray[np.uint32], NDArray[np.int64], NDArray[np.int64]]:
+        self, f: int, names: NDArray[np.uint32], counts: NDArray[np.int64], before: NDArray[np.int64]
+    ) -> _Found:
         # An interval holds the rows at the places [before, before + count); a rank is the place of a row.
-        ranks = np.searchsorted(self.ranks, before + counts) - np.searchsorted(self.ranks, before)
+        ranks = np.searchsorted(self.ranks[f], before + counts) - np.searchsorted(self.ranks[f], before)
         held = ranks > 0
-        return names[held], before[held], ranks[held]
+        return names[held], before[held], ranks[held], (before + counts >= self.rows[f])[held]
 
     def cuts(self, most: int) -> list[NDArray[np.float32]]:
         """At most ``most`` cuts of each feature, ascending.
 
-        They are the upper ends of the intervals that were found. Where there is room, the lower ends of those with the most rows come too: a
-        common value has a bin of its own.
+        They are the upper ends of the intervals that were found, where rows come after them. Where there is room, the lower ends of those with the
+        most rows come too: a common value has a bin of its own.
         """
         made = []
-        for prefixes, _, ranks in self.found:
+        for prefixes, _, ranks, last in self.found:
             upper, lower = _end(prefixes + np.uint32(1)), _end(prefixes)
-            known = np.unique(upper)
+            known = np.unique(upper[~last])
             for start in lower[np.argsort(-ranks, kind="stable")]:
                 if len(known) < most:
                     known = np.union1d(known, start)
@@ -133,9 +135,9 @@ def _end(prefixes: NDArray[np.uint32]) -> NDArray[np.float32]:
         return value_of(prefixes << np.uint32(32 - LEVELS[-1]))
 
 
-def binned(x: NDArray[Any], cuts: list[NDArray[np.float32]]) -> NDArray[np.uint8]:
-    """The bin of each value, ``(rows, features)``: the number of cuts that are not above it."""
-    made = np.empty(x.shape, np.uint8)
+def binned(x: NDArray[Any], cuts: list[NDArray[np.float32]], missing: int = -1) -> Any:
+    """The bin of each value, ``(rows, features)``: the number of cuts that are not above it, or ``missing`` for NaN."""
+    made = np.empty(x.shape, np.uint8 if missing < 256 else np.uint16)
     for f, mine in enumerate(cuts):
-        place_in_bins(x[:, f].astype(np.float32), mine, made, f)
+        place_in_bins(x[:, f].astype(np.float32), mine, made, f, missing)
     return made

@@ -23,15 +23,18 @@ if TYPE_CHECKING:
     from .job import Trees
     from .scores import Scores
 
+_NEEDED = ("feature", "cut", "left", "value", "default_left")
+"""What a party must know of the nodes of finished trees."""
+
 __all__ = ["first_guess", "grow_together"]
 
 
 async def grow_together(
-    fed: Federation, job: Trees, objective: TreeLoss, features: tuple[str, ...], scores: Scores
+    fed: Federation, job: Trees, objective: TreeLoss, features: tuple[str, ...], scores: Scores, missing: bool = False
 ) -> Ensemble:
-    """The program of ``scheme="histogram"``.
+    """The program of ``scheme="histogram"``; ``missing`` says whether features may be.
 
-    Contacts: the labels; three for the cuts; one for each level of each tree. All contacts of a tree have the same parties. If one is lost in
+    Contacts: the labels; three for the cuts, unless all are agreed; one for each level of each tree. All contacts of a tree have the same parties. If one is lost in
     the middle, the tree is begun again without it.
     """
     start = {"base": None, "rows": 0, "cuts": None, "counts": None, "trees": C.empty(["cut"])}
@@ -41,10 +44,10 @@ async def grow_together(
         state = {**state, "base": base, "rows": rows}
         await fed.checkpoint(state)
     if state["cuts"] is None:
-        cuts = await _common_cuts(fed, job, len(features), int(state["rows"]))
+        cuts = await _common_cuts(fed, job, features)
         state = {**state, "cuts": np.concatenate(cuts), "counts": np.array([len(mine) for mine in cuts])}
         await fed.checkpoint(state)
-    grower = _Grower(fed, job, objective, state)
+    grower = _Grower(fed, job, objective, state, missing)
     while len(grower) < job.rounds and not fed.ending:
         before = C.trees_in(grower.trees) if scores.fresh else []
         first = C.count(grower.trees)
@@ -71,22 +74,25 @@ async def first_guess(fed: Federation, job: Trees, objective: TreeLoss) -> tuple
     return objective.first_guess(np.asarray(found["labels"], np.float64), rows), rows
 
 
-async def _common_cuts(fed: Federation, job: Trees, features: int, rows: int) -> list[NDArray[np.float32]]:
-    # The ranks are those of the rows that were counted before; a party that is lost since then makes bins less even, no more.
-    search = Search.among(rows, job.max_bin)
+async def _common_cuts(fed: Federation, job: Trees, features: tuple[str, ...]) -> list[NDArray[np.float32]]:
+    # The ranks are those of the rows of the first contact; a party that is lost since then makes bins less even, no more.
+    agreed = {name: np.asarray(values, np.float32) for name, values in job.cuts.items()}
+    if set(agreed) >= set(features):
+        return [agreed[name] for name in features]
+    search = Search(job.max_bin)
     for level in range(len(LEVELS)):
-        asked = search.asked() if level else np.zeros((features, 0), np.uint32)
+        asked = search.asked() if level else np.zeros((len(features), 0), np.uint32)
         message = {"level": level, "prefixes": asked}
         found = await fed.sum(fed.parties, count_values, message, reducer=job.reducer, quorum=job.least, at=level)
         search.narrow(np.rint(np.asarray(found["counts"], np.float64)).astype(np.int64), level)
-    return search.cuts(job.max_bin - 1)
+    return [agreed.get(name, mine) for name, mine in zip(features, search.cuts(job.max_bin - 1), strict=True)]
 
 
 class _Grower:
     """The trees so far, and how one more is grown with the parties."""
 
-    def __init__(self, fed: Federation, job: Trees, objective: TreeLoss, state: dict[str, Any]) -> None:
-        self.fed, self.job, self.objective = fed, job, objective
+    def __init__(self, fed: Federation, job: Trees, objective: TreeLoss, state: dict[str, Any], missing: bool) -> None:
+        self.fed, self.job, self.objective, self.missing = fed, job, objective, missing
         self.trees: dict[str, Any] = state["trees"]
         self.facts = {name: state[name] for name in ("cuts", "counts", "base")}
         self.cuts = np.split(np.asarray(state["cuts"]), np.cumsum(np.asarray(state["counts"]))[:-1])
@@ -98,7 +104,7 @@ class _Grower:
 
     async def add(self, group: int) -> None:
         """Grow one tree."""
-        growth, cohort, tries = Growth(self.limits, self.cuts, group), self.fed.parties, 0
+        growth, cohort, tries = Growth(self.limits, self.cuts, group, self.missing), self.fed.parties, 0
         while growth.asked:
             at = (C.count(self.trees), tries, growth.depth)
             found = await self.fed.sum(
@@ -106,7 +112,7 @@ class _Grower:
             )
             lost, cohort = len(found.senders) < len(cohort), found.senders
             if lost and growth.depth > 0:
-                growth, tries = Growth(self.limits, self.cuts, group), tries + 1
+                growth, tries = Growth(self.limits, self.cuts, group, self.missing), tries + 1
                 continue
             growth.take(np.asarray(found["histograms"], np.float64))
         self.parties = len(cohort)
@@ -114,12 +120,13 @@ class _Grower:
         self.trees = C.appended(self.trees, [growth.tree()], {"cut": cut})
 
     def _message(self, growth: Growth) -> dict[str, Any]:
-        needed = {name: self.trees[name] for name in ("feature", "cut", "left", "value", "starts")}
+        needed = {name: self.trees[name] for name in (*_NEEDED, "starts")}
         return {
             **self.facts,
             "objective": self.objective.name,
             "outputs": self.objective.outputs,
-            "width": max(len(mine) for mine in self.cuts) + 1,
+            "width": max(len(mine) for mine in self.cuts) + 1 + self.missing,
+            "missing": self.missing,
             "trees": needed,
             "growing": growth.message,
             "build": np.array(growth.asked, np.int64),

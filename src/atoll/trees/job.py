@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -42,6 +42,7 @@ class Trees(Checked, Job):
 
     ``histogram`` equals XGBoost on the union of the rows but for the bins' edges, which counting finds, see `atoll.trees.cuts`. ``bagging`` and
     ``forest`` need XGBoost (``pip install "atoll[trees]"``), and the server sees each party's trees: their splits are values of that party's rows.
+    Features may be missing, if the data declare it (``missing_features=True``): each node learns which way rows without its feature go.
     Chen, Guestrin 2016, "XGBoost: A Scalable Tree Boosting System"; Roth et al. 2022, "NVIDIA FLARE: Federated Learning from Simulation to Real-World".
 
     Attributes:
@@ -54,6 +55,7 @@ class Trees(Checked, Job):
         gamma: a split must gain more than this.
         min_child_weight: least sum of second derivatives in a child.
         max_bin: bins of a feature, at most 256.
+        cuts: feature -> where its bins begin, ascending, for features whose bins are agreed beforehand, with ``histogram``; the others are found by counting.
         subsample: share of its rows that a party grows a tree on; by default all, and 0.8 for a forest. All with ``histogram``.
         columns: share of the features that a node may split on; by default all, and 0.8 for a forest. All with ``histogram``.
         trees: trees that each party grows a round; by default 1, and 100 for a forest. 1 with ``histogram``.
@@ -64,6 +66,7 @@ class Trees(Checked, Job):
 
     kind: ClassVar[str] = "trees"
     one_form: ClassVar[bool] = True
+    missing_features: ClassVar[bool] = True
     changeable: ClassVar[tuple[str, ...]] = ("rounds",)
 
     scheme: Literal["histogram", "bagging", "forest"] = "histogram"
@@ -75,6 +78,7 @@ class Trees(Checked, Job):
     gamma: float = 0.0
     min_child_weight: float = 1.0
     max_bin: int = 256
+    cuts: Mapping[str, Sequence[float]] = field(default_factory=dict)
     subsample: float | None = None
     columns: float | None = None
     trees: int | None = None
@@ -95,6 +99,14 @@ class Trees(Checked, Job):
                         where="Trees",
                         remedy=f"leave {name} out, or use scheme='bagging'",
                     )
+            for name, values in self.cuts.items():
+                _require_ascending(name, values)
+        elif self.cuts:
+            raise CompositionError(
+                f"cuts with scheme={self.scheme!r}, whose parties find their own",
+                where="Trees",
+                remedy="leave cuts out, or use scheme='histogram'",
+            )
         elif type(self.reducer) is not Plain:
             raise CompositionError(
                 f"scheme={self.scheme!r} adds single trees, which {type(self.reducer).__name__} does not show",
@@ -161,12 +173,31 @@ class Trees(Checked, Job):
             )
         names = tuple(seen.about.features) or tuple(f"x{i}" for i in range(rows.shape[1]))
         test = getattr(data, "test", None)
-        return _PreparedTrees(self, objective_of(self.objective, seen.about), names, test)
+        unknown = [name for name in self.cuts if name not in names]
+        if unknown:
+            raise DataError(
+                f"cuts of a feature {unknown[0]!r}, which the data do not have",
+                where="Trees",
+                remedy=f"use names among {', '.join(names[:20])}",
+            )
+        missing = bool(seen.about.missing_features)
+        return _PreparedTrees(self, objective_of(self.objective, seen.about), names, test, missing)
+
+
+def _require_ascending(name: str, values: Sequence[float]) -> None:
+    """Refuse cuts that are not bins of single-precision numbers."""
+    given = np.asarray(values, np.float32)
+    if given.ndim != 1 or len(given) > 255 or not np.isfinite(given).all() or not (np.diff(given) > 0).all():
+        raise ConfigError(
+            f"cuts of {name!r} are not at most 255 ascending numbers that differ in single precision",
+            where="Trees",
+            remedy="give each cut once, in order: cuts={'age': [18, 40, 65]}",
+        )
 
 
 class _PreparedTrees(Prepared):
-    def __init__(self, job: Trees, objective: TreeLoss, features: tuple[str, ...], test: Any) -> None:
-        self.job, self.objective, self.features = job, objective, features
+    def __init__(self, job: Trees, objective: TreeLoss, features: tuple[str, ...], test: Any, missing: bool) -> None:
+        self.job, self.objective, self.features, self.missing = job, objective, features, missing
         self.test = None if test is None else known_rows(test, "trees")
 
     async def program(self, fed: Federation) -> Ensemble:
@@ -174,8 +205,10 @@ class _PreparedTrees(Prepared):
         from .bagging import grow_apart
         from .histogram import grow_together
 
-        grow = grow_together if self.job.scheme == "histogram" else grow_apart
-        return await grow(fed, self.job, self.objective, self.features, Scores(self.objective, self.test))
+        given = fed, self.job, self.objective, self.features, Scores(self.objective, self.test)
+        if self.job.scheme == "histogram":
+            return await grow_together(*given, missing=self.missing)
+        return await grow_apart(*given)
 
     def facts(self, outcome: Ensemble) -> Mapping[str, Any]:
         """The number of trees, the most important features, and the score on the server's test rows."""

@@ -62,6 +62,7 @@ class BinnedRows:
 
     Attributes:
         bins: ``(rows, features)``.
+        absent: the bin of features that are missing; -1 if none may be.
         targets: ``(rows,)``.
         objective: the loss.
         margin: ``(rows, outputs)``.
@@ -71,7 +72,8 @@ class BinnedRows:
         pairs: gradient and second derivative of each output at the beginning of the round, ``(outputs, rows, 2)``; ``None`` before the first.
     """
 
-    bins: NDArray[np.uint8]
+    bins: Any
+    absent: int
     targets: NDArray[np.float64]
     objective: TreeLoss
     margin: NDArray[np.float32]
@@ -79,7 +81,7 @@ class BinnedRows:
     trees: int = 0
     pairs: Any = None
     digest: bytes = b""
-    _split: dict[int, tuple[int, int]] = field(default_factory=dict)
+    _split: dict[int, tuple[int, int, bool]] = field(default_factory=dict)
     _group: tuple[int, int] = (-1, -1)
     _at: dict[int, NDArray[np.int32]] = field(default_factory=dict)
 
@@ -91,7 +93,8 @@ class BinnedRows:
         start = whole - whole % self.objective.outputs  # all trees of a round use the gradients of its beginning
         for t in range(self.trees, start):
             nodes = {
-                name: np.asarray(done[name])[starts[t] : starts[t + 1]] for name in ("feature", "cut", "left", "value")
+                name: np.asarray(done[name])[starts[t] : starts[t + 1]]
+                for name in ("feature", "cut", "left", "value", "default_left")
             }
             self.margin[:, t % self.objective.outputs] += nodes["value"][self._leaves(nodes)]
         if self.trees != start or self.pairs is None:
@@ -101,8 +104,7 @@ class BinnedRows:
 
     def places(self, growing: dict[str, Any]) -> dict[int, NDArray[np.int32]]:
         """The rows at each leaf of the tree in growth."""
-        feature, cut, left = (np.asarray(growing[name]) for name in ("feature", "cut", "left"))
-        splits = {int(node): (int(feature[node]), int(cut[node])) for node in np.flatnonzero(feature >= 0)}
+        left, splits = np.asarray(growing["left"]), self._splits(growing)
         group = (self.trees, int(growing["group"]))
         if (
             self._group != group or not self._split.items() <= splits.items()
@@ -110,19 +112,30 @@ class BinnedRows:
             self._group, self._split, self._at = group, {}, {0: np.arange(len(self.bins), dtype=np.int32)}
         for node in sorted(splits.keys() - self._split.keys()):
             child = int(left[node])
-            self._at[child], self._at[child + 1] = split_rows(self.bins, *splits[node], self._at.pop(node))
+            self._at[child], self._at[child + 1] = self._sides(*splits[node], self._at.pop(node))
         self._split = splits
         return self._at
 
+    def _splits(self, nodes: dict[str, Any]) -> dict[int, tuple[int, int, bool]]:
+        """Feature, cut and default direction of each inner node."""
+        feature, cut, default = (np.asarray(nodes[name]) for name in ("feature", "cut", "default_left"))
+        inner = np.flatnonzero(feature >= 0).tolist()
+        return {node: (int(feature[node]), int(cut[node]), bool(default[node])) for node in inner}
+
+    def _sides(
+        self, feature: int, cut: int, default_left: bool, rows: NDArray[np.int32]
+    ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        return split_rows(self.bins, feature, cut, rows, self.absent if default_left else -1)
+
     def _leaves(self, nodes: dict[str, NDArray[Any]]) -> NDArray[np.int64]:
         at = np.zeros(len(self.bins), np.int64)
-        stack = [(0, np.arange(len(self.bins), dtype=np.int32))]
+        stack, splits = [(0, np.arange(len(self.bins), dtype=np.int32))], self._splits(nodes)
         while stack:
             node, rows = stack.pop()
-            if nodes["feature"][node] < 0:
+            if node not in splits:
                 at[rows] = node
                 continue
-            left, right = split_rows(self.bins, int(nodes["feature"][node]), int(nodes["cut"][node]), rows)
+            left, right = self._sides(*splits[node], rows)
             child = int(nodes["left"][node])
             stack += [(child, left), (child + 1, right)]
         return at
@@ -135,7 +148,8 @@ def _rows_of(data: Any, message: dict[str, Any]) -> BinnedRows:
     """Binned rows of a party: those that are kept, if all that they follow from is the message's; else new ones."""
     cuts, counts, base = (np.asarray(message[name]) for name in ("cuts", "counts", "base"))
     objective = TreeLoss(message["objective"], int(message["outputs"]))
-    facts = b"|".join((cuts.tobytes(), counts.tobytes(), base.tobytes()))
+    absent = int(message["width"]) - 1 if message["missing"] else -1
+    facts = b"|".join((cuts.tobytes(), counts.tobytes(), base.tobytes(), str(absent).encode()))
 
     def fits(rows: BinnedRows) -> bool:
         same = rows.facts == facts and rows.objective == objective and rows.trees <= C.count(message["trees"])
@@ -145,7 +159,9 @@ def _rows_of(data: Any, message: dict[str, Any]) -> BinnedRows:
         rows = known_rows(data, "trees")
         x, y = np.asarray(rows["x"]), np.asarray(rows["y"])
         margin = np.tile(base.astype(np.float32), (len(x), 1))
-        bins = binned(x, np.split(cuts, np.cumsum(counts)[:-1]))
-        return BinnedRows(bins, objective.targets(y), objective, margin, facts, digest=C.digest(message["trees"], 0))
+        bins = binned(x, np.split(cuts, np.cumsum(counts)[:-1]), absent)
+        return BinnedRows(
+            bins, absent, objective.targets(y), objective, margin, facts, digest=C.digest(message["trees"], 0)
+        )
 
     return _KEPT.get(data, fits, make)

@@ -20,7 +20,7 @@ __all__ = ["Ensemble", "Tree", "base_score"]
 
 @dataclass(frozen=True)
 class Tree:
-    """A binary tree; node 0 is its root, and a row goes left if ``x[feature] < threshold``.
+    """A binary tree; node 0 is its root, and a row goes left if ``x[feature] < threshold``, or where the node says if the feature is missing.
 
     Attributes:
         feature: feature of each node's split, ``(nodes,)``; -1 for a leaf.
@@ -29,6 +29,7 @@ class Tree:
         value: what a leaf adds to the margin; of an inner node, what it would add.
         hessian: sum of second derivatives at each node: XGBoost's "cover".
         gain: by how much a split lowers the loss, times two; 0 for a leaf.
+        default_left: whether rows without the feature go left.
         group: the output that it adds to.
     """
 
@@ -38,6 +39,7 @@ class Tree:
     value: NDArray[np.float32]
     hessian: NDArray[np.float32]
     gain: NDArray[np.float32]
+    default_left: NDArray[np.bool_]
     group: int = 0
 
     def __len__(self) -> int:
@@ -52,8 +54,9 @@ class Tree:
             if not len(going):
                 return at
             node = at[going]
-            right = ~(x[going, self.feature[node]] < self.threshold[node])
-            at[going] = self.left[node] + right
+            values = x[going, self.feature[node]]
+            goes = (values < self.threshold[node]) | (self.default_left[node] & np.isnan(values))
+            at[going] = self.left[node] + ~goes
 
 
 @dataclass(frozen=True)
@@ -83,7 +86,7 @@ class Ensemble:
         """The margins of rows, ``(rows, outputs)``.
 
         Args:
-            x: ``(rows, features)``.
+            x: ``(rows, features)``; NaN is a feature that is missing.
 
         Raises:
             DataError: the rows have another number of features.

@@ -76,7 +76,7 @@ def _tree(number: int, tree: Tree, features: int, extra: float) -> dict[str, Any
     return {
         "base_weights": leaf.tolist(),
         "categories": [], "categories_nodes": [], "categories_segments": [], "categories_sizes": [],
-        "default_left": nothing,
+        "default_left": tree.default_left.astype(int).tolist(),
         "id": number,
         "left_children": left.tolist(),
         "loss_changes": tree.gain.tolist(),
@@ -118,5 +118,6 @@ def _read(tree: dict[str, Any], group: int) -> Tree:
         np.where(inner, numbers["base_weights"], numbers["split_conditions"]),
         numbers["sum_hessian"],
         numbers["loss_changes"],
+        np.array(tree["default_left"], np.bool_)[at] & inner,
         group,
     )

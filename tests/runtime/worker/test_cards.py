@@ -233,3 +233,13 @@ def test_a_site_without_labels_takes_the_task_and_the_classes_of_the_others() ->
     with pytest.raises(DataError, match=r"column 'x' is float32 of shape \(3,\), and at site 'south'"):
         merge_cards({"site 'north'": card_of(full), "site 'south'": card_of(wide)})
     assert merge_cards({"a": card_of(bare)}).task == "unlabelled"
+
+
+def test_features_may_be_missing_if_they_may_at_one_site() -> None:
+    whole, holes = card(("p",)), card(("p",), missing_features=True)
+    agreed = merge_cards({"site 'a'": whole, "site 'b'": holes})
+    assert agreed.missing_features
+    assert DataCard.unpack(agreed.packed(), "server").missing_features
+    assert not merge_cards({"site 'a'": whole}).missing_features
+    with pytest.raises(MessageError, match="no data card"):
+        DataCard.unpack({**agreed.packed(), "missing_features": "yes"}, "server")

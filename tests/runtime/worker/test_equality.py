@@ -102,3 +102,32 @@ def test_a_job_whose_sites_have_no_label_is_refused_and_names_them(parts: dict[s
     job = {"rounds": 1, "data": {"test": "digits"}, **JOBS["softmax"]}
     with pytest.raises(AtollError, match="no client has a label: site-1, site-2, site-3"):
         held(job, sites_of(none), tmp_path)
+
+
+def holed(parts: dict[str, Dataset]) -> dict[str, Dataset]:
+    """The digits, with pixels missing at the first site alone; the second declares that there may be some, the third does not."""
+    made = {}
+    for name, rows in parts.items():
+        x = np.array(rows.x, np.float32)
+        if name == "site-1":
+            x[np.random.default_rng(0).random(x.shape) < 0.2] = np.nan
+        made[name] = Dataset({"x": x, "y": rows.y % 2}, classes=2, missing_features=name != "site-3")
+    return made
+
+
+def test_trees_over_missing_features_between_sites_equal_the_simulation(
+    parts: dict[str, Dataset], tmp_path: Path
+) -> None:
+    some = holed(parts)
+    held({"job": "trees", "rounds": 2, "max_depth": 3, "seed": 3}, sites_of(some), tmp_path)
+    from atoll.trees import Trees, model_file
+
+    simulated = atoll.simulate(Trees(rounds=2, max_depth=3), islands_of(some), engine="inline", seed=3, progress=False)
+    assert (tmp_path / "server" / "model.json").read_bytes() == model_file(simulated.outcome)
+    assert any(tree.default_left.any() for tree in simulated.outcome.trees)
+
+
+def test_a_training_between_sites_refuses_missing_features(parts: dict[str, Dataset], tmp_path: Path) -> None:
+    job = {"rounds": 1, **JOBS["softmax"], "model": {"name": "linear", "features": 64, "outputs": 2}}
+    with pytest.raises(AtollError, match="the clients' features may be missing, which a Training cannot use"):
+        held(job, sites_of(holed(parts)), tmp_path)

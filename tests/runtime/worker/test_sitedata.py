@@ -173,6 +173,29 @@ def test_labels_that_a_simulation_lacks_are_missing_at_its_sites_too(tmp_path: P
         np.testing.assert_array_equal(made["y"], few.shard(name)["y"])
 
 
+def test_features_are_missing_where_the_site_says_so(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", "ward,age,none,outcome\n,1,,0\neast,,,1\n")
+    (tmp_path / "a.yaml").write_text(
+        "path: a.csv\ntarget: outcome\ncategories: {ward: [west, east]}\nmissing_features: true\n"
+    )
+    data = load_site_data(str(tmp_path / "a.yaml"), "north")
+    np.testing.assert_array_equal(rows(data)[0], [[np.nan, 1, np.nan], [1, np.nan, np.nan]])
+    assert data.card is not None
+    assert data.card.missing_features
+    given = {"path": str(path), "target": "outcome", "drop": ["ward", "none"]}
+    with pytest.raises(DataError, match="1 missing value") as error:
+        load_site_data(given, "north")
+    assert "missing_features: True (a setting in a YAML file" in str(error.value)
+    assert rows(load_site_data({**given, "missing_features": True}, "north"))[0].shape == (2, 1)
+    spec = site_spec(str(path), target="outcome", drop=["ward"], missing_features=True)
+    assert spec["missing_features"] is True
+    holes = atoll.data.Islands.from_datasets(
+        {"north": atoll.data.Dataset({"x": [[np.nan], [1.0]], "y": [0, 1]}, missing_features=True)}
+    )
+    (file,) = write_parts(holes, tmp_path).values()
+    np.testing.assert_array_equal(rows(load_site_data(str(file), "north"))[0], [[np.nan], [1]])
+
+
 def test_arrays_of_an_archive(tmp_path: Path) -> None:
     x, y = np.arange(12.0).reshape(4, 3), np.array([0, 2, 1, 1])
     np.savez(tmp_path / "a.npz", x=x, y=y, test_x=x[:2], test_y=y[:2], labels=["a", "b", "c"], features=["p", "q", "r"])

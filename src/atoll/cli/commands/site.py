@@ -39,6 +39,9 @@ MissingOption = Annotated[
     list[str] | None,
     typer.Option("--missing", help='Values of the target that mean "no label", such as -1.', metavar="VALUE"),
 ]
+MissingFeatures = Annotated[
+    bool, typer.Option("--missing-features", help="Features may be missing: empty cells become NaN.")
+]
 FolderOption = Annotated[
     Path | None,
     typer.Option("--folder", help="Folder for private states of jobs; by default ./NAME.", metavar="FOLDER"),
@@ -79,6 +82,7 @@ def command(
     task: TaskOption = None,
     drop: DropOption = None,
     missing: MissingOption = None,
+    missing_features: MissingFeatures = False,
     folder: FolderOption = None,
     cpus: CpusOption = None,
     memory: MemoryOption = None,
@@ -113,7 +117,8 @@ def command(
         )
     place = (folder or Path(opened.name)).absolute()
     resources, names = _resources(cpus, memory, gpus)
-    spec = {} if data is None else site_spec(data, target=target, task=task, drop=drop or (), missing=missing or ())
+    told_of_data: dict[str, Any] = {"target": target, "task": task, "missing_features": missing_features}
+    spec = {} if data is None else site_spec(data, drop=drop or (), missing=missing or (), **told_of_data)
     if sums_only:
         spec = {**spec, "policy": _insisting(spec, opened.name, least)}
     told = _looked_at(spec, opened.name, bool(opened.plays))

@@ -22,6 +22,10 @@ def command(
     rounds: Annotated[int, typer.Option("--rounds", help="Boosting rounds.", min=1)] = 50,
     depth: Annotated[int, typer.Option("--depth", help="Levels of splits.", min=1, max=16)] = 6,
     eta: Annotated[float, typer.Option("--eta", help="Learning rate.")] = 0.3,
+    missing_features: Annotated[
+        bool,
+        typer.Option("--missing-features", help="Cells of features may be empty: trees learn which way such rows go."),
+    ] = False,
     secure: Annotated[bool, typer.Option("--secure", help="Mask the sums of gradients.")] = False,
     seed: Annotated[int, typer.Option("--seed", help="Seed of samples of rows and features.")] = 0,
     out: Annotated[Path, typer.Option("--out", help="File for the XGBoost model.", metavar="FILE")] = Path(
@@ -37,7 +41,9 @@ def command(
     if not out.absolute().parent.is_dir():
         raise ConfigError(f"--out {out}: there is no such folder", remedy="name a file in a folder that exists")
     settings: dict[str, Any] = {"scheme": method, "rounds": rounds, "max_depth": depth, "eta": eta}
-    found, ensemble = compared(files, test, label, settings, secure=secure, seed=seed)
+    found, ensemble = compared(
+        files, test, label, settings, secure=secure, seed=seed, missing_features=missing_features
+    )
     out.write_bytes(model_file(ensemble))
     found["model"] = str(out)
     output_of(context).give(found, _table(found))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,22 +38,27 @@ class CorruptionScope:
     @cached_property
     def low(self) -> Floats:
         """Smallest value of ``x``."""
-        return np.asarray(self.sample.x.min(axis=self._axes), np.float64)
+        return np.ma.filled(self._known.min(axis=self._axes), 0.0).astype(np.float64)
 
     @cached_property
     def high(self) -> Floats:
         """Largest value of ``x``."""
-        return np.asarray(self.sample.x.max(axis=self._axes), np.float64)
+        return np.ma.filled(self._known.max(axis=self._axes), 0.0).astype(np.float64)
 
     @cached_property
     def spread(self) -> Floats:
         """Standard deviation of ``x``."""
-        return np.asarray(self.sample.x.std(axis=self._axes, dtype=np.float64))
+        return np.ma.filled(self._known.std(axis=self._axes, dtype=np.float64), 0.0)
 
     @property
     def classes(self) -> int | None:
         """Number of classes."""
         return self.sample.classes
+
+    @property
+    def _known(self) -> Any:
+        """``x``, without the features that are missing."""
+        return np.ma.masked_invalid(self.sample.x) if self.sample.about.missing_features else self.sample.x
 
     @property
     def _axes(self) -> int | None:

@@ -33,6 +33,7 @@ def read_parquet(
     drop: Iterable[str] = (),
     categories: Mapping[str, Sequence[str]] | None = None,
     missing: Missing = None,
+    missing_features: bool = False,
     name: str | None = None,
     citation: str = "",
 ) -> Dataset:
@@ -51,6 +52,7 @@ def read_parquet(
         drop=drop,
         categories=categories,
         missing=missing,
+        missing_features=missing_features,
         name=name or Path(path).stem,
         citation=citation,
     )
@@ -109,7 +111,7 @@ def from_arrow(table: Any, *, target: str | Sequence[str] | None, name: str = "a
         table: the table.
         target: target column, or columns.
         name: short name.
-        options: ``task``, ``features``, ``keep``, ``drop``, ``categories``, ``missing`` and ``citation``, see `read_csv`.
+        options: ``task``, ``features``, ``keep``, ``drop``, ``categories``, ``missing``, ``missing_features`` and ``citation``, see `read_csv`.
 
     Raises:
         DataError: the object is not a table, columns are unknown, features are missing, or a column in use is nested.

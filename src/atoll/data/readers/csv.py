@@ -35,6 +35,7 @@ def read_csv(
     drop: Iterable[str] = (),
     categories: Mapping[str, Sequence[str]] | None = None,
     missing: Missing = None,
+    missing_features: bool = False,
     delimiter: str = ",",
     decimal: str = ".",
     encoding: str = "utf-8",
@@ -45,7 +46,7 @@ def read_csv(
 
     A column is numeric if all its values except missing ones are numbers; otherwise it is text and is coded, see
     `from_table` for the arguments and the codes. Missing values are: empty, NA, N/A, NaN, null, None and "?". Rows whose target is missing are rows
-    without a label; missing features raise an error.
+    without a label; missing features raise an error, unless you declare them.
 
     Args:
         path: the file.
@@ -57,6 +58,7 @@ def read_csv(
         drop: columns to leave out.
         categories: maps a column to its values in code order.
         missing: values of the target that mean "no label", such as -1, besides the words above.
+        missing_features: whether features may be missing; they become NaN, which trees can use.
         delimiter: the separator of the values.
         decimal: the decimal sign, "." or ",".
         encoding: the encoding of the text.
@@ -78,6 +80,7 @@ def read_csv(
         drop=drop,
         categories=categories,
         missing=missing,
+        missing_features=missing_features,
         name=label,
         citation=citation,
         row_offset=2,

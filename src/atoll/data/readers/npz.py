@@ -70,6 +70,7 @@ def read_npz(
     task: str | None = None,
     classes: int | None = None,
     missing: Missing = None,
+    missing_features: bool = False,
     name: str | None = None,
     citation: str = "",
 ) -> Dataset:
@@ -86,6 +87,7 @@ def read_npz(
         task: see `About`; inferred from the labels when omitted, see `Dataset`.
         classes: number of classes.
         missing: labels that mean "no label", such as -1; see `Dataset`.
+        missing_features: whether features may be missing, as NaN; see `Dataset`.
         name: short name; the file's by default.
         citation: the source of the data.
 
@@ -109,7 +111,15 @@ def read_npz(
         if not parts and "labelled" in names_in(path):
             made["labelled"] = arrays_of(path, ("labelled",))[0]
         parts.append(
-            Dataset(made, task=task, classes=classes, missing=missing, name=name or Path(path).stem, citation=citation)
+            Dataset(
+                made,
+                task=task,
+                classes=classes,
+                missing=missing,
+                missing_features=missing_features,
+                name=name or Path(path).stem,
+                citation=citation,
+            )
         )
         # The test rows have the same task, but may lack the highest class.
         task, classes = parts[0].task, parts[0].classes

@@ -25,7 +25,7 @@ def from_pandas(frame: Any, *, target: str | Sequence[str] | None, name: str = "
         frame: the table.
         target: target column, or columns.
         name: short name.
-        options: ``task``, ``features``, ``keep``, ``drop``, ``categories``, ``missing`` and ``citation``, see `read_csv`.
+        options: ``task``, ``features``, ``keep``, ``drop``, ``categories``, ``missing``, ``missing_features`` and ``citation``, see `read_csv`.
 
     Raises:
         DataError: the object is not a data frame, columns are unknown, features are missing, or a column in use has dates or objects.

@@ -16,7 +16,16 @@ from ..dataset import Dataset
 from ..missing import Missing, known_labels
 from ._words import first_word, is_number, require_categories
 
-__all__ = ["existing", "from_table", "holes", "inferred", "names_of_classes", "require_declared"]
+__all__ = [
+    "empty_as_numbers",
+    "existing",
+    "from_table",
+    "holes",
+    "inferred",
+    "names_of_classes",
+    "require_declared",
+    "without_holes",
+]
 
 _MISSING = ("", "NA", "N/A", "NaN", "nan", "null", "NULL", "None", "?")
 _MOST_CLASSES = 100
@@ -34,6 +43,7 @@ def from_table(
     drop: Iterable[str] = (),
     categories: Mapping[str, Sequence[str]] | None = None,
     missing: Missing = None,
+    missing_features: bool = False,
     name: str = "table",
     citation: str = "",
     row_offset: int = 0,
@@ -63,6 +73,7 @@ def from_table(
         categories: maps a column to its values in code order.
         missing: values of the target that mean "no label", such as -1, besides empty cells, NaN and the other words for a missing value. Rows without
             a label stay: the column ``labelled`` says which have one.
+        missing_features: whether features may be missing; they become NaN, also in a column of text. By default, a missing feature raises an error.
         name: short name.
         citation: the source of the data.
         row_offset: added to row numbers in errors (2 for a file with a header line).
@@ -77,7 +88,8 @@ def from_table(
     if features is None:
         features = [c for c in table if c not in {*targets, *keep, *drop}]
         _require_no_keys(table, [c for c in features if c not in (categories or {})], name)
-    _check_complete({column: table[column] for column in features}, name, row_offset)
+    if not missing_features:
+        _check_complete({column: table[column] for column in features}, name, row_offset)
     fixed = categories or {}
     columns: dict[str, Array] = {}
     if features:
@@ -89,7 +101,10 @@ def from_table(
         columns["y"], labels, task = _target(whole, there, targets, task, fixed, name, row_offset)
         columns |= {} if there.all() else {"labelled": there}
     columns |= {column: table[column] for column in keep}
-    return Dataset(columns, task=task, name=name, citation=citation, labels=labels, features=tuple(features))
+    return Dataset(
+        columns, task=task, name=name, citation=citation, labels=labels, features=tuple(features),
+        missing_features=missing_features,
+    )  # fmt: skip
 
 
 def _require_no_keys(table: Mapping[str, Array], features: Iterable[str], name: str) -> None:
@@ -137,7 +152,8 @@ def _check_complete(table: Mapping[str, Array], name: str, offset: int) -> None:
         raise DataError(
             f"{len(found)} missing value(s): {shown}{', ...' if len(found) > 5 else ''}",
             where=f"table {name!r}",
-            remedy="fill them or leave these rows out first, or leave the columns out with drop=",
+            remedy="fill them or leave these rows out first, or leave the columns out with drop=; "
+            "for jobs that can use them, declare them: missing_features=True",
         )
 
 
@@ -206,10 +222,37 @@ def holes(values: Array) -> NDArray[np.bool_]:
     return np.zeros(len(values), np.bool_)
 
 
+def empty_as_numbers(table: Mapping[str, Array], besides: Iterable[str]) -> dict[str, Array]:
+    """Return the columns, with NaN for those in which everything is missing: nothing says that they are text.
+
+    Args:
+        table: maps a column's name to its values.
+        besides: columns that stay as they are.
+    """
+    return {
+        name: np.full(len(values), np.nan)
+        if name not in besides and values.dtype.kind == "U" and holes(values).all()
+        else values
+        for name, values in table.items()
+    }
+
+
+def without_holes(values: Array) -> Array:
+    """Return a column with a value that exists in place of each missing one, so that rows keep their numbers."""
+    hole = holes(values)
+    return values if hole.all() else _filled(values, ~hole)
+
+
 def _numeric(values: Array, column: str, fixed: Sequence[str] | None, name: str, offset: int) -> Array:
-    """Return a column as numbers; text is coded."""
+    """Return a column as numbers; text is coded, and NaN where it is missing."""
     if values.dtype.kind in "biuf" and fixed is None:
         return values
+    if values.dtype.kind in "fU" and (hole := holes(values)).any():
+        made = np.full(len(values), np.nan)
+        if not hole.all():
+            made = _numeric(without_holes(values), column, fixed, name, offset).astype(np.float64)
+            made[hole] = np.nan
+        return made
     if values.dtype.kind not in "biufU":
         raise DataError(
             f"column {column!r} has dtype {values.dtype}",

@@ -18,7 +18,16 @@ from ..missing import Missing
 from ._words import require_categories
 from .csv import table_of_csv
 from .pandas_like import table_of_frame
-from .table import existing, from_table, holes, inferred, names_of_classes, require_declared
+from .table import (
+    empty_as_numbers,
+    existing,
+    from_table,
+    holes,
+    inferred,
+    names_of_classes,
+    require_declared,
+    without_holes,
+)
 
 __all__ = ["from_csv_files", "from_csv_folder", "from_dataframes"]
 
@@ -38,7 +47,7 @@ def from_dataframes(
         frames: client's name -> its table.
         target: target column, or columns.
         test: the server's test rows, as a table with the same columns.
-        options: ``task``, ``features``, ``keep``, ``drop``, ``categories``, ``missing`` and ``citation``, see `read_csv`.
+        options: ``task``, ``features``, ``keep``, ``drop``, ``categories``, ``missing``, ``missing_features`` and ``citation``, see `read_csv`.
 
     Raises:
         DataError: as in `from_pandas`; names the client. Or the tables differ in their columns, or there is no table.
@@ -66,7 +75,7 @@ def from_csv_files(
         files: the files.
         target: target column, or columns.
         test: the file with the server's test rows.
-        options: ``task``, ``features``, ``keep``, ``drop``, ``categories``, ``missing`` and ``citation``, see `read_csv`.
+        options: ``task``, ``features``, ``keep``, ``drop``, ``categories``, ``missing``, ``missing_features`` and ``citation``, see `read_csv`.
 
     Raises:
         DataError: a file does not exist, or two have one name; else as in `read_csv`.
@@ -108,7 +117,7 @@ def from_csv_folder(
         delimiter: the separator of the values.
         decimal: the decimal sign, "." or ",".
         encoding: the encoding of the text.
-        options: ``task``, ``features``, ``keep``, ``drop``, ``categories``, ``missing`` and ``citation``, see `read_csv`.
+        options: ``task``, ``features``, ``keep``, ``drop``, ``categories``, ``missing``, ``missing_features`` and ``citation``, see `read_csv`.
 
     Raises:
         DataError: there is no such folder or file, or no CSV file in it; else as in `read_csv`.
@@ -160,6 +169,8 @@ def _islands(
         )
     _require_same_columns(everyone)
     targets = [target] if isinstance(target, str) else list(target or ())
+    if options.get("missing_features"):
+        everyone = {name: empty_as_numbers(table, targets) for name, table in everyone.items()}
     used = _used(next(iter(tables.values())), targets, options)
     labels = _labels(everyone, targets, missing)
     listed = categories or {}
@@ -231,7 +242,7 @@ def _texts(
         if not parts or column in given:
             continue
         for name, values in parts.items():
-            require_categories(values, column, f"table {name!r}", row_offset)
+            require_categories(without_holes(values), column, f"table {name!r}", row_offset)
         values = np.concatenate([table[column].astype(np.str_) for table in tables.values()])
         found[column] = np.unique(values[~holes(values)]).tolist()
     return found

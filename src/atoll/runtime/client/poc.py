@@ -73,6 +73,8 @@ def write_parts(islands: Islands, folder: Path) -> dict[str, Path]:
         arrays: dict[str, Any] = {
             column: np.asarray(rows[column]) for column in ("x", "y", "labelled") if column in rows
         }
+        if rows.about.missing_features:
+            arrays["missing_features"] = np.array(True)
         np.savez(file, labels=np.array(list(rows.about.labels)), **arrays)
         made[name] = file
     return made

@@ -23,7 +23,7 @@ def merge_cards(cards: Mapping[str, DataCard]) -> DataCard:
 
     Class names are united. If all sites have the same names in the same order, that order stays; otherwise numbers are
     sorted by value, words by spelling. That is the coding of all rows together (see `atoll.data.readers.table.from_table`). A
-    site without names uses its codes as they are.
+    site without names uses its codes as they are. Features may be missing if they may at one site.
 
     Args:
         cards: owner, as errors name it (``"site 'a'"``), -> card.
@@ -37,7 +37,11 @@ def merge_cards(cards: Mapping[str, DataCard]) -> DataCard:
     for (a, first), (b, other) in pairwise(cards.items()):
         _require_same(a, first, b, other)
     known = {card.labelled for card in cards.values()}
-    first = replace(next(iter(cards.values())), labelled=known.pop() if len(known) == 1 else "part")
+    first = replace(
+        next(iter(cards.values())),
+        labelled=known.pop() if len(known) == 1 else "part",
+        missing_features=any(card.missing_features for card in cards.values()),
+    )
     negatives = {card.negative for card in cards.values() if card.negative is not None}
     if len(negatives) > 1:
         at = {card.negative: name for name, card in cards.items()}
@@ -66,7 +70,7 @@ def _without_bare(cards: Mapping[str, DataCard]) -> Mapping[str, DataCard]:
     found = {}
     for site, card in cards.items():
         found[site] = card if not card.bare else replace(
-            like, features=card.features, categories=card.categories, negative=None, labelled="none",
+            like, features=card.features, categories=card.categories, negative=None, labelled="none", missing_features=card.missing_features,
             columns={**({"x": card.columns["x"]} if "x" in card.columns else {}), **{k: v for k, v in like.columns.items() if k != "x"}},
         )  # fmt: skip
     return found

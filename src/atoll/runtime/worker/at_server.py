@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from atoll.core.errors import AtollError, CompositionError, DataError, TaskError
 from atoll.core.federation.federation import run_program
 from atoll.core.job import EDGE
+from atoll.core.job import prepared as prepared_job
 from atoll.core.requests.party import Roster
 from atoll.core.time.clock import Clock
 from atoll.core.world import World
@@ -161,7 +162,7 @@ async def _carry_out(run: _Run, listeners: tuple[Any, ...], report: bool) -> Non
     remote, lone = await _population(run, job)
     run.kept.begin(job, remote, *listeners)
     try:
-        prepared = await asyncio.to_thread(job.prepare, remote)
+        prepared = await asyncio.to_thread(prepared_job, job, remote)
     except DataError as error:
         raise error if remote.card is None else _naming_classes(error, remote.card, lone) from error
     others = dict(job.others(len(remote)))

@@ -13,6 +13,7 @@ from atoll.core.event import Ledger, unpack_event
 from atoll.core.execution.executor import Executor
 from atoll.core.execution.host import Host
 from atoll.core.execution.journal import Journal
+from atoll.core.job import prepared as prepared_job
 from atoll.core.persistence.named_results import NamedResults
 from atoll.core.persistence.store import StateStore
 from atoll.core.requests.party import Roster
@@ -206,7 +207,7 @@ def named_objects(job: JobConfig, remote: RemoteIslands, data: SiteData | None =
 
 
 def _prepared(job: JobConfig, remote: RemoteIslands, data: SiteData | None) -> Prepared:
-    prepared = job.made().prepare(remote)
+    prepared = prepared_job(job.made(), remote)
     if data is not None and data.names:
         _require_fit(prepared, data, remote.card)
     return prepared

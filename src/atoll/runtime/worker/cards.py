@@ -57,6 +57,7 @@ class DataCard:
         negative: the lower one of two codes, 0 or -1; ``None`` if there is no such code or only the upper one occurs.
         categories: of features that were texts, the values in the order of their codes, as the site declared them.
         labelled: which rows have a label: "all", "part" or "none".
+        missing_features: whether features may be missing, as the site declares.
     """
 
     task: str
@@ -67,6 +68,7 @@ class DataCard:
     negative: int | None = None
     categories: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     labelled: Literal["all", "part", "none"] = "all"
+    missing_features: bool = False
 
     @property
     def bare(self) -> bool:
@@ -84,6 +86,7 @@ class DataCard:
             "negative": self.negative,
             "categories": {name: list(values) for name, values in self.categories.items()},
             "labelled": self.labelled,
+            "missing_features": self.missing_features,
         }
 
     @staticmethod
@@ -103,6 +106,7 @@ class DataCard:
                 tree["negative"],
                 {str(name): _texts(values, MOST_CLASSES) for name, values in tree["categories"].items()},
                 tree["labelled"],
+                tree["missing_features"],
             )  # fmt: skip
             _check(card)
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError, IndexError) as error:
@@ -118,6 +122,8 @@ def _check(card: DataCard) -> None:
     whole = isinstance(card.classes, int) and not isinstance(card.classes, bool)
     if card.task not in _TASKS or not (card.classes is None or (whole and 0 <= card.classes <= MOST_CLASSES)):
         raise ValueError(f"task {card.task!r} with {card.classes!r} classes")
+    if not isinstance(card.missing_features, bool):
+        raise ValueError(f"missing_features {card.missing_features!r}")
     if card.labelled not in _LABELLED:
         raise ValueError(f"labelled {card.labelled!r}")
     if card.negative not in (None, 0, -1) or set(card.columns) - {"x", "y"}:
@@ -175,7 +181,7 @@ def card_of(data: Any, categories: Mapping[str, Sequence[str]] | None = None) ->
         negative = low if low < 1 else None
     return DataCard(
         about.task, columns, about.classes, about.labels, about.features, negative,
-        {name: tuple(map(str, values)) for name, values in (categories or {}).items()}, _labelled(data),
+        {name: tuple(map(str, values)) for name, values in (categories or {}).items()}, _labelled(data), about.missing_features,
     )  # fmt: skip
 
 

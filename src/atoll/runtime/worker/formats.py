@@ -18,7 +18,7 @@ from atoll.data.missing import Missing
 from atoll.data.readers._words import first_word, mostly_numbers
 from atoll.data.readers.arrow import table_of_parquet
 from atoll.data.readers.csv import table_of_csv
-from atoll.data.readers.table import from_table, holes
+from atoll.data.readers.table import empty_as_numbers, from_table, holes
 
 from .agreement import merge_cards, recoded
 from .cards import card_of
@@ -36,7 +36,7 @@ def load_tables(paths: Sequence[Path], options: Mapping[str, Any]) -> Dataset:
 
     Args:
         paths: one file or folder.
-        options: ``target``, ``task``, ``features``, ``drop``, ``categories`` and ``missing``, of CSV files also ``delimiter``, ``decimal`` and
+        options: ``target``, ``task``, ``features``, ``drop``, ``categories``, ``missing`` and ``missing_features``, of CSV files also ``delimiter``, ``decimal`` and
             ``encoding``; see `atoll.data.read_csv`.
 
     Raises:
@@ -85,12 +85,15 @@ def _table(path: Path, options: Mapping[str, Any]) -> Dataset:
     categories = dict(options.get("categories") or {})
     require_columns(path.name, table, options)
     goals = [target] if isinstance(target, str) else list(target or ())
+    absent = bool(options.get("missing_features"))
+    if absent:
+        table = empty_as_numbers(table, goals)
     for column in chosen or [c for c in table if c not in {*goals, *drop}]:
         if table[column].dtype.kind == "U" and column not in categories:
             _refuse_text(path, column, table[column])
     made = from_table(
-        table, target=target, task=task, features=chosen or None, drop=drop, categories=categories, missing=options.get("missing"), name=path.name,
-        row_offset=0 if is_parquet(path) else 2,
+        table, target=target, task=task, features=chosen or None, drop=drop, categories=categories, missing=options.get("missing"),
+        missing_features=absent, name=path.name, row_offset=0 if is_parquet(path) else 2,
     )  # fmt: skip
     if made.about.labels and made.task == "classification" and target not in categories:
         require_few(len(made.about.labels), str(target), path.name)
@@ -123,10 +126,13 @@ def _decimal(word: str) -> str:
     return "say decimal: ',' in a YAML file, " if re.fullmatch(r"[+-]?\d+,\d+", word) else ""
 
 
-def load_arrays(paths: Sequence[Path], task: str | None = None, missing: Missing = None) -> Dataset:
+def load_arrays(
+    paths: Sequence[Path], task: str | None = None, missing: Missing = None, missing_features: bool = False
+) -> Dataset:
     """Read arrays: an archive with ``x`` and ``y`` (or ``x_train`` and ``y_train``), or two files.
 
-    Labels that are NaN or in ``missing`` do not exist, nor do those that the array ``labelled`` denies. An archive may also hold ``features`` and ``labels``, names of the features and of the classes, and ``test_x`` and ``test_y``.
+    Labels that are NaN or in ``missing`` do not exist, nor do those that the array ``labelled`` denies. An archive may also hold ``features`` and ``labels``, names of the features and of the classes, ``test_x`` and ``test_y``, and
+    ``missing_features``, which declares that features may be missing.
 
     Raises:
         DataError: an array is missing or cannot be used.
@@ -139,9 +145,11 @@ def load_arrays(paths: Sequence[Path], task: str | None = None, missing: Missing
         raise DataError("no array 'x'", where=name, remedy=f"it holds {', '.join(arrays) or 'nothing'}; name one x")
     if y_name not in arrays and task not in (None, "unlabelled"):
         raise DataError(f"no array {y_name!r}", where=name, remedy="give the targets a name, y")
-    made = _dataset(arrays, x_name, y_name, task, name, about, missing)
+    absent = missing_features or bool(np.any(arrays.get("missing_features", False)))
+    signs = {"missing": missing, "missing_features": absent}
+    made = _dataset(arrays, x_name, y_name, task, name, about, signs)
     held = next((pair for pair in _TESTS if pair[0] in arrays), None)
-    return made if held is None else made.with_test(_dataset(arrays, *held, made.task, name, about, missing))
+    return made if held is None else made.with_test(_dataset(arrays, *held, made.task, name, about, signs))
 
 
 def _dataset(
@@ -151,14 +159,14 @@ def _dataset(
     task: str | None,
     name: str,
     about: Mapping[str, Sequence[str]],
-    missing: Missing,
+    signs: Mapping[str, Any],
 ) -> Dataset:
     columns = {"x": arrays[x], **({"y": arrays[y]} if y in arrays else {})}
     if "y" in columns and "labelled" in arrays and (x, y) in _PAIRS:
         columns["labelled"] = arrays["labelled"]
     if "y" in columns and columns["y"].ndim == 2 and columns["y"].shape[1] == 1:
         columns["y"] = columns["y"].reshape(-1)
-    return Dataset(columns, task=task, name=name, features=about["features"], labels=about["labels"], missing=missing)
+    return Dataset(columns, task=task, name=name, features=about["features"], labels=about["labels"], **signs)
 
 
 def _archive(path: Path) -> dict[str, Any]:

@@ -36,7 +36,7 @@ __all__ = [
 
 _LOG = logging.getLogger("atoll.runtime")
 _IN_YAML = "(a setting in a YAML file that you pass as --data; see docs/howto/jobs.md)"
-_ARGUMENT = re.compile(r"\b(delimiter|decimal|encoding|categories|missing)=")
+_ARGUMENT = re.compile(r"\b(delimiter|decimal|encoding|categories|missing|missing_features)=")
 _LOOKED_AT = 10_000
 _TABLES = (".csv", ".csv.gz", ".parquet")
 

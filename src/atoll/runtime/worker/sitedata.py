@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SETTINGS", "SiteData", "inside", "load_site_data", "site_data"]
 
+_OF_TABLES = ("target", "task", "features", "drop", "categories", "missing", "missing_features")
 _OF_TEXT = ("delimiter", "decimal", "encoding")
 
 
@@ -101,10 +102,8 @@ def _made(given: Mapping[str, Any]) -> tuple[Any, Mapping[str, Sequence[str]]]:
         return _from_factory(given), {}
     paths = [Path(part) for part in str(given["path"]).split(",")]
     if paths[0].suffix in (".npz", ".npy"):
-        return load_arrays(paths, given.get("task"), given.get("missing")), {}
-    options = {
-        key: given.get(key) for key in ("target", "task", "features", "drop", "categories", "missing", *_OF_TEXT)
-    }
+        return load_arrays(paths, given.get("task"), given.get("missing"), bool(given.get("missing_features"))), {}
+    options = {key: given.get(key) for key in (*_OF_TABLES, *_OF_TEXT)}
     return load_tables(paths, options), given.get("categories") or {}
 
 
@@ -126,7 +125,10 @@ def _from_factory(given: Mapping[str, Any]) -> Any:
     with inside(given.get("folder")):
         made = imported(str(given["factory"]), "data")(**(given.get("arguments") or {}))
     if isinstance(made, Mapping) and made and all(isinstance(values, np.ndarray) for values in made.values()):
-        return Dataset(made, task=given.get("task"), name=str(given["factory"]), missing=given.get("missing"))
+        return Dataset(
+            made, task=given.get("task"), name=str(given["factory"]), missing=given.get("missing"),
+            missing_features=bool(given.get("missing_features")),
+        )  # fmt: skip
     return made
 
 

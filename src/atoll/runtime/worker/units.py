@@ -32,14 +32,15 @@ def scales_of(data: Any) -> tuple[int, ...]:
     """Return the scale of each feature of a site's data, from its first rows; nothing for data other than tables of numbers."""
     parts = [data] if hasattr(data, "row_bytes") else [data.shard(i) for i in range(min(len(data), _CLIENTS))]
     squares: Any = 0.0
-    rows = 0
+    rows: Any = 0
     for part in parts:
         x: Any = np.asarray(part["x"][:_ROWS]) if "x" in part else np.zeros(0)
         if x.ndim != 2 or x.dtype.kind not in "fiub" or x.shape[1] > MOST_COLUMNS:
             return ()
+        known = ~np.isnan(x) if x.dtype.kind == "f" else np.ones(x.shape, np.bool_)
+        rows, x = rows + known.sum(axis=0), np.where(known, x, 0)
         squares = squares + np.einsum("ij,ij->j", x, x, dtype=np.float64, casting="unsafe")
-        rows += len(x)
-    means = np.sqrt(np.atleast_1d(squares) / max(1, rows))
+    means = np.sqrt(np.atleast_1d(squares) / np.maximum(1, rows))
     return tuple(
         EMPTY if not mean > 0 or not math.isfinite(mean) else round(math.log10(mean)) for mean in means.tolist()
     )

@@ -10,7 +10,7 @@ from atoll.core.errors import AtollError, DataError, nearest
 
 __all__ = ["SETTINGS", "WAYS", "check_settings", "from_yaml", "paths_of", "settings_of", "site_spec"]
 
-SETTINGS = ("path", "target", "task", "features", "drop", "categories", "missing", "delimiter", "decimal", "encoding",
+SETTINGS = ("path", "target", "task", "features", "drop", "categories", "missing", "missing_features", "delimiter", "decimal", "encoding",
             "source", "partition", "corruptions", "corruption_seed", "factory", "arguments", "folder", "policy", "consent", "scales")  # fmt: skip
 """Keys of a mapping that describes a site's data; ``policy`` is what the site requires, ``consent`` who may run what there, and
 ``scales`` whether it tells how large the numbers of its columns are."""
@@ -27,6 +27,7 @@ def site_spec(
     features: Sequence[str] = (),
     drop: Sequence[str] = (),
     missing: Sequence[str] = (),
+    missing_features: bool = False,
     base: str | Path | None = None,
 ) -> dict[str, Any]:
     """Turn the words of a command line into a plain mapping that another process, in another folder, can load.
@@ -38,13 +39,17 @@ def site_spec(
         features: feature columns of a table; by default all others.
         drop: columns to leave out.
         missing: values of the target that mean "no label".
+        missing_features: whether features may be missing.
         base: where relative paths start; the working folder by default.
 
     Raises:
         DataError: there is no such file or folder.
     """
     base = Path.cwd() if base is None else Path(base)
-    options = {"target": target, "task": task, "features": list(features), "drop": list(drop), "missing": list(missing)}
+    options = {
+        "target": target, "task": task, "features": list(features), "drop": list(drop), "missing": list(missing),
+        "missing_features": missing_features,
+    }  # fmt: skip
     said = {name: value for name, value in options.items() if value}
     if _is_factory(data, base):
         return {"factory": data, "folder": str(base), **said}
