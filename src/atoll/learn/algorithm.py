@@ -359,6 +359,11 @@ class Algorithm(Checked):
         """Return the server's state after a wrapper moved its ``extrapolates``: update what is computed from them."""
         return state
 
+    def outliers(self, state: Tree) -> Mapping[int, str]:
+        """Return clients whose messages the last fold found far outside, by position, and why: the round's row names them in ``outlying_clients``."""
+        del state
+        return {}
+
     def personal(self, params: Tree, client: Tree) -> Tree:
         """Return the model that a client uses itself: the global one, unless the algorithm keeps one for each client."""
         del client

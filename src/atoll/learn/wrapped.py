@@ -185,6 +185,10 @@ class Wrapped(Algorithm):
         """Bring the state up to date as the base does."""
         return self.base.moved(state)
 
+    def outliers(self, state: Tree) -> Mapping[int, str]:
+        """Return the clients that the base found far outside."""
+        return self.base.outliers(state)
+
     def personal(self, params: Tree, client: Tree) -> Tree:
         """Return the base's personal model."""
         return self.base.personal(params, client)

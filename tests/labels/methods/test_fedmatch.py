@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 from label_toys import gap, images, islands, net, same, trained
 
 import atoll
+from atoll.core.algebra.aggregate import Parts
 from atoll.core.errors import CompositionError, ConfigError
 from atoll.core.requests.party import Roster
 from atoll.core.world import World
@@ -170,7 +172,48 @@ def test_a_helper_that_most_clients_deny_is_forgotten() -> None:
     state["pool"] = {**state["pool"], "there": np.ones(2, np.float32)}
     update = together({"w": np.zeros(2, np.float32)}, {"w": np.zeros(2, np.float32)})
     sums = {"update": [Part(update, 1.0), Part(update, 3.0), Part(update, 1.0)], "denied": np.array([2.0, 1.0])}
-    assert method.fold(state, sums, RoundInfo(4, 3, 3, 3), "train")["pool"]["there"].tolist() == [0.0, 1.0]
+    state["owners"] = {**state["owners"], "who": np.array([7, 2])}
+    made = method.fold(state, sums, RoundInfo(4, 3, 3, 3), "train")
+    assert made["pool"]["there"].tolist() == [0.0, 1.0]
+    assert list(method.outliers(made)) == [7]
+    assert "say 2 clients" in method.outliers(made)[7]
+    again = method.fold(made, {**sums, "denied": np.array([3.0, 0.0])}, RoundInfo(5, 3, 3, 3), "train")
+    assert method.outliers(again) == {}, "an empty place of the pool cannot be denied"
+    assert again["owners"]["barred"].tolist() == [7]
+    both = method.fold(state, {**sums, "denied": np.array([3.0, 3.0])}, RoundInfo(4, 3, 3, 3), "train")
+    assert both["pool"]["there"].tolist() == [0.0, 0.0]
+    assert method.outliers(both) == {}, "where all are far off, nobody is singled out"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forging(FedMatch):
+    """One client sends a psi of its own making: finite, small in number, and far off in what it says."""
+
+    def finish(self, local: Any, broadcast: Any, client: Any, work: Any) -> Any:
+        reply, kept = super().finish(local, broadcast, client, work)
+        update = reply["update"]
+        if work.examples != FORGER:
+            return reply, kept
+        forged = {n: leaf + 1e3 * torch.arange(4.0) if n == "psi/4.bias" else leaf for n, leaf in update.value.items()}
+        return {**reply, "update": Parts(forged, examples=update.weight)}, kept
+
+
+FORGER = 21
+
+
+def test_a_forged_helper_is_named_in_the_history_and_helps_nobody() -> None:
+    """Four clients; the one with 21 rows shifts the last bias of psi by thousands. Its reply counts in the mean, its model helps no other."""
+    parts = {f"c{i}": images(20 + (i == 2), share=0.5, seed=i) for i in range(4)}
+    job = atoll.Training(
+        model=net(), algorithm=Forging(**WORK, neighbours=1, pool=4, refresh=1, tau=0.3, weak=None, strong=None, farthest=0.5),
+        selection=atoll.Everyone(), rounds=3, compile="never",
+    )  # fmt: skip
+    made = atoll.simulate(job, Islands.from_datasets(parts), engine="inline", seed=0, progress=False)
+    named = [row.get("outlying_clients", {}) for row in made.metrics]
+    assert named[0] == {}, "nobody has compared a model yet"
+    assert set(named[1]) == {"c2"}
+    assert "far off" in named[1]["c2"]
+    assert set(named[2]) <= {"c2"}
 
 
 def test_single_replies_are_refused_where_sums_hide_them() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, cast
 
@@ -38,7 +38,8 @@ class FedMatch(LabelledParty):
 
     After the round, the server keeps up to ``pool`` clients' psi and sends them down, new ones every ``refresh`` rounds; each client compares their outputs with
     those of its own last model, which is private state, and takes the nearest. The authors' server compares and sends each client its own. A helper that says something
-    far off is not used, and the server forgets it if most clients of a round say so. **Clients see each other's models**; with ``neighbours=0`` none is kept or sent, and replies can
+    far off is not used. If most clients of a round say so, the server forgets it. If they say so of half of the pool at most, it never takes
+    another model of these clients, and names them in the round's ``outlying_clients``. **Clients see each other's models**; with ``neighbours=0`` none is kept or sent, and replies can
     be summed. A helper is the received sigma with the other client's psi.
 
     The algorithm inside takes its steps on both parts at once: FedProx pulls both, SCAFFOLD corrects both. With all labels and ``weight=1``, FedMatch is that algorithm to rounding.
@@ -137,17 +138,19 @@ class FedMatch(LabelledParty):
             "psi": T.map(lambda leaf: np.stack([np.zeros_like(leaf)] * self.pool), psi),
             "there": np.zeros(self.pool, np.float32),
         }
-        pool = {"pool": nobody} if self.neighbours else {}
+        none = np.full(self.pool, -1, np.int64)
+        owners = {"who": none, "denied": none, "by": none, "barred": np.zeros(0, np.int64)}
+        pool = {"pool": nobody, "owners": owners} if self.neighbours else {}
         return {**made, **pool, "params": params, "sigma": sigma, "psi": psi, "turn": 0}
 
     def _inner(self, state: Tree) -> Tree:
         """Return the state as the algorithm inside knows it."""
-        rest = {name: value for name, value in state.items() if name not in ("sigma", "psi", "pool", "turn")}
+        rest = {name: value for name, value in state.items() if name not in ("sigma", "psi", "pool", "owners", "turn")}
         return {**rest, "params": together(state["sigma"], state["psi"])}
 
     def _outer(self, state: Tree, made: Tree) -> Tree:
         sigma, psi = split(made["params"])
-        kept = {name: state[name] for name in ("pool", "turn") if name in state}
+        kept = {name: state[name] for name in ("pool", "owners", "turn") if name in state}
         return {**made, **kept, "params": T.add(sigma, psi), "sigma": sigma, "psi": psi}
 
     def broadcast(self, state: Tree, phase: str) -> Tree:
@@ -176,16 +179,43 @@ class FedMatch(LabelledParty):
         )
         rest = {name: value for name, value in sums.items() if name not in ("update", "denied")}
         made = self._outer(state, self.base.fold(self._inner(state), {**rest, "update": mean}, info, phase))
-        trusted = np.asarray(sums["denied"]) * 2 <= max(1, info.replied)
-        pool = {**state["pool"], "there": (state["pool"]["there"] * trusted).astype(np.float32)}
+        return {**made, **self._helpers(state, parts, np.asarray(sums["denied"]), info)}
+
+    def _helpers(self, state: Tree, parts: Sequence[Any], denied: Any, info: RoundInfo) -> dict[str, Tree]:
+        """Return the pool without models that most clients deny, whose owners are remembered, and every ``refresh`` rounds another pool.
+
+        Where most models of a pool are denied, clients differ, and nobody is singled out.
+        """
+        pool, owners = state["pool"], state["owners"]
+        far = (pool["there"] > 0) & (denied * 2 > max(1, info.replied))
+        alone = 2 * far.sum() <= pool["there"].sum()
+        who = np.where(far & alone, owners["who"], -1)
+        barred = np.union1d(owners["barred"], who[who >= 0]).astype(np.int64)
+        owners = {**owners, "denied": who, "by": np.where(far, denied, -1).astype(np.int64), "barred": barred}
+        pool = {**pool, "there": (pool["there"] * ~far).astype(np.float32)}
         if state["turn"] % self.refresh == 0:
             draw = info.rng.child("helpers").generator()
-            chosen = np.sort(draw.choice(len(parts), min(self.pool, len(parts)), replace=False))
+            usable = [i for i, part in enumerate(parts) if part.sender not in barred]
+            drawn: Any = draw.choice(len(usable), min(self.pool, len(usable)), replace=False) if usable else []
+            chosen = [usable[i] for i in np.sort(drawn)]
             models = [T.add(state["psi"], split(parts[i].value)[1]) for i in chosen]
             models += [T.zeros_like(state["psi"])] * (self.pool - len(models))
             there = (np.arange(self.pool) < len(chosen)).astype(np.float32)
             pool = {"psi": T.map(lambda *leaves: np.stack(leaves), *models), "there": there}
-        return {**made, "pool": pool}
+            names = [parts[i].sender for i in chosen] + [-1] * (self.pool - len(chosen))
+            owners = {**owners, "who": np.array(names, np.int64)}
+        return {"pool": pool, "owners": owners}
+
+    def outliers(self, state: Tree) -> dict[int, str]:
+        """Return whose models most clients of the round denied as helpers, and why; they help nobody from then on."""
+        owners = state.get("owners", {"denied": (), "by": ()})
+        return {
+            int(
+                who
+            ): f"its model says something far off of noise, say {int(by)} clients, so it is no helper from now on"
+            for who, by in zip(owners["denied"], owners["by"], strict=True)
+            if who >= 0
+        }
 
     def taught(self, state: Tree, update: Tree) -> Tree:
         """Put what labels taught into sigma."""

@@ -107,6 +107,10 @@ async def server_round(
         info = round_info(fed, state, (number, bool(phases)), row["selected"], row["replied"])
         info = context.aggregation.disclosed(info)
         state = {**state, "server": context.algorithm.advance(state["server"], info)}
+        found = context.algorithm.outliers(state["server"])
+        if found and phases:
+            named = {fed.world.roster.name(position): why for position, why in found.items()}
+            row["outlying_clients"] = {**row.get("outlying_clients", {}), **named}
         require_finite(state["server"]["params"], number)
     if seen is not None:
         rule = context.selection
