@@ -15,7 +15,7 @@ PYTHON ?= $(shell $(FIND_PYTHON))
 INDEX   := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 TORCH   := $(shell sed -n 's/^torch==//p' constraints.txt)
 PIP     := $(BIN)/python -m pip --disable-pip-version-check --no-input
-INSTALL := install -qq $(INDEX) --constraint constraints.txt --group dev --group docs --editable '.[all,ray]'
+INSTALL := install -qq $(INDEX) --constraint constraints.txt --group dev --group docs --editable '.[all,lightgbm,ray]'
 
 .DEFAULT_GOAL := setup
 .PHONY: setup help demo test thorough faults check format docs bench clean

@@ -20,6 +20,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 HEAVY = ("all", "flower", "mlflow", "nvflare", "ray", "torch", "trees")
 """Extras of hundreds of megabytes, or with pins of their own: only when they are named."""
+PINNED = ("--constraint", str(ROOT / "constraints.txt"))
+"""The versions that Atoll is tested with."""
 BASE = """
 import atoll
 job = atoll.Training(model=atoll.models.linear(20, 2), algorithm=atoll.FedAvg(lr=0.05), selection=atoll.Uniform(6), rounds=3)
@@ -31,8 +33,9 @@ USES = {
     "": "from atoll.core.errors import MissingExtraError",
     "torch": "import torch; atoll.simulate(job.replace(model=atoll.models.mlp(20, 2), compile='never'), data)",
     "sklearn": "from sklearn.linear_model import SGDClassifier; atoll.simulate(job.replace(model=SGDClassifier(loss='log_loss'), algorithm=atoll.FedAvg()), data)",
-    "dp": "from atoll.privacy import Budget; import dp_accounting; Budget(epsilon=1.0, method='dp-accounting')",
+    "dp": "from atoll.privacy import Budget; import dp_accounting; Budget(epsilon=1.0, method='dp-accounting-pld')",
     "trees": "import xgboost",
+    "lightgbm": "from atoll.trees import Trees; atoll.simulate(Trees(scheme='lightgbm', rounds=1), data, engine='inline')",
     "report": "assert '<svg' in result.report('report.html').read_text()",
     "arrow": "import pyarrow, pyarrow.parquet",
     "tensorboard": "from atoll.report.tensorboard import TensorBoard; atoll.simulate(job.replace(callbacks=[TensorBoard('logs')]), data)",
@@ -64,7 +67,7 @@ def tried(package: Path, extra: str, folder: Path) -> str:
     what = f"{package}[{extra}]" if extra else str(package)
     (place / "empty").mkdir()
     for step in (
-        [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", what],
+        [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *PINNED, what],
         [python, "-m", "pip", "check", "--disable-pip-version-check"],
         [python, "-c", f"{BASE}\n{USES[extra]}"],
         [python, "-m", "atoll", "--version"],

@@ -23,7 +23,13 @@ from sources import PACKAGE, ROOT
 PACKAGING = ROOT / "packaging"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
-OPTIONAL = {"flower", "mlflow", "nvflare", "ray"}  # the comments in pyproject.toml say why they are not part of `all`
+OPTIONAL = {
+    "flower",
+    "lightgbm",
+    "mlflow",
+    "nvflare",
+    "ray",
+}  # the comments in pyproject.toml say why they are not part of `all`
 
 
 def _clean_install() -> Any:

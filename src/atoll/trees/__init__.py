@@ -4,13 +4,13 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .job import Trees
+    from .model_files import model_file
     from .tree import Ensemble, Tree
-    from .xgboost_file import model_file
 else:
     from atoll.core.lazy import lazy
 
     __getattr__, __dir__ = lazy(
-        __name__, {"job": ("Trees",), "tree": ("Ensemble", "Tree"), "xgboost_file": ("model_file",)}
+        __name__, {"job": ("Trees",), "tree": ("Ensemble", "Tree"), "model_files": ("model_file",)}
     )
 
 __all__ = ["Ensemble", "Tree", "Trees", "model_file"]

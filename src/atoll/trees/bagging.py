@@ -2,7 +2,7 @@
 
 Each party starts a round from the same ensemble, grows ``trees`` trees, and sends them. The server adds all of them, each scaled by the party's share of
 the rows (``share="examples"``) or by one over the number of parties (``"equal"``): at full rate, ``N`` equal trees would overshoot ``N``-fold. With one
-party this is ordinary boosting, to the bit. A forest is one round of many trees at a rate of 1, grown on samples of rows and features.
+party this is ordinary boosting, to the bit. ``scheme="lightgbm"`` does the same with LightGBM, see `atoll.trees.leafwise`. A forest is one round of many trees at a rate of 1, grown on samples of rows and features.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from .job import Trees
     from .scores import Scores
 
-__all__ = ["grow_apart", "grow_trees"]
+__all__ = ["grow_apart", "grow_trees", "margins_of"]
 
 
 @task
@@ -42,7 +42,7 @@ def grow_trees(island: Any, message: dict[str, Any]) -> dict[str, Parts]:
     data = known_rows(island.data, "trees")
     x, y = np.asarray(data["x"]), np.asarray(data["y"])
     objective = TreeLoss(message["objective"], int(message["outputs"]))
-    rows = xgboost.DMatrix(x, objective.targets(y), base_margin=_margins_of(data, x, message))
+    rows = xgboost.DMatrix(x, objective.targets(y), base_margin=margins_of(data, x, message, _start(message)))
     settings = {**message["settings"], "objective": objective.name, "seed": int(island.rng.generator().integers(2**31))}
     if objective.outputs > 1:
         settings["num_class"] = objective.outputs
@@ -54,8 +54,10 @@ def grow_trees(island: Any, message: dict[str, Any]) -> dict[str, Parts]:
 async def grow_apart(
     fed: Federation, job: Trees, objective: TreeLoss, features: tuple[str, ...], scores: Scores
 ) -> Ensemble:
-    """The program of ``scheme="bagging"`` and of ``"forest"``: the labels, then one contact a round."""
-    state = await fed.restore({"base": None, "rows": 0, "trees": C.empty(), "rounds": []})
+    """The program of ``scheme="bagging"``, ``"lightgbm"`` and ``"forest"``: the labels, then one contact a round."""
+    leafwise = job.scheme == "lightgbm"
+    asked = _leafwise() if leafwise else grow_trees
+    state = await fed.restore({"base": None, "rows": 0, "trees": C.empty(exact=leafwise), "rounds": []})
     if state["base"] is None:
         base, rows = await first_guess(fed, job, objective)
         state = {**state, "base": base, "rows": rows}
@@ -65,12 +67,13 @@ async def grow_apart(
             break
         message = {
             "objective": objective.name, "outputs": objective.outputs, "base": state["base"],
-            "trees": state["trees"], "settings": job.xgboost_settings(),
+            "trees": state["trees"],
+            **({"settings": job.lightgbm_settings(), "one_side": job.one_side, "round": number} if leafwise else {"settings": job.xgboost_settings()}),
         }  # fmt: skip
-        found = await fed.sum(fed.parties, grow_trees, message, quorum=job.least, at=number)
+        found = await fed.sum(fed.parties, asked, message, quorum=job.least, at=number)
         replies = list(found["trees"])
         weights = np.array([part.weight if job.share == "examples" else 1.0 for part in replies])
-        shares = (weights / weights.sum()).astype(np.float32)
+        shares = (weights / weights.sum()).astype(state["trees"]["value"].dtype)
         grown = [
             tree if share == 1 else _scaled(tree, share)
             for part, share in zip(replies, shares, strict=True)
@@ -82,17 +85,24 @@ async def grow_apart(
         fed.record({"trees": C.count(trees), "parties": len(replies), **scores.of(grown, state["base"], before)})
         await fed.checkpoint(state)
     rounds = [int(end) for end in state["rounds"]]
-    return Ensemble(objective, np.asarray(state["base"]), features, C.trees_in(state["trees"]), rounds)
+    library = "lightgbm" if leafwise else "xgboost"
+    return Ensemble(objective, np.asarray(state["base"]), features, C.trees_in(state["trees"]), rounds, library)
 
 
-def _scaled(tree: Tree, share: np.float32) -> Tree:
+def _leafwise() -> Any:
+    from .leafwise import grow_leafwise
+
+    return grow_leafwise
+
+
+def _scaled(tree: Tree, share: Any) -> Tree:
     return replace(tree, value=tree.value * share)
 
 
 @dataclass
 class _Margins:
     base: bytes
-    margin: NDArray[np.float32]
+    margin: NDArray[Any]
     trees: int
     digest: bytes
 
@@ -100,17 +110,23 @@ class _Margins:
 _KEPT: PartyCache[_Margins] = PartyCache()
 
 
-def _margins_of(data: Any, x: NDArray[Any], message: dict[str, Any]) -> NDArray[np.float32]:
-    """The margins of a party's rows: those of its last round with the new trees added, if they are still in memory."""
+def margins_of(data: Any, x: NDArray[Any], message: dict[str, Any], start: NDArray[Any]) -> NDArray[Any]:
+    """The margins of a party's rows, ``(rows, outputs)``: those of its last round with the new trees added, if they are still in memory.
+
+    Args:
+        data: the party's rows.
+        x: their features.
+        message: of the round.
+        start: the margins before the first tree, ``(outputs,)``, in the precision of all margins.
+    """
     columns, base = message["trees"], np.asarray(message["base"])
 
     def fits(kept: _Margins) -> bool:
-        same = kept.base == base.tobytes() and kept.trees <= C.count(columns)
+        same = kept.base == base.tobytes() and kept.margin.dtype == start.dtype and kept.trees <= C.count(columns)
         return same and kept.digest == C.digest(columns, kept.trees)
 
     def make() -> _Margins:
-        start = np.tile(_start(message, base), (len(x), 1))
-        return _Margins(base.tobytes(), start, 0, C.digest(columns, 0))
+        return _Margins(base.tobytes(), np.tile(start, (len(x), 1)), 0, C.digest(columns, 0))
 
     kept = _KEPT.get(data, fits, make)
     rows = x.astype(np.float32, copy=False)
@@ -120,8 +136,9 @@ def _margins_of(data: Any, x: NDArray[Any], message: dict[str, Any]) -> NDArray[
     return kept.margin
 
 
-def _start(message: dict[str, Any], base: NDArray[np.float64]) -> NDArray[np.float32]:
+def _start(message: dict[str, Any]) -> NDArray[np.float32]:
     """The margins before the first tree as XGBoost finds them from the base score of the model file: the last bit can differ from ours."""
+    base = np.asarray(message["base"])
     if len(base) > 1:
         return base.astype(np.float32)
     xgboost = need("xgboost", "trees", "Trees(scheme='bagging')", where="atoll.trees")

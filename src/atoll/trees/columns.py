@@ -27,9 +27,10 @@ NAMES = {
 }
 
 
-def empty(more: Sequence[str] = ()) -> dict[str, NDArray[Any]]:
-    """No trees. ``starts`` says where each begins and the last ends; ``more`` names further columns of small whole numbers."""
-    made: dict[str, NDArray[Any]] = {name: np.zeros(0, kind) for name, kind in NAMES.items()}
+def empty(more: Sequence[str] = (), exact: bool = False) -> dict[str, NDArray[Any]]:
+    """No trees; ``exact`` ones have numbers of double precision. ``starts`` says where each begins and the last ends; ``more`` names further columns of small whole numbers."""
+    wide: dict[Any, Any] = {np.float32: np.float64} if exact else {}
+    made: dict[str, NDArray[Any]] = {name: np.zeros(0, wide.get(kind, kind)) for name, kind in NAMES.items()}
     made |= {name: np.zeros(0, np.int16) for name in more}
     return {**made, "starts": np.zeros(1, np.int64), "groups": np.zeros(0, np.int32)}
 
@@ -40,8 +41,10 @@ def appended(
     """The columns with further trees behind."""
     new = list(trees)
     made = {
-        name: np.concatenate([np.asarray(columns[name]), *(getattr(tree, name).astype(kind) for tree in new)])
-        for name, kind in NAMES.items()
+        name: np.concatenate(
+            [np.asarray(columns[name]), *(getattr(tree, name).astype(np.asarray(columns[name]).dtype) for tree in new)]
+        )
+        for name in NAMES
     }
     made |= {name: np.concatenate([np.asarray(columns[name]), column]) for name, column in (more or {}).items()}
     starts = np.asarray(columns["starts"])

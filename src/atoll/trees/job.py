@@ -14,10 +14,10 @@ from atoll.core.job import Job, Prepared
 from atoll.core.validation import Checked, require_parts
 from atoll.data.missing import known_rows
 
+from .model_files import model_file, model_file_name
 from .objectives import TreeLoss, objective_of
 from .scores import Scores, score
 from .tree import Ensemble
-from .xgboost_file import model_file
 
 if TYPE_CHECKING:
     from atoll.core.federation.federation import Federation
@@ -37,11 +37,12 @@ class Trees(Checked, Job):
     =============  ==========================================================  =====================================
     ``histogram``  sums of gradients by node, feature and bin (can be masked)  the trees of all rows in one place
     ``bagging``    trees grown on their own rows                               a forest a round, boosted
+    ``lightgbm``   trees that LightGBM grew leaf by leaf on their own rows     the same
     ``forest``     trees grown on samples of their own rows, once              the average of all trees
     =============  ==========================================================  =====================================
 
     ``histogram`` equals XGBoost on the union of the rows but for the bins' edges, which counting finds, see `atoll.trees.cuts`. ``bagging`` and
-    ``forest`` need XGBoost (``pip install "atoll[trees]"``), and the server sees each party's trees: their splits are values of that party's rows.
+    ``forest`` need XGBoost (``pip install "atoll[trees]"``), ``lightgbm`` needs LightGBM (``pip install "atoll[lightgbm]"``), and the server sees each party's trees: their splits are values of that party's rows.
     Features may be missing, if the data declare it (``missing_features=True``): each node learns which way rows without its feature go.
     Chen, Guestrin 2016, "XGBoost: A Scalable Tree Boosting System"; Roth et al. 2022, "NVIDIA FLARE: Federated Learning from Simulation to Real-World".
 
@@ -58,7 +59,9 @@ class Trees(Checked, Job):
         cuts: feature -> where its bins begin, ascending, for features whose bins are agreed beforehand, with ``histogram``; the others are found by counting.
         subsample: share of its rows that a party grows a tree on; by default all, and 0.8 for a forest. All with ``histogram``.
         columns: share of the features that a node may split on; by default all, and 0.8 for a forest. All with ``histogram``.
-        trees: trees that each party grows a round; by default 1, and 100 for a forest. 1 with ``histogram``.
+        trees: trees that each party grows a round; by default 1, and 100 for a forest. 1 with ``histogram`` and ``lightgbm``.
+        leaves: most leaves of a tree, with ``lightgbm``; of all leaves the one with the largest gain is split next.
+        one_side: ``(top, other)``, with ``lightgbm``: gradient-based one-side sampling, see `atoll.trees.leafwise.one_side_sample`; by default none.
         share: weights of the parties' trees: ``examples`` or ``equal``; not with ``histogram``, where every row counts the same.
         least: fewest parties whose replies a step needs.
         reducer: how sums are made, with ``histogram``.
@@ -69,7 +72,7 @@ class Trees(Checked, Job):
     missing_features: ClassVar[bool] = True
     changeable: ClassVar[tuple[str, ...]] = ("rounds",)
 
-    scheme: Literal["histogram", "bagging", "forest"] = "histogram"
+    scheme: Literal["histogram", "bagging", "lightgbm", "forest"] = "histogram"
     objective: str = "auto"
     rounds: int = 50
     eta: float = 0.3
@@ -82,6 +85,8 @@ class Trees(Checked, Job):
     subsample: float | None = None
     columns: float | None = None
     trees: int | None = None
+    leaves: int = 31
+    one_side: Sequence[float] = ()
     share: Literal["examples", "equal"] = "examples"
     least: int = 1
     reducer: Reducer = field(default_factory=Plain)
@@ -91,6 +96,7 @@ class Trees(Checked, Job):
         for name, good, remedy in self._bounds():
             if not good:
                 raise ConfigError(f"{name}={getattr(self, name)!r}", where="Trees", remedy=remedy)
+        self._require_leafwise()
         if self.scheme == "histogram":
             for name in ("subsample", "columns", "trees"):
                 if getattr(self, name) not in (1, None):
@@ -114,8 +120,25 @@ class Trees(Checked, Job):
                 remedy="use scheme='histogram', or leave the reducer out",
             )
 
+    def _require_leafwise(self) -> None:
+        leafwise = self.scheme == "lightgbm"
+        if leafwise and self.trees not in (1, None):
+            raise CompositionError(
+                f"trees={self.trees} with scheme='lightgbm', which grows one tree a round",
+                where="Trees",
+                remedy="leave trees out, or use scheme='bagging'",
+            )
+        for name, default in (("leaves", 31), ("one_side", ())):
+            if not leafwise and getattr(self, name) != default:
+                raise CompositionError(
+                    f"{name}={getattr(self, name)} with scheme={self.scheme!r}, which grows trees level by level",
+                    where="Trees",
+                    remedy=f"leave {name} out, or use scheme='lightgbm'",
+                )
+
     def _bounds(self) -> tuple[tuple[str, bool, str], ...]:
-        methods = ("histogram", "bagging", "forest")
+        methods = ("histogram", "bagging", "lightgbm", "forest")
+        sides = [share for share in self.one_side if 0 < share < 1]
         return (
             ("scheme", self.scheme in methods, f"use {', '.join(methods)}"),
             ("share", self.share in ("examples", "equal"), "use 'examples' or 'equal'"),
@@ -129,6 +152,12 @@ class Trees(Checked, Job):
             ("subsample", self.subsample is None or 0 < self.subsample <= 1, "use a share above 0, at most 1"),
             ("columns", self.columns is None or 0 < self.columns <= 1, "use a share above 0, at most 1"),
             ("trees", self.trees is None or self.trees >= 1, "use at least 1 tree"),
+            ("leaves", 2 <= self.leaves <= 65536, "use 2 to 65536 leaves"),
+            (
+                "one_side",
+                not self.one_side or (len(sides) == len(self.one_side) == 2 and sum(sides) <= 1),
+                "use two shares of the rows, such as (0.2, 0.1)",
+            ),
             ("least", self.least >= 1, "use at least 1 party"),
         )
 
@@ -155,6 +184,21 @@ class Trees(Checked, Job):
             "subsample": self.subsample or sample,
             "colsample_bynode": self.columns or sample,
             "num_parallel_tree": self.trees or (_FOREST if forest else 1),
+        }
+
+    def lightgbm_settings(self) -> dict[str, Any]:
+        """What a party's LightGBM gets."""
+        return {
+            "learning_rate": self.eta,
+            "num_leaves": self.leaves,
+            "max_depth": self.max_depth,
+            "lambda_l2": self.reg_lambda,
+            "min_gain_to_split": self.gamma,
+            "min_sum_hessian_in_leaf": self.min_child_weight,
+            "max_bin": self.max_bin,
+            "bagging_fraction": self.subsample or 1.0,
+            "bagging_freq": 0 if self.subsample in (1, None) else 1,
+            "feature_fraction_bynode": self.columns or 1.0,
         }
 
     def prepare(self, data: Any) -> Prepared:
@@ -220,5 +264,5 @@ class _PreparedTrees(Prepared):
         return {"result": made}
 
     def files(self, outcome: Ensemble) -> Mapping[str, bytes]:
-        """The ensemble as a model of XGBoost."""
-        return {"model.json": model_file(outcome)}
+        """The ensemble as a model of XGBoost, or of LightGBM."""
+        return {model_file_name(outcome.library): model_file(outcome)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,7 +24,7 @@ class Tree:
 
     Attributes:
         feature: feature of each node's split, ``(nodes,)``; -1 for a leaf.
-        threshold: where it splits, in single precision, as XGBoost's are.
+        threshold: where it splits, in single precision, as XGBoost's are; in double precision if LightGBM grew it, as are all numbers then.
         left: left child of each node; the right one is next to it. -1 for a leaf.
         value: what a leaf adds to the margin; of an inner node, what it would add.
         hessian: sum of second derivatives at each node: XGBoost's "cover".
@@ -69,6 +69,7 @@ class Ensemble:
         features: names of the features.
         trees: in the order in which they were grown.
         rounds: how many trees there were after each round.
+        library: ``"xgboost"`` or ``"lightgbm"``: whose arithmetic (single or double precision) and model file the trees have.
     """
 
     objective: TreeLoss
@@ -76,13 +77,14 @@ class Ensemble:
     features: Sequence[str]
     trees: Sequence[Tree] = ()
     rounds: Sequence[int] = ()
+    library: str = "xgboost"
 
     @property
     def base_score(self) -> float:
         """XGBoost's base score: the prediction before the first tree; 0 with several outputs, see `model_file`."""
         return base_score(self.objective, self.base)
 
-    def margins(self, x: ArrayLike) -> NDArray[np.float32]:
+    def margins(self, x: ArrayLike) -> NDArray[Any]:
         """The margins of rows, ``(rows, outputs)``.
 
         Args:
@@ -98,7 +100,7 @@ class Ensemble:
                 where="Ensemble",
                 remedy="give one column a feature, in the order of `features`",
             )
-        made = np.tile(self.base.astype(np.float32), (len(rows), 1))
+        made = np.tile(self.base.astype(np.float64 if self.library == "lightgbm" else np.float32), (len(rows), 1))
         for tree in self.trees:
             made[:, tree.group] += tree.value[tree.leaves(rows)]
         return made

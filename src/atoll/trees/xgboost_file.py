@@ -16,7 +16,7 @@ from .tree import Ensemble, Tree
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["model_file", "trees_of"]
+__all__ = ["trees_of", "xgboost_model"]
 
 _ROOT = 2147483647
 _VERSION = [2, 1, 0]
@@ -28,7 +28,7 @@ _PARAMETERS: dict[str, dict[str, Any]] = {
 }
 
 
-def model_file(ensemble: Ensemble) -> bytes:
+def xgboost_model(ensemble: Ensemble) -> bytes:
     """The ensemble as an XGBoost model: ``xgboost.Booster(model_file="model.json")`` loads it.
 
     One number is XGBoost's base score. With several classes their margins before the first tree are in the leaves of the first trees.

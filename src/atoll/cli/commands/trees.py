@@ -18,9 +18,10 @@ def command(
     files: Annotated[list[Path], typer.Argument(help="One CSV file a site.", metavar="FILE…")],
     label: Annotated[str, typer.Option("--label", help="Column to predict.")],
     test: Annotated[Path, typer.Option("--test", help="CSV file with rows that no site trains on.", metavar="FILE")],
-    method: Annotated[str, typer.Option("--method", help="histogram, bagging or forest.")] = "histogram",
+    method: Annotated[str, typer.Option("--method", help="histogram, bagging, lightgbm or forest.")] = "histogram",
     rounds: Annotated[int, typer.Option("--rounds", help="Boosting rounds.", min=1)] = 50,
     depth: Annotated[int, typer.Option("--depth", help="Levels of splits.", min=1, max=16)] = 6,
+    leaves: Annotated[int, typer.Option("--leaves", help="Most leaves of a tree, with lightgbm.", min=2)] = 31,
     eta: Annotated[float, typer.Option("--eta", help="Learning rate.")] = 0.3,
     missing_features: Annotated[
         bool,
@@ -28,19 +29,24 @@ def command(
     ] = False,
     secure: Annotated[bool, typer.Option("--secure", help="Mask the sums of gradients.")] = False,
     seed: Annotated[int, typer.Option("--seed", help="Seed of samples of rows and features.")] = 0,
-    out: Annotated[Path, typer.Option("--out", help="File for the XGBoost model.", metavar="FILE")] = Path(
-        "model.json"
-    ),
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", help="File for the model; by default model.json, or model.txt of LightGBM.", metavar="FILE"
+        ),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Grow trees over several sites' files as a federation would; compare with each site alone and with pooled rows."""
     from atoll.cli.compared_trees import compared
     from atoll.core.errors import ConfigError
     from atoll.trees import model_file
+    from atoll.trees.model_files import model_file_name
 
+    out = out or Path(model_file_name(method))
     if not out.absolute().parent.is_dir():
         raise ConfigError(f"--out {out}: there is no such folder", remedy="name a file in a folder that exists")
-    settings: dict[str, Any] = {"scheme": method, "rounds": rounds, "max_depth": depth, "eta": eta}
+    settings: dict[str, Any] = {"scheme": method, "rounds": rounds, "max_depth": depth, "eta": eta, "leaves": leaves}
     found, ensemble = compared(
         files, test, label, settings, secure=secure, seed=seed, missing_features=missing_features
     )
