@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -63,7 +64,8 @@ def pytest_collection() -> Iterator[None]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Refuse names that differ from process to process: tests are shared out among workers by name. Of a test with ``quick`` cases, others are slow."""
+    """Refuse names that differ from process to process: tests are shared out among workers by name. Of a test with ``quick`` cases, others are slow; of a table
+    with ``every(n)``, each n-th case is quick."""
     moving = [item.nodeid for item in items if " at 0x" in item.nodeid]
     if moving:
         raise pytest.UsageError(f"the name of a test holds an address, give it an id: {moving[0]}")
@@ -72,6 +74,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         case = getattr(getattr(item, "callspec", None), "id", None)
         if quick and case is not None and not any(fnmatchcase(case, pattern) for pattern in quick.args):
             item.add_marker(pytest.mark.slow)
+    tables: Counter[str] = Counter()
+    for item in items:
+        every = item.get_closest_marker("every")
+        if every:
+            table = item.nodeid.partition("[")[0]
+            if tables[table] % every.args[0]:
+                item.add_marker(pytest.mark.slow)
+            tables[table] += 1
     if importlib.util.find_spec("ray") is None:
         for item in items:
             params = getattr(getattr(item, "callspec", None), "params", {})

@@ -96,6 +96,7 @@ def test_what_devices_did(config: Path, typed: Typed, capsys: pytest.CaptureFixt
     assert (code, found["error"]["remedy"]) == (8, f"resume the run: atoll run {made['folder']} --resume")
 
 
+@pytest.mark.slow
 def test_compare(config: Path, typed: Typed, capsys: pytest.CaptureFixture[str]) -> None:
     typed("run", config, "--folder", "runs/a", "--no-report")
     typed("run", config, "--folder", "runs/b", "--no-report", "--set", "algorithm.lr=0.5")
@@ -111,6 +112,7 @@ def test_compare(config: Path, typed: Typed, capsys: pytest.CaptureFixture[str])
     assert (code, result["error"]["what"]) == (2, "1 run to compare")
 
 
+@pytest.mark.slow
 def test_a_small_demo(typed: Typed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(demo, "MODEL", {"name": "linear", "features": 64, "outputs": 10})

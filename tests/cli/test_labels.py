@@ -54,18 +54,20 @@ def test_all_methods_of_the_survey_are_listed(capsys, monkeypatch):
     assert "to come with vertical learning" in capsys.readouterr().out
 
 
-def test_a_comparison_has_the_strongest_of_labelled_rows_alone_beside_each_method(capsys, archive):
-    words = ("--at", "server", "--keep", 8, "--parties", 2, "--rounds", 1, "--seeds", 1, "--lr", 0.05)
-    found = answer(capsys, "compare", archive, "--methods", "labelled,SemiFL", *words)
+@pytest.mark.quick("rows-FixMatch")  # labels at the server warm up for 250 steps, and the baselines take as many
+@pytest.mark.parametrize(("at", "name"), [("rows", "FixMatch"), ("server", "SemiFL")])
+def test_a_comparison_has_the_strongest_of_labelled_rows_alone_beside_each_method(capsys, archive, at, name):
+    words = ("--at", at, "--keep", 8, "--parties", 2, "--rounds", 1, "--seeds", 1, "--lr", 0.05)
+    found = answer(capsys, "compare", archive, "--methods", f"labelled,{name}", *words)
     assert set(found) == {"setting", "rows", "metric", "baseline", "methods", "helped"}
     assert set(found["baseline"]) == {"name", "scores", "median"}
-    assert set(found["methods"]) == {"SemiFL"}
-    assert set(found["methods"]["SemiFL"]) == KEYS
-    semifl = found["methods"]["SemiFL"]
+    assert set(found["methods"]) == {name}
+    assert set(found["methods"][name]) == KEYS
+    made = found["methods"][name]
     assert found["baseline"]["median"] == max(found["setting"]["baselines"].values())
-    assert semifl["gain"] == pytest.approx(semifl["median"] - found["baseline"]["median"])
-    assert (semifl["interval"], found["helped"]) == (None, [])  # one seed says nothing of the spread
-    assert semifl["client_state"] == "none"
+    assert made["gain"] == pytest.approx(made["median"] - found["baseline"]["median"])
+    assert (made["interval"], found["helped"]) == (None, [])  # one seed says nothing of the spread
+    assert made["client_state"] == "none"
 
 
 def test_settings_that_make_no_comparison_are_refused(capsys, archive):
@@ -118,6 +120,7 @@ def test_without_labels_a_probe_measures_features(capsys, archive):
     assert 0.0 < found["methods"]["FedSimCLR"]["median"] <= 1.0
 
 
+@pytest.mark.slow
 def test_pretraining_and_then_a_method_share_rows_rounds_and_costs(archive, monkeypatch):
     """FedSimCLR+SemiFL: SemiFL's own settings, the steps of both for the baseline, and the bytes of both."""
     setting = LabelSetting(at="server", keep=8, size=60, parties=2, alpha=0.0)

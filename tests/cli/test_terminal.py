@@ -64,6 +64,7 @@ def test_the_shell_completes_commands_and_options(typed: str, wanted: list[str])
     assert done.stdout.split() == wanted
 
 
+@pytest.mark.quick("64")
 @pytest.mark.parametrize("columns", [80, 64])
 def test_wide_tables_wrap_and_cut_nothing(config: Path, columns: int) -> None:
     name = "a-run-with-a-name-that-is-longer-than-half-of-the-terminal"

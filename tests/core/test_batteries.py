@@ -133,6 +133,7 @@ async def rounds_of(fed):
     return [int((await fed.sum(fed.parties, one, None, quorum=0, at=(turn,))).n) for turn in range(2)]
 
 
+@pytest.mark.slow
 def test_batteries_are_as_full_after_a_resume_whoever_goes_back_to_what(tmp_path):
     def world(folder, resume):
         return World(Community([0.0] * 4), Inline(), cost=Tiring(), folder=folder, resume=resume)

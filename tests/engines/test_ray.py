@@ -52,6 +52,7 @@ def always_dies(island, message):
     os._exit(9)
 
 
+@pytest.mark.slow
 def test_noise_and_policies_are_those_of_the_other_engines(cluster):
     """Noise comes from the actors' secrets, what it spends is in the driver's ledger, and a client's policy keeps its reply in."""
     name = str(ISLANDS.names[3])
@@ -162,6 +163,7 @@ class Watched(Ray):
         return frame
 
 
+@pytest.mark.slow
 def test_states_stay_with_the_actors(cluster, tmp_path):
     (tmp_path / "died").touch()
     engine = Watched(2)

@@ -167,6 +167,7 @@ def test_what_helps_stays() -> None:
     assert all(value == pytest.approx(1.0) for value in seen)
 
 
+@pytest.mark.slow
 def test_a_guard_sees_the_same_in_blocks_of_clients() -> None:
     one, many = (history(guard(fixmatch(), z=5.0), islands(), engine=engine) for engine in ("inline", "batched"))
     assert gap(one.params, many.params) < 1e-5

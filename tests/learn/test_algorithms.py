@@ -109,6 +109,7 @@ def test_server_rate_scales_the_first_step():
     np.testing.assert_allclose(half, 0.5 * whole, rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_it_reaches_the_optimum_of_a_convex_problem():
     """Multinomial logistic regression with weight decay: FedSGD arrives at the pooled optimum of scikit-learn."""
     linear_model = pytest.importorskip("sklearn.linear_model")

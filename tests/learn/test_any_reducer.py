@@ -39,6 +39,7 @@ OF_LINEAR_MODELS = ("SufficientStatistics", "ObjectivePerturbation")
 BLOCKS = pytest.param("batched", marks=pytest.mark.slow)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("engine", ["inline", BLOCKS])
 @pytest.mark.parametrize("name", kinds())
 def test_any_algorithm_is_masked_or_refused(name: str, engine: str) -> None:

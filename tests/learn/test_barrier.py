@@ -80,6 +80,7 @@ def test_exact_consensus_admm_is_the_program_asyncadmm(replies, delay, updates):
     np.testing.assert_allclose(flat(found.params), z, rtol=1e-8, atol=1e-10)
 
 
+@pytest.mark.quick("FedADMM")
 @pytest.mark.parametrize("algorithm", [EXACT, FedADMM(lr=0.02, rho=2.0, steps=20)], ids=lambda a: type(a).__name__)
 def test_consensus_admm_reaches_the_optimum_however_stale(algorithm):
     """The mean of the clients' quadratics is minimised: the fold adds changes up, so nothing stale is left behind."""
@@ -109,6 +110,7 @@ def test_fewer_clients_than_replies_end_the_training():
         train(PartialBarrier(replies=5), seconds=Fixed([1.0, 1.0, 1.0, 1.0, math.inf], notice=math.inf))
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_where_it_was(tmp_path):
     survives(job(PartialBarrier(replies=2, max_delay=3), EXACT, rounds=5), tmp_path / "a", points=15)
     survives(

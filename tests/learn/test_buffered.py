@@ -182,6 +182,7 @@ def test_a_tree_of_sums_is_applied_too():
 # ---------------------------------------------------------------------- with the rest of a training
 
 
+@pytest.mark.quick("Upcycled")
 @pytest.mark.parametrize(
     "algorithm", [Scaffold(**FULL), Upcycled(base=FedAvg(**FULL), coefficient=0.3)], ids=lambda a: type(a).__name__
 )

@@ -209,6 +209,7 @@ def goes_there(name: str, composition: str, seen: Counting) -> None:
         assert np.abs(moved - trained({"algorithm": algorithm}, contacts)).max() > 1e-6
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("composition", COMPOSITIONS)
 @pytest.mark.parametrize("name", kinds())
 def test_it_trains_or_is_refused_beforehand(name: str, composition: str) -> None:

@@ -318,6 +318,7 @@ ANY = [
 ]  # fmt: skip
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("algorithm", ANY, ids=lambda a: type(a).__name__)
 def test_every_engine_gives_the_same(algorithm):
     data = atoll.data.dirichlet(atoll.data.digits(), parties=5, alpha=0.5, seed=1)

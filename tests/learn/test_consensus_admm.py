@@ -134,6 +134,7 @@ def test_one_exact_step_is_textbook_admm():
     np.testing.assert_allclose(two, textbook(run.H, run.b, 1.0, 7, dual_first=False), atol=1e-9)
 
 
+@pytest.mark.slow
 def test_fast_admm_needs_its_restart():
     # Specification of the survey, section 10: eigenvalues in [0.02, 10], rho = 1, no restart: 1e9 at round 300. The golden gaps are rows of the survey table.
     data = wide_quadratics()

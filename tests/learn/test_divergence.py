@@ -94,6 +94,7 @@ def test_theorem_2_2_by_all_batches(sizes, equal):
     assert np.linalg.norm(bias) > 0.01
 
 
+@pytest.mark.slow
 def test_the_analyser_draws_batches_that_are_right_on_average():
     """400 seeds of one mini-batch step: the mean of G lies within 5 standard errors of the full gradient."""
     data, w = islands([4, 4]), somewhere(7)

@@ -113,6 +113,7 @@ AROUND = [
 ]
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("wrap", AROUND, ids=["server momentum", "upcycled", "local momentum"])
 @pytest.mark.parametrize("algorithm", EXACT, ids=name)
 def test_the_optimum_is_reached_through_wrappers_too(algorithm, wrap):
@@ -144,6 +145,7 @@ def test_others_are_fedavg_where_steps_are_equal_and_gradients_full(algorithm):
     np.testing.assert_allclose(Loop(algorithm).rounds(40).w, Loop(atoll.FedAvg(**T5)).rounds(40).w, rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_with_a_sampled_cohort_mime_keeps_a_floor_and_stateful_methods_do_not():
     for stateful in (Scaffold(**T5), CompactEstimate(**T5), FedDyn(alpha=3.0, **T5)):
         assert Loop(stateful, clients=10).rounds(400, cohort=3).gap < 1e-9

@@ -75,6 +75,7 @@ def test_all_ratings_golden_objective():
     assert found.primal < 1e-5
 
 
+@pytest.mark.slow
 def test_a_third_of_the_users_a_round_goes_to_the_same_objective():
     # Specification of the survey, section 6.3: 18.331398 with 10 of 30 after many rounds.
     found, u = factorise(ALL, rounds=150, cohort=10, rho=NEAR)

@@ -182,6 +182,7 @@ def test_engines_agree(engine):
         assert other.metrics.column(name) == one.metrics.column(name)
 
 
+@pytest.mark.quick("1")
 @pytest.mark.parametrize("arrivals", [1, 3])
 def test_a_killed_run_goes_on_where_it_was(tmp_path, arrivals):
     life = survives(job(FedAsync(alpha=0.5, arrivals=arrivals), Scaffold(**FULL), rounds=5), tmp_path)

@@ -332,6 +332,7 @@ def test_settings_that_cannot_be(settings, text):
         FedProf(2, **settings)
 
 
+@pytest.mark.slow
 def test_sizes_and_the_theorems_alphas_draw_alike():
     """The alphas cancel the divergences: the draw is ``SizeProportional``'s."""
     _, state, div = surveyed(5, replace=True)

@@ -165,6 +165,7 @@ def test_lemma_2_noise_of_the_mean(run):
     assert np.mean([row["error"] for row in rows]) == pytest.approx(float(RHO**2 @ chains.noise**2), rel=0.02)
 
 
+@pytest.mark.every(2)
 def test_lemma_3_drift(run):
     chains, rows, _ = run
     largest = max(row["norms"] for row in rows)

@@ -275,6 +275,7 @@ def test_heavy_ball_contracts_at_the_rate_of_theory(beta: float) -> None:
     assert rate < plain
 
 
+@pytest.mark.slow
 def test_signs_circle_the_optimum_within_a_step() -> None:
     data = quadratics(clients=1, dim=5)
     best = minimiser(data)[0]
@@ -286,6 +287,7 @@ def test_signs_circle_the_optimum_within_a_step() -> None:
 # ------------------------------------------------------------------------------------------------------------ composition
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("memory", ["round", "client", "server"])
 @pytest.mark.parametrize("name", kinds())
 def test_transforms_go_around_every_plain_step_and_are_refused_elsewhere(name: str, memory: str) -> None:
@@ -327,6 +329,7 @@ def test_a_step_of_another_form_is_refused(base: Algorithm) -> None:
         Accelerated(base=base)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(
     "algorithm",
     [

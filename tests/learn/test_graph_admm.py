@@ -51,6 +51,7 @@ def off(job):
     return np.abs(run(job)[0].models - BEST).max()
 
 
+@pytest.mark.slow
 def test_dadmm_converges_linearly_on_a_ring():
     # Specification of the survey, section 10: ring of 8, c = 0.2: error 1.3e-4 / 1.6e-15 after 50 / 200 rounds, on a problem that is not given. On ours, which is
     # another one, 8e-3 / 2e-8: it is the linear rate that is held here, and the paper's loop below.
@@ -62,6 +63,7 @@ def test_dadmm_converges_linearly_on_a_ring():
     assert run(DADMM(dim=5, rounds=200))[0].spread < 1e-7
 
 
+@pytest.mark.slow
 def test_dlm_gets_there_with_single_gradients():
     # Specification of the survey, section 10: 5e-12 after 400 rounds.
     assert off(DLM(dim=5, c=0.2, rho=1.5, rounds=400)) < 5e-12

@@ -80,6 +80,7 @@ def test_as_printed_it_diverges_for_a_small_penalty_and_once_a_round_it_does_not
     assert gap(**setting) < 4e-10
 
 
+@pytest.mark.quick("0.1")
 @pytest.mark.parametrize("share", [0.1, 0.3])
 def test_with_half_of_the_clients_it_reaches_the_optimum(share):
     assert abs(gap(rho=share * L_MAX, steps=5, cohort=4, rounds=250)) < 1e-8
@@ -208,6 +209,7 @@ def test_an_adaptive_penalty_finds_its_way_from_a_bad_one(share):
     assert abs(gap(rho=share * L_MAX, steps=20, rounds=200, adaptive=20)) < 1e-3
 
 
+@pytest.mark.slow
 def test_another_regulariser_is_as_well_served():
     # l1: the optimality condition |sum grad f_k| <= weight, with equality where Z is not zero.
     z = train(rho=0.3 * L_MAX, steps=5, regulariser="l1", rounds=200).params["X"]

@@ -93,6 +93,7 @@ def test_on_one_client_both_reach_the_optimum_with_mini_batches_and_sgd_does_not
     assert sgd > 1e-3
 
 
+@pytest.mark.slow
 def test_clients_that_differ_keep_fedavgs_drift_but_not_its_noise():
     data = [rows_of(24, seed) for seed in (1, 2)]
     data[1] = (data[1][0] * [3.0, 1.0, 1.0], data[1][1] + 2.0)
@@ -117,6 +118,7 @@ def test_one_part_is_fedavg_on_full_batches():
         np.testing.assert_allclose(one[name], full[name], rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.quick("saga")
 @pytest.mark.parametrize("algorithm", [LocalSAGA(lr=0.1, parts=4, epochs=2), LocalSVRG(lr=0.1)], ids=["saga", "svrg"])
 def test_torch_gives_the_same_one_by_one_and_in_blocks(algorithm):
     torch = pytest.importorskip("torch")

@@ -56,6 +56,7 @@ def run(program, data, engine="inline"):
 CASES = [(list(range(12)), "nuclear"), (MANY, "nuclear"), (MANY, "ridge"), ([0, 0, 1, 1, 2, 2], "nuclear")]
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("cohort", [None, 4], ids=["everyone", "4"])
 @pytest.mark.parametrize(("of", "regulariser"), CASES, ids=["case1", "case2", "case3", "equal"])
 def test_it_is_the_centralised_optimum(of, regulariser, cohort):
@@ -72,6 +73,7 @@ def test_it_is_the_centralised_optimum(of, regulariser, cohort):
         assert np.linalg.matrix_rank(found, 1e-8) == 2  # planted 2, exact at the server
 
 
+@pytest.mark.slow
 def test_the_printed_constant_of_case_three_is_another_problem():
     # Z_j = S_j / (1 + rho n_j) solves it for half the regulariser: weight 0.5 of ours.
     data, tasks, _ = problem(MANY)
@@ -124,6 +126,7 @@ def test_server_steps_contract_by_the_spread_of_the_counts():
     assert (off[1:] <= (1 - counts.min() / counts.max()) * off[:-1]).all()
 
 
+@pytest.mark.slow
 def test_each_task_may_be_summed_in_secret():
     data, tasks, _ = problem(MANY)
     job = {"dim": 6, "tasks": tasks, "rounds": 5}

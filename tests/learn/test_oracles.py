@@ -508,6 +508,7 @@ CASES = {
 }
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("name", CASES)
 def test_three_rounds_are_those_of_the_formulas(name):
     algorithm, reference, *cohorts = CASES[name]

@@ -162,6 +162,7 @@ def test_rules_that_compare_losses_under_safa(rule):
     assert rows[-1]["replied"] > 0
 
 
+@pytest.mark.slow
 def test_profiles_of_several_versions_under_safa():
     """Slow clients profile an older model; each is compared with the server's own of the same one."""
     devices = Devices([1.0, 2.0, 3.0, 4.0, 6.0, 8.0])

@@ -74,6 +74,7 @@ def test_the_personal_rate_of_ditto_falls_as_the_global_one_does(rate):
         np.testing.assert_allclose(own(loop, k), w, rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_the_personal_models_of_ditto_solve_their_own_problem():
     loop = Loop(Ditto(lr=0.02, lam=0.7, **FULL)).rounds(1500)
     for k, (matrix, target) in enumerate(loop.data):

@@ -84,6 +84,7 @@ def run(crashes, seconds, fraction, *, rounds=None, selection=None, **options):
     return result.metrics, rule.log if isinstance(rule, Watched) else []
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=25)
 @given(
     seed=st.integers(0, 10**6),

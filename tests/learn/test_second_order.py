@@ -85,6 +85,7 @@ def test_dane_converges_with_mu_above_half_of_the_smoothness(seed, eta, lr):
     assert rounds is not None
 
 
+@pytest.mark.slow
 def test_dane_diverges_where_mu_is_small_and_hessians_differ():
     """Why it has no default: on the survey's quadratics ``mean (H_k + mu I)^-1 H`` has an eigenvalue of 4 at mu = 0.1, and of 1.5 at L/2."""
     data = quadratics()
@@ -375,6 +376,7 @@ def test_dingo_never_increases_the_norm_of_the_gradient(seed, theta, convex):
         assert loop.state["direction"]["w"] @ image >= theta * (g @ g) * (1 - 1e-6)
 
 
+@pytest.mark.slow
 def test_dingos_cases_are_those_of_the_paper():
     seen = set()
     for seed in range(30):

@@ -43,6 +43,7 @@ def test_a_large_population_checks_in_at_the_wanted_rate_from_the_first_period_o
     assert came.std() == pytest.approx(np.sqrt(40), rel=0.25)
 
 
+@pytest.mark.slow
 def test_a_day_is_levelled_out():
     """Between a tenth and nine tenths are there by the hour; steered, every hour has the goal; not steered, it follows the day."""
     steered, blind = (

@@ -153,6 +153,7 @@ def test_a_secure_reducer_sees_one_sum_a_tier():
     np.testing.assert_allclose(flat(secure.params), flat(plain.params), atol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "algorithm", [Scaffold(**FULL), Upcycled(base=FedAvg(**FULL), coefficient=0.3)], ids=lambda a: type(a).__name__
 )

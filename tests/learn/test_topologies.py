@@ -150,6 +150,7 @@ def test_a_step_costs_one_model_a_neighbour():
             assert np.ptp(sent) < 64  # every node sends as much as every other
 
 
+@pytest.mark.quick("top-k")
 @pytest.mark.parametrize(("stage", "gamma"), [(TopK(0.2), 0.2), (QSGD(levels=4), 0.3)], ids=["top-k", "qsgd"])
 def test_choco_converges_and_naive_compressed_gossip_does_not(stage: Any, gamma: float):
     from atoll.core.algebra.rng import Rng
@@ -180,6 +181,7 @@ def test_compression_is_measured_on_the_links():
 # ---------------------------------------------------------------------- equality with the flat training
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(
     "algorithm", [FedAvg(**FULL), Scaffold(**FULL), FedAvgM(**FULL), FedAdam(**FULL)], ids=lambda a: type(a).__name__
 )
@@ -267,6 +269,7 @@ def made(name: str) -> Any:
     return None
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("name", sorted(set(algorithms.__all__) - set(NOT_SO)))
 def test_gossip_of_everything_runs_and_descends_or_is_refused_with_a_reason(name: str):
     algorithm = made(name)
@@ -391,6 +394,7 @@ def _small(name: str) -> tuple[Any, Any]:
     return job, data
 
 
+@pytest.mark.every(3)
 @TOPOLOGIES
 def test_a_killed_run_resumes_to_the_bit(name: str, tmp_path: Any):
     job, data = _small(name)
@@ -417,6 +421,7 @@ def test_a_killed_run_resumes_to_the_bit(name: str, tmp_path: Any):
     killed_and_resumed(world, params, tmp_path, points=6)
 
 
+@pytest.mark.every(3)
 @TOPOLOGIES
 def test_engines_agree(name: str):
     job, data = _small(name)
@@ -634,6 +639,7 @@ def test_some_nodes_may_sleep():
     assert gap(result.params) < 0.5 * gap({"w": np.zeros(20)})
 
 
+@pytest.mark.slow
 def test_random_k_gossips_too():
     result = on_quadratics(FedAvg(**FULL), Gossip(graph=Complete(), compress=RandomK(0.25), gamma=0.5, mixing=4), 10)
     assert gap(result.params) < 0.5 * gap({"w": np.zeros(20)})

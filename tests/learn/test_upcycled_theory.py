@@ -91,6 +91,7 @@ def test_the_local_problem_is_convex_where_mu_is_above_the_worst_curvature(mu, c
         assert abs(w[0]) > 1e10
 
 
+@pytest.mark.slow
 @given(SEEDS, st.floats(0.0, 1.0), st.floats(0.5, 60.0), st.sampled_from(["constant", "sqrt"]))
 @settings(max_examples=25, deadline=None)
 def test_a_pair_of_rounds_goes_down_as_far_as_the_theory_says(seed, share, lam, schedule):  # T13, T14

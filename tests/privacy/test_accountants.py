@@ -80,6 +80,7 @@ def test_pld_is_that_of_dp_accounting_over_many_trees(tree):
     assert ours == pytest.approx(theirs, abs=1e-6, rel=1e-6)
 
 
+@pytest.mark.slow
 @settings(max_examples=5, deadline=None)
 @given(noises, st.integers(2, 40), st.integers(2, 40), st.integers(1, 300))
 def test_fixed_size_rdp_is_that_of_dp_accounting(noise, some, more, times):

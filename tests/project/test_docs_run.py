@@ -32,20 +32,31 @@ PATIENCE = 200  # seconds for one page
 LONG = frozenset(
     [
         "docs/coming-from/fedml.md",
+        "docs/concepts/example-privacy.md",
+        "docs/deploy.md",
+        "docs/extend/engine.md",
+        "docs/extend/learner.md",
         "docs/extend/reducer.md",
         "docs/howto/command-line.md",
         "docs/howto/compression.md",
         "docs/howto/devices.md",
+        "docs/howto/encrypted-sums.md",
+        "docs/howto/guard.md",
         "docs/howto/jobs.md",
         "docs/howto/ledger.md",
+        "docs/howto/losses.md",
         "docs/howto/own-loop.md",
         "docs/howto/provision.md",
+        "docs/howto/save-a-model.md",
         "docs/howto/scripts.md",
+        "docs/howto/sklearn.md",
         "docs/howto/sweeps.md",
+        "docs/howto/topologies.md",
         "docs/howto/trackers.md",
         "examples/compression.py",
         "examples/drift.py",
         "examples/personal.py",
+        "examples/skew.py",
     ]
 )
 """Pages and examples that run for seconds; the tests of their rooms show the same sooner. They run with ``make thorough``."""

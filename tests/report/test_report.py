@@ -205,6 +205,7 @@ def test_a_page_that_cannot_be_written(done: RunFolder, tmp_path: Path) -> None:
         write_report(done, tmp_path / "file" / "page.html")
 
 
+@pytest.mark.slow
 def test_is_federating_worth_it(done: RunFolder) -> None:
     from atoll.report.facts import facts_of
 

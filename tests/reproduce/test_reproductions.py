@@ -166,6 +166,7 @@ def test_a_part_of_the_digits_is_fixed_and_keeps_writers_whole(small_mnist: Path
     assert all(count == (everyone["writer"] == person).sum() for person, count in zip(people, counts, strict=True))
 
 
+@pytest.mark.slow
 def test_the_quick_reproduction_gives_claims_as_data(
     small_mnist: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,6 +20,7 @@ def test_entries_are_found(task: str) -> None:
     assert ("scaled down to 6000 training and 2000 test rows and 20 rounds" in found.title) is (task == "mnist")
 
 
+@pytest.mark.slow
 def test_a_quick_run_needs_no_data_trains_nothing_and_judges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ATOLL_DATA", raising=False)
     made = reproduce("safa-boston", Lab(tmp_path), quick=True)

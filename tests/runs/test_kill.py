@@ -51,6 +51,7 @@ def test_killed_at_file_operations_and_at_random_moments(long_config: Path, tmp_
     assert codes.count(-signal.SIGKILL) >= len(codes) / 2, codes
 
 
+@pytest.mark.slow
 def test_the_command_itself_killed_from_outside(long_config: Path, tmp_path: Path) -> None:
     words = [sys.executable, "-m", "atoll.cli", "run", str(long_config), "--no-report", "--json"]
     plain = subprocess.run([*words, "--folder", "plain"], capture_output=True, text=True, check=True, cwd=tmp_path)

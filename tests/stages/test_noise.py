@@ -118,7 +118,7 @@ def test_a_block_writes_one_line_for_all_its_clients():
 
 
 @pytest.mark.parametrize("engine", [Inline, lambda: Batched(1), lambda: Processes(2), lambda: Rehearsal(2)])
-@pytest.mark.quick("Inline", "<lambda>1")
+@pytest.mark.quick("Inline")
 def test_killed_and_resumed_it_draws_the_same_noise(engine, tmp_path):
     """A sum that was seen before the kill is seen again: another draw would be a second release of the same values."""
     again = 0
@@ -144,6 +144,7 @@ def test_killed_and_resumed_it_draws_the_same_noise(engine, tmp_path):
     assert again > 0
 
 
+@pytest.mark.quick("Inline", "<lambda>0")
 @pytest.mark.parametrize("engine", [Inline, lambda: Batched(1), lambda: Processes(2)])
 def test_every_step_at_which_it_may_die_spends_once(engine, tmp_path):
     def make(folder, resume):

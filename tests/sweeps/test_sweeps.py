@@ -71,6 +71,7 @@ def test_mistakes_are_refused_before_anything_runs(how: dict[str, Any], words: s
     assert not (tmp_path / "sweep").exists()
 
 
+@pytest.mark.slow
 def test_two_algorithms_over_three_seeds(tmp_path: Path) -> None:
     jobs = {"FedAvg": job(), "FedProx": job(algorithm=FedProx(lr=0.1, mu=0.5, epochs=3))}
     lines: list[str] = []

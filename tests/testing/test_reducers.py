@@ -87,6 +87,7 @@ def test_encryption_with_a_helper():
         check_reducer(Encrypted(last=decrypt_always), others={"hub": None})
 
 
+@pytest.mark.slow
 def test_what_is_proved_is_left_out():
     """A key in the open is as good as the secret behind it for whoever looks at words alone."""
     known = Altered(honest=D.share, other=share_and_tell)

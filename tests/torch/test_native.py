@@ -146,6 +146,7 @@ def test_functions_over_the_whole_range() -> None:
         torch.testing.assert_close(found[0], function(x), rtol=1e-6, atol=2e-38, equal_nan=True)
 
 
+@pytest.mark.slow
 def test_rows_of_every_length_fold_and_move() -> None:
     lengths = (3, 10, 37)  # below a vector of 4, 8 or 16 lanes, and between whole ones
     x = _drawn(1, 1, 5, sum(lengths))
@@ -169,6 +170,7 @@ def test_rows_of_every_length_fold_and_move() -> None:
 SIDES = [(1, 16), (4, 33), (15, 1), (16, 16), (17, 33), (70, 1), (70, 16)]
 
 
+@pytest.mark.quick("7")
 @pytest.mark.parametrize("m", [1, 7])
 def test_products_of_every_layout(m: int) -> None:
     """Of all sizes around a vector's: ``A B``, ``A U'`` and the update ``C - T'U'/2``."""
@@ -258,6 +260,7 @@ def test_like_clients_with_whole_batches() -> None:
     assert all(made is not None and not getattr(made, "weighted", False) for made in _natives(training))
 
 
+@pytest.mark.slow
 def test_one_client_at_a_time_too() -> None:
     model = seeded(lambda: nn.Linear(6, 4))
     training = LocalTraining(model, FedAvg(batch_size=5), choices={"mode": "single", "native": True})

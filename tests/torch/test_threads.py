@@ -94,6 +94,7 @@ def test_threads_are_taken_where_workers_would_bring_less(
     assert (seconds == 0.0) == (threads > 1)  # nothing is left for workers
 
 
+@pytest.mark.slow
 def test_a_run_on_two_cores_is_that_on_one() -> None:
     """To the bit, private states included; the record says how it ran."""
     job = atoll.Training(

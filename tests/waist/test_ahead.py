@@ -82,6 +82,7 @@ TARGETS = [np.array([float(i), -float(i)]) for i in range(5)]
 DEVICES = Timetable({"client-0": 1.0, "client-1": 2.0, "client-2": 2.0, "client-3": 5.0}, default=3.0)
 
 
+@pytest.mark.quick("inline-uplink2", "batched-uplink0")
 @pytest.mark.parametrize(("engine", "uplink"), on_every_engine(((QSGD(levels=4),),), ((),)), indirect=["engine"])
 def test_it_goes_on_where_it_was(survive, uplink):
     life = survive(fedasync(True, 9, uplink), Community(TARGETS), cost=DEVICES)

@@ -118,6 +118,7 @@ def plain_loop(data, steps, lost):
 LOST = {2: [2], 3: [0, 3]}
 
 
+@pytest.mark.quick("inline", "network*")
 def test_it_equals_a_plain_loop(survive):
     data = federation()
     cost = Timetable(lost={f":train/@{number}": [f"client-{i}" for i in who] for number, who in LOST.items()})

@@ -131,6 +131,7 @@ def pooled(tables, least):
 LOST = {"share_counts/@1": ["south"], "multiply/@0/0/1": ["server-b"], "publish/@1/1": ["server-a"], "deal/@1/2": [DEALER]}  # fmt: skip
 
 
+@pytest.mark.quick("inline*", "batched-lost0*")
 @pytest.mark.parametrize(("engine", "lost", "tries"), on_every_engine((LOST, 3), ({}, 0)), indirect=["engine"])
 def test_the_counts_are_those_of_the_pooled_tables(survive, lost, tries):
     rng = np.random.default_rng(0)

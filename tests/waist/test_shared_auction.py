@@ -6,6 +6,7 @@ Bids are shared among the bidders themselves, with codes: a bidder that cheats e
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from atoll.core.requests.cohort import Community
 from atoll.core.requests.task import task
@@ -51,6 +52,7 @@ async def auction(fed):
     return state["found"]
 
 
+@pytest.mark.quick("inline")
 def test_bidders_learn_the_highest_bid_and_whose_it_is(survive):
     bids = np.random.default_rng(0).integers(0, 10**6, (3, 5))
     bids[:, 0] = [7, 7, 3]  # the first of equals wins

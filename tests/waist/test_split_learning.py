@@ -6,6 +6,7 @@ It is the same arithmetic as training the two layers in one place, so it gives t
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from atoll.core.algebra.rng import Rng
 from atoll.core.requests.cohort import Community
@@ -73,6 +74,7 @@ def split_learning(steps):
     return program
 
 
+@pytest.mark.quick("inline", "batched")
 def test_it_equals_training_in_one_place(survive, engine):
     steps = 1000 if engine in ("inline", "batched") else 200
     rng = np.random.default_rng(0)

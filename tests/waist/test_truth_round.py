@@ -105,6 +105,7 @@ LATE = {"client-2": 7.0, "client-0": 3.0, "client-3": 2.0, "client-5": 4.0}
 LOST = {(1, "terms"): [6], (2, "distances"): [4]}
 
 
+@pytest.mark.quick("inline*", "batched-lost0")
 @pytest.mark.parametrize(("engine", "lost"), on_every_engine((LOST,), ({},)), indirect=["engine"])
 def test_the_truth_is_that_of_those_in_time(survive, lost):
     rng, spread = np.random.default_rng(0), np.array([0.1, 0.1, 0.1, 0.2, 0.2, 6.0, 0.1])

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import pytest
 from paillier import decrypt, encrypt, pack, prime, unpack
 from scales import assert_true_bytes
 from test_set_intersection import common_rows, intersect
@@ -129,6 +130,7 @@ async def regression(fed):
 LOST = {"blind_again/@-1/0": [HOST], "send_gradient/@2/1": [HOST], "decrypt_all/@5/2": [HOLDER], "descend/@9/3": [GUEST]}  # fmt: skip
 
 
+@pytest.mark.quick("inline")
 def test_it_equals_the_fit_on_the_joined_table(survive):
     rng = np.random.default_rng(34)
     x = rng.normal(size=(24, 4))

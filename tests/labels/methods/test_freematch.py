@@ -37,6 +37,7 @@ def test_a_class_that_is_hardly_named_has_the_lowest_threshold() -> None:
     assert made[0] > made[1] > made[2]
 
 
+@pytest.mark.slow
 def test_it_is_fixmatch_with_other_thresholds() -> None:
     one, many = (trained(FreeMatch(**WORK), engine=engine) for engine in ("inline", "batched"))
     assert gap(one, many) < 1e-5

@@ -85,7 +85,7 @@ def run(method: Any, data: Any = None, *, model: Any = None, **settings: Any) ->
     return trained(method, data, model=siamese() if model is None else model, compile="never", **settings)
 
 
-@pytest.mark.quick("FedX of FedU", "Orchestra")
+@pytest.mark.quick("Orchestra")
 @pytest.mark.parametrize("name", METHODS)
 def test_blocks_of_clients_train_as_single_ones(name: str) -> None:
     method, model = METHODS[name]

@@ -65,6 +65,7 @@ def check(algorithm: str, mechanism: str, folder: Path) -> bool:
     return True
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("algorithm", SOME)
 @pytest.mark.parametrize("mechanism", list(PARTS["privacy"]))
 def test_it_trains_or_says_why_not(mechanism: str, algorithm: str, tmp_path: Path) -> None:

@@ -69,6 +69,7 @@ def test_noise_is_not_of_the_seed_and_weights_are_equal():
     assert float(reply["update"].weight) == 1.0
 
 
+@pytest.mark.quick("server-model-None")
 @pytest.mark.parametrize(
     ("shuffler", "adversary", "reducer"), [("server", "model", None), ("reducer", "server", VIRTUAL)]
 )

@@ -93,6 +93,7 @@ def _last(folder: Path) -> Any:
     return atoll.simulate(job(folder), islands(), engine="inline").params["w"]
 
 
+@pytest.mark.slow
 def test_a_run_that_is_resumed_equals_one_that_was_not_cut(tmp_path: Path) -> None:
     whole = atoll.simulate(job(tmp_path, rounds=4), islands(), engine="inline")
     short = job(tmp_path, rounds=4, callbacks=[_Cut(2)])

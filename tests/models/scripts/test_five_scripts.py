@@ -120,6 +120,7 @@ def test_it_learns_in_a_simulation(name: str, tmp_path: Path) -> None:
         assert sum(value.size for value in result.params.values()) < 400
 
 
+@pytest.mark.quick("plain_numpy")
 @pytest.mark.parametrize("name", CASES)
 def test_a_script_that_is_killed_in_a_round_begins_once_more(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

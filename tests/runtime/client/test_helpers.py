@@ -239,6 +239,7 @@ def test_a_trial_names_helpers_after_their_parties_where_it_can() -> None:
     }
 
 
+@pytest.mark.slow
 def test_a_trial_starts_the_helpers_of_its_job(tmp_path: Path) -> None:
     write_sums(tmp_path / "job", sites="all")
     words = [

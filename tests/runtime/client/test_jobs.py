@@ -162,6 +162,7 @@ def test_a_program_that_would_end_its_process_fails_once_and_says_so(tmp_path: P
     played(tmp_path / "project", body)
 
 
+@pytest.mark.slow
 @pytest.mark.both_carriers
 def test_an_abort_that_meets_a_killed_server_is_repeated_in_peace(tmp_path: Path) -> None:
     """The server dies with the abort written down and its answer on the way: the command asks again, and gets the answer."""

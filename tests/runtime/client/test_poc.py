@@ -65,6 +65,7 @@ def test_poc_equals_the_simulator(tmp_path: Path) -> None:
     assert Kit.read(tmp_path / "all" / "kits" / "site-2").role == "site"
 
 
+@pytest.mark.slow
 def test_a_program_prints_what_it_returned(tmp_path: Path) -> None:
     """In words; that the same object is printed with --json is shown above, on a training."""
     (tmp_path / "code").mkdir()

@@ -95,9 +95,8 @@ async def at_the_gate(world: World, job: str, site: str) -> tuple[int, int]:
 
 
 @pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")  # of PEFT about Transformers
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name == "plain_numpy" else pytest.mark.slow) for name in CASES]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
 def test_a_script_between_sites_survives_kills_and_equals_the_simulator(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

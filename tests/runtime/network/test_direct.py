@@ -129,6 +129,7 @@ def test_it_equals_what_passes_through_the_server(bridge, sites):
     assert direct.choices["direct"] == ["site-1 and site-2", "site-1 and site-3", "site-2 and site-3"][: 2 * sites - 3]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bridge", ["tcp"], indirect=True)
 def test_split_learning_survives_crashes(bridge, tmp_path):
     """The clock and what was said are in the sites' journals, and come back with them."""

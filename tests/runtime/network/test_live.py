@@ -272,6 +272,7 @@ def test_a_site_that_dies_can_be_done_without(tmp_path):
     assert live(world(on_lost="drop"), program) == (["client-0", "client-2"], ["client-1"])
 
 
+@pytest.mark.slow
 def test_no_progress_is_the_one_rule(tmp_path):
     """A task that waits for ever uses no processor: its site is given up. The others, which have nothing to do, are not."""
     gate = Gate(tmp_path / "gate", "client-1")

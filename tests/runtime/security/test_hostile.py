@@ -128,6 +128,7 @@ def test_what_nobody_can_tell_is_said_to_be_so(name: str, honest: Outcome, tmp_p
     assert found.model != honest.model
 
 
+@pytest.mark.slow
 def test_silence_is_given_up_after_the_jobs_patience(without: Outcome, tmp_path: Path) -> None:
     failed = held("silence", tmp_path / "fail", patience=1.0)
     assert "no progress for 1 seconds" in str(failed.error)

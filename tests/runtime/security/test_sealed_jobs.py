@@ -53,6 +53,7 @@ async def ended(siege: Besieged, job: str) -> Any:
     raise AssertionError("the watch has ended")
 
 
+@pytest.mark.slow
 @pytest.mark.both_carriers
 def test_no_byte_that_reaches_the_server_says_what_parties_tell_each_other(
     kit: Kits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -120,6 +120,7 @@ def test_a_program_of_the_bundle(tmp_path: Path, data: dict[str, Any]) -> None:
     assert "counted 150" in front.lines
 
 
+@pytest.mark.slow
 def test_an_error_is_told_in_the_file(tmp_path: Path, data: dict[str, Any]) -> None:
     front = Front(tmp_path / "front", LINEAR)
     spec = {**data["south"], "target": "outcom"}

@@ -40,6 +40,7 @@ def test_a_program_over_data_of_its_own_kind_with_a_further_party(tmp_path: Path
     assert "0 B up" not in said
 
 
+@pytest.mark.slow
 def test_what_came_out_of_a_job_is_reported_listed_and_compared_like_a_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -91,7 +91,8 @@ def test_the_sum_is_the_fixed_point_sum_to_the_bit_or_none_at_all(holder, lost, 
     assert found["n"] == want["n"]
 
 
-@pytest.mark.parametrize("holder", [pytest.param("enclave", marks=pytest.mark.slow), "second-server"])
+@pytest.mark.slow
+@pytest.mark.parametrize("holder", HOLDERS)
 def test_it_keeps_the_laws_of_reducers(holder):
     """A challenge and a form tell nothing; the sum of the masks is what the sum itself tells of the masked sum."""
     proved = [attest, describe, open_masks]

@@ -15,17 +15,22 @@ from atoll.privacy import epsilon_of
 from atoll.stages import SparseVector
 
 
+def below(x: float, scale: float) -> float:
+    """Return the probability that Laplace noise is below ``x``; SciPy's says the same, a hundred times slower."""
+    return 0.5 * math.exp(x / scale) if x < 0 else 1 - 0.5 * math.exp(-x / scale)
+
+
 def chance(stage: SparseVector, sizes: np.ndarray, pattern: tuple[bool, ...]) -> float:
     """The probability that comparisons in the given order end in this pattern, by an integral over the noise of the threshold."""
     first, asking, _ = stage.budgets
-    noise = stats.laplace(scale=2 * stage.entries * stage.limit / asking)
+    spread, around = 2 * stage.entries * stage.limit / asking, stage.limit / first
 
     def given(rho: float) -> float:
         least = stage.threshold * stage.limit + rho
         inside = 1.0
         for size, passes in zip(sizes, pattern, strict=False):
-            inside *= noise.sf(least - size) if passes else noise.cdf(least - size)
-        return inside * stats.laplace(scale=stage.limit / first).pdf(rho)
+            inside *= below(size - least, spread) if passes else below(least - size, spread)
+        return inside * math.exp(-abs(rho) / around) / (2 * around)
 
     cuts = sorted({0.0, *(size - stage.threshold * stage.limit for size in sizes)})
     ends = [-60.0, *cuts, 60.0]
@@ -54,6 +59,11 @@ def test_no_pattern_tells_two_updates_apart_by_more_than_its_budget(entries: int
         worst = max(worst, *(abs(math.log(a / b)) for a, b in zip(*chances, strict=True)))
     assert worst <= first + asking + 1e-6
     assert worst > (first + asking) / 4  # the bound is not an empty one
+
+
+@pytest.mark.parametrize("x", [-3.0, -0.1, 0.0, 2.5])
+def test_chances_are_those_of_scipys_noise(x: float) -> None:
+    assert below(x, 0.7) == pytest.approx(stats.laplace(scale=0.7).cdf(x))
 
 
 def test_draws_follow_the_chances() -> None:
