@@ -102,6 +102,21 @@ def test_values_cannot_be_looked_at(fn: Any) -> None:
         record(fn, [torch.empty(3)])
 
 
+def test_a_gradient_that_is_not_differentiated_again_takes_pytorchs_own_operation() -> None:
+    def step(again: bool) -> Any:
+        return lambda w: [gradient_of(lambda at: nn.functional.group_norm(x * at, 2).square().sum(), w, again=again)[0]]
+
+    x, w = torch.randn(3, 4, 5, generator=torch.Generator().manual_seed(0)), torch.full((4, 1), 2.0)
+    graphs = [record(step(again), [w]) for again in (False, True)]
+    names = [[str(node.target) for node in graph.graph.nodes] for graph in graphs]
+    assert ["native_group_norm_backward" in "".join(some) for some in names] == [True, False]
+    made = []
+    for graph in graphs:
+        graph.recompile()
+        made += graph(w)
+    torch.testing.assert_close(*made)
+
+
 SMALL_JOB = """
 import sys
 import numpy as np

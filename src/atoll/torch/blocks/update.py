@@ -110,7 +110,7 @@ class _Oracle:
 
     def hvp(self, params: Tree, vector: Tree) -> Tree:
         def along(at: Tree) -> Tensor:
-            found: Tensor = T.dot(gradient_of(self.loss_at, at)[0], vector)
+            found: Tensor = T.dot(gradient_of(self.loss_at, at, again=True)[0], vector)
             return found
 
         return gradient_of(along, params)[0]
@@ -177,6 +177,11 @@ class Update:
 
     def _tensors(self, leaves: Sequence[Any]) -> list[Tensor]:
         return _tensors(leaves, self.network.device, self.network.dtype)
+
+    @property
+    def first_column(self) -> int:
+        """Return the number of a step's inputs between the local state and the columns."""
+        return self.broadcast.count + len(self.frozen_names)
 
     def alone(self) -> Update:
         """Return the update of one client without a client axis."""

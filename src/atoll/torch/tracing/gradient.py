@@ -31,8 +31,14 @@ __all__ = ["differentiated", "gradient_of"]
 Tensor = torch.Tensor
 
 
-def gradient_of(fn: Callable[[Tree], Tensor], at: Tree) -> tuple[Tree, Tensor]:
-    """Return the gradient of ``fn``, a function with a scalar value, and the value; calls may be nested and run under ``vmap``."""
+def gradient_of(fn: Callable[[Tree], Tensor], at: Tree, *, again: bool = False) -> tuple[Tree, Tensor]:
+    """Return the gradient of ``fn``, a function with a scalar value, and the value; calls may be nested and run under ``vmap``.
+
+    Args:
+        fn: the function.
+        at: where.
+        again: whether the gradient will be differentiated. If so, PyTorch computes some gradients, such as that of ``GroupNorm``, in many small operations.
+    """
     if _nesting is None:
         made: tuple[Tree, Tensor] = grad_and_value(fn)(at)
         return made
@@ -42,8 +48,7 @@ def gradient_of(fn: Callable[[Tree], Tensor], at: Tree) -> tuple[Tree, Tensor]:
         inputs = T.leaves(params)
         found: Any = [None] * len(inputs)
         if value.requires_grad:
-            # The graph is kept so that a gradient of this gradient can be taken.
-            found = torch.autograd.grad([value], inputs, create_graph=True, allow_unused=True)
+            found = torch.autograd.grad([value], inputs, create_graph=again, allow_unused=True)
         filled = iter([torch.zeros_like(x) if g is None else g for g, x in zip(found, inputs, strict=True)])
         gradient = T.map(lambda _: _close(next(filled), level), params)
         return gradient, _close(value, level)
