@@ -77,6 +77,15 @@ ELEMENTWISE: dict[str, Any] = {
     "rows": lambda x, n: (
         nn.functional.embedding(n[:, :3] & 3, x).sum(1) + x.index_put((n[:, 0] & 3,), x * x, accumulate=True)
     ),
+    "constants": lambda x, n: x * torch.tensor([1.0, -2.0, 0.5, 4.0, 1e-3]) + (n << 3) + torch.tensor([7, 7]).sum(),
+    "largest": lambda x, n: (
+        torch.where(x.argmax(1, keepdim=True) == n, x, -x) + x.max(0)[0] + (n[:1] & 1).max(1, keepdim=True)[1]
+    ),
+    "frames": lambda x, n: nn.functional.pad(x, (1, 2, 1, 0), value=3.0)[:4, 1:6] * nn.functional.pad(n, (0, 1))[:, 1:],
+    "by-number": lambda x, n: x[n[:, 0] & 3] + x[:, n[1]] + x.reshape(2, 2, 5)[:, n[0] & 1][:, :2].reshape(4, 5),
+    "between": lambda x, n: nn.functional.grid_sample(
+        torch.stack([x[:2], x[2:]]).unsqueeze(0), x.t()[:, :4].reshape(1, 5, 2, 2) * 1.3, align_corners=True
+    ).reshape(4, 5),
     "look-up": lambda x, n: x.gather(1, n) + torch.zeros(4, 5).scatter(1, n, 2.0),
 }
 

@@ -8,9 +8,9 @@ from typing import Any, cast
 import torch
 from torch.fx import Node
 
-from .ops import C_TYPES, CONVERSIONS, POINTWISE, literal
+from .ops import C_TYPES, CONVERSIONS, POINTWISE, VIEWS, literal
 from .script import KernelScript
-from .values import Expr, NativeLeaf, Unsupported, Value, dtype_of
+from .values import Expr, NativeLeaf, Unsupported, Value, dtype_of, meta
 
 __all__ = ["ELEMENTWISE", "pointwise", "view"]
 
@@ -47,13 +47,30 @@ def _joined(w: KernelScript, node: Node, text: str) -> Value:
     return Expr(text, parts, shape, made)
 
 
+_ROOTS: dict[Any, str] = {0.5: "f_sqrt({0})", -0.5: "(1.0f / f_sqrt({0}))", -1: "(1.0f / {0})"}
+
+
 def _power(w: KernelScript, node: Node) -> Value:
     base, power = w.get(node.args[0], torch.float32), node.args[1]
-    if power not in (1, 2, 3) or node.meta["val"].dtype != torch.float32:
+    if power not in (1, 2, 3, *_ROOTS) or node.meta["val"].dtype != torch.float32:
         raise Unsupported(f"power {power}")
     made = w.cast(base, torch.float32)
+    if power in _ROOTS:
+        return Expr(_ROOTS[power], [made], made.shape, torch.float32)
     base = made if isinstance(made, NativeLeaf) else w.store(made)
     return Expr(f"({' * '.join(['{0}'] * int(power))})", [base], base.shape, torch.float32)  # type: ignore[arg-type]
+
+
+def _exponent(w: KernelScript, node: Node) -> Value:
+    if node.meta["val"].dtype != torch.float32:
+        raise Unsupported(f"a power of {node.meta['val'].dtype}")
+    return _joined(w, node, "__builtin_powf({0}, {1})")
+
+
+def _remainder(w: KernelScript, node: Node) -> Value:
+    if node.meta["val"].dtype != torch.int64 or node.args[1] == 0:
+        raise Unsupported("a remainder of other than whole numbers")
+    return _joined(w, node, "(({0} % {1} + {1}) % {1})")
 
 
 def _clamp(w: KernelScript, node: Node) -> Value:
@@ -88,11 +105,12 @@ def _positions(w: KernelScript, node: Node) -> Value:
         length = node.meta["val"].numel()
     else:
         length, start, step = node.args[0], 0, 1
-    if not all(isinstance(n, int) and n >= 0 for n in (length, start, step)):
-        raise Unsupported("positions that run down, or are not whole numbers")
-    length, start, step = cast(int, length), cast(int, start), cast(int, step)
-    room = torch.empty(start + step * max(length, 1) + 1, device="meta", dtype=torch.uint8)
-    return w.cast(NativeLeaf("", room.as_strided((length,), (step,), start), torch.int64), node.meta["val"].dtype)
+    if not all(isinstance(n, int) for n in (length, start, step)):
+        raise Unsupported("positions that are not whole numbers")
+    made: Value = NativeLeaf("", meta((cast(int, length),)), torch.int64)
+    if (start, step) != (0, 1):
+        made = Expr(f"({{0}} * {step}LL + {start}LL)", [made], made.shape, torch.int64)
+    return w.cast(made, node.meta["val"].dtype)
 
 
 def view(w: KernelScript, node: Node, how: Callable[..., Tensor]) -> Value:
@@ -136,10 +154,10 @@ def _in_place(w: KernelScript, node: Node) -> Value:
 
 
 def _copied(w: KernelScript, node: Node) -> Value:
-    """Translate a copy into new memory: C++ writes ``1 - x`` as new memory, filled with 1, less ``x``."""
+    """Translate a copy into memory: the old value stays for those that read it before, as later ones name the copy. A view would need both."""
     first = node.args[0]
-    if not isinstance(first, Node) or any(user is not node and user.target not in _BY_SHAPE for user in first.users):
-        raise Unsupported("a copy into a value that is read elsewhere")
+    if not isinstance(first, Node) or any(user.target in _SHARING for user in first.users):
+        raise Unsupported("a copy into a value that is viewed elsewhere")
     made = node.meta["val"]
     return w.spread(w.cast(w.get(node.args[1], made.dtype), made.dtype), tuple(made.shape))
 
@@ -150,7 +168,7 @@ def _undefined(w: KernelScript, node: Node) -> Value:
     return Expr(literal(0, made.dtype), [], tuple(made.shape), made.dtype)
 
 
-_BY_SHAPE = (aten.full_like.default, aten.zeros_like.default, aten.ones_like.default)
+_SHARING = {*VIEWS, aten.view.default, aten._unsafe_view.default, aten.reshape.default}
 _IN_PLACE: dict[Any, str] = {
     aten.add_.Tensor: "({0} + {1})",
     aten.sub_.Tensor: "({0} - {1})",
@@ -176,5 +194,8 @@ ELEMENTWISE: dict[Any, Callable[[KernelScript, Node], Value]] = {
     aten.copy_.default: _copied,
     aten.empty_permuted.default: _undefined,
     aten.clamp.default: _clamp,
+    aten.clamp.Tensor: _clamp,
     aten.pow.Tensor_Scalar: _power,
+    aten.pow.Scalar: _exponent,
+    aten.remainder.Scalar: _remainder,
 }

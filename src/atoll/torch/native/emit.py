@@ -14,8 +14,8 @@ import torch
 from torch.fx import GraphModule, Node
 
 from .elementwise import ELEMENTWISE, pointwise, view
-from .lookups import LOOKUPS
-from .ops import C_TYPES, POINTWISE, VIEWS
+from .lookups import LOOKUPS, SEVERAL
+from .ops import C_TYPES, POINTWISE, VIEWS, literal
 from .products import PRODUCTS
 from .recurrence import recurrent_rules
 from .reductions import REDUCTIONS
@@ -25,6 +25,7 @@ from .values import Body, Expr, NativeLeaf, Unsupported, Value, dtype_of, leaves
 __all__ = ["emit"]
 
 Tensor = torch.Tensor
+_CONSTANT = 1 << 16  # entries of a constant in the text
 _RULES = {**ELEMENTWISE, **REDUCTIONS, **PRODUCTS, **LOOKUPS}
 
 
@@ -45,6 +46,7 @@ def emit(gm: GraphModule, names: Sequence[str], targets: Sequence[tuple[str, str
 class _Emitter:
     def __init__(self, gm: GraphModule, names: Sequence[str], targets: Sequence[tuple[str, str]]) -> None:
         self.graph = gm.graph
+        self.module = gm
         self.names = names
         self.targets = targets
         self.script = KernelScript()
@@ -56,6 +58,8 @@ class _Emitter:
             if node.op == "placeholder":
                 self.script.values[node] = self._input(node, inputs)
                 inputs += 1
+            elif node.op == "get_attr":
+                self.script.values[node] = self._constant(node)
             elif node.op == "call_function":
                 self._operation(node)
                 self._forget(node)
@@ -76,9 +80,23 @@ class _Emitter:
 
     def _input(self, node: Node, number: int) -> NativeLeaf:
         value = node.meta["val"]
-        if node.users and (value.dtype not in C_TYPES or not value.is_contiguous()):
+        if node.users and (value.dtype not in C_TYPES or not _dense(value)):
             raise Unsupported(f"an input of type {value.dtype} and strides {value.stride()}")
-        return NativeLeaf(self.names[number], meta(tuple(value.shape)), value.dtype)
+        return NativeLeaf(self.names[number], meta(tuple(value.shape), value.stride()), value.dtype)
+
+    def _constant(self, node: Node) -> Value:
+        """Write the entries of a tensor from before the recording into the text."""
+        held: Tensor = getattr(self.module, str(node.target))
+        if held.dtype not in C_TYPES or held.numel() > _CONSTANT:
+            raise Unsupported(f"a constant of {held.numel()} entries of type {held.dtype}")
+        entries = [literal(number, held.dtype) for number in held.reshape(-1).tolist()]
+        if len(set(entries)) == 1:
+            return Expr(entries[0], [], tuple(held.shape), held.dtype)
+        name = f"k{len(self.script.body.lines)}"
+        self.script.body.lines.append(
+            f"static const {C_TYPES[held.dtype]} {name}[{len(entries)}] = {{{', '.join(entries)}}};"
+        )
+        return NativeLeaf(name, meta(tuple(held.shape)), held.dtype)
 
     def _output(self, node: Node) -> None:
         """Write all outputs, after computing what reads a variable that is overwritten."""
@@ -102,7 +120,9 @@ class _Emitter:
         if node.target is operator.getitem:
             self.script.values[node] = self.script.parts[node.args]  # type: ignore[index]
             return
-        several = recurrent_rules().get(getattr(node.target, "_name", "").removesuffix(".default"))
+        several = SEVERAL.get(node.target) or recurrent_rules().get(
+            getattr(node.target, "_name", "").removesuffix(".default")
+        )
         if several is not None:
             self.script.parts |= {(node, i): leaf for i, leaf in enumerate(several(self.script, node))}
             return
@@ -120,6 +140,12 @@ class _Emitter:
         if isinstance(made, Expr) and made.parts and len(node.users) > 1:
             made = self.script.store(made)
         self.script.values[node] = made
+
+
+def _dense(value: Tensor) -> bool:
+    """Tell whether the entries lie side by side, in whatever order of axes."""
+    order = sorted(range(value.dim()), key=value.stride, reverse=True)
+    return value.permute(order).is_contiguous()
 
 
 def _plain(leaf: NativeLeaf, shape: tuple[int, ...]) -> bool:

@@ -114,9 +114,10 @@ class LaneRow:
         texts = [text for text, _ in parts]
         if not any(wide for _, wide in parts):
             return value.text.format(*texts), False
-        if value.text not in _TEXTS:
+        text = value.text if value.text.startswith("sampled<") else _TEXTS.get(value.text)
+        if text is None:
             raise Mixed
-        return _TEXTS[value.text].format(*texts), True
+        return text.format(*texts), True
 
 
 def loops(sizes: Sequence[int], first: int = 0) -> list[str]:

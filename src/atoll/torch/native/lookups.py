@@ -10,10 +10,11 @@ import torch
 from torch.fx import Node
 
 from .lanes import loops
+from .ops import C_TYPES, literal
 from .script import KernelScript
-from .values import Expr, NativeLeaf, Unsupported, Value, dtype_of, leaves_of, text_of
+from .values import Expr, NativeLeaf, Unsupported, Value, dtype_of, leaves_of, permuted, text_of
 
-__all__ = ["LOOKUPS"]
+__all__ = ["LOOKUPS", "SEVERAL"]
 
 aten: Any = torch.ops.aten
 
@@ -42,6 +43,25 @@ def _at(w: KernelScript, base: NativeLeaf, dim: int, index: Value) -> Expr:
     strides[dim] = 0
     there = NativeLeaf(base.name, base.at.as_strided(index.shape, strides, base.at.storage_offset()), base.dtype)
     return Expr(f"(&{{0}})[within({{1}}, {size}, bad) * {step}]", [there, index], index.shape, base.dtype)
+
+
+def _rows(w: KernelScript, node: Node) -> Value:
+    """Entries of one axis by number: ``out[..., i, ...] = base[..., index[i], ...]``."""
+    numbers: Any = node.args[1]
+    if node.target is aten.index_select.default:
+        numbers = [*[None] * (int(cast(Any, numbers)) % node.meta["val"].dim()), node.args[2]]
+    given = [d for d, number in enumerate(numbers) if number is not None]
+    if len(given) != 1 or dtype_of(numbers[given[0]]) != torch.int64:
+        raise Unsupported("entries by several numbers, or by a mask")
+    (axis,), base, index = given, w.leaf(node.args[0]), w.get(numbers[given[0]], torch.int64)
+    shape, after = tuple(node.meta["val"].shape), base.at.dim() - axis - 1
+    index = index if isinstance(index, NativeLeaf) else w.store(index)
+    number = NativeLeaf(index.name, index.at[(..., *[None] * after)].expand(shape), torch.int64)
+    steps = list(base.at.stride())
+    steps[axis : axis + 1] = [0] * (len(shape) - after - axis)
+    there = NativeLeaf(base.name, base.at.as_strided(shape, steps, base.at.storage_offset()), base.dtype)
+    text = f"(&{{0}})[within({{1}}, {base.shape[axis]}, bad) * {base.at.stride(axis)}]"
+    return Expr(text, [there, number], shape, base.dtype)
 
 
 def _embedding(w: KernelScript, node: Node) -> Value:
@@ -100,23 +120,130 @@ def _joined_along(w: KernelScript, node: Node) -> Value:
 
 
 def _flipped(w: KernelScript, node: Node) -> Value:
-    """Translate one axis in reverse: its slices are copied from the last to the first."""
+    """Translate axes in reverse: slices are copied from the last to the first."""
     made, axes = node.meta["val"], cast(Any, node.args[1])
-    if len(axes) != 1:
-        raise Unsupported("several axes in reverse")
-    axis = int(axes[0]) % made.dim()
     given = w.cast(w.get(node.args[0], made.dtype), made.dtype)
     given = given if isinstance(given, NativeLeaf) and given.name and given.at.is_contiguous() else w.store(given)
-    to, size = w.new(tuple(made.shape), made.dtype), made.shape[axis]
-    before, after = math.prod(made.shape[:axis]), math.prod(made.shape[axis + 1 :])
+    for axis in axes:
+        given = _reversed(w, given, int(axis) % made.dim())
+    return given
+
+
+def _reversed(w: KernelScript, given: NativeLeaf, axis: int) -> NativeLeaf:
+    to, size = w.new(given.shape, given.dtype), given.shape[axis]
+    before, after = math.prod(given.shape[:axis]), math.prod(given.shape[axis + 1 :])
     source = f"{given.name} + {given.at.storage_offset()}"
     w.body.lines += [
         f"for (i64 a = 0; a < {before}; ++a) for (i64 t = 0; t < {size}; ++t)",
-        f"memcpy({to.name} + (a*{size} + t)*{after}, {source} + (a*{size} + {size - 1} - t)*{after}, {after * made.dtype.itemsize});",
+        f"memcpy({to.name} + (a*{size} + t)*{after}, {source} + (a*{size} + {size - 1} - t)*{after}, {after * given.dtype.itemsize});",
     ]
     return to
 
 
+def _padded(w: KernelScript, node: Node) -> Value:
+    """Translate a frame of one number around the entries."""
+    made, sides = node.meta["val"], cast(Any, node.args[1])
+    number: Any = node.args[2] if len(node.args) > 2 else 0
+    if any(side < 0 for side in sides):
+        raise Unsupported("a frame that cuts off")
+    to = w.new(tuple(made.shape), made.dtype)
+    w.loop(to, Expr(literal(number, made.dtype), [], to.shape, made.dtype))
+    inside, given = to.at, w.cast(w.get(node.args[0], made.dtype), made.dtype)
+    for i, before in enumerate(sides[::2]):
+        axis = made.dim() - 1 - i
+        inside = inside.narrow(axis, before, given.shape[axis])
+    w.loop(NativeLeaf(to.name, inside, to.dtype), given)
+    return to
+
+
+def _put_between(w: KernelScript, node: Node) -> Value:
+    """Translate a tensor with other entries in a slice of it."""
+    made = node.meta["val"]
+    given: Any = {**dict(zip(("dim", "start", "end", "step"), node.args[2:], strict=False)), **node.kwargs}
+    axis = int(given.get("dim", 0)) % made.dim()
+    size = made.shape[axis]
+    begin, end = given.get("start") or 0, size if given.get("end") is None else given["end"]
+    begin, end = (min(n + size * (n < 0), size) for n in (begin, end))
+    to = w.new(tuple(made.shape), made.dtype)
+    w.loop(to, w.cast(w.get(node.args[0], made.dtype), made.dtype))
+    places = [slice(None)] * axis + [slice(begin, end, given.get("step", 1))]
+    w.loop(NativeLeaf(to.name, to.at[tuple(places)], to.dtype), w.cast(w.get(node.args[1], made.dtype), made.dtype))
+    return to
+
+
+def _sampled(w: KernelScript, node: Node) -> Value:
+    """Images between their pixels; see the template ``sampled``."""
+    if tuple(node.args[2:5]) != (0, 0, True) or node.meta["val"].dtype != torch.float32:
+        raise Unsupported("images sampled in another way")
+    images, grid, shape = w.leaf(node.args[0]), w.get(node.args[1], torch.float32), tuple(node.meta["val"].shape)
+    height, width = images.shape[2:]
+    (far, plane, sy, sx), offset = images.at.stride(), images.at.storage_offset()
+    image = f"{images.name} + {offset} + i0*{far} + i1*{plane}"
+    places = [_coordinate(grid, i, shape) for i in range(2)]
+    value = Expr(f"sampled<{height}, {width}, {sy}, {sx}>({image}, {{0}}, {{1}})", places, shape, torch.float32)
+    to = w.new(shape, torch.float32)
+    w.along(to, value, list(shape), [list(leaf.at.stride()) for leaf in (to, *leaves_of(value))], "=")
+    return to
+
+
+def _coordinate(value: Value, i: int, shape: tuple[int, ...]) -> Value:
+    """Return one entry of the last axis, for every channel."""
+    if isinstance(value, NativeLeaf):
+        return NativeLeaf(value.name, value.at[..., i].unsqueeze(1).expand(shape), value.dtype)
+    return Expr(value.text, [_coordinate(part, i, shape) for part in value.parts], shape, value.dtype)
+
+
+def _largest(w: KernelScript, node: Node) -> list[NativeLeaf]:
+    """The largest entry along an axis, and its number: the first of equal ones; one that is not a number wins."""
+    source, axis = (
+        w.get(node.args[0], torch.float32),
+        int(cast(Any, node.args[1] if len(node.args) > 1 else node.kwargs["dim"])),
+    )
+    axis %= len(source.shape)
+    kept = [d for d in range(len(source.shape)) if d != axis]
+    turned = permuted(source, [*kept, axis])
+    shape = tuple(source.shape[d] for d in kept)
+    largest, at = w.new(shape, source.dtype), w.new(shape, torch.int64)
+    places = {id(leaf): w.place(leaf, list(leaf.at.stride())) for leaf in leaves_of(turned)}
+    best, place = (w.place(leaf, list(leaf.at.stride())) for leaf in (largest, at))
+    w.body.lines += [
+        *loops(shape),
+        "{",
+        f"auto most = {C_TYPES[source.dtype]}(0); i64 found = -1;",
+        f"for (int i{len(shape)} = 0; i{len(shape)} < {source.shape[axis]}; ++i{len(shape)}) {{",
+        f"const auto other = {text_of(turned, places)};",
+        f"if (found < 0 || other > most || (other != other && most == most)) most = other, found = i{len(shape)};",
+        "}",
+        f"{best} = most; {place} = found;",
+        "}",
+    ]
+    wide = [1 if d == axis else n for d, n in enumerate(source.shape)]
+    keep = node.args[2] if len(node.args) > 2 else node.kwargs.get("keepdim", False)
+    return [NativeLeaf(leaf.name, leaf.at.view(wide) if keep else leaf.at, leaf.dtype) for leaf in (largest, at)]
+
+
+def _parts(w: KernelScript, node: Node) -> list[NativeLeaf]:
+    """Views of the parts of an axis."""
+    base, sizes = w.leaf(node.args[0]), [part.shape for part in node.meta["val"]]
+    axis = int(cast(Any, node.args[2] if len(node.args) > 2 else node.kwargs.get("dim", 0))) % base.at.dim()
+    ends = [sum(shape[axis] for shape in sizes[: i + 1]) for i in range(len(sizes))]
+    cuts = zip(ends, sizes, strict=True)
+    return [
+        NativeLeaf(base.name, base.at.narrow(axis, end - shape[axis], shape[axis]), base.dtype) for end, shape in cuts
+    ]
+
+
+def _number_of_largest(w: KernelScript, node: Node) -> Value:
+    if len(node.args) < 2 or node.args[1] is None:
+        raise Unsupported("the number of the largest of all entries")
+    return _largest(w, node)[1]
+
+
+SEVERAL: dict[Any, Callable[[KernelScript, Node], list[NativeLeaf]]] = {
+    aten.max.dim: _largest,
+    aten.split.Tensor: _parts,
+    aten.split_with_sizes.default: _parts,
+}
 LOOKUPS: dict[Any, Callable[[KernelScript, Node], Value]] = {
     aten.embedding.default: _embedding,
     aten.index_put.default: _summed_rows,
@@ -124,4 +251,10 @@ LOOKUPS: dict[Any, Callable[[KernelScript, Node], Value]] = {
     aten.scatter.value: _scatter,
     aten.cat.default: _joined_along,
     aten.flip.default: _flipped,
+    aten.index.Tensor: _rows,
+    aten.index_select.default: _rows,
+    aten.slice_scatter.default: _put_between,
+    aten.constant_pad_nd.default: _padded,
+    aten.grid_sampler_2d.default: _sampled,
+    aten.argmax.default: _number_of_largest,
 }

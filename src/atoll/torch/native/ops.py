@@ -25,6 +25,7 @@ VIEWS = {
     aten.as_strided.default,
     aten.detach.default,
     aten.expand.default,
+    aten.lift_fresh.default,
     aten.lift_fresh_copy.default,
     aten.permute.default,
     aten.select.int,
@@ -76,12 +77,18 @@ _FLOATING = {
     "rsqrt": "(1.0f / f_sqrt({0}))",
     "reciprocal": "(1.0f / {0})",
     "erf": "f_erf({0})",
+    "floor": "__builtin_floorf({0})",
     "expm1": "__builtin_expm1f({0})",
     "log1p": "__builtin_log1pf({0})",
     "sin": "__builtin_sinf({0})",
     "cos": "__builtin_cosf({0})",
 }
-_SHIFTS = {"__rshift__": "({0} >> {1})", "bitwise_right_shift": "({0} >> {1})"}
+_SHIFTS = {
+    "__rshift__": "({0} >> {1})",
+    "bitwise_right_shift": "({0} >> {1})",
+    "__lshift__": "({0} << {1})",
+    "bitwise_left_shift": "({0} << {1})",
+}
 
 
 def _table() -> dict[Any, str]:
@@ -121,13 +128,16 @@ def simple_operations() -> Mapping[Any, Any]:
         aten.gelu,
         aten.gelu_backward,
         aten.leaky_relu,
+        aten.linalg_vector_norm,
         aten.native_group_norm,
         aten.native_group_norm_backward,
         aten.native_layer_norm,
         aten.native_layer_norm_backward,
         aten.var_mean,
     ]
-    return MappingProxyType({**core_aten_decompositions(), **get_decompositions(further), **ATTENTION})
+    whole = {aten.grid_sampler_2d.default}  # has a rule of its own
+    table = {**core_aten_decompositions(), **get_decompositions(further), **ATTENTION}
+    return MappingProxyType({op: how for op, how in table.items() if op not in whole})
 
 
 def literal(value: float, dtype: torch.dtype) -> str:

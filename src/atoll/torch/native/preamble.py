@@ -279,10 +279,42 @@ INLINE float smallest(V v) {
   v = smaller(v, turned<8>(v)), v = smaller(v, turned<4>(v)), v = smaller(v, turned<2>(v)), v = smaller(v, turned<1>(v));
   return v[0];
 }
+// The same for a vector of places.
+template <int H, int W, int SY, int SX> INLINE V sampled(const float* image, V x, V y) {
+  x = (x + 1.0f) * (0.5f * (W - 1)), y = (y + 1.0f) * (0.5f * (H - 1));
+  x = x < -1.5f ? wide(-1.5f) : x, y = y < -1.5f ? wide(-1.5f) : y;
+  x = x > W + 0.5f ? wide(W + 0.5f) : x, y = y > H + 0.5f ? wide(H + 0.5f) : y;
+  I left = __builtin_convertvector(x, I), top = __builtin_convertvector(y, I);
+  left += x < number(left), top += y < number(top);
+  const V right = x - number(left), down = y - number(top), at_left = 1.0f - right, at_top = 1.0f - down;
+  const auto in = [](I i, unsigned n) { return _mm512_cmplt_epu32_mask((__m512i)i, _mm512_set1_epi32((int)n)); };
+  const __mmask16 l = in(left, W), r = in(left + 1, W), t = in(top, H), b = in(top + 1, H);
+  const I at = top * SY + left * SX;
+  const auto entries = [&](__mmask16 m, int more) {
+    return (V)_mm512_mask_i32gather_ps(_mm512_setzero_ps(), m, (__m512i)(at + more), image, 4);
+  };
+  return entries(l & t, 0) * (at_left * at_top) + entries(r & t, SX) * (right * at_top) + entries(l & b, SY) * (at_left * down)
+      + entries(r & b, SY + SX) * (right * down);
+}
 #endif
 INLINE i64 within(i64 i, i64 n, i64& bad) {
   i = i < 0 ? i + n : i;
   if (__builtin_expect(i < 0 || i >= n, 0)) { bad = 1; return 0; }
   return i;
+}
+// An image between its pixels, bilinearly, zero around it; -1 and 1 are the middles of the outermost pixels. Without branches, so that loops
+// over it become vector code.
+template <int H, int W, int SY, int SX> INLINE float sampled(const float* image, float x, float y) {
+  x = (x + 1.0f) * (0.5f * (W - 1)), y = (y + 1.0f) * (0.5f * (H - 1));
+  x = x < -1.5f ? -1.5f : x, y = y < -1.5f ? -1.5f : y;
+  x = x > W + 0.5f ? W + 0.5f : x, y = y > H + 0.5f ? H + 0.5f : y;
+  int32_t left = (int32_t)x, top = (int32_t)y;
+  left -= x < (float)left, top -= y < (float)top;
+  const float right = x - (float)left, down = y - (float)top;
+  const bool l = left >= 0 && left < W, r = left >= -1 && left < W - 1, t = top >= 0 && top < H, b = top >= -1 && top < H - 1;
+  const int32_t at = top * SY + left * SX;
+  const float nw = image[l & t ? at : 0], ne = image[r & t ? at + SX : 0], sw = image[l & b ? at + SY : 0], se = image[r & b ? at + SY + SX : 0];
+  const float w = l ? 1.0f - right : 0.0f, e = r ? right : 0.0f, n = t ? 1.0f - down : 0.0f, s = b ? down : 0.0f;
+  return nw * (w * n) + ne * (e * n) + sw * (w * s) + se * (e * s);
 }
 """

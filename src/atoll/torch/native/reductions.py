@@ -21,6 +21,12 @@ prims: Any = torch.ops.prims
 
 
 _FOLDS = {"amax": "larger({0}, {1})", "amin": "smaller({0}, {1})", "any": "({0} | {1})"}
+_LEAST = {
+    ("amax", torch.float32): "(-INF)",
+    ("amin", torch.float32): "INF",
+    ("amax", torch.int64): "INT64_MIN",
+    ("amin", torch.int64): "INT64_MAX",
+}
 
 
 def _reduce(w: KernelScript, node: Node) -> Value:
@@ -36,8 +42,8 @@ def _reduce(w: KernelScript, node: Node) -> Value:
     if name in ("amax", "amin") and not count:
         raise Unsupported("the largest of nothing")
     out = w.new(tuple(n for d, n in enumerate(source.shape) if d not in axes), made.dtype)
-    first = {"amax": "(-INF)", "amin": "INF"}.get(name, literal(0, made.dtype))
-    if name in ("amax", "amin") and made.dtype != torch.float32:
+    first = _LEAST.get((name, made.dtype), literal(0, made.dtype))
+    if name in ("amax", "amin") and (name, made.dtype) not in _LEAST:
         raise Unsupported(f"{name} of {made.dtype}")
     _fold(w, out, source, axes, name, first)
     if name == "mean":

@@ -107,7 +107,11 @@ class KernelScript:
         """``to[i] = value[i]`` for all i, over as few axes as the strides allow."""
         value = self.spread(value, to.shape)
         leaves = [to, *leaves_of(value)]
-        sizes, strides = merged(to.shape, [leaf.at.stride() for leaf in leaves])
+        self.along(to, value, *merged(to.shape, [leaf.at.stride() for leaf in leaves]), how)
+
+    def along(self, to: NativeLeaf, value: Value, sizes: list[int], strides: list[list[int]], how: str) -> None:
+        """Write that statement in loops of these sizes, given the strides of ``to`` and of the value's leaves."""
+        leaves = [to, *leaves_of(value)]
         places = {id(leaf): self.place(leaf, steps) for leaf, steps in zip(leaves, strides, strict=True)}
         text = f"{places[id(to)]} {how} {text_of(value, places)};"
         row = LaneRow(
