@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..native import NativeSteps, make_native
+from ..native import NativeSteps, make_function, make_native
+from ..tracing.ahead import halves_of
 from ..tracing.compiler import Program, make_program
 from .feed import Feed
 from .update import StepForm, Update
@@ -50,6 +51,7 @@ class Block:
         unroll: steps in one call of a program.
         compiled: whether programs are compiled.
         native: whether steps run in native code if possible.
+        ahead: whether what follows from a step's rows and keys alone does, if steps do not.
         channels_last: whether images and their filters keep the channel as the innermost axis.
         programs: the programs made so far.
     """
@@ -59,6 +61,7 @@ class Block:
     compiled: bool
     channels_last: bool = False
     native: bool = False
+    ahead: bool = False
     programs: dict[Any, Program] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=lambda: {"trace": 0.0, "compile": 0.0})
     templates: list[Tensor] | None = None
@@ -224,13 +227,26 @@ class Block:
         return found
 
     def _step_program(self, form: StepForm, local: list[Tensor], rest: list[Tensor]) -> Program:
-        x = rest[self.update.broadcast.count + len(self.update.frozen_names)]
+        x = rest[self.update.first_column]
         name = (form, tuple(x.shape), x.stride())
         if name in self.programs:
             return self.programs[name]
         # Contiguous stand-ins: what the program will get from its own buffers.
         examples = [_settled(leaf) for leaf in local]
-        return self.program(name, self.update.steps(form), [*examples, *rest], owned=set(range(len(local))))
+        made = self.program(name, self.update.steps(form), [*examples, *rest], owned=set(range(len(local))))
+        if self.ahead and not made.compiled:
+            self._split(made, len(local) + self.update.first_column)
+        return made
+
+    def _split(self, program: Program, first: int) -> None:
+        """Run what follows from the rows and keys alone, such as views, in native code, if there is enough of it."""
+        halves = halves_of(program.graph, first)
+        ahead = None if halves is None else make_function(halves[0])
+        if halves is None or ahead is None:
+            return
+        program.split(ahead, first, halves[1])
+        for what, seconds in ahead.seconds.items():
+            self.seconds[what] += seconds
 
     def _take(self, program: Program, local: list[Tensor]) -> list[Tensor]:
         """Copy tensors that the program overwrites, and that others may hold, into our own buffers; lay out the rest densely."""

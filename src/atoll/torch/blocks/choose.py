@@ -17,6 +17,8 @@ from torch.utils.flop_counter import flop_registry
 
 from atoll.core.errors import ConfigError
 
+from ..tracing.ahead import halves_of
+
 __all__ = ["Choices", "best_of", "block_size", "recurrent_flops", "step_cost", "unroll_of", "whole_layers"]
 
 _MODES = ("vector", "single", "each")
@@ -36,6 +38,7 @@ class Choices:
         unroll: local steps in one call of a program.
         compiled: whether programs are compiled.
         native: whether clients run in native code if possible; then ``compiled`` is set too.
+        ahead: whether what follows from a step's rows and keys alone, such as views of them, runs in native code where the rest does not.
         threads: threads that share a cohort in native code; results do not depend on it.
         channels_last: memory order of images.
         widths: mini-batch sizes that programs are made for, others run without; ``None`` for all.
@@ -49,6 +52,7 @@ class Choices:
     unroll: int = 1
     compiled: bool = False
     native: bool = False
+    ahead: bool = False
     threads: int = 1
     channels_last: bool = False
     widths: tuple[int, ...] | None = None
@@ -86,15 +90,19 @@ class StepCost:
         flops: floating-point operations in products and convolutions.
         bytes: memory that the step's tensors take.
         convolves: whether there is a convolution.
+        calls: operations.
+        ahead: those of them that need the rows and random keys alone.
     """
 
     flops: float
     bytes: float
     convolves: bool
+    calls: int = 0
+    ahead: int = 0
 
 
-def step_cost(gm: GraphModule) -> StepCost:
-    """Count a traced step of one client."""
+def step_cost(gm: GraphModule, first: int) -> StepCost:
+    """Count a traced step of one client, whose mini-batch begins at the input number ``first``."""
     flops = 0.0
     touched = 0.0
     convolves = False
@@ -111,7 +119,10 @@ def step_cost(gm: GraphModule) -> StepCost:
             args = [_value(a) for a in node.args]
             kwargs = {k: _value(v) for k, v in node.kwargs.items()}
             flops += float(count(*args, **kwargs, out_val=value))
-    return StepCost(flops, touched, convolves)
+    calls = sum(1 for node in gm.graph.nodes if node.op == "call_function")
+    halves = halves_of(gm, first)
+    ahead = 0 if halves is None else sum(1 for node in halves[0].graph.nodes if node.op == "call_function")
+    return StepCost(flops, touched, convolves, calls, ahead)
 
 
 def recurrent_flops(model: nn.Module, x: torch.Tensor, rows: int) -> float:

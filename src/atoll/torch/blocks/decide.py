@@ -113,11 +113,11 @@ def _decide(runner: Runner, pool: Pool, broadcast: Tree, states: Privates, keys:
     pool = _clipped(pool, algorithm)
     biggest = int(np.argmax(pool.sizes))
     try:
-        cost, calls = _look(runner, pool, broadcast, states, keys, biggest)
+        cost = _look(runner, pool, broadcast, states, keys, biggest)
     except Exception as error:
         _blame(runner, pool, broadcast, states, keys, np.array([biggest]))
         return _each(runner, f"it cannot be traced ({_short(error)})")
-    device = runner.network.device
+    device, calls = runner.network.device, cost.calls
     mode = favoured(cost, device)
     reason = f"{cost.flops / 1e6:.2f} MFLOP a step"
     exact = not runner.network.padded and runner.algorithm.example_steps is None
@@ -140,6 +140,7 @@ def _decide(runner: Runner, pool: Pool, broadcast: Tree, states: Privates, keys:
         unroll_of(cost, mode, block, _UNROLL if uneven else int(steps.max()), compiled),
         compiled,
         native,
+        _ahead(runner, cost, len(widths) * (2 if uneven else 1)),
         channels_last=mode == "single" and cost.convolves and device.type == "cpu",
         widths=widths,
         stretch=_STRETCH if mode == "vector" and cost.flops < 4e6 else 2,
@@ -203,20 +204,19 @@ def _short(error: BaseException) -> str:
     return f"{type(error).__name__}: {lines[0] if lines else ''}"[:200]
 
 
-def _look(
-    runner: Runner, pool: Pool, broadcast: Tree, states: Privates, keys: NDArray[np.uint64], at: int
-) -> tuple[StepCost, int]:
-    """Trace one client's step and count it: ``(cost, operations)``."""
+def _look(runner: Runner, pool: Pool, broadcast: Tree, states: Privates, keys: NDArray[np.uint64], at: int) -> StepCost:
+    """Trace one client's step and count it."""
     chosen = Choices("single")
     _run(runner, chosen, pool, broadcast, states, keys, np.array([at]))
     programs = [
-        program
+        (block.update, program)
         for block in runner._blocks.values()
         for name, program in block.programs.items()
         if not isinstance(name, str) and name[0] != "sum"
     ]
-    graph = programs[-1].graph
-    return step_cost(graph), sum(1 for node in graph.graph.nodes if node.op == "call_function")
+    update, program = programs[-1]
+    assert update.local is not None  # noqa: S101 - set by tracing
+    return step_cost(program.graph, update.local.count + update.first_column)
 
 
 def _run(
@@ -294,6 +294,18 @@ def _native(runner: Runner, cost: StepCost | None, calls: int, widths: int) -> b
             f"more than {_PATIENCE:.0f}, and the run without them some {plain:.0f} s",
         )
     return seconds <= _PATIENCE
+
+
+def _ahead(runner: Runner, cost: StepCost, programs: int) -> bool:
+    """Decide whether to make native code of what a step's rows and keys alone decide; it pays if the calls saved take twice as long as a compiler run."""
+    wish = runner.training.compile
+    if not cost.ahead or wish == "never" or not enabled() or not can_compile(runner.network.device):
+        return False
+    if runner.network.device.type != "cpu":
+        return False
+    seconds = (_TRANSLATE[0] + _TRANSLATE[1] * cost.ahead) * programs
+    saved = runner.training.volume * runner.seconds_a_client * cost.ahead / cost.calls
+    return saved > 2 * seconds or (wish == "always" and seconds <= _PATIENCE)
 
 
 def _recurrent(

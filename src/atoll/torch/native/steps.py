@@ -33,7 +33,17 @@ from .values import Body, Unsupported
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["NativeCode", "NativeSteps", "Phase", "make_code", "make_native", "simple_graph", "small_enough"]
+__all__ = [
+    "NativeCode",
+    "NativeFunction",
+    "NativeSteps",
+    "Phase",
+    "make_code",
+    "make_function",
+    "make_native",
+    "simple_graph",
+    "small_enough",
+]
 
 Tensor = torch.Tensor
 _LOG = logging.getLogger(__name__)
@@ -179,6 +189,41 @@ def make_native(
     phase = Phase(graph, inputs, [*((i, "=") for i in range(len(local))), (last, "+=")])
     code = make_code(columns, {"step": phase}, began)
     return None if code is None else NativeSteps(code)
+
+
+class NativeFunction:
+    """A function of tensors, with new memory for its results."""
+
+    def __init__(self, code: NativeCode, results: Sequence[Tensor]) -> None:
+        self._code = code
+        self._results = results
+        self._row = torch.zeros(1, 1)
+        self._begins, self._number = np.arange(2), torch.zeros(1, 1, dtype=torch.int64)
+        self.seconds = code.seconds
+
+    def __call__(self, inputs: Sequence[Tensor]) -> list[Tensor]:
+        """Return the results for inputs in the layout that the function was made for."""
+        made = [torch.empty(like.shape, dtype=like.dtype) for like in self._results]
+        self._code([*inputs, *made, self._row], self._begins, self._number)
+        return made
+
+
+def make_function(gm: GraphModule) -> NativeFunction | None:
+    """Translate and compile a traced function, or return ``None`` if that is impossible."""
+    if not enabled():
+        return None
+    began = time.perf_counter()
+    given = [node.meta["val"] for node in gm.graph.find_nodes(op="placeholder")]
+    outputs: Any = gm.graph.find_nodes(op="output")[0].args[0]
+    results = [node.meta["val"] for node in outputs]
+    examples = [torch.empty_strided(t.size(), t.stride(), dtype=t.dtype) for t in given]
+    graph = trace(gm.forward, examples, simple_operations())
+    fuse_updates(graph, set())
+    columns = [NativeColumn(example, "step") for example in (*given, *results)]
+    numbers = range(len(columns))
+    phase = Phase(graph, numbers[: len(given)], [(i, "=") for i in numbers[len(given) :]])
+    code = make_code([*columns, NativeColumn(torch.zeros(1, 1), "row")], {"step": phase}, began)
+    return None if code is None else NativeFunction(code, results)
 
 
 def small_enough(columns: Sequence[NativeColumn]) -> bool:

@@ -41,14 +41,21 @@ class Program:
 
     def __init__(self, graph: GraphModule, call: Callable[[list[Tensor]], Sequence[Any]] | None) -> None:
         self.graph = graph
-        self._run = graph.forward
+        self._run: Callable[..., Sequence[Tensor]] = graph.forward
         self._call = call
         self.compiled = call is not None
         self.overwrites: set[int] = set()
         self.seconds = {"trace": 0.0, "compile": 0.0}
+        self._ahead: Callable[[list[Tensor]], list[Tensor]] | None = None
+
+    def split(self, ahead: Callable[[list[Tensor]], list[Tensor]], first: int, rest: GraphModule) -> None:
+        """Let another function compute what depends on the inputs from ``first`` on alone; ``rest`` takes all inputs, and its results."""
+        self._ahead, self._first, self._run = ahead, first, rest.forward
 
     def __call__(self, inputs: list[Tensor]) -> Sequence[Tensor]:
         """Run on tensors of the shapes it was traced with, under ``torch.no_grad``; the list may be emptied."""
+        if self._ahead is not None:
+            inputs = [*inputs, *self._ahead(inputs[self._first :])]
         return self._run(*inputs) if self._call is None else self._call(inputs)
 
 
