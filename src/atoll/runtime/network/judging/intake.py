@@ -11,7 +11,7 @@ from ..frames import wrong
 
 __all__ = ["QUIET", "Intake"]
 
-QUIET = Limits(max_bytes=32 << 20, max_header_bytes=32 << 20, max_text_bytes=32 << 20)
+QUIET = Limits(max_bytes=32 << 20, max_header_bytes=32 << 20, max_text_bytes=32 << 20, max_leaves=200_000)
 """Bounds on the messages of a site that was asked for no reply: words about generations, names of results."""
 _MOST_UNASKED = 1000
 """Frames beyond those asked for: late answers to what was given up."""
