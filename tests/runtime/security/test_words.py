@@ -6,6 +6,7 @@ import asyncio
 import gzip
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,9 +24,12 @@ from atoll.data import Dataset, Islands
 from atoll.runs import yaml
 from atoll.runtime.client.admin import Admin
 from atoll.runtime.jobs.spec import parse_job
+from atoll.runtime.scheduling.amounts import Resources
+from atoll.runtime.scheduling.resources import Grant
+from atoll.runtime.site.attempt import SiteAttempt
 from atoll.runtime.worker.at_server import run_job
 from atoll.runtime.worker.at_site import serve_job
-from atoll.runtime.worker.leaving import leaving
+from atoll.runtime.worker.leaving import leaving, trace_of
 from atoll.runtime.worker.shown import told_of
 from atoll.runtime.worker.words import site_spec
 
@@ -62,6 +66,8 @@ TABLES: dict[str, tuple[str, bytes, dict[str, Any]]] = {
     "a word in the first column": ("r.csv", table(f"{NAME},1.5,no"), {"target": "died"}),
     "words in a column": ("r.csv", table(*[f"41,{NAME} {i},no" for i in range(9)]), {"target": "died"}),
     "a word in the target of a regression": ("r.csv", table(f"1,2,{NUMBER}", f"1,2,{NAME}", head="age,dose,cost"), {"target": "cost", "task": "regression"}),
+    "a word in one of two targets": ("r.csv", f"age,dose,cost\n1,{NAME},2\n3,4,5\n6,7,8".encode(), {"target": ["dose", "cost"], "task": "regression"}),
+    "commas in one of two targets": ("r.csv", f'age,dose,cost\n1,"{NUMBER},5",2\n3,"4,5",5'.encode(), {"target": ["dose", "cost"], "task": "regression"}),
     "numbers with a comma": ("r.csv", table(f"41,'{NUMBER},5',no".replace("'", '"')), {"target": "died"}),
     "dates of a person": ("r.csv", table(f"41,{NAME} 2020-01-01,no"), {"target": "died", "categories": {"dose": ["2.5", "3.5"]}}),
     "outside the categories": ("r.csv", table(f"41,1,{NAME}"), {"target": "died", "categories": {"died": ["no", "yes"]}}),
@@ -221,6 +227,38 @@ def test_an_error_is_written_to_the_log_once(caplog: pytest.LogCaptureFixture) -
         == "ValueError: «…». Remedy: see the log of the site; the site's own log has the words"
     )
     assert caplog.text.count(NAME) == 1
+
+
+def looked_up(word: str) -> None:
+    try:
+        float(word)
+    except ValueError as error:
+        raise KeyError(word) from error
+
+
+def test_a_traceback_holds_no_text_of_an_error() -> None:
+    with pytest.raises(KeyError, match="Smith") as found:
+        looked_up(NAME)
+    trace = "\n".join(trace_of(found.value))
+    assert has_canary(trace.encode())  # in marks, for the site's own log
+    assert has_canary(redacted(trace).encode()) == []
+    assert "ValueError: «…»" in redacted(trace)
+    assert redacted(trace).endswith("KeyError: «…»")
+
+
+def test_a_line_of_a_jobs_log_leaves_without_its_values(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    told: list[Any] = []
+    post: Any = SimpleNamespace(
+        kit=SimpleNamespace(name="north"), folder=tmp_path, tell=lambda op, **fields: told.append(fields)
+    )
+
+    async def play() -> None:
+        SiteAttempt(post, "job", 1, Grant("job", Resources(1.0, 0, 0)))._log(["plain", f"ValueError: {private(NAME)}"])
+
+    asyncio.run(play())
+    assert told == [{"job": "job", "lines": ["plain", "ValueError: «…»"]}]
+    assert NAME in caplog.text
+    assert "plain" not in caplog.text
 
 
 # ---------------------------------------------------------------------- classes
