@@ -105,7 +105,7 @@ def test_wrong_labels_are_those_of_the_next_class(archive):
 def test_a_baseline_takes_as_many_steps_as_the_global_model_of_a_method(archive):
     runs = LabelRuns(rows_of(archive), LabelSetting(at="server", keep=8), rounds=10)
     made = runs.method("SemiFL")
-    assert runs.steps(made) == 250 + 10 * (24 + 12)
+    assert runs.steps(made) == 250 + 10 * (12 + 12)
     assert runs.method("FixMatch").horizon == 10
     with pytest.raises(ConfigError, match="method 'Semi'"):
         runs.method("Semi")

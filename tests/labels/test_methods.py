@@ -8,16 +8,21 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from label_toys import CLASSES, gap, images, islands, net, same, trained
 
 import atoll
 import atoll.models
 from atoll.core.errors import CompositionError, ConfigError
 from atoll.labels import FixMatch, Method, Supervised
+from atoll.labels.losses import seen
 from atoll.labels.methods.base import local_sgd
+from atoll.labels.methods.fixmatch import FixMatchLoss
+from atoll.labels.methods.freematch import FreeMatchLoss
+from atoll.labels.methods.semifl import SemiFLLoss
 from atoll.labels.methods.supervised import SupervisedLoss
 from atoll.labels.streams import Frozen, Local, Trailing
-from atoll.labels.views import weak
+from atoll.labels.views import Translate, weak
 from atoll.learn import Training
 from atoll.learn.algorithm import LocalWork
 from atoll.learn.algorithms import FedAvg, FedProx, Scaffold
@@ -51,6 +56,31 @@ def test_with_all_labels_a_method_is_labelled_rows_alone_to_the_bit() -> None:
 
 def test_with_nothing_above_the_threshold_a_method_is_labelled_rows_alone_to_the_bit() -> None:
     assert same(trained(fixmatch(tau=1.0)), trained(ALONE))
+
+
+@pytest.mark.parametrize("kind", [FixMatchLoss, FreeMatchLoss, SemiFLLoss])
+def test_one_pass_shows_labelled_rows_weakly_and_the_others_strongly(kind: Any) -> None:
+    """One pass makes the pseudo-labels, and one has the gradient: a pass of its own for the few labelled rows would double the work."""
+    x = torch.rand(6, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    keys, real = torch.arange(6), torch.ones(6)
+    labelled = torch.tensor([True, False] * 3)
+    passes: list[torch.Tensor] = []
+
+    def model(rows: Any, params: Any = None, *, training: bool = True) -> Any:
+        passes.append(rows)
+        return rows.flatten(1)[:, :CLASSES]
+
+    views = {"weak": weak("images"), "strong": Translate(0.5)}
+    more = {"mix": 0.0} if kind is SemiFLLoss else {}
+    given = {"x": x, "target": torch.zeros(6, dtype=torch.int64), "labelled": labelled, "keys": keys, "real": real}
+    given |= {"broadcast": {"params": {}}} if kind is SemiFLLoss else {}
+    kind(**views, tau=0.3, weight=1.0, **more)(model=model, **given)
+    near, far = (seen(view, x, keys, number, real) for number, view in enumerate(views.values()))
+    assert len(passes) == 2
+    assert torch.equal(passes[0], near)
+    assert torch.equal(passes[1][labelled], near[labelled])
+    assert torch.equal(passes[1][~labelled], far[~labelled])
+    assert not torch.equal(near[~labelled], far[~labelled])
 
 
 @pytest.mark.parametrize("base", [FedAvg(**WORK), FedProx(mu=0.5, **WORK), Scaffold(**WORK), local_sgd()])

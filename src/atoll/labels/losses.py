@@ -9,7 +9,7 @@ from .views.base import OwnRows, View
 from .views.draws import child_keys_of_rows
 from .views.pixels import Mixup
 
-__all__ = ["cross_entropy_of_rows", "mean_of", "mixed", "of_batch", "seen"]
+__all__ = ["cross_entropy_of_rows", "each_through", "mean_of", "mixed", "of_batch", "seen"]
 
 Tensor = torch.Tensor
 
@@ -29,6 +29,17 @@ def seen(view: View | None, x: Tensor, keys: Tensor, number: int, real: Tensor) 
     if view is None:
         return x
     return view(x, child_keys_of_rows(keys, number), of_batch(x, real) if view.uses_own else None)
+
+
+def each_through(first: Tensor, near: Tensor, far: Tensor) -> Tensor:
+    """Return the rows of ``near`` where ``first`` is true, and those of ``far`` elsewhere: one pass of the model does for both.
+
+    Args:
+        first: booleans, ``(B,)``.
+        near: one view of the rows, ``(B, ...)``.
+        far: another view of the same rows.
+    """
+    return torch.where(first.reshape(-1, *[1] * (near.dim() - 1)), near, far)
 
 
 def of_batch(x: Tensor, real: Tensor) -> OwnRows:

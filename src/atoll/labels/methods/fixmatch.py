@@ -9,7 +9,7 @@ from atoll.core.errors import ConfigError
 from atoll.learn.card import Card
 from atoll.learn.local.own_loss import OwnLoss
 
-from ..losses import cross_entropy_of_rows, mean_of, seen
+from ..losses import cross_entropy_of_rows, each_through, mean_of, seen
 from ..objectives.consistency import check_threshold, fixmatch
 from ..views.base import View
 from ..views.defaults import strong, weak
@@ -35,6 +35,7 @@ class FixMatchLoss(OwnLoss):
     """``mean_L CE(y, f(weak(x))) + weight / |U| sum_U [max p > tau] CE(argmax p, f(strong(x)))`` with ``p = softmax f(weak(x))``.
 
     Sohn et al. 2020, "FixMatch", equations 3 and 4. ``L`` and ``U`` are the mini-batch's rows with and without a label.
+    Gradients flow through one pass of the model, which sees each row through the view that its loss asks for.
     """
 
     weak: View | None
@@ -45,13 +46,14 @@ class FixMatchLoss(OwnLoss):
 
     def __call__(self, *, model: Any, x: Any, target: Any, labelled: Any, keys: Any, real: Any) -> Any:
         """Return the loss of a mini-batch."""
-        near = model(seen(self.weak, x, keys, 0, real))
-        loss = mean_of(cross_entropy_of_rows(near, target), labelled * real)
+        weakly = seen(self.weak, x, keys, 0, real)
+        near = model(weakly)
         check_threshold(self.tau, near.shape[1], "FixMatch")
         if self.weight == 0.0:
-            return loss
-        far = model(seen(self.strong, x, keys, 1, real))
-        return loss + self.weight * mean_of(fixmatch(far, near, self.tau), ~labelled * real)
+            return mean_of(cross_entropy_of_rows(near, target), labelled * real)
+        outputs = model(each_through(labelled, weakly, seen(self.strong, x, keys, 1, real)))
+        loss = mean_of(cross_entropy_of_rows(outputs, target), labelled * real)
+        return loss + self.weight * mean_of(fixmatch(outputs, near, self.tau), ~labelled * real)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ import torch
 
 from atoll.learn.card import Card
 
-from ..losses import cross_entropy_of_rows, mean_of, seen
+from ..losses import cross_entropy_of_rows, each_through, mean_of, seen
 from ..objectives.consistency import check_threshold
 from ..objectives.thresholds import free_thresholds
 from .fixmatch import FixMatch, FixMatchLoss
@@ -23,19 +23,20 @@ class FreeMatchLoss(FixMatchLoss):
 
     def __call__(self, *, model: Any, x: Any, target: Any, labelled: Any, keys: Any, real: Any) -> Any:
         """Return the loss of a mini-batch."""
-        near = model(seen(self.weak, x, keys, 0, real))
-        loss = mean_of(cross_entropy_of_rows(near, target), labelled * real)
+        weakly = seen(self.weak, x, keys, 0, real)
+        near = model(weakly)
         check_threshold(self.tau, near.shape[1], "FreeMatch")
         if self.weight == 0.0:
-            return loss
-        far = model(seen(self.strong, x, keys, 1, real))
+            return mean_of(cross_entropy_of_rows(near, target), labelled * real)
+        outputs = model(each_through(labelled, weakly, seen(self.strong, x, keys, 1, real)))
+        loss = mean_of(cross_entropy_of_rows(outputs, target), labelled * real)
         believed = torch.softmax(near.detach(), 1)
         unlabelled = ~labelled * real
         thresholds = free_thresholds(believed, unlabelled, self.tau)
         sure, guess = believed.max(1)
         classes = torch.arange(near.shape[1], device=near.device)
         kept = sure > torch.where(guess.unsqueeze(1) == classes, thresholds, 0.0).sum(1)
-        return loss + self.weight * mean_of(cross_entropy_of_rows(far, guess) * kept, unlabelled)
+        return loss + self.weight * mean_of(cross_entropy_of_rows(outputs, guess) * kept, unlabelled)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,15 +7,13 @@ from typing import Any, ClassVar
 
 import torch
 
-from atoll.learn.algorithm import Algorithm
 from atoll.learn.card import Card
 from atoll.learn.local.own_loss import OwnLoss
 
-from ..losses import cross_entropy_of_rows, mean_of, mixed, seen
+from ..losses import cross_entropy_of_rows, each_through, mean_of, mixed, seen
 from ..objectives.consistency import pseudo_labels
 from ..views.base import View
 from ..views.defaults import strong, weak
-from .base import local_sgd
 from .fixmatch import require_threshold
 from .labelled_party import LabelledParty
 
@@ -29,7 +27,8 @@ class SemiFLLoss(OwnLoss):
     ``g`` is what the global model says of the weak view, and ``F`` the rows without a label of which it is surer than ``tau``. ``m = w x + (1 - w) x'``
     mixes a row with another one of the mini-batch, sure or not, and ``g'`` is what the global model says of that one. Diao et al. 2022, section 3.
     They draw ``w`` from ``Beta(mix, mix)``; here it is the larger of ``w`` and ``1 - w``, so that the sure row weighs more. A row with a label has it
-    as its ``g``. With ``labels=False``, no row of a client has one, and the first term is left out.
+    as its ``g``. With ``labels=False``, no row of a client has one, and the first term is left out. Gradients of the first two terms flow through one pass
+    of the model, which sees each row through the view that its loss asks for.
     """
 
     weak: View | None
@@ -43,22 +42,21 @@ class SemiFLLoss(OwnLoss):
     def __call__(self, *, model: Any, x: Any, target: Any, labelled: Any, keys: Any, real: Any, broadcast: Any) -> Any:
         """Return the loss of a mini-batch."""
         near = seen(self.weak, x, keys, 0, real)
-        if self.labels or self.weight == 0.0:
-            loss = mean_of(cross_entropy_of_rows(model(near), target), labelled * real)
-            if self.weight == 0.0:
-                return loss
+        if self.weight == 0.0:
+            return mean_of(cross_entropy_of_rows(model(near), target), labelled * real)
         guess, kept = pseudo_labels(model(near, broadcast["params"], training=False), self.tau)
         guess = torch.where(labelled, target, guess)
         counts = kept * ~labelled * real
-        far = cross_entropy_of_rows(model(seen(self.strong, x, keys, 1, real)), guess)
-        hidden = mean_of(far, counts)
+        far = seen(self.strong, x, keys, 1, real)
+        losses = cross_entropy_of_rows(model(each_through(labelled, near, far) if self.labels else far), guess)
+        hidden = mean_of(losses, counts)
         if self.mix > 0.0:
             rows, other, share = mixed(x, keys, 2, real, self.mix)
             outputs = model(rows)
             both = share * cross_entropy_of_rows(outputs, guess)
             both = both + (1.0 - share) * cross_entropy_of_rows(outputs, guess[other])
             hidden = hidden + mean_of(both, counts)
-        return loss + self.weight * hidden if self.labels else self.weight * hidden
+        return mean_of(losses, labelled * real) + self.weight * hidden if self.labels else self.weight * hidden
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +81,6 @@ class SemiFL(LabelledParty):
         label_batch: labelled rows in a mini-batch of these steps.
     """
 
-    base: Algorithm = field(default_factory=lambda: local_sgd(steps=24))
     labelled_share: float = 0.125
     tau: float = 0.95
     weight: float = 1.0
