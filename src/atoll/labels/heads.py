@@ -18,9 +18,13 @@ from torch import nn
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError
 
-__all__ = ["MaskedAutoencoder", "HeadOutputs", "Siamese", "embedding_of", "parts_of"]
+from .objectives.predictive import standardised
+
+__all__ = ["MaskedAutoencoder", "HeadOutputs", "Siamese", "embedding_of", "parts_of", "seen_by"]
 
 Tensor = torch.Tensor
+REAL = "real"
+"""The network's buffer that says which rows are no padding."""
 
 
 class Siamese(nn.Module):
@@ -28,8 +32,9 @@ class Siamese(nn.Module):
 
     ``h = encoder(x)``, ``z = projector(h)``, ``p = predictor(z)``, ``r = turns(h)``. In training the output is ``[h, z, p, r]``, in evaluation ``h``.
 
-    Heads are ``Linear, LayerNorm, ReLU, Linear``. Without normalisation, methods without negatives collapse to a constant; layer
-    normalisation looks at one row, so that clients can train in blocks and a mini-batch may be padded.
+    Heads are ``Linear, batch normalisation, ReLU, Linear``. Features of different rows have most of their length in common, and what is common to a
+    mini-batch must go: with layer normalisation, which looks at one row, methods without negatives spread their features along a single direction. The
+    normalisation has no scale, no shift and no running statistics, and takes rows of padding out: losses pass the mini-batch's by `seen_by`.
 
     Args:
         encoder: any module that maps rows to features ``(rows, features)``.
@@ -41,6 +46,8 @@ class Siamese(nn.Module):
 
     Source: Chen et al. SimCLR. ICML 2020; Grill et al. BYOL. NeurIPS 2020; both have batch normalisation in the heads.
     """
+
+    real: Tensor
 
     def __init__(
         self,
@@ -54,19 +61,21 @@ class Siamese(nn.Module):
     ) -> None:
         super().__init__()
         self.encoder = encoder
-        self.projector = _head(features, hidden, width)
-        self.predictor = _head(width, hidden, width) if predictor else None
+        self.projector = _Head(features, hidden, width)
+        self.predictor = _Head(width, hidden, width) if predictor else None
         self.turns = nn.Linear(features, 4) if turns else None
+        self.register_buffer("real", torch.ones(1), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return features, in training with the heads' outputs beside them."""
         h: Tensor = self.encoder(x)
         if not self.training:
             return h
-        z = self.projector(h)
+        real = self.real.expand(len(h))
+        z = self.projector(h, real)
         made = [h, z]
         if self.predictor is not None:
-            made.append(self.predictor(z))
+            made.append(self.predictor(z, real))
         if self.turns is not None:
             made.append(self.turns(h))
         return torch.cat(made, 1)
@@ -92,7 +101,9 @@ class MaskedAutoencoder(nn.Module):
         super().__init__()
         self.encoder = encoder
         self.shape = (*shape, words) if words else tuple(shape)
-        self.decoder = _head(features, hidden, math.prod(self.shape))
+        self.decoder = nn.Sequential(
+            nn.Linear(features, hidden), nn.LayerNorm(hidden), nn.ReLU(), nn.Linear(hidden, math.prod(self.shape))
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         """Return features, or in training the reconstruction."""
@@ -139,6 +150,25 @@ def embedding_of(params: Tree, where: str) -> Any:
     return last
 
 
+def seen_by(model: Any, rows: Tensor, real: Tensor, where: str, known: Tree, params: Tree = None) -> Tensor:
+    """Return what a `Siamese` network makes of a mini-batch in training; padding takes no part in its normalisation.
+
+    Args:
+        model: the loss's input of that name.
+        rows: of the mini-batch.
+        real: 1 for a row, 0 for padding, ``(rows,)``.
+        where: what asks, for errors.
+        known: the network's parameters, to tell whether it is one.
+        params: parameters to use in place of those that train.
+
+    Raises:
+        ConfigError: the model is no such network.
+    """
+    embedding_of(known, where)
+    made: Tensor = model(rows, {**(params or {}), REAL: real})
+    return made
+
+
 def parts_of(outputs: Tensor, params: Tree, where: str, needs: Sequence[str] = ()) -> HeadOutputs:
     """Take apart what a `Siamese` network returned in training.
 
@@ -169,6 +199,14 @@ def parts_of(outputs: Tensor, params: Tree, where: str, needs: Sequence[str] = (
 _LAST = "{}.3.{}"
 
 
-def _head(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
-    """Return a head whose last layer's parameters are named by `_LAST`."""
-    return nn.Sequential(nn.Linear(inputs, hidden), nn.LayerNorm(hidden), nn.ReLU(), nn.Linear(hidden, outputs))
+class _Head(nn.ModuleList):
+    """A head whose last layer's parameters are named by `_LAST`."""
+
+    def __init__(self, inputs: int, hidden: int, outputs: int) -> None:
+        super().__init__([nn.Linear(inputs, hidden), nn.Identity(), nn.ReLU(), nn.Linear(hidden, outputs)])
+
+    def forward(self, x: Tensor, real: Tensor) -> Tensor:
+        """Return the outputs for rows ``x``, of which ``real`` are no padding."""
+        first, _, bent, last = self
+        made: Tensor = last(bent(standardised(first(x), real)))
+        return made

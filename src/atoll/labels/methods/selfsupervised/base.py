@@ -17,7 +17,7 @@ from atoll.learn.algorithms.accelerated import Accelerated
 from atoll.learn.local.own_loss import OwnLoss
 from atoll.learn.transforms import Momentum
 
-from ...heads import parts_of
+from ...heads import parts_of, seen_by
 from ...losses import seen
 from ...objectives.predictive import feature_spread, standardised
 from ...views.base import View
@@ -36,8 +36,9 @@ class Spread(OwnLoss):
 
     def __call__(self, *, model: Any, x: Any, real: Any, broadcast: Any) -> Any:
         """Return the spread of the mini-batch's first rows, a scalar."""
-        made = parts_of(model(x[:_ROWS]), broadcast["params"], "gauge")
-        return feature_spread(made.projection, real[:_ROWS])
+        params, there = broadcast["params"], real[:_ROWS]
+        made = parts_of(seen_by(model, x[:_ROWS], there, "gauge", params), params, "gauge")
+        return feature_spread(made.projection, there)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,7 +139,9 @@ def _sgd() -> Algorithm:
     return Accelerated(FedAvg(lr=0.1, steps=20, batch_size=64), transforms=(Momentum(0.9),))
 
 
-def two_views(model: Any, view: View | None, x: Any, keys: Any, real: Any, params: Tree = None) -> Any:
+def two_views(
+    model: Any, view: View | None, x: Any, keys: Any, real: Any, where: str, known: Tree, params: Tree = None
+) -> Any:
     """Return what the model makes of two views of each row, the second views after the first ones, in one pass.
 
     Args:
@@ -147,7 +150,9 @@ def two_views(model: Any, view: View | None, x: Any, keys: Any, real: Any, param
         x: rows.
         keys: their keys.
         real: 1 for a row, 0 for padding.
+        where: what asks, for errors.
+        known: the network's parameters.
         params: others than the client's current ones.
     """
     both = torch.cat([seen(view, x, keys, number, real) for number in range(2)])
-    return model(both) if params is None else model(both, params)
+    return seen_by(model, both, torch.cat([real, real]), where, known, params)

@@ -32,9 +32,9 @@ class BYOLLoss(OwnLoss):
     def __call__(self, *, model: Any, x: Any, keys: Any, real: Any, broadcast: Any) -> Any:
         """Return the mean over the mini-batch's rows."""
         params = broadcast["params"]
-        made = two_views(model, self.view, x, keys, real)
+        made = two_views(model, self.view, x, keys, real, "FedBYOL", params)
         first, second = parts_of(made, params, "FedBYOL", ["predictor"]).halves()
-        aims = two_views(model, self.view, x, keys, real, broadcast["target"])
+        aims = two_views(model, self.view, x, keys, real, "FedBYOL", params, broadcast["target"])
         halves = parts_of(aims, params, "FedBYOL").halves()
         one, other = (compared(half.projection, real, self.normalise) for half in halves)
         return mean_of(byol(first.prediction, other) + byol(second.prediction, one), real)

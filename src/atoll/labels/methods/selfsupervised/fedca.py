@@ -17,7 +17,7 @@ from atoll.learn.algorithm import Algorithm, Gradient, LocalWork, RoundInfo
 from atoll.learn.card import Card
 from atoll.learn.local.own_loss import OwnLoss
 
-from ...heads import embedding_of, parts_of
+from ...heads import embedding_of, parts_of, seen_by
 from ...losses import mean_of
 from ...objectives.contrastive import nt_xent
 from ...views.base import View
@@ -44,7 +44,7 @@ class PoolFeatures(OwnLoss):
     def __call__(self, *, model: Any, x: Any, real: Any, broadcast: Any) -> Any:
         """Return the projections, ``(count, width)``, zeros for padding; and the rows if asked."""
         params, there = broadcast["params"], real[: self.count]
-        made = parts_of(model(x[: self.count], params), params, "FedCA").projection
+        made = parts_of(seen_by(model, x[: self.count], there, "FedCA", params, params), params, "FedCA").projection
         features = compared(made, there, self.normalise) * there.unsqueeze(1)
         return {"features": features, "rows": x[: self.count]} if self.rows else {"features": features}
 
@@ -72,11 +72,13 @@ class FedCALoss(OwnLoss):
         from torch.nn.functional import normalize
 
         params = broadcast["params"]
-        shown = parts_of(model(broadcast["public"]), params, "FedCA").projection
+        public = broadcast["public"]
+        made = seen_by(model, public, public.new_ones(len(public)), "FedCA", params)
+        shown = parts_of(made, params, "FedCA").projection
         aligned = (normalize(shown, dim=1) - normalize(broadcast["aligned"], dim=1)).square().sum(1).mean()
         if len(x) < 2:
             return self.weight * aligned
-        first, second = parts_of(two_views(model, self.view, x, keys, real), params, "FedCA").halves()
+        first, second = parts_of(two_views(model, self.view, x, keys, real, "FedCA", params), params, "FedCA").halves()
         near, far = (compared(half.projection, real, self.normalise) for half in (first, second))
         rows = nt_xent(near, far, self.temperature, real, broadcast["dictionary"])
         return mean_of(rows, real) + self.weight * aligned

@@ -13,7 +13,7 @@ from atoll.learn.algorithm import Gradient, LocalWork
 from atoll.learn.card import Card
 from atoll.learn.local.own_loss import OwnLoss
 
-from ...heads import embedding_of, parts_of
+from ...heads import embedding_of, parts_of, seen_by
 from ...losses import mean_of, seen
 from ...objectives.contrastive import enqueue, info_nce
 from ...streams import Stream, Trailing
@@ -32,8 +32,9 @@ class MoCoKeys(OwnLoss):
 
     def __call__(self, *, model: Any, x: Any, keys: Any, real: Any, broadcast: Any) -> Any:
         """Return the keys, ``(rows, width)``, and ``real``."""
-        made = model(seen(self.view, x, keys, 1, real), broadcast["target"])
-        found = parts_of(made, broadcast["params"], "FedMoCo").projection
+        params, rows = broadcast["params"], seen(self.view, x, keys, 1, real)
+        made = seen_by(model, rows, real, "FedMoCo", params, broadcast["target"])
+        found = parts_of(made, params, "FedMoCo").projection
         return {"keys": compared(found, real, self.normalise), "real": real}
 
 
@@ -47,8 +48,9 @@ class MoCoLoss(OwnLoss):
 
     def __call__(self, *, model: Any, x: Any, keys: Any, real: Any, broadcast: Any) -> Any:
         """Return the mean over the mini-batch's rows."""
-        made = model(seen(self.view, x, keys, 0, real))
-        query = compared(parts_of(made, broadcast["params"], "FedMoCo").projection, real, self.normalise)
+        params = broadcast["params"]
+        made = seen_by(model, seen(self.view, x, keys, 0, real), real, "FedMoCo", params)
+        query = compared(parts_of(made, params, "FedMoCo").projection, real, self.normalise)
         return mean_of(info_nce(query, broadcast["keys"], broadcast["queue"], self.temperature), real)
 
 

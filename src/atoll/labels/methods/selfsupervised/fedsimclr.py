@@ -36,8 +36,9 @@ class SimCLRLoss(OwnLoss):
 
     def __call__(self, *, model: Any, x: Any, keys: Any, real: Any, broadcast: Any) -> Any:
         """Return the mean over the mini-batch's rows."""
-        made = two_views(model, self.view, x, keys, real)
-        first, second = parts_of(made, broadcast["params"], "FedSimCLR").halves()
+        params = broadcast["params"]
+        made = two_views(model, self.view, x, keys, real, "FedSimCLR", params)
+        first, second = parts_of(made, params, "FedSimCLR").halves()
         if len(x) < 2:
             return (first.projection * 0.0).sum()
         near, far = (compared(half.projection, real, self.normalise) for half in (first, second))

@@ -27,8 +27,9 @@ class SimSiamLoss(OwnLoss):
 
     def __call__(self, *, model: Any, x: Any, keys: Any, real: Any, broadcast: Any) -> Any:
         """Return the mean over the mini-batch's rows."""
-        made = two_views(model, self.view, x, keys, real)
-        first, second = parts_of(made, broadcast["params"], "FedSimSiam", ["predictor"]).halves()
+        params = broadcast["params"]
+        made = two_views(model, self.view, x, keys, real, "FedSimSiam", params)
+        first, second = parts_of(made, params, "FedSimSiam", ["predictor"]).halves()
         one, other = (compared(half.projection, real, self.normalise) for half in (first, second))
         return mean_of((simsiam(first.prediction, other) + simsiam(second.prediction, one)) / 2, real)
 

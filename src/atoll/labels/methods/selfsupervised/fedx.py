@@ -9,7 +9,7 @@ from atoll.core.errors import CompositionError, ConfigError
 from atoll.learn.local.loss_signature import LossSignature
 from atoll.learn.local.own_loss import OwnLoss
 
-from ...heads import parts_of
+from ...heads import REAL, parts_of
 from ...losses import mean_of
 from ...objectives.contrastive import nt_xent
 from ...objectives.fedx import relational
@@ -48,9 +48,10 @@ class RelationLoss(OwnLoss):
         if len(x) < 2:
             return base
         params = broadcast["params"]
-        made = two_views(model, self.view, x, keys, real) if heard.both is None else heard.both
+        made = two_views(model, self.view, x, keys, real, "FedX", params) if heard.both is None else heard.both
         first, second = parts_of(made, params, "FedX").halves()
-        one, other = parts_of(two_views(model, self.view, x, keys, real, params), params, "FedX").halves()
+        sent = two_views(model, self.view, x, keys, real, "FedX", params, params)
+        one, other = parts_of(sent, params, "FedX").halves()
         halves = (first, second, one, other)
         z, near, glob, far = (compared(half.projection, real, self.normalise) for half in halves)
         sets = (z, self.local), (glob, self.overall)
@@ -69,7 +70,7 @@ class _Heard:
 
     def __call__(self, x: Any, params: Any = None, **options: Any) -> Any:
         made = self._model(x, params, **options)
-        if self._listens and params is None and self.both is None:
+        if self._listens and set(params or ()) <= {REAL} and self.both is None:
             self.both = made
         return made
 

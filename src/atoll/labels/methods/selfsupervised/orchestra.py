@@ -18,7 +18,7 @@ from atoll.learn.algorithm import Gradient, LocalWork, RoundInfo
 from atoll.learn.card import Card
 from atoll.learn.local.own_loss import OwnLoss
 
-from ...heads import embedding_of, parts_of
+from ...heads import embedding_of, parts_of, seen_by
 from ...losses import mean_of, seen
 from ...objectives.assignments import assignment_loss, balanced_centroids, refined_centroids
 from ...objectives.contrastive import enqueue
@@ -39,8 +39,9 @@ class OrchestraAims(OwnLoss):
 
     def __call__(self, *, model: Any, x: Any, keys: Any, real: Any, broadcast: Any) -> Any:
         """Return the projections, ``(rows, width)``, and ``real``."""
-        made = model(seen(self.view, x, keys, 0, real), broadcast["target"])
-        return {"aims": parts_of(made, broadcast["params"], "Orchestra").projection, "real": real}
+        params, rows = broadcast["params"], seen(self.view, x, keys, 0, real)
+        made = seen_by(model, rows, real, "Orchestra", params, broadcast["target"])
+        return {"aims": parts_of(made, params, "Orchestra").projection, "real": real}
 
 
 @dataclass(frozen=True)
@@ -63,8 +64,9 @@ class OrchestraLoss(OwnLoss):
         """Return the mean over the mini-batch's rows."""
         near = seen(self.view, x, keys, 1, real)
         turns = below(child_keys_of_rows(keys, 2), 0, 1, 4)[:, 0]
-        made = model(torch.cat([near, quarter_turns(near, turns)]))
-        straight, turned = parts_of(made, broadcast["params"], "Orchestra", ["turns"]).halves()
+        params, both = broadcast["params"], torch.cat([near, quarter_turns(near, turns)])
+        made = seen_by(model, both, torch.cat([real, real]), "Orchestra", params)
+        straight, turned = parts_of(made, params, "Orchestra", ["turns"]).halves()
         z, aims = straight.projection, broadcast["aims"]
         rows = assignment_loss(z, aims, broadcast["centroids"], self.temperature)
         return mean_of(rows + predict_rotation(turned.turns, turns), real)
