@@ -14,7 +14,7 @@ from .capabilities import EVERYONE, OWN_MODELS
 from .compose import Placed, lack_of
 from .local.release import require_mechanism_outside
 from .offered import SupportsReports, placed_model
-from .private.base import TrainingParts
+from .private.parts import TrainingParts
 from .replies import placed_replies
 from .server.downlink import DOWNLINK_NEEDS
 from .wrapped import dry_reply, innermost, shown_name

@@ -26,10 +26,12 @@ from atoll.stages import Clip
 from ..capabilities import BLIND, ONE_MODEL, PLAIN_MEAN, SUMMED
 from ..selection import Selection
 from .adaptive_clip import BITS, AdaptiveClip, ClippedInside
-from .base import Mechanism, TrainingParts, secret_sample
+from .base import Mechanism
 from .claim import Attendance, Guarantee
 from .clipped import Clipped, replies_as
 from .noisy_sum import NoisySum
+from .parts import TrainingParts
+from .refusing import secret_sample
 
 if TYPE_CHECKING:
     from atoll.core.requests.stage import Stage

@@ -19,8 +19,9 @@ from atoll.stages.coded.rotation import flattened
 
 from ..aggregation import EqualWeights
 from ..capabilities import PLAIN_MEAN
-from .base import Mechanism, TrainingParts
+from .base import Mechanism
 from .claim import Attendance, Guarantee
+from .parts import TrainingParts
 
 if TYPE_CHECKING:
     from atoll.core.requests.stage import Stage

@@ -12,10 +12,10 @@ from atoll.privacy.factorisation import BandedFactorisation, Factorisation, Tree
 
 from ..capabilities import SAMPLE
 from ..selection import CyclicGroups, Selection
-from .base import TrainingParts
 from .central import CentralDP
 from .claim import Attendance
 from .correlated_sum import CorrelatedSum
+from .parts import TrainingParts
 
 __all__ = ["DPFTRL"]
 

@@ -17,8 +17,9 @@ from atoll.stages.local.response import RandomisedSigns
 
 from ..aggregation.equal import EqualWeights
 from ..capabilities import EQUAL_REPLIES, ONE_MODEL, PLAIN_MEAN
-from .base import Mechanism, TrainingParts
+from .base import Mechanism
 from .claim import Attendance
+from .parts import TrainingParts
 
 __all__ = ["FedSelDP", "GaussianLDP", "LaplaceLDP", "LocalDP", "SignsLDP"]
 
@@ -86,18 +87,24 @@ class LocalDP(Mechanism):
 
 
 @dataclass(frozen=True, kw_only=True)
-class GaussianLDP(LocalDP):
-    """Clients scale their update down to an L2 norm of ``clip`` and add ``N(0, (2 clip noise)^2)`` to each entry; see `atoll.stages.LocalGaussian`.
-
-    Attributes:
-        clip: largest L2 norm of an update.
-    """
+class _ClippedLDP(LocalDP):
+    """A local mechanism whose noise is for updates that are scaled down to ``clip``."""
 
     clip: float
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _require_positive(self, "clip")
+        if not (math.isfinite(self.clip) and self.clip > 0):
+            raise ConfigError(f"clip={self.clip}", where=type(self).__name__, remedy="use a finite number above 0")
+
+
+@dataclass(frozen=True, kw_only=True)
+class GaussianLDP(_ClippedLDP):
+    """Clients scale their update down to an L2 norm of ``clip`` and add ``N(0, (2 clip noise)^2)`` to each entry; see `atoll.stages.LocalGaussian`.
+
+    Attributes:
+        clip: largest L2 norm of an update.
+    """
 
     def randomiser(self, values: int, noise: float) -> Randomiser:
         """Return Gaussian noise whose releases, one for each value, are one of multiplier ``noise`` together."""
@@ -115,18 +122,12 @@ class _PureLDP(LocalDP):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LaplaceLDP(_PureLDP):
+class LaplaceLDP(_PureLDP, _ClippedLDP):
     """Clients scale their update down to an L1 norm of ``clip`` and add Laplace noise of scale ``2 clip noise``; see `atoll.stages.LocalLaplace`.
 
     Attributes:
         clip: largest L1 norm of an update.
     """
-
-    clip: float
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _require_positive(self, "clip")
 
     def randomiser(self, values: int, noise: float) -> Randomiser:
         """Return Laplace noise; the values of a round share its epsilon."""
@@ -182,9 +183,3 @@ class FedSelDP(_PureLDP):
             limit=self.limit, epsilon=self._epsilon(values, noise), fraction=self.fraction, entries=self.entries,
             share=self.share, decay=self.decay,
         )  # fmt: skip
-
-
-def _require_positive(mechanism: Mechanism, name: str) -> None:
-    value = getattr(mechanism, name)
-    if not (math.isfinite(value) and value > 0):
-        raise ConfigError(f"{name}={value}", where=type(mechanism).__name__, remedy="use a finite number above 0")

@@ -13,9 +13,10 @@ from atoll.stages.local.anonymous import Anonymous
 
 from ..aggregation.equal import EqualWeights
 from ..capabilities import SUMMED
-from .base import Mechanism, TrainingParts
+from .base import Mechanism
 from .claim import Attendance
 from .local import LocalDP
+from .parts import TrainingParts
 
 if TYPE_CHECKING:
     from atoll.stages.local.base import Randomiser
