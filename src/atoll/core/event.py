@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -243,6 +243,12 @@ def unpack_event(packed: dict[str, Any]) -> Event:
     return kind(**{k: v for k, v in packed.items() if k != "kind"})
 
 
+def _fields(event: Event) -> dict[str, Any]:
+    """The fields of an event; a copy of those that can be changed."""
+    found = {own.name: getattr(event, own.name) for own in fields(event)}
+    return found if all(isinstance(value, str | float | int | None) for value in found.values()) else asdict(event)
+
+
 class Ledger:
     """An append-only list of events, stored on disk if a path is given.
 
@@ -323,10 +329,11 @@ class Ledger:
             parties = list(self.everyone)
         if isinstance(event, Promise):
             self._require_kept(event, parties, whose)
-        if request and not self._missing(content, parties):
+        missing = self._missing(content, parties) if request else parties
+        if not missing:
             return
         if self._file is None:
-            self._book(event, content, parties, whose)
+            self._write(event, content, missing, whose)
             return
         with self._file.growing() as news:
             for line in news:
@@ -338,12 +345,14 @@ class Ledger:
     @staticmethod
     def content(event: Event, request: str, job: str) -> dict[str, Any]:
         """A line without its parties."""
-        return {"request": request, "kind": event.kind, **asdict(event), **({"job": job} if job else {})}
+        return {"request": request, "kind": event.kind, **_fields(event), **({"job": job} if job else {})}
 
     def _book(self, event: Event, content: dict[str, Any], parties: list[str], job: str) -> None:
         missing = self._missing(content, parties) if content["request"] else parties
-        if not missing:
-            return
+        if missing:
+            self._write(event, content, missing, job)
+
+    def _write(self, event: Event, content: dict[str, Any], missing: list[str], job: str) -> None:
         if self.guard is not None:
             self.guard(event, missing, job)
         line = {"party": missing[0] if len(missing) == 1 else missing, **content}
@@ -363,7 +372,7 @@ class Ledger:
     def _missing(self, content: dict[str, Any], parties: Sequence[str]) -> list[str]:
         """The parties among these that have not released exactly this."""
         written = self._written(content)
-        return [name for name in parties if name not in written]
+        return [name for name in parties if name not in written] if written else list(parties)
 
     def _written(self, content: dict[str, Any]) -> set[str]:
         rows = self._known.get((content.get("job", ""), content["request"]), ())

@@ -42,6 +42,11 @@ class ColumnNames(Sequence[str]):
     def __iter__(self) -> Iterator[str]:
         return (self[i] for i in range(len(self)))
 
+    def at(self, positions: NDArray[np.int64]) -> list[str]:
+        """Return the names at these positions."""
+        clients = self._ids[positions].tolist()
+        return [f"client-{i}" for i in clients] if self._keys is None else [str(self._keys[i]) for i in clients]
+
     def index(self, value: Any, start: int = 0, stop: int | None = None) -> int:
         """Return the position of a name.
 

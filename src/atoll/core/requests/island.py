@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import threading
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
     from .party import Party
 
 __all__ = ["Island", "Secret"]
+
+
+_THREAD = threading.local()
 
 
 class Secret:
@@ -78,6 +82,18 @@ class Secret:
         """A NumPy generator (Philox) with a key and a counter of 384 fresh bits; faster to make than ``generator``, whose numbers differ."""
         words = self.uint64(6)
         return np.random.Generator(np.random.Philox(counter=words[:4], key=words[4:]))
+
+    def normal(self, count: int) -> NDArray[np.float64]:
+        """Standard normal numbers, those of a fresh ``stream``; few of them take a fifth of its time, most of which goes into making a generator."""
+        words, kept = self.uint64(6), _THREAD.__dict__
+        if "normal" not in kept:
+            kept["normal"] = np.random.Generator(np.random.Philox(0))
+        generator: np.random.Generator = kept["normal"]
+        state = {"counter": words[:4], "key": words[4:]}
+        generator.bit_generator.state = {
+            "bit_generator": "Philox", "state": state, "buffer": np.zeros(4, np.uint64), "buffer_pos": 4, "has_uint32": 0, "uinteger": 0
+        }  # fmt: skip
+        return generator.standard_normal(count)
 
     def integer(self, below: int) -> int:
         """A uniform integer in ``[0, below)``, of any size, without bias (rejection)."""

@@ -6,7 +6,7 @@ few megabytes and a cohort of a thousand is a thousand integers.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -63,6 +63,10 @@ class Names(Sequence[str]):
             raise IndexError(i)
         return f"{self.prefix}-{int(i) % self.n}"
 
+    def at(self, positions: NDArray[np.int64]) -> list[str]:
+        """The names at these positions, of which none is negative."""
+        return [f"{self.prefix}-{i}" for i in positions.tolist()]
+
     def index(self, value: Any, start: int = 0, stop: int | None = None) -> int:
         """The position of a name."""
         tail = str(value).removeprefix(f"{self.prefix}-")
@@ -82,6 +86,10 @@ class _Listed(list[str]):
             twice = next(name for i, name in enumerate(self) if self._at[name] != i)
             raise ConfigError(f"two parties are named {twice!r}", remedy="give each party a unique name")
 
+    def at(self, positions: NDArray[np.int64]) -> list[str]:
+        """The names at these positions."""
+        return [self[i] for i in positions.tolist()]
+
     def index(self, value: Any, start: Any = 0, stop: Any = None) -> int:
         """The position of a name."""
         if value not in self._at:
@@ -93,7 +101,7 @@ class Roster:
     """All parties of a federation.
 
     Args:
-        names: the population's names, in order; an integer makes ``client-0 ...``.
+        names: the population's names, in order; an integer makes ``client-0 ...``. A sequence with a method ``at(positions)`` gives many names at once.
         role: the population's role.
         others: further parties, a dict of roles by name, placed after the population.
     """
@@ -130,8 +138,9 @@ class Roster:
     def names_of(self, positions: NDArray[np.int64]) -> list[str]:
         """The names at these positions."""
         n, names = len(self.names), self.names
-        if isinstance(names, Names) and (not len(positions) or (positions.min() >= 0 and positions.max() < n)):
-            return [f"{names.prefix}-{i}" for i in positions.tolist()]
+        many: Callable[[NDArray[np.int64]], list[str]] | None = getattr(names, "at", None)
+        if many is not None and (not len(positions) or (positions.min() >= 0 and positions.max() < n)):
+            return many(positions)
         return [self.name(i) for i in positions.tolist()]
 
     def party(self, position: int) -> Party:

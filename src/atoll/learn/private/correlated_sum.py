@@ -6,15 +6,12 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
-from atoll.core.algebra import tree as T
 from atoll.core.algebra.tree import Tree
 from atoll.core.requests.results import Combined
 from atoll.privacy.factorisation import Factorisation
 
 from ..algorithm import RoundInfo
-from .noisy_sum import NoisySum, plus
+from .noisy_sum import NoisySum, entries, noisy_sums
 
 __all__ = ["CorrelatedSum"]
 
@@ -41,18 +38,7 @@ class CorrelatedSum(NoisySum):
             CompositionError: the round has no secret, because it is none of a central server's own.
         """
         del params
-        names, numbers = sorted(combined.value), self.secret_of(info).generator()
-        size = sum(int(np.prod(np.shape(leaf))) for name in names for leaf in T.leaves(combined.value[name]))
+        numbers, size = self.secret_of(info).generator(), entries(combined)
         noise, memory = self.factorisation.step(memory, lambda: numbers.standard_normal(size))
-        noise = noise * (self.noise * math.sqrt(self.values * self.cost) * self.sensitivity)
-        made, at = {}, 0
-        for name in names:
-            mean = combined.kinds[name] == "mean"
-            factor, over = (combined.weight[name], self.expected) if mean else (1.0, 1.0)
-            leaves = []
-            for leaf in T.leaves(combined.value[name]):
-                count = int(np.prod(np.shape(leaf)))
-                leaves.append(plus(leaf, factor, noise[at : at + count].reshape(np.shape(leaf)), over))
-                at += count
-            made[name] = T.rebuild(combined.value[name], leaves)
-        return made, memory
+        deviation = self.noise * math.sqrt(self.values * self.cost) * self.sensitivity
+        return noisy_sums(combined, noise, self.expected, lambda name: deviation), memory

@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
-from atoll.core.algebra import tree as T
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import CompositionError, ConfigError
 from atoll.core.event import Event, Gaussian
@@ -17,12 +16,10 @@ from ..aggregation import Aggregation, EqualWeights
 from ..algorithm import Algorithm, RoundInfo
 from ..algorithms.output_perturbation import OutputPerturbation
 from ..capabilities import PLAIN_MEAN
-from .base import Mechanism, TrainingParts
+from .base import Mechanism
 from .claim import Attendance
-from .noisy_sum import noisy
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from .noisy_sum import entries, noisy_sums
+from .parts import TrainingParts
 
 __all__ = ["NbAFL", "broadcast_deviation"]
 
@@ -151,10 +148,5 @@ class BroadcastNoise(Aggregation):
         """Return the means with noise."""
         if not self.noisy or info.secret is None:
             return super().combine(combined, params, memory, info)
-        numbers = info.secret.stream()
-        names: Sequence[str] = sorted(combined.value)
-        made = {
-            name: T.map(lambda leaf: noisy(leaf, 1.0, self.deviation, 1.0, numbers), combined.value[name])
-            for name in names
-        }
-        return made, memory
+        whole = replace(combined, kinds=dict.fromkeys(combined.value, "sum"))  # means stay means
+        return noisy_sums(whole, info.secret.normal(entries(combined)), 1.0, lambda name: self.deviation), memory

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
     from atoll.core.requests.island import Secret
 
-__all__ = ["NoisySum", "noisy", "plus"]
+__all__ = ["NoisySum", "entries", "noisy_sums", "plus"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,15 +73,8 @@ class NoisySum(Aggregation):
             CompositionError: the round has no secret, because it is none of a central server's own.
         """
         del params
-        numbers = self.secret_of(info).stream()
-        made: dict[str, Any] = {}
-        for name in sorted(combined.value):
-            mean, deviation = combined.kinds[name] == "mean", self.deviation(name)
-            factor, over = (combined.weight[name], self.expected) if mean else (1.0, 1.0)
-            made[name] = T.map(
-                lambda leaf, f=factor, d=deviation, m=over: noisy(leaf, f, d, m, numbers),
-                combined.value[name],
-            )
+        numbers = self.secret_of(info).normal(entries(combined))
+        made = noisy_sums(combined, numbers, self.expected, self.deviation)
         return made, memory
 
     @staticmethod
@@ -105,16 +99,43 @@ class NoisySum(Aggregation):
         return self.noise * self.sensitivity / math.sqrt(own.get(name, rest))
 
 
-def noisy(leaf: Any, factor: float, deviation: float, over: float, numbers: np.random.Generator) -> Any:
-    """``(factor * leaf + deviation * N(0, 1)) / over``, see `plus`."""
-    return plus(leaf, factor, deviation * numbers.standard_normal(np.shape(leaf)), over)
+def entries(combined: Combined) -> int:
+    """Return the number of entries of all values."""
+    return sum(math.prod(np.shape(leaf)) for value in combined.value.values() for leaf in T.leaves(value))
+
+
+def noisy_sums(
+    combined: Combined, numbers: NDArray[np.float64], expected: float, deviation: Callable[[str], float]
+) -> dict[str, Any]:
+    """Return the sums plus noise, over ``expected`` where they are means: ``(sum + deviation numbers) / expected``, by name.
+
+    Args:
+        combined: sums and means; a mean is its sum over its weight.
+        numbers: one for each entry, in order of names.
+        expected: the denominator in place of the weight.
+        deviation: of a name's noise.
+    """
+    made, at = dict[str, Any](), 0
+    for name in sorted(combined.value):
+        factor, over = (combined.weight[name], expected) if combined.kinds[name] == "mean" else (1.0, 1.0)
+        scale, leaves = deviation(name), list[Any]()
+        for leaf in T.leaves(combined.value[name]):
+            shape = np.shape(leaf)
+            count = math.prod(shape)
+            leaves.append(plus(leaf, factor, scale * numbers[at : at + count].reshape(shape), over))
+            at += count
+        made[name] = T.rebuild(combined.value[name], leaves)
+    return made
 
 
 def plus(leaf: Any, factor: float, noise: NDArray[np.float64], over: float) -> Any:
     """``(factor * leaf + noise) / over`` in the leaf's own library and dtype, computed in float64."""
     xp = T.namespace(leaf)
     host: NDArray[np.float64] = np.asarray(leaf if xp is np else leaf.detach().cpu(), dtype=np.float64)
-    made = (host * factor + noise) / over
+    made = host if factor == 1.0 else host * factor
+    made = made + noise
+    if over != 1.0:
+        made /= over
     if xp is np:
         return np.asarray(made, dtype=np.asarray(leaf).dtype)[()]
     return xp.as_tensor(made, dtype=leaf.dtype, device=leaf.device)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["nothing", "released"]
 
-_MARK = 16
+_MARK, _KEY, _RUN = 16, 32, 8  # bytes of a fingerprint, of its key, and of a run's name
 
 
 def released(
@@ -47,12 +47,14 @@ def released(
     event = context.aggregation.event
     if not context.aggregation.noisy:
         return info
-    mark = _mark(combined, fed.secret("release", "mark").bytes(32))
+    keys = fed.secret("release", "mark").bytes(_KEY + _RUN)
+    mark = _mark(combined, keys[:_KEY])
     if event is None:  # noise beyond what clients have added already
         return replace(context.aggregation.disclosed(info), secret=fed.secret("release", *at, mark))
     who: str | list[str] = "*" if charges_everyone(event) else list(combined.senders.names)
     if who:
-        _charge(fed, event, who, f"{fed.slot}/release/@{at[0]}/{at[1]}", mark, first=first)
+        where = f"{fed.slot}/release/@{at[0]}/{at[1]}"
+        _charge(fed, event, who, where, mark, keys[_KEY:].hex(), first=first)
     # A simulation with a secret seed promises nothing: its noise is the same with every engine, whose sums differ in their last bits.
     own = () if fed.world.secret_seed is not None else (mark,)
     return replace(context.aggregation.disclosed(info), secret=fed.secret("release", *at, *own))
@@ -68,12 +70,13 @@ def _mark(combined: Combined, key: bytes) -> str:
     return found.hexdigest()
 
 
-def _charge(fed: Federation, event: Event, who: str | list[str], where: str, mark: str, *, first: bool) -> None:
-    """Record a round's release once, and once more for every other sum of the same round and phase."""
+def _charge(
+    fed: Federation, event: Event, who: str | list[str], where: str, mark: str, run: str, *, first: bool
+) -> None:
+    """Record a round's release once, and once more for every other sum of the same round and phase of a run."""
     ledger, hub = fed.world.ledger, fed.hub
-    key = fed.secret("release", "run").bytes(8).hex()
     try:
-        ledger.append(Promise(what=f"{where}~{key}", bound=mark), hub, where)
+        ledger.append(Promise(what=f"{where}~{run}", bound=mark), hub, where)
         repeated = False
     except PolicyError:  # an earlier attempt released another sum
         repeated = True
