@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,10 +15,13 @@ from atoll.core.algebra.tree import Tree
 from atoll.core.capability import PROTECTION
 from atoll.core.errors import CompositionError
 
-from ..algorithm import Algorithm, Gradient, LocalWork
+from ..algorithm import Algorithm, Gradient, LocalWork, RoundInfo
 from ..wrapped import Wrapped
 
 __all__ = ["ClientMechanism"]
+
+_PROBES = 4
+"""Draws of noise on which a base's next contact is tried."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +37,7 @@ class ClientMechanism(Wrapped):
         outgoing: entries of the local state that the base's ``finish`` uses; ``"params"`` for most, two for pFedMe.
 
     Raises:
-        CompositionError: the base runs further passes or phases, which would bypass the mechanism.
+        CompositionError: the base runs further passes or phases, which would bypass the mechanism, or takes roots of what noise can make negative.
     """
 
     outgoing: tuple[str, ...] = field(init=False, repr=False, compare=False)
@@ -55,6 +59,7 @@ class ClientMechanism(Wrapped):
                     remedy="use a base with replies computed from the last model, such as FedAvg, FedProx or Scaffold(option=2)",
                 )
         object.__setattr__(self, "outgoing", _outgoing(self.base))
+        _require_any_sign(self.base, self.outgoing, type(self).__name__)
 
     def passes(self, phase: str) -> tuple[Algorithm, ...]:
         """Run one: this one."""
@@ -95,6 +100,49 @@ def _inner(local: Tree) -> Tree:
     others = {name: value for name, value in local.items() if name != "drawn"}
     drawn = local["drawn"]
     return {**others, "drawn": drawn["base"]} if "base" in drawn else others
+
+
+def _require_any_sign(base: Algorithm, outgoing: tuple[str, ...], name: str) -> None:
+    """Refuse a base whose next contact is not finite if what it sent or kept is negative: noise has any sign.
+
+    A base that cannot take a step on three numbers without data, because it looks at curvature, is not tried.
+    """
+    for seed in range(_PROBES):
+        with np.errstate(all="ignore"), contextlib.suppress(AttributeError, KeyError, TypeError):
+            after = _next_contact(base, outgoing, np.random.default_rng(seed))
+            if all(np.isfinite(leaf).all() for leaf in T.leaves(after)):
+                continue
+            raise CompositionError(
+                f"{type(base).__name__} takes roots of what it remembers, and the noise of {name} can make that negative",
+                where=name,
+                remedy="use memory='round', or a base that keeps no squares of gradients, such as FedAvg, FedProx or Scaffold(option=2)",
+            )
+
+
+def _next_contact(base: Algorithm, outgoing: tuple[str, ...], numbers: np.random.Generator) -> Tree:
+    """Return the local state after the first step of a second contact, if the first one released normal numbers."""
+    params, phase = {"weight": np.array([1.0, -2.0, 3.0])}, base.phases[0]
+    state, drawn = base.init(params), base.draw(Rng(0), params)
+    broadcast, client = base.broadcast(state, phase), base.client_init(params)
+    extra = {} if drawn is None else {"drawn": drawn}
+    local = {**base.start(broadcast, client), **extra}
+    local.update({name: T.map(lambda leaf: numbers.standard_normal(np.shape(leaf)), local[name]) for name in outgoing})
+    reply, kept = base.finish(local, broadcast, client, LocalWork(4.0, 2.0))
+    sums = {name: aggregate.value for name, aggregate in reply.items()}
+    state = base.fold(state, sums, RoundInfo(round=1, selected=1, replied=1, population=1), phase)
+    broadcast = base.broadcast(state, phase)
+    oracle: Any = _HalfGradient()
+    return base.step({**base.start(broadcast, kept), **extra}, oracle, broadcast)
+
+
+class _HalfGradient:
+    """A gradient oracle of half the parameters, and no more."""
+
+    def __call__(self, params: Tree) -> Tree:
+        return T.map(lambda leaf: 0.5 * leaf, params)
+
+    def loss(self, params: Tree) -> Any:
+        return sum(float((leaf * leaf).sum()) for leaf in T.leaves(params)) / 4
 
 
 def _outgoing(base: Algorithm) -> tuple[str, ...]:

@@ -91,11 +91,19 @@ class DPFTRL(CentralDP):
             return TreeFactorisation(self.restart or taking.rounds, self.honaker)
         most, separation = self.turns(taking)
         free = taking.rounds if most == 1 else separation
-        return BandedFactorisation(self.bands or max(1, min(_MOST_BANDS, free)))
+        bands = self.bands or max(1, min(_MOST_BANDS, free))
+        return BandedFactorisation(bands, taking.rounds if self.factorisation == "optimal" else 0)
 
     def check(self, training: TrainingParts) -> None:
-        """Refuse rounds that invite more clients than the selection says."""
+        """Refuse rounds that invite more clients than the selection says, and rounds of several sums."""
         super().check(training)
+        phases = training.algorithm.phases
+        if len(phases) > 1:
+            raise CompositionError(
+                f"DPFTRL correlates the one sum of a round with that of the round before, and {type(training.algorithm).__name__} has {len(phases)} phases",
+                where="Training.privacy",
+                remedy="use an algorithm with one phase, such as FedAvg or Scaffold, or CentralDP: a client in two sums of a round would move neighbouring rows",
+            )
         invited = getattr(training.pacing, "over_select", 1.0)
         if invited > 1.0:
             raise CompositionError(
