@@ -13,7 +13,7 @@ from atoll.core.errors import ConfigError, DataError
 from atoll.core.requests.island import Secret
 from atoll.core.validation import Checked
 from atoll.data.missing import known_rows
-from atoll.privacy.canaries import Audit, guessed, lower_bound
+from atoll.privacy.canaries import Audit, Tradeoff, guessed, lower_bound
 
 if TYPE_CHECKING:
     from atoll.data import Dataset, Islands
@@ -39,6 +39,7 @@ class Canaries(Checked):
         strength: value of the rare feature. Large values make the gradient longer than the clipping bound.
         guesses: how many coins the auditor guesses; by default half of them, those about which it is most certain.
         confidence: of the lower bound.
+        tradeoff: what is claimed: one ``(epsilon, delta)``, or Gaussian noise, whose bound is far tighter; see `atoll.privacy.lower_bound`.
         seed: draws coins and labels; ``None`` from the operating system.
     """
 
@@ -49,6 +50,7 @@ class Canaries(Checked):
     strength: float = 30.0
     guesses: int | None = None
     confidence: float = 0.95
+    tradeoff: Tradeoff = "approximate"
     seed: int | None = None
 
     def __post_init__(self) -> None:
@@ -58,6 +60,8 @@ class Canaries(Checked):
                 where="Canaries",
                 remedy="use unit 'user' or 'example', and neighbours 'add-remove' or 'replace-one'",
             )
+        if self.tradeoff not in ("approximate", "gaussian"):
+            raise ConfigError(f"tradeoff={self.tradeoff!r}", where="Canaries", remedy="use 'approximate' or 'gaussian'")
         if not (
             self.rows >= 1
             and self.count >= 2
@@ -184,8 +188,9 @@ class Planted:
         """Return what the scores say about the claimed epsilon."""
         settings = self.canaries
         right = guessed(scores, self.coins, settings.guessed)
-        lower = lower_bound(right, settings.guessed, settings.confidence, delta, settings.count)
+        lower = lower_bound(right, settings.guessed, settings.confidence, delta, settings.count, settings.tradeoff)
         return Audit(
             claimed=claimed, lower=lower, confidence=settings.confidence, delta=delta, right=right, guesses=settings.guessed,
             canaries=settings.count, unit=settings.unit, neighbours=settings.neighbours, adversary=adversary,
+            tradeoff=settings.tradeoff,
         )  # fmt: skip

@@ -16,7 +16,7 @@ from atoll.core.calls import checked_call
 from atoll.core.requests.island import Secret
 from atoll.core.requests.stage import Stage
 from atoll.core.requests.task import task
-from atoll.privacy.canaries import Audit, guessed, lower_bound
+from atoll.privacy.canaries import Audit, Tradeoff, guessed, lower_bound
 
 from .run import claimed_epsilon
 
@@ -43,6 +43,7 @@ def audit_replies(
     apart: bool = False,
     delta: float = 0.0,
     confidence: float = 0.95,
+    tradeoff: Tradeoff = "approximate",
     seed: int | None = None,
 ) -> Audit:
     """Ask canaries for their vectors through a randomiser, and bound its epsilon from below.
@@ -58,6 +59,7 @@ def audit_replies(
         apart: whether the two vectors have their large entry in different places.
         delta: of the claim and the bound; 0 for pure randomisers.
         confidence: of the bound.
+        tradeoff: what is claimed: one ``(epsilon, delta)``, or Gaussian noise; see `atoll.privacy.lower_bound`.
         seed: draws the coins; ``None`` from the operating system.
 
     Returns:
@@ -81,6 +83,6 @@ def audit_replies(
     many = canaries // 2 if guesses is None else guesses
     right = guessed(seen[:, 0] + (seen[:, 1] if apart else 0.0), coins, many)
     return Audit(
-        claimed=claimed, lower=lower_bound(right, many, confidence, delta, canaries), confidence=confidence, delta=delta, right=right,
-        guesses=many, canaries=canaries, unit="user", neighbours="replace-one", adversary="server",
+        claimed=claimed, lower=lower_bound(right, many, confidence, delta, canaries, tradeoff), confidence=confidence, delta=delta, right=right,
+        guesses=many, canaries=canaries, unit="user", neighbours="replace-one", adversary="server", tradeoff=tradeoff,
     )  # fmt: skip

@@ -35,6 +35,18 @@ def privacy_audit(
     sabotage: Annotated[
         float, typer.Option("--sabotage", help="Multiply the noise by F behind the ledger's back.", metavar="F")
     ] = 1.0,
+    tradeoff: Annotated[
+        str,
+        typer.Option(
+            "--tradeoff",
+            help="What is refuted: one (epsilon, delta): approximate; or Gaussian noise, with a tighter bound: gaussian.",
+            metavar="CURVE",
+        ),
+    ] = "approximate",
+    guesses: Annotated[
+        int | None,
+        typer.Option("--guesses", help="Guess so many coins, the surest; by default half of them.", metavar="R", min=1),
+    ] = None,
     folder: Annotated[
         Path | None, typer.Option("--folder", help="Keep the run there; `atoll report` shows the audit.")
     ] = None,
@@ -44,7 +56,7 @@ def privacy_audit(
     from atoll.auditing import Canaries, audit
     from atoll.auditing.central import central
 
-    settings = Canaries(count=canaries, confidence=confidence)
+    settings = Canaries(count=canaries, guesses=guesses, confidence=confidence, tradeoff=tradeoff)  # type: ignore[arg-type]
     found = audit(
         lambda planted: central(planted, epsilon, delta, rounds, sabotage),
         _users(data),

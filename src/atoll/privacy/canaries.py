@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -19,9 +19,13 @@ import numpy.typing as npt
 from atoll.core.calls import checked_call
 from atoll.core.errors import ConfigError
 
-__all__ = ["Audit", "audit_p_value", "guessed", "lower_bound"]
+from .tradeoff import gaussian_bound
+
+__all__ = ["Audit", "Tradeoff", "audit_p_value", "guessed", "lower_bound"]
 
 Array = npt.NDArray[np.float64]
+Tradeoff = Literal["approximate", "gaussian"]
+"""What a claim says of all pairs of errors: those of one ``(epsilon, delta)``, or those of Gaussian noise."""
 _CLOSE = 1e-9
 
 
@@ -58,9 +62,17 @@ def audit_p_value(right: int, guesses: int, epsilon: float, delta: float = 0.0, 
 
 @checked_call
 def lower_bound(
-    right: int, guesses: int, confidence: float = 0.95, delta: float = 0.0, canaries: int | None = None
+    right: int,
+    guesses: int,
+    confidence: float = 0.95,
+    delta: float = 0.0,
+    canaries: int | None = None,
+    tradeoff: Tradeoff = "approximate",
 ) -> float:
     """The largest epsilon that is refuted: a lower bound that is above the true one with probability ``1 - confidence`` at most.
+
+    For Gaussian noise, ``tradeoff="gaussian"`` proves far more with the same guesses: a claim ``(epsilon, delta)`` of it is one of all its epsilons and deltas, see
+    `atoll.privacy.tradeoff`. It says nothing about a mechanism that claims a single ``(epsilon, delta)`` and is not Gaussian.
 
     Args:
         right: right guesses.
@@ -68,15 +80,23 @@ def lower_bound(
         confidence: in (0, 1).
         delta: in [0, 1).
         canaries: coins; by default all were guessed.
+        tradeoff: what is claimed: one ``(epsilon, delta)``, or Gaussian noise.
 
     Returns:
         At least 0, which says nothing.
 
     Raises:
-        ConfigError: see `audit_p_value`; or ``confidence`` is not in (0, 1).
+        ConfigError: see `audit_p_value`; ``confidence`` is not in (0, 1); or Gaussian noise with ``delta`` 0.
     """
     if not 0 < confidence < 1:
         raise ConfigError(f"confidence={confidence}", where="lower_bound", remedy="use a number in (0, 1), as 0.95")
+    if tradeoff not in ("approximate", "gaussian"):
+        raise ConfigError(f"tradeoff={tradeoff!r}", where="lower_bound", remedy="use 'approximate' or 'gaussian'")
+    if tradeoff == "gaussian":
+        if not delta > 0:
+            raise ConfigError("Gaussian noise at delta=0", where="lower_bound", remedy="use the delta of the claim")
+        audit_p_value(right, guesses, 0.0, delta, canaries)  # refuses numbers that make no sense
+        return gaussian_bound(right, guesses, confidence, delta, guesses if canaries is None else canaries)
 
     def refuted(epsilon: float) -> bool:
         return audit_p_value(right, guesses, epsilon, delta, canaries) < 1 - confidence
@@ -116,6 +136,7 @@ class Audit:
         unit: what a canary is: ``"user"`` or ``"example"``.
         neighbours: how a coin changes the data: ``"add-remove"`` or ``"replace-one"``.
         adversary: who guesses: what it sees is what was scored.
+        tradeoff: what the claim says of all pairs of errors; see `lower_bound`.
     """
 
     claimed: float
@@ -128,6 +149,7 @@ class Audit:
     unit: str = "user"
     neighbours: str = "add-remove"
     adversary: str = "model"
+    tradeoff: Tradeoff = "approximate"
 
     @property
     def refuted(self) -> bool:
@@ -138,7 +160,8 @@ class Audit:
     def verdict(self) -> str:
         """What follows, in a sentence."""
         share = f"{self.right} of {self.guesses} guesses about {self.canaries} canaries ({self.unit}s) are right"
-        found = f"epsilon is at least {self.lower:.3g} with confidence {100 * self.confidence:g} %"
+        noise = " if the noise is Gaussian" if self.tradeoff == "gaussian" else ""
+        found = f"epsilon is at least {self.lower:.3g}{noise} with confidence {100 * self.confidence:g} %"
         says = "which refutes" if self.refuted else "which does not contradict"
         return f"{share}: {found}, {says} the claimed epsilon {self.claimed:.3g} at delta {self.delta:g}."
 
@@ -149,7 +172,7 @@ class Audit:
     @classmethod
     def of(cls, plain: Mapping[str, Any]) -> Audit:
         """The inverse of `plain`."""
-        return cls(**{field.name: plain[field.name] for field in fields(cls)})
+        return cls(**{field.name: plain[field.name] for field in fields(cls) if field.name in plain})
 
 
 @checked_call
