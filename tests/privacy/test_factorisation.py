@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atoll.core.errors import ConfigError
+from atoll.privacy.bands import mean_error, optimal, root
 from atoll.privacy.factorisation import BandedFactorisation, TreeFactorisation, prefix_error
 
 
@@ -186,3 +187,53 @@ def test_a_resumed_run_goes_on_with_the_same_noise(rounds, stop, factorisation):
 def test_settings_without_sense_are_refused(bad):
     with pytest.raises(ConfigError, match="Remedy: use 1 "):
         bad()
+
+
+def slow_error(coefficients, rounds):
+    """The mean square of the prefix sums' noise times the squared norm of a column, by dense matrices."""
+    matrix = sum(c * np.eye(rounds, k=-j) for j, c in enumerate(coefficients))
+    rows = np.tril(np.ones((rounds, rounds))) @ np.linalg.inv(matrix)
+    return float((rows**2).sum() / rounds * (np.asarray(coefficients) ** 2).sum())
+
+
+@given(st.integers(1, 6), st.integers(6, 24), st.integers(0, 2**31))
+def test_the_error_of_coefficients_is_that_of_dense_matrices(bands, rounds, seed):
+    c = np.concatenate([[1.0], np.random.default_rng(seed).uniform(-0.2, 0.8, bands - 1)])
+    assert mean_error(c, rounds) == pytest.approx(slow_error(c, rounds), rel=1e-9)
+
+
+@pytest.mark.parametrize(("bands", "rounds"), [(2, 10), (4, 16), (6, 30), (16, 16)])
+def test_optimal_bands_are_those_of_a_slow_search_and_beat_the_root(bands, rounds):
+    """Oracle: Nelder and Mead's search, which needs no derivative, on the dense error."""
+    from scipy.optimize import minimize
+
+    found = np.array(optimal(bands, rounds))
+    assert slow_error(found, rounds) < slow_error(root(bands), rounds)
+    if bands <= 6:
+        slow = minimize(
+            lambda free: slow_error([1.0, *free], rounds), root(bands)[1:], method="Nelder-Mead",
+            options={"xatol": 1e-9, "fatol": 1e-13, "maxiter": 20_000, "maxfev": 20_000},
+        )  # fmt: skip
+        assert slow_error(found, rounds) == pytest.approx(slow.fun, rel=1e-8)
+        np.testing.assert_allclose(found[1:], slow.x, atol=1e-4)
+
+
+def test_two_bands_in_closed_form():
+    """Two rounds, two bands ``(1, c)``: ``w = (1, 1 - c)``, so the error is ``(1 + c^2) (2 + (1 - c)^2) / 2``, least where its derivative is 0."""
+    roots = np.roots(np.polyder(np.polymul([1, 0, 1], [1, -2, 3])))
+    (best,) = [r.real for r in roots if abs(r.imag) < 1e-12]
+    assert optimal(2, 2) == pytest.approx((1.0, best), abs=1e-7)
+
+
+def test_optimal_bands_cost_what_they_are_and_step_as_their_matrix():
+    factorisation = BandedFactorisation(4, rounds=20)
+    c = factorisation.coefficients
+    assert factorisation.cost(5, 4) == pytest.approx(float(c @ c))
+    noise, drawn = noise_of(factorisation, 20)
+    matrix = sum(value * np.eye(20, k=-j) for j, value in enumerate(c))
+    np.testing.assert_allclose(noise, np.linalg.solve(matrix, np.array(drawn)), atol=1e-9)
+    assert prefix_error(factorisation, 20, 5, 4) == pytest.approx(math.sqrt(mean_error(c, 20)))
+    assert prefix_error(factorisation, 20, 5, 4) < prefix_error(BandedFactorisation(4), 20, 5, 4)
+    assert BandedFactorisation(8, rounds=3).coefficients[3:].tolist() == [0.0] * 5
+    with pytest.raises(ConfigError, match="rounds=-1"):
+        BandedFactorisation(2, rounds=-1)

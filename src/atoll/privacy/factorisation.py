@@ -19,6 +19,8 @@ from numpy.typing import NDArray
 
 from atoll.core.errors import ConfigError
 
+from .bands import optimal, root
+
 __all__ = ["BandedFactorisation", "Factorisation", "TreeFactorisation", "prefix_error"]
 
 Vector = NDArray[np.float64]
@@ -118,30 +120,40 @@ class TreeFactorisation(Factorisation):
 
 @dataclass(frozen=True)
 class BandedFactorisation(Factorisation):
-    """``C`` a lower triangular Toeplitz matrix with ``bands`` diagonals ``c_j = binomial(2 j, j) / 4^j``: the square root of ``A``, cut off.
+    """``C`` a lower triangular Toeplitz matrix with ``bands`` diagonals: the square root of ``A``, cut off; or, for ``rounds`` rounds, those of least error.
 
-    Choquette-Choo, Ganesh, McKenna, McMahan, Rush, Thakurta, Xu 2023, "(Amplified) Banded Matrix Factorization: A unified approach to private training"; the coefficients
-    are those of Kalinin, Lampert 2024, "Banded Square Root Matrix Factorization for Differentially Private Model Training", which need no optimisation and come close to the
-    optimum. With participations at least ``bands`` rounds apart, the columns of ``C`` that a client moves have no row in common. So ``j`` participations have exactly
+    Choquette-Choo, Ganesh, McKenna, McMahan, Rush, Thakurta, Xu 2023, "(Amplified) Banded Matrix Factorization: A unified approach to private training". The
+    square root's coefficients ``c_j = binomial(2 j, j) / 4^j`` are those of Kalinin, Lampert 2024, "Banded Square Root Matrix Factorization for Differentially Private Model
+    Training", which need no optimisation. See `atoll.privacy.bands`. With participations at least ``bands`` rounds apart, the columns of ``C`` that a client moves have no row in common. So ``j`` participations have exactly
     the squared sensitivity ``j sum_i c_i^2``, whatever the client sends. One band is independent noise.
 
     The noise of a round is ``y_t = z_t - sum_(i=1)^(bands-1) c_i y_(t-i)``; the memory is that of ``bands - 1`` rounds.
 
     Attributes:
         bands: number of diagonals.
+        rounds: number of rounds for which the mean squared error is least; 0 for the square root. SciPy finds the coefficients.
     """
 
     bands: int = 8
+    rounds: int = 0
 
     def __post_init__(self) -> None:
         if not 1 <= self.bands <= 4096:
             raise ConfigError(f"bands={self.bands}", where="BandedFactorisation", remedy="use 1 to 4096")
+        if self.rounds < 0:
+            raise ConfigError(f"rounds={self.rounds}", where="BandedFactorisation", remedy="use 0 or more")
 
     @property
     def coefficients(self) -> Vector:
-        """``c_0 .. c_(bands-1)``."""
-        j = np.arange(1, self.bands)
-        return np.concatenate([[1.0], np.cumprod((2 * j - 1) / (2 * j))])
+        """``c_0 .. c_(bands-1)``.
+
+        Raises:
+            MissingExtraError: there are rounds, and SciPy is not installed.
+        """
+        if not self.rounds:
+            return root(self.bands)
+        found = optimal(self.bands, self.rounds)
+        return np.array([*found, *[0.0] * (self.bands - len(found))])
 
     def cost(self, most: int, separation: int) -> float:
         """``sum_i c_i^2``, the squared norm of a column."""
@@ -158,7 +170,7 @@ class BandedFactorisation(Factorisation):
         """Solve ``C y = z`` for one more row."""
         noise = np.array(draw())
         past = np.zeros((self.bands - 1, len(noise))) if memory is None else np.asarray(memory["past"])
-        noise -= self.coefficients[1:] @ past
+        noise -= self.coefficients[1:] @ past  # c_0 is 1
         return noise, {"past": np.concatenate([noise[None], past])[: self.bands - 1]}
 
 

@@ -178,3 +178,20 @@ def test_turns_that_are_too_close_and_invitations_before_them_are_refused() -> N
         installed(job(privacy=DPFTRL(noise=1.0, clip=1.0, bands=7)))
     with pytest.raises(CompositionError, match="before their turn"):
         job(pacing=Synchronous(deadline=5.0, over_select=1.5))
+
+
+def test_a_round_of_several_sums_is_refused() -> None:
+    """A client in two sums of a round would move neighbouring rows, which bands do not count."""
+    with pytest.raises(CompositionError, match="and DINGO has 5 phases"):
+        job().replace(algorithm=atoll.learn.algorithms.DINGO())
+
+
+def test_optimal_bands_are_for_the_rounds_of_the_training_and_cost_less() -> None:
+    errors = {}
+    for kind in ("banded", "optimal"):
+        made = installed(job(rounds=24, privacy=DPFTRL(epsilon=4.0, delta=1e-5, clip=1.0, factorisation=kind)))  # type: ignore[arg-type]
+        part, taking = made.aggregation, made.claim.attendance
+        errors[kind] = part.noise * prefix_error(part.factorisation, 24, taking.participations, taking.separation)
+        assert made.claim.epsilon == pytest.approx(4.0, rel=1e-3)
+    assert part.factorisation.rounds == 24
+    assert errors["optimal"] < errors["banded"]

@@ -28,19 +28,19 @@ class DPFTRL(CentralDP):
     """Noise that later rounds take back in part, in place of a secret sample: for servers whose clients come when they can.
 
     As `CentralDP`, clients clip, and a trusted server adds noise to their sum. But the noise of a round is correlated with that of the rounds before, so that the sum of all
-    rounds, which is what the model follows, has little of it: ``factorisation="tree"`` (Kairouz et al. 2021, with restarts and Honaker's estimate) or ``"banded"``
-    (Choquette-Choo et al. 2023). See ``atoll.privacy.factorisation``. No amplification is claimed, so nothing about the selection need be secret; what counts is how often
+    rounds, which is what the model follows, has little of it: ``factorisation="tree"`` (Kairouz et al. 2021, with restarts and Honaker's estimate), ``"banded"``
+    (Kalinin, Lampert 2024) or ``"optimal"`` (Choquette-Choo et al. 2023: bands of least error for the rounds of the training, found by SciPy). See ``atoll.privacy.factorisation``. No amplification is claimed, so nothing about the selection need be secret; what counts is how often
     a client takes part, and how many rounds lie between. ``Uniform(m)`` therefore becomes ``CyclicGroups(m)``: groups of ``m`` clients take turns. An event is
     charged to a client for every round in which it takes part.
 
     Attributes:
-        factorisation: ``"banded"`` or ``"tree"``.
-        bands: diagonals of the banded factorisation; by default the number of rounds between two turns of a client, at most 32.
+        factorisation: ``"banded"``, ``"optimal"`` or ``"tree"``.
+        bands: diagonals of a banded factorisation; by default the number of rounds between two turns of a client, at most 32.
         restart: rounds of a tree; by default all rounds.
         honaker: whether nodes of a tree are estimated from those below.
     """
 
-    factorisation: Literal["banded", "tree"] = "banded"
+    factorisation: Literal["banded", "optimal", "tree"] = "banded"
     bands: int | None = None
     restart: int | None = None
     honaker: bool = True
@@ -48,8 +48,10 @@ class DPFTRL(CentralDP):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.factorisation not in ("banded", "tree"):
-            raise ConfigError(f"factorisation={self.factorisation!r}", where="DPFTRL", remedy="use 'banded' or 'tree'")
+        if self.factorisation not in ("banded", "optimal", "tree"):
+            raise ConfigError(
+                f"factorisation={self.factorisation!r}", where="DPFTRL", remedy="use 'banded', 'optimal' or 'tree'"
+            )
         if self.amplified:
             raise ConfigError(
                 "amplified=True",
@@ -66,7 +68,7 @@ class DPFTRL(CentralDP):
             raise ConfigError(
                 f"bands={self.bands} of a tree", where="DPFTRL", remedy="use restart, or factorisation='banded'"
             )
-        if self.factorisation == "banded" and self.restart is not None:
+        if self.factorisation != "tree" and self.restart is not None:
             raise ConfigError(
                 f"restart={self.restart} of bands", where="DPFTRL", remedy="use bands, or factorisation='tree'"
             )
