@@ -240,3 +240,11 @@ def test_a_closure_cannot_travel():
         )
         == 1
     )
+
+
+def test_normal_numbers_are_those_of_a_fresh_stream_and_never_the_same_again():
+    """The generator is one of the thread's; what was drawn with it before changes nothing."""
+    one, two = Secret(b"s" * 32), Secret(b"s" * 32)
+    for count in (3, 1000, 1):
+        np.testing.assert_array_equal(one.normal(count), two.stream().standard_normal(count))
+    assert Secret().normal(4).tolist() != Secret().normal(4).tolist()

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from atoll.core.algebra.rng import hash64
 from atoll.core.errors import ConfigError
 from atoll.core.requests.party import Names, Parties, Roster, among
+from atoll.data.names import ColumnNames
 
 
 def test_a_million_names_cost_a_few_megabytes():
@@ -93,7 +94,9 @@ def test_views():
 
 
 def test_names_of_many_positions_are_those_of_each():
-    for roster in (Roster(12), Roster(["b", "a"]), Roster(3, others={"judge": "server"})):
+    columns = (ColumnNames(np.arange(5)), ColumnNames(np.arange(3)[::-1], np.array(["x", "y", "z"])))
+    given = (Roster(12), Roster(["b", "a"]), Roster(3, others={"judge": "server"}))
+    for roster in (*given, *(Roster(names, others={"judge": "server"}) for names in columns)):
         for positions in ([], [0], [1, 0, 1], list(range(len(roster)))):
             at = np.array(positions, dtype=np.int64)
             assert roster.names_of(at) == [roster.name(p) for p in positions]
