@@ -181,12 +181,14 @@ class SiteEngine:
             )
         self.parking.put(request, ran)
         if not push:
-            return self._frame("done", request.id, position)
+            return self._frame("done", request, position)
         return await self._reply(request, position, push)
 
     async def _collect(self, frame: Any, position: int) -> Any:
+        asked: Request | str = str(frame["id"])
         try:
             parked = self.parking.get(frame["id"], position)
+            asked = parked.request
             stages = [Stage.of(spec, lambda name: resolve(name, self.registry, Stage)) for spec in frame["uplink"]]
             chain = Chain(stages, frame["place"])
             request = replace(parked.request, uplink=chain, public=tuple(frame["public"]), apart=frame["apart"])
@@ -197,14 +199,14 @@ class SiteEngine:
                 parked.request = request
             return await self._reply(request, position, frame["as"])
         except (Exception, SystemExit) as error:  # of a stage, or of what a task gave
-            return self._frame("failed", frame["id"], position, error=pack_error(self.host.executor.told(error)))
+            return self._frame("failed", asked, position, error=pack_error(self.host.executor.told(error)))
 
     async def _reply(self, request: Request, position: int, push: str) -> Any:
         parked = self.parking.get(request.id, position)
         if parked.ran.reply.error is None and not parked.ran.reply.rejected:
             self.host.declare(request, [position], self._spent.spend)
         if push == "run":
-            return self._frame("ran", request.id, position, ran=pack_ran(without_state(parked.ran)))
+            return self._frame("ran", request, position, ran=pack_ran(without_state(parked.ran)))
         host = self.host
         parked.folded = await host.executor.fold(
             request,
@@ -214,10 +216,16 @@ class SiteEngine:
             self._spent.spend,
         )
         bare = replace_states(parked.folded)
-        return self._frame("folded", request.id, position, folded=pack_folded(bare))
+        return self._frame("folded", request, position, folded=pack_folded(bare))
 
-    def _frame(self, op: str, request: str, position: int, **more: Any) -> dict[str, Any]:
-        return {"op": op, "id": request, "party": position, "events": self._spent.on(request, position), **more}
+    def _frame(self, op: str, request: Request | str, position: int, **more: Any) -> dict[str, Any]:
+        """A reply, with what the party has spent on the request and on the one that it wraps."""
+        name = request if isinstance(request, str) else request.id
+        inner = None if isinstance(request, str) else request.wraps
+        events = [
+            told for one in (name, *([] if inner is None else [inner.id])) for told in self._spent.on(one, position)
+        ]
+        return {"op": op, "id": name, "party": position, "events": events, **more}
 
     async def _keep(self, frame: Any) -> Any:
         if frame["op"] == "discard":
