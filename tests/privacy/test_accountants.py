@@ -305,3 +305,11 @@ def test_each_accountant_stops_a_training_before_its_budget_is_exceeded(method):
     assert f"counted by {method}" in run.reason
     with pytest.raises(atoll.AtollError, match=f"60 rounds exceed the privacy budget, and {fits} fit"):
         atoll.simulate(job.replace(budget=Budget(2.0, 1e-3, method=method)), clients, engine="inline")
+
+
+@pytest.mark.parametrize(("noise", "rate", "steps"), [(0.2, 0.5, 100), (0.05, 0.2, 3), (0.06, 0.9, 2)])
+def test_huge_epsilons_are_counted_without_an_overflow(noise: float, rate: float, steps: int) -> None:
+    """Losses beyond 700 have exponentials that are no floats: warnings are errors here, and the bound stays below that without sampling."""
+    event = Gaussian(unit="user", noise_multiplier=noise, sampling=rate, drawn_by="server")
+    found = epsilon_of(((event, steps),), 1e-5, "pld", "model", "add-remove", 1e-3)
+    assert 300 < found <= exact_epsilon(steps / noise**2, 1e-5) * (1 + 1e-6)

@@ -72,7 +72,8 @@ class LossDistribution:
             shares = np.cumsum((self.masses[low:] * np.exp(-losses))[:0:-1])[
                 ::-1
             ]  # between losses, delta is above - exp(epsilon) shares
-            deltas = above[low:] - np.exp(losses[:-1]) * shares
+            # Beyond `at` all mass above is small already: a smaller factor there changes nothing, and does not overflow.
+            deltas = above[low:] - np.exp(np.minimum(losses[:-1], _FAR)) * shares
         last = max(0, int(np.searchsorted(-deltas, -delta)) - 1)
         base = self.step * (self.first + at)
         found = (
