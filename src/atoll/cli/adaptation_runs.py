@@ -141,9 +141,9 @@ def runs_of(shape: tuple[int, ...], classes: int, methods: Sequence[str]) -> dic
     Every method sees rows through the strongest of the views that the sources alone are trained with.
     """
     from atoll.labels import views
-    from atoll.labels.methods.efficientfda import EfficientFDA
-    from atoll.labels.methods.fade import FADE
-    from atoll.labels.methods.self_training import SelfTraining
+    from atoll.labels.methods.adaptation.efficientfda import EfficientFDA
+    from atoll.labels.methods.adaptation.fade import FADE
+    from atoll.labels.methods.adaptation.self_training import SelfTraining
     from atoll.labels.methods.supervised import Supervised
     from atoll.labels.methods.unseen.fedsr import FedSR
     from atoll.labels.views.inversion import Invert

@@ -11,23 +11,23 @@ if TYPE_CHECKING:
     from .domain_network import DomainNetwork
     from .heads import MaskedAutoencoder, Siamese
     from .methods.adafedsemi import AdaFedSemi, AdaptiveRounds
+    from .methods.adaptation.dualadapt import DualAdapt
+    from .methods.adaptation.efficientfda import EfficientFDA
+    from .methods.adaptation.fada import FADA
+    from .methods.adaptation.fade import FADE
+    from .methods.adaptation.fruda import FRuDA
+    from .methods.adaptation.self_training import SelfTraining
     from .methods.base import Method
     from .methods.dsfl import DSFL
-    from .methods.dualadapt import DualAdapt
-    from .methods.efficientfda import EfficientFDA
-    from .methods.fada import FADA
-    from .methods.fade import FADE
     from .methods.fedmatch import FedMatch
     from .methods.fedpu import FedPU
     from .methods.fedssl import FedSSL
     from .methods.fixmatch import FixMatch
     from .methods.freematch import FreeMatch
-    from .methods.fruda import FRuDA
     from .methods.generator import Generator, RowDecoder
     from .methods.hidden.guard import Guard
     from .methods.hidden.relabel import Relabel
     from .methods.rscfed import RSCFed
-    from .methods.self_training import SelfTraining
     from .methods.selfsupervised.fedbyol import FedBYOL
     from .methods.selfsupervised.fedca import FedCA
     from .methods.selfsupervised.fedema import FedEMA
@@ -61,16 +61,16 @@ else:
             ),
             "methods.base": ("Method",),
             "methods.dsfl": ("DSFL",),
-            "methods.dualadapt": ("DualAdapt",),
-            "methods.efficientfda": ("EfficientFDA",),
-            "methods.fada": ("FADA",),
-            "methods.fade": ("FADE",),
+            "methods.adaptation.dualadapt": ("DualAdapt",),
+            "methods.adaptation.efficientfda": ("EfficientFDA",),
+            "methods.adaptation.fada": ("FADA",),
+            "methods.adaptation.fade": ("FADE",),
             "methods.fedmatch": ("FedMatch",),
             "methods.fedpu": ("FedPU",),
             "methods.fedssl": ("FedSSL",),
             "methods.fixmatch": ("FixMatch",),
             "methods.freematch": ("FreeMatch",),
-            "methods.fruda": ("FRuDA",),
+            "methods.adaptation.fruda": ("FRuDA",),
             "methods.generator": (
                 "Generator",
                 "RowDecoder",
@@ -78,7 +78,7 @@ else:
             "methods.hidden.guard": ("Guard",),
             "methods.hidden.relabel": ("Relabel",),
             "methods.rscfed": ("RSCFed",),
-            "methods.self_training": ("SelfTraining",),
+            "methods.adaptation.self_training": ("SelfTraining",),
             "methods.selfsupervised.fedbyol": ("FedBYOL",),
             "methods.selfsupervised.fedca": ("FedCA",),
             "methods.selfsupervised.fedema": ("FedEMA",),

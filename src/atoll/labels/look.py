@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from atoll.core.algebra.aggregate import Aggregate, Sum
 from atoll.core.algebra.tree import Tree
-from atoll.learn.algorithm import Algorithm, LocalWork
+from atoll.learn.algorithm import Algorithm, Gradient, LocalWork, LossGradients
 
 __all__ = ["OneLook"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class OneLook(Algorithm):
-    """One step that trains nothing, on all of the client's rows by default. A subclass reads in ``step``, and `found` names what the next pass gets.
+    """One step that trains nothing, on all of the client's rows by default: it reads the first loss into ``read``. `found` names what the next pass gets.
 
-    The next pass receives ``{"client": the private state as it was, **found}`` as its private state. Nothing of the look is sent.
+    The next pass receives ``{"client": the private state as it was, **found}`` as its private state. Nothing of the look is sent, unless a subclass
+    sends it in ``finish``.
 
     Attributes:
         method: whose losses are read, and whose private state stays.
@@ -36,6 +37,11 @@ class OneLook(Algorithm):
     def client_init(self, params: Tree) -> Tree:
         """Start with the method's private state."""
         return self.method.client_init(params)
+
+    def step(self, local: Tree, grad: Gradient, broadcast: Tree) -> Tree:
+        """Read what the first loss returns."""
+        del broadcast
+        return {**local, "read": cast("LossGradients", grad).read(self.losses[0], local["params"])}
 
     def found(self, local: Tree) -> dict[str, Tree]:
         """Return what the next pass gets beside the private state."""

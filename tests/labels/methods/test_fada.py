@@ -19,7 +19,7 @@ from atoll.core.world import World
 from atoll.data import Dataset, Islands
 from atoll.engines import ENGINES
 from atoll.labels import FADA, FADE
-from atoll.labels.methods.fada import judged, trained_judge
+from atoll.labels.methods.adaptation.fada import judged, trained_judge
 from atoll.labels.objectives.clusters import gain_weights
 from atoll.learn.algorithms import FedProx, Scaffold
 from atoll.learn.wrapped import Wrapped

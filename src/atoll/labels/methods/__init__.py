@@ -4,24 +4,24 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .adafedsemi import AdaFedSemi, AdaptiveRounds
+    from .adaptation.dualadapt import DualAdapt
+    from .adaptation.efficientfda import EfficientFDA
+    from .adaptation.fada import FADA
+    from .adaptation.fade import FADE
+    from .adaptation.fruda import FRuDA
+    from .adaptation.self_training import SelfTraining
     from .base import Method, local_sgd
     from .dsfl import DSFL
-    from .dualadapt import DualAdapt
-    from .efficientfda import EfficientFDA
-    from .fada import FADA
-    from .fade import FADE
     from .fedmatch import FedMatch
     from .fedpu import FedPU
     from .fedssl import FedSSL
     from .fixmatch import FixMatch
     from .freematch import FreeMatch
-    from .fruda import FRuDA
     from .generator import Generator, RowDecoder
     from .hidden.guard import Guard
     from .hidden.relabel import Relabel
     from .labelled_party import LabelledParty
     from .rscfed import RSCFed
-    from .self_training import SelfTraining
     from .semifl import SemiFL
     from .supervised import Supervised
     from .unseen.fedsr import FedSR, GaussianNetwork
@@ -41,16 +41,16 @@ else:
                 "local_sgd",
             ),
             "dsfl": ("DSFL",),
-            "dualadapt": ("DualAdapt",),
-            "efficientfda": ("EfficientFDA",),
-            "fada": ("FADA",),
-            "fade": ("FADE",),
+            "adaptation.dualadapt": ("DualAdapt",),
+            "adaptation.efficientfda": ("EfficientFDA",),
+            "adaptation.fada": ("FADA",),
+            "adaptation.fade": ("FADE",),
             "fedmatch": ("FedMatch",),
             "fedpu": ("FedPU",),
             "fedssl": ("FedSSL",),
             "fixmatch": ("FixMatch",),
             "freematch": ("FreeMatch",),
-            "fruda": ("FRuDA",),
+            "adaptation.fruda": ("FRuDA",),
             "generator": (
                 "Generator",
                 "RowDecoder",
@@ -59,7 +59,7 @@ else:
             "labelled_party": ("LabelledParty",),
             "hidden.relabel": ("Relabel",),
             "rscfed": ("RSCFed",),
-            "self_training": ("SelfTraining",),
+            "adaptation.self_training": ("SelfTraining",),
             "semifl": ("SemiFL",),
             "supervised": ("Supervised",),
             "unseen.fedsr": (

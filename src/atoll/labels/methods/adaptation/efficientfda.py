@@ -16,10 +16,10 @@ from atoll.learn.algorithm import Algorithm, Gradient, LocalWork, LossGradients,
 from atoll.learn.card import Card
 from atoll.learn.local.own_loss import OwnLoss
 
-from ..domain_network import outputs_of, width_of
-from ..losses import cross_entropy_of_rows, mean_of, seen
-from ..views.base import View
-from .base import Method
+from ...domain_network import outputs_of, width_of
+from ...losses import cross_entropy_of_rows, mean_of, seen
+from ...views.base import View
+from ..base import Method
 
 __all__ = ["AlignedLoss", "EfficientFDA", "FeatureGap", "FeatureSums"]
 

@@ -9,11 +9,11 @@ from atoll.core.errors import CompositionError, ConfigError
 from atoll.learn.card import Card
 from atoll.learn.local.own_loss import OwnLoss
 
-from ..domain_network import DomainOutputs, outputs_of
-from ..losses import cross_entropy_of_rows, mean_of, seen
-from ..objectives.adversarial import certainty, domain_loss
-from ..views.base import View
-from .base import Method
+from ...domain_network import DomainOutputs, outputs_of
+from ...losses import cross_entropy_of_rows, mean_of, seen
+from ...objectives.adversarial import certainty, domain_loss
+from ...views.base import View
+from ..base import Method
 
 __all__ = ["FADE", "AdversarialLoss", "game_of"]
 

@@ -2,45 +2,34 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 
-from atoll.core.algebra.aggregate import Aggregate, Sum
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import CompositionError, ConfigError
 from atoll.data.labels.hiding import LABELS
-from atoll.learn.algorithm import Algorithm, Gradient, LocalWork, LossGradients, RoundInfo
+from atoll.learn.algorithm import Algorithm, RoundInfo
 from atoll.learn.card import Card
 from atoll.learn.local.own_loss import OwnLoss
 
-from ..domain_network import classes_of, outputs_of, width_of
-from ..losses import cross_entropy_of_rows, mean_of, mixed, seen
-from ..objectives.consistency import pseudo_labels
-from ..objectives.discrepancy import classifier_discrepancy
-from ..views.base import View
-from .base import Method
+from ...domain_network import classes_of, outputs_of, width_of
+from ...losses import cross_entropy_of_rows, mean_of, mixed, seen
+from ...objectives.consistency import pseudo_labels
+from ...objectives.discrepancy import classifier_discrepancy
+from ...views.base import View
+from ..base import Method
+from .feature_mixture import FeatureMixture, log_density, mixture_of
 
-__all__ = ["DualAdapt", "MixtureSums", "SourceLoss", "TargetLoss", "log_density"]
-
-_FLOOR = 1e-4
-"""Smallest variance of a component, in squared units of the features."""
+__all__ = ["DualAdapt", "SourceLoss", "TargetLoss"]
 
 
 def part_of(params: Mapping[str, Any], *parts: str) -> dict[str, Any]:
     """Return the parameters whose names begin with one of some parts."""
     return {name: leaf for name, leaf in params.items() if name.startswith(parts)}
-
-
-def log_density(z: Any, mixture: Mapping[str, Any]) -> Any:
-    """Return ``log sum_k share_k N(z | mean_k, variance_k)`` of each row, ``(B,)``; components of share 0 do not count."""
-    away = (z.unsqueeze(1) - mixture["means"]) ** 2 / mixture["variances"] + torch.log(mixture["variances"])
-    each = -0.5 * (away.sum(2) + z.shape[1] * math.log(2.0 * math.pi))
-    return torch.logsumexp(each + torch.log(mixture["shares"].clamp(min=1e-30)), 1)
 
 
 @dataclass(frozen=True)
@@ -103,50 +92,6 @@ class TargetLoss(OwnLoss):
         taught = cross_entropy_of_rows(out.logits, guess) + cross_entropy_of_rows(out.second, guess)
         apart = classifier_discrepancy(out.logits, out.second)
         return mean_of(taught, kept * real) - self.weight * mean_of(apart, real)
-
-
-@dataclass(frozen=True)
-class MixtureSums(OwnLoss):
-    """What a target adds up for the mixture of features: for each class, its probability, features times it, and their squares times it. It is only read."""
-
-    view: View | None = None
-
-    def __call__(self, *, model: Any, x: Any, keys: Any, real: Any, broadcast: Any) -> Any:
-        """Return ``{"count": (C,), "first": (C, D), "second": (C, D)}``."""
-        out = outputs_of(model(seen(self.view, x, keys, 0, real)), broadcast["params"], "DualAdapt")
-        share = out.logits.softmax(1) * real.unsqueeze(1)
-        return {"count": share.sum(0), "first": share.T @ out.features, "second": share.T @ out.features**2}
-
-
-@dataclass(frozen=True, kw_only=True)
-class FeatureMixture(Algorithm):
-    """A pass that trains nothing: it replies with the sums of `MixtureSums` over all rows."""
-
-    batch_size: int | None = None
-    steps: int | None = 1
-    view: View | None = None
-    card: ClassVar[Card] = Card(part=True, note="A part of DualAdapt: it does not train.")
-
-    @property
-    def losses(self) -> tuple[Any, ...]:
-        """What is read."""
-        return (MixtureSums(self.view),)
-
-    def start(self, broadcast: Tree, client: Tree) -> Tree:
-        """Start with sums of 0."""
-        del client
-        zero = broadcast["mixture"]["means"] * 0.0
-        return {"params": broadcast["params"], "read": {"count": zero[:, 0], "first": zero, "second": zero}}
-
-    def step(self, local: Tree, grad: Gradient, broadcast: Tree) -> Tree:
-        """Add up the batch."""
-        del broadcast
-        return {**local, "read": cast("LossGradients", grad).read(self.losses[0], local["params"])}
-
-    def finish(self, local: Tree, broadcast: Tree, client: Tree, work: LocalWork) -> tuple[dict[str, Aggregate], Tree]:
-        """Reply with the sums."""
-        del broadcast, work
-        return {"mixture": Sum(local["read"], role="side")}, client
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -215,7 +160,7 @@ class DualAdapt(Method):
         """Run the phase's pass."""
         if phase == "source":
             return (_AtSource(base=self.base, loss=SourceLoss(self.view, self.weight, self.mix)),)
-        return (FeatureMixture(view=self.view),) if phase == "mixture" else super().passes("train")
+        return (FeatureMixture(view=self.view, method=self),) if phase == "mixture" else super().passes("train")
 
     def init(self, params: Tree) -> Tree:
         """Start without a mixture."""
@@ -255,17 +200,6 @@ class _AtSource(Method):
     def losses(self) -> tuple[Any, ...]:
         """The source's loss."""
         return (self.loss,)
-
-
-def mixture_of(sums: Mapping[str, Any]) -> Tree:
-    """Return shares, means and variances from the sums of all targets."""
-    kind = sums["first"].dtype
-    count, first, second = (np.asarray(sums[name], dtype=np.float64) for name in ("count", "first", "second"))
-    safe = np.maximum(count, 1e-12)[:, None]
-    means = first / safe
-    variances = np.maximum(second / safe - means**2, 0.0) + _FLOOR
-    made = {"known": np.ones(1), "shares": count / max(count.sum(), 1e-12), "means": means, "variances": variances}
-    return {name: value.astype(kind) for name, value in made.items()}
 
 
 def _pair(made: Any, params: Mapping[str, Any]) -> Any:

@@ -11,11 +11,11 @@ from atoll.learn.algorithm import RoundInfo
 from atoll.learn.card import Card
 from atoll.learn.local.own_loss import OwnLoss
 
-from ..domain_network import outputs_of
-from ..losses import mean_of, seen
-from ..streams import Frozen, Stream
-from ..views.base import View
-from .base import Method
+from ...domain_network import outputs_of
+from ...losses import mean_of, seen
+from ...streams import Frozen, Stream
+from ...views.base import View
+from ..base import Method
 from .fade import game_of
 
 __all__ = ["FRuDA", "PairLoss"]
