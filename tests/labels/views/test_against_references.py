@@ -207,3 +207,15 @@ def test_swapped_features_come_from_the_marginals_of_the_own_party() -> None:
     assert float(changed.sum()) / 400 == pytest.approx(5, abs=0.1)
     assert torch.equal((source // 200).long(), party[:, None].expand(400, features))
     assert len(source[changed].unique()) > 350
+
+
+def test_without_a_fill_what_lies_outside_is_the_image_itself():
+    """A flat image stays flat under every map and cut, whatever its brightness; with a fill it does not."""
+    flat = torch.full((16, 1, 12, 12), 0.7)
+    for view in (V.Affine(90, 0.5, 0.3, 0.5, fill=None), V.Cutout(6, fill=None)):
+        torch.testing.assert_close(view(flat, KEYS[:16]), flat)
+    for view in (V.Affine(90, 0.5, 0.3, 0.5), V.Cutout(6)):
+        assert float(view(flat, KEYS[:16]).min()) < 0.1
+    image = torch.rand(1, 1, 12, 12, generator=torch.Generator().manual_seed(0))
+    cut = V.Cutout(6, fill=None)(image, KEYS[:1])
+    assert torch.allclose(cut[cut != image], image.mean())

@@ -29,13 +29,13 @@ Tensor = torch.Tensor
 _RATIOS = 1024
 
 
-def warp(rows: Tensor, maps: Tensor, fill: float = 0.0) -> Tensor:
-    """Sample images at mapped places, bilinearly; what lies outside is ``fill``.
+def warp(rows: Tensor, maps: Tensor, fill: float | None = 0.0) -> Tensor:
+    """Sample images at mapped places, bilinearly; what lies outside is ``fill``, or the nearest pixel of the border.
 
     Args:
         rows: ``(B, channels, height, width)``.
         maps: ``(B, 6)``, ``float32``.
-        fill: the value around the image.
+        fill: the value around the image; ``None`` repeats its border.
     """
     height, width = rows.shape[-2:]
     across, down = _centred(width, rows.device), _centred(height, rows.device).unsqueeze(-1)
@@ -46,7 +46,8 @@ def warp(rows: Tensor, maps: Tensor, fill: float = 0.0) -> Tensor:
     grid = (a * across + (b * down + c)).movedim(-3, -1)
     work = rows if rows.dtype in (torch.float32, torch.float64) else rows.float()
     moved_by = work - fill if fill else work
-    seen = F.grid_sample(moved_by, grid.to(work.dtype), "bilinear", "zeros", align_corners=True)
+    around = "border" if fill is None else "zeros"
+    seen = F.grid_sample(moved_by, grid.to(work.dtype), "bilinear", around, align_corners=True)
     seen = (seen + fill if fill else seen).to(rows.dtype)
     # The sampler rounds places. An image that does not move keeps its bits.
     still = (maps == torch.tensor([1.0, 0, 0, 0, 1, 0], device=maps.device)).all(-1)
@@ -190,14 +191,14 @@ class Affine(ImageView):
         shift: ``t`` is uniform in ``[-shift, shift]`` times the sides.
         scale: the factor is uniform in ``[1 - scale, 1 + scale]``.
         shear: the shear is uniform in ``[-shear, shear]``.
-        fill: the value around the image.
+        fill: the value around the image; ``None`` repeats its border, for images whose ground is not dark.
     """
 
     degrees: float = 30.0
     shift: float = 0.1
     scale: float = 0.25
     shear: float = 0.3
-    fill: float = 0.0
+    fill: float | None = 0.0
 
     def __post_init__(self) -> None:
         require(self, "degrees", 0 <= self.degrees <= 180, "use 0 to 180 degrees")

@@ -135,11 +135,11 @@ class Cutout(ImageView):
 
     Attributes:
         size: the square's side in pixels, or a share of the image's shorter side as a number with a point.
-        fill: the value of the square.
+        fill: the value of the square; ``None`` takes the mean of the image.
     """
 
     size: int | float = 10 / 28
-    fill: float = 0.0
+    fill: float | None = 0.0
 
     def __post_init__(self) -> None:
         require_length(self, "size")
@@ -153,7 +153,8 @@ class Cutout(ImageView):
             at = torch.arange(n, device=rows.device)
             hidden.append((at >= first) & (at < first + side))
         square = hidden[0].unsqueeze(-1) & hidden[1].unsqueeze(-2)
-        return torch.where(square.unsqueeze(-3), torch.full_like(rows, self.fill), rows)
+        inside = torch.full_like(rows, self.fill) if self.fill is not None else rows.mean((-3, -2, -1), keepdim=True)
+        return torch.where(square.unsqueeze(-3), inside, rows)
 
 
 @dataclass(frozen=True)
