@@ -14,9 +14,9 @@ import atoll
 import atoll.data
 from atoll.core.errors import ConfigError
 from atoll.data import Dataset
-from atoll.labels import FixMatch, Guard, Method, Relabel, SemiFL, Supervised
+from atoll.labels import FixMatch, Guard, Method, Relabel, SelfTraining, SemiFL, Supervised
 from atoll.labels.losses import cross_entropy_of_rows, mean_of
-from atoll.labels.methods.hidden.guard import held_out
+from atoll.labels.methods.hidden.held_out import held_out
 from atoll.labels.methods.hidden.relabel import DeniedLabels
 from atoll.labels.methods.supervised import SupervisedLoss
 from atoll.labels.streams import Trailing
@@ -103,7 +103,8 @@ def test_relabelling_mends_what_wrong_labels_spoil() -> None:
         (lambda: Guard(base=_Blind()), "does not ask for `labelled`"),
         (lambda: Guard(base=fixmatch(), plain=FedAvg()), "FedAvg has no loss of its own"),
         (lambda: Guard(share=1.0), "share=1.0"),
-        (lambda: Guard(z=-1), "z=-1"),
+        (lambda: Guard(z=float("nan")), "z=nan"),
+        (lambda: Guard(slack=-1.0), "slack=-1"),
     ],
 )
 def test_settings_without_sense_are_refused(make: Any, match: str) -> None:
@@ -158,6 +159,45 @@ def test_what_does_harm_is_given_up_for_labelled_rows_alone() -> None:
     other = history(guard(_Harmful(**{**WORK, "steps": 4})), data, rounds=6)
     assert other.metrics.last("guard_gain") < 0
     assert same(made.params, other.params)
+
+
+def test_marked_labels_judge_in_place_of_a_share() -> None:
+    """A column holds out whole parties' labels: they teach nobody, and their number says who was compared."""
+    marked = changed(islands(images(160)), lambda rows, apart: {"apart": apart})
+    spoilt = changed(marked, lambda rows, apart: {"y": np.where(rows["apart"], (rows["y"] + 1) % CLASSES, rows["y"])})
+    assert float(np.mean(spoilt.pooled().y != marked.pooled().y)) > 0.1
+    one, two = (history(guard(fixmatch(), column="apart", after=9), data).params for data in (marked, spoilt))
+    assert same(one, two)
+    share, column = (history(guard(fixmatch(), z=9.0, **more), marked, rounds=2) for more in ({}, {"column": "apart"}))
+    assert column.metrics.last("guard_gain") == share.metrics.last(
+        "guard_gain"
+    )  # the column marks what the share draws
+
+
+def test_who_has_the_burden_of_proof() -> None:
+    """At z = 0 the method stays if it is no worse; far below 0 it must be better by more than it is; slack forgives."""
+    terms: dict[str, Any] = {"base": fixmatch(steps=6, weak=None, strong=None)}
+    found = [
+        history(guard(**terms, **more), islands(images(160)), rounds=4)
+        for more in ({"z": -1e3}, {"z": -1e3, "slack": 1e4})
+    ]
+    counts = [sum("guard_gain" in row for row in one.metrics) for one in found]
+    assert counts == [1, 3]  # given up at the first verdict, and never
+    assert all(one.metrics.last("guard_error") > 0 for one in found)
+
+
+def test_a_look_before_the_steps_sees_no_held_out_label() -> None:
+    """SelfTraining counts labels and guesses in a pass of its own; under a guard these are the labels that teach."""
+    data = islands(images(120))
+    other = changed(
+        data, lambda rows, apart: {"y": np.where(apart & rows["labelled"], (rows["y"] + 1) % CLASSES, rows["y"])}
+    )
+    method = SelfTraining(tau=0.5, **WORK)
+    one, two = (
+        history(Guard(base=method, plain=SelfTraining(weight=0.0, **WORK), share=0.3, after=9), d, rounds=2).params
+        for d in (data, other)
+    )
+    assert same(one, two)
 
 
 def test_what_helps_stays() -> None:

@@ -8,84 +8,30 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
-import torch
 
 from atoll.core.algebra.aggregate import Aggregate, Mean, Sum
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError
 from atoll.learn.algorithm import Algorithm, Gradient, LocalWork, RoundInfo
 from atoll.learn.card import Card
-from atoll.learn.local.own_loss import OwnLoss
 from atoll.learn.wrapped import Wrapped
-from atoll.torch.tracing.keyed import scrambled
 
-from ...losses import cross_entropy_of_rows, mean_of
 from ...views.defaults import strong
 from ..fixmatch import FixMatch
 from ..supervised import Supervised
-from .hiding import HidingLoss, require_labelled
+from .held_out import PLAIN, HeldOut, HeldOutLoss, HeldOutScores, WithoutHeldOut
+from .hiding import Hiding, require_labelled
 
-__all__ = ["Guard", "HeldOutLoss", "HeldOutScores", "WithoutHeldOut"]
+__all__ = ["Guard"]
 
-CHECK, PLAIN = "guard", "plain"
-
-
-def held_out(index: Any, share: float) -> Any:
-    """Return which rows are held out, by their numbers at their party, booleans: the same rows in every round."""
-    drawn = scrambled(index, torch.zeros_like(index) + 0x5851F42D, torch.zeros_like(index) + 0x14057B7E, 0)
-    return drawn < int(share * (1 << 32))
-
-
-@dataclass(frozen=True)
-class WithoutHeldOut(HidingLoss):
-    """Hide the labels that are held out."""
-
-    share: float
-    reads: ClassVar[tuple[str, ...]] = ("labelled", "index")
-
-    def hidden(self, given: dict[str, Any]) -> Any:
-        """Return which labels are held out."""
-        return held_out(given["index"], self.share)
-
-
-@dataclass(frozen=True)
-class HeldOutLoss(OwnLoss):
-    """Cross-entropy over the held-out labels."""
-
-    share: float
-    task: ClassVar[str] = "classes"
-
-    def __call__(self, *, model: Any, x: Any, target: Any, labelled: Any, index: Any, real: Any) -> Any:
-        """Return the mean over held-out labels, 0 if there is none."""
-        return mean_of(cross_entropy_of_rows(model(x), target), held_out(index, self.share) * labelled * real)
-
-
-@dataclass(frozen=True)
-class HeldOutScores(OwnLoss):
-    """Sums over held-out labels of what two models make of them: ``d_i = CE(plain) - CE(guarded)``, above 0 where the guarded model is better."""
-
-    share: float
-    task: ClassVar[str] = "classes"
-
-    def __call__(self, *, model: Any, x: Any, target: Any, labelled: Any, index: Any, real: Any, broadcast: Any) -> Any:
-        """Return number, sum and sum of squares of the ``d_i``."""
-        counts = held_out(index, self.share) * labelled * real
-        guarded, plain = (
-            cross_entropy_of_rows(model(x, broadcast[name], training=False), target).clamp(max=_WORST)
-            for name in ("params", PLAIN)
-        )
-        gain = (plain - guarded) * counts
-        return {"rows": counts.sum().reshape(1), "gain": gain.sum().reshape(1), "square": (gain**2).sum().reshape(1)}
-
-
-_WORST = 5.0  # nats: a row on which a model is wrong and sure counts at most this, so that one row does not decide
+CHECK = "guard"
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Check(Algorithm):
     """A pass that compares two models on held-out labels, and trains nothing."""
 
-    share: float
+    held: HeldOut
     prefix: str = ""
     batch_size: int | None = None
     steps: int | None = 1
@@ -93,7 +39,7 @@ class _Check(Algorithm):
     @property
     def losses(self) -> tuple[Any, ...]:
         """The held-out loss, and the comparison."""
-        return (HeldOutLoss(self.share), HeldOutScores(self.share))
+        return (HeldOutLoss(self.held), HeldOutScores(self.held))
 
     def start(self, broadcast: Tree, client: Tree) -> Tree:
         """Start with nothing counted."""
@@ -109,12 +55,14 @@ class _Check(Algorithm):
     def finish(self, local: Tree, broadcast: Tree, client: Tree, work: LocalWork) -> tuple[dict[str, Aggregate], Tree]:
         """Return the sums, and numbers for the history."""
         made, on = local["seen"], broadcast["on"]
-        mean = made["gain"] / (made["rows"] + _TINY)
-        return {
-            "seen": Sum(made, role="side"),
-            f"{self.prefix}gain": Mean(mean[0], examples=made["rows"][0] + _TINY, role="metric"),
-            f"{self.prefix}on": Mean(mean[0] * 0 + on, examples=made["rows"][0] + _TINY, role="metric"),
-        }, client
+        count = made["rows"] + _TINY
+        mean = made["gain"] / count
+        error = ((made["square"] / count - mean**2).clip(min=0) / (count - 1).clip(min=1)) ** 0.5
+        told = {"gain": mean, "error": error, "on": mean * 0 + on}
+        metrics = {
+            f"{self.prefix}{name}": Mean(value[0], examples=count[0], role="metric") for name, value in told.items()
+        }
+        return {"seen": Sum(made, role="side"), **metrics}, client
 
 
 _TINY = 1e-6  # a party without held-out labels weighs next to nothing
@@ -126,28 +74,36 @@ class Guard(Wrapped):
 
     A share of the labelled rows is held out at the parties that have labels: both trainings see these rows without their labels. In each round from
     ``after`` on, these parties say how much better the method's model fits them, ``d_i = CE(plain) - CE(guarded)`` (each loss at most 5 nats). If
-    ``mean d + z s/sqrt(n) < 0``, the guard has tripped: rows without labels do harm. From then on the released model is the one of labelled rows alone,
-    and clients without labels are no longer asked. The history has ``guard_gain``, the mean of ``d``, and ``guard_on``, 1 until it trips. Neither costs
+    ``mean d + z s/sqrt(n) + slack < 0``, the guard has tripped: rows without labels do harm. From then on the released model is the one of labelled rows alone,
+    and clients without labels are no longer asked. The history has ``guard_gain``, the mean of ``d``, ``guard_error``, the parties' mean standard error, and ``guard_on``, 1 until it trips. None of them costs
     a test row.
 
     Labels at a party of their own: that party trains the plain model, and clients notice nothing. Labels at clients: they train both, which doubles
     their work and traffic. The parties that compare send three sums over their held-out rows.
 
-    With few held-out labels only a large harm is sure; a smaller ``z`` gives up sooner.
+    With few held-out labels only a large harm is sure; a smaller ``z`` gives up sooner. Below 0 the burden of proof is the method's: it stays only if it
+    is better by so many standard errors.
+
+    Held-out rows judge what they are like. A model that moves to another domain may lose a little at home and gain where it goes: mark the labels of a
+    whole domain in a ``column``, and this domain is what the target is, one without labels, except that its labels judge.
 
     Attributes:
         base: the method; its losses must ask for ``labelled``.
         plain: the training on labelled rows alone. It must keep nothing at clients.
         share: share of the labelled rows that is held out, drawn row by row.
+        column: name of a column that marks held-out labels, in place of a share.
         after: rounds before the first verdict; a method may start slowly.
         z: standard errors by which the method must be worse.
+        slack: nats by which it may be worse besides.
     """
 
     base: Algorithm = field(default_factory=FixMatch, kw_only=False)
     plain: Algorithm = field(default_factory=lambda: Supervised(view=strong("images")))
     share: float = 0.2
+    column: str | None = None
     after: int = 5
     z: float = 1.0
+    slack: float = 0.0
     card: ClassVar[Card] = Card(family="wrapper", note="Held-out labels decide whether rows without labels are used.")
 
     def __post_init__(self) -> None:
@@ -157,8 +113,12 @@ class Guard(Wrapped):
         object.__setattr__(self, "tied", ())
         if not 0.0 < self.share < 1.0:
             raise ConfigError(f"share={self.share}", where="Guard", remedy="use a share between 0 and 1, such as 0.2")
-        if self.after < 0 or not self.z >= 0:
-            raise ConfigError(f"after={self.after}, z={self.z}", where="Guard", remedy="use numbers of 0 or more")
+        if self.after < 0 or not math.isfinite(self.z) or not 0.0 <= self.slack < math.inf:
+            raise ConfigError(
+                f"after={self.after}, z={self.z}, slack={self.slack}",
+                where="Guard",
+                remedy="use rounds and nats of 0 or more, and a finite number of standard errors",
+            )
         for part in (self.base, self.plain):
             require_labelled(part, "Guard")
         if self.plain.phases != ("train",):
@@ -168,9 +128,14 @@ class Guard(Wrapped):
         object.__setattr__(self, "phases", (CHECK, PLAIN, *self.base.phases))
 
     @property
+    def held(self) -> HeldOut:
+        """Which labels are held out."""
+        return HeldOut(self.share, self.column)
+
+    @property
     def losses(self) -> tuple[Any, ...]:
         """The base's losses, without held-out labels."""
-        return tuple(WithoutHeldOut(loss, self.share) for loss in self.base.losses)
+        return tuple(WithoutHeldOut(loss, self.held) for loss in self.base.losses)
 
     def plan(self, state: Tree) -> tuple[str, ...]:
         """Compare, train on labelled rows alone, and run the method until the guard trips."""
@@ -194,9 +159,9 @@ class Guard(Wrapped):
     def passes(self, phase: str) -> tuple[Algorithm, ...]:
         """Run the base's passes or the plain one, without held-out labels; or compare."""
         if phase == CHECK:
-            return (_Check(share=self.share, prefix="" if self.base.helpers else "guard_"),)
+            return (_Check(held=self.held, prefix="" if self.base.helpers else "guard_"),)
         made = self.plain.passes("train") if phase == PLAIN else self.base.passes(phase)
-        return tuple(_Blind(base=part, share=self.share) for part in made)
+        return tuple(_Blind(base=part, held=self.held) for part in made)
 
     def init(self, params: Tree) -> Tree:
         """Start with the states of both trainings."""
@@ -234,11 +199,13 @@ class Guard(Wrapped):
             raise ConfigError(
                 f"{n:.0f} labels are held out: nothing to judge by",
                 where="Guard",
-                remedy=f"use a larger share than {self.share:g}, or more labels",
+                remedy=f"use a larger share than {self.share:g}, or more labels"
+                if self.column is None
+                else f"mark rows with labels in the column {self.column!r}",
             )
         mean = seen["gain"] / n
         error = math.sqrt(max(0.0, seen["square"] / n - mean**2) / (n - 1))
-        guard = {**state["guard"], "gain": mean, "on": mean + self.z * error >= 0.0}
+        guard = {**state["guard"], "gain": mean, "on": mean + self.z * error + self.slack >= 0.0}
         return self._released({**state, "guard": guard})
 
     def _released(self, state: Tree) -> Tree:
@@ -257,12 +224,20 @@ class Guard(Wrapped):
 class _Blind(Wrapped):
     """A pass whose losses do not see held-out labels."""
 
-    share: float
+    held: HeldOut
 
     @property
     def losses(self) -> tuple[Any, ...]:
         """The base's losses, without held-out labels."""
-        return tuple(WithoutHeldOut(loss, self.share) for loss in self.base.losses)
+        return tuple(self._hidden(loss) for loss in self.base.losses)
+
+    def _hidden(self, loss: Any) -> Any:
+        return WithoutHeldOut(loss, self.held)
+
+    def step(self, local: Tree, grad: Gradient, broadcast: Tree) -> Tree:
+        """Take the base's step."""
+        oracle: Any = Hiding(grad, self._hidden)
+        return super().step(local, oracle, broadcast)
 
     def passes(self, phase: str) -> tuple[Algorithm, ...]:
         """Run this pass."""

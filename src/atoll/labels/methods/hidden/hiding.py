@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import inspect
 from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError
 from atoll.learn.algorithm import Algorithm
 from atoll.learn.local.loss_signature import LossSignature
 from atoll.learn.local.own_loss import OwnLoss
 
-__all__ = ["HidingLoss", "require_labelled"]
+__all__ = ["Hiding", "HidingLoss", "asking", "require_labelled"]
+
+
+def asking(*names: str) -> inspect.Signature:
+    """Return the signature of a loss that asks for inputs by name."""
+    return inspect.Signature([inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in dict.fromkeys(names)])
 
 
 @dataclass(frozen=True)
@@ -40,8 +47,7 @@ class HidingLoss(OwnLoss):
     @property
     def __signature__(self) -> inspect.Signature:
         """Everything that the inner loss asks for, and what the choice needs."""
-        names = dict.fromkeys((*LossSignature.of(self.inner).names, *self.reads))
-        return inspect.Signature([inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in names])
+        return asking(*LossSignature.of(self.inner).names, *self.reads)
 
     @abstractmethod
     def hidden(self, given: dict[str, Any]) -> Any:
@@ -52,6 +58,39 @@ class HidingLoss(OwnLoss):
         hidden = self.hidden(given)
         names = LossSignature.of(self.inner).names
         return self.inner(**{n: given[n] & ~hidden if n == "labelled" else given[n] for n in names})
+
+
+class Hiding:
+    """The gradient as the algorithm inside sees it: the losses that it names are those that hide labels.
+
+    Args:
+        grad: the gradient, of losses that hide labels.
+        hide: loss of the algorithm inside -> the one that hides labels.
+    """
+
+    def __init__(self, grad: Any, hide: Callable[[Any], Any]) -> None:
+        self._grad = grad
+        self._hide = hide
+
+    def __call__(self, params: Tree) -> Tree:
+        """Return the gradient."""
+        return self._grad(params)
+
+    def on(self, loss: Any = None, **given: Tree) -> Hiding:
+        """Return the same for another loss."""
+        return Hiding(self._grad.on(None if loss is None else self._hide(loss), **given), self._hide)
+
+    def loss(self, params: Tree) -> Any:
+        """Return the loss."""
+        return self._grad.loss(params)
+
+    def read(self, loss: Any, params: Tree) -> Any:
+        """Return what a loss returns."""
+        return self._grad.read(self._hide(loss), params)
+
+    def hvp(self, params: Tree, vector: Tree) -> Tree:
+        """Return the Hessian times a vector."""
+        return self._grad.hvp(params, vector)
 
 
 def require_labelled(algorithm: Algorithm, where: str) -> None:

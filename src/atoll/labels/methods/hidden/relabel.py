@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError
-from atoll.learn.algorithm import Algorithm
+from atoll.learn.algorithm import Algorithm, Gradient
 from atoll.learn.card import Card
 from atoll.learn.wrapped import Wrapped
 
@@ -14,7 +15,7 @@ from ...losses import seen
 from ...views.base import View
 from ...views.defaults import weak
 from ..fixmatch import FixMatch
-from .hiding import HidingLoss, require_labelled
+from .hiding import Hiding, HidingLoss, require_labelled
 
 __all__ = ["DeniedLabels", "Relabel"]
 
@@ -90,7 +91,15 @@ class Relabel(Wrapped):
     @property
     def losses(self) -> tuple[Any, ...]:
         """The base's losses, without denied labels."""
-        return tuple(DeniedLabels(loss, self.view, self.after, self.sure) for loss in self.base.losses)
+        return tuple(self._hidden(loss) for loss in self.base.losses)
+
+    def _hidden(self, loss: Any) -> Any:
+        return DeniedLabels(loss, self.view, self.after, self.sure)
+
+    def step(self, local: Tree, grad: Gradient, broadcast: Tree) -> Tree:
+        """Take the base's step."""
+        oracle: Any = Hiding(grad, self._hidden)
+        return super().step(local, oracle, broadcast)
 
     def passes(self, phase: str) -> tuple[Algorithm, ...]:
         """Run the base's passes. Those on losses of their own, such as at a party with labels, leave out denied labels too."""
