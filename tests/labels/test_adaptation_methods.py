@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import nn
 from torch.func import functional_call
 
@@ -14,7 +16,7 @@ from atoll.core.errors import AtollError, CompositionError, ConfigError, DataErr
 from atoll.core.requests.policy import Policy
 from atoll.labels import FADE, DomainNetwork, EfficientFDA, SelfTraining, Supervised
 from atoll.labels.domain_network import outputs_of
-from atoll.labels.methods.adaptation.class_shares import aligned
+from atoll.labels.methods.adaptation.class_shares import aligned, confidence_of
 
 WIDTH, CLASSES = 6, 3
 
@@ -207,6 +209,40 @@ def test_aligned_guesses_have_the_classes_of_the_labels():
     torch.testing.assert_close(aligned(p, wanted, wanted), p)  # nothing to move
 
 
+@given(st.integers(1, 30), st.floats(0.0, 1.0), st.integers(0, 2**31))
+def test_the_surest_portion_ends_at_its_last_row(rows, portion, seed):
+    """Against sorting what counts: ``floor(portion n)`` rows, at least one, are as sure; rows that do not count never decide."""
+    rng = np.random.default_rng(seed)
+    sure, counts = torch.tensor(rng.uniform(0.1, 1, rows)), torch.tensor(rng.integers(0, 2, rows).astype(float))
+    found = confidence_of(sure, counts, torch.tensor(portion, dtype=torch.float64))
+    there = sure[counts > 0]
+    if len(there):
+        assert int((there >= found).sum()) == max(1, int(np.floor(portion * len(there))))
+
+
+def test_guesses_without_weight_are_the_sources_alone():
+    """The target has no weight then: the same model as without its party, up to the rows of another block."""
+    base, whole = atoll.FedAvg(lr=0.2, batch_size=None, steps=2), federation()
+    sources = atoll.data.Islands.from_datasets({str(i): whole.shard(i).dataset() for i in (0, 1)}).with_test(whole.test)
+    made = trained(SelfTraining(base=base, weight=0.0), network().alone(), whole)
+    alone = trained(Supervised(base=base), network().alone(), sources)
+    for name, leaf in alone.params.items():
+        np.testing.assert_allclose(made.params[name], leaf, rtol=1e-5, atol=1e-6)
+
+
+def test_a_portion_counts_where_no_guess_is_sure():
+    """Above a confidence of 1 - 1e-9 lies nothing: without a portion the target teaches nothing, with one it does; the portion grows from a quarter."""
+    base, data = atoll.FedAvg(lr=0.2, batch_size=20, steps=3), federation()
+    terms = {"base": base, "tau": 1 - 1e-9}
+    none, some = (trained(SelfTraining(**terms, portion=p), network().alone(), data) for p in (0.0, 0.5))
+    assert not np.allclose(none.params["features.0.weight"], some.params["features.0.weight"], atol=1e-4)
+    method = SelfTraining(portion=0.8, warm=2, grow=4)
+    state = method.init({"classifier.bias": np.zeros(3, np.float32)})
+    sent = [method.broadcast({**state, "turn": turn}, "train") for turn in (0, 2, 4, 6, 9)]
+    np.testing.assert_allclose([float(one["portion"][0]) for one in sent], [0.2, 0.2, 0.5, 0.8, 0.8], rtol=1e-6)
+    assert [float(one["guessing"][0]) for one in sent] == [0, 1, 1, 1, 1]
+
+
 def test_self_training_learns_where_the_sources_alone_do_not():
     data = federation(sizes=(80, 80), targets=(1,), shift=0.0, turn=0.8)  # .80 and .975
     base = atoll.FedAvg(lr=0.2, batch_size=20, steps=6)
@@ -220,7 +256,7 @@ def test_self_training_learns_where_the_sources_alone_do_not():
 ALL = {
     "FADE": (lambda: FADE(ramp=2), {"discriminator": True, "conditional": True}),
     "EfficientFDA": (lambda: EfficientFDA(), {}),
-    "SelfTraining": (lambda: SelfTraining(tau=0.5, warm=1), {}),
+    "SelfTraining": (lambda: SelfTraining(tau=0.5, warm=1, portion=0.7, grow=2), {}),
 }
 
 
@@ -280,6 +316,8 @@ REFUSED = {
     "weight": (lambda: FADE(weight=-1.0), "weight=-1.0"),
     "power": (lambda: FADE(power=0), "power=0"),
     "tau": (lambda: SelfTraining(tau=1.5), "tau=1.5"),
+    "portion": (lambda: SelfTraining(portion=1.5), "portion=1.5"),
+    "grow": (lambda: SelfTraining(grow=-1), "grow=-1"),
     "discrepancy": (lambda: EfficientFDA(weight=float("nan")), "weight=nan"),
     "conditional": (
         lambda: DomainNetwork(nn.Tanh(), nn.Tanh(), conditional=True),

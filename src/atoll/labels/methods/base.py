@@ -25,10 +25,17 @@ __all__ = ["Method", "local_sgd"]
 _SETTINGS = ("lr", "epochs", "batch_size", "steps")
 
 
-def local_sgd(lr: float = 0.03, steps: int = 12, batch_size: int = 48) -> Algorithm:
-    """Return the local steps of a method by default: FedAvg with Nesterov's momentum .9 and gradients clipped to norm 5."""
+def local_sgd(lr: float = 0.03, steps: int = 12, batch_size: int = 48, memory: str = "round") -> Algorithm:
+    """Return the local steps of a method by default: FedAvg with Nesterov's momentum .9 and gradients clipped to norm 5.
+
+    Args:
+        lr: learning rate.
+        steps: local steps of a round.
+        batch_size: rows of a step.
+        memory: where the momentum stays between rounds, see `Accelerated`. With ``"round"`` it starts anew: of 12 steps with momentum .9 that takes half.
+    """
     steps_of_sgd = FedAvg(lr=lr, steps=steps, batch_size=batch_size)
-    return Accelerated(steps_of_sgd, transforms=(ClipNorm(5.0), Momentum(0.9, nesterov=True)))
+    return Accelerated(steps_of_sgd, transforms=(ClipNorm(5.0), Momentum(0.9, nesterov=True)), memory=memory)
 
 
 @dataclass(frozen=True, kw_only=True)

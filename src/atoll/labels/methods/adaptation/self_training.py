@@ -30,6 +30,8 @@ __all__ = ["SelfTraining", "SelfTrainingLoss"]
 class SelfTrainingLoss(OwnLoss):
     """``mean_S CE(y, f(strong(x))) + weight mean_K CE(guess, f(strong(x)))``; ``K`` are rows without a label of which the global model is sure.
 
+    It is if its confidence is above ``tau``, or among the surest portion of those at the party.
+
     Attributes:
         weak: view under which the global model guesses.
         strong: view that is trained on.
@@ -52,7 +54,7 @@ class SelfTrainingLoss(OwnLoss):
             sure, label = aligned(guess.softmax(1), broadcast["guessed"], broadcast["wanted"]).max(1)
         logits = outputs[:, : guess.shape[1]]
         taught = mean_of(cross_entropy_of_rows(logits, target), labelled * real)
-        kept = (sure > self.tau) * ~labelled * real * broadcast["guessing"]
+        kept = ((sure > self.tau) | (sure >= broadcast["sure"])) * ~labelled * real * broadcast["guessing"]
         return taught + self.weight * mean_of(cross_entropy_of_rows(logits, label), kept)
 
 
@@ -62,19 +64,26 @@ class SelfTraining(Method):
 
     A guess is ``p wanted / guessed``, normalised: ``guessed`` is the mean guess over a sample of the party's rows, computed there and kept there, and
     ``wanted`` the mean share of each class among the labels of all parties, of which the server sees the sum. Without this alignment, guesses collapse onto the
-    classes that survive the change of domain. The strong view must bridge the domains: on digits, inverted colours make dark digits on light
+    classes that survive the change of domain.
+
+    A guess counts if the model is surer of it than ``tau``, or if it is among the surest ``portion`` of the party's guesses. The portion begins at a quarter of its
+    size and grows over ``grow`` rounds (Zou et al. 2018): in a new domain a model is rarely sure, and a threshold alone would leave most rows unused. The strong view must bridge the domains: on digits, inverted colours make dark digits on light
     ground from light ones on dark ground.
 
     Attributes:
         tau: how sure the global model must be of a guess, a probability above ``1/C``.
-        weight: of the guesses' loss, 0 or more.
+        portion: of a party's guesses that count at least; 0 for those above ``tau`` alone.
+        grow: rounds over which the portion grows, after those to warm up; 0 for its full size at once.
+        weight: of the guesses' loss, 0 or more. At 0, parties without labels have no weight either: only labelled rows teach.
         warm: rounds of labelled rows alone, before guesses count.
         weak: view under which the global model guesses.
         strong: view that is trained on.
-        sample: rows from which a party takes the mean guess, each round.
+        sample: rows from which a party takes the mean guess and the surest ones, each round.
     """
 
     tau: float = 0.9
+    portion: float = 0.0
+    grow: int = 0
     weight: float = 1.0
     warm: int = 0
     weak: View | None = None
@@ -91,11 +100,12 @@ class SelfTraining(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0.0 < self.tau <= 1.0 or not self.weight >= 0.0 or self.warm < 0 or self.sample < 1:
+        shares = 0.0 < self.tau <= 1.0 and 0.0 <= self.portion <= 1.0
+        if not shares or not self.weight >= 0.0 or min(self.warm, self.grow) < 0 or self.sample < 1:
             raise ConfigError(
-                f"tau={self.tau}, weight={self.weight}, warm={self.warm}, sample={self.sample}",
+                f"tau={self.tau}, portion={self.portion}, grow={self.grow}, weight={self.weight}, warm={self.warm}, sample={self.sample}",
                 where="SelfTraining",
-                remedy="use a tau between 1/C and 1, a weight of 0 or more, 0 rounds or more to warm up, and a sample of rows",
+                remedy="use a tau between 1/C and 1, a portion from 0 to 1, a weight of 0 or more, 0 rounds or more to grow and to warm up, and a sample of rows",
             )
         object.__setattr__(self, "card", type(self).card)
         object.__setattr__(self, "citation", type(self).citation)
@@ -116,24 +126,28 @@ class SelfTraining(Method):
         return {**super().init(params), "wanted": wanted}
 
     def broadcast(self, state: Tree, phase: str) -> Tree:
-        """Send the shares of the classes, and 1 once guesses count."""
-        sent = super().broadcast(state, phase)
-        guessing = np.full(1, state["turn"] >= self.warm, state["wanted"].dtype)
-        return {**sent, "wanted": state["wanted"], "guessing": guessing}
+        """Send the shares of the classes, 1 once guesses count, and the portion that counts at least."""
+        sent, kind = super().broadcast(state, phase), state["wanted"].dtype
+        grown = 1.0 if not self.grow else min(1.0, max(0, state["turn"] - self.warm) / self.grow)
+        now = {"guessing": state["turn"] >= self.warm, "portion": self.portion * (1.0 + 3.0 * grown) / 4.0}
+        return {**sent, "wanted": state["wanted"], **{name: np.full(1, value, kind) for name, value in now.items()}}
 
     def start(self, broadcast: Tree, client: Tree) -> Tree:
         """Start as the base does, with the shares."""
-        shares = {name: client[name] for name in ("guessed", "labels", "taught")}
-        return {"inner": super().start(broadcast, client["inner"]), "params": broadcast["params"], **shares}
+        read = {name: client[name] for name in ("guessed", "labels", "taught", "sure")}
+        return {"inner": super().start(broadcast, client["inner"]), "params": broadcast["params"], **read}
 
     def step(self, local: Tree, grad: Gradient, broadcast: Tree) -> Tree:
-        """Take the base's step; the loss reads the shares."""
-        inner = super().step(local["inner"], cast("LossGradients", grad).on(None, guessed=local["guessed"]), broadcast)
+        """Take the base's step; the loss reads the shares, and what is sure here."""
+        counting = broadcast["portion"].sum() > 0
+        sure = local["sure"] * counting + 2.0 * ~counting  # no probability is 2: then tau decides alone
+        oracle = cast("LossGradients", grad).on(None, guessed=local["guessed"], sure=sure)
+        inner = super().step(local["inner"], oracle, broadcast)
         return {**local, "inner": inner, "params": inner["params"]}
 
     def finish(self, local: Tree, broadcast: Tree, client: Tree, work: LocalWork) -> tuple[dict[str, Aggregate], Tree]:
         """Reply as the base does, with the labels' shares; before guesses count, a party without labels has no weight."""
-        counts = local["taught"] + (1.0 - local["taught"]) * broadcast["guessing"].sum()
+        counts = local["taught"] + (1.0 - local["taught"]) * broadcast["guessing"].sum() * float(self.weight > 0)
         work = LocalWork(examples=work.examples * counts, steps=work.steps)
         reply, kept = super().finish(local["inner"], broadcast, client["inner"], work)
         return {**reply, "labels": Sum(local["labels"], role="side")}, kept
