@@ -13,6 +13,7 @@ from torch.func import functional_call
 import atoll
 from atoll.core.errors import AtollError, ConfigError, DataError
 from atoll.labels import DualAdapt, FRuDA
+from atoll.labels.methods.adaptation.collaborators import Candidate, Collaborators
 from atoll.labels.methods.adaptation.dualadapt import SourceLoss, TargetLoss
 from atoll.labels.methods.adaptation.feature_mixture import log_density, mixture_of
 from atoll.labels.objectives import Mixture, projections, sliced_quantiles, transfer_bound, wasserstein
@@ -133,7 +134,45 @@ def test_a_collaborator_is_the_nearest_domain():
     assert transfer_bound(9.0, away["adapted"]) > transfer_bound(0.1, away["source"])
 
 
+def ranked(data, candidates, **settings):
+    rule = Collaborators(model=network().alone, candidates=candidates, least=1, **settings)
+    return atoll.simulate(rule.program("2"), data, engine="inline", progress=False)
+
+
+def test_a_new_domain_chooses_by_the_bound_and_no_row_leaves_a_party():
+    """Two sources, one of them where the new domain is: its distance is the smaller, and its error what its labels say."""
+    data = federation(sizes=(60, 60, 60), targets=(1, 2))  # the second lies where the third does
+    near = data.shard(1).dataset().with_columns({"labelled": np.ones(60, bool)})
+    parts = {"0": data.shard(0).dataset(), "1": near, "2": data.shard(2).dataset()}
+    params = {name: p.detach().numpy() for name, p in network().alone().named_parameters()}
+    islands = atoll.data.Islands.from_datasets(parts)
+    seen = Watched()
+    rule = Collaborators(model=network().alone, candidates={n: Candidate(params) for n in "01"}, least=1)
+    offers = atoll.simulate(rule.program("2"), islands, engine="inline", policy=seen, progress=False)
+    assert [offer.name for offer in sorted(offers, key=lambda offer: offer.distance)] == ["1", "0"]
+    assert {(50, 4), (60, 4), (60, WIDTH), (60, CLASSES)}.isdisjoint(seen.shapes)
+    p = network().alone()(torch.tensor(near.x)).softmax(1).detach().numpy()
+    first = next(offer for offer in offers if offer.name == "1")
+    assert first.error == pytest.approx(1 - p[np.arange(60), near.y].mean(), rel=1e-5)
+    assert first.bound == pytest.approx(transfer_bound(first.error, first.distance))
+    assert [offer.bound for offer in offers] == sorted(offer.bound for offer in offers)
+
+
+def test_an_adapted_domain_is_a_candidate_with_the_error_that_it_was_promised():
+    whole = federation(sizes=(60, 60, 60), targets=(1, 2))
+    data = atoll.data.Islands.from_datasets({str(i): whole.shard(i).dataset() for i in range(3)})
+    params = {name: p.detach().numpy() for name, p in network().alone().named_parameters()}
+    far, near = Candidate(params), Candidate(params, error=0.1)
+    assert ranked(data, {"0": far, "1": near})[0].name == "1"
+    assert ranked(data, {"0": far, "1": Candidate(params, error=99.0)})[0].name == "0"
+    with pytest.raises(DataError, match="1 has no label, and its error is not known"):
+        ranked(data, {"1": Candidate(params)})
+
+
 REFUSED = {
+    "candidates": (lambda: Collaborators(model=None, candidates={}), "no candidate"),
+    "levels": (lambda: Collaborators(model=None, candidates={"a": Candidate({})}, levels=0), "levels=0"),
+    "error": (lambda: Collaborators(model=None, candidates={"a": Candidate({}, error=-1.0)}), "error=-1.0"),
     "mix": (lambda: DualAdapt(mix=0.0), "mix=0.0"),
     "lazy": (lambda: FRuDA(lazy=0), "lazy=0"),
     "one classifier": (lambda: trained(DualAdapt(), network(), server_and_targets()), "a network with one classifier"),
