@@ -8,8 +8,10 @@ import re
 import numpy as np
 import pytest
 
+from atoll.cli.adaptation_parties import JUDGING, sources_of, with_judge
 from atoll.cli.adapted import domains_of, macro_f1
 from atoll.cli.app import run
+from atoll.data import adaptation
 
 pytest.importorskip("torch")
 
@@ -17,7 +19,7 @@ pytest.importorskip("torch")
 @pytest.fixture
 def folder(tmp_path):
     rng = np.random.default_rng(0)
-    for name, moved in {"north": 0.0, "south": 1.0}.items():
+    for name, moved in {"north": 0.0, "south": 1.0, "east": -1.0}.items():
         y = rng.integers(0, 3, 120)
         x = np.eye(5)[y] * 3 + rng.normal(0, 0.7, (120, 5)) + moved
         np.savez(tmp_path / f"{name}.npz", x=x.astype(np.float32), y=y)
@@ -31,7 +33,8 @@ def asked(folder, *more):
 def test_one_target_is_compared_with_the_strongest_training_of_the_sources(capsys, folder):
     target = folder / "south.npz"
     methods = "source,SelfTraining,FADE,EfficientFDA"
-    assert run(asked(folder, "--target", target, "--methods", methods, "--rounds", 2, "--seeds", 1)) == 0
+    more = ("--target", target, "--methods", methods, "--rounds", 2, "--steps", 2, "--size", 60, "--seeds", 1)
+    assert run(asked(folder, *more)) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["setting"]["domains"] == ["north", "south"]
     assert set(found["source"]) == {"none", "weak", "strong"}
@@ -55,7 +58,7 @@ def test_an_unseen_domain_is_in_no_training(capsys, folder, monkeypatch):
         return simulate(job, islands, **more)
 
     monkeypatch.setattr(atoll.simulation, "simulate", watched)
-    assert run(asked(folder, "--target", "each", "--unseen", "--rounds", 2, "--seeds", 1)) == 0
+    assert run(asked(folder, "--target", "each", "--unseen", "--rounds", 2, "--steps", 2, "--seeds", 1)) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["setting"]["unseen"] is True
     assert set(found["targets"]) == {"north", "south"}
@@ -65,6 +68,36 @@ def test_an_unseen_domain_is_in_no_training(capsys, folder, monkeypatch):
     assert {names[0] for _, names, _ in seen} == {"north", "south"}
     assert all(len(names) == 1 and rows < 120 for _, names, rows in seen)
     assert [kind for kind, *_ in seen].count("FedSR") == 2
+
+
+@pytest.mark.slow  # the tests above and below run the parts: methods, the parties that they want, and a guard
+def test_every_method_of_the_survey_adapts_and_a_guard_stands_by_where_it_can(capsys, folder):
+    """FADA's target and DualAdapt's sources lie at helpers, FRuDA chooses its collaborator; the smallest source judges the two that a guard can go around."""
+    methods = "SelfTraining,DANN,FADA,DualAdapt,FRuDA"
+    more = (folder / "east.npz", "--target", "south", "--methods", methods, "--rounds", 4, "--steps", 2, "--seeds", 1)
+    assert run(asked(folder, *more)) == 0
+    found = json.loads(capsys.readouterr().out)["adapted"]
+    assert {name: one["guard"] is not None for name, one in found.items()} == {
+        "SelfTraining": True, "DANN": True, "FADA": False, "DualAdapt": False, "FRuDA": False,
+    }  # fmt: skip
+    for one in found.values():
+        assert one["guard"] is None or [len(one["guard"][name]) for name in ("on", "gain")] == [1, 1]
+
+
+def test_one_source_holds_out_rows_of_its_own(capsys, folder):
+    more = ("--target", "south", "--guard", "--rounds", 4, "--steps", 1, "--seeds", 1)
+    assert run(asked(folder, *more)) == 0
+    found = json.loads(capsys.readouterr().out)["adapted"]["SelfTraining"]["guard"]
+    assert found["on"][0] or found["gain"][0] < -0.05 * np.log(3)  # only what is surely worse than the slack falls
+
+
+def test_the_smallest_source_judges_and_teaches_nothing(folder):
+    rows = domains_of([str(folder / f"{n}.npz") for n in ("north", "south", "east")])
+    few = rows.take(np.flatnonzero((rows["party"] != "east") | (np.arange(len(rows)) % 3 == 0))).with_test(rows.test)
+    islands = with_judge(adaptation(few, "south", by="party")[0])
+    marked = {one.name: set(one[JUDGING].tolist()) for one in islands}
+    assert marked == {"east": {True}, "north": {False}, "south": {False}}
+    assert set(sources_of(islands)) == {"north", "east"}
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -11,17 +11,29 @@ import numpy as np
 
 from atoll.core.errors import ConfigError
 
+from .adaptation_parties import (
+    JUDGING,
+    pair_of,
+    sources_alone,
+    sources_at_server,
+    sources_of,
+    target_at_helper,
+    with_judge,
+)
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from atoll.data import Islands
     from atoll.learn.algorithm import Algorithm
 
-__all__ = ["METHODS", "UNSEEN", "AdaptationRun", "AdaptationTerms", "runs_of"]
+__all__ = ["GUARDED", "METHODS", "UNSEEN", "AdaptationRun", "AdaptationTerms", "Trained", "runs_of"]
 
-METHODS = ("SelfTraining", "FADE", "DANN", "EfficientFDA")
+METHODS = ("SelfTraining", "FADE", "DANN", "EfficientFDA", "FADA", "DualAdapt", "FRuDA")
 UNSEEN = ("FedSR",)
 """Methods that need no row of the target."""
+GUARDED = ("SelfTraining", "FADE", "DANN")
+"""Methods that a guard can go around: their clients keep nothing, and at weight 0 they are the sources alone."""
 
 
 @dataclass(frozen=True)
@@ -36,26 +48,62 @@ class AdaptationTerms:
         seeds: trainings of each method.
         metric: ``"accuracy"`` or ``"macro_f1"``.
         engine: where trainings run.
+        guard: let the labels of one source judge; ``None``: if there are two sources or more.
         unseen: leave the target's rows out of every training.
     """
 
     rounds: int = 60
     lr: float = 0.03
-    steps: int = 12
+    steps: int = 24
     batch_size: int = 48
     seeds: int = 3
     metric: str = "accuracy"
     engine: str = "batched"
+    guard: bool | None = None
     unseen: bool = False
+
+    def __post_init__(self) -> None:
+        if self.metric not in ("accuracy", "macro_f1"):
+            raise ConfigError(f"metric={self.metric!r}", where="adapt", remedy="use accuracy or macro_f1")
 
     @property
     def methods(self) -> tuple[str, ...]:
         """The methods to choose from."""
         return UNSEEN if self.unseen else METHODS
 
-    def __post_init__(self) -> None:
-        if self.metric not in ("accuracy", "macro_f1"):
-            raise ConfigError(f"metric={self.metric!r}", where="adapt", remedy="use accuracy or macro_f1")
+    @property
+    def warm(self) -> int:
+        """Rounds of labelled rows alone, before guesses count."""
+        return self.rounds // 5
+
+    @property
+    def base(self) -> Algorithm:
+        """Local steps whose momentum goes on from round to round, averaged like the model."""
+        from atoll.labels.methods import local_sgd
+
+        return local_sgd(self.lr, self.steps, self.batch_size, memory="server")
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What a training has left.
+
+    Attributes:
+        model: maps rows to logits.
+        guard: ``{"on": whether the method stayed, "gain": nats that it gained at the judging labels}``; ``None`` without a guard.
+    """
+
+    model: Any
+    guard: dict[str, Any] | None = None
+
+    def outputs(self, x: NDArray[Any]) -> NDArray[Any]:
+        """Return logits of some rows."""
+        import torch
+
+        self.model.eval()
+        with torch.no_grad():
+            parts = [self.model(part) for part in torch.split(torch.tensor(x), 1000)]
+        return np.concatenate([part.numpy() for part in parts])
 
 
 @dataclass(frozen=True)
@@ -66,19 +114,18 @@ class AdaptationRun:
         shape: of a row.
         classes: number of classes.
         algorithm: makes the method from the common settings.
-        discriminator: ``""``, ``"plain"`` or ``"conditional"``.
-        aligned: whether the method looks at features.
-        sources_only: train without the target's party.
-        gaussian: whether features are drawn, as `FedSR` needs.
+        parts: of the network: ``"judge"``, ``"conditional"`` (a discriminator of classes times features), ``"second"``, ``"alone"``: no more than logits, or
+            ``"gaussian"``: features are drawn, as `FedSR` needs.
+        parties: who has which rows.
+        guarded: whether a source judges.
     """
 
     shape: tuple[int, ...]
     classes: int
     algorithm: Callable[[AdaptationTerms], Algorithm]
-    discriminator: str = ""
-    aligned: bool = True
-    sources_only: bool = False
-    gaussian: bool = False
+    parts: tuple[str, ...] = ()
+    parties: Callable[[Islands], Islands] = field(default=lambda islands: islands)
+    guarded: bool = False
 
     def network(self) -> Any:
         """Return a fresh network: convolutions for images, one hidden layer for other rows."""
@@ -95,99 +142,140 @@ class AdaptationRun:
             features, width = nn.Sequential(*layers, nn.Flatten()), 32 * side
         else:
             features, width = nn.Sequential(nn.Linear(self.shape[0], 64), nn.ReLU()), 64
-        if self.gaussian:
+        if "gaussian" in self.parts:
             return GaussianNetwork(features, width, self.classes, self.shape)
-        judged = {"": 0, "plain": width, "conditional": width * self.classes}[self.discriminator]
-        judge = nn.Sequential(nn.Linear(judged, 64), nn.ReLU(), nn.Linear(64, 1)) if judged else None
+        conditional = "conditional" in self.parts
+        judged = width * self.classes if conditional else width
+        judge = nn.Sequential(nn.Linear(judged, 64), nn.ReLU(), nn.Linear(64, 1))
         made = DomainNetwork(
             features,
             nn.Linear(width, self.classes),
-            discriminator=judge,
-            conditional=self.discriminator == "conditional",
+            second=nn.Linear(width, self.classes) if "second" in self.parts else None,
+            discriminator=judge if conditional or "judge" in self.parts else None,
+            conditional=conditional,
         )
-        return made if self.aligned else made.alone()
+        return made.alone() if "alone" in self.parts else made
 
-    def outputs(self, islands: Islands, settings: AdaptationTerms, seed: int, x: NDArray[Any]) -> NDArray[Any]:
-        """Return the trained model's logits for some rows."""
-        import torch
+    def trained(self, islands: Islands, settings: AdaptationTerms, seed: int) -> Trained:
+        """Train on domains, of which one has no labels."""
+        if self.guarded and settings.guard is not False and (settings.guard or len(sources_of(islands)) > 1):
+            return self._guarded(islands, settings, seed)
+        return Trained(self._run(self.algorithm(settings), self.parties(islands), settings, seed, self.network).model)
 
-        from atoll.data import Islands
-        from atoll.data.missing import labelled_rows
+    def _guarded(self, islands: Islands, settings: AdaptationTerms, seed: int) -> Trained:
+        """Train beside the sources alone, with a judge: a whole source if there are two or more, and else a fifth of the source's rows."""
+        from atoll.labels import Guard
+
+        method, several = self.algorithm(settings), len(sources_of(islands)) > 1
+        terms: dict[str, Any] = {"after": settings.rounds * 3 // 4}
+        terms |= {"column": JUDGING, "z": -1.0} if several else {"slack": 0.05 * float(np.log(self.classes))}
+        guard = Guard(base=method, plain=replace(method, weight=0.0), **terms)  # type: ignore[call-arg]
+        found = self._run(guard, with_judge(islands) if several else islands, settings, seed, self.network)
+        gain, error = (float(found.metrics.last(f"guard_{name}")) for name in ("gain", "error"))
+        return Trained(found.model, {"on": gain + guard.z * error + guard.slack >= 0.0, "gain": gain})
+
+    def _run(self, algorithm: Algorithm, islands: Islands, settings: AdaptationTerms, seed: int, model: Any) -> Any:
         from atoll.learn import Evaluation, Training
         from atoll.learn.selection import Everyone
         from atoll.simulation import simulate
 
         job = Training(
-            model=self.network,
-            algorithm=self.algorithm(settings),
+            model=model,
+            algorithm=algorithm,
             selection=Everyone(),
             rounds=settings.rounds,
             evaluation=Evaluation(every=settings.rounds),
         )
-        if self.sources_only:
-            islands = Islands.from_datasets(
-                {one.name: one.dataset() for one in islands if bool(labelled_rows(one).all())}
-            ).with_test(islands.test)
-        found = simulate(job, islands, engine=settings.engine, seed=seed, progress=False)
-        with torch.no_grad():
-            found.model.eval()
-            parts = [found.model(part) for part in torch.split(torch.tensor(x), 1000)]
-        return np.concatenate([part.numpy() for part in parts])
+        return simulate(job, islands, engine=settings.engine, seed=seed, progress=False)
+
+
+@dataclass(frozen=True)
+class CollaboratorRun(AdaptationRun):
+    """FRuDA: every source trains a model of its own, the target chooses one by the bound of eq. 99, and adapts to it.
+
+    Attributes:
+        alone: makes the training of one source.
+    """
+
+    alone: Callable[[AdaptationTerms], Algorithm] = field(kw_only=True)
+
+    def trained(self, islands: Islands, settings: AdaptationTerms, seed: int) -> Trained:
+        """Train the sources, choose, and adapt."""
+        from atoll.data import Islands
+        from atoll.labels.methods.adaptation.collaborators import Candidate, Collaborators
+        from atoll.simulation import simulate
+
+        plain, target = replace(self, parts=("alone",)), next(n for n in islands.names if n not in sources_of(islands))
+        own = {
+            name: self._run(
+                self.alone(settings), Islands.from_datasets({name: rows}), settings, seed, plain.network
+            ).params
+            for name, rows in sources_of(islands).items()
+        }
+        choice = Collaborators(model=plain.network, candidates={name: Candidate(p) for name, p in own.items()}, least=1)
+        chosen = simulate(choice.program(target), islands, engine="inline", seed=seed, progress=False)[0].name
+        start = lambda: _filled(self.network(), own[chosen])  # noqa: E731
+        return Trained(self._run(self.algorithm(settings), pair_of(islands, chosen), settings, seed, start).model)
+
+
+def _filled(network: Any, params: Mapping[str, Any]) -> Any:
+    """Return a network with some of its parameters replaced."""
+    import torch
+
+    network.load_state_dict({name: torch.tensor(np.asarray(leaf)) for name, leaf in params.items()}, strict=False)
+    return network
 
 
 def runs_of(shape: tuple[int, ...], classes: int, methods: Sequence[str]) -> dict[str, AdaptationRun]:
     """Return the trainings of the sources alone, with each view, and those of the methods.
 
-    Every method sees rows through the strongest of the views that the sources alone are trained with.
+    Methods see images through the strong view with some of them inverted, which bridges domains of light and dark ground; where it moves or cuts an image, it fills
+    with the image's own border and mean, since the ground need not be dark. They see other rows as they are: no view of a table is known to keep what a row means.
     """
-    from atoll.labels import views
-    from atoll.labels.methods.adaptation.efficientfda import EfficientFDA
-    from atoll.labels.methods.adaptation.fade import FADE
-    from atoll.labels.methods.adaptation.self_training import SelfTraining
-    from atoll.labels.methods.supervised import Supervised
-    from atoll.labels.methods.unseen.fedsr import FedSR
+    from atoll.labels import FADA, FADE, DualAdapt, EfficientFDA, FedSR, FRuDA, SelfTraining, Supervised, views
+    from atoll.labels.methods import local_sgd
+    from atoll.labels.views.geometry import Affine, Translate
     from atoll.labels.views.inversion import Invert
+    from atoll.labels.views.pixels import ColourJitter, Cutout
 
     kind = "images" if len(shape) == 3 else "table"
     weak, strong = views.weak(kind), views.strong(kind)
-    bridge = views.Compose([strong, Invert()]) if kind == "images" else strong
+    seen: dict[str, Any] = {"none": None, "weak": weak, "strong": strong}
+    moved = [Affine(fill=None), ColourJitter((0.3, 1.3), (1.0, 1.0)), Cutout(fill=None)]
+    bridge = views.Compose([*moved, Invert()]) if kind == "images" else None
+    near = Translate(fill=None) if kind == "images" else None
+    seen |= {"strong, inverted": bridge} if bridge is not None else {}
 
-    def steps(settings: AdaptationTerms) -> dict[str, Any]:
-        return {
-            "lr": settings.lr,
-            "steps": settings.steps,
-            "batch_size": settings.batch_size,
-            "horizon": settings.rounds,
-        }
+    def kept(s: AdaptationTerms) -> dict[str, Any]:
+        return {"base": s.base, "horizon": s.rounds}
 
-    def alone(view: Any) -> AdaptationRun:
-        return AdaptationRun(
-            shape, classes, lambda s: Supervised(view=view, **steps(s)), aligned=False, sources_only=True
-        )
+    def fresh(s: AdaptationTerms) -> dict[str, Any]:
+        return {"base": local_sgd(s.lr, s.steps, s.batch_size), "horizon": s.rounds}
 
-    seen = {"none": None, "weak": weak, "strong": strong} | (
-        {"strong, inverted": bridge} if bridge is not strong else {}
-    )
-    made = {f"source: {name}": alone(view) for name, view in seen.items()}
+    def run(algorithm: Callable[[AdaptationTerms], Algorithm], *parts: str, **more: Any) -> AdaptationRun:
+        return AdaptationRun(shape, classes, algorithm, parts, **more)
+
+    def alone(view: Any) -> Callable[[AdaptationTerms], Algorithm]:
+        return lambda s: Supervised(view=view, **kept(s))
+
+    def self_training(s: AdaptationTerms) -> Algorithm:
+        grown: dict[str, Any] = {"warm": s.warm, "grow": s.rounds - s.warm, "portion": 0.6}
+        return SelfTraining(tau=0.8 if classes > 2 else 0.9, weak=near, strong=bridge, **grown, **kept(s))
+
+    def game(s: AdaptationTerms, **more: Any) -> Algorithm:
+        return FADE(view=bridge, ramp=max(1, s.rounds // 2), **more, **kept(s))
+
+    made = {f"source: {name}": run(alone(view), "alone", parties=sources_alone) for name, view in seen.items()}
     all_of = {
-        "SelfTraining": AdaptationRun(
-            shape,
-            classes,
-            lambda s: SelfTraining(tau=0.8, warm=s.rounds // 5, weak=weak, strong=bridge, **steps(s)),
-            aligned=False,
-        ),
-        "FADE": AdaptationRun(
-            shape, classes, lambda s: FADE(view=bridge, ramp=max(1, s.rounds // 2), **steps(s)), "conditional"
-        ),
-        "DANN": AdaptationRun(
-            shape,
-            classes,
-            lambda s: FADE(view=bridge, power=1, certain=False, ramp=max(1, s.rounds // 2), **steps(s)),
-            "plain",
-        ),
-        "EfficientFDA": AdaptationRun(shape, classes, lambda s: EfficientFDA(view=bridge, **steps(s))),
-        "FedSR": AdaptationRun(
-            shape, classes, lambda s: FedSR(view=bridge, **steps(s)), sources_only=True, gaussian=True
+        "SelfTraining": run(self_training, "alone", guarded=True),
+        "FADE": run(game, "conditional", guarded=True),
+        "DANN": run(lambda s: game(s, power=1, certain=False), "judge", guarded=True),
+        "EfficientFDA": run(lambda s: EfficientFDA(view=bridge, **fresh(s))),
+        "FADA": run(lambda s: FADA(view=bridge, rows=256, **fresh(s)), parties=target_at_helper),
+        "DualAdapt": run(lambda s: DualAdapt(view=bridge, **fresh(s)), "second", parties=sources_at_server),
+        "FedSR": run(lambda s: FedSR(view=bridge, **kept(s)), "gaussian", parties=sources_alone),
+        "FRuDA": CollaboratorRun(
+            shape, classes, lambda s: FRuDA(view=bridge, **{**fresh(s), "steps": 4}), ("judge",), alone=alone(bridge)
         ),
     }
     return {**made, **{name: all_of[name] for name in methods}}

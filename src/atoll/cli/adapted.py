@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from atoll.data import Dataset, Islands
 
-    from .adaptation_runs import AdaptationRun, AdaptationTerms
+    from .adaptation_runs import AdaptationTerms, Trained
 
 __all__ = ["adapted", "domains_of", "macro_f1"]
 
@@ -137,18 +137,21 @@ def _of_target(rows: Sequence[Dataset], name: str, methods: Sequence[str], setti
     scores: dict[str, list[float]] = {run: [] for run in runs}
     shown: dict[str, dict[str, Any]]
     seconds: dict[str, list[float]] = {run: [] for run in runs}
+    guards: dict[str, list[Any]] = {run: [] for run in runs}
     for seed in range(settings.seeds):
         islands, _ = adaptation(rows[seed], name, by=PARTY, unseen=settings.unseen)
         for run, made in runs.items():
             begun = time.perf_counter()
-            scores[run].append(_trained(made, islands, settings, seed))
+            trained = made.trained(islands, settings, seed)
+            scores[run].append(_score(trained, islands, settings))
+            guards[run].append(trained.guard)
             seconds[run].append(time.perf_counter() - begun)
     shown = {
         run: {"scores": got, "median": median(got), "seconds": median(seconds[run])} for run, got in scores.items()
     }
     source = {run.removeprefix("source: "): shown[run] for run in runs if run not in methods}
     views, strong = max(source.items(), key=lambda one: one[1]["median"])
-    gains = {method: _gain(shown[method], strong) for method in methods}
+    gains = {method: {**_gain(shown[method], strong), "guard": _verdicts(guards[method])} for method in methods}
     best = max(gains, key=lambda method: gains[method]["median"], default=None)
     return {
         "source": source,
@@ -164,10 +167,15 @@ def _gain(found: dict[str, Any], strong: dict[str, Any]) -> dict[str, Any]:
     return {**found, "gain": found["median"] - strong["median"], "gain_by_seed": apart}
 
 
-def _trained(run: AdaptationRun, islands: Islands, settings: AdaptationTerms, seed: int) -> float:
-    """Return the score of one training on the target's held rows."""
+def _verdicts(found: list[Any]) -> dict[str, list[Any]] | None:
+    """Return by seed whether the method stayed, and its gain at the judging labels; ``None`` for a method without a guard."""
+    return None if None in found else {name: [one[name] for one in found] for name in ("on", "gain")}
+
+
+def _score(trained: Trained, islands: Islands, settings: AdaptationTerms) -> float:
+    """Return the score of a trained model on the target's held rows."""
     test: Any = islands.test
-    guesses = run.outputs(islands, settings, seed, test.x).argmax(axis=1)
+    guesses = trained.outputs(test.x).argmax(axis=1)
     return macro_f1(test.y, guesses) if settings.metric == "macro_f1" else float((guesses == test.y).mean())
 
 
