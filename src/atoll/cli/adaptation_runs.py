@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from atoll.data import Islands
     from atoll.learn.algorithm import Algorithm
 
-__all__ = ["GUARDED", "METHODS", "UNSEEN", "AdaptationRun", "AdaptationTerms", "Trained", "runs_of"]
+__all__ = ["GUARDED", "METHODS", "UNSEEN", "AdaptationRun", "AdaptationTerms", "AdaptedModel", "runs_of"]
 
 METHODS = ("SelfTraining", "FADE", "DANN", "EfficientFDA", "FADA", "DualAdapt", "FRuDA")
 UNSEEN = ("FedSR",)
@@ -85,7 +85,7 @@ class AdaptationTerms:
 
 
 @dataclass(frozen=True)
-class Trained:
+class AdaptedModel:
     """What a training has left.
 
     Attributes:
@@ -156,13 +156,15 @@ class AdaptationRun:
         )
         return made.alone() if "alone" in self.parts else made
 
-    def trained(self, islands: Islands, settings: AdaptationTerms, seed: int) -> Trained:
+    def trained(self, islands: Islands, settings: AdaptationTerms, seed: int) -> AdaptedModel:
         """Train on domains, of which one has no labels."""
         if self.guarded and settings.guard is not False and (settings.guard or len(sources_of(islands)) > 1):
             return self._guarded(islands, settings, seed)
-        return Trained(self._run(self.algorithm(settings), self.parties(islands), settings, seed, self.network).model)
+        return AdaptedModel(
+            self._run(self.algorithm(settings), self.parties(islands), settings, seed, self.network).model
+        )
 
-    def _guarded(self, islands: Islands, settings: AdaptationTerms, seed: int) -> Trained:
+    def _guarded(self, islands: Islands, settings: AdaptationTerms, seed: int) -> AdaptedModel:
         """Train beside the sources alone, with a judge: a whole source if there are two or more, and else a fifth of the source's rows."""
         from atoll.labels import Guard
 
@@ -172,7 +174,7 @@ class AdaptationRun:
         guard = Guard(base=method, plain=replace(method, weight=0.0), **terms)  # type: ignore[call-arg]
         found = self._run(guard, with_judge(islands) if several else islands, settings, seed, self.network)
         gain, error = (float(found.metrics.last(f"guard_{name}")) for name in ("gain", "error"))
-        return Trained(found.model, {"on": gain + guard.z * error + guard.slack >= 0.0, "gain": gain})
+        return AdaptedModel(found.model, {"on": gain + guard.z * error + guard.slack >= 0.0, "gain": gain})
 
     def _run(self, algorithm: Algorithm, islands: Islands, settings: AdaptationTerms, seed: int, model: Any) -> Any:
         from atoll.learn import Evaluation, Training
@@ -199,7 +201,7 @@ class CollaboratorRun(AdaptationRun):
 
     alone: Callable[[AdaptationTerms], Algorithm] = field(kw_only=True)
 
-    def trained(self, islands: Islands, settings: AdaptationTerms, seed: int) -> Trained:
+    def trained(self, islands: Islands, settings: AdaptationTerms, seed: int) -> AdaptedModel:
         """Train the sources, choose, and adapt."""
         from atoll.data import Islands
         from atoll.labels.methods.adaptation.collaborators import Candidate, Collaborators
@@ -215,7 +217,7 @@ class CollaboratorRun(AdaptationRun):
         choice = Collaborators(model=plain.network, candidates={name: Candidate(p) for name, p in own.items()}, least=1)
         chosen = simulate(choice.program(target), islands, engine="inline", seed=seed, progress=False)[0].name
         start = lambda: _filled(self.network(), own[chosen])  # noqa: E731
-        return Trained(self._run(self.algorithm(settings), pair_of(islands, chosen), settings, seed, start).model)
+        return AdaptedModel(self._run(self.algorithm(settings), pair_of(islands, chosen), settings, seed, start).model)
 
 
 def _filled(network: Any, params: Mapping[str, Any]) -> Any:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from atoll.data import Dataset, Islands
 
-    from .adaptation_runs import AdaptationTerms, Trained
+    from .adaptation_runs import AdaptationTerms, AdaptedModel
 
 __all__ = ["adapted", "domains_of", "macro_f1"]
 
@@ -172,7 +172,7 @@ def _verdicts(found: list[Any]) -> dict[str, list[Any]] | None:
     return None if None in found else {name: [one[name] for one in found] for name in ("on", "gain")}
 
 
-def _score(trained: Trained, islands: Islands, settings: AdaptationTerms) -> float:
+def _score(trained: AdaptedModel, islands: Islands, settings: AdaptationTerms) -> float:
     """Return the score of a trained model on the target's held rows."""
     test: Any = islands.test
     guesses = trained.outputs(test.x).argmax(axis=1)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from atoll.core.federation.federation import Federation
     from atoll.core.requests.island import Island
 
-__all__ = ["Candidate", "Collaborators", "Offer"]
+__all__ = ["Candidate", "Collaborators", "RankedCandidate"]
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Candidate:
     Attributes:
         params: of its model.
         error: what is known of its error, from 0 to 1; ``None`` to measure it at the domain's labels. Of a target that has adapted nobody has labels: give the
-            bound under which it was chosen, `Offer.bound`.
+            bound under which it was chosen, `RankedCandidate.bound`.
     """
 
     params: Tree
@@ -38,7 +38,7 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Offer:
+class RankedCandidate:
     """What a candidate promises the new domain.
 
     Attributes:
@@ -103,18 +103,18 @@ class Collaborators(Checked):
                     f"error={one.error} of {name!r}", where="Collaborators", remedy="use 0 or more, or None"
                 )
 
-    def program(self, new: str) -> Callable[[Federation], Awaitable[list[Offer]]]:
+    def program(self, new: str) -> Callable[[Federation], Awaitable[list[RankedCandidate]]]:
         """Return the program that ranks the candidates for a party, best first."""
         tell = self._task()
 
-        async def program(fed: Federation) -> list[Offer]:
+        async def program(fed: Federation) -> list[RankedCandidate]:
             offers = [await self._offer(fed, tell, name, new) for name in self.candidates]
             return sorted(offers, key=lambda offer: offer.bound)
 
         program.tasks = (tell,)  # type: ignore[attr-defined]
         return program
 
-    async def _offer(self, fed: Federation, tell: Task, name: str, new: str) -> Offer:
+    async def _offer(self, fed: Federation, tell: Task, name: str, new: str) -> RankedCandidate:
         """Ask a candidate and the new domain about the candidate's model."""
         one = self.candidates[name]
         message = {
@@ -128,7 +128,7 @@ class Collaborators(Checked):
         distance = wasserstein(told[0]["quantiles"], told[1]["quantiles"], int(told[0]["width"]))
         error = float(told[0]["error"]) if one.error is None else one.error
         bound = transfer_bound(error, distance, lipschitz=self.lipschitz, scale=self.scale)
-        return Offer(name, error, distance, bound)
+        return RankedCandidate(name, error, distance, bound)
 
     def _task(self) -> Task:
         """Return the task that tells of a domain under a model."""

@@ -19,7 +19,7 @@ from atoll.learn.wrapped import Wrapped
 from ...views.defaults import strong
 from ..fixmatch import FixMatch
 from ..supervised import Supervised
-from .held_out import PLAIN, HeldOut, HeldOutLoss, HeldOutScores, WithoutHeldOut
+from .held_out import PLAIN, HeldOutLabels, HeldOutLoss, HeldOutScores, WithoutHeldOut
 from .hiding import Hiding, require_labelled
 
 __all__ = ["Guard"]
@@ -31,7 +31,7 @@ CHECK = "guard"
 class _Check(Algorithm):
     """A pass that compares two models on held-out labels, and trains nothing."""
 
-    held: HeldOut
+    held: HeldOutLabels
     prefix: str = ""
     batch_size: int | None = None
     steps: int | None = 1
@@ -128,9 +128,9 @@ class Guard(Wrapped):
         object.__setattr__(self, "phases", (CHECK, PLAIN, *self.base.phases))
 
     @property
-    def held(self) -> HeldOut:
+    def held(self) -> HeldOutLabels:
         """Which labels are held out."""
-        return HeldOut(self.share, self.column)
+        return HeldOutLabels(self.share, self.column)
 
     @property
     def losses(self) -> tuple[Any, ...]:
@@ -224,7 +224,7 @@ class Guard(Wrapped):
 class _Blind(Wrapped):
     """A pass whose losses do not see held-out labels."""
 
-    held: HeldOut
+    held: HeldOutLabels
 
     @property
     def losses(self) -> tuple[Any, ...]:

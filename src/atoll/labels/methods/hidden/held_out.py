@@ -15,7 +15,7 @@ from atoll.torch.tracing.keyed import scrambled
 from ...losses import cross_entropy_of_rows, mean_of
 from .hiding import HidingLoss, asking
 
-__all__ = ["PLAIN", "HeldOut", "HeldOutLoss", "HeldOutScores", "WithoutHeldOut"]
+__all__ = ["PLAIN", "HeldOutLabels", "HeldOutLoss", "HeldOutScores", "WithoutHeldOut"]
 
 PLAIN = "plain"
 """Phase and state of the training on labelled rows alone."""
@@ -28,7 +28,7 @@ def held_out(index: Any, share: float) -> Any:
 
 
 @dataclass(frozen=True)
-class HeldOut:
+class HeldOutLabels:
     """Which labels are held out: a share of the rows, or those that a column of the data marks.
 
     Attributes:
@@ -53,7 +53,7 @@ class HeldOut:
 class WithoutHeldOut(HidingLoss):
     """Hide the labels that are held out."""
 
-    held: HeldOut
+    held: HeldOutLabels
 
     @property
     def reads(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -69,7 +69,7 @@ class WithoutHeldOut(HidingLoss):
 class HeldOutLoss(OwnLoss):
     """Cross-entropy over the held-out labels."""
 
-    held: HeldOut
+    held: HeldOutLabels
     task: ClassVar[str] = "classes"
     names: ClassVar[tuple[str, ...]] = ("model", "x", "target", "labelled", "real")
 
@@ -87,7 +87,7 @@ class HeldOutLoss(OwnLoss):
 class HeldOutScores(OwnLoss):
     """Sums over held-out labels of what two models make of them: ``d_i = CE(plain) - CE(guarded)``, above 0 where the guarded model is better."""
 
-    held: HeldOut
+    held: HeldOutLabels
     task: ClassVar[str] = "classes"
     names: ClassVar[tuple[str, ...]] = (*HeldOutLoss.names, "broadcast")
 
