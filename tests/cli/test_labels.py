@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -68,6 +69,17 @@ def test_a_comparison_has_the_strongest_of_labelled_rows_alone_beside_each_metho
     assert made["gain"] == pytest.approx(made["median"] - found["baseline"]["median"])
     assert (made["interval"], found["helped"]) == (None, [])  # one seed says nothing of the spread
     assert made["client_state"] == "none"
+
+
+def test_a_guard_says_whether_a_method_stayed(archive):
+    setting = LabelSetting(at="rows", keep=60, parties=2)
+    runs = LabelRuns(rows_of(archive), setting, rounds=2, lr=0.02, guard=True)
+    verdict = runs.trained("FixMatch", 0)["guard"]
+    assert verdict["on"] or verdict["gain"] < 0  # only a harm makes it fall
+    plain = runs.guarded(runs.method("FixMatch")).plain
+    assert (plain.steps, plain.horizon) == (runs.method("FixMatch").steps, 2)
+    with pytest.raises(ConfigError, match="no label can judge"):
+        replace(runs, setting=LabelSetting(at="none", keep=8)).trained("FedSimCLR", 0)
 
 
 def test_settings_that_make_no_comparison_are_refused(capsys, archive):

@@ -173,8 +173,7 @@ class AdaptationRun:
         terms |= {"column": JUDGING, "z": -1.0} if several else {"slack": 0.05 * float(np.log(self.classes))}
         guard = Guard(base=method, plain=replace(method, weight=0.0), **terms)  # type: ignore[call-arg]
         found = self._run(guard, with_judge(islands) if several else islands, settings, seed, self.network)
-        gain, error = (float(found.metrics.last(f"guard_{name}")) for name in ("gain", "error"))
-        return AdaptedModel(found.model, {"on": gain + guard.z * error + guard.slack >= 0.0, "gain": gain})
+        return AdaptedModel(found.model, guard.verdict(found.metrics))
 
     def _run(self, algorithm: Algorithm, islands: Islands, settings: AdaptationTerms, seed: int, model: Any) -> Any:
         from atoll.learn import Evaluation, Training

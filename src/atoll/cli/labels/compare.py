@@ -41,6 +41,13 @@ def labels_compare(
     text: Annotated[str | None, typer.Option("--text", help="Column of texts, for CSV files.")] = None,
     party: Annotated[str | None, typer.Option("--party", help="Column that names a row's owner.")] = None,
     missing: Annotated[str | None, typer.Option("--missing", help="Value of the label that means none.")] = None,
+    guard: Annotated[
+        bool,
+        typer.Option(
+            "--guard/--no-guard",
+            help="Hold out a fifth of the labels; give a method up for labelled rows alone if they say that it is worse.",
+        ),
+    ] = False,
     json: Json = False,
 ) -> None:
     """Train methods with unlabelled rows, and the strongest of labelled rows alone, and compare them seed by seed.
@@ -52,7 +59,7 @@ def labels_compare(
     from .runs import LabelRuns
 
     setting = LabelSetting(at, keep, size, test, wrong, noise, parties, alpha)
-    runs = LabelRuns(rows_of(data, target, text, missing), setting, rounds, rate, party)
+    runs = LabelRuns(rows_of(data, target, text, missing), setting, rounds, rate, party, guard)
     names = [name for name in methods.split(",") if name and name != "labelled"]
     found = compared(runs, names, seeds)
     output_of(context).give(found, _table(found))
@@ -91,6 +98,7 @@ def compared(runs: Any, names: list[str], seeds: int) -> dict[str, Any]:
             **{what: medians(trained, what) for what in ("coverage", "purity", "seconds")},
             **{what: int(medians(trained, what)) for what in ("bytes_up", "bytes_down")},
             **_card(name),
+            **({"guard": [one["guard"] for one in trained]} if runs.guard else {}),
         }
         helped += [name] if gain.helped else []
     return {

@@ -62,6 +62,7 @@ class LabelRuns:
         rounds: rounds of a method.
         lr: learning rate of all trainings, with a cosine schedule; ``None``: .03, and without labels each method's own.
         party: column that names a row's owner.
+        guard: let held-out labels decide whether a method stays.
     """
 
     rows: Dataset
@@ -69,6 +70,7 @@ class LabelRuns:
     rounds: int
     lr: float | None = None
     party: str | None = None
+    guard: bool = False
 
     def islands(self, seed: int) -> Islands:
         """Return the parties of a seed."""
@@ -162,6 +164,28 @@ class LabelRuns:
         made: Algorithm = kind(**{setting: value for setting, value in wanted.items() if accepts(kind, setting)})
         return made
 
+    def guarded(self, algorithm: Algorithm) -> Algorithm:
+        """Return a method in a guard, if there is one, beside labelled rows through the strong view, which take as many steps of the model.
+
+        Raises:
+            ConfigError: no label can judge, or the method's clients keep something.
+        """
+        if not self.guard:
+            return algorithm
+        if self.setting.at == "none":
+            raise ConfigError(
+                "--guard with --at none: no label can judge",
+                where="atoll labels compare",
+                remedy="leave out --guard, or keep labels somewhere: --at server --keep 40",
+            )
+        from atoll.labels import Guard, Supervised
+        from atoll.labels.methods import local_sgd
+
+        steps = -(-self.steps(algorithm) // self.rounds)
+        view = self.views()["strong"]
+        plain = Supervised(base=local_sgd(self.rate or 0.03, steps, 48), view=view, horizon=self.rounds)
+        return Guard(base=algorithm, plain=plain, after=self.rounds // 2)
+
     def pretraining(self, name: str) -> Algorithm | None:
         """Return the self-supervised method before a method, the first of ``"FedSimCLR+SemiFL"``; ``None`` without one.
 
@@ -189,7 +213,8 @@ class LabelRuns:
         import atoll
 
         islands = self.islands(seed)
-        algorithm = self.method(name)
+        method = self.method(name)
+        algorithm, tau = self.guarded(method), getattr(method, "tau", None)
         cohort: Any = atoll.Uniform(min(_COHORT, len(islands)))
         if self.setting.at == "none":
             bare, made = islands.with_test(None), {}
@@ -197,12 +222,12 @@ class LabelRuns:
             return {**made, "score": _probed(made.pop("model"), islands)}
         first = self.pretraining(name)
         if first is None:
-            return self._run(algorithm, islands, seed, cohort, self.rounds, getattr(algorithm, "tau", None))
+            return self._run(algorithm, islands, seed, cohort, self.rounds, tau)
         from atoll.labels import Pretrained
 
         before = self._run(first, islands.with_test(None), seed, cohort, self.rounds, None, self.siamese)
         model = Pretrained(before["model"], self.head)
-        made = self._run(algorithm, islands, seed, cohort, self.rounds, getattr(algorithm, "tau", None), model)
+        made = self._run(algorithm, islands, seed, cohort, self.rounds, tau, model)
         return {**made, **{cost: before[cost] + made[cost] for cost in _COSTS}}
 
     def steps(self, algorithm: Any) -> int:
@@ -264,6 +289,8 @@ class LabelRuns:
             "bytes_up": int(sum(row.get("bytes_up", 0) for row in result.history)),
             "bytes_down": int(sum(row.get("bytes_down", 0) for row in result.history)),
         }
+        if hasattr(algorithm, "verdict"):
+            made["guard"] = algorithm.verdict(result.metrics)
         if tau is not None and islands.test is not None:
             scores = _scores(result.model, islands.test["x"])
             truth = islands.test["y"]

@@ -208,6 +208,16 @@ class Guard(Wrapped):
         guard = {**state["guard"], "gain": mean, "on": mean + self.z * error + self.slack >= 0.0}
         return self._released({**state, "guard": guard})
 
+    def verdict(self, history: Any) -> dict[str, Any]:
+        """Return what the last comparison of a run said: whether the method stayed (``on``), and its ``gain`` in nats.
+
+        Args:
+            history: the run's rows, ``result.metrics``. With several parties that compare, ``guard_error`` is their mean, and a close verdict may be read
+                differently from how the server took it.
+        """
+        gain, error = (float(history.last(f"guard_{name}")) for name in ("gain", "error"))
+        return {"on": gain + self.z * error + self.slack >= 0.0, "gain": gain}
+
     def _released(self, state: Tree) -> Tree:
         """Return the state with the model that the guard stands for."""
         return {**state, "params": state["base" if state["guard"]["on"] else PLAIN]["params"]}
