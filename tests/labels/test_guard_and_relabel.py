@@ -16,7 +16,7 @@ from atoll.core.errors import ConfigError
 from atoll.data import Dataset
 from atoll.labels import FixMatch, Guard, Method, Relabel, SelfTraining, SemiFL, Supervised
 from atoll.labels.losses import cross_entropy_of_rows, mean_of
-from atoll.labels.methods.hidden.held_out import held_out
+from atoll.labels.methods.hidden.held_out import PLAIN, HeldOutLabels, WithoutHeldOut, held_out
 from atoll.labels.methods.hidden.relabel import DeniedLabels
 from atoll.labels.methods.supervised import SupervisedLoss
 from atoll.labels.streams import Trailing
@@ -172,6 +172,17 @@ def test_marked_labels_judge_in_place_of_a_share() -> None:
     assert column.metrics.last("guard_gain") == share.metrics.last(
         "guard_gain"
     )  # the column marks what the share draws
+
+
+def test_labels_that_judge_no_more_teach() -> None:
+    loss, index = WithoutHeldOut(SupervisedLoss(), HeldOutLabels(0.3)), torch.arange(40)
+    judging, over = (loss.hidden({"index": index, "broadcast": {"judging": on}}) for on in (1.0, 0.0))
+    assert torch.equal(judging, held_out(index, 0.3))
+    assert not over.any()
+    method = guard(_Harmful(**{**WORK, "steps": 6}))
+    state = method.init({"w": np.zeros((2, 4), np.float32)})
+    fallen = {**state, "guard": {**state["guard"], "on": False}}
+    assert [method.broadcast(one, PLAIN)["judging"] for one in (state, fallen)] == [1.0, 0.0]
 
 
 def test_who_has_the_burden_of_proof() -> None:

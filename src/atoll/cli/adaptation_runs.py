@@ -245,7 +245,8 @@ def runs_of(shape: tuple[int, ...], classes: int, methods: Sequence[str]) -> dic
     moved = [Affine(fill=None), ColourJitter((0.3, 1.3), (1.0, 1.0)), Cutout(fill=None)]
     bridge = views.Compose([*moved, Invert()]) if kind == "images" else None
     near = Translate(fill=None) if kind == "images" else None
-    seen |= {"strong, inverted": bridge} if bridge is not None else {}
+    if bridge is not None:
+        seen |= {"strong, inverted": views.Compose([strong, Invert()]), "strong, inverted, own ground": bridge}
 
     def kept(s: AdaptationTerms) -> dict[str, Any]:
         return {"base": s.base, "horizon": s.rounds}

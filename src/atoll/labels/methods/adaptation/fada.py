@@ -98,7 +98,9 @@ class FADA(Method):
     consents: ClassVar[tuple[str, ...]] = (ROW_FEATURES,)
     citation: ClassVar[str] = "Peng, Huang, Zhu, Saenko. Federated Adversarial Domain Adaptation. ICLR 2020."
     card: ClassVar[Card] = Card(
-        family="wrapper", everyone=True, note="Labelled clients, one target; shares features of single rows."
+        family="wrapper",
+        everyone=True,
+        note="Labelled clients, one target; shares features of single rows, which each site must allow as row-features.",
     )
 
     def __post_init__(self) -> None:

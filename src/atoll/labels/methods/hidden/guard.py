@@ -75,7 +75,7 @@ class Guard(Wrapped):
     A share of the labelled rows is held out at the parties that have labels: both trainings see these rows without their labels. In each round from
     ``after`` on, these parties say how much better the method's model fits them, ``d_i = CE(plain) - CE(guarded)`` (each loss at most 5 nats). If
     ``mean d + z s/sqrt(n) + slack < 0``, the guard has tripped: rows without labels do harm. From then on the released model is the one of labelled rows alone,
-    and clients without labels are no longer asked. The history has ``guard_gain``, the mean of ``d``, ``guard_error``, the parties' mean standard error, and ``guard_on``, 1 until it trips. None of them costs
+    and clients without labels are no longer asked. Nothing is left to judge then, so the held-out labels teach too. The history has ``guard_gain``, the mean of ``d``, ``guard_error``, the parties' mean standard error, and ``guard_on``, 1 until it trips. None of them costs
     a test row.
 
     Labels at a party of their own: that party trains the plain model, and clients notice nothing. Labels at clients: they train both, which doubles
@@ -180,9 +180,8 @@ class Guard(Wrapped):
         if phase == CHECK:
             kept = {"params": state["params"], "lr": self.lr}
             return {**kept, PLAIN: state[PLAIN]["params"], "on": float(state["guard"]["on"])}
-        return (
-            self.plain.broadcast(state[PLAIN], "train") if phase == PLAIN else self.base.broadcast(state["base"], phase)
-        )
+        part, inner, step = (self.plain, PLAIN, "train") if phase == PLAIN else (self.base, "base", phase)
+        return {**part.broadcast(state[inner], step), "judging": float(state["guard"]["on"])}
 
     def fold(self, state: Tree, sums: Mapping[str, Any], info: RoundInfo, phase: str) -> Tree:
         """Fold the replies of a phase; after a comparison, decide."""

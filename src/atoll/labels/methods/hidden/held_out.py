@@ -51,18 +51,18 @@ class HeldOutLabels:
 
 @dataclass(frozen=True)
 class WithoutHeldOut(HidingLoss):
-    """Hide the labels that are held out."""
+    """Hide the labels that are held out, as long as they judge: while ``broadcast["judging"]`` is above 0."""
 
     held: HeldOutLabels
 
     @property
     def reads(self) -> tuple[str, ...]:  # type: ignore[override]
         """The labels' names, and what the choice needs."""
-        return ("labelled", *self.held.reads)
+        return ("labelled", "broadcast", *self.held.reads)
 
     def hidden(self, given: dict[str, Any]) -> Any:
         """Return which labels are held out."""
-        return self.held.of(given)
+        return self.held.of(given) & (given["broadcast"]["judging"] > 0)
 
 
 @dataclass(frozen=True)
