@@ -10,6 +10,7 @@ import torch
 from ..native import NativeSteps, make_function, make_native
 from ..tracing.ahead import halves_of
 from ..tracing.compiler import Program, make_program
+from ..tracing.pooling import replace_pools
 from .feed import Feed
 from .update import StepForm, Update
 
@@ -52,6 +53,7 @@ class Block:
         compiled: whether programs are compiled.
         native: whether steps run in native code if possible.
         ahead: whether what follows from a step's rows and keys alone does, if steps do not.
+        pooled: whether maximum pooling does, if steps do not.
         channels_last: whether images and their filters keep the channel as the innermost axis.
         programs: the programs made so far.
     """
@@ -62,6 +64,7 @@ class Block:
     channels_last: bool = False
     native: bool = False
     ahead: bool = False
+    pooled: bool = False
     programs: dict[Any, Program] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=lambda: {"trace": 0.0, "compile": 0.0})
     templates: list[Tensor] | None = None
@@ -234,6 +237,8 @@ class Block:
         # Contiguous stand-ins: what the program will get from its own buffers.
         examples = [_settled(leaf) for leaf in local]
         made = self.program(name, self.update.steps(form), [*examples, *rest], owned=set(range(len(local))))
+        if self.pooled and not made.compiled and replace_pools(made.graph):
+            made.rewritten()
         if self.ahead and not made.compiled:
             self._split(made, len(local) + self.update.first_column)
         return made

@@ -177,13 +177,23 @@ class Runner:
         if last is not None and last.update.client == private:
             return last
         clients = chosen.block if chosen.mode == "vector" else 0
-        how = (clients, chosen.unroll, chosen.compiled, chosen.channels_last, chosen.native, chosen.ahead)
+        how = (
+            clients,
+            chosen.unroll,
+            chosen.compiled,
+            chosen.channels_last,
+            chosen.native,
+            chosen.ahead,
+            chosen.pooled,
+        )
         key = (how, pool.form, sent.key, private.key)
         found = self._blocks.get(key)
         if found is None:
             update = Update(self.network, self.algorithm, sent, private, clients, tuple(pool.columns))
             native = chosen.native or chosen.compiled
-            found = Block(update, chosen.unroll, chosen.compiled, chosen.channels_last, native, chosen.ahead)
+            found = Block(
+                update, chosen.unroll, chosen.compiled, chosen.channels_last, native, chosen.ahead, chosen.pooled
+            )
             self._blocks[key] = found
         return found
 

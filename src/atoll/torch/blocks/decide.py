@@ -140,8 +140,7 @@ def _decide(runner: Runner, pool: Pool, broadcast: Tree, states: Privates, keys:
         unroll_of(cost, mode, block, _UNROLL if uneven else int(steps.max()), compiled),
         compiled,
         native,
-        _ahead(runner, cost, len(widths) * (2 if uneven else 1)),
-        channels_last=mode == "single" and cost.convolves and device.type == "cpu",
+        **_beside(runner, cost, mode, len(widths) * (2 if uneven else 1)),
         widths=widths,
         stretch=_STRETCH if mode == "vector" and cost.flops < 4e6 else 2,
         uneven=uneven,
@@ -296,16 +295,22 @@ def _native(runner: Runner, cost: StepCost | None, calls: int, widths: int) -> b
     return seconds <= _PATIENCE
 
 
-def _ahead(runner: Runner, cost: StepCost, programs: int) -> bool:
-    """Decide whether to make native code of what a step's rows and keys alone decide; it pays if the calls saved take twice as long as a compiler run."""
-    wish = runner.training.compile
-    if not cost.ahead or wish == "never" or not enabled() or not can_compile(runner.network.device):
-        return False
-    if runner.network.device.type != "cpu":
-        return False
-    seconds = (_TRANSLATE[0] + _TRANSLATE[1] * cost.ahead) * programs
-    saved = runner.training.volume * runner.seconds_a_client * cost.ahead / cost.calls
-    return saved > 2 * seconds or (wish == "always" and seconds <= _PATIENCE)
+def _beside(runner: Runner, cost: StepCost, mode: str, programs: int) -> dict[str, bool]:
+    """Decide what native code does of steps that PyTorch takes, and the memory order of images.
+
+    What the rows and keys alone decide pays if the calls saved take twice as long as a compiler run; pooling has one small library for all models.
+    """
+    wish, device = runner.training.compile, runner.network.device
+    on_cpu = device.type == "cpu"
+    able = on_cpu and wish != "never" and enabled() and can_compile(device)
+    seconds, plain = (
+        (_TRANSLATE[0] + _TRANSLATE[1] * cost.ahead) * programs,
+        runner.training.volume * runner.seconds_a_client,
+    )
+    pays = plain * cost.ahead / max(1, cost.calls) > 2 * seconds or (wish == "always" and seconds <= _PATIENCE)
+    pooled = able and cost.pools > 0 and (plain > 2 * _TRANSLATE[0] or wish == "always")
+    channels_last = mode == "single" and cost.convolves and on_cpu and not pooled
+    return {"ahead": able and cost.ahead > 0 and pays, "pooled": pooled, "channels_last": channels_last}
 
 
 def _recurrent(

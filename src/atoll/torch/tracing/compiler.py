@@ -48,6 +48,11 @@ class Program:
         self.seconds = {"trace": 0.0, "compile": 0.0}
         self._ahead: Callable[[list[Tensor]], list[Tensor]] | None = None
 
+    def rewritten(self) -> None:
+        """Take over changes to the graph."""
+        self.graph.recompile()
+        self._run = self.graph.forward
+
     def split(self, ahead: Callable[[list[Tensor]], list[Tensor]], first: int, rest: GraphModule) -> None:
         """Let another function compute what depends on the inputs from ``first`` on alone; ``rest`` takes all inputs, and its results."""
         self._ahead, self._first, self._run = ahead, first, rest.forward
