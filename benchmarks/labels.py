@@ -2,10 +2,11 @@
 
     python benchmarks/labels.py                                  # both methods on a CNN and on an MLP, three interleaved runs
     python benchmarks/labels.py --works fixmatch-mlp --runs 1
+    python benchmarks/labels.py --flower PYTHON                  # Flower's simulation too, in that environment
 
 Every run is a process of its own, and both peers run once before either runs again. A round is 10 of 20 clients with 200 rows of 28 x 28 pixels, 12 steps
 of 48 rows each, Nesterov momentum .9 and gradients clipped to norm 5 (FixMatch). The bare loop has persistent processes with one thread each, shares the
-cohort evenly, and sees rows through the same views, which are the faster part of such loops elsewhere. The table gives seconds of a steady round
+cohort evenly, and sees rows through the same views, which are the faster part of such loops elsewhere. Flower's clients run the same loop. The table gives seconds of a steady round
 (medians) and their ratio. Both must end with nearly the same loss on clean rows: each draws its own order and views.
 """
 
@@ -19,6 +20,7 @@ import subprocess
 import sys
 import time
 from itertools import pairwise
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -103,24 +105,27 @@ class Loop:
         loss = hidden[~there].mean()
         return loss + F.cross_entropy(near[there], self.columns["y"][batch][there]) if bool(there.any()) else loss
 
+    def train(self, number: int, client: int) -> None:
+        """Train a client of a round, from the model's parameters."""
+        lr = 0.03 if self.method == "fixmatch" else 0.1
+        optimiser = torch.optim.SGD(self.parameters, lr=lr, momentum=0.9, nesterov=True)
+        order = np.random.default_rng([2, number, client])
+        rows = np.concatenate([order.permutation(ROWS)[: ROWS // BATCH * BATCH] for _ in range(3)])
+        for batch in np.split(rows[: STEPS * BATCH], STEPS):
+            keys = torch.from_numpy(order.integers(-(2**62), 2**62, BATCH))
+            optimiser.zero_grad()
+            self.loss(torch.from_numpy(client * ROWS + batch), keys).backward()
+            if self.method == "fixmatch":
+                nn.utils.clip_grad_norm_(self.parameters, 5.0)
+            optimiser.step()
+
     def share(self, number: int, cohort: list[int], source: torch.Tensor, total: torch.Tensor) -> None:
         """Train some clients of a round and leave the sum of their parameters in ``total``."""
         total.zero_()
         for client in cohort:
             with torch.no_grad():
                 nn.utils.vector_to_parameters(source.clone(), self.parameters)
-            lr = 0.03 if self.method == "fixmatch" else 0.1
-            optimiser = torch.optim.SGD(self.parameters, lr=lr, momentum=0.9, nesterov=True)
-            order = np.random.default_rng([2, number, client])
-            rows = np.concatenate([order.permutation(ROWS)[: ROWS // BATCH * BATCH] for _ in range(3)])
-            for step, batch in enumerate(np.split(rows[: STEPS * BATCH], STEPS)):
-                keys = torch.from_numpy(order.integers(-(2**62), 2**62, BATCH))
-                optimiser.zero_grad()
-                self.loss(torch.from_numpy(client * ROWS + batch), keys).backward()
-                if self.method == "fixmatch":
-                    nn.utils.clip_grad_norm_(self.parameters, 5.0)
-                optimiser.step()
-                del step
+            self.train(number, client)
             with torch.no_grad():
                 total += nn.utils.parameters_to_vector(self.parameters)
 
@@ -173,6 +178,7 @@ def atoll_rounds(work: str, rounds: int) -> tuple[list[float], nn.Module]:
         selection=atoll.Schedule(cohorts(rounds)),
         rounds=rounds,
         evaluation=atoll.Evaluation(server=False),
+        compile="always",
         callbacks=[lambda row: clock.append(time.perf_counter())],
     )
     owner = np.repeat(np.arange(CLIENTS), ROWS)
@@ -201,6 +207,9 @@ def main() -> None:
     parser.add_argument("--works", default=",".join(WORKS))
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument(
+        "--flower", help="the Python of an environment with flwr[simulation], torch and what Atoll needs"
+    )
     parser.add_argument("--peer", help=argparse.SUPPRESS)
     options = parser.parse_args()
     works = options.works.split(",")
@@ -208,23 +217,41 @@ def main() -> None:
         laps, model = (bare if options.peer == "bare" else atoll_rounds)(works[0], options.rounds)
         print(json.dumps({"steady": median(laps[1:]), "first": laps[0], "loss": measured(works[0], model)}))
         return
+    peers = ["bare", "atoll", *["flower"] * bool(options.flower)]
     for work in works:
-        found: dict[str, list[dict[str, float]]] = {"bare": [], "atoll": []}
+        found: dict[str, list[dict[str, float]]] = {peer: [] for peer in peers}
         for _ in range(options.runs):
             for peer, lines in found.items():
-                command = [sys.executable, __file__, "--works", work, "--peer", peer, "--rounds", str(options.rounds)]
-                done = subprocess.run(command, capture_output=True, text=True)
-                if done.returncode:
-                    raise SystemExit(f"{peer} on {work} failed:\n{done.stderr[-2000:]}")
-                lines.append(json.loads(done.stdout.splitlines()[-1]))
+                lines.append(_run(peer, work, options))
         steady = {peer: median(line["steady"] for line in lines) for peer, lines in found.items()}
         losses = {peer: median(line["loss"] for line in lines) for peer, lines in found.items()}
         first = median(line["first"] for line in found["atoll"])
-        print(
-            f"{work}: two bare processes {steady['bare']:.2f} s a round, Atoll {steady['atoll']:.2f} s (first {first:.1f} s): "
-            f"{steady['bare'] / steady['atoll']:.2f}x; losses {losses['bare']:.3f} and {losses['atoll']:.3f}",
-            flush=True,
+        others = "; ".join(
+            f"{_NAMES[peer]} {steady[peer]:.2f} s a round, {steady[peer] / steady['atoll']:.2f}x"
+            for peer in peers
+            if peer != "atoll"
         )
+        shown = ", ".join(f"{peer} {loss:.3f}" for peer, loss in losses.items())
+        print(
+            f"{work}: Atoll {steady['atoll']:.3f} s a round (first {first:.1f} s); {others}; losses {shown}", flush=True
+        )
+
+
+_NAMES = {"bare": "two bare processes", "flower": "Flower, two actors"}
+
+
+def _run(peer: str, work: str, options: argparse.Namespace) -> dict[str, float]:
+    """Run a peer in a process of its own and return its line."""
+    command = [sys.executable, __file__, "--works", work, "--peer", peer, "--rounds", str(options.rounds)]
+    here, settings = Path(__file__).resolve().parent, {**os.environ}
+    if peer == "flower":
+        command = [options.flower, "-m", "peers.flower_labels", work, str(options.rounds)]
+        settings["PYTHONPATH"] = os.pathsep.join([str(here), str(here.parent / "src")])
+    done = subprocess.run(command, capture_output=True, text=True, env=settings, cwd=here)
+    if done.returncode:
+        raise SystemExit(f"{peer} on {work} failed:\n{done.stderr[-2000:]}")
+    made: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return made
 
 
 if __name__ == "__main__":
