@@ -1,15 +1,16 @@
 """The cost of DP-SGD: a local step of Atoll's, next to bare PyTorch's plain step and Opacus' ghost clipping, in one run.
 
-    python benchmarks/example_privacy.py [--workloads mlp cnn] [--repeats 9] [--noise]
+    python benchmarks/example_privacy.py [--workloads lr mlp cnn] [--repeats 9] [--noise]
 
-Models, mini-batches and steps are those of the benchmark's `mlp` and `cnn`. Every repeat runs every peer once, in turn; the table has medians of processor time and of the
-clock for one step, and their ratios to the plain step. Opacus is left out if it is not installed (`pip install opacus`); Atoll's local training is that of one client after
-another, as the engines run it, with its mini-batches and its noise drawn from a client's secret.
+Models, mini-batches and steps are those of the benchmark's `lr`, `mlp` and `cnn`. Every repeat runs every peer once, in turn; the table has medians of processor time and of the
+clock for one step, and their ratios to the plain step. Opacus is left out if it is not installed (`pip install opacus`); Atoll's local training is that of a cohort in blocks, as the batched engine
+runs it, and `alone` one client after another, with its mini-batches and its noise drawn from a client's secret.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import os
 import statistics
 import time
@@ -40,7 +41,11 @@ def cnn() -> nn.Module:
     )  # fmt: skip
 
 
-MODELS = {"mlp": (mlp, (784,), 2, 20), "cnn": (cnn, (1, 28, 28), 1, 4)}
+def lr() -> nn.Module:
+    return nn.Sequential(nn.Linear(60, CLASSES))
+
+
+MODELS = {"lr": (lr, (60,), 5, 50), "mlp": (mlp, (784,), 2, 20), "cnn": (cnn, (1, 28, 28), 1, 4)}
 
 
 def plain(model: nn.Module, shards: list[Any], epochs: int) -> Run:
@@ -60,13 +65,21 @@ def plain(model: nn.Module, shards: list[Any], epochs: int) -> Run:
     return run
 
 
-def atoll_step(model: nn.Module, shards: list[Any], epochs: int) -> Run:
-    """Atoll's local training with DP-SGD."""
+def atoll_step(model: nn.Module, shards: list[Any], epochs: int, alone: bool = False) -> Run:
+    """Atoll's local training with DP-SGD: a cohort in blocks, or ``alone``, one client after another."""
     private = DPSGD(FedAvg(lr=1e-3, epochs=epochs, batch_size=BATCH), clip=1.0, noise=1.0)
     training = LocalTraining(model, private, volume=10**6)
     params = {name: p.detach().numpy().copy() for name, p in model.named_parameters()}
     sent = private.broadcast(private.init(params), "train")
     keys = np.arange(len(shards), dtype=np.uint64)
+
+    if alone:
+
+        def each() -> None:
+            for i, shard in enumerate(shards):
+                training.one_of_many(shard, sent, None, i, Rng(i))
+
+        return each
 
     def run() -> None:
         for _ in training.many(shards, sent, None, keys, secrets=[Rng(i) for i in range(len(shards))]):
@@ -147,7 +160,12 @@ def main() -> None:
             (draw.normal(size=(EXAMPLES, *shape)).astype(np.float32), draw.integers(0, CLASSES, EXAMPLES))
             for _ in range(clients)
         ]
-        makers = {"plain": plain, "atoll": atoll_step, "opacus": opacus_step}
+        makers = {
+            "plain": plain,
+            "atoll": atoll_step,
+            "alone": functools.partial(atoll_step, alone=True),
+            "opacus": opacus_step,
+        }
         made = {peer: maker(make(), shards, epochs) for peer, maker in makers.items()}
         peers = {peer: run for peer, run in made.items() if run is not None}
         steps = clients * epochs * EXAMPLES // BATCH

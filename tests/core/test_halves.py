@@ -441,7 +441,7 @@ def test_totals_are_asked_for_once_and_only_by_halves():
     assert "requested twice" in str(error)
 
     def plain(cohort, message):
-        with pytest.raises(ConfigError, match="only the half of a reducer sees islands"):
+        with pytest.raises(ConfigError, match="only the half of a reducer, or a task with islands=True, sees islands"):
             cohort.island(0)
         yield from cohort.totals()
 

@@ -65,7 +65,7 @@ class Batched(Inline):
         """How many processes share a cohort. The wrapped task decides, since a half costs little."""
         alone = self._world is None or self.host.executor.single
         asked = request.wraps or request
-        if alone or asked.task.many is None or asked.mail is not None or len(positions) == 0:
+        if alone or asked.task.many is None or asked.task.islands or asked.mail is not None or len(positions) == 0:
             return 1
         if asked.task.name not in self._plans:
             try:

@@ -96,17 +96,15 @@ class TorchLearner(Reporting):
         self._plans: dict[str, list[LocalTraining]] = {}
         self.training = self.plan(settings.algorithm.phases[-1])[-1]
         self._single_replies: set[str] = set()
-        # What is released under privacy is accounted and noised at each island.
-        blocks: dict[str, Any] = (
-            {}
-            if is_private(self.algorithm)
-            else {
-                "many": self._train_many,
-                "sums": self._train_sums,
-                "summands": self._train_summands,
-                "tuning": _Tuning(self),
-            }
-        )
+        blocks: dict[str, Any] = {
+            "many": self._train_many,
+            "sums": self._train_sums,
+            "summands": self._train_summands,
+            "tuning": _Tuning(self),
+        }
+        if is_private(self.algorithm):  # what is released is accounted and noised at each island
+            steps = self.algorithm.example_steps is not None and len(self.plan(self.algorithm.phases[-1])) == 1
+            blocks = {"many": self._release_many, "islands": True} if steps else {}
         self.train = Task("atoll.torch:train", self._train, load=load_of(self.algorithm), **blocks)
         self.measure = Task("atoll.torch:measure", self._measure, many=self._measure_many)
         self.report = replace(self.survey("atoll.torch:report"), many=self._report_many)
@@ -264,6 +262,35 @@ class TorchLearner(Reporting):
                     continue
                 sizes = batch.reply[training.loss_metric].weight
                 yield with_reports(batch, asked, told, sizes, self.algorithm)
+
+    def _release_many(self, cohort: Cohort, message: Tree) -> Iterator[Batch]:
+        """Train a cohort whose steps draw on the clients' secrets, in blocks: each client's ledger first, then its noise; nothing leaves beside the reply."""
+        training, secrets, errors = self.plan(message["phase"])[-1], dict[int, Rng](), dict[int, Exception]()
+        for i in range(len(cohort)):
+            try:
+                secret = released(self.algorithm, cohort.island(i))
+                if secret is not None:
+                    secrets[i] = secret
+            except Exception as error:
+                errors[i] = error
+        if errors:
+            yield TrainedBatch.failed(errors)
+        places = np.array(list(secrets), dtype=np.int64)
+        if not len(places):
+            return
+        part, epochs = cohort.part(places), asked_epochs(self.algorithm, message)
+        states = _states_of(part, lambda: training.asked.client_init(message["broadcast"]["params"]))
+        many = epochs_of_pass(self.algorithm, training.asked, epochs)
+        drawn = [secrets[i] for i in places.tolist()]
+        with one_thread():
+            for batch in training.many(rows_of(part), message["broadcast"], states, part.keys, many, drawn):
+                yield replace(
+                    batch,
+                    positions=places[batch.positions],
+                    reply={name: value for name, value in batch.reply.items() if name != training.loss_metric},
+                    rejected={int(places[place]): why for place, why in batch.rejected.items()},
+                    errors={int(places[place]): error for place, error in batch.errors.items()},
+                )
 
     def _train_others(self, cohort: Cohort, message: Tree, errors: dict[int, Exception]) -> Iterator[Batch]:
         """Train a cohort without the clients that raised."""

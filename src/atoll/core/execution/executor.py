@@ -20,7 +20,7 @@ from .. import message as M
 from ..algebra.aggregate import Totals
 from ..algebra.rng import Rng
 from ..algebra.tree import Tree
-from ..errors import AtollError, SessionError, TaskError
+from ..errors import AtollError, PolicyError, SessionError, TaskError
 from ..persistence.named_results import NamedResults
 from ..persistence.state_table import StateTable
 from ..requests.cohort import Cohort, Population
@@ -30,9 +30,9 @@ from ..requests.policy import AllowAll, Policies, Policy, policy_of
 from ..requests.request import PartialSum, Reply, Request, TaskResult, sketch, wire_form
 from ..sealing import Letterbox, Sealing, VirtualSealing
 from .adding import Adding
-from .admission import oversize, refusal
+from .admission import oversize, refusal, refused
 from .blocks import fold_batches
-from .halves import HalfCohort, Stepper
+from .halves import HalfCohort, IslandCohort, Stepper
 from .memory import StageMemory
 from .session import GuardedPeers, LocalPeers
 from .spending import Booked, Spend, UplinkSpending
@@ -106,17 +106,17 @@ class Executor:
         if type(self.policy) is AllowAll:
             return positions, {}, None
         found: dict[int, str] = {}  # by policy, since most parties share one
-        refused: dict[int, str] = {}
+        barred: dict[int, str] = {}
         limits = np.full(len(positions), np.iinfo(np.int64).max)
         for i, position in enumerate(positions.tolist()):
             policy = self.policy_at(position)
             if id(policy) not in found:
                 found[id(policy)] = refusal(policy, request)
             if found[id(policy)]:
-                refused[position] = found[id(policy)]
+                barred[position] = found[id(policy)]
             limits[i] = limits[i] if policy.largest is None else policy.largest
-        keep = ~np.isin(positions, list(refused)) if refused else slice(None)
-        return positions[keep], refused, limits[keep]
+        keep = ~np.isin(positions, list(barred)) if barred else slice(None)
+        return positions[keep], barred, limits[keep]
 
     def keys(self, request: Request, positions: NDArray[np.int64]) -> NDArray[np.uint64]:
         """The random key of each party for this request."""
@@ -215,17 +215,20 @@ class Executor:
             replay: returns replies that must not be made twice.
             spend: records privacy events.
         """
-        positions, refused, limits = self._admitted(request, positions)
+        positions, barred, limits = self._admitted(request, positions)
         keys = self.keys(request, positions)
         spending = UplinkSpending(request, self.roster, spend)
         blocks = self.vectorised and not self.single
-        if blocks and request.wraps is None and request.mail is None and request.task.many is not None:
+        alone = request.wraps is None and request.mail is None and request.task.many is not None
+        if blocks and alone and not request.task.islands:
             cohort = Cohort(Parties(self.roster, positions), keys, self.population, tables[request.slot])
             made = self._fold_blocks(request, cohort, spending, tables, limits)
-            made.rejected.update(refused)
+            made.rejected.update(barred)
             return made
-        adding = Adding(request, self.roster, lambda p: self.policy_at(p).largest, tables, spending, refused)
+        adding = Adding(request, self.roster, lambda p: self.policy_at(p).largest, tables, spending, barred)
         known = {} if replay is None else _known(replay, positions)
+        if blocks and alone and type(self.policy) is AllowAll:
+            return self._fold_islands(adding, positions, keys, spend, known)
         if self.wraps_blocks(request):
             return await self._fold_halves(adding, positions, keys, spend, limits, known)
         for i, (position, key) in enumerate(zip(positions.tolist(), keys.tolist(), strict=True)):
@@ -252,6 +255,32 @@ class Executor:
         except (Exception, SystemExit) as error:
             explained = self.explain(error, request, None)
             return PartialSum({}, positions[:0], positions[:0], errors=dict.fromkeys(positions.tolist(), explained))
+
+    def _fold_islands(
+        self,
+        adding: Adding,
+        positions: NDArray[np.int64],
+        keys: NDArray[np.uint64],
+        spend: Spend | None,
+        known: dict[int, TaskResult],
+    ) -> PartialSum:
+        """Run a ``many`` that uses islands; their replies are added up one by one, and kept so that they are never made twice."""
+        request, tables = adding.request, adding.tables
+
+        def island(i: int) -> Island:
+            return self.island(request, int(positions[i]), int(keys[i]), tables[request.slot], spend)
+
+        parties, table = Parties(self.roster, positions), tables[request.slot]
+        whole = IslandCohort(parties, keys, self.population, table, island)
+        part = whole.part(np.array([i for i in range(len(positions)) if i not in known], dtype=np.int64))
+        singly = dict(known)
+        batches = part.batches(request.task.batches(part, request.message), singly, request.slot)
+        made = self._fold_blocks(request, part, adding.spending, tables, None, batches)
+        made.rejected.update({p: refused(error) for p, error in made.errors.items() if isinstance(error, PolicyError)})
+        made.errors = {p: error for p, error in made.errors.items() if p not in made.rejected}
+        for i in sorted(singly):
+            adding.take(singly[i], int(keys[i]), i not in known)
+        return adding.finish(made, positions)
 
     async def _fold_halves(
         self,
@@ -297,7 +326,8 @@ class Executor:
     def wraps_blocks(self, request: Request) -> bool:
         """Whether a task wraps another, which then runs for many parties at once."""
         inner = request.wraps
-        return inner is not None and inner.task.many is not None and self.vectorised and not self.single
+        fits = inner is not None and inner.task.many is not None and not inner.task.islands
+        return fits and self.vectorised and not self.single
 
     def _wrapped(
         self, request: Request, positions: NDArray[np.int64], tables: Tables, spend: Spend | None

@@ -1,15 +1,15 @@
-"""The party half of a reducer in blocks: the wrapped task runs for many parties at once, and so does the half if it has a ``many``."""
+"""Blocks of parties that use their islands, and the party half of a reducer in blocks: the wrapped task runs for many parties at once, and so does the half if it has a ``many``."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 from ..errors import ConfigError, TaskError
-from ..requests.cohort import Cohort, TotalsBlock
+from ..requests.cohort import Cohort, Population, TotalsBlock
 from ..requests.request import Reply, TaskResult
 
 if TYPE_CHECKING:
@@ -19,54 +19,47 @@ if TYPE_CHECKING:
     from ..algebra.tree import Tree
     from ..persistence.state_table import StateTable
     from ..requests.island import Island
+    from ..requests.party import Parties
     from ..requests.task import Batch
     from .wrapped import WrappedCohort
 
-__all__ = ["Answered", "HalfCohort", "Stepper"]
+__all__ = ["Answered", "HalfCohort", "IslandCohort", "Stepper"]
 
 
-class HalfCohort(Cohort):
-    """The cohort that the ``many`` of a half receives.
+class IslandCohort(Cohort):
+    """The cohort of a ``many`` that uses islands: their letters, secrets, private states and ledgers.
 
     Args:
-        wrapped: the wrapped request at these parties.
-        keys: keys of the half's own request.
-        table: the half's own private states.
+        parties: the parties.
+        keys: one random key each.
+        population: the federated data set.
+        table: the private states.
         islands: makes the island of the party at a place.
+
+    Attributes:
+        islands: the islands that were used, by place in the whole cohort.
     """
 
     def __init__(
         self,
-        wrapped: WrappedCohort,
+        parties: Parties,
         keys: NDArray[np.uint64],
+        population: Population,
         table: StateTable | None,
         islands: Callable[[int], Island],
     ) -> None:
-        whole = wrapped.cohort
-        super().__init__(whole.parties, keys, whole.population, table)
-        self._wrapped = wrapped
+        super().__init__(parties, keys, population, table)
         self._make = islands
-        self._places = np.arange(len(whole))
-        self._asked = np.zeros(len(whole), dtype=bool)
+        self._places = np.arange(len(parties))
         self.islands: dict[int, Island] = {}
 
-    def part(self, places: NDArray[np.int64]) -> HalfCohort:
+    def part(self, places: NDArray[np.int64]) -> Self:
         """Some clients of the cohort, by their places in it."""
-        made = object.__new__(HalfCohort)
+        made = object.__new__(type(self))
         made.__dict__.update(self.__dict__)
         Cohort.__init__(made, self.parties[places], self.keys[places], self.population, self._table)
         made._places = self._places[places]
         return made
-
-    def totals(self) -> Iterator[TotalsBlock]:
-        """See ``Cohort.totals``."""
-        if self._asked[self._places].any():
-            raise ConfigError("the totals of a cohort were requested twice", remedy="keep what you need of each block")
-        self._asked[self._places] = True
-        own = np.zeros(len(self._asked), dtype=np.int64)
-        own[self._places] = np.arange(len(self._places))
-        for block in self._wrapped.blocks(self._places):
-            yield replace(block, positions=own[block.positions])
 
     def island(self, i: int) -> Island:
         """See ``Cohort.island``."""
@@ -75,18 +68,22 @@ class HalfCohort(Cohort):
             self.islands[place] = self._make(place)
         return self.islands[place]
 
+    @property
+    def out(self) -> Sequence[int]:
+        """Positions of clients that are kept out whatever the batches say."""
+        return ()
+
     def batches(self, made: Iterable[Batch], singly: dict[int, TaskResult], slot: str) -> Iterator[Batch]:
-        """The batches of a half, without the clients that are kept out and without those that used their islands.
+        """The batches, without the clients that are kept out and without those that used their islands.
 
         Args:
-            made: the batches of the half's ``many``.
+            made: the batches of the task's ``many``.
             singly: collects replies that may depend on letters, secrets or spent budget: maps a place in the whole cohort to the reply and what it leaves.
-            slot: slot of the half's own private states.
+            slot: slot of the task's own private states.
         """
         for batch in made:
-            places = self._places[batch.positions]
-            out = {**self._wrapped.rejected, **dict.fromkeys(self._wrapped.errors, "")}
-            keep = ~np.isin(self.positions[batch.positions], list(out)) if out else np.ones(len(batch.positions), bool)
+            places, out = self._places[batch.positions], self.out
+            keep = ~np.isin(self.positions[batch.positions], out) if out else np.ones(len(batch.positions), bool)
             if self.islands:
                 used = np.isin(places, list(self.islands))
                 for i in np.flatnonzero(used & keep).tolist():
@@ -106,6 +103,44 @@ class HalfCohort(Cohort):
             left.setdefault(slot, state)
         reply = Reply(position, {name: aggregate.row(i) for name, aggregate in batch.reply.items()})
         return TaskResult(reply, left, island.sealed, opened=tuple(island.opened))
+
+
+class HalfCohort(IslandCohort):
+    """The cohort that the ``many`` of a half receives.
+
+    Args:
+        wrapped: the wrapped request at these parties.
+        keys: keys of the half's own request.
+        table: the half's own private states.
+        islands: makes the island of the party at a place.
+    """
+
+    def __init__(
+        self,
+        wrapped: WrappedCohort,
+        keys: NDArray[np.uint64],
+        table: StateTable | None,
+        islands: Callable[[int], Island],
+    ) -> None:
+        whole = wrapped.cohort
+        super().__init__(whole.parties, keys, whole.population, table, islands)
+        self._wrapped = wrapped
+        self._asked = np.zeros(len(whole), dtype=bool)
+
+    @property
+    def out(self) -> Sequence[int]:
+        """Those whose wrapped reply must not be in the sum."""
+        return [*self._wrapped.rejected, *self._wrapped.errors]
+
+    def totals(self) -> Iterator[TotalsBlock]:
+        """See ``Cohort.totals``."""
+        if self._asked[self._places].any():
+            raise ConfigError("the totals of a cohort were requested twice", remedy="keep what you need of each block")
+        self._asked[self._places] = True
+        own = np.zeros(len(self._asked), dtype=np.int64)
+        own[self._places] = np.arange(len(self._places))
+        for block in self._wrapped.blocks(self._places):
+            yield replace(block, positions=own[block.positions])
 
 
 # ---------------------------------------------------------------------- halves without a `many`

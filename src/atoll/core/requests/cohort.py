@@ -136,13 +136,14 @@ class Cohort:
         )
 
     def island(self, i: int) -> Island:
-        """The view of the ``i``-th client, for the ``many`` of a reducer's half: its letters, secret, private state and ledger.
+        """The view of the ``i``-th client, for a ``many`` that declares it (``Task.islands``) or is of a reducer's half: its letters, secret, private state and ledger.
 
         Raises:
-            ConfigError: this request wraps no other.
+            ConfigError: the task does not declare it.
         """
         raise ConfigError(
-            "only the half of a reducer sees islands in its `many`", remedy="use `shard`, `state`, `keys`"
+            "only the half of a reducer, or a task with islands=True, sees islands in its `many`",
+            remedy="use `shard`, `state`, `keys`",
         )
 
     def state(self, i: int) -> Tree:

@@ -187,6 +187,8 @@ class Task:
             does not fit is not sent, and a server that receives one anyway rejects it.
         summands: ``(cohort, message) -> Summed``, optional: like ``sums``, but totals have a leading axis of the clients that were kept, since a reducer
             masks or encrypts what each client adds; ``None`` falls back to ``many``.
+        islands: whether ``many`` uses the cohort's islands (``cohort.island(i)``), for secrets and ledgers: its replies are then added up one by one, and
+            under a reducer that wraps the task it runs party by party.
         promise: for a step of a secure reducer: ``message -> least``, the smallest number of parties whose sum a server that lies can see, 0 if it can see less
             than a sum, ``None`` if another step has promised it. See ``SitePolicy.sums_only``.
         discloses: for a task that describes rows: ``message -> Disclosure``, what its reply promises. See ``SitePolicy.min_count``.
@@ -202,6 +204,7 @@ class Task:
     tuning: Tuning | None = None
     load: Callable[[NDArray[np.int64], Mapping[str, Any], Tree], Workload] | None = None
     summands: Callable[..., Summed | None] | None = None
+    islands: bool = False
     schema: TaskSchema | None = None
     promise: Callable[[Tree], int | None] | None = None
     discloses: Callable[[Tree], Disclosure] | None = None
