@@ -18,7 +18,7 @@ import venv
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-HEAVY = ("all", "flower", "mlflow", "nvflare", "ray", "torch", "trees")
+HEAVY = ("all", "flower", "mlflow", "monai", "nvflare", "ray", "torch", "trees")
 """Extras of hundreds of megabytes, or with pins of their own: only when they are named."""
 PINNED = ("--constraint", str(ROOT / "constraints.txt"))
 """The versions that Atoll is tested with."""
@@ -42,6 +42,7 @@ USES = {
     "mlflow": "import mlflow; from atoll.report.mlflow import MLflow",
     "he": "import tenseal",
     "secure": "from atoll.secure import Encrypted; atoll.simulate(job.replace(reducer=Encrypted('bfv'), selection=atoll.Everyone(), rounds=1), data, engine='inline')",
+    "monai": "import monai; from atoll.models import monai_bundle",
     "ray": "import ray",
     "net": "import subprocess, sys; from atoll.runtime.provision import Kit; import cryptography",
     "nvflare": "import nvflare.client",

@@ -27,6 +27,7 @@ OPTIONAL = {
     "flower",
     "lightgbm",
     "mlflow",
+    "monai",
     "nvflare",
     "ray",
 }  # the comments in pyproject.toml say why they are not part of `all`

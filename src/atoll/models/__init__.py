@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from .idle import IdleIslands, IdleModel
     from .linear_model import Linear, linear
     from .matrix import MatrixRegression
+    from .monai import MonaiBundle, monai_bundle
     from .networks import cnn, logistic, mlp
     from .quadratic import Quadratic
     from .scripts.script import Script, script
@@ -23,6 +24,7 @@ else:
             "idle": ("IdleIslands", "IdleModel"),
             "linear_model": ("Linear", "linear"),
             "matrix": ("MatrixRegression",),
+            "monai": ("MonaiBundle", "monai_bundle"),
             "networks": ("cnn", "logistic", "mlp"),
             "quadratic": ("Quadratic",),
             "scripts.script": ("Script", "script"),
@@ -35,11 +37,13 @@ __all__ = [
     "IdleModel",
     "Linear",
     "MatrixRegression",
+    "MonaiBundle",
     "Quadratic",
     "Script",
     "cnn",
     "linear",
     "logistic",
     "mlp",
+    "monai_bundle",
     "script",
 ]
