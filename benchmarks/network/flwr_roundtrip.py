@@ -106,7 +106,7 @@ def start_superlink(run: Deployment, port: int) -> None:
     run.await_port(port)
 
 
-def start_supernode(run: Deployment, number: int, superlink: int, port: int) -> None:
+def start_supernode(run: Deployment, number: int, superlink: int, port: int, more: str = "") -> None:
     """Register a client's key, then start the client."""
     name = f"node-{number}"
     private, public = identify(run.folder, name)
@@ -114,7 +114,7 @@ def start_supernode(run: Deployment, number: int, superlink: int, port: int) -> 
     command = ["flower-supernode", "--superlink", f"127.0.0.1:{superlink}", "--port", str(port)]
     command += ["--root-certificates", str(run.folder / "ca.crt")]
     command += ["--auth-supernode-private-key", str(private)]
-    run.start(name, [*command, "--node-config", f"partition-id={number}"])
+    run.start(name, [*command, "--node-config", f"partition-id={number}{more}"])
 
 
 def main() -> None:
