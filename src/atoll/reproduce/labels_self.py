@@ -22,7 +22,7 @@ _POINT = 0.01
 
 
 def _run(lab: Lab, quick: bool) -> list[Claim]:
-    seeds, rounds = ((0,), 3) if quick else ((0, 1), 6)
+    seeds, rounds = ((0,), 3) if quick else ((0, 1), 8)
     found: Scores = {}
     for run in judged_runs(quick):
         values = [_kept(lab, run, seed, rounds) for seed in seeds]
