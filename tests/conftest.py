@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import signal
@@ -29,6 +30,15 @@ import pytest  # noqa: E402
 from hypothesis import HealthCheck, settings  # noqa: E402
 
 from atoll.runtime.heap import loading  # noqa: E402
+
+# GNU readline, which debuggers load, writes the size of a terminal into the environment of its process, below `os.environ`, and whatever the process starts inherits it: the workers of
+# this run do, and their children. Then tables are as wide as that. It is loaded here, so that no test does it later.
+with contextlib.suppress(ImportError):
+    import readline  # noqa: F401
+for _name in ("COLUMNS", "LINES"):
+    os.environ.pop(_name, None)
+    os.unsetenv(_name)
+
 
 pytest_plugins = ["hangs"]
 

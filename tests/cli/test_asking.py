@@ -83,7 +83,6 @@ def test_what_is_no_time_is_refused(said: str) -> None:
 
 
 def test_a_table_in_a_file_or_pipe_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("COLUMNS", raising=False)
     why = "waits for site 'north', which has not come since the server began; " * 9
     job = {"job": "00000001-ab", "name": "n" * 40, "state": "waiting", "attempts": 0, "submitter": "ann", "org": "x",
            "created": 0.0, "sites": ["north", "south"], "reason": why, "error": None, "times": [["waiting", 0.0]]}  # fmt: skip

@@ -12,9 +12,8 @@ from atoll.privacy import exact_epsilon
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
+def folder(tmp_path):
     """What a site keeps: two jobs of two parties, one with a budget."""
-    monkeypatch.delenv("COLUMNS", raising=False)  # a table is as wide as it is
     (tmp_path / "owner").write_text("site 'north' of project 'lungs'\n")
     ledger = Ledger(tmp_path / "ledger.jsonl")
     noise = Gaussian(noise_multiplier=2.0)

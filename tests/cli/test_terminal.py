@@ -79,3 +79,13 @@ def test_wide_tables_wrap_and_cut_nothing(config: Path, columns: int) -> None:
     first, *rest = shown.splitlines()
     width = first.index("st", 3)  # where the second column begins
     assert name in "".join(line[:width].strip() for line in rest)
+
+
+def test_tests_and_what_they_start_know_no_terminals_size() -> None:
+    """Readline, loaded by a debugger or by nobody, must not make tables narrow for those that come later."""
+    pytest.importorskip("readline")
+    told = subprocess.run(
+        [sys.executable, "-c", "import os; print(sorted(os.environ))"], capture_output=True, text=True, check=True
+    )
+    assert "COLUMNS" not in told.stdout
+    assert "COLUMNS" not in os.environ

@@ -173,10 +173,7 @@ def test_a_long_trail_is_read_to_its_end(kit: Path, server: MemoryStore, capsys:
     assert told == list(range(1, 2503))
 
 
-def test_sites_show_how_their_lines_are(
-    kit: Path, server: MemoryStore, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("COLUMNS", raising=False)
+def test_sites_show_how_their_lines_are(kit: Path, server: MemoryStore, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["sites", "--kit", str(kit)]) == 0
     rows = [line.split() for line in capsys.readouterr().out.splitlines()[1:]]
     assert [row[:3] for row in rows] == [
