@@ -17,10 +17,18 @@ from atoll.learn.aggregation import Renormalised
 from atoll.learn.algorithm import Algorithm, RoundInfo
 from atoll.learn.private import CentralDP
 from atoll.learn.private.noisy_sum import NoisySum
-from atoll.stages import LocalLaplace
+from atoll.stages import LocalGaussian, LocalLaplace
 from atoll.stages.local.base import Rows
 
-__all__ = ["HalfLaplace", "PrivateNormaliser", "SeededNoise", "UnclippedReplies", "WeakNoise", "noise_of_seed"]
+__all__ = [
+    "HalfGaussian",
+    "HalfLaplace",
+    "PrivateNormaliser",
+    "SeededNoise",
+    "UnclippedReplies",
+    "WeakNoise",
+    "noise_of_seed",
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,3 +139,12 @@ class HalfLaplace(LocalLaplace):
     def randomise(self, rows: Rows, draws: list[np.random.Generator]) -> Rows:
         """Clip as declared and add half the noise."""
         return LocalLaplace(bound=self.bound, epsilon=2 * self.epsilon).randomise(rows, draws)
+
+
+@dataclass(frozen=True)
+class HalfGaussian(LocalGaussian):
+    """Gaussian noise for half the sensitivity: two values of norm ``bound`` are ``2 bound`` apart, not ``bound``."""
+
+    def randomise(self, rows: Rows, draws: list[np.random.Generator]) -> Rows:
+        """Clip as declared and add half the noise."""
+        return LocalGaussian(bound=self.bound, multiplier=self.multiplier / 2).randomise(rows, draws)

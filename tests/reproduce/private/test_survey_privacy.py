@@ -34,13 +34,29 @@ def judged(monkeypatch: pytest.MonkeyPatch, accuracy: Any) -> dict[str, Any]:
 
 
 def test_claims_follow_the_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    levels = {"none": 0.9, "central": 0.8, "local, Gaussian": 0.3}
+    levels = {
+        "none": 0.9,
+        "central": 0.8,
+        "distributed": 0.79,
+        "bands": 0.7,
+        "tree": 0.6,
+        "example": 0.5,
+        "local, Gaussian": 0.3,
+    }
     better = judged(monkeypatch, lambda name, e: [levels.get(name, 0.2) + (e or 0.0) / 1000] * 2)
     worse = judged(monkeypatch, lambda name, e: [1.2 - levels.get(name, 0.2) - (e or 0.0) / 100] * 2)
     cost = "central: perturbation costs accuracy, and more with less epsilon"
     order = "noise inside the aggregation costs less than noise at every party, at epsilon 4"
     assert (better[cost].holds, better[order].holds) == (True, True)
     assert (worse[cost].holds, worse[order].holds) == (False, False)
+    ours = [
+        "perturbation inside a secure sum costs less than noise at every party, at epsilon 1",
+        "a secure sum replaces a trusted server without a loss of accuracy, at epsilon 1",
+        "where nobody is trusted, protecting examples costs less than protecting users, at epsilon 1",
+        "bands of least error cost no more than a tree, at epsilon 1",
+    ]
+    assert [better[claim].holds for claim in ours] == [True] * 4
+    assert [worse[claim].holds for claim in ours] == [False, True, False, False]  # a point is within the tolerance
     gone = judged(monkeypatch, lambda name, e: None)
     assert (gone[cost].holds, gone[order].verdict) == (None, "not run")
 

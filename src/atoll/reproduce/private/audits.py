@@ -10,6 +10,7 @@ from typing import Any
 
 from atoll.auditing import Canaries, Planted, audit
 from atoll.auditing.broken import (
+    HalfGaussian,
     HalfLaplace,
     PrivateNormaliser,
     SeededNoise,
@@ -19,13 +20,29 @@ from atoll.auditing.broken import (
 )
 from atoll.auditing.central import averaging
 from atoll.auditing.replies import audit_replies
-from atoll.learn.private import CentralDP, LaplaceLDP, ShuffledDP
+from atoll.learn.algorithms import FedAvg
+from atoll.learn.private import (
+    DPFTRL,
+    AdaptiveClip,
+    CentralDP,
+    DistributedDP,
+    ExampleDP,
+    LaplaceLDP,
+    Mechanism,
+    NbAFL,
+    ShuffledDP,
+)
+from atoll.learn.selection import CyclicGroups
 from atoll.privacy import Audit
+from atoll.secure import TwoServers
 from atoll.stages import FedSel, LocalGaussian, LocalLaplace, RandomisedSigns
 
 __all__ = ["AuditCase", "audits"]
 
 _DELTA = 1e-5
+_GUESSED = 5
+"""One coin of so many is guessed where the claim is one of Gaussian noise: the surest guesses tell most. With a fifth of 1,000, half the noise at epsilon 4 is caught in all of 100 trials;
+with half of them, in 95."""
 _SEED = 5  # of the job whose noise follows from it
 
 
@@ -50,19 +67,29 @@ class AuditCase:
 
 def audits() -> list[AuditCase]:
     """Return all cases: the honest first."""
-    model = "the final model is scored"
-    replies = "the server sees each reply"
+    model, replies = "the final model is scored", "the server sees each reply"
     return [
         AuditCase("CentralDP, users", False, model, partial(_trained, CentralDP, 4.0)),
+        AuditCase("CentralDP with adaptive clipping", False, model, partial(_trained, CentralDP, 4.0, adapt=AdaptiveClip()), quick=False),
+        AuditCase("DPFTRL, tree", False, f"{model} after 4 rounds, each client in all", partial(_trained, DPFTRL, 4.0, rounds=4, factorisation="tree"), quick=False),
+        AuditCase("DPFTRL, bands", False, f"{model}; 4 groups of clients, each once", _in_turns),
+        AuditCase("DistributedDP, two servers", False, "clients' shares of Skellam noise; the opened sums are scored", _distributed, quick=False),
+        AuditCase("ExampleDP, examples of one client", False, "its model after 4 local steps is scored", _examples),
+        AuditCase("NbAFL, users", False, f"{model}, which has the noise of all clients", partial(_trained, NbAFL, 4.0, rounds=1), quick=False),
         AuditCase("LaplaceLDP, epsilon 1", False, replies, partial(_seen, LocalLaplace(1.0, 1.0))),
         AuditCase("SignsLDP, epsilon 1", False, replies, partial(_seen, RandomisedSigns(0.5, 1.0, 2), entries=2)),
         AuditCase("FedSelDP, epsilon 2", False, replies, partial(_seen, FedSel(0.5, 2.0, 0.25, 1), apart=True)),
-        AuditCase("GaussianLDP, noise 2", False, replies, partial(_seen, LocalGaussian(1.0, 2.0), delta=_DELTA)),
+        AuditCase("GaussianLDP, noise 2", False, replies, partial(_seen, LocalGaussian(1.0, 2.0), delta=_DELTA, tradeoff="gaussian")),
         AuditCase("ShuffledDP of LaplaceLDP, users that are replaced", False, model, _shuffled, quick=False),
         AuditCase(
             "noise from the seed", True, "who knows the seed subtracts it", partial(_trained, SeededNoise, 4.0, seed=_SEED)
         ),
-        AuditCase("sensitivity halved", True, f"Laplace noise for one bound, not two; {replies}", partial(_seen, HalfLaplace(1.0, 1.0))),
+        AuditCase("sensitivity halved, Laplace noise", True, f"noise for one bound, not two; {replies}", partial(_seen, HalfLaplace(1.0, 1.0))),
+        AuditCase(
+            "sensitivity halved, Gaussian noise", True, f"noise for one bound, not two; {replies}",
+            partial(_seen, HalfGaussian(1.0, 1.0), delta=_DELTA, tradeoff="gaussian"),
+        ),
+        AuditCase("sensitivity halved, CentralDP", True, f"half the noise; {model}", partial(_trained, WeakNoise, 4.0, factor=0.5)),
         AuditCase("unclipped replies", True, "the clip is left out", partial(_trained, UnclippedReplies, 4.0)),
         AuditCase("noise counted twice", True, "shares of sigma / n, as if deviations added up: sigma / sqrt(n) in all", _twice),
         AuditCase("private normaliser", True, "replies weigh what their clients hold; noise is for equal weights", _weighted),
@@ -75,9 +102,16 @@ def _users(parties: int) -> Any:
     return atoll.data.iid(atoll.data.digits(), parties=parties, seed=0)
 
 
-def _trained(kind: type[CentralDP], epsilon: float, canaries: int, confidence: float = 0.95, **settings: Any) -> Audit:
+def _trained(
+    kind: Callable[..., Mechanism],
+    epsilon: float,
+    canaries: int,
+    confidence: float = 0.95,
+    *,
+    rounds: int = 2,
+    **settings: Any,
+) -> Audit:
     mechanism = kind(epsilon=epsilon, delta=_DELTA, clip=1.0, **settings)
-    rounds = 2
 
     def job(planted: Planted) -> Any:
         return averaging(planted, mechanism, rounds)
@@ -89,7 +123,13 @@ def _trained(kind: type[CentralDP], epsilon: float, canaries: int, confidence: f
         return {"weight": total / n}
 
     subtracted = known if isinstance(mechanism, SeededNoise) else None
-    return audit(job, _users(100), Canaries(count=canaries, confidence=confidence), delta=_DELTA, known=subtracted)
+    return audit(job, _users(100), _gaussian(canaries, confidence), delta=_DELTA, known=subtracted)
+
+
+def _gaussian(canaries: int, confidence: float, **settings: Any) -> Canaries:
+    """Canaries against a claim of Gaussian noise."""
+    fixed: dict[str, Any] = {"guesses": canaries // _GUESSED, **settings}
+    return Canaries(count=canaries, confidence=confidence, tradeoff="gaussian", **fixed)
 
 
 def _twice(canaries: int, confidence: float = 0.95) -> Audit:
@@ -97,11 +137,47 @@ def _twice(canaries: int, confidence: float = 0.95) -> Audit:
     return _trained(WeakNoise, 4.0, canaries, confidence, factor=1 / math.sqrt(clients))
 
 
+def _in_turns(canaries: int, confidence: float = 0.95) -> Audit:
+    mechanism = DPFTRL(epsilon=4.0, delta=_DELTA, clip=1.0)
+    turns = CyclicGroups(0.25)
+    return audit(
+        lambda planted: averaging(planted, mechanism, 4, selection=turns),
+        _users(100),
+        _gaussian(canaries, confidence),
+        delta=_DELTA,
+    )
+
+
+def _distributed(canaries: int, confidence: float = 0.95) -> Audit:
+    """Every client replies, so the sum has the noise of all that share it, and no more."""
+
+    def job(planted: Planted) -> Any:
+        mechanism = DistributedDP(epsilon=4.0, delta=_DELTA, clip=1.0, least=len(planted.islands))
+        return averaging(planted, mechanism, 2, reducer=TwoServers())
+
+    few = Canaries(count=canaries, confidence=confidence)
+    return audit(job, _users(20), few, delta=_DELTA, accountant="rdp", adversary="server")
+
+
+def _examples(canaries: int, confidence: float = 0.95) -> Audit:
+    """One client, whose every example is in every step: nothing hides a canary but the noise."""
+    mechanism = ExampleDP(epsilon=4.0, delta=_DELTA, clip=1.0, batch=1000, rate=1.0)
+    local = FedAvg(lr=0.5, steps=4, batch_size=1000)
+    return audit(
+        lambda planted: averaging(planted, mechanism, 1, algorithm=local),
+        _users(1),
+        _gaussian(canaries, confidence, unit="example"),
+        delta=_DELTA,
+        adversary="server",
+    )
+
+
 def _weighted(canaries: int, confidence: float = 0.95) -> Audit:
     """Few heavy canaries among many light clients; half of the canaries take part."""
     mechanism = PrivateNormaliser(epsilon=1.0, delta=_DELTA, clip=1.0)
-    few = Canaries(count=max(60, canaries // 10), rows=60, confidence=confidence)
-    return audit(lambda planted: averaging(planted, mechanism, 1), _users(1200), few, delta=_DELTA)
+    few = max(60, canaries // 10)
+    heavy = _gaussian(few, confidence, rows=60, guesses=few // 2)
+    return audit(lambda planted: averaging(planted, mechanism, 1), _users(1200), heavy, delta=_DELTA)
 
 
 def _shuffled(canaries: int, confidence: float = 0.95) -> Audit:
@@ -117,4 +193,5 @@ def _shuffled(canaries: int, confidence: float = 0.95) -> Audit:
 
 
 def _seen(stage: Any, canaries: int, **settings: Any) -> Audit:
-    return audit_replies(stage, canaries=canaries, **settings)
+    guesses = canaries // _GUESSED if settings.get("tradeoff") == "gaussian" else None
+    return audit_replies(stage, canaries=canaries, guesses=guesses, **settings)

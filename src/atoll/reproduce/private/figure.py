@@ -42,10 +42,10 @@ def draw(folder: Path, found: Means) -> Path:
             figsize=(7.2, 3.8), layout="constrained"
         )
         axes = figure.subplots()
-        for name, points in found.items():
+        for number, (name, points) in enumerate(found.items()):
             line = [(epsilon, accuracy) for epsilon, accuracy in points if epsilon is not None]
             if line:
-                axes.plot(*zip(*line, strict=True), "o-", markersize=4, label=name)
+                axes.plot(*zip(*line, strict=True), "o-" if number < 6 else "s--", markersize=4, label=name)
             else:
                 axes.axhline(points[0][1], color="#333", linewidth=0.8, linestyle="--", label="no mechanism")
         axes.axhline(0.1, color="#9aa5ab", linewidth=0.7, linestyle=":", label="chance")

@@ -12,7 +12,10 @@ __all__ = ["DELTA", "COMPARED", "ComparedMechanism", "accuracies"]
 DELTA = 1e-4
 """Less than one over the 539 writers."""
 
-_WRITERS = {"name": "natural", "column": "writer"}
+_BY_WRITER = {"name": "natural", "column": "writer"}
+_WRITERS = 539
+_ROWS_OF_A_WRITER = 130
+"""More than writers have on average (111): so many rows have at least one writer."""
 
 
 @dataclass(frozen=True)
@@ -26,6 +29,8 @@ class ComparedMechanism:
         privacy: settings of the mechanism, without epsilon; ``None`` trains without.
         rounds: number of rounds; few where every round costs as much noise.
         pure: whether it needs no delta.
+        shared: whether the replies of a round share the noise, so that it must know how many there are at least.
+        seeds: trainings at most: one where a round of 539 clients takes seconds.
         more: further settings of the run.
     """
 
@@ -35,6 +40,8 @@ class ComparedMechanism:
     privacy: dict[str, Any] | None
     rounds: int
     pure: bool = False
+    shared: bool = False
+    seeds: int = 2
     more: dict[str, Any] = field(default_factory=dict)
 
     def settings(self, epsilon: float | None, seed: int, rows: int | None) -> dict[str, Any]:
@@ -48,10 +55,12 @@ class ComparedMechanism:
         privacy = None
         if self.privacy is not None:
             privacy = {**self.privacy, "epsilon": epsilon, **({} if self.pure else {"delta": DELTA})}
+            if self.shared:
+                privacy["least"] = _WRITERS if rows is None else rows // _ROWS_OF_A_WRITER
         source: dict[str, Any] = {"name": "atoll.reproduce.fedavg_mnist:some_digits", "writers": True}
         return {
             "name": f"privacy-{self.name.lower().replace(' ', '-')}-{epsilon or 'none'}".replace(",", ""),
-            "data": {"source": source if rows is None else {**source, "rows": rows}, "partition": _WRITERS},
+            "data": {"source": source if rows is None else {**source, "rows": rows}, "partition": _BY_WRITER},
             "model": {"name": "linear", "features": 784, "outputs": 10},
             "algorithm": {"name": "FedAvg", "lr": 0.1, "epochs": 1, "batch_size": 20},
             "selection": "Everyone",
@@ -65,9 +74,23 @@ class ComparedMechanism:
         }
 
 
+_TURNS = {"selection": {"name": "CyclicGroups", "count": 0.1}}
+"""Ten groups of clients take turns, once each: correlated noise needs no secret sample, and pays for each turn."""
+
+_TORCH = {"model": {"name": "mlp", "features": 784, "outputs": 10, "hidden": []}}
+"""The same regression as a PyTorch module, whose clients take private steps in blocks."""
+
 COMPARED = (
     ComparedMechanism("none", "everybody", "nothing", None, 10),
     ComparedMechanism("central", "the server", "user", {"name": "CentralDP", "clip": 1.0}, 10),
+    ComparedMechanism(
+        "distributed", "the secure sum", "user", {"name": "DistributedDP", "clip": 1.0, "bits": 24}, 10, shared=True,
+        seeds=1,
+        more={"reducer": {"name": "SecureAggregation", "masks": "virtual", "neighbours": 20, "threshold": 11}},
+    ),
+    ComparedMechanism("tree", "the server", "user", {"name": "DPFTRL", "clip": 1.0, "factorisation": "tree"}, 10, more=_TURNS),
+    ComparedMechanism("bands", "the server", "user", {"name": "DPFTRL", "clip": 1.0, "factorisation": "optimal"}, 10, more=_TURNS),
+    ComparedMechanism("example", "nobody", "example", {"name": "ExampleDP", "clip": 1.0}, 10, seeds=1, more=_TORCH),
     ComparedMechanism("local, Gaussian", "nobody", "user", {"name": "GaussianLDP", "clip": 1.0}, 3),
     ComparedMechanism("local, Laplace", "nobody", "user", {"name": "LaplaceLDP", "clip": 10.0}, 2, pure=True),
     ComparedMechanism("local, signs", "nobody", "user", {"name": "SignsLDP", "limit": 0.02, "entries": 4}, 2, pure=True),
@@ -85,8 +108,11 @@ COMPARED = (
 def accuracies(
     lab: Lab, tested: ComparedMechanism, epsilon: float | None, seeds: int, rows: int | None
 ) -> list[float] | None:
-    """Return the test accuracy of each seed; ``None`` if it is not kept."""
+    """Return the test accuracy of each seed, of the mechanism's own number of them at most; ``None`` if it is not kept."""
     try:
-        return [lab.train(tested.settings(epsilon, seed, rows)).last("test/accuracy") for seed in range(seeds)]
+        return [
+            lab.train(tested.settings(epsilon, seed, rows)).last("test/accuracy")
+            for seed in range(min(seeds, tested.seeds))
+        ]
     except NotKept:
         return None
