@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from atoll.cli.adaptation_parties import JUDGING, sources_of, with_judge
-from atoll.cli.adapted import domains_of, macro_f1
+from atoll.cli.adaptation_runs import AdaptationRun, AdaptationTerms
+from atoll.cli.adapted import adapted, domains_of, macro_f1
 from atoll.cli.app import run
 from atoll.data import adaptation
 
@@ -89,6 +91,22 @@ def test_one_source_holds_out_rows_of_its_own(capsys, folder):
     assert run(asked(folder, *more)) == 0
     found = json.loads(capsys.readouterr().out)["adapted"]["SelfTraining"]["guard"]
     assert found["on"][0] or found["gain"][0] < -0.05 * np.log(3)  # only what is surely worse than the slack falls
+
+
+def test_what_a_judge_gives_up_is_the_sources_alone(monkeypatch, folder):
+    """The result is the score of the training that the method falls back to, whatever the method's own model says."""
+
+    def trained(self, islands, settings, seed):
+        right = islands.test.y if self.guarded else islands.test.y * 0
+        model = SimpleNamespace(outputs=lambda x: np.eye(3)[right])
+        return SimpleNamespace(guard={"on": False, "gain": -1.0} if self.guarded else None, outputs=model.outputs)
+
+    monkeypatch.setattr(AdaptationRun, "trained", trained)
+    files = [str(folder / f"{name}.npz") for name in ("north", "south")]
+    found = adapted(files, "south", ["SelfTraining", "EfficientFDA"], AdaptationTerms(seeds=1))
+    assert found["adapted"]["SelfTraining"]["scores"] == found["source"]["none"]["scores"]
+    assert found["adapted"]["SelfTraining"]["scores"][0] < 1.0
+    assert found["adapted"]["SelfTraining"]["guard"] == {"on": [False], "gain": [-1.0]}
 
 
 def test_the_smallest_source_judges_and_teaches_nothing(folder):

@@ -118,6 +118,7 @@ class AdaptationRun:
             ``"gaussian"``: features are drawn, as `FedSR` needs.
         parties: who has which rows.
         guarded: whether a source judges.
+        fallback: the training whose model stands if the judge is against the method: the sources alone, with the same view and all their labels.
     """
 
     shape: tuple[int, ...]
@@ -126,6 +127,7 @@ class AdaptationRun:
     parts: tuple[str, ...] = ()
     parties: Callable[[Islands], Islands] = field(default=lambda islands: islands)
     guarded: bool = False
+    fallback: str = ""
 
     def network(self) -> Any:
         """Return a fresh network: convolutions for images, one hidden layer for other rows."""
@@ -267,11 +269,15 @@ def runs_of(shape: tuple[int, ...], classes: int, methods: Sequence[str]) -> dic
     def game(s: AdaptationTerms, **more: Any) -> Algorithm:
         return FADE(view=bridge, ramp=max(1, s.rounds // 2), **more, **kept(s))
 
+    guarded: dict[str, Any] = {
+        "guarded": True,
+        "fallback": f"source: {list(seen)[-1] if bridge is not None else 'none'}",
+    }
     made = {f"source: {name}": run(alone(view), "alone", parties=sources_alone) for name, view in seen.items()}
     all_of = {
-        "SelfTraining": run(self_training, "alone", guarded=True),
-        "FADE": run(game, "conditional", guarded=True),
-        "DANN": run(lambda s: game(s, power=1, certain=False), "judge", guarded=True),
+        "SelfTraining": run(self_training, "alone", **guarded),
+        "FADE": run(game, "conditional", **guarded),
+        "DANN": run(lambda s: game(s, power=1, certain=False), "judge", **guarded),
         "EfficientFDA": run(lambda s: EfficientFDA(view=bridge, **fresh(s))),
         "FADA": run(lambda s: FADA(view=bridge, rows=256, **fresh(s)), parties=target_at_helper),
         "DualAdapt": run(lambda s: DualAdapt(view=bridge, **fresh(s)), "second", parties=sources_at_server),

@@ -143,7 +143,8 @@ def _of_target(rows: Sequence[Dataset], name: str, methods: Sequence[str], setti
         for run, made in runs.items():
             begun = time.perf_counter()
             trained = made.trained(islands, settings, seed)
-            scores[run].append(_score(trained, islands, settings))
+            fallen = trained.guard is not None and not trained.guard["on"]
+            scores[run].append(scores[made.fallback][-1] if fallen else _score(trained, islands, settings))
             guards[run].append(trained.guard)
             seconds[run].append(time.perf_counter() - begun)
     shown = {
