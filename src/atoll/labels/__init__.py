@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .domain_network import DomainNetwork
     from .heads import MaskedAutoencoder, Siamese
-    from .methods.adafedsemi import AdaFedSemi, AdaptiveRounds
     from .methods.adaptation.dualadapt import DualAdapt
     from .methods.adaptation.efficientfda import EfficientFDA
     from .methods.adaptation.fada import FADA
@@ -27,6 +26,8 @@ if TYPE_CHECKING:
     from .methods.generator import Generator, RowDecoder
     from .methods.hidden.guard import Guard
     from .methods.hidden.relabel import Relabel
+    from .methods.pool.adafedsemi import AdaFedSemi
+    from .methods.pool.rounds import AdaptiveRounds
     from .methods.rscfed import RSCFed
     from .methods.selfsupervised.fedbyol import FedBYOL
     from .methods.selfsupervised.fedca import FedCA
@@ -55,10 +56,6 @@ else:
                 "MaskedAutoencoder",
                 "Siamese",
             ),
-            "methods.adafedsemi": (
-                "AdaFedSemi",
-                "AdaptiveRounds",
-            ),
             "methods.base": ("Method",),
             "methods.dsfl": ("DSFL",),
             "methods.adaptation.dualadapt": ("DualAdapt",),
@@ -77,6 +74,8 @@ else:
             ),
             "methods.hidden.guard": ("Guard",),
             "methods.hidden.relabel": ("Relabel",),
+            "methods.pool.adafedsemi": ("AdaFedSemi",),
+            "methods.pool.rounds": ("AdaptiveRounds",),
             "methods.rscfed": ("RSCFed",),
             "methods.adaptation.self_training": ("SelfTraining",),
             "methods.selfsupervised.fedbyol": ("FedBYOL",),

@@ -11,15 +11,17 @@ from atoll.core.algebra.aggregate import Aggregate, Sum
 from atoll.core.algebra.tree import Tree
 from atoll.learn.algorithm import Algorithm, Gradient, LocalWork, LossGradients
 
-__all__ = ["OneLook"]
+__all__ = ["OneLook", "looked"]
+
+_OWN, _FOUND = "client", "found in a look"
 
 
 @dataclass(frozen=True, kw_only=True)
 class OneLook(Algorithm):
     """One step that trains nothing, on all of the client's rows by default: it reads the first loss into ``read``. `found` names what the next pass gets.
 
-    The next pass receives ``{"client": the private state as it was, **found}`` as its private state. Nothing of the look is sent, unless a subclass
-    sends it in ``finish``.
+    The next pass receives the private state as it was with what was found, which `looked` takes apart; `Method` does so by itself. Nothing of the look is
+    sent, unless a subclass sends it in ``finish``.
 
     Attributes:
         method: whose losses are read, and whose private state stays.
@@ -50,4 +52,11 @@ class OneLook(Algorithm):
     def finish(self, local: Tree, broadcast: Tree, client: Tree, work: LocalWork) -> tuple[dict[str, Aggregate], Tree]:
         """Hand on what was found."""
         del broadcast, work
-        return {"none": Sum(np.float64(0.0), role="side")}, {"client": client, **self.found(local)}
+        return {"none": Sum(np.float64(0.0), role="side")}, {_OWN: client, _FOUND: self.found(local)}
+
+
+def looked(client: Tree) -> tuple[Tree, dict[str, Tree]]:
+    """Return a private state, and what a look before this pass found; nothing without one."""
+    if isinstance(client, dict) and set(client) == {_OWN, _FOUND}:
+        return client[_OWN], client[_FOUND]
+    return client, {}

@@ -13,7 +13,8 @@ from atoll.core.requests.party import Roster
 from atoll.core.world import World
 from atoll.data import Islands
 from atoll.engines import ENGINES
-from atoll.labels.methods.adafedsemi import POOL, AdaFedSemi, AdaptiveRounds
+from atoll.labels import AdaFedSemi, AdaptiveRounds
+from atoll.labels.methods.pool.adafedsemi import POOL
 from atoll.learn.algorithms import FedAvg, FedProx
 from atoll.testing import killed_and_resumed
 

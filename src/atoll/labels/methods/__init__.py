@@ -3,7 +3,6 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .adafedsemi import AdaFedSemi, AdaptiveRounds
     from .adaptation.dualadapt import DualAdapt
     from .adaptation.efficientfda import EfficientFDA
     from .adaptation.fada import FADA
@@ -21,6 +20,8 @@ if TYPE_CHECKING:
     from .hidden.guard import Guard
     from .hidden.relabel import Relabel
     from .labelled_party import LabelledParty
+    from .pool.adafedsemi import AdaFedSemi
+    from .pool.rounds import AdaptiveRounds
     from .rscfed import RSCFed
     from .semifl import SemiFL
     from .supervised import Supervised
@@ -32,10 +33,6 @@ else:
     __getattr__, __dir__ = lazy(
         __name__,
         {
-            "adafedsemi": (
-                "AdaFedSemi",
-                "AdaptiveRounds",
-            ),
             "base": (
                 "Method",
                 "local_sgd",
@@ -58,6 +55,8 @@ else:
             "hidden.guard": ("Guard",),
             "labelled_party": ("LabelledParty",),
             "hidden.relabel": ("Relabel",),
+            "pool.adafedsemi": ("AdaFedSemi",),
+            "pool.rounds": ("AdaptiveRounds",),
             "rscfed": ("RSCFed",),
             "adaptation.self_training": ("SelfTraining",),
             "semifl": ("SemiFL",),

@@ -18,6 +18,7 @@ from atoll.learn.capabilities import OWN_LOSSES, OWN_MODELS
 from atoll.learn.transforms import ClipNorm, Momentum
 from atoll.learn.wrapped import Wrapped
 
+from ..look import looked
 from ..streams import Joined, Stream, Streams
 
 __all__ = ["Method", "local_sgd"]
@@ -162,8 +163,8 @@ class Method(Wrapped):
         return {"base": inner, "own": own.own(params), "copies": own.copies(params, "client")}
 
     def start(self, broadcast: Tree, client: Tree) -> Tree:
-        """Start with the base's local state; with streams, with the whole model and the copies."""
-        own = self._streams
+        """Start with the base's local state; with streams, with the whole model and the copies. What a look found is not part of it."""
+        own, (client, _) = self._streams, looked(client)
         if not own:
             return self.base.start(broadcast, client)
         inner = self.base.start(self._inner(broadcast), client["base"] if own.private else client)
@@ -190,8 +191,8 @@ class Method(Wrapped):
         return {**made, "params": params, "copies": moved}
 
     def finish(self, local: Tree, broadcast: Tree, client: Tree, work: LocalWork) -> tuple[dict[str, Aggregate], Tree]:
-        """Return the base's reply, about the averaged part, and the private state."""
-        own = self._streams
+        """Return the base's reply, about the averaged part, and the private state, without what a look found."""
+        own, (client, _) = self._streams, looked(client)
         if not own:
             return self.base.finish(local, broadcast, client, work)
         inner = {name: value for name, value in self._inner(local).items() if name != "copies"}

@@ -18,7 +18,7 @@ from atoll.learn.algorithm import Algorithm, Gradient, LocalWork, LossGradients,
 from atoll.learn.card import Card
 from atoll.stages import Threshold
 
-from ..look import OneLook
+from ..look import OneLook, looked
 from ..views.base import View
 from ..views.defaults import strong, weak
 from .disjoint import AgreementLoss, DisjointGradient, NearestHelpers, Unlabelled, split, together
@@ -243,9 +243,9 @@ class FedMatch(LabelledParty):
         """Start with the base's local state on both parts, and the models of the helpers."""
         if not self.neighbours:
             return self.base.start(self._sent(broadcast), client)
-        own = client.get("client", client)
+        own, found = looked(client)
         made = self.base.start(self._sent(broadcast), own["base"])
-        return {**made, "near": _chosen(broadcast["pool"], client["chosen"])} if "chosen" in client else made
+        return {**made, "near": _chosen(broadcast["pool"], found["chosen"])} if found else made
 
     def step(self, local: Tree, grad: Gradient, broadcast: Tree) -> Tree:
         """Take the base's step along the disjoint gradient."""
@@ -263,8 +263,8 @@ class FedMatch(LabelledParty):
         change = T.map(lambda now, was: (now - was) * (abs(now - was) > self.least), dropped, broadcast["psi"])
         inner = {name: value for name, value in local.items() if name != "near"}
         inner["params"] = together(sigma, T.add(broadcast["psi"], change))
-        own = client.get("client", client) if self.neighbours else client
-        reply, kept = self.base.finish(inner, sent, own["base"] if self.neighbours else client, work)
+        own, found = looked(client)
+        reply, kept = self.base.finish(inner, sent, own["base"] if self.neighbours else own, work)
         update = reply.get("update")
         if not isinstance(update, Mean):
             raise CompositionError(
@@ -274,7 +274,7 @@ class FedMatch(LabelledParty):
             )
         if not self.neighbours:
             return reply, kept
-        denied = client["denied"] if "denied" in client else np.zeros(self.pool, np.float32)
+        denied = found.get("denied", np.zeros(self.pool, np.float32))
         single = {"update": Parts(update.value, examples=update.examples), "denied": Sum(denied, role="side")}
         return {**reply, **single}, {"base": kept, "psi": split(inner["params"])[1]}
 

@@ -16,7 +16,7 @@ from atoll.learn.algorithm import Algorithm, Gradient, LocalWork, LossGradients
 from atoll.learn.card import Card
 from atoll.learn.local.own_loss import OwnLoss
 
-from ..look import OneLook
+from ..look import OneLook, looked
 from ..losses import mean_of, seen
 from ..objectives.positive import check_priors, positive_unlabelled
 from ..views.base import View
@@ -112,9 +112,7 @@ class FedPU(Method):
 
     def start(self, broadcast: Tree, client: Tree) -> Tree:
         """Start with the base's local state and the counts."""
-        known = client["known"] if isinstance(client, dict) and "known" in client else None
-        made = super().start(broadcast, client["client"] if known is not None else client)
-        return made if known is None else {**made, "known": known}
+        return {**super().start(broadcast, client), **looked(client)[1]}
 
     def step(self, local: Tree, grad: Gradient, broadcast: Tree) -> Tree:
         """Take the base's step on the risk with the client's counts."""
@@ -129,8 +127,7 @@ class FedPU(Method):
     def finish(self, local: Tree, broadcast: Tree, client: Tree, work: LocalWork) -> tuple[dict[str, Aggregate], Tree]:
         """Reply as the base does; the counts are not kept."""
         inner = {name: value for name, value in local.items() if name != "known"}
-        own = client["client"] if isinstance(client, dict) and "known" in client else client
-        return super().finish(inner, broadcast, own, work)
+        return super().finish(inner, broadcast, client, work)
 
 
 @dataclass(frozen=True, kw_only=True)

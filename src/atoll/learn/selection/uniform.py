@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -94,7 +94,52 @@ class Everyone(Selection):
 
 
 @dataclass(frozen=True)
-class CyclicGroups(Selection):
+class _Turns(Selection):
+    """Base class of rules that let clients take turns in an order that is drawn once.
+
+    Attributes:
+        count: clients per round; a fraction in (0, 1) means ``ceil(fraction * population)``.
+        seed: of the order.
+    """
+
+    count: int | float = 10
+    seed: int = 0
+    purpose: ClassVar[str] = ""
+    """Names the stream of the order."""
+
+    def __post_init__(self) -> None:
+        Uniform(self.count)  # the same settings
+
+    @property
+    def offers(self) -> frozenset[Capability]:
+        """The base's capabilities, and a blind selection."""
+        return super().offers | {BLIND}
+
+    def init(self, parties: Parties) -> Tree:
+        """Remember how many clients there are, so that turns do not depend on who is available."""
+        return {"population": int(parties.positions.max(initial=0)) + 1}
+
+    def order(self, population: int) -> NDArray[Any]:
+        """Return the clients' positions in the order of their turns."""
+        key = Rng.of(self.seed).child(self.purpose).key
+        return np.random.Generator(np.random.PCG64(key)).permutation(population)
+
+    def present(self, candidates: Candidates, turn: NDArray[Any], remedy: str) -> NDArray[Any]:
+        """Return the available ones among the clients whose turn it is.
+
+        Raises:
+            QuorumError: none of them is available.
+        """
+        found = places_found(candidates.parties.positions, np.sort(turn))
+        if not len(found):
+            raise QuorumError(
+                "none of the clients whose turn it is is available", where=f"round {candidates.round}", remedy=remedy
+            )
+        return found
+
+
+@dataclass(frozen=True)
+class CyclicGroups(_Turns):
     """Groups of ``count`` clients take turns: a client is invited every ``g = floor(population / count)`` rounds, and never before.
 
     The groups are drawn once, from ``seed``, and stay the same. If ``count`` does not divide the population, some groups have one or more clients too many. Clients that
@@ -105,16 +150,7 @@ class CyclicGroups(Selection):
         seed: of the groups.
     """
 
-    count: int | float = 10
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        Uniform(self.count)  # the same settings
-
-    @property
-    def offers(self) -> frozenset[Capability]:
-        """The base's capabilities, and a blind selection."""
-        return super().offers | {BLIND}
+    purpose: ClassVar[str] = "cyclic"
 
     def groups(self, population: int) -> int:
         """Return the number of groups."""
@@ -129,10 +165,6 @@ class CyclicGroups(Selection):
         """Return the size of the largest group."""
         return -(-population // self.groups(population))
 
-    def init(self, parties: Parties) -> Tree:
-        """Remember how many clients there are, so that groups do not depend on who is available."""
-        return {"population": int(parties.positions.max(initial=0)) + 1}
-
     def invite(self, candidates: Candidates, count: int, state: Tree) -> NDArray[Any]:
         """Return the available clients of the group whose turn it is.
 
@@ -142,19 +174,12 @@ class CyclicGroups(Selection):
         del count
         population = int(state["population"])
         groups = self.groups(population)
-        order = np.random.Generator(np.random.PCG64(Rng.of(self.seed).child("cyclic").key)).permutation(population)
-        found = places_found(candidates.parties.positions, np.sort(order[(candidates.round - 1) % groups :: groups]))
-        if not len(found):
-            raise QuorumError(
-                "none of the clients whose turn it is is available",
-                where=f"round {candidates.round}",
-                remedy="use more clients per round, or devices that are available more often",
-            )
-        return found
+        turn = self.order(population)[(candidates.round - 1) % groups :: groups]
+        return self.present(candidates, turn, "use more clients per round, or devices that are available more often")
 
 
 @dataclass(frozen=True)
-class Once(Selection):
+class Once(_Turns):
     """``count`` clients at a time, each once in the whole training: devices that never return.
 
     The order is drawn from ``seed``. Algorithms whose clients keep private state are refused: nothing would ever read it. A client that is not available
@@ -165,22 +190,13 @@ class Once(Selection):
         seed: of the order.
     """
 
-    count: int | float = 10
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        Uniform(self.count)  # the same settings
+    purpose: ClassVar[str] = "once"
 
     @property
     def needs(self) -> tuple[Need, ...]:
         """The base's needs, and clients that keep nothing."""
         instead = "a selection whose clients return, such as Uniform()"
         return (*super().needs, Need(STATELESS, "invites every client once and never again", instead))
-
-    @property
-    def offers(self) -> frozenset[Capability]:
-        """The base's capabilities, and a blind selection."""
-        return super().offers | {BLIND}
 
     def turns(self, population: int, rounds: int) -> tuple[int, int]:
         """Return one round for each client."""
@@ -191,10 +207,6 @@ class Once(Selection):
         """Return ``count``, or the fraction of the population rounded up; at most the population."""
         return Uniform(self.count).cohort_size(population)
 
-    def init(self, parties: Parties) -> Tree:
-        """Remember how many clients there are, so that turns do not depend on who is available."""
-        return {"population": int(parties.positions.max(initial=0)) + 1}
-
     def invite(self, candidates: Candidates, count: int, state: Tree) -> NDArray[Any]:
         """Return the available clients whose turn it is.
 
@@ -204,18 +216,13 @@ class Once(Selection):
         del count
         population = int(state["population"])
         size = self.cohort_size(population)
-        order = np.random.Generator(np.random.PCG64(Rng.of(self.seed).child("once").key)).permutation(population)
-        turn = order[(candidates.round - 1) * size : candidates.round * size]
-        found = places_found(candidates.parties.positions, np.sort(turn))
-        if not len(found):
+        turn = self.order(population)[(candidates.round - 1) * size : candidates.round * size]
+        remedy = f"train for at most {-(-population // size)} rounds, or invite fewer clients in a round"
+        if not len(turn):
             raise QuorumError(
-                "none of the clients whose turn it is is available"
-                if len(turn)
-                else f"all {population} clients have had their turn",
-                where=f"round {candidates.round}",
-                remedy=f"train for at most {-(-population // size)} rounds, or invite fewer clients in a round",
+                f"all {population} clients have had their turn", where=f"round {candidates.round}", remedy=remedy
             )
-        return found
+        return self.present(candidates, turn, remedy)
 
 
 @dataclass(frozen=True)
