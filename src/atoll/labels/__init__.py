@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from .methods.hidden.relabel import Relabel
     from .methods.pool.adafedsemi import AdaFedSemi
     from .methods.pool.rounds import AdaptiveRounds
+    from .methods.robust_self_training import RobustSelfTraining
     from .methods.rscfed import RSCFed
     from .methods.selfsupervised.fedbyol import FedBYOL
     from .methods.selfsupervised.fedca import FedCA
@@ -76,6 +77,7 @@ else:
             "methods.hidden.relabel": ("Relabel",),
             "methods.pool.adafedsemi": ("AdaFedSemi",),
             "methods.pool.rounds": ("AdaptiveRounds",),
+            "methods.robust_self_training": ("RobustSelfTraining",),
             "methods.rscfed": ("RSCFed",),
             "methods.adaptation.self_training": ("SelfTraining",),
             "methods.selfsupervised.fedbyol": ("FedBYOL",),
@@ -135,6 +137,7 @@ __all__ = [
     "Pretrained",
     "RSCFed",
     "Relabel",
+    "RobustSelfTraining",
     "RowDecoder",
     "SSFL",
     "SelfTraining",

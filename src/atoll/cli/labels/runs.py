@@ -47,6 +47,8 @@ def known_methods(at: str = "rows") -> tuple[str, ...]:
         "LabelledParty",
         "Supervised",
         "SelfTraining",
+        "FedSR",  # for domains that nobody has, with a network of its own
+        "RobustSelfTraining",  # measured under attack: atoll reproduce labels-robust
     }
     own = [n for n, k in kinds.items() if n not in others and ".selfsupervised." not in k.__module__]
     return tuple(sorted([*own, "Relabel"]))

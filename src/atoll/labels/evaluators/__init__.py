@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from .attacked import accuracy_under_attack
     from .fairness import fairness_gap, group_measures
     from .finetune import FineTuned, fine_tune, labelled_share
     from .intervals import PairedGain, paired_gain
@@ -17,6 +18,7 @@ else:
     __getattr__, __dir__ = lazy(
         __name__,
         {
+            "attacked": ("accuracy_under_attack",),
             "fairness": ("fairness_gap", "group_measures"),
             "finetune": ("FineTuned", "fine_tune", "labelled_share"),
             "intervals": ("PairedGain", "paired_gain"),
@@ -44,6 +46,7 @@ __all__ = [
     "ProbeAccuracy",
     "PseudoLabels",
     "accuracy",
+    "accuracy_under_attack",
     "agreement",
     "coverage",
     "fairness_gap",

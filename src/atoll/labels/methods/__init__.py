@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from .labelled_party import LabelledParty
     from .pool.adafedsemi import AdaFedSemi
     from .pool.rounds import AdaptiveRounds
+    from .robust_self_training import RobustSelfTraining
     from .rscfed import RSCFed
     from .semifl import SemiFL
     from .supervised import Supervised
@@ -57,6 +58,7 @@ else:
             "hidden.relabel": ("Relabel",),
             "pool.adafedsemi": ("AdaFedSemi",),
             "pool.rounds": ("AdaptiveRounds",),
+            "robust_self_training": ("RobustSelfTraining",),
             "rscfed": ("RSCFed",),
             "adaptation.self_training": ("SelfTraining",),
             "semifl": ("SemiFL",),
@@ -92,6 +94,7 @@ __all__ = [
     "PATE",
     "RSCFed",
     "Relabel",
+    "RobustSelfTraining",
     "RowDecoder",
     "SelfTraining",
     "SemiFL",

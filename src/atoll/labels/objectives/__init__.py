@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .adversarial import certainty, conditioned, domain_loss, reverse_gradient
     from .assignments import assignment_loss, balanced_centroids, refined_centroids, sinkhorn
+    from .attacked import attacked_rows
     from .clusters import cluster, dispersion, gain_weights
     from .consistency import check_threshold, fixmatch, mean_teacher, moving_average, pseudo_label, pseudo_labels
     from .contrastive import enqueue, info_nce, nt_xent
@@ -30,6 +31,7 @@ else:
         {
             "adversarial": ("certainty", "conditioned", "domain_loss", "reverse_gradient"),
             "assignments": ("assignment_loss", "balanced_centroids", "refined_centroids", "sinkhorn"),
+            "attacked": ("attacked_rows",),
             "clusters": ("cluster", "dispersion", "gain_weights"),
             "consistency": (
                 "check_threshold",
@@ -60,6 +62,7 @@ else:
 __all__ = [
     "Mixture",
     "assignment_loss",
+    "attacked_rows",
     "balanced_centroids",
     "beta_vae",
     "byol",
