@@ -100,6 +100,16 @@ def test_the_wheel_installs_with_each_extra_alone(extra: str, tmp_path: Path) ->
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("extra", ["", "net"])
+def test_the_source_distribution_installs(extra: str, tmp_path: Path) -> None:
+    """As above, from sources: pip builds the wheel with a backend from the package index."""
+    wrong = CLEAN.tried(CLEAN.built(tmp_path, "sdist"), extra, tmp_path)
+    if "No matching distribution" in wrong or "Could not find a version" in wrong:
+        pytest.skip(f"no package index: {wrong}")
+    assert wrong == ""
+
+
+@pytest.mark.slow
 def test_the_source_distribution_builds_the_same_wheel(tmp_path: Path) -> None:
     source = CLEAN.built(tmp_path, "sdist")
     with tarfile.open(source) as archive:

@@ -51,6 +51,8 @@ def test_xgboost_in_its_quick_form(tmp_path: Path) -> None:
     claims = {claim.claim: claim for claim in flare_xgboost.ENTRY.run(Lab(tmp_path), True)}
     assert claims["bagging with one client is ordinary boosting: HIGGS-like"].verdict == "holds"
     assert claims["histograms of all sites make the trees of the union: HIGGS-like"].verdict == "holds"
+    same = claims["with the cuts that XGBoost finds on the union, they are its trees: HIGGS-like"]
+    assert same.ours == pytest.approx(same.paper, abs=1e-3)
     assert claims["bags of trees are better than the sites alone: HIGGS-like"].verdict == "holds"
 
 
