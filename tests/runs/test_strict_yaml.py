@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from ruamel.yaml.scanner import Scanner
 
 from atoll.core.errors import ConfigError
 from atoll.runs import yaml
@@ -120,3 +121,17 @@ def test_the_short_form_of_a_part_is_opened() -> None:
 def test_settings_that_lead_nowhere(setting: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         yaml.override({"rounds": 5, "stop": [], "algorithm": "FedAvg"}, setting)
+
+
+def test_reading_stops_at_the_first_bracket_too_deep(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The library reads a thousand letters ahead, and looks at every open bracket for each."""
+    real, opened = Scanner.fetch_flow_collection_start, []
+
+    def counted(scanner: Scanner, *given: Any) -> None:
+        opened.append(scanner.flow_level)
+        real(scanner, *given)
+
+    monkeypatch.setattr(Scanner, "fetch_flow_collection_start", counted)
+    with pytest.raises(ConfigError, match="nested too deeply"):
+        yaml.parse("[" * 10_000, "job.yaml")
+    assert max(opened) < 200

@@ -88,6 +88,7 @@ def test_the_command_line_shows_what_the_walls_name_and_hides_the_rest(tmp_path:
     text = " ".join(words)
     assert text.endswith("-- python")
     assert "--unshare-net" in words
+    assert "--cap-drop ALL" in text  # of a plain user bubblewrap keeps none, of root it would
     assert f"--tmpfs {kit}" in text
     assert "elsewhere" not in text  # nothing shows it
     first, again = text.index(f"--ro-bind-try {work} "), text.rindex(f"--ro-bind-try {code} ")

@@ -80,6 +80,7 @@ def test_a_job_that_fails_names_the_site(name: str, tmp_path: Path) -> None:
     assert found.error is not None
     assert BAD in str(found.error), found.error
     assert len(str(found.error)) < 5000
+    assert "no progress" not in str(found.error)  # it is refused for what it sent, not given up for what it did not
     if "from its first bytes" in ATTACKS[name].meets:  # by its size or beginning, not by what is in it
         assert re.search(r"more than (max_bytes|200000 leaves)|it begins with", str(found.error)), found.error
 

@@ -54,6 +54,8 @@ def test_every_site_of_the_project_is_listed_with_when_it_was_last_there(
             assert [(row["site"], row["seen"]) for row in await admin.sites()] == [("north", None), ("south", None)]
             async with good_site(siege.kit("north"), siege.address, tmp_path / "north"):
                 await until(lambda: siege.server._seen.of("north") is not None)
+                file = siege.folder / "seen.json"
+                await until(lambda: file.is_file() and "north" in file.read_text())  # so a kill forgets nothing
                 north, south = await admin.sites()
                 assert (north["connected"], north["org"], south["connected"]) == (True, "North", False)
                 assert begin <= north["seen"] <= time.time()
