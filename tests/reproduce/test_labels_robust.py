@@ -137,7 +137,9 @@ def test_nothing_is_judged_that_is_not_kept(tmp_path: Path) -> None:
     assert len(claims) == 12
 
 
+@pytest.mark.slow
 def test_blocks_of_clients_are_attacked_as_single_ones(squares: None) -> None:
+    """A quicker sibling of another method: tests/labels/test_fedsr.py."""
     data = RobustTrial("labels", labels=20).islands(SCALE, 0)
     method = RobustSelfTraining(tau=0.2, lr=0.05, steps=1, batch_size=4)
     job = atoll.Training(
