@@ -31,8 +31,15 @@ ISLANDS = atoll.data.dirichlet(atoll.data.digits(), parties=12, alpha=0.5, seed=
 
 @pytest.fixture
 def cluster():
-    """Ray on this machine; the engine joins it, and every test after it."""
-    return pytest.importorskip("ray", reason="needs ray, which is not installed")
+    """Ray on this machine with room for two workers at least; every test after it stays with it, whichever comes first."""
+    ray = pytest.importorskip("ray", reason="needs ray, which is not installed")
+    if not ray.is_initialized():
+        run_in(World(Community([0.0]), Ray(2)), nothing)
+    return ray
+
+
+async def nothing(fed):
+    """Ask nobody; the engine has joined its cluster."""
 
 
 @task

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from atoll.core.calls import checked_call
 from atoll.core.errors import ConfigError, nearest
 from atoll.core.extras import need
 
@@ -32,6 +33,7 @@ class MonaiBundle:
     loss: Callable[[Any, Any], Any] = field(repr=False)
 
 
+@checked_call
 def monai_bundle(
     folder: str | Path, *, config: str = "train", network: str = "network_def", loss: str = "loss", weights: bool = True
 ) -> MonaiBundle:
