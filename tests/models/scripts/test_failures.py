@@ -11,9 +11,11 @@ import numpy as np
 import pytest
 
 import atoll
+from atoll.client.frames import FrameSocket
 from atoll.core.errors import CompositionError, ConfigError, PolicyError, TaskError
 from atoll.core.requests.policy import SitePolicy
 from atoll.models import Script
+from atoll.models.scripts import running
 from atoll.models.scripts.output import MOST
 from atoll.runtime.worker.policies import named_code
 
@@ -74,6 +76,24 @@ def test_a_wrong_script_is_named(how: str, tmp_path: Path) -> None:
         run(tmp_path, text, patience=patience)
     assert "train.py at north-0" in str(caught.value)
     assert caught.value.remedy
+
+
+def test_a_script_that_ends_before_it_is_greeted_leaves_nothing_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = []
+
+    class Deaf(FrameSocket):
+        """The other end is gone before the first message."""
+
+        def send(self, tree: Any) -> None:
+            made.append(self)
+            raise BrokenPipeError
+
+    monkeypatch.setattr(running, "FrameSocket", Deaf)
+    with pytest.raises(TaskError, match="ended with exit code 1 before it answered"):
+        run(tmp_path, WRONG["raises before it connects"][0])
+    assert [one.socket.fileno() for one in made] == [-1]
 
 
 def test_a_second_answer_is_refused_where_it_is_given(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

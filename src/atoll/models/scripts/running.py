@@ -119,7 +119,11 @@ class RunningScript:
         self.output = ScriptOutput(reading, client, None if order.log is None else Path(order.log))
         self._frames = FrameSocket(ours, most + _SPARE)
         self._effort = Effort(lambda: 0.0, lambda: cpu_seconds(self._process.pid))
-        self._say({"op": "hello", "name": client, **hello})
+        try:
+            self._say({"op": "hello", "name": client, **hello})
+        except TaskError:  # it ended before it was told anything, and nobody else knows of it yet
+            self.kill()
+            raise
 
     @property
     def ended(self) -> bool:
