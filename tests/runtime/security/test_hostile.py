@@ -151,9 +151,12 @@ def test_with_real_processes_the_same(
 
 
 @pytest.mark.slow  # its quick sibling is the test above
+@pytest.mark.parametrize("name", sorted(REFUSED))
 @pytest.mark.parametrize("transport", ["tcp", "grpc"])
-def test_with_real_processes_every_attack(transport: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cases = [(name, {"on_lost": on_lost}) for name in REFUSED for on_lost in ("fail", "drop")]
+def test_with_real_processes_every_attack(
+    transport: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cases = [(name, {"on_lost": on_lost}) for on_lost in ("fail", "drop")]
     _in_one_project(tmp_path, transport, cases, monkeypatch)
 
 
