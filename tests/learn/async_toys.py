@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import heapq
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from killed_trainings import killed_training
 from learn_toys import Fixed
 from masks import mask
 
@@ -16,11 +17,8 @@ from atoll.core.algebra.aggregate import Total
 from atoll.core.federation.reducer import Reducer
 from atoll.core.requests.request import Reduced
 from atoll.core.requests.task import task
-from atoll.core.world import World
-from atoll.engines import ENGINES
 from atoll.learn import Everyone, FedAvg, Training
 from atoll.models.quadratic import Quadratic, quadratics
-from atoll.testing import killed_and_resumed
 
 DIM, CLIENTS = 6, 5
 LR, STEPS = 0.05, 3
@@ -71,19 +69,7 @@ class Slow:
 
 def survives(made: Training, folder: Any, *, seconds: Sequence[float] = SECONDS, points: int = 25, **more: Any) -> Any:
     """The undisturbed life of a run, after runs that were killed and resumed gave the same."""
-    learner = made.learner(DATA)
-
-    def world(where: Any, resume: bool) -> World:
-        one = World(DATA, ENGINES["inline"](1), cost=Fixed(seconds), folder=where, resume=resume, **more)
-        one.registry.update({known.name: known for known in made.named_tasks(learner, DATA)})
-        return one
-
-    program: Callable[..., Any] = made.program(DATA, learner)
-
-    async def params(fed: Any) -> Any:
-        return (await program(fed)).params
-
-    return killed_and_resumed(world, params, folder, points=points)
+    return killed_training(made, DATA, folder, points=points, cost=lambda: Fixed(seconds), **more)
 
 
 class ForWork(Fixed):

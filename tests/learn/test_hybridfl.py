@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from killed_trainings import killed_training
 from learn_toys import flat, islands
 
 import atoll
@@ -37,7 +38,6 @@ from atoll.models import Linear
 from atoll.models.idle import IdleIslands, IdleModel
 from atoll.simulation import run_in
 from atoll.stages import QSGD, ErrorFeedback, TopK
-from atoll.testing import killed_and_resumed
 
 SIZES = (6, 9, 4, 12, 7, 5, 10, 8)
 REGIONS = ((0, 3, 6), (1, 4), (2, 5, 7))
@@ -384,21 +384,8 @@ def test_energy_and_times_are_in_the_rows():
 
 
 def test_a_killed_run_resumes_to_the_bit(tmp_path: Any):
-    data = islands(SIZES)
     job = training(0.5, 4, uplink=(TopK(0.5),), pacing=HybridFL(deadline=LIMIT, most=2.0))
-    learner = job.learner(data)
-
-    def world(folder: Any, resume: bool) -> World:
-        roster = Roster(data.names, others=job.topology.servers(len(data)))
-        cost = Devices(8, 0.3, latency=0.1)
-        made = World(data, ENGINES["inline"](1), roster, folder=folder, resume=resume, cost=cost)
-        made.registry.update({known.name: known for known in job.named_tasks(learner, data)})
-        return made
-
-    async def params(fed: Any) -> Any:
-        return (await job.program(data, learner)(fed)).params
-
-    whole = killed_and_resumed(world, params, tmp_path, points=10)
+    whole = killed_training(job, islands(SIZES), tmp_path, points=10, cost=lambda: Devices(8, 0.3, latency=0.1))
     assert whole.records["main"][-1]["edge-0/theta"] != 0.5
 
 

@@ -6,18 +6,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from killed_trainings import killed_training
 from learn_toys import Fixed, flat, islands
 
 import atoll
 from atoll.core.errors import CompositionError
-from atoll.core.requests.party import Roster
-from atoll.core.world import World
-from atoll.engines import ENGINES
 from atoll.learn.algorithms import FedAvg
 from atoll.learn.pacing import Synchronous
 from atoll.learn.topology import Hierarchical
 from atoll.models import Linear
-from atoll.testing import killed_and_resumed
 
 SIZES = (6, 9, 4, 12, 7, 5)
 
@@ -85,20 +82,8 @@ def test_one_cohort_for_all_regions():
 
 
 def test_a_killed_run_resumes_to_the_bit(tmp_path: Any):
-    data = islands(SIZES)
     job = training(4, selection=atoll.Uniform(0.5), topology={"together": True})
-    learner = job.learner(data)
-
-    def world(folder: Any, resume: bool) -> World:
-        roster = Roster(data.names, others=job.topology.servers(len(data)))
-        made = World(data, ENGINES["inline"](1), roster, folder=folder, resume=resume, cost=Far([1.0, 2, 3, 4, 5, 6]))
-        made.registry.update({known.name: known for known in job.named_tasks(learner, data)})
-        return made
-
-    async def params(fed: Any) -> Any:
-        return (await job.program(data, learner)(fed)).params
-
-    killed_and_resumed(world, params, tmp_path, points=8)
+    killed_training(job, islands(SIZES), tmp_path, points=8, cost=lambda: Far([1.0, 2, 3, 4, 5, 6]))
 
 
 def test_engines_agree():

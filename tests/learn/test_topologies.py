@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from killed_trainings import killed_training
 
 import atoll
 import atoll.learn.algorithms as algorithms
@@ -41,7 +42,6 @@ from atoll.models import Linear
 from atoll.models.quadratic import Quadratic, minimiser, quadratics
 from atoll.simulation import run_in
 from atoll.stages import QSGD, RandomK, TopK
-from atoll.testing import killed_and_resumed
 
 from .learn_toys import Fixed, flat, islands
 
@@ -398,27 +398,7 @@ def _small(name: str) -> tuple[Any, Any]:
 @TOPOLOGIES
 def test_a_killed_run_resumes_to_the_bit(name: str, tmp_path: Any):
     job, data = _small(name)
-    learner = job.learner(data)
-
-    def world(folder: Any, resume: bool) -> World:
-        from atoll.core.requests.party import Roster
-
-        made = World(
-            data,
-            ENGINES["inline"](1),
-            Roster(data.names, others=job.topology.servers(len(data))),
-            folder=folder,
-            resume=resume,
-        )
-        made.registry.update({known.name: known for known in job.named_tasks(learner, data)})
-        return made
-
-    program = job.program(data, learner)
-
-    async def params(fed: Any) -> Any:
-        return (await program(fed)).params
-
-    killed_and_resumed(world, params, tmp_path, points=6)
+    killed_training(job, data, tmp_path, points=6)
 
 
 @pytest.mark.every(3)

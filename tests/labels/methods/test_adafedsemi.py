@@ -5,18 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from killed_trainings import killed_training
 from label_toys import gap, images, islands, net, same, trained
 
 import atoll
 from atoll.core.errors import CompositionError, ConfigError
-from atoll.core.requests.party import Roster
-from atoll.core.world import World
 from atoll.data import Islands
-from atoll.engines import ENGINES
 from atoll.labels import AdaFedSemi, AdaptiveRounds
 from atoll.labels.methods.pool.adafedsemi import POOL
 from atoll.learn.algorithms import FedAvg, FedProx
-from atoll.testing import killed_and_resumed
 
 WORK: dict[str, Any] = {"lr": 0.1, "steps": 2, "batch_size": 8}
 ROUNDS = AdaptiveRounds(shares=(0.4, 1.0), taus=(0.3, 0.6), window=1)
@@ -71,18 +68,8 @@ def test_a_window_keeps_an_arm() -> None:
 @pytest.mark.slow
 def test_a_killed_run_resumes_to_the_bit(tmp_path: Any) -> None:
     """What the bandit knows is part of the checkpoint."""
-    job, rows = atoll.Training(model=net(), algorithm=method(), topology=ROUNDS, rounds=4), data()
-    learner = job.learner(rows)
-
-    def world(folder: Any, resume: bool) -> World:
-        made = World(rows, ENGINES["inline"](1), Roster(rows.names, others=job.others(3)), folder=folder, resume=resume)
-        made.registry.update({known.name: known for known in job.named_tasks(learner, rows)})
-        return made
-
-    async def params(fed: Any) -> Any:
-        return (await job.program(rows, learner)(fed)).params
-
-    killed_and_resumed(world, params, tmp_path, points=5)
+    job = atoll.Training(model=net(), algorithm=method(), topology=ROUNDS, rounds=4)
+    killed_training(job, data(), tmp_path, points=5)
 
 
 def test_what_does_not_go_together_is_refused() -> None:

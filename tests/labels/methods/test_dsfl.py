@@ -8,20 +8,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from killed_trainings import killed_training
 
 import atoll
 from atoll.core.algebra.aggregate import Parts
 from atoll.core.errors import AtollError, CompositionError, DataError
-from atoll.core.requests.party import Roster
-from atoll.core.world import World
 from atoll.data import Dataset, Islands
-from atoll.engines import ENGINES
 from atoll.labels.methods import DSFL
 from atoll.labels.methods import dsfl as module
 from atoll.learn.algorithms import FedAvg, OutputPerturbation
 from atoll.models import Linear, mlp
 from atoll.secure import SecureAggregation
-from atoll.testing import killed_and_resumed
 
 CENTRES = np.random.default_rng(0).normal(size=(3, 6)) * 2.0
 
@@ -90,18 +87,7 @@ def test_order_of_era_is_a_choice_and_the_same_on_every_engine() -> None:
 
 def test_a_killed_run_resumes_to_the_bit(tmp_path: Any) -> None:
     """Clients' models are private state."""
-    training, data = job(rounds=3), clinics()
-    learner = training.learner(data)
-
-    def world(folder: Any, resume: bool) -> World:
-        made = World(data, ENGINES["inline"](1), Roster(data.names), folder=folder, resume=resume)
-        made.registry.update({known.name: known for known in training.named_tasks(learner, data)})
-        return made
-
-    async def params(fed: Any) -> Any:
-        return (await training.program(data, learner)(fed)).params
-
-    killed_and_resumed(world, params, tmp_path, points=6)
+    killed_training(job(rounds=3), clinics(), tmp_path, points=6)
 
 
 @dataclass(frozen=True)

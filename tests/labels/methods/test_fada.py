@@ -8,22 +8,19 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from killed_trainings import killed_training
 from test_adaptation_methods import WIDTH, Watched, federation, network, plain_linear, trained
 
 import atoll
 from atoll.core.algebra.rng import Rng
 from atoll.core.errors import AtollError, CompositionError, ConfigError, PolicyError
-from atoll.core.requests.party import Roster
 from atoll.core.requests.policy import ROW_FEATURES, Policy, SitePolicy
-from atoll.core.world import World
 from atoll.data import Dataset, Islands
-from atoll.engines import ENGINES
 from atoll.labels import FADA, FADE
 from atoll.labels.methods.adaptation.fada import judged, trained_judge
 from atoll.labels.objectives.clusters import gain_weights
 from atoll.learn.algorithms import FedProx, Scaffold
 from atoll.learn.wrapped import Wrapped
-from atoll.testing import killed_and_resumed
 
 BASE = atoll.FedAvg(lr=0.2, batch_size=10, steps=4)
 
@@ -147,20 +144,9 @@ def test_hidden_labels_change_no_bit() -> None:
 
 def test_a_killed_run_resumes_to_the_bit(tmp_path: Any) -> None:
     """Tags of the sources and the target's dispersions are part of the checkpoint."""
-    method, data = FADA(base=BASE, rows=20, judge_steps=2), parties()
+    method = FADA(base=BASE, rows=20, judge_steps=2)
     job = atoll.Training(model=network(), algorithm=method, selection=atoll.Everyone(), rounds=3, compile="never")
-    learner = job.learner(data)
-
-    def world(folder: Any, resume: bool) -> World:
-        roster = Roster(data.names, others=job.others(2))
-        made = World(data, ENGINES["inline"](1), roster, folder=folder, resume=resume)
-        made.registry.update({known.name: known for known in job.named_tasks(learner, data)})
-        return made
-
-    async def params(fed: Any) -> Any:
-        return (await job.program(data, learner)(fed)).params
-
-    killed_and_resumed(world, params, tmp_path, points=3)
+    killed_training(job, parties(), tmp_path, points=3)
 
 
 @pytest.mark.parametrize("base", [FedProx(mu=0.1, lr=0.1, steps=1), Scaffold(lr=0.1, steps=1)])

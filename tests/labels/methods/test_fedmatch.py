@@ -8,20 +8,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from killed_trainings import killed_training
 from label_toys import gap, images, islands, net, same, trained
 
 import atoll
 from atoll.core.algebra.aggregate import Parts
 from atoll.core.errors import CompositionError, ConfigError
-from atoll.core.requests.party import Roster
-from atoll.core.world import World
 from atoll.data import Islands
-from atoll.engines import ENGINES
 from atoll.labels.methods.disjoint import DisjointGradient, NearestHelpers, joined, split, together
 from atoll.labels.methods.fedmatch import FedMatch
 from atoll.learn.algorithms import FedAvg, FedProx, Scaffold
 from atoll.secure import SecureAggregation
-from atoll.testing import killed_and_resumed
 
 WORK: dict[str, Any] = {"lr": 0.1, "steps": 2, "batch_size": 8}
 BASES = [FedAvg(**WORK), FedProx(mu=0.5, **WORK), Scaffold(**WORK)]
@@ -224,19 +221,8 @@ def test_single_replies_are_refused_where_sums_hide_them() -> None:
 @pytest.mark.slow
 def test_a_killed_run_resumes_to_the_bit(tmp_path: Any) -> None:
     """Each client's last psi is private state."""
-    data = rows(0.5)
     job = atoll.Training(model=net(), algorithm=fedmatch(steps=1), rounds=3)
-    learner = job.learner(data)
-
-    def world(folder: Any, resume: bool) -> World:
-        made = World(data, ENGINES["inline"](1), Roster(data.names), folder=folder, resume=resume)
-        made.registry.update({known.name: known for known in job.named_tasks(learner, data)})
-        return made
-
-    async def params(fed: Any) -> Any:
-        return (await job.program(data, learner)(fed)).params
-
-    killed_and_resumed(world, params, tmp_path, points=5)
+    killed_training(job, rows(0.5), tmp_path, points=5)
 
 
 def test_a_wrapper_that_moves_the_model_moves_sigma() -> None:

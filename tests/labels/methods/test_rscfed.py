@@ -9,19 +9,16 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from killed_trainings import killed_training
 from label_toys import gap, images, islands, net, trained
 
 import atoll
 from atoll.core.algebra.aggregate import Part
 from atoll.core.errors import CompositionError, ConfigError
-from atoll.core.requests.party import Roster
-from atoll.core.world import World
-from atoll.engines import ENGINES
 from atoll.labels import Supervised, views
 from atoll.labels.methods.rscfed import RSCFed, WarmTeacher, consensus_weights, sub_consensus
 from atoll.learn.algorithms import FedAvg, FedProx, Scaffold
 from atoll.secure import SecureAggregation
-from atoll.testing import killed_and_resumed
 
 WORK: dict[str, Any] = {"lr": 0.1, "steps": 2, "batch_size": 8}
 WARPED = views.Translate(1)
@@ -118,19 +115,8 @@ def test_a_teacher_follows_closely_at_first() -> None:
 
 def test_a_killed_run_resumes_to_the_bit(tmp_path: Any) -> None:
     """The teacher is private state."""
-    data = islands()
     job = atoll.Training(model=net(), algorithm=rscfed(steps=1), rounds=3)
-    learner = job.learner(data)
-
-    def world(folder: Any, resume: bool) -> World:
-        made = World(data, ENGINES["inline"](1), Roster(data.names), folder=folder, resume=resume)
-        made.registry.update({known.name: known for known in job.named_tasks(learner, data)})
-        return made
-
-    async def params(fed: Any) -> Any:
-        return (await job.program(data, learner)(fed)).params
-
-    killed_and_resumed(world, params, tmp_path, points=5)
+    killed_training(job, islands(), tmp_path, points=5)
 
 
 @pytest.mark.parametrize(
