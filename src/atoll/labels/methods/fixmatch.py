@@ -43,17 +43,30 @@ class FixMatchLoss(OwnLoss):
     tau: float
     weight: float
     task: ClassVar[str] = "classes"
+    method: ClassVar[str] = "FixMatch"
 
     def __call__(self, *, model: Any, x: Any, target: Any, labelled: Any, keys: Any, real: Any) -> Any:
         """Return the loss of a mini-batch."""
         weakly = seen(self.weak, x, keys, 0, real)
         near = model(weakly)
-        check_threshold(self.tau, near.shape[1], "FixMatch")
+        check_threshold(self.tau, near.shape[1], self.method)
         if self.weight == 0.0:
             return mean_of(cross_entropy_of_rows(near, target), labelled * real)
         outputs = model(each_through(labelled, weakly, seen(self.strong, x, keys, 1, real)))
         loss = mean_of(cross_entropy_of_rows(outputs, target), labelled * real)
-        return loss + self.weight * mean_of(fixmatch(outputs, near, self.tau), ~labelled * real)
+        unlabelled = ~labelled * real
+        return loss + self.weight * mean_of(self.of_rows(outputs, near, unlabelled), unlabelled)
+
+    def of_rows(self, outputs: Any, near: Any, unlabelled: Any) -> Any:
+        """Return the loss of each row against its pseudo-label: 0 where the model is not sure.
+
+        Args:
+            outputs: logits of the strong view, ``[B, C]``.
+            near: logits of the weak view, ``[B, C]``.
+            unlabelled: which rows have no label, ``[B]``.
+        """
+        del unlabelled
+        return fixmatch(outputs, near, self.tau)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,8 +9,7 @@ import torch
 
 from atoll.learn.card import Card
 
-from ..losses import cross_entropy_of_rows, each_through, mean_of, seen
-from ..objectives.consistency import check_threshold
+from ..losses import cross_entropy_of_rows
 from ..objectives.thresholds import free_thresholds
 from .fixmatch import FixMatch, FixMatchLoss
 
@@ -21,22 +20,16 @@ __all__ = ["FreeMatch", "FreeMatchLoss"]
 class FreeMatchLoss(FixMatchLoss):
     """FixMatch's loss, where a row is kept if the probability of its pseudo-label is above the class's threshold: see `free_thresholds`."""
 
-    def __call__(self, *, model: Any, x: Any, target: Any, labelled: Any, keys: Any, real: Any) -> Any:
-        """Return the loss of a mini-batch."""
-        weakly = seen(self.weak, x, keys, 0, real)
-        near = model(weakly)
-        check_threshold(self.tau, near.shape[1], "FreeMatch")
-        if self.weight == 0.0:
-            return mean_of(cross_entropy_of_rows(near, target), labelled * real)
-        outputs = model(each_through(labelled, weakly, seen(self.strong, x, keys, 1, real)))
-        loss = mean_of(cross_entropy_of_rows(outputs, target), labelled * real)
+    method: ClassVar[str] = "FreeMatch"
+
+    def of_rows(self, outputs: Any, near: Any, unlabelled: Any) -> Any:
+        """Return the loss of each row against its pseudo-label: 0 below the threshold of its class."""
         believed = torch.softmax(near.detach(), 1)
-        unlabelled = ~labelled * real
         thresholds = free_thresholds(believed, unlabelled, self.tau)
         sure, guess = believed.max(1)
         classes = torch.arange(near.shape[1], device=near.device)
         kept = sure > torch.where(guess.unsqueeze(1) == classes, thresholds, 0.0).sum(1)
-        return loss + self.weight * mean_of(cross_entropy_of_rows(outputs, guess) * kept, unlabelled)
+        return cross_entropy_of_rows(outputs, guess) * kept
 
 
 @dataclass(frozen=True, kw_only=True)
