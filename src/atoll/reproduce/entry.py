@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import shutil
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -13,7 +16,7 @@ from atoll.core.job import Job
 from atoll.runs import INTERRUPTED, RunFolder, Stopping, execute, parse_config
 from atoll.runs.config import RunConfig
 
-__all__ = ["Basis", "Claim", "Entry", "Interrupted", "Lab", "NotKept", "TrainedRun"]
+__all__ = ["Basis", "Claim", "Entry", "Interrupted", "Lab", "NotKept", "TrainedRun", "keeping_nothing"]
 
 Basis = Literal["measured", "derived", "circular"]
 """Where our number comes from: runs of ours; arithmetic on the paper's own numbers; or a model that the paper's number was read with."""
@@ -79,6 +82,23 @@ class Entry:
     folder: str = ""
     data: tuple[str, ...] = ()
     quick_data: tuple[str, ...] | None = None
+
+
+def keeping_nothing(name: str) -> Callable[[Callable[[bool], list[Claim]]], Callable[[Lab, bool], list[Claim]]]:
+    """Make an entry's ``run`` from ``(quick) -> claims``: all of it is worked out each time, and its seconds are counted.
+
+    Args:
+        name: the entry's name, for `NotKept` where nothing may be trained.
+    """
+
+    def around(run: Callable[[bool], list[Claim]]) -> Callable[[Lab, bool], list[Claim]]:
+        def counted(lab: Lab, quick: bool) -> list[Claim]:
+            with lab.working(name):
+                return run(quick)
+
+        return counted
+
+    return around
 
 
 class Interrupted(Exception):  # noqa: N818 - a request of the user, not an error
@@ -172,6 +192,44 @@ class Lab:
         manifest = folder.manifest()
         self.seconds += float(manifest["seconds"])
         return TrainedRun(folder, folder.metrics(), float(manifest["seconds"]))
+
+    def scores(self, name: str, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """Return the plain numbers of a training that no configuration describes, or read them back.
+
+        Args:
+            name: names the file that keeps them; it tells all settings.
+            make: trains, and returns the numbers.
+
+        Raises:
+            Interrupted: the user asked to stop.
+            NotKept: they are not kept, and nothing may be trained.
+        """
+        from atoll import __version__
+
+        path = self.folder / f"{name}-{__version__}.json"
+        if path.exists() and not self.fresh:
+            found: dict[str, Any] = json.loads(path.read_text())
+            return found
+        with self.working(name):
+            if self.stopping.asked:
+                raise Interrupted(str(path))
+            made = make()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(made))
+        return made
+
+    @contextmanager
+    def working(self, name: str) -> Iterator[None]:
+        """Count the seconds of work of which nothing is kept.
+
+        Raises:
+            NotKept: nothing may be trained.
+        """
+        if self.kept:
+            raise NotKept(name)
+        began = time.perf_counter()
+        yield
+        self.seconds += time.perf_counter() - began
 
     def _finished(self, folder: RunFolder) -> bool:
         try:

@@ -7,12 +7,11 @@ are staggered. Ours has 20 rounds on one machine, over loopback with mutual TLS:
 
 from __future__ import annotations
 
-import time
 from math import sqrt
 
 import numpy as np
 
-from .entry import Claim, Entry, Lab, NotKept
+from .entry import Claim, Entry, keeping_nothing
 from .flare.drivers import Timings, timed
 
 __all__ = ["ENTRY"]
@@ -20,15 +19,12 @@ __all__ = ["ENTRY"]
 _CLIENTS, _PAPER, _OURS = 10, "", "Between the drivers: the paper gives no values"
 
 
-def _run(lab: Lab, quick: bool) -> list[Claim]:
-    if lab.kept:
-        raise NotKept("flare-drivers")
-    began = time.perf_counter()
+@keeping_nothing("flare-drivers")
+def _run(quick: bool) -> list[Claim]:
     size, rounds = (1_800_000, 8) if quick else (18_000_000, 20)
     found = {kind: timed(kind, clients=_CLIENTS, size=size, rounds=rounds) for kind in ("grpc", "tcp")}
     claims = [claim for kind, one in found.items() for claim in _judged(kind, one, size, rounds)]
     claims.append(_compared(found["grpc"], found["tcp"]))
-    lab.seconds += time.perf_counter() - began
     return claims
 
 

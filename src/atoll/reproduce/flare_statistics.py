@@ -6,7 +6,6 @@ global statistics are those of pooled data, to 1e-9, is what its formulas imply.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -17,7 +16,7 @@ from atoll.data import Dataset, Islands
 from atoll.secure import SecureAggregation
 from atoll.statistics import Statistics, Summary
 
-from .entry import Claim, Entry, Lab, NotKept
+from .entry import Claim, Entry, keeping_nothing
 
 __all__ = ["ENTRY"]
 
@@ -26,16 +25,13 @@ _MERGED, _MORE = "", "What the paper does not have: our own targets"
 _SITES, _BINS = 5, 20
 
 
-def _run(lab: Lab, quick: bool) -> list[Claim]:
-    if lab.kept:
-        raise NotKept("flare-statistics")
-    began = time.perf_counter()
+@keeping_nothing("flare-statistics")
+def _run(quick: bool) -> list[Claim]:
     named: dict[str, Callable[[], Dataset]] = {"diabetes": atoll.data.diabetes}
     if not quick:
         named |= {"breast cancer": atoll.data.breast_cancer, "wine": atoll.data.wine, "digits": atoll.data.digits}
     claims = [claim for name, make in named.items() for claim in _merged(name, make())]
     claims += [_stable(), *_sums(named["diabetes"]()), *_private(named["diabetes"]())]
-    lab.seconds += time.perf_counter() - began
     return claims
 
 

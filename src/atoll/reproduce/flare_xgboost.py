@@ -7,7 +7,6 @@ what these sentences imply, on FATE's credit data and on generated rows with the
 
 from __future__ import annotations
 
-import time
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +17,7 @@ from atoll.core.extras import need
 from atoll.trees import Trees, model_file
 from atoll.trees.scores import auc as area_under_curve
 
-from .entry import Claim, Entry, Lab, NotKept
+from .entry import Claim, Entry, keeping_nothing
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -31,10 +30,8 @@ _SITES, _CLOSE = 5, 0.001
 _ONE, _MANY = "", "Several sites"
 
 
-def _run(lab: Lab, quick: bool) -> list[Claim]:
-    if lab.kept:
-        raise NotKept("flare-xgboost")
-    began = time.perf_counter()
+@keeping_nothing("flare-xgboost")
+def _run(quick: bool) -> list[Claim]:
     rows, rounds = (2_000, 6) if quick else (10_000, 25)
     sets, absent = {"HIGGS-like": higgs_like(rows, rows // 2, seed=0)}, list[Claim]()
     if not quick:
@@ -43,7 +40,6 @@ def _run(lab: Lab, quick: bool) -> list[Claim]:
         except DataError as error:
             absent = [Claim("the same on FATE's credit data", None, None, None, f"not run: {error.what}", _MANY)]
     claims = [claim for name, data in sets.items() for claim in _judged(name, data, rounds, 0.02 if quick else _CLOSE)]
-    lab.seconds += time.perf_counter() - began
     return claims + absent
 
 

@@ -10,7 +10,7 @@ import time
 
 from atoll.learn.catalogue import kinds, programs
 
-from .entry import Claim, Entry, Lab, NotKept
+from .entry import Claim, Entry, keeping_nothing
 from .survey.rate import Rate
 from .survey.row import SurveyRow
 from .survey.table import families, rates, unclaimed
@@ -45,14 +45,11 @@ def _complete() -> Claim:
     )
 
 
-def _run(lab: Lab, quick: bool) -> list[Claim]:
-    if lab.kept:
-        raise NotKept("survey-quadratics")
-    began = time.perf_counter()
+@keeping_nothing("survey-quadratics")
+def _run(quick: bool) -> list[Claim]:
     claims = [_claim(family, row) for family, some in families().items() for row in some if row.quick or not quick]
     if not quick:
         claims += [*map(_rate, rates()), _complete()]
-    lab.seconds += time.perf_counter() - began
     return claims
 
 

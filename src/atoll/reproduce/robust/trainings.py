@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..entry import Interrupted, Lab, NotKept
+from ..entry import Lab, NotKept
 from ..semi.trainings import TrialSize, digits, network
 
 if TYPE_CHECKING:
@@ -78,27 +77,20 @@ def robust_scores(lab: Lab, trial: RobustTrial, scale: TrialSize) -> list[dict[s
         Interrupted: the user asked to stop; finished trainings are kept.
     """
     try:
-        return [_one(lab, trial, scale, seed) for seed in range(scale.seeds)]
+        return [
+            lab.scores(f"{trial.title}-{scale.rows}-{scale.rounds}-{seed}", partial(_one, trial, scale, seed))
+            for seed in range(scale.seeds)
+        ]
     except NotKept:
         return None
 
 
-def _one(lab: Lab, trial: RobustTrial, scale: TrialSize, seed: int) -> dict[str, float]:
+def _one(trial: RobustTrial, scale: TrialSize, seed: int) -> dict[str, float]:
     import torch
 
     import atoll
-    from atoll import __version__
     from atoll.labels.evaluators import accuracy_under_attack
 
-    name = f"{trial.title}-{scale.rows}-{scale.rounds}-{seed}"
-    path = Path(lab.folder) / f"{name}-{__version__}.json"
-    if path.exists() and not lab.fresh:
-        found: dict[str, float] = json.loads(path.read_text())
-        return found
-    if lab.kept:
-        raise NotKept(name)
-    if lab.stopping.asked:
-        raise Interrupted(str(path))
     data = trial.islands(scale, seed)
     job = atoll.Training(
         model=network, algorithm=trial.algorithm(scale.rounds), selection=atoll.Uniform(scale.cohort), rounds=scale.rounds,
@@ -108,7 +100,4 @@ def _one(lab: Lab, trial: RobustTrial, scale: TrialSize, seed: int) -> dict[str,
     test: Any = data.test
     x, y = torch.from_numpy(np.array(test["x"][:500])), torch.from_numpy(np.array(test["y"][:500]))
     under = accuracy_under_attack(result.model, x, y, RADIUS)[1]
-    made = {"plain": float(result.metrics.last("test/accuracy")), "attacked": under}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(made))
-    return made
+    return {"plain": float(result.metrics.last("test/accuracy")), "attacked": under}

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,7 +12,7 @@ import numpy as np
 from atoll.core.algebra.rng import Rng
 from atoll.core.errors import DataError
 
-from ..entry import Interrupted, Lab, NotKept
+from ..entry import Lab, NotKept
 
 if TYPE_CHECKING:
     from torch import nn
@@ -78,32 +76,20 @@ def scores(
     """
     try:
         return [
-            _one(lab, f"{name}-{scale.rows}-{scale.rounds}-{seed}", partial(make, seed), seed)
+            lab.scores(f"{name}-{scale.rows}-{scale.rounds}-{seed}", partial(_one, make, seed))
             for seed in range(scale.seeds)
         ]
     except NotKept:
         return None
 
 
-def _one(lab: Lab, name: str, make: Callable[[], tuple[Training, Islands]], seed: int) -> dict[str, Any]:
+def _one(make: Callable[[int], tuple[Training, Islands]], seed: int) -> dict[str, Any]:
     import atoll
-    from atoll import __version__
 
-    path = Path(lab.folder) / f"{name}-{__version__}.json"
-    if path.exists() and not lab.fresh:
-        found: dict[str, Any] = json.loads(path.read_text())
-        return found
-    if lab.kept:
-        raise NotKept(name)
-    if lab.stopping.asked:
-        raise Interrupted(str(path))
-    job, data = make()
+    job, data = make(seed)
     result = atoll.simulate(job, data, engine="batched", seed=seed, progress=False)
     rows = [{k: v for k, v in row.items() if isinstance(v, int | float)} for row in result.metrics]
-    made = {"last": rows[-1], "rounds": [{k: r.get(k) for k in _KEPT if k in r} for r in rows]}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(made))
-    return made
+    return {"last": rows[-1], "rounds": [{k: r.get(k) for k in _KEPT if k in r} for r in rows]}
 
 
 _KEPT = ("test/accuracy", "bytes_up", "bytes_down", "share", "tau", "reward", "pool_used", "labelled_loss", "replied")
