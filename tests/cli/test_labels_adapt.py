@@ -9,10 +9,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from atoll.cli.adaptation_parties import JUDGING, sources_of, with_judge
-from atoll.cli.adaptation_runs import AdaptationRun, AdaptationTerms
-from atoll.cli.adapted import adapted, domains_of, macro_f1
 from atoll.cli.app import run
+from atoll.cli.labels.adaptation_parties import JUDGING, sources_of, with_judge
+from atoll.cli.labels.adaptation_runs import AdaptationRun, AdaptationTerms
+from atoll.cli.labels.adapted import adapted, domains_of, macro_f1
 from atoll.data import adaptation
 
 pytest.importorskip("torch")

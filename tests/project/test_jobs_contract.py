@@ -13,7 +13,7 @@ from atoll.core.rooms import job_kinds, part_kinds
 from atoll.runs.config import RunConfig, config_class, job_class
 
 KNOWING = {"atoll.runs", "atoll.runtime", "atoll.simulation", "atoll.report", "atoll.cli"}
-OF_LEARNING = {"atoll.runs.worth", "atoll.cli.commands.demo", "atoll.cli.adaptation_runs"}
+OF_LEARNING = {"atoll.runs.worth", "atoll.cli.commands.demo", "atoll.cli.labels.adaptation_runs"}
 """They compare a training with others of its kind."""
 
 

@@ -1,1 +1,1 @@
-"""What ``atoll labels compare`` and ``atoll labels methods`` do."""
+"""What ``atoll labels adapt``, ``compare`` and ``methods`` do."""

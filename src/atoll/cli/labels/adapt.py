@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
-from .arguments import Json, output_of
-from .output import PlainTable
+from ..arguments import Json, output_of
+from ..output import PlainTable
 
 __all__ = ["labels_adapt"]
 
