@@ -9,7 +9,7 @@ import typer
 
 from atoll.cli.app import EXTRAS, app
 from atoll.cli.arguments import Json, output_of
-from atoll.cli.output import PlainTable
+from atoll.cli.compared_sites import require_folder, table_of
 
 
 @app.command("fit", rich_help_panel=EXTRAS)
@@ -46,8 +46,8 @@ def command(
     from atoll.core.errors import ConfigError
     from atoll.runs import yaml
 
-    if out is not None and not out.absolute().parent.is_dir():
-        raise ConfigError(f"--out {out}: there is no such folder", remedy="name a file in a folder that exists")
+    if out is not None:
+        require_folder(out)
     given: dict[str, Any] = {}
     for text in settings:
         name, equals, value = text.partition("=")
@@ -64,14 +64,8 @@ def command(
     if out is not None:
         model.save(out)
         found["model"] = str(out)
-    output_of(context).give(found, _table(found))
+    output_of(context).give(found, table_of(found, "fitted on", _shown))
 
 
-def _table(found: dict[str, Any]) -> PlainTable:
-    table = PlainTable()
-    table.add_column("fitted on")
-    table.add_column(found["measure"], justify="right")
-    rows = {f"{name} alone": value for name, value in found["alone"].items()}
-    for name, value in {**rows, "federated": found["federated"], "pooled": found["pooled"]}.items():
-        table.add_row(name, "-" if value is None else f"{value:.6g}")
-    return table
+def _shown(value: float | None) -> str:
+    return "-" if value is None else f"{value:.6g}"

@@ -9,7 +9,7 @@ import typer
 
 from atoll.cli.app import EXTRAS, app
 from atoll.cli.arguments import Json, output_of
-from atoll.cli.output import PlainTable
+from atoll.cli.compared_sites import require_folder, table_of
 
 
 @app.command("trees", rich_help_panel=EXTRAS)
@@ -39,28 +39,15 @@ def command(
 ) -> None:
     """Grow trees over several sites' files as a federation would; compare with each site alone and with pooled rows."""
     from atoll.cli.compared_trees import compared
-    from atoll.core.errors import ConfigError
     from atoll.trees import model_file
     from atoll.trees.model_files import model_file_name
 
     out = out or Path(model_file_name(method))
-    if not out.absolute().parent.is_dir():
-        raise ConfigError(f"--out {out}: there is no such folder", remedy="name a file in a folder that exists")
+    require_folder(out)
     settings: dict[str, Any] = {"scheme": method, "rounds": rounds, "max_depth": depth, "eta": eta, "leaves": leaves}
     found, ensemble = compared(
         files, test, label, settings, secure=secure, seed=seed, missing_features=missing_features
     )
     out.write_bytes(model_file(ensemble))
     found["model"] = str(out)
-    output_of(context).give(found, _table(found))
-
-
-def _table(found: dict[str, Any]) -> PlainTable:
-    table = PlainTable()
-    table.add_column("trained on")
-    table.add_column(found["measure"], justify="right")
-    rows = {**{f"{name} alone": value for name, value in found["alone"].items()}}
-    rows |= {"federated": found["federated"], "pooled": found["pooled"]}
-    for name, value in rows.items():
-        table.add_row(name, f"{value:.4f}")
-    return table
+    output_of(context).give(found, table_of(found, "trained on", "{:.4f}".format))
