@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
+from label_toys import images
 
 from atoll.cli.app import run
 from atoll.cli.labels.rows import LabelSetting, rows_of, with_few_labels
 from atoll.cli.labels.runs import LabelRuns, known_methods
 from atoll.core.errors import ConfigError
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "labels"))
-from label_toys import images
 
 KEYS = {"scores", "median", "gain", "interval", "coverage", "purity", "seconds", "bytes_up", "bytes_down", "client_state", "exposes"}  # fmt: skip
 
