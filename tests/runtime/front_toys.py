@@ -108,6 +108,14 @@ class World:
                     return found[0]
         raise AssertionError("the watch has ended")
 
+    async def waits(self, job: str, why: str) -> None:
+        """Wait until a job is in the queue for that."""
+        async with asyncio.timeout(DEADLINE):
+            async for found in self.admin.watch(job):
+                if why in found[0]["reason"]:
+                    return
+        raise AssertionError("the watch has ended")
+
     async def end(self, job: str) -> dict[str, Any]:
         """Wait for the end of a job."""
         return await self.state(job, "finished", "failed", "aborted")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import shutil
 import subprocess
@@ -13,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from front_toys import DEADLINE, World, played
+from front_toys import World, played
 
 import atoll
 from atoll.core.errors import ConfigError
@@ -140,14 +139,6 @@ def simulated(job: Path, program: str, **arguments: Any) -> Any:
         return atoll.simulate(whole, people, engine="inline").outcome
 
 
-async def queued(world: World, job: str, why: str) -> None:
-    """Until a job waits for that."""
-    async with asyncio.timeout(DEADLINE):
-        async for found in world.admin.watch(job):
-            if why in found[0]["reason"]:
-                return
-
-
 @pytest.mark.slow
 def test_helpers_between_organisations(tmp_path: Path) -> None:
     """One project for many questions: starting its processes takes most of the time."""
@@ -203,7 +194,7 @@ def test_helpers_between_organisations(tmp_path: Path) -> None:
         held = (await admin.submit(write_sums(tmp_path / "held", arguments={"gate": str(gate)})))["job"]
         await world.until(held, "server", "round 2")
         provision(project_of(), folder / "kits", revoke=["keys"])
-        await queued(world, held, "waits for its helper at site 'keys' to connect")
+        await world.waits(held, "waits for its helper at site 'keys' to connect")
         with pytest.raises(ConfigError, match="needs a key holder for 'holder', and nobody in the project plays it"):
             await admin.submit(write_sums(tmp_path / "late"))
         assert (await admin.abort(held))["state"] == "aborted"

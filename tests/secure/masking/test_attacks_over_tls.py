@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -50,14 +52,14 @@ def bridge(transport, tmp_path_factory):
     made.close()
 
 
-def under(bridge, lies=None, data=None):
+def under(bridge, lies=None, data=None, program=one_sum, **kept):
     """The sum, under a server whose engine has these methods in place of its own."""
     engine = bridge.engine()
     if lies is not None:
         engine.__class__ = type("Lying", (lies, type(engine)), {})
     people = Community(data or [float(i + 1) for i in range(PARTIES)])
-    world = World(people, engine, clock=Clock(virtual=False), sealing="real")
-    return run(run_program(world, one_sum), virtual=False)[0]
+    world = World(people, engine, clock=Clock(virtual=False), sealing="real", **kept)
+    return run(run_program(world, program), virtual=False)[0]
 
 
 def other_set(request, without=-1):
@@ -167,6 +169,61 @@ def test_letters_that_the_server_tampers_with_are_refused(bridge, how):
     said = "it was altered" if how == "altered" else "its envelope says client-0 to client-1"
     with pytest.raises(LetterError, match=said):
         under(bridge, Tampering)
+
+
+def test_letters_of_an_earlier_sum_are_refused(bridge):
+    """A server replays the shares of one sum in the next, whose masks it would then know."""
+    kept = []
+
+    class Replaying:
+        def launch(self, request, positions, push):
+            if request.task.name == masked.name and request.mail is not None:
+                kept.append(request.mail)
+                request = replace(request, mail=kept[0])
+            return super().launch(request, positions, push)
+
+    async def two_sums(fed):
+        first = await one_sum(fed)
+        assert first[:2] == (HONEST, PARTIES)
+        await fed.sum(fed.parties, squares, 1.0, reducer=SecureAggregation(), at=2)
+
+    with pytest.raises(LetterError, match=r"its envelope says|was opened before"):
+        under(bridge, Replaying, program=two_sums)
+    assert len(kept) == 2
+
+
+@pytest.mark.parametrize("last", [vote.name, reveal.name], ids=["vote", "reveal"])
+def test_no_other_survivors_after_kill_nine(bridge, tmp_path, last):
+    """Every site is killed right after it has bound itself; the server comes back and asks the parties about another set."""
+    asked, answers = [], []
+
+    class Killing:
+        async def run(self, request, positions):
+            replies = await super().run(request, positions)
+            if request.task.name in (vote.name, reveal.name):
+                asked.append(request)
+            if request.task.name == last:
+                assert all(reply.error is None for reply in replies)
+                for process in self.processes:
+                    os.kill(process.pid, signal.SIGKILL)
+                raise RuntimeError("all sites are killed")
+            return replies
+
+    with pytest.raises(RuntimeError, match="all sites are killed"):
+        under(bridge, Killing, folder=tmp_path)
+
+    promises = [
+        line for file in tmp_path.rglob("ledger.jsonl") for line in file.read_text().splitlines() if '"promise"' in line
+    ]
+    assert len(promises) >= PARTIES, "each party has written down what it gives before it gave it"
+
+    async def again(fed):
+        for request in asked:
+            answers.extend(await fed.world.engine.run(other_set(request), fed.parties.positions[:-1]))
+
+    under(bridge, program=again, folder=tmp_path, resume=True)
+    assert len(answers) == len(asked) * (PARTIES - 1) > 0
+    assert all(isinstance(answer.error, PolicyError) for answer in answers)
 
 
 def names_of(mail):
