@@ -37,9 +37,25 @@ def test_masked_words_give_the_model_of_plain_ones(islands, uplink, masks):
     assert np.array_equal(hidden.params["weight"], plain.params["weight"])
     assert np.abs(hidden.params["bias"] - plain.params["bias"]).max() < 1e-6
     assert hidden.metrics[0]["clamped"] == plain.metrics[0]["clamped"]
-    # Masks hide what wraps around, so the row does not claim to know; it does where nothing can.
-    assert "overflowed" in plain.metrics[0]
-    assert ("overflowed" in hidden.metrics[0]) == uplink[-1].holds(8)
+    # Masks hide what wraps around; check words tell it.
+    exact, told = plain.metrics[0]["overflowed"], hidden.metrics[0]["overflowed"]
+    assert abs(told - exact) < 1.5 * exact + 1e-9
+
+
+def test_clamped_and_overflowed_entries_stand_apart_in_every_row_under_real_masks(islands):
+    """Narrow codes are clamped, short words overflow; a setting without check words does not claim to know."""
+    stage = ScalarQuantizer(8, 9, limit=0.02, least=1)
+    (plain, hidden, fixed), unknown = (
+        trained(islands, *uplink, **more).metrics
+        for uplink, more in (((stage,), {}), ((stage,), {"reducer": SecureAggregation()}), ((Clip(1.0),), {"reducer": SecureAggregation()}))
+    ), trained(islands, ScalarQuantizer(8, 9, limit=0.02, checked=0), reducer=SecureAggregation()).metrics  # fmt: skip
+    assert hidden.column("clamped") == plain.column("clamped")
+    assert min(plain.column("clamped")) > 0.05
+    for told, exact in zip(hidden.column("overflowed"), plain.column("overflowed"), strict=True):
+        assert 0 < exact != told
+        assert abs(told - exact) < 1.5 * exact
+    assert fixed.column("overflowed") == [0.0] * 3  # words of fixed point hold every sum
+    assert "overflowed" not in unknown[0]
 
 
 def test_scaffold_and_fedbuff_go_on_under_words_and_masks(islands):

@@ -72,7 +72,7 @@ def test_pruning_and_words_together(engine):
     job = atoll.Training(model=atoll.models.linear(64, 10), algorithm=atoll.FedAvg(lr=0.5), rounds=12, uplink=uplink)
     result = atoll.simulate(job, islands, engine=engine)
     last = result.metrics[-1]
-    assert last["bits_declared"] == last["replied"] * (160 * 12 + 10 * 64 + 32)
+    assert last["bits_declared"] == last["replied"] * (160 * 12 + 8 * 6 + 10 * 64 + 32)  # two check words of 22 bits
     assert last["clamped"] < 0.05
     assert last["overflowed"] == 0.0
     assert result.metrics.last("test/accuracy") > 0.6

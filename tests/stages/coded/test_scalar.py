@@ -153,7 +153,8 @@ def test_biases_norms_and_small_layers_stay_numbers():
     bits = stage.word_bits(sent)["v1"]["codes"]
     assert bits == {"w": 12, "b": None, "tiny": None}
     assert sent["v1"]["codes"]["b"].dtype == np.float32
-    assert stage.wire_bits(value) == 8 * (5 * 6 * 12 // 8) + 32 * (6 + 9) + 32
+    assert stage.wire_bits(value) == 8 * (5 * 6 * 12 // 8) + 8 * 3 + 32 * (6 + 9) + 32  # one check word of 22 bits
+    assert ScalarQuantizer(8, 12, limit=1.0, checked=0).wire_bits(value) == stage.wire_bits(value) - 8 * 3
 
 
 @pytest.mark.parametrize(
@@ -161,7 +162,7 @@ def test_biases_norms_and_small_layers_stay_numbers():
     [
         ({"bits": 0}, "bits=0"), ({"bits": 17}, "1 to 16 bits"), ({"bits": 8, "modulus_bits": 8}, "modulus_bits=8 for codes of 8 bits"),
         ({"modulus_bits": 33}, "9 to 32 bits"), ({"bits": 1, "scheme": "symmetric"}, "affine"), ({"spread": 0.0}, "spread=0.0"),
-        ({"limit": -1.0}, "limit=-1.0"), ({"refresh": 0}, "refresh=0"),
+        ({"limit": -1.0}, "limit=-1.0"), ({"refresh": 0}, "refresh=0"), ({"checked": 513}, "checked=513"),
     ],
     ids=str,
 )  # fmt: skip

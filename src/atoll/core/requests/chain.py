@@ -330,7 +330,8 @@ class Chain:
         if not total.staged or not self.stages or total.kind == "parts" or not self.summable:
             return {}
         last = len(self.stages) - 1
-        return self.stages[-1].counts(total.value, self.known(public, last, name), total.n, exact)
+        made = self.stages[-1].counts(total.value, self.known(public, last, name), total.n, exact)
+        return made if "overflowed" in made or "words" not in made else {**made, "unchecked": made["words"]}
 
     def decode(
         self, total: Total, public: Sequence[Tree], name: str = "", inputs: dict[str, dict[str, Tree]] | None = None

@@ -173,7 +173,7 @@ class Stage(Checked):
         raise NotImplementedError
 
     def counts(self, total: Tree, public: Tree, n: int, exact: bool) -> dict[str, int]:
-        """Count entries of a sum for the round's row: ``"words"``, those among them ``"clamped"`` at parties and ``"overflowed"`` in the sum.
+        """Count entries of a sum for the round's row: ``"words"``, those among them ``"clamped"`` at parties and ``"overflowed"`` in the sum; leave the last out if it cannot be known.
 
         Args:
             total: the sum of the encodings.

@@ -232,12 +232,12 @@ def account(row: dict[str, Any], combined: Combined) -> None:
 
 
 def shares(counts: Mapping[str, int]) -> dict[str, float]:
-    """Return the share of entries clamped at clients, and, if it is known, the share overflowed in the sum; nothing if no entry travelled as a word."""
+    """Return the share of entries clamped at clients, and, if it is known of all, the share overflowed in the sum; nothing if no entry travelled as a word."""
     found = dict[str, float]()
     if counts.get("words"):
         found["clamped"] = counts.get("clamped", 0) / counts["coded"]
-        if "overflowed" in counts:
-            found["overflowed"] = counts["overflowed"] / counts["words"]
+        if not counts.get("unchecked"):
+            found["overflowed"] = counts.get("overflowed", 0) / counts["words"]
     return found
 
 

@@ -16,7 +16,9 @@ _ROOM = "atoll.reproduce.compression.tasks"
 
 
 def _sq(bits: int, word: int, refresh: int = 1) -> list[dict[str, Any]]:
-    return [{"name": "ScalarQuantizer", "bits": bits, "modulus_bits": word, "spread": 2.0, "refresh": refresh}]
+    # Without check words, as in the paper: nothing is masked here, so overflows are counted exactly.
+    words = {"bits": bits, "modulus_bits": word, "checked": 0}
+    return [{"name": "ScalarQuantizer", **words, "spread": 2.0, "refresh": refresh}]
 
 
 def _prune(fraction: float, scaled: bool = False, seed: int | None = None) -> list[dict[str, Any]]:

@@ -19,6 +19,7 @@ from atoll.core.requests.stage import Stage
 from ..bits import packed_bytes
 from ..packed import wire_scale
 from ..rows import numpy_leaf, template_of
+from .checks import SPARE, check_words, wrapped_around
 from .words import Layers, coded, lifted, of_version, under, untouched
 
 __all__ = ["ScalarQuantizer"]
@@ -37,14 +38,15 @@ class ScalarQuantizer(Stage):
 
     * *affine*: ``s = (max - min)/(2^b - 1)``, ``z = round(-min/s)`` for each layer. *symmetric*: ``s = max |x| / (2^(b-1) - 1)`` and ``z = 2^(b-1) - 1``.
     * *Without overflow* if ``n (2^b - 1) < 2^p``. The centred lift, into ``[-2^(p-1), 2^(p-1))``, also decodes sums that are small because terms cancel.
-      A sum outside wraps around, silently: a row of a simulation without masks counts these entries (``overflowed``).
+      A sum outside wraps around. Every row has the share of these entries (``overflowed``): counted in a simulation without masks, and estimated from
+      check words (`checks`) under masks, where single overflows are counted too.
     * *Clamped* entries, outside the fitted range, are counted at the party; their number is a word of the encoding, and a share in the row.
     * Without clamping or overflow the sum is off by at most ``n s / 2`` (``n s`` when stochastic, which is unbiased).
 
     Scale and zero point are fitted to the last sum or a mock client's reply, times ``spread``; until then, values go as numbers. With ``limit`` they are fixed.
     Leaves with fewer than two axes (biases, normalisation layers) or fewer than ``least`` entries stay numbers.
 
-    On the wire: ``p`` bits an entry, and 32 bits for the number of clamped entries.
+    On the wire: ``p`` bits an entry, ``p + 10`` bits for every ``checked`` entries of a layer, and 32 bits for the number of clamped entries.
 
     Attributes:
         bits: ``b``, from 1 to 16.
@@ -57,6 +59,7 @@ class ScalarQuantizer(Stage):
         refresh: rounds between two fits.
         layers: ``"matrices"`` codes leaves with at least two axes, ``"all"`` every leaf.
         least: entries that a coded leaf must have.
+        checked: entries that share a check word, up to 512; 0 sends none, and then overflows under masks are not known.
     """
 
     bits: int = 8
@@ -69,6 +72,7 @@ class ScalarQuantizer(Stage):
     refresh: int = 1
     layers: Layers = "matrices"
     least: int = 10
+    checked: int = 128
     on: ClassVar[Literal["value", "summand"]] = "summand"
     linear: ClassVar[bool] = False
     words: ClassVar[bool] = True
@@ -93,6 +97,10 @@ class ScalarQuantizer(Stage):
         if self.refresh < 1 or self.least < 0:
             remedy = "use a refresh of at least 1 round, and least of at least 0 entries"
             raise ConfigError(f"refresh={self.refresh}, least={self.least}", where=where, remedy=remedy)
+        if not 0 <= self.checked <= 512:
+            raise ConfigError(
+                f"checked={self.checked}", where=where, remedy="use 1 to 512 entries, or 0 for no check words"
+            )
         object.__setattr__(self, "unbiased", self.stochastic)
         object.__setattr__(self, "fits", self.limit is None)
 
@@ -143,15 +151,15 @@ class ScalarQuantizer(Stage):
     # ------------------------------------------------------------------ the two halves
 
     def encode(self, value: Tree, context: StageContext) -> Tree:
-        """Return the codes as words, other leaves as they are, and how many entries were clamped."""
+        """Return the codes as words, other leaves as they are, how many entries were clamped, and the check words."""
         public = context.public
         if public is None:
             return untouched(value)
         arrays = T.map(numpy_leaf, value)
         draw = context.rng.generator() if self.stochastic else None
         clamped = 0
-        leaves = []
-        for leaf, scale, zero in self._with_parameters(arrays, public):
+        leaves, checks = [], []
+        for place, (leaf, scale, zero) in enumerate(self._with_parameters(arrays, public)):
             if not coded(leaf.shape, self.layers, self.least):
                 leaves.append(leaf)
                 continue
@@ -160,10 +168,12 @@ class ScalarQuantizer(Stage):
             words = whole.clip(0, self.top)
             clamped += int((words != whole).sum())
             leaves.append(np.asarray(words, dtype=np.uint32))  # also of an entry without axes
+            if self.checked:
+                checks.append(check_words(words, self.word, self.checked, place))
         like = T.map(lambda leaf: np.zeros((0, *leaf.shape), dtype=leaf.dtype), arrays)
         codes = T.rebuild(arrays, leaves)
         counted = np.array([clamped], dtype=np.uint32)
-        return under(public["version"], {"like": like, "codes": codes, "clamped": counted})
+        return under(public["version"], {"like": like, "codes": codes, "clamped": counted, "checks": checks})
 
     def decode(self, total: Tree, public: Tree, n: int) -> Tree:
         """Lift the sum of the words, and scale it."""
@@ -197,7 +207,7 @@ class ScalarQuantizer(Stage):
     # ------------------------------------------------------------------ promises
 
     def word_bits(self, sent: Tree) -> Tree:
-        """``p`` for codes, 32 for the number of clamped entries, ``None`` for other leaves."""
+        """``p`` for codes, ``p + 10`` for check words, 32 for the number of clamped entries, ``None`` for other leaves."""
         ((version, parts),) = sent.items()
         bits = T.map(lambda leaf: None, parts)
         if "codes" in parts:
@@ -205,14 +215,17 @@ class ScalarQuantizer(Stage):
                 lambda leaf: self.word if np.asarray(leaf).dtype.kind == "u" else None, parts["codes"]
             )
             bits["clamped"] = COUNT_BITS
+            bits["checks"] = [self.word + SPARE for _ in parts["checks"]]
         return {version: bits}
 
     def counts(self, total: Tree, public: Tree, n: int, exact: bool) -> dict[str, int]:
-        """Count clamped entries; overflowed ones if the sum is exact, or none can have overflowed."""
+        """Count clamped entries, and overflowed ones: exactly if the sum is exact or none can have overflowed, else by the check words, if there are any."""
         if public is None:
             return {}
         parts = of_version(total, public["version"], "ScalarQuantizer")
-        rows = [row for row in self._with_parameters(parts["codes"], public) if np.asarray(row[0]).dtype.kind in "ui"]
+        every = list(enumerate(self._with_parameters(parts["codes"], public)))
+        places = [place for place, row in every if np.asarray(row[0]).dtype.kind in "ui"]
+        rows = [every[place][1] for place in places]
         words = sum(int(np.size(leaf)) for leaf, _, _ in rows)
         made = {"words": words, "coded": n * words, "clamped": int(np.asarray(parts["clamped"]).sum())}
         if exact and n * self.top < 1 << 32 and all(np.asarray(leaf).dtype == np.uint32 for leaf, _, _ in rows):
@@ -222,6 +235,14 @@ class ScalarQuantizer(Stage):
             made["overflowed"] = sum(int(one.sum()) for one in wrong)
         elif all(self.holds(n, int(zero)) for _, _, zero in rows):
             made["overflowed"] = 0
+        elif parts["checks"]:
+            known = zip(parts["checks"], places, rows, strict=True)
+            made["overflowed"] = sum(
+                wrapped_around(
+                    check, self._lifted(np.asarray(leaf), int(z), n) + n * int(z), self.word, self.checked, at
+                )
+                for check, at, (leaf, _, z) in known
+            )
         return made
 
     def holds(self, n: int, zero: int | None = None) -> bool:
@@ -238,12 +259,14 @@ class ScalarQuantizer(Stage):
         return all(n * z <= half and n * (self.top - z) < half for z in zeros)
 
     def wire_bits(self, value: Tree) -> int:
-        """``8 ceil(entries p / 8)`` a coded leaf, 32, and the other leaves whole."""
+        """``8 ceil(entries p / 8)`` a coded leaf and its check words, 32, and the other leaves whole."""
+
+        def size(shape: tuple[int, ...], item: int) -> int:
+            entries = math.prod(shape)
+            if not coded(shape, self.layers, self.least):
+                return entries * item
+            checks = packed_bytes(-(-entries // self.checked), self.word + SPARE) if self.checked else 0
+            return packed_bytes(entries, self.word) + checks
+
         shapes = [(leaf.shape[1:], leaf.itemsize) for leaf in T.leaves(template_of(value))]
-        sizes = [
-            packed_bytes(math.prod(shape), self.word)
-            if coded(shape, self.layers, self.least)
-            else math.prod(shape) * item
-            for shape, item in shapes
-        ]
-        return 8 * sum(sizes) + COUNT_BITS
+        return 8 * sum(size(shape, item) for shape, item in shapes) + COUNT_BITS
