@@ -18,6 +18,7 @@ from atoll.learn.algorithms import FedAvg
 from atoll.learn.catalogue import example, kinds
 from atoll.learn.metrics import Confusion
 from atoll.privacy import Budget
+from atoll.secure import SecureAggregation
 from atoll.stages import DGC, QSGD, Clip, CountSketch, ErrorFeedback, RandomK, Shift, Sign, TopK
 
 CLIENTS = 6
@@ -110,7 +111,12 @@ PARTS: dict[str, dict[str, Callable[[], Any]]] = {
         "Shift(RandomK)": lambda: [Shift(RandomK(0.5))],
     },
     "downlink": {"QSGD": QSGD},
-    "reducer": {"Plain": Plain, "TreeReducer": TreeReducer, "SumsOnly": SumsOnly},
+    "reducer": {
+        "Plain": Plain,
+        "TreeReducer": TreeReducer,
+        "SumsOnly": SumsOnly,
+        "SecureAggregation": SecureAggregation,
+    },
     "evaluation": {
         "server": Evaluation,
         "clients": lambda: Evaluation(clients=-1),
@@ -131,6 +137,9 @@ PARTS: dict[str, dict[str, Callable[[], Any]]] = {
             noise=0.5, accountant="rdp", local=private.LaplaceLDP(noise=0.5, clip=1.0), shuffler="server"
         ),
         "DistributedDP": lambda: private.DistributedDP(noise=2.0, clip=1.0, local=True),
+        "DistributedDP(remove_excess)": lambda: private.DistributedDP(
+            noise=2.0, clip=1.0, least=4, bits=14, remove_excess=True
+        ),
         "DPFTRL": lambda: private.DPFTRL(noise=2.0, clip=1.0, accountant="rdp"),
     },
     "budget": {"Budget": lambda: Budget(epsilon=3.0, delta=1e-5)},
@@ -141,6 +150,7 @@ PARTS: dict[str, dict[str, Callable[[], Any]]] = {
 COMPANIONS: dict[str, dict[str, str]] = {
     "HybridFL": {"topology": "Hierarchical", "selection": "Uniform(3)"},
     "InverseProbability": {"selection": "SizeProportional"},
+    "DistributedDP(remove_excess)": {"reducer": "SecureAggregation", "pacing": "Synchronous(quorum=4)"},
     "personal": {"algorithm": "Ditto"},
     "Budget": {"algorithm": "OutputPerturbation"},
     "FedProf": {"model": "mlp"},

@@ -13,6 +13,7 @@ __all__ = [
     "COUNTS",
     "DISTINCT_CLIENTS",
     "DROPPABLE",
+    "EXCESS_REMOVED",
     "FIXED_COHORT",
     "FITTED",
     "NO_BUFFERS",
@@ -93,6 +94,13 @@ DROPPABLE = Capability(
     lack="has clients that keep state, which a dropped reply would change without the server knowing",
     instead="an algorithm whose clients keep no state, such as FedAvg",
     some=True,
+)
+EXCESS_REMOVED = Capability(
+    "excess noise removed",
+    of=("reducer",),
+    means="Noise that clients add for replies which may be missing is taken back once it is known who replied.",
+    lack="leaves such noise in the sum",
+    instead="SecureAggregation() with real masks",
 )
 DISTINCT_CLIENTS = Capability(
     "distinct clients",

@@ -15,11 +15,13 @@ from atoll.learn import Training
 from atoll.learn.algorithms import FedAvg, Scaffold
 from atoll.learn.pacing import Synchronous
 from atoll.learn.private import DistributedDP
+from atoll.learn.private.claim import Attendance
 from atoll.learn.selection import Everyone, Uniform
 from atoll.privacy import epsilon_of, spent
 from atoll.runs.config import RunConfig, validated
-from atoll.secure import LatticeNoise, SecureAggregation
+from atoll.secure import LatticeNoise, SecureAggregation, TwoServers
 from atoll.stages import GaussianNoise, RandomK, ScalarQuantizer, TopK
+from atoll.testing import Timetable
 
 PARTIES = 12
 DATA = atoll.data.iid(atoll.data.digits(), parties=PARTIES, seed=0)
@@ -123,6 +125,35 @@ def test_values_of_a_round_are_together_one_release() -> None:
     assert made.metrics.last("epsilon") == pytest.approx(made.prepared.claim.epsilon, rel=1e-9)
 
 
+@pytest.mark.parametrize("gone", [0, 3])
+def test_noise_that_the_sum_does_not_need_is_taken_back(gone: int) -> None:
+    """Twelve or nine replies with the noise of eight, by chi-square within six deviations; the ledger says the epsilon of what remains."""
+    privacy = DistributedDP(**SHARED, remove_excess=True)
+    training = job(algorithm=FedAvg(lr=1e-12), privacy=privacy)
+    cost = Timetable(lost={":masked/": [f"client-{i}" for i in range(gone)]})
+    made, start = run(training, devices=cost), training.learner(DATA).init(atoll.core.Rng(0))
+    noise = np.concatenate([(made.params[k] - start[k]).ravel() for k in start])
+    stage, replies = stage_of(training), PARTIES - gone
+    assert made.metrics.last("replied") == replies
+    assert (stage.most, stage.deviation(replies)) == (PARTIES, pytest.approx(1.5 * 1.01, rel=1e-3))
+    z = noise * replies / stage.deviation(replies)
+    assert abs((z**2).sum() - len(z)) < 6 * math.sqrt(2 * len(z))
+    claim = made.prepared.claim
+    assert made.metrics.last("epsilon") == pytest.approx(claim.epsilon, rel=1e-9)
+    kept = stage_of(job()).released()
+    assert epsilon_of(((kept, 1),), 1e-5, "rdp") == pytest.approx(claim.epsilon, rel=1e-3)
+    assert "at most 0 clients of a sum tell the server their noise" in claim.assuming
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["batched", "processes", "socket"])
+def test_engines_take_back_the_same_noise(engine: str) -> None:
+    """Real processes and sockets among them."""
+    training = job(rounds=2, privacy=DistributedDP(**SHARED, law="mixture", remove_excess=True))
+    alone, other = (run(training, engine=e, secret_seed=5).params["weight"] for e in ("inline", engine))
+    np.testing.assert_allclose(alone, other, atol=1e-5)
+
+
 def test_who_knows_the_seed_does_not_know_the_noise() -> None:
     one, two = run(job()), run(job())
     assert np.abs(one.params["weight"] - two.params["weight"]).min() > 0
@@ -181,6 +212,8 @@ def test_a_file_names_it() -> None:
         ({"least": 2, "corrupt": 1.5}, "corrupt=1.5"),
         ({"least": 8, "bits": 40}, "bits=40"),
         ({"least": 8, "law": "laplace"}, "law="),
+        ({"least": 8, "law": "discrete-gaussian", "remove_excess": True}, "noise in parts must add up"),
+        ({"local": True, "remove_excess": True}, "local noise has no excess"),
         ({"least": 8, "clip": -1.0}, "clip=-1.0"),
         ({"least": 8, "bound": 0.0}, "bound=0.0"),
         ({"least": 8, "unit": "example"}, "a mechanism for examples"),
@@ -195,6 +228,10 @@ def test_settings_that_promise_nothing_are_refused(settings: dict[str, Any], sai
     ("parts", "said"),
     [
         ({"reducer": atoll.core.Plain()}, "shows the server single replies, with too little noise each"),
+        (
+            {"privacy": DistributedDP(**SHARED, remove_excess=True), "reducer": TwoServers()},
+            "leaves such noise in the sum",
+        ),
         ({"pacing": Synchronous(quorum=7)}, "a quorum of 7 replies, fewer than the 8"),
         ({"pacing": Synchronous(quorum=0.5)}, "a quorum of 0.5 of 12 clients"),
         ({"aggregation": atoll.learn.Rescaled()}, "Rescaled weights them in its own way"),
@@ -204,7 +241,7 @@ def test_settings_that_promise_nothing_are_refused(settings: dict[str, Any], sai
         ({"selection": Uniform(6)}, "quorum=8 replies, but Uniform has rounds of 6"),
         ({"evaluation": atoll.Evaluation(clients=-1)}, "without noise"),
     ],
-    ids=["plain", "quorum", "share", "weights", "two mechanisms", "top-k", "words", "cohort", "measures"],
+    ids=["plain", "excess", "quorum", "share", "weights", "two mechanisms", "top-k", "words", "cohort", "measures"],
 )
 def test_parts_with_which_the_promise_would_not_hold_are_refused(parts: dict[str, Any], said: str) -> None:
     with pytest.raises(CompositionError, match=said):
@@ -214,3 +251,9 @@ def test_parts_with_which_the_promise_would_not_hold_are_refused(parts: dict[str
 def test_words_too_short_for_the_noise_say_so() -> None:
     with pytest.raises(ConfigError, match="use bits="):
         stage_of(job(privacy=DistributedDP(noise=200.0, clip=1.0, least=2, bits=8)))
+
+
+def test_noise_in_too_many_parts_says_so() -> None:
+    taking = Attendance(clients=300, rounds=1, values=1, cohort=300.0, entries=650)
+    with pytest.raises(ConfigError, match=r"noise in 200 parts.*use least=200 or more"):
+        DistributedDP(noise=1.5, clip=1.0, least=100, remove_excess=True).stage(taking, 1.5)

@@ -144,6 +144,7 @@ class Executor:
             secret_seed=self.secret_seed,
             totals=totals,
             asked=lambda: "" if request.wraps is None else request.wraps.fingerprint,
+            uplink=lambda: None if request.wraps is None else request.wraps.uplink,
             named=functools.partial(self.named.get, party.name),
             keep=functools.partial(self.policy_at(position).stay, party, request.task.name),
             put=functools.partial(self.named.put, party.name),
@@ -167,7 +168,8 @@ class Executor:
     ) -> TaskResult:
         """Run the task at one party; in ``turns`` with others, if the wrapped task runs for all of them at once."""
         booked = Booked(spend)
-        inner = None if request.wraps is None else _Inner(self, request.wraps, position, tables, booked.noting, turns)
+        asked = request.inner
+        inner = None if asked is None else _Inner(self, asked, position, tables, booked.noting, turns)
         island = self.island(
             request, position, key, tables[request.slot], booked.noting, None if inner is None else inner.totals
         )
@@ -332,7 +334,7 @@ class Executor:
     def _wrapped(
         self, request: Request, positions: NDArray[np.int64], tables: Tables, spend: Spend | None
     ) -> WrappedCohort:
-        inner = request.wraps or request
+        inner = request.inner or request
         parties = Parties(self.roster, positions)
         cohort = Cohort(parties, self.keys(inner, positions), self.population, tables[inner.slot])
         return WrappedCohort(inner, cohort, tables, UplinkSpending(inner, self.roster, spend), self.explain)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["Chain", "Sent", "SentBlock"]
 
 Row = tuple[int, Stage, Tree]
+_MANY = 1 << 40
 
 
 @dataclass(frozen=True)
@@ -66,11 +67,13 @@ class Chain:
         hidden: whether replies can be seen only in such a sum.
         indexing: whether encodings that are indices add up as counts, see ``Stage.addends``; else each is decoded on arrival.
         fitted: the round parameters of stages that fit; see ``atoll.core.requests.fitting``.
+        excess_added: whether the half of a reducer adds the noise that can be taken back; see ``Stage.excess``.
 
     Attributes:
         events: what one aggregate of one reply releases.
         secret: whether a stage draws on the party's secret.
         bound: largest L2 norm of an encoded value, as the stages promise it; ``None`` without a bound.
+        excess: noise that a reducer can take back, see ``Stage.excess``; ``None`` for none.
         guards: whether measurements beside the value stay at the party.
 
     Raises:
@@ -87,6 +90,7 @@ class Chain:
         hidden: bool = False,
         indexing: bool = False,
         fitted: Tree = None,
+        excess_added: bool = False,
     ) -> None:
         if not isinstance(stages, Sequence) or not all(isinstance(stage, Stage) for stage in stages):
             raise CompositionError(
@@ -100,6 +104,7 @@ class Chain:
         self.hidden = hidden
         self.indexing = indexing
         self.fitted = fitted
+        self.excess_added = excess_added
         for first, stage in zip(self.stages, self.stages[1:], strict=False):
             if stage.on == "value" and first.on == "summand":
                 raise _misplaced(stage, first, "which acts on the summand")
@@ -119,6 +124,7 @@ class Chain:
             self.events += stage.events(bound)
             bound = stage.sensitivity(bound)
         self.bound = bound
+        self.excess = next((stage.excess for stage in self.stages if stage.excess is not None), None)
         self.secret = any(stage.secret for stage in self.stages)
         self.guards = any(stage.guards for stage in self.stages)
 
@@ -133,15 +139,21 @@ class Chain:
         replies = max(1, replies)
         if (replies, hidden, indexing) == (self.replies, self.hidden, self.indexing):
             return self
-        return Chain(self.stages, self.place, replies=replies, hidden=hidden, indexing=indexing, fitted=self.fitted)
+        return self._with(replies=replies, hidden=hidden, indexing=indexing)
 
     def knowing(self, fitted: Tree) -> Chain:
         """The same stages with these fitted round parameters; ``None`` leaves them at what ``Stage.public`` returns."""
         if fitted is self.fitted:
             return self
-        return Chain(
-            self.stages, self.place, replies=self.replies, hidden=self.hidden, indexing=self.indexing, fitted=fitted
-        )
+        return self._with(fitted=fitted)
+
+    def without_excess(self) -> Chain:
+        """The same stages for a half that adds the noise which can be taken back; see ``Stage.excess``."""
+        return self if self.excess is None or self.excess_added else self._with(excess_added=True)
+
+    def _with(self, **changes: Any) -> Chain:
+        own = {name: getattr(self, name) for name in ("replies", "hidden", "indexing", "fitted", "excess_added")}
+        return Chain(self.stages, self.place, **{**own, **changes})
 
     def leaving(self, reply: Mapping[str, Aggregate]) -> Mapping[str, Aggregate]:
         """The part of a reply that may leave: if a stage guards it, measurements stay, because no stage acts on them."""
@@ -221,7 +233,8 @@ class Chain:
     def rehearsed(self, name: str, aggregate: Aggregate, public: Sequence[Tree], rng: Rng) -> Sent:
         """Send one aggregate of a first reply through the stages with noise that is not secret, only to find its size: it must not be released."""
         memory = self.fresh({name: aggregate}).get(name, {})
-        return self.send(aggregate, public, rng.child(name), memory, np.zeros((1, SEED_BYTES), dtype=np.uint8), name)
+        seeds = np.zeros((1, SEED_BYTES), dtype=np.uint8)
+        return self.send(aggregate, public, rng.child(name), memory, seeds, name, rehearsal=True)
 
     def send(
         self,
@@ -231,6 +244,7 @@ class Chain:
         memory: Mapping[str, Tree],
         seeds: NDArray[np.uint8] | None = None,
         name: str = "",
+        rehearsal: bool = False,
     ) -> Sent:
         """Send one client's aggregate through the stages.
 
@@ -243,6 +257,7 @@ class Chain:
             memory: what the client's stages remember of this aggregate.
             seeds: the client's secret seed for this aggregate, ``(1, 32)``, if the chain is ``secret``.
             name: the aggregate's name, by which fitted parameters are found.
+            rehearsal: whether nothing is released, so that a stage need not refuse terms under which it would be.
         """
         if not aggregate.staged or not self.stages:
             return Sent(aggregate.total(), aggregate.value, {})
@@ -255,13 +270,13 @@ class Chain:
             )
         wire, kept = aggregate.value, dict[str, Tree]()
         for row in before:
-            context = self._context(row, aggregate, _key_of(rng, row), seeds)
+            context = self._context(row, aggregate, _key_of(rng, row), seeds, rehearsal)
             wire = self._one(row[0], row[1], context, wire, memory, kept)
         decoded = not (self.summable and aggregate.summable)
         total = aggregate.with_value(_undo(before, wire, memory) if decoded else _addends(before, wire)).total()
         summand = total.value
         for row in after:
-            context = self._context(row, aggregate, _key_of(rng, row), seeds)
+            context = self._context(row, aggregate, _key_of(rng, row), seeds, rehearsal)
             if row[1].words and not _finite(
                 summand
             ):  # words have no infinity: whoever adds up sees this value, and rejects it
@@ -284,7 +299,12 @@ class Chain:
         return value
 
     def _context(
-        self, row: Row, aggregate: Aggregate, keys: NDArray[np.uint64], seeds: NDArray[np.uint8] | None
+        self,
+        row: Row,
+        aggregate: Aggregate,
+        keys: NDArray[np.uint64],
+        seeds: NDArray[np.uint8] | None,
+        rehearsal: bool = False,
     ) -> StageContext:
         """What a stage sees at each party of a block. Replies have equal weight only in a sum with weights of 1; else shared noise would be too little."""
         i, stage, known = row
@@ -293,8 +313,11 @@ class Chain:
         alike = aggregate.kind == "sum" or (
             aggregate.kind == "mean" and bool((np.asarray(aggregate.weight) == 1).all())
         )
-        replies = self.replies if alike else 1
-        return StageContext(known, keys, seeds_for(seeds, f"stage/{i}"), self._before[i], replies, self.hidden)
+        replies = _MANY if rehearsal else self.replies if alike else 1
+        hidden = self.hidden or rehearsal
+        return StageContext(
+            known, keys, seeds_for(seeds, f"stage/{i}"), self._before[i], replies, hidden, self.excess_added
+        )
 
     def send_block(
         self,

@@ -34,6 +34,7 @@ class StageContext:
         sensitivity: largest L2 norm of a party's value before this stage; ``None`` without a bound.
         replies: every sum that is used has at least this many replies of equal weight.
         hidden: whether replies can be seen only in such a sum.
+        excess_added: whether the half of a reducer adds the noise that the reducer can take back; see ``Stage.excess``.
     """
 
     public: Tree = None
@@ -42,6 +43,7 @@ class StageContext:
     sensitivity: float | None = None
     replies: int = 1
     hidden: bool = False
+    excess_added: bool = False
 
     @classmethod
     def of(cls, rng: Rng, public: Tree = None, **more: Any) -> StageContext:

@@ -6,7 +6,7 @@ import hashlib
 import os
 import threading
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -25,10 +25,22 @@ if TYPE_CHECKING:
     from ..algebra.aggregate import Totals
     from .party import Party
 
-__all__ = ["Island", "Secret"]
+__all__ = ["Island", "Secret", "Uplink"]
 
 
 _THREAD = threading.local()
+
+
+class Uplink(Protocol):
+    """What stages rely on, as the party half of a reducer sees it; a `Chain` is one.
+
+    Attributes:
+        replies: every sum that is used has at least this many replies.
+        excess: noise that the reducer can take back, see ``Stage.excess``; ``None`` for none.
+    """
+
+    replies: int
+    excess: Any
 
 
 class Secret:
@@ -139,6 +151,7 @@ class Island:
         "_state_loaded",
         "_store",
         "_totals",
+        "_uplink",
         "party",
     )  # fmt: skip
 
@@ -155,6 +168,7 @@ class Island:
         secret_seed: int | None = None,
         totals: Callable[[], Awaitable[Totals]] | None = None,
         asked: Callable[[], str] = str,
+        uplink: Callable[[], Uplink | None] = lambda: None,
         named: Callable[[str], Tree] | None = None,
         keep: Callable[[str, Tree], None] = lambda name, value: None,
         put: Callable[[str, Tree], None] = lambda name, value: None,
@@ -175,6 +189,7 @@ class Island:
         self._notes: list[Tree] = []
         self._totals = totals
         self._asked = asked
+        self._uplink = uplink
         self._spendings = 0
         self._named = named
         self._keep = keep
@@ -199,6 +214,11 @@ class Island:
         parties different models nothing but noise.
         """
         return self._asked()
+
+    @property
+    def uplink(self) -> Uplink | None:
+        """What the stages of the program's request rely on, for the party half of a reducer that wraps it; ``None`` without one."""
+        return self._uplink()
 
     @property
     def data(self) -> Any:

@@ -163,6 +163,13 @@ class Request:
         return None if self.wraps is None else self.wraps.misfit
 
     @functools.cached_property
+    def inner(self) -> Request | None:
+        """The wrapped request as it runs here: if the task adds excess noise, the stages leave it to the task."""
+        if self.wraps is None or not self.task.adds_excess or self.wraps.uplink.excess is None:
+            return self.wraps
+        return replace(self.wraps, uplink=self.wraps.uplink.without_excess())
+
+    @functools.cached_property
     def fingerprint(self) -> str:
         """A hash of what every party is asked: task, message, stages and their round parameters; 64 hexadecimal digits."""
         stages = [stage.spec() for stage in self.uplink.stages]

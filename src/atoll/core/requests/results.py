@@ -165,8 +165,8 @@ class Combined:
         bytes_up: bytes that arrived.
         bytes_down: bytes that were sent.
         counts: entries that travelled as words of a few bits: ``words``, how many of them were ``clamped`` at parties because they did not fit, how many
-            ``overflowed`` in the sum, and of how many nobody knows that (``unchecked``); and ``wrong_shares``, how many parties dealt or revealed shares that
-            others did not commit to.
+            ``overflowed`` in the sum, and of how many nobody knows that (``unchecked``); ``wrong_shares``, how many parties dealt or revealed shares that
+            others did not commit to; and ``excess_left``, of how many the noise that could be taken back was not, because shares were wrong.
         inputs: maps an aggregate and the place of a stage that fits to what the stage got on average; see ``atoll.core.requests.fitting``.
         outliers: maps the name of a party whose reply is in it to how that reply stands far outside the cohort, where an engine sees single replies.
     """

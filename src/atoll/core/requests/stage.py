@@ -87,6 +87,15 @@ class Stage(Checked):
     refresh = 1
 
     @property
+    def excess(self) -> Any:
+        """Noise that the half of a reducer adds in parts (``Task.adds_excess``), so that the reducer can take back the parts that a sum does not need.
+
+        ``None`` is no such noise. Under any other reducer the stage adds all of it itself: ``context.excess_added`` says which.
+        See `atoll.secure.noise.ExcessNoise`.
+        """
+        return None
+
+    @property
     def lossless(self) -> bool:
         """Whether decoding returns the value itself: without the stage a message is longer, and nothing else changes."""
         return False

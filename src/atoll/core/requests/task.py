@@ -192,6 +192,7 @@ class Task:
         promise: for a step of a secure reducer: ``message -> least``, the smallest number of parties whose sum a server that lies can see, 0 if it can see less
             than a sum, ``None`` if another step has promised it. See ``SitePolicy.sums_only``.
         discloses: for a task that describes rows: ``message -> Disclosure``, what its reply promises. See ``SitePolicy.min_count``.
+        adds_excess: whether it is a half that adds the excess noise of the wrapped request; see ``Stage.excess``.
     """
 
     name: str
@@ -208,6 +209,7 @@ class Task:
     schema: TaskSchema | None = None
     promise: Callable[[Tree], int | None] | None = None
     discloses: Callable[[Tree], Disclosure] | None = None
+    adds_excess: bool = False
 
     def with_args(self, **args: Any) -> Task:
         """The same task with plain keyword arguments bound."""
@@ -289,6 +291,7 @@ def task(
     schema: TaskSchema | None = None,
     promise: Callable[[Tree], int | None] | None = None,
     discloses: Callable[[Tree], Disclosure] | None = None,
+    adds_excess: bool = False,
 ) -> Callable[[Callable[..., Any]], Task]: ...
 def task(
     fn: Callable[..., Any] | None = None,
@@ -300,6 +303,7 @@ def task(
     schema: TaskSchema | None = None,
     promise: Callable[[Tree], int | None] | None = None,
     discloses: Callable[[Tree], Disclosure] | None = None,
+    adds_excess: bool = False,
 ) -> Task | Callable[[Callable[..., Any]], Task]:
     """Make a task of a module-level function, as a decorator.
 
@@ -313,7 +317,8 @@ def task(
 
     def wrap(function: Callable[..., Any]) -> Task:
         full = name or f"{function.__module__}:{function.__qualname__}"
-        return Task(full, function, many, work, reply_bytes, schema=schema, promise=promise, discloses=discloses)
+        more: dict[str, Any] = {"promise": promise, "discloses": discloses, "adds_excess": adds_excess}
+        return Task(full, function, many, work, reply_bytes, schema=schema, **more)
 
     return wrap if fn is None else wrap(fn)
 

@@ -7,18 +7,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from atoll.core.capability import DISTINCT_CLIENTS, FIXED_COHORT, SINGLE_REPLIES, Need
+from atoll.core.capability import DISTINCT_CLIENTS, EXCESS_REMOVED, FIXED_COHORT, SINGLE_REPLIES, Need
 from atoll.core.errors import CompositionError, ConfigError
 from atoll.core.event import Event
 from atoll.core.exposure import Exposure
 from atoll.core.requests.chain import Chain
 from atoll.privacy.discrete import SkellamLaw
 from atoll.secure.noise import DiscreteGaussianNoise, LatticeNoise, SkellamMixtureNoise, SkellamNoise, rounded_bound
+from atoll.secure.noise.excess import MOST_PARTS
 from atoll.stages import Clip, Rotation
 from atoll.stages.coded.rotation import flattened
 
 from ..aggregation import EqualWeights
-from ..capabilities import PLAIN_MEAN
+from ..capabilities import EQUAL_REPLIES, PLAIN_MEAN, SUMMED
 from .base import Mechanism
 from .claim import Attendance, Guarantee
 from .parts import TrainingParts
@@ -52,8 +53,11 @@ class DistributedDP(Mechanism):
     Agarwal, Kairouz, Liu 2021, "The Skellam Mechanism for Differentially Private Federated Learning" (``law="skellam"``); Bao et al. 2022 (``law="mixture"``). We deviate:
     the rotation adds no entries; the grid follows from ``bits``, so that an entry of a sum wraps around with a chance below ``2^-40``, whichever clients reply.
 
-    If more than ``least`` clients reply, the sum has more noise than it needs, by the factor ``sqrt(replies / least)``. It is not taken back: see
-    docs/concepts/privacy.md. The sample of clients is not counted, because the server knows it. That a client takes part is not hidden.
+    If more than ``least`` clients reply, the sum has more noise than it needs, by the factor ``sqrt(replies / least)``. With ``remove_excess=True`` it is taken back (XNoise; Jiang,
+    Wang, Chen 2024): once it is known who replied, the clients reveal the seeds of the noise that the sum does not need, and the sum has what ``epsilon`` needs, whoever dropped out. The
+    ledger is charged for the noise that remains. See `atoll.secure.noise.ExcessNoise` and docs/concepts/privacy.md.
+
+    The sample of clients is not counted, because the server knows it. That a client takes part is not hidden.
 
     Attributes:
         clip: largest norm of a client's update.
@@ -62,7 +66,9 @@ class DistributedDP(Mechanism):
         least: replies that a sum has at least, and that share the noise; the pacing's quorum must not be smaller. With ``local=True`` it is 1.
         law: of the noise.
         bits: length of the words in which sums are added up; fewer bits make a coarser grid.
-        corrupt: share of the clients that may tell the server their noise.
+        corrupt: share of the clients that may tell the server their noise; with ``remove_excess``, the same share of ``least``, however many reply.
+        remove_excess: whether noise beyond that of ``least`` replies is taken back. It needs ``SecureAggregation`` and noise that adds up, and costs a share of a seed for each
+            possible dropout at each holder.
         local: each client adds all the noise itself, which protects it under any reducer, and costs ``sqrt(n)`` times the accuracy of shared noise.
     """
 
@@ -73,6 +79,7 @@ class DistributedDP(Mechanism):
     bits: int = 20
     corrupt: float = 0.0
     local: bool = False
+    remove_excess: bool = False
     unit: Literal["user", "island"] = "user"
     accountant: Literal["rdp"] = "rdp"
     adversary: Literal["server", "clients", "model"] = "server"
@@ -108,6 +115,12 @@ class DistributedDP(Mechanism):
                 f"least={self.least}", where=where,
                 remedy="give the smallest number of replies that a sum may have, 2 or more, or use local=True",
             )  # fmt: skip
+        if self.remove_excess and (self.local or not _KINDS[self.law].adds_up):
+            raise ConfigError(
+                f"remove_excess=True with {'local=True' if self.local else f'law={self.law!r}'}",
+                where=where,
+                remedy="leave remove_excess out: local noise has no excess" if self.local else "use law='skellam' or 'mixture': noise in parts must add up",
+            )  # fmt: skip
         if self.sharing < 1:
             raise ConfigError(
                 f"corrupt={self.corrupt} of least={self.least}",
@@ -123,11 +136,11 @@ class DistributedDP(Mechanism):
 
     @property
     def needs(self) -> tuple[Need, ...]:
-        """Sums of a known cohort, in which a client counts once."""
-        shared = (
-            () if self.local else (Need(FIXED_COHORT, "shares its noise among the replies of one sum", "local=True"),)
-        )
-        return (*shared, Need(DISTINCT_CLIENTS, "bounds what a client adds to a sum"))
+        """Sums of a known cohort, in which a client counts once and as much as any other."""
+        why = "shares its noise among the replies of one sum"
+        shared = () if self.local else tuple(Need(c, why, "local=True") for c in (FIXED_COHORT, SUMMED, EQUAL_REPLIES))
+        excess = (Need(EXCESS_REMOVED, "takes excess noise back", "remove_excess=False"),) if self.remove_excess else ()
+        return (*shared, *excess, Need(DISTINCT_CLIENTS, "bounds what a client adds to a sum"))
 
     @property
     def assuming(self) -> tuple[str, ...]:
@@ -137,6 +150,8 @@ class DistributedDP(Mechanism):
             return (taking,)
         told = (
             f"at least {self.sharing} of the {self.least} or more clients of a sum do not tell the server their noise"
+            if not self.remove_excess
+            else f"at most {(self.least or 1) - self.sharing} clients of a sum tell the server their noise"
         )
         return ("the secure reducer shows nothing but sums", told, taking)
 
@@ -208,7 +223,7 @@ class DistributedDP(Mechanism):
         step = max(finest, 2 * (parties * flat * clip + spread * math.sqrt(parties / self.sharing)) / 2.0**self.bits)
         settings: dict[str, Any] = {
             "multiplier": multiplier, "clip": clip, "least": self.least or 1, "corrupt": (self.least or 1) - self.sharing, "bits": self.bits,
-            "replaced": moved == 2, "unit": self.unit,
+            "replaced": moved == 2, "unit": self.unit, "most": self._most(taking),
         }  # fmt: skip
         while step < clip / 2:
             length = rounded_bound(clip, step, taking.entries) / clip if taking.entries else 1.0
@@ -223,6 +238,23 @@ class DistributedDP(Mechanism):
             where="DistributedDP",
             remedy=f"use bits={min(32, self.bits + 4)}: in shorter words the grid would be coarser than an update",
         )
+
+    def _most(self, taking: Attendance) -> int:
+        """The replies up to which noise is taken back: all that are invited. 0 if there is nothing to take back.
+
+        Raises:
+            ConfigError: the noise would have too many parts.
+        """
+        least, most = self.least or 1, math.ceil(taking.cohort - 1e-9)
+        if not self.remove_excess or not taking.clients or most <= least:
+            return 0
+        if most - least > MOST_PARTS:
+            raise ConfigError(
+                f"remove_excess=True for {most} clients and least={least}: noise in {most - least} parts",
+                where="DistributedDP",
+                remedy=f"use least={most - MOST_PARTS} or more, for at most {MOST_PARTS} parts, or remove_excess=False",
+            )
+        return most
 
     def events(self, taking: Attendance, noise: float) -> tuple[Event, ...]:
         """Return the release of the sum of ``least`` replies, once for each value."""

@@ -227,8 +227,9 @@ def account(row: dict[str, Any], combined: Combined) -> None:
         row["errors"] = {name: str(error) for name, error in combined.errors.items()}
     row.update({name: float(value) for name, value in combined.of("metric").items()})
     row.update(shares(combined.counts))
-    if combined.counts.get("wrong_shares"):
-        row["wrong_shares"] = row.get("wrong_shares", 0) + combined.counts["wrong_shares"]
+    for name in ("wrong_shares", "excess_left"):
+        if combined.counts.get(name):
+            row[name] = row.get(name, 0) + combined.counts[name]
 
 
 def shares(counts: Mapping[str, int]) -> dict[str, float]:

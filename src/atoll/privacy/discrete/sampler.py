@@ -110,7 +110,7 @@ class DiscreteSampler:
         return place
 
 
-@lru_cache(maxsize=32)
+@lru_cache(maxsize=128)
 def sampler_of(law: Law) -> DiscreteSampler:
     """The sampler of a law; its table is made once."""
     return DiscreteSampler(law)

@@ -14,7 +14,12 @@ from atoll.core.errors import AtollError, ConfigError, PolicyError
 from ..words import FixedPoint, WordLayout
 from .graph import in_one_piece, rings
 
-__all__ = ["Agreement"]
+__all__ = ["Agreement", "use_of"]
+
+
+def use_of(part: int) -> str:
+    """The name of the seed of a part of a party's noise."""
+    return f"part {part}"
 
 
 @dataclass(frozen=True)
@@ -31,6 +36,8 @@ class Agreement:
         codec: how numbers become words.
         bound: largest magnitude of an update's values, as the uplink promises it.
         signs: whether votes are -1, 0 and 1; see `WordLayout`.
+        parts: parts of noise that can be taken back, each with a seed that is shared too; see `atoll.secure.noise.ExcessNoise`.
+        most: the replies up to which they are.
     """
 
     names: tuple[str, ...]
@@ -42,12 +49,16 @@ class Agreement:
     codec: FixedPoint
     bound: float | None = None
     signs: bool = True
+    parts: int = 0
+    most: int = 0
 
     def message(self) -> Tree:
         """The agreement as a message."""
         own = {
             name: getattr(self, name) for name in ("degree", "order", "threshold", "least", "active", "bound", "signs")
         }
+        if self.parts:
+            own |= {"parts": self.parts, "most": self.most}
         return {**own, "names": list(self.names), "codec": asdict(self.codec)}
 
     @classmethod
@@ -59,8 +70,10 @@ class Agreement:
         """
         try:
             made = cls(**{**message, "names": tuple(message["names"]), "codec": FixedPoint(**message["codec"])})
-            sound = made.least >= 2 and 1 <= made.threshold <= made.degree + 1 <= len(set(made.names)) == len(
-                made.names
+            sound = (
+                made.least >= 2
+                and 0 <= made.parts <= max(0, made.most - 1)
+                and 1 <= made.threshold <= made.degree + 1 <= len(set(made.names)) == len(made.names)
             )
         except (TypeError, KeyError, ValueError, AtollError) as error:
             raise PolicyError(f"an agreement that cannot be read: {error}", where="masked sum") from error
@@ -71,6 +84,16 @@ class Agreement:
                 remedy="use a threshold of at most the holders of a seed, and of more than two thirds of them against an active server",
             )
         return made
+
+    @property
+    def uses(self) -> tuple[str, ...]:
+        """The seeds that each party shares among its holders, in order: of its pairs' masks, of its own mask, and of parts of its noise."""
+        return ("key", "own", *(use_of(part) for part in range(1, self.parts + 1)))
+
+    def excess(self, kept: int) -> str | None:
+        """The seed of each party's noise that a sum of so many parties does not need; ``None`` if it needs all of the noise."""
+        first = max(1, self.most - kept + 1)
+        return use_of(first) if first <= self.parts else None
 
     def layout(self, form: Tree) -> WordLayout:
         """The layout of totals of a form."""

@@ -15,6 +15,7 @@ from atoll.core.requests.task import Batch
 from ..keystream import add_between, derived
 from ..words.blocks import CodedBlock
 from .agreement import Agreement
+from .excess import add_parts
 from .party import leave, masks_of, pair_of, prepared
 
 if TYPE_CHECKING:
@@ -67,7 +68,10 @@ class _MaskedBlock:
         ready = [prepared(island) for island in islands]
         agreed = ready[0][0]
         coded = CodedBlock.of(block, agreed.layout, [island.name for island in islands])
-        return cls(coded, [islands[i] for i in coded.good], [ready[i][1] for i in coded.good], agreed)
+        kept = [islands[i] for i in coded.good]
+        for i, island in enumerate(kept):
+            add_parts(island, coded.layout, {lane: words[i] for lane, words in coded.lanes.items()})
+        return cls(coded, kept, [ready[i][1] for i in coded.good], agreed)
 
 
 def _together(blocks: list[_MaskedBlock]) -> Iterator[Batch]:

@@ -34,9 +34,11 @@ from atoll.core.event import Promise
 from atoll.core.requests.task import task
 
 from ..keystream import SEED, add_masks
+from ..noise import ExcessNoise
 from ..words import form_of
 from .agreement import Agreement
 from .blocks import masked_many
+from .excess import add_parts, require_noise
 from .party import leave, masks_of, prepared
 from .seeds import commitment, public_key, shares_of
 
@@ -68,18 +70,23 @@ def deal(island: Island, message: Tree) -> Tree:
     agreed = Agreement.of(message)
     holders = agreed.holders(agreed.place(island.name))
     key, own = island.secret.bytes(SEED), island.secret.bytes(SEED)
+    secrets, more = [key, own], dict[str, bytes]()
+    if agreed.parts:
+        more["parts"] = island.secret.bytes(SEED)
+        secrets += [ExcessNoise.link(more["parts"], k) for k in range(agreed.parts)]
     shares = {
         use: shares_of(secret, len(holders), agreed.threshold, island.secret)
-        for use, secret in (("key", key), ("own", own))
+        for use, secret in zip(agreed.uses, secrets, strict=True)
     }
     public = public_key(key)
     for place, holder in enumerate(holders):
         name = agreed.names[holder]
         sealed = island.seal(name, {use: rows[place] for use, rows in shares.items()})
         island.post(name, {"key": public, "shares": sealed})
-    island.state = {"agreed": message, "key": key, "own": own, "public": public}
+    island.state = {"agreed": message, "key": key, "own": own, "public": public, **more}
     commitments = b"".join(commitment(use, row) for use, rows in shares.items() for row in rows)
-    return {"key": public, "own": commitment("seed", own), "shares": commitments}
+    anchor = {"anchor": ExcessNoise.link(secrets[-1])} if agreed.parts else {}
+    return {"key": public, "own": commitment("seed", own), "shares": commitments, **anchor}
 
 
 async def _unmasked(island: Island, agreed: Agreement) -> Tree:
@@ -90,6 +97,7 @@ async def _unmasked(island: Island, agreed: Agreement) -> Tree:
     """
     if island.sealing.real:
         raise PolicyError("words without masks", where="masked sum", remedy="use masks='real'")
+    require_noise(island, agreed)
     totals = await island.totals()
     layout = agreed.layout(form_of(totals))
     lanes = layout.encode(totals, island.name)
@@ -97,7 +105,7 @@ async def _unmasked(island: Island, agreed: Agreement) -> Tree:
     return {lane: Sum(words) for lane, words in lanes.items()}
 
 
-@task(many=masked_many, promise=_promised_before)
+@task(many=masked_many, promise=_promised_before, adds_excess=True)
 async def masked(island: Island, message: Tree) -> Tree:
     """Reply with the masked words of the party's totals, by lane. A message, the agreement, asks for virtual masks, which only a simulation grants."""
     if message is not None:
@@ -106,6 +114,7 @@ async def masked(island: Island, message: Tree) -> Tree:
     totals = await island.totals()
     layout = agreed.layout(form_of(totals))
     lanes = layout.encode(totals, island.name)
+    add_parts(island, layout, lanes)
     context = agreed.context(island.asked, layout.fingerprint)
     add_masks(lanes, masks_of(island, agreed, letters, context))
     leave(island, letters, layout)
@@ -130,14 +139,17 @@ def reveal(island: Island, message: Tree) -> Tree:
     agreed, kept, lost = _asked(island, message)
     if agreed.active:
         _require_votes(island, agreed, label_of(sorted(kept), sorted(lost)))
-    shares, state = {}, island.state
+    shares, excess, state = {}, {}, island.state
     for use, places in (("own", kept), ("key", lost)):
         for place in sorted(places):
             name = agreed.names[place]
             if name in state["shares"]:
-                shares[name] = island.open(name, state["shares"][name])[use]
+                held = island.open(name, state["shares"][name])
+                shares[name] = held[use]
+                if use == "own" and (part := agreed.excess(len(kept))) is not None:
+                    excess[name] = held[part]
     island.state = {**state, "shares": {}}
-    return {"shares": shares, "form": state["form"]}
+    return {"shares": shares, "form": state["form"], **({"excess": excess} if excess else {})}
 
 
 def _asked(island: Island, message: Tree) -> tuple[Agreement, set[int], set[int]]:

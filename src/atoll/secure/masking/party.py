@@ -8,6 +8,7 @@ from atoll.core.errors import LetterError, PolicyError
 
 from ..keystream import derived
 from .agreement import Agreement
+from .excess import require_noise
 from .seeds import pair_seed
 
 if TYPE_CHECKING:
@@ -57,13 +58,14 @@ def prepared(island: Island) -> tuple[Agreement, dict[str, Any]]:
     """The agreement, and the letters of the parties that have dealt.
 
     Raises:
-        PolicyError: the party has dealt no shares for this sum, or too few others have.
+        PolicyError: the party has dealt no shares for this sum, or too few others have; or its stages rely on more noise than the sum would have.
     """
     if island.state is None or "key" not in island.state:
         raise PolicyError(
             "masked words without shares", where="masked sum", remedy="look at the server: it left out a step"
         )
     agreed = Agreement.of(island.state["agreed"])
+    require_noise(island, agreed)
     letters = island.inbox
     if len(letters) < agreed.threshold:
         raise PolicyError(

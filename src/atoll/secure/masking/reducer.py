@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from atoll.core.capability import EXCESS_REMOVED, Capability
 from atoll.core.errors import CompositionError, ConfigError, QuorumError
 from atoll.core.exposure import Exposure
 from atoll.core.requests.party import Parties
@@ -18,13 +19,16 @@ from ..words import FixedPoint
 from ..words.sums import WordSums, common_form, decoded, require_enough, require_threshold
 from .agreement import Agreement
 from .degree import plan
+from .excess import subtract_parts
 from .halves import deal, label_of, masked, reveal, vote
 from .unmasking import Opening, heard, is_dealt
 
 if TYPE_CHECKING:
     from atoll.core.federation.reduction import Reduction
+    from atoll.core.requests.chain import Chain
     from atoll.core.requests.request import PartialSum
-    from atoll.core.requests.results import Exchanged, Replies
+    from atoll.core.requests.results import Exchanged, Replies, Terms
+    from atoll.core.requests.task import Task
 
 
 __all__ = ["SecureAggregation"]
@@ -156,6 +160,21 @@ class SecureAggregation(Checked, WordSums):
         count = max(self.least, threshold if self.neighbours is None else 2)
         return count, f"the threshold of {threshold} and the least sum of {self.least}"
 
+    @property
+    def offers(self) -> frozenset[Capability]:
+        """What it offers to the other parts of a job: with real masks, it takes excess noise back."""
+        return super().offers | ({EXCESS_REMOVED} if self.masks == "real" else frozenset())
+
+    def check(self, uplink: Chain, parties: Parties, terms: Terms, task: Task) -> None:
+        """Refuse virtual masks with noise that is taken back, too; see ``WordSums.check``."""
+        super().check(uplink, parties, terms, task)
+        if self.masks == "virtual" and uplink.excess is not None:
+            raise CompositionError(
+                "virtual masks, and noise that is taken back by the seeds which real ones share",
+                where="SecureAggregation",
+                remedy="use masks='real', or keep the noise",
+            )
+
     def require_libraries(self) -> None:
         """Virtual masks need none."""
         if self.masks == "real":
@@ -200,8 +219,9 @@ class SecureAggregation(Checked, WordSums):
         least = max(self.least, reduction.terms.quorum)
         uplink = reduction.request.uplink
         order = 0 if degree >= len(names) - 1 else int(reduction.request.key)  # a complete graph has no order
-        signs = not uplink.summand_stages
-        return Agreement(names, degree, order, threshold, least, active, self.codec, uplink.bound, signs)
+        signs, noise = not uplink.summand_stages, uplink.excess
+        parts, most = (0, 0) if noise is None else (noise.parts, noise.most)
+        return Agreement(names, degree, order, threshold, least, active, self.codec, uplink.bound, signs, parts, most)
 
     # ------------------------------------------------------------------ the protocol
 
@@ -226,6 +246,8 @@ class SecureAggregation(Checked, WordSums):
         told = {name: reply for name, reply in shown.by_name().items() if isinstance(reply, dict) and "form" in reply}
         for name, reply in told.items():
             opening.take(agreed.place(name), reply.get("shares"))
+            if (part := agreed.excess(len(places))) is not None:
+                opening.take(agreed.place(name), reply.get("excess"), part)
         return _opened(reduction, agreed, found, opening, [reply["form"] for reply in told.values()])
 
     async def _revealed(self, reduction: Reduction, agreed: Agreement, kept: Parties, asked: Any) -> Replies:
@@ -242,4 +264,11 @@ def _opened(reduction: Reduction, agreed: Agreement, found: PartialSum, opening:
     layout = agreed.layout(common_form(forms))
     lanes = {lane: np.array(total.value) for lane, total in found.totals.items()}
     opening.unmask(lanes, agreed.context(reduction.request.fingerprint, layout.fingerprint))
-    return decoded(layout, lanes, found.senders, wrong=len(opening.wrong))
+    noise, counts = reduction.request.uplink.excess, dict[str, int]()
+    if noise is not None:
+        first, seeds = opening.excess(noise)
+        for seed in seeds.values():
+            subtract_parts(noise, layout, lanes, seed, first)
+        if first < noise.anchor:
+            counts = {"excess_left": len(opening.kept) - len(seeds)}
+    return decoded(layout, lanes, found.senders, wrong=len(opening.wrong), counts=counts)

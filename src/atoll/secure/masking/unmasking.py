@@ -10,6 +10,7 @@ import numpy as np
 from atoll.core.errors import LetterError, QuorumError
 
 from ..keystream import SEED, add_masks, derived
+from .agreement import use_of
 from .seeds import SHARE, commitment, opened, pair_seed, public_key
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
     from atoll.core.requests.party import Parties
 
+    from ..noise import ExcessNoise
     from .agreement import Agreement
 
 __all__ = ["Opening", "heard", "is_dealt"]
@@ -24,7 +26,8 @@ __all__ = ["Opening", "heard", "is_dealt"]
 
 def is_dealt(agreed: Agreement, name: str, reply: Any) -> bool:
     """Whether a reply to *deal* has a public key, a commitment to the party's own seed, and one to each share."""
-    size = {"key": SEED, "own": SEED, "shares": 2 * SEED * len(agreed.holders(agreed.place(name)))}
+    size = {"key": SEED, "own": SEED, "shares": len(agreed.uses) * SEED * len(agreed.holders(agreed.place(name)))}
+    size |= {"anchor": SEED} if agreed.parts else {}
     return isinstance(reply, dict) and all(
         isinstance(reply.get(part), bytes) and len(reply[part]) == nbytes for part, nbytes in size.items()
     )
@@ -56,8 +59,14 @@ class Opening:
         keys = [("key", j) for j in self.lost if kept & set(self.agreed.graph[j])]
         return [*(("own", i) for i in self.kept), *keys]
 
-    def take(self, holder: int, shares: Any) -> None:
-        """Take what one holder reveals; a share that its dealer has not committed to is left out, and the holder is named."""
+    def take(self, holder: int, shares: Any, use_of: str = "own") -> None:
+        """Take what one holder reveals; a share that its dealer has not committed to is left out, and the holder is named.
+
+        Args:
+            holder: the holder's place.
+            shares: dealer's name -> share.
+            use_of: which seed of a party in the sum it is of.
+        """
         lost, places = set(self.lost), {self.agreed.names[place]: place for place in self.dealt}
         if not isinstance(shares, dict):
             self.wrong[holder] = "it revealed something else than shares"
@@ -67,7 +76,7 @@ class Opening:
             if dealer is None:
                 self.wrong[holder] = f"it revealed a share of {str(name)[:80]!r}, which has dealt none"
                 continue
-            use = "key" if dealer in lost else "own"
+            use = "key" if dealer in lost else use_of
             holders = self.agreed.holders(dealer)
             if holder not in holders:
                 self.wrong[holder] = f"it revealed a share of {name}, which it does not hold"
@@ -78,7 +87,7 @@ class Opening:
 
     def _is_right(self, dealer: int, use: str, place: int, share: Any) -> bool:
         said = self.dealt[dealer]["shares"]
-        at = SEED * (place + (0 if use == "key" else len(self.agreed.holders(dealer))))
+        at = SEED * (place + self.agreed.uses.index(use) * len(self.agreed.holders(dealer)))
         return isinstance(share, bytes) and len(share) == SHARE and commitment(use, share) == said[at : at + SEED]
 
     def seeds(self) -> dict[tuple[str, int], bytes]:
@@ -113,6 +122,19 @@ class Opening:
                 remedy=f"leave {name} out, and look at it",
             )
         return seed
+
+    def excess(self, noise: ExcessNoise) -> tuple[int, dict[int, bytes]]:
+        """Return the first part of the parties' noise that the sum does not need, and the seed of each party's; those without right shares have none."""
+        first, found = noise.first(len(self.kept)), dict[int, bytes]()
+        for i in self.kept if first < noise.anchor else ():
+            shares = dict(sorted(self._shares.get((use_of(first), i), {}).items())[: self.agreed.threshold])
+            try:
+                seed = opened(shares) if len(shares) == self.agreed.threshold else b""
+            except LetterError:
+                seed = b""
+            if seed and noise.link(seed, noise.anchor - first) == self.dealt[i]["anchor"]:
+                found[i] = seed
+        return first, found
 
     def unmask(self, lanes: dict[str, Any], context: bytes) -> None:
         """Take the masks off the sum of the words, in place.

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from .excess import ExcessNoise
     from .laws import DiscreteGaussianNoise, SkellamMixtureNoise, SkellamNoise
     from .rounding import rounded_bound
     from .stage import LatticeNoise
@@ -12,10 +13,18 @@ else:
     __getattr__, __dir__ = lazy(
         __name__,
         {
+            "excess": ("ExcessNoise",),
             "laws": ("DiscreteGaussianNoise", "SkellamMixtureNoise", "SkellamNoise"),
             "rounding": ("rounded_bound",),
             "stage": ("LatticeNoise",),
         },
     )
 
-__all__ = ["DiscreteGaussianNoise", "LatticeNoise", "SkellamMixtureNoise", "SkellamNoise", "rounded_bound"]
+__all__ = [
+    "DiscreteGaussianNoise",
+    "ExcessNoise",
+    "LatticeNoise",
+    "SkellamMixtureNoise",
+    "SkellamNoise",
+    "rounded_bound",
+]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,6 +61,8 @@ class SkellamNoise(LatticeNoise):
 
     It costs a little more than a discrete Gaussian on coarse grids, and works with any variance. See `LatticeNoise` for settings and errors.
     """
+
+    adds_up: ClassVar[bool] = True
 
     def law(self, variance: float) -> Law:
         """The Skellam law of this variance."""

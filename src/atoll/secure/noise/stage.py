@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,11 +17,12 @@ from atoll.core.event import Event
 from atoll.core.message.words import word_dtype
 from atoll.core.requests.context import StageContext
 from atoll.core.requests.stage import Stage
-from atoll.privacy.discrete import DISTANCE, Law, Source, sampler_of
+from atoll.privacy.discrete import DISTANCE, DiscreteSampler, Law, Source, sampler_of
 from atoll.stages.coded.words import lifted
 from atoll.stages.rows import numpy_leaf
 
 from ..keystream import SEED, Keystream
+from .excess import MOST_PARTS, ExcessNoise
 from .rounding import conditional, in_steps, rounded_bound
 
 __all__ = ["LatticeNoise"]
@@ -54,6 +55,8 @@ class LatticeNoise(Stage):
         inflation: by how much rounding may lengthen an update.
         replaced: whether neighbours replace a client's update (``D`` is doubled) or leave it out.
         unit: the unit of protection.
+        most: the replies up to which a reducer takes back what a sum has beyond its noise (`ExcessNoise`), above ``least``; 0 is none. Under a reducer
+            that cannot, the stage adds all of the noise itself, and none is taken back.
     """
 
     multiplier: float
@@ -65,10 +68,13 @@ class LatticeNoise(Stage):
     inflation: float = 1.01
     replaced: bool = False
     unit: Literal["user", "island"] = "user"
+    most: int = 0
     on: ClassVar[Literal["value", "summand"]] = "summand"
     linear: ClassVar[bool] = False
     words: ClassVar[bool] = True
     secret: ClassVar[bool] = True
+    adds_up: ClassVar[bool] = False
+    """Whether the sum of the parties' noise has the law of one party's."""
 
     def __post_init__(self) -> None:
         where = type(self).__name__
@@ -88,7 +94,21 @@ class LatticeNoise(Stage):
             )
         if self.unit not in ("user", "island"):
             raise ConfigError(f"unit={self.unit!r}", where=where, remedy="use 'user' or 'island'")
+        self._require_parts(where)
         self._require_noise(where)
+
+    def _require_parts(self, where: str) -> None:
+        """Refuse parts that do not add up, or too many."""
+        if self.most and not self.adds_up:
+            raise ConfigError(
+                f"most={self.most}", where=where,
+                remedy="use SkellamNoise or SkellamMixtureNoise: other noise has another law when parts are missing",
+            )  # fmt: skip
+        if self.most and not self.least < self.most <= self.least + MOST_PARTS:
+            raise ConfigError(
+                f"most={self.most} for least={self.least}", where=where,
+                remedy=f"use more than least and at most least + {MOST_PARTS}, or 0 to keep all noise",
+            )  # fmt: skip
 
     def _require_noise(self, where: str) -> None:
         """Refuse a grid for which the noise of one party has no table."""
@@ -132,19 +152,27 @@ class LatticeNoise(Stage):
     @property
     def slack(self) -> float:
         """Statistical distance of the noise of `sharing` replies from its law, for vectors of at most ``2^40`` entries."""
-        return min(0.5, self.sharing * _MANY * DISTANCE)
+        draws = self.sharing if self.excess is None else self.sharing * (1 + self.excess.parts)
+        return min(0.5, draws * _MANY * DISTANCE)
+
+    @cached_property
+    def excess(self) -> ExcessNoise | None:
+        """The noise in parts, if a reducer may take some back; larger by ``2^-40`` than it must be, so that rounded variances never add up to less."""
+        return ExcessNoise(self.variance * (1 + 2.0**-40), self.most, self.least, self.corrupt) if self.most else None
 
     def law(self, variance: float) -> Law:
         """The law of one party's noise."""
         raise NotImplementedError
 
-    @cached_property
-    def _sampler(self) -> Any:
-        return sampler_of(self.law(self.variance / self.sharing))
+    def _sampler(self, context: StageContext) -> DiscreteSampler:
+        """The noise that this stage adds: all of it, or what remains beside the parts that a reducer adds and takes back."""
+        parts = self.excess if context.excess_added else None
+        return sampler_of(self.law(self.variance / self.sharing if parts is None else parts.variance_of(0)))
 
     def deviation(self, parties: int) -> float:
-        """Standard deviation of an entry of the sum, noise and rounding together, in the unit of the update."""
-        return self.step * math.sqrt(parties * (0.25 + self.variance / self.sharing))
+        """Standard deviation of an entry of the sum of so many replies, noise and rounding together, in the unit of the update; without noise that is taken back."""
+        each = self.variance / self.sharing if self.excess is None else self.excess.needed(min(parties, self.most))
+        return self.step * math.sqrt(parties * (0.25 + each))
 
     def wraps(self, parties: int, entries: int, largest: float = 1.0) -> float:
         """A bound of the probability that an entry of the sum wraps around, for all entries together.
@@ -186,7 +214,7 @@ class LatticeNoise(Stage):
         )
         source = Keystream(context.secret.bytes(SEED))
         whole = self._rounded(vector, source)
-        whole += self._sampler.draw(source, len(whole))
+        whole += self._sampler(context).draw(source, len(whole))
         words = (whole & ((1 << self.bits) - 1)).astype(word_dtype(self.bits))
         codes, at = [], 0
         for leaf in leaves:

@@ -144,8 +144,14 @@ def common_form(forms: list[Any]) -> Any:
     return forms[0]
 
 
-def decoded(layout: WordLayout, lanes: dict[str, Any], senders: NDArray[Any], wrong: int = 0) -> Reduced:
-    """The result of a sum of words, with how many numbers were clamped and how many parties dealt or revealed wrong shares.
+def decoded(
+    layout: WordLayout,
+    lanes: dict[str, Any],
+    senders: NDArray[Any],
+    wrong: int = 0,
+    counts: Mapping[str, int] | None = None,
+) -> Reduced:
+    """The result of a sum of words, with how many numbers were clamped, how many parties dealt or revealed wrong shares, and other counts.
 
     Raises:
         QuorumError: the count of clamped numbers shows that masks did not cancel.
@@ -157,7 +163,7 @@ def decoded(layout: WordLayout, lanes: dict[str, Any], senders: NDArray[Any], wr
             where="masked sum",
             remedy="look for a party that was asked something else, or masked with other seeds",
         )
-    coded, counts = layout.clamping * len(senders), {"wrong_shares": wrong}
+    coded, counts = layout.clamping * len(senders), {"wrong_shares": wrong, **(counts or {})}
     if coded:
         counts |= {"words": layout.clamping, "coded": coded, "clamped": made.clamped}
     return Reduced(made.totals, senders, counts=counts)
