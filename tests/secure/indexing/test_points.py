@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from atoll.core import message as M
 from atoll.core.errors import ConfigError, MessageError
-from atoll.secure.indexing.points import deal, depth_of, evaluate, key_bits
+from atoll.secure.indexing import points
+from atoll.secure.indexing.points import KeyParts, deal, depth_of, evaluate, evaluate_all, key_bits
 from atoll.secure.keystream import keystream
 
 
@@ -30,6 +31,17 @@ def test_the_shares_add_up_to_the_weight_at_the_index_and_zero_elsewhere(codewor
     expected = np.zeros((blocks, codewords), dtype=object)
     expected[np.arange(blocks), index] = weight % 2**bits
     assert ((shares[0] + shares[1]) % 2**bits == expected).all()
+
+
+@pytest.mark.parametrize("most", [1, 700, 1 << 20], ids=["one by one", "some", "all"])
+def test_many_parties_in_one_call_are_the_sum_of_each(most, monkeypatch):
+    monkeypatch.setattr(points, "_MOST", most)
+    codewords, bits, blocks, rng = 37, 12, 5, np.random.default_rng(0)
+    made = [(deal(rng.integers(0, codewords, blocks), w, codewords, bits, seeds(w)), seeds(w)) for w in range(1, 8)]
+    for server in (0, 1):
+        keys = [KeyParts.of(shared, own[server], blocks, codewords, bits) for shared, own in made]
+        each = [evaluate(shared, own[server], server, blocks, codewords, bits) for shared, own in made]
+        assert (evaluate_all(keys, server, blocks, codewords, bits) == sum(each)).all()
 
 
 def reference(key, root, server, block, r, codewords, bits):

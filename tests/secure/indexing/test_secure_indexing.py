@@ -16,7 +16,7 @@ from atoll.core.time.clock import run
 from atoll.learn.pacing import FedBuff
 from atoll.secure import SecureAggregation, SecureIndexing
 from atoll.secure.indexing import halves
-from atoll.secure.indexing.counts import counted, parted
+from atoll.secure.indexing.counts import by_layer, counted, layers_of, parted, runs_of
 from atoll.stages import Clip, ProductQuantizer, ScalarQuantizer
 from atoll.testing import check_reducer
 
@@ -153,6 +153,16 @@ def test_a_party_that_counts_twice_is_found_by_the_sum(islands, by, monkeypatch)
     monkeypatch.setattr(halves, "parted", twice)
     with pytest.raises(MessageError, match="are wrong: those of block 0 add up to"):
         trained(islands, reducer=SecureIndexing(by), selection=atoll.Everyone())
+
+
+def test_layers_of_one_number_of_codewords_are_one_run():
+    sizes = {"b": [[2, 4], [3, 8], [1, 4]], "a": [[5, 8]]}
+    assert list(runs_of(sizes)) == [("a", 8, [0]), ("b", 4, [0, 2]), ("b", 8, [1])]
+    runs = [np.arange(40).reshape(5, 8), np.arange(12).reshape(3, 4), np.arange(24).reshape(3, 8)]
+    found = by_layer(sizes, runs)
+    assert [one.shape for one in found] == [(blocks, k) for _, _, blocks, k in layers_of(sizes)]
+    assert found[1].tolist() == runs[1][:2].tolist()
+    assert found[3].tolist() == runs[1][2:].tolist()
 
 
 def test_helpers_refuse_letters_of_too_few():

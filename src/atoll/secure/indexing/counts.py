@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,7 +14,7 @@ from atoll.core.errors import DataError, MessageError
 from atoll.core.message import Words
 from atoll.stages.coded.words import counts_in, with_counts, with_sums
 
-__all__ = ["Indices", "counted", "joined", "layers_of", "noisy", "parted", "sizes_of"]
+__all__ = ["Indices", "by_layer", "counted", "joined", "layers_of", "noisy", "parted", "runs_of", "sizes_of"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Sizes = dict[str, list[list[int]]]
@@ -85,6 +85,22 @@ def layers_of(sizes: Sizes) -> Iterator[tuple[str, int, int, int]]:
     for name, layers in sorted(sizes.items()):
         for layer, (blocks, k) in enumerate(layers):
             yield name, layer, blocks, k
+
+
+def runs_of(sizes: Sizes) -> Iterator[tuple[str, int, list[int]]]:
+    """Yield aggregate, number of codewords, and the layers that have so many: their blocks stand side by side in one run, which is shared and counted at once."""
+    for name, layers in sorted(sizes.items()):
+        for k in sorted({k for _, k in layers}):
+            yield name, k, [layer for layer, (_, own) in enumerate(layers) if own == k]
+
+
+def by_layer(sizes: Sizes, runs: Sequence[Array]) -> list[Array]:
+    """Return the counts of each layer, in the order of `layers_of`, from those of runs."""
+    found: dict[tuple[str, int], Array] = {}
+    for (name, _, layers), counts in zip(runs_of(sizes), runs, strict=True):
+        ends = np.cumsum([sizes[name][layer][0] for layer in layers])[:-1]
+        found.update(zip([(name, layer) for layer in layers], np.split(counts, ends), strict=True))
+    return [found[name, layer] for name, layer, _, _ in layers_of(sizes)]
 
 
 def counted(

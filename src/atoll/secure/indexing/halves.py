@@ -31,9 +31,9 @@ from atoll.core.requests.task import task
 
 from ..keystream import SEED, Keystream, add_stream, derived
 from ..words import FixedPoint, WordLayout, form_of
-from .counts import Indices, Sizes, layers_of, parted, sizes_of
+from .counts import Indices, Sizes, by_layer, parted, runs_of, sizes_of
 from .noise import BITS, CountNoise, gridded, require_alone
-from .points import deal, evaluate
+from .points import KeyParts, deal, evaluate_all
 
 __all__ = ["ENCLAVE", "SERVERS", "IndexPlan", "add", "send"]
 
@@ -182,10 +182,10 @@ def _keyed(found: dict[str, Indices], bits: int, seeds: tuple[bytes, bytes]) -> 
 
 
 def _rows(found: dict[str, Indices]) -> list[tuple[Array, int, int]]:
+    """Indices, number of codewords and weight of each run of blocks."""
     return [
-        (index, k, one.weight)
-        for _, one in sorted(found.items())
-        for index, k in zip(one.rows, one.codewords, strict=True)
+        (np.concatenate([found[name].rows[layer] for layer in layers]), k, found[name].weight)
+        for name, k, layers in runs_of(sizes_of(found))
     ]
 
 
@@ -209,13 +209,15 @@ def add(island: Island, message: Tree) -> Tree:
             remedy="invite more parties: the counts of a few show their indices",
         )
     lanes = {name: np.zeros(length, dtype=word_dtype(int(name))) for name, length in lengths.items()}
-    counts = [np.zeros((blocks, k), dtype=word_dtype(plan.bits)) for _, _, blocks, k in layers_of(sizes)]
+    runs = [(sum(sizes[name][layer][0] for layer in layers), k) for name, k, layers in runs_of(sizes)]
+    counts = [np.zeros(run, dtype=word_dtype(plan.bits)) for run in runs]
+    keys: list[list[KeyParts]] = [[] for _ in runs]
     server = SERVERS.index(island.name) if plan.by != "enclave" else 0
     first: bytes | None = None
     for name, letter in letters.items():
         try:
             first = _require_bound(plan, name, letter, first)
-            _add_letter(plan, server, letter, sizes, lanes, counts)
+            _add_letter(plan, server, letter, sizes, lanes, counts, keys)
         except AtollError:
             raise
         except (TypeError, KeyError, ValueError, IndexError, AttributeError) as error:
@@ -224,7 +226,10 @@ def add(island: Island, message: Tree) -> Tree:
                 where="secure indexing",
                 remedy=f"leave {name} out, and look at it",
             ) from error
-    bits = plan.bits
+    for total, known in zip(counts, keys, strict=True):
+        if known:  # of all parties at once
+            total += evaluate_all(known, server, len(total), total.shape[1], plan.bits)
+    counts, bits = by_layer(sizes, counts), plan.bits
     if plan.noise is not None:
         # Equal letters give equal noise, so that a helper that is asked twice tells the same. Who does not know all salts knows nothing of it.
         salts = b"".join(bytes(letter["salt"]) for _, letter in sorted(letters.items()))
@@ -252,9 +257,10 @@ def _require_bound(plan: IndexPlan, name: str, letter: Any, first: bytes | None)
 
 
 def _add_letter(
-    plan: IndexPlan, server: int, letter: Any, sizes: Sizes, lanes: dict[str, Array], counts: list[Array]
-) -> None:
-    """Add one party's words and counts."""
+    plan: IndexPlan, server: int, letter: Any, sizes: Sizes, lanes: dict[str, Array], counts: list[Array],
+    keys: list[list[KeyParts]],
+) -> None:  # fmt: skip
+    """Add one party's words and counts; keys of point functions are kept until all have come."""
     if letter["sizes"] != sizes:
         raise ValueError("indices of other sizes, so another codebook")
     for lane, words in lanes.items():
@@ -262,21 +268,25 @@ def _add_letter(
             words += letter["lanes"][lane].astype(words.dtype)
         else:
             add_stream(words, derived(letter["seed"], f"lane {lane}"))
-    _count(plan, server, letter, sizes, counts)
+    _count(plan, server, letter, sizes, counts, keys)
 
 
-def _count(plan: IndexPlan, server: int, letter: Any, sizes: Sizes, counts: list[Array]) -> None:
+def _count(
+    plan: IndexPlan, server: int, letter: Any, sizes: Sizes, counts: list[Array], keys: list[list[KeyParts]]
+) -> None:
     """Add a party's counts, or this server's share of them."""
-    for place, ((name, layer, blocks, k), total) in enumerate(zip(layers_of(sizes), counts, strict=True)):
+    for place, ((name, k, layers), total) in enumerate(zip(runs_of(sizes), counts, strict=True)):
+        blocks = len(total)
         if plan.by == "enclave":
-            index, weight = np.asarray(letter["index"][name][layer]).astype(np.int64), int(letter["weights"][name])
-            if index.shape != (blocks,) or int(index.max(initial=0)) >= k or not 0 < weight <= plan.most:
+            told = [np.asarray(letter["index"][name][layer]).astype(np.int64) for layer in layers]
+            weight, right = int(letter["weights"][name]), [(sizes[name][layer][0],) for layer in layers]
+            index = np.concatenate(told)
+            if [one.shape for one in told] != right or int(index.max(initial=0)) >= k or not 0 < weight <= plan.most:
                 raise ValueError("indices outside the codebook, or a weight outside its range")
             total[np.arange(blocks), index] += total.dtype.type(weight)
         elif plan.by == "keys":
-            total += evaluate(
-                letter["keys"][place], derived(letter["seed"], f"roots {place}"), server, blocks, k, plan.bits
-            )
+            seed = derived(letter["seed"], f"roots {place}")
+            keys[place].append(KeyParts.of(letter["keys"][place], seed, blocks, k, plan.bits))
         elif server:
             total += np.asarray(letter["keys"][place]).reshape(blocks, k)
         else:

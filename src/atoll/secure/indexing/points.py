@@ -10,6 +10,8 @@ The generator of the tree is AES with fixed keys in the Matyas-Meyer-Oseas mode,
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,10 +23,12 @@ from atoll.core.message.words import word_dtype
 
 from ..keystream import keystream
 
-__all__ = ["deal", "depth_of", "evaluate", "key_bits"]
+__all__ = ["KeyParts", "deal", "depth_of", "evaluate", "evaluate_all", "key_bits"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 _SEED = 16
+_MOST = 1 << 20
+"""Words that are computed together."""
 _LEFT, _RIGHT, _LEAF = (bytes([use]) * 16 for use in (1, 2, 3))
 """The fixed keys of the generator: for the two children of a node, and for the words of a leaf. Public, and different."""
 
@@ -99,23 +103,73 @@ def evaluate(shared: Any, seed: bytes, server: int, blocks: int, codewords: int,
     Raises:
         MessageError: the key has another form.
     """
+    return evaluate_all([KeyParts.of(shared, seed, blocks, codewords, bits)], server, blocks, codewords, bits)
+
+
+@dataclass(frozen=True)
+class KeyParts:
+    """A key of a party as arrays.
+
+    Attributes:
+        seams: correction of the seeds of each level, ``(depth, blocks, 16)``.
+        steers: correction of the turns, ``(depth, 2, blocks)``.
+        last: correction of the words, ``(blocks, wide)``.
+        seed: the server's own seed.
+    """
+
+    seams: Array
+    steers: Array
+    last: Array
+    seed: bytes
+
+    @classmethod
+    def of(cls, shared: Any, seed: bytes, blocks: int, codewords: int, bits: int) -> KeyParts:
+        """Read a key; see `evaluate`.
+
+        Raises:
+            MessageError: it has another form.
+        """
+        depth = depth_of(codewords, bits)
+        return cls(*_checked(shared, depth, blocks, 1 << (_height(codewords) - depth), bits), seed)
+
+
+def evaluate_all(keys: Sequence[KeyParts], server: int, blocks: int, codewords: int, bits: int) -> Array:
+    """Return one server's share of the sum of the counts of many parties, ``(blocks, codewords)``; see `evaluate`.
+
+    The keys of many parties are evaluated together, as many as fit into `_MOST` words.
+    """
+    total = np.zeros((blocks, codewords), dtype=word_dtype(bits))
+    step = max(1, _MOST // max(1, blocks << _height(codewords)))
+    for start in range(0, len(keys), step):
+        some = keys[start : start + step]
+        found = _evaluated(some, server, blocks, codewords, bits)
+        total += found.reshape(len(some), blocks, -1)[:, :, :codewords].sum(axis=0, dtype=total.dtype)
+    return total
+
+
+def _evaluated(keys: Sequence[KeyParts], server: int, blocks: int, codewords: int, bits: int) -> Array:
+    """The words of all leaves of the parties' blocks, party by party: ``(parties * blocks, leaves)``."""
     depth, height = depth_of(codewords, bits), _height(codewords)
-    wide = 1 << (height - depth)
-    seams, steers, last = _checked(shared, depth, blocks, wide, bits)
-    nodes, turns = _roots(seed, blocks)[:, None], np.full((blocks, 1), bool(server))
+    wide, rows = 1 << (height - depth), len(keys) * blocks
+    seams, steers, last = (
+        np.concatenate(parts, axis=axis)
+        for axis, parts in ((1, [k.seams for k in keys]), (2, [k.steers for k in keys]), (0, [k.last for k in keys]))
+    )
+    nodes = np.concatenate([_roots(key.seed, blocks) for key in keys])[:, None]
+    turns = np.full((rows, 1), bool(server))
     for level in range(depth):
         width = nodes.shape[1]
         grown, bent = _children(nodes.reshape(-1, _SEED))
-        grown, bent = grown.reshape(2, blocks, width, _SEED), bent.reshape(2, blocks, width)
+        grown, bent = grown.reshape(2, rows, width, _SEED), bent.reshape(2, rows, width)
         grown = np.where(turns[None, :, :, None], grown ^ seams[level][None, :, None], grown)
         bent = bent ^ (turns[None] & steers[level][:, :, None])
-        nodes = np.stack([grown[0], grown[1]], axis=2).reshape(blocks, 2 * width, _SEED)
-        turns = np.stack([bent[0], bent[1]], axis=2).reshape(blocks, 2 * width)
+        nodes = np.stack([grown[0], grown[1]], axis=2).reshape(rows, 2 * width, _SEED)
+        turns = np.stack([bent[0], bent[1]], axis=2).reshape(rows, 2 * width)
     width = nodes.shape[1]
-    found = _words(nodes.reshape(-1, _SEED), wide, bits).reshape(blocks, width, wide)
+    found = _words(nodes.reshape(-1, _SEED), wide, bits).reshape(rows, width, wide)
     found = np.where(turns[:, :, None], found + last[:, None], found)
     found = np.zeros_like(found) - found if server else found
-    return found.reshape(blocks, width * wide)[:, :codewords]
+    return found.reshape(rows, width * wide)
 
 
 def _checked(shared: Any, depth: int, blocks: int, wide: int, bits: int) -> tuple[Array, Array, Array]:
