@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 from glob import glob
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from atoll.core.errors import CheckpointError, nearest
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from atoll.runs import RunFolder
 
     from .output import Output
 
-__all__ = ["Json", "Root", "find_run", "find_runs", "output_of"]
+__all__ = ["Json", "Root", "find_run", "find_runs", "output_of", "sharing"]
 
 Json = Annotated[bool, typer.Option("--json", help="Exactly one JSON object on stdout; progress on stderr.")]
 Root = Annotated[Path, typer.Option("--root", help="The folder of the run folders.", metavar="FOLDER")]
@@ -25,6 +29,31 @@ def output_of(context: typer.Context) -> Output:
     """The output of this command."""
     found: Output = context.obj
     return found
+
+
+def sharing(options: type[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command the fields of a dataclass as options: it gets them together, as its argument ``options``.
+
+    Typer reads a command's options from its signature, so those that several commands share would stand in each.
+    """
+
+    def given(command: Callable[..., None]) -> Callable[..., None]:
+        own = inspect.signature(command, eval_str=True).parameters
+        shared = inspect.signature(options, eval_str=True).parameters
+        named = {name: p for one in own for name, p in (shared if one == "options" else {one: own[one]}).items()}
+
+        @functools.wraps(command)
+        def run(**values: Any) -> None:
+            together = options(**{name: values.pop(name) for name in shared})
+            command(**values, options=together)
+
+        run.__dict__["__signature__"] = inspect.Signature(
+            [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in named.values()]
+        )
+        run.__annotations__ = {name: p.annotation for name, p in named.items()}
+        return run
+
+    return given
 
 
 def find_runs(names: list[str], root: Path) -> list[RunFolder]:

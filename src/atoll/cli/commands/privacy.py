@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from atoll.cli.app import EXTRAS, app
-from atoll.cli.arguments import Json, output_of
+from atoll.cli.arguments import Json, output_of, sharing
 from atoll.cli.privacy_audit import privacy_audit
 from atoll.cli.privacy_ledger import privacy_ledger
 from atoll.cli.privacy_study import privacy_study
@@ -58,83 +59,59 @@ Adjacency = Annotated[
 ]
 
 
+@dataclass(frozen=True)
+class ReleaseOptions:
+    """The options that say what is released, how often, and to whom."""
+
+    mechanism: Mechanism
+    delta: Delta
+    sampling: Sampling = "none"
+    drawn_by: DrawnBy = "server"
+    steps: Steps = 1
+    sensitivity: Sensitivity = 1.0
+    values: Values = 1
+    unit: Unit = "user"
+    adversary: Adversary = "model"
+    adjacency: Adjacency = None
+
+    def plan(self, noise: float) -> NoisePlan:
+        """Return the plan with this noise."""
+        from atoll.privacy import NoisePlan
+
+        given = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("sampling", "adjacency")}
+        rate, scheme = _sample(self.sampling)
+        neighbours = self.adjacency or ("replace-one" if scheme == "fixed" else "add-remove")
+        return NoisePlan(**given, noise=noise, sampling=rate, scheme=scheme, neighbours=neighbours)
+
+
 @group.command("epsilon")
+@sharing(ReleaseOptions)
 def epsilon(
     context: typer.Context,
-    mechanism: Mechanism,
     noise: Annotated[
         float, typer.Option("--noise", help="Standard deviation of the noise; for laplace its scale.", metavar="S")
     ],
-    delta: Delta,
-    sampling: Sampling = "none",
-    drawn_by: DrawnBy = "server",
-    steps: Steps = 1,
-    sensitivity: Sensitivity = 1.0,
-    values: Values = 1,
-    unit: Unit = "user",
-    adversary: Adversary = "model",
-    adjacency: Adjacency = None,
+    options: ReleaseOptions,
     json: Json = False,
 ) -> None:
     """Compute epsilon by both accountants: Rényi (rdp) and privacy loss distributions (pld)."""
-    plan = _plan(mechanism, noise, delta, sampling, drawn_by, steps, sensitivity, values, unit, adversary, adjacency)
-    _give(context, plan, {})
+    _give(context, options.plan(noise), {})
 
 
 @group.command("noise")
+@sharing(ReleaseOptions)
 def noise(
     context: typer.Context,
-    mechanism: Mechanism,
     epsilon: Annotated[float, typer.Option("--epsilon", help="The epsilon to keep.", metavar="E")],
-    delta: Delta,
+    options: ReleaseOptions,
     accountant: Annotated[str, typer.Option("--accountant", help="Which epsilon to keep: pld or rdp.")] = "pld",
-    sampling: Sampling = "none",
-    drawn_by: DrawnBy = "server",
-    steps: Steps = 1,
-    sensitivity: Sensitivity = 1.0,
-    values: Values = 1,
-    unit: Unit = "user",
-    adversary: Adversary = "model",
-    adjacency: Adjacency = None,
     json: Json = False,
 ) -> None:
     """Compute the smallest noise that keeps an epsilon."""
     from atoll.privacy import noise_for
 
-    plan = _plan(mechanism, 1.0, delta, sampling, drawn_by, steps, sensitivity, values, unit, adversary, adjacency)
-    _give(context, noise_for(plan, epsilon, accountant), {"epsilon": epsilon, "accountant": accountant})
-
-
-def _plan(
-    mechanism: str,
-    noise: float,
-    delta: float,
-    sampling: str,
-    drawn_by: str,
-    steps: int,
-    sensitivity: float,
-    values: int,
-    unit: str,
-    adversary: str,
-    adjacency: str | None,
-) -> NoisePlan:
-    from atoll.privacy import NoisePlan
-
-    rate, scheme = _sample(sampling)
-    return NoisePlan(
-        mechanism=mechanism,
-        noise=noise,
-        delta=delta,
-        steps=steps,
-        sensitivity=sensitivity,
-        values=values,
-        sampling=rate,
-        scheme=scheme,
-        drawn_by=drawn_by,
-        unit=unit,
-        adversary=adversary,
-        neighbours=adjacency or ("replace-one" if scheme == "fixed" else "add-remove"),
-    )
+    found = noise_for(options.plan(1.0), epsilon, accountant)
+    _give(context, found, {"epsilon": epsilon, "accountant": accountant})
 
 
 def _sample(text: str) -> tuple[float, str]:
