@@ -26,17 +26,18 @@ _LEARNS = 0.2
 
 
 def _run(lab: Lab, quick: bool) -> list[Claim]:
-    epsilons, seeds, rows = ((4.0,), 1, _QUICK_ROWS) if quick else (EPSILONS, 2, None)
+    epsilons, seeds, rows = ((4.0,), 1, _QUICK_ROWS) if quick else (EPSILONS, None, None)
     found: dict[tuple[str, float | None], list[float] | None] = {}
     claims: list[Claim] = []
     for tested in COMPARED:
         if quick and tested.name not in _QUICK:
             continue
         for epsilon in (None,) if tested.privacy is None else epsilons:
-            found[tested.name, epsilon] = accuracies(lab, tested, epsilon, seeds, rows)
+            found[tested.name, epsilon] = accuracies(lab, tested, epsilon, rows, seeds)
             claims.append(_shown(tested, epsilon, found[tested.name, epsilon]))
     claims += _orders(found, epsilons) + formulas()
-    return claims if lab.kept else [*claims, unprotected(300 if quick else 1000)]
+    claims.append(unprotected(lab, 300 if quick else 1000))
+    return sorted(claims, key=lambda claim: claim.part == _OURS)  # each part in one piece
 
 
 def _mean(values: list[float] | None) -> float | None:
@@ -49,6 +50,7 @@ def _shown(tested: ComparedMechanism, epsilon: float | None, values: list[float]
     at = "" if epsilon is None else f" at epsilon {epsilon:g}"
     note = f"{tested.rounds} rounds; trusted: {tested.trusts}; unit: {tested.unit}"
     spread = "" if values is None or len(values) < 2 else f" ({min(values):.3f} to {max(values):.3f})"
+    note += "" if values is None else f"; {len(values)} trainings" if len(values) > 1 else "; one training"
     return Claim(
         f"{tested.name}{at}: test accuracy", None, None if mean is None else f"{mean:.3f}{spread}", None,
         f"{note}; delta {DELTA:g}" if not tested.pure and epsilon else note, part="Accuracy",

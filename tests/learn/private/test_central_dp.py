@@ -295,3 +295,11 @@ def test_a_stage_clips_where_the_update_cannot() -> None:
         assert Clip(1.0, alone=True) in other.installed(DATA, other.learner(DATA)).uplink
     parts, _ = plain.privacy.install(plain, 30, 1, alone=False)  # type: ignore[union-attr]
     assert parts["uplink"] == (Clip(1.0, alone=True),)
+
+
+@pytest.mark.parametrize("delta", [1 / 30, 0.5])
+def test_a_delta_that_allows_to_publish_a_client_is_refused(delta: float) -> None:
+    """With 30 clients, a mechanism that publishes one of 30 at random has epsilon 0 at delta 1/30."""
+    training = job(privacy=CentralDP(epsilon=1.0, delta=delta, clip=1.0))
+    with pytest.raises(ConfigError, match=r"for 30 clients .*use a delta well below 1/30, such as 0\.001"):
+        training.installed(DATA, training.learner(DATA))

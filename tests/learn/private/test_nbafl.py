@@ -93,7 +93,7 @@ def test_the_servers_noise_is_secret_and_of_its_size() -> None:
     ends = [
         atoll.simulate(
             job(noise=1e-9).replace(
-                privacy=NbAFL(epsilon=1e9, delta=0.5, clip=5.0, accountant="rdp", contacts=1), selection=Uniform(2), rounds=3
+                privacy=NbAFL(epsilon=1e9, delta=0.01, clip=5.0, accountant="rdp", contacts=1), selection=Uniform(2), rounds=3
             ),
             DATA, engine="inline", seed=1, progress=False,
         ).params["weight"]

@@ -25,11 +25,11 @@ def test_every_mechanism_is_a_run_that_can_be_written(tested: mechanisms.Compare
 
 
 def judged(monkeypatch: pytest.MonkeyPatch, accuracy: Any) -> dict[str, Any]:
-    def found(lab: Any, tested: Any, epsilon: float | None, seeds: int, rows: int | None) -> list[float] | None:
+    def found(lab: Any, tested: Any, epsilon: float | None, rows: int | None, seeds: int | None) -> list[float] | None:
         return accuracy(tested.name, epsilon)
 
     monkeypatch.setattr(survey_privacy, "accuracies", found)
-    monkeypatch.setattr(survey_privacy, "unprotected", lambda canaries: unprotected(20))
+    monkeypatch.setattr(survey_privacy, "unprotected", lambda lab, canaries: formulas()[0])
     return {claim.claim: claim for claim in find_entry("survey-privacy").run(Lab(Path("nowhere")), False)}
 
 
@@ -61,10 +61,13 @@ def test_claims_follow_the_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (gone[cost].holds, gone[order].verdict) == (None, "not run")
 
 
-def test_formulas_hold_and_plain_averaging_protects_nothing() -> None:
+def test_formulas_hold_and_plain_averaging_protects_nothing(tmp_path: Path) -> None:
     assert [claim.holds for claim in formulas()] == [True, True]
     assert formulas()[0].ours == 0.0096
-    assert unprotected(40).holds
+    assert unprotected(Lab(tmp_path, kept=True), 40).verdict == "not run"
+    found = unprotected(Lab(tmp_path), 40)
+    assert found.holds
+    assert unprotected(Lab(tmp_path, kept=True), 40) == found
 
 
 def test_the_figure_is_the_same_twice(tmp_path: Path) -> None:

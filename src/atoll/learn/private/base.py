@@ -172,8 +172,13 @@ class Mechanism(Checked):
             sizes: the numbers of examples that clients have, ascending, each once.
             alone: see `Attendance`.
             entries: entries of the largest value.
+
+        Raises:
+            CompositionError: the claim would not hold.
+            ConfigError: delta allows the release of one client's data.
         """
         self.check(training)
+        self._require_delta(clients)
         selection = self.selected(training)
         contacts = training.algorithm.contacts(training.rounds)
         taking = Attendance(
@@ -205,6 +210,15 @@ class Mechanism(Checked):
                 neighbours=self.neighbours,
             )
         return made, claim
+
+    def _require_delta(self, clients: int) -> None:
+        """Refuse a delta with which a mechanism may publish all that a client holds: it does so with chance delta, of one of 1 / delta clients."""
+        if self.unit != "example" and clients > 1 and self._delta * clients >= 1:
+            raise ConfigError(
+                f"delta={self._delta:g} for {clients} clients",
+                where=type(self).__name__,
+                remedy=f"use a delta well below 1/{clients}, such as {10.0 ** -math.ceil(math.log10(clients) + 1):g}: with this one, publishing a client's data would be allowed",
+            )
 
     def solved(self, taking: Attendance) -> tuple[float, Guarantee]:
         """Return the noise multiplier of one participation, and the claim that holds with it.

@@ -21,12 +21,12 @@ __all__ = ["draw", "main", "means"]
 Means = Mapping[str, list[tuple[float | None, float]]]
 
 
-def means(lab: Lab, seeds: int = 2, rows: int | None = None) -> Means:
+def means(lab: Lab, rows: int | None = None) -> Means:
     """Mean accuracies of kept runs: a mechanism's name -> (epsilon, accuracy); what is not kept is left out."""
     found: dict[str, list[tuple[float | None, float]]] = {}
     for tested in COMPARED:
         for epsilon in (None,) if tested.privacy is None else EPSILONS:
-            got = accuracies(lab, tested, epsilon, seeds, rows)
+            got = accuracies(lab, tested, epsilon, rows)
             if got is not None:
                 found.setdefault(tested.name, []).append((epsilon, sum(got) / len(got)))
     return found

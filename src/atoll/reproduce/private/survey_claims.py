@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from atoll.auditing import Canaries, audit
 from atoll.auditing.central import averaging
 from atoll.learn.convex import gradient_deviation, output_scale
 
-from ..entry import Claim
+from ..entry import Claim, Lab, NotKept
 
 __all__ = ["formulas", "unprotected"]
 
@@ -29,17 +31,26 @@ def formulas() -> list[Claim]:
     ]  # fmt: skip
 
 
-def unprotected(canaries: int) -> Claim:
+def unprotected(lab: Lab, canaries: int) -> Claim:
     """Judge that federated averaging alone gives no guarantee: canaries are told apart."""
+    name, note = "federated learning alone gives no privacy guarantee", "an audit of plain federated averaging"
+    try:
+        found = lab.scores(f"unprotected-{canaries}", lambda: _audited(canaries))
+    except NotKept:
+        return Claim(name, None, None, None, note, _PART)
+    return Claim(
+        name,
+        None,
+        f"{found['right']} of {found['guesses']} canaries are told from the model: epsilon at least {found['lower']:.2f}",
+        found["right"] == found["guesses"],
+        f"{note}; the bound is the largest that so many guesses can prove",
+        _PART,
+    )
+
+
+def _audited(canaries: int) -> dict[str, Any]:
     import atoll
 
     users = atoll.data.iid(atoll.data.digits(), parties=100, seed=0)
     found = audit(lambda planted: averaging(planted, None, 1), users, Canaries(count=canaries), delta=0.0, claimed=0.0)
-    return Claim(
-        "federated learning alone gives no privacy guarantee",
-        None,
-        f"{found.right} of {found.guesses} canaries are told from the model: epsilon at least {found.lower:.2f}",
-        found.right == found.guesses,
-        "an audit of plain federated averaging; the bound is the largest that so many guesses can prove",
-        _PART,
-    )
+    return {"right": found.right, "guesses": found.guesses, "lower": found.lower}
