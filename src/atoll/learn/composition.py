@@ -58,6 +58,8 @@ def parts_of(job: Chosen) -> list[Placed]:
 
 
 def _parts_of(job: Chosen) -> Iterator[Placed]:
+    if job.mechanism is not None:  # first, since users choose it, and not the parts that it installs
+        yield Placed.of("privacy", job.mechanism)
     name = shown_name(job.algorithm)
     yield Placed.of("algorithm", job.algorithm, name)
     own = [stage for phase in job.algorithm.phases for stage in job.algorithm.uplink(phase)]
@@ -74,8 +76,6 @@ def _parts_of(job: Chosen) -> Iterator[Placed]:
         yield Placed.of("metrics", metric, setting="evaluation.metrics")
     if job.budget is not None:
         yield Placed.of("budget", job.budget)
-    if job.mechanism is not None:
-        yield Placed.of("privacy", job.mechanism)
     local = frozenset({OWN_MODELS}) if job.buffers == "local" else frozenset()
     yield Placed("buffers", f"buffers={job.buffers!r}", (), lack_of(local))
 

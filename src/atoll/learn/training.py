@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
@@ -248,7 +249,7 @@ class Training(Checked, Job):
             selection=self.selection,
             aggregation=self.aggregation,
             pacing=self.pacing,
-            uplink=self.up,
+            uplink=functools.cache(self.up),
             downlink=self.down(),
             reducer=self.reducer,
             evaluation=self.evaluation,

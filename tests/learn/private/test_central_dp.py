@@ -303,3 +303,18 @@ def test_a_delta_that_allows_to_publish_a_client_is_refused(delta: float) -> Non
     training = job(privacy=CentralDP(epsilon=1.0, delta=delta, clip=1.0))
     with pytest.raises(ConfigError, match=r"for 30 clients .*use a delta well below 1/30, such as 0\.001"):
         training.installed(DATA, training.learner(DATA))
+
+
+@pytest.mark.parametrize(
+    ("parts", "said"),
+    [
+        ({"pacing": atoll.learn.pacing.SAFA()}, "SAFA does not know before a round which clients are in it"),
+        ({"topology": atoll.learn.topology.Gossip()}, "Gossip has rounds of its own"),
+    ],
+)
+def test_the_reason_is_the_mechanisms_own(parts: dict[str, Any], said: str) -> None:
+    """And not that of the aggregation that it installs, which the user has not chosen."""
+    with pytest.raises(
+        CompositionError, match=f"CentralDP adds noise to the sum of one server's round, and {said}.*Remedy: use a mech"
+    ):
+        job(**parts)
