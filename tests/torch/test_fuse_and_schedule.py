@@ -47,6 +47,37 @@ def test_an_update_becomes_one_accumulating_product(update: Any, shapes: str, ow
     torch.testing.assert_close(w, want) if owned else None
 
 
+def _corrected(w: Any, a: Any, b: Any) -> Any:
+    return w - 0.5 * (a.transpose(-1, -2) @ b + (w * w + 1.0))
+
+
+def _pulled_and_turned(w: Any, a: Any, b: Any) -> Any:
+    return w + ((w - 1.0) - ((b.transpose(-1, -2) @ a).transpose(-1, -2) - w.abs())) * 0.25
+
+
+@pytest.mark.parametrize("update", [_corrected, _pulled_and_turned])
+@pytest.mark.parametrize("shapes", list(SHAPES))
+@pytest.mark.parametrize("owned", [set(), {0}], ids=["kept", "owned"])
+def test_what_is_added_to_a_gradient_goes_into_the_weight_first(update: Any, shapes: str, owned: set[int]) -> None:
+    draw = torch.Generator().manual_seed(0)
+    w, a, b = (torch.randn(s, generator=draw) for s in SHAPES[shapes])
+    before = w.clone()
+    gm = make_fx(update, tracing_mode="fake")(w, a, b)
+    assert fuse_updates(gm, owned) == 1
+    targets = {node.target for node in gm.graph.nodes}
+    assert not targets & {aten.mm.default, aten.bmm.default}  # no gradient is made
+    assert targets & {aten.addmm_.default, aten.baddbmm_.default}
+    assert mutated(gm) == owned
+    gm.recompile()
+    want = update(w, a, b)
+    torch.testing.assert_close(gm(w, a, b), want)
+    torch.testing.assert_close(w, want if owned else before)
+
+
+def _corrected_and_read_after(w: Any, a: Any, b: Any) -> Any:
+    return w - 0.5 * (a.t() @ b + w), w.sum()
+
+
 def _read_after(w: Any, a: Any, b: Any) -> Any:
     new = w - 0.5 * (a.t() @ b)
     return new, w.t().sum()
@@ -58,7 +89,7 @@ def _seen_before_and_read_after(w: Any, a: Any, b: Any) -> Any:
     return new, part.sum()
 
 
-@pytest.mark.parametrize("fn", [_read_after, _seen_before_and_read_after])
+@pytest.mark.parametrize("fn", [_read_after, _corrected_and_read_after, _seen_before_and_read_after])
 def test_a_weight_that_is_read_later_is_not_overwritten(fn: Any) -> None:
     draw = torch.Generator().manual_seed(0)
     w, a, b = (torch.randn(s, generator=draw) for s in SHAPES["matrix"])

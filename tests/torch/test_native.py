@@ -12,8 +12,9 @@ from torch import nn
 from torch_toys import Dropped, Images, broadcast_of, compare, keys_of, seeded, shards_of
 
 from atoll import native as native_library
+from atoll.core.algebra import tree as T
 from atoll.core.errors import ConfigError
-from atoll.learn.algorithms import FedAvg
+from atoll.learn.algorithms import FedAvg, FedDyn, Scaffold
 from atoll.native import cpp_compiler
 from atoll.torch import LocalTraining
 from atoll.torch.native import NativeSteps, enabled, make_native
@@ -259,6 +260,25 @@ def test_models_train_as_the_reference_does(name: str) -> None:
     made = _natives(training)
     assert len(made) == 2
     assert [type(m) for m in made] == [NativeSteps, NativeCohort]
+
+
+CORRECTED: dict[str, Any] = {
+    "SCAFFOLD": (Scaffold(epochs=2, batch_size=5), "control", "control"),
+    "FedDyn": (FedDyn(epochs=2, batch_size=5, alpha=0.1), "h", "slope"),
+}
+
+
+@pytest.mark.quick("SCAFFOLD")
+@pytest.mark.parametrize("name", list(CORRECTED))
+def test_corrected_gradients_go_into_the_weights_as_in_the_reference(name: str) -> None:
+    algorithm, sent, kept = CORRECTED[name]
+    model = seeded(lambda: nn.Sequential(nn.Linear(6, 9), nn.Tanh(), nn.Linear(9, 4)))
+    params = broadcast_of(model)["params"]
+    states = [{kept: T.map(lambda leaf, s=sign: s * 0.1 * np.cos(leaf), params)} for sign in (1.0, -2.0, 0.5)]
+    training = _chosen(model, algorithm)
+    broadcast = broadcast_of(model, **{sent: T.map(np.sin, params)})
+    assert compare(training, shards_of([7, 4, 12], (6,)), broadcast, states) < 1e-5
+    assert [type(m) for m in _natives(training)] == [NativeSteps, NativeCohort]
 
 
 @pytest.mark.slow

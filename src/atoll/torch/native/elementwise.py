@@ -10,7 +10,7 @@ from torch.fx import Node
 
 from .ops import C_TYPES, CONVERSIONS, POINTWISE, VIEWS, literal
 from .script import KernelScript
-from .values import Expr, NativeLeaf, Unsupported, Value, dtype_of, meta
+from .values import Expr, NativeLeaf, Unsupported, Value, dtype_of, leaves_of, meta, plain
 
 __all__ = ["ELEMENTWISE", "pointwise", "view"]
 
@@ -146,11 +146,26 @@ def _broadcast(w: KernelScript, node: Node) -> Value:
 
 
 def _in_place(w: KernelScript, node: Node) -> Value:
-    """Translate an operation in place, on a value that nothing else reads."""
+    """Translate an operation in place, on a value that nothing else reads, or on a weight whose readers are all done."""
     first = node.args[0]
+    if node.meta.get("updates"):
+        return _updated(w, node)
     if not isinstance(first, Node) or len(first.users) > 1:
         raise Unsupported(f"{node.target} on a value that is read elsewhere")
     return _joined(w, node, _IN_PLACE[node.target])
+
+
+def _updated(w: KernelScript, node: Node) -> Value:
+    """Change a weight where it is; values that only this operation reads are computed on the way."""
+    to = w.leaf(node.args[0])
+    value = _joined(w, node, _IN_PLACE[node.target])
+    if not plain(to, to.shape):
+        raise Unsupported("an update of a view")
+    w.settle({arg for arg in node.all_input_nodes if len(arg.users) == 1})
+    if not all(leaf.name != to.name or plain(leaf, to.shape) for leaf in leaves_of(value)):
+        value = w.store(value)
+    w.loop(to, value)
+    return to
 
 
 def _copied(w: KernelScript, node: Node) -> Value:

@@ -20,7 +20,7 @@ from .products import PRODUCTS
 from .recurrence import recurrent_rules
 from .reductions import REDUCTIONS
 from .script import KernelScript
-from .values import Body, Expr, NativeLeaf, Unsupported, Value, dtype_of, leaves_of, meta
+from .values import Body, Expr, NativeLeaf, Unsupported, Value, dtype_of, leaves_of, meta, plain
 
 __all__ = ["emit"]
 
@@ -105,7 +105,7 @@ class _Emitter:
         moves: list[tuple[NativeLeaf, Value, str]] = []
         for made, (name, how) in zip(outputs, self.targets, strict=True):
             value = self.script.get(made, dtype_of(made))
-            same = [leaf.name == name and _plain(leaf, value.shape) for leaf in leaves_of(value)]
+            same = [leaf.name == name and plain(leaf, value.shape) for leaf in leaves_of(value)]
             if isinstance(value, NativeLeaf) and all(same) and how == "=":
                 continue  # updated in place, or never changed
             apart = [leaf.name not in written for leaf in leaves_of(value)]
@@ -146,8 +146,3 @@ def _dense(value: Tensor) -> bool:
     """Tell whether the entries lie side by side, in whatever order of axes."""
     order = sorted(range(value.dim()), key=value.stride, reverse=True)
     return value.permute(order).is_contiguous()
-
-
-def _plain(leaf: NativeLeaf, shape: tuple[int, ...]) -> bool:
-    """Tell whether the entries are all of a variable's, in order."""
-    return leaf.shape == shape and leaf.at.is_contiguous() and leaf.at.storage_offset() == 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
@@ -80,10 +80,10 @@ class KernelScript:
         self.loop(made, value)
         return made
 
-    def settle(self) -> None:
-        """Compute pending values before memory that they may read is overwritten."""
+    def settle(self, but: Collection[Node] = ()) -> None:
+        """Compute pending values, except some, before memory that they may read is overwritten."""
         for node, value in self.values.items():
-            if isinstance(value, Expr) and value.parts:
+            if node not in but and isinstance(value, Expr) and value.parts:
                 self.values[node] = self.store(value)
 
     def spread(self, value: Value, shape: tuple[int, ...]) -> Value:

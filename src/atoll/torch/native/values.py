@@ -19,6 +19,7 @@ __all__ = [
     "merged",
     "meta",
     "permuted",
+    "plain",
     "text_of",
 ]
 
@@ -112,6 +113,11 @@ def permuted(value: Value, order: list[int]) -> Value:
         return NativeLeaf(value.name, value.at.permute(order), value.dtype)
     shape = tuple(value.shape[d] for d in order)
     return Expr(value.text, [permuted(part, order) for part in value.parts], shape, value.dtype)
+
+
+def plain(leaf: NativeLeaf, shape: tuple[int, ...]) -> bool:
+    """Tell whether the entries are all of a variable's, in order."""
+    return leaf.shape == shape and leaf.at.is_contiguous() and leaf.at.storage_offset() == 0
 
 
 def text_of(value: Value, places: dict[int, str]) -> str:

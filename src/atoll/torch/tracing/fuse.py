@@ -2,16 +2,20 @@
 
 A step of gradient descent on a linear layer is ``W <- W - lr * (a @ b)``. Done literally, it writes the product to
 memory, reads it back, scales it, and writes a new ``W``: on a CPU that traffic costs more than the product.
-`fuse_updates` turns it into one ``addmm_`` (``baddbmm_`` for a block of clients) that accumulates into ``W``.
+`fuse_updates` turns it into one ``addmm_`` (``baddbmm_`` for a block of clients) that accumulates into ``W``. Whatever is added to the gradient goes into
+``W`` before (`remainder`).
 """
 
 from __future__ import annotations
 
 import operator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch.fx import Graph, GraphModule, Node
+
+from .remainder import parted, summed, written
 
 __all__ = ["exposed", "fuse_updates", "mutated", "mutates", "tidy"]
 
@@ -42,6 +46,7 @@ _IN_PLACE = {
     (aten.bmm.default, True): aten.baddbmm_.default,
     (aten.bmm.default, False): aten.baddbmm.default,
 }
+_ENTRIES_IN_PLACE: dict[Any, Any] = {aten.add.Tensor: aten.add_.Tensor, aten.sub.Tensor: aten.sub_.Tensor}
 
 
 def tidy(gm: GraphModule) -> None:
@@ -77,16 +82,25 @@ def fuse_updates(gm: GraphModule, owned: set[int]) -> int:
         owned: numbers of the inputs that the program may overwrite.
     """
     graph = gm.graph
+    apart = _set_apart(graph)
     order = {node: i for i, node in enumerate(graph.nodes)}
     inputs = [node for node in graph.nodes if node.op == "placeholder"]
     free = {inputs[i] for i in owned}
     fused = 0
+
+    def last(weight: Node, node: Node) -> bool:
+        return weight in free and all(order[u] <= order[node] for u in _readers(weight) if u is not node)
+
     for node in list(graph.nodes):
         found = _match(node)
         if found is None:
             continue
         weight, product, factor, flip = found
-        in_place = weight in free and all(order[u] <= order[node] for u in _readers(weight) if u is not node)
+        if weight in apart:
+            if last(weight.args[0], weight):  # type: ignore[arg-type]
+                weight.target, weight.meta["updates"] = _ENTRIES_IN_PLACE[weight.target], True
+            free.add(weight)
+        in_place = last(weight, node)
         made = _emit(graph, node, weight, product, factor, flip, in_place)
         order[made] = order[node]
         free.add(made)
@@ -133,29 +147,75 @@ def _shares(node: Node) -> bool:
     return views or node.target in _VIEWS or node.target is operator.getitem
 
 
+def _set_apart(graph: Graph) -> set[Node]:
+    """Write ``W ± lr (P + r)`` as ``(W ± lr r) ± lr P`` where ``P`` is a product; return the nodes of the first halves."""
+    made = set()
+    for node in list(graph.nodes):
+        for weight, gradient, factor in _scaled(node):
+            found = parted(gradient, lambda side, weight=weight: _accumulates(side, weight) is not None)  # type: ignore[misc]
+            if found is None:
+                continue
+            (sign, product, rest), target = found, node.target
+            with graph.inserting_before(node):
+                outer, other = summed(graph, rest)
+                first = written(graph, _opposite(target, outer), weight, written(graph, aten.mul.Tensor, other, factor))
+                last = written(graph, _opposite(target, sign), first, written(graph, aten.mul.Tensor, product, factor))
+            last.meta = dict(node.meta)
+            node.replace_all_uses_with(last)
+            _erase(graph, node)
+            made.add(first)
+            break
+    return made
+
+
+def _opposite(target: Any, sign: int) -> Any:
+    """Return addition for subtraction and the other way round, if the sign is negative."""
+    return target if sign > 0 else (aten.sub.Tensor if target is aten.add.Tensor else aten.add.Tensor)
+
+
+def _erase(graph: Graph, node: Node) -> None:
+    """Erase a node that nothing uses, and whatever only it used."""
+    given = [arg for arg in node.all_input_nodes if arg.op == "call_function"]
+    graph.erase_node(node)
+    for arg in given:
+        if not arg.users and not mutates(arg):
+            _erase(graph, arg)
+
+
 def _match(node: Node) -> tuple[Node, Node, tuple[Any, float], bool] | None:
     """Recognise ``W - lr * P`` and ``W + lr * P`` where ``P`` is a product behind views, used nowhere else.
 
     Returns:
         ``(W, product, (lr, sign), whether W matches the transposed product)``.
     """
+    for weight, gradient, factor in _scaled(node):
+        found = _accumulates(gradient, weight)
+        if found is not None:
+            return weight, found[0], (factor, -1.0 if node.target is aten.sub.Tensor else 1.0), found[1]
+    return None
+
+
+def _scaled(node: Node) -> Iterator[tuple[Node, Node, Any]]:
+    """Yield ``(W, gradient, lr)`` of ``W - lr * gradient`` and ``W + lr * gradient``."""
     if node.target not in (aten.sub.Tensor, aten.add.Tensor) or len(node.args) < 2 or node.kwargs:
-        return None
+        return
     weight, scaled = node.args[:2]
     if not isinstance(weight, Node) or not isinstance(scaled, Node):
-        return None
+        return
     if scaled.target is not aten.mul.Tensor or len(scaled.users) != 1:
-        return None
-    sign = -1.0 if node.target is aten.sub.Tensor else 1.0
+        return
     for gradient, factor in (scaled.args, reversed(scaled.args)):
-        if not isinstance(gradient, Node) or not _is_scalar(factor):
-            continue
-        product, views = _through_views(gradient)
-        if product.target in _PRODUCTS and len(product.users) == 1:
-            flip = _orientation(product, views, weight)
-            if flip is not None:
-                return weight, product, (factor, sign), flip
-    return None
+        if isinstance(gradient, Node) and _is_scalar(factor):
+            yield weight, gradient, factor
+
+
+def _accumulates(gradient: Node, weight: Node) -> tuple[Node, bool] | None:
+    """Return the product behind views, and whether it is transposed, if it is used nowhere else and fits the weight."""
+    product, views = _through_views(gradient)
+    if product.target not in _PRODUCTS or len(product.users) != 1:
+        return None
+    flip = _orientation(product, views, weight)
+    return None if flip is None else (product, flip)
 
 
 def _is_scalar(value: Any) -> bool:
