@@ -10,6 +10,7 @@ import pytest
 from label_toys import images
 
 from atoll.cli.app import run
+from atoll.cli.labels.compare import chosen
 from atoll.cli.labels.rows import LabelSetting, rows_of, with_few_labels
 from atoll.cli.labels.runs import LabelRuns, known_methods
 from atoll.core.errors import ConfigError
@@ -98,6 +99,15 @@ def test_parties_and_labels_follow_the_seed(archive):
     assert one.sizes.sum() == 100
     assert sum(int(shard["labelled"].sum()) for shard in one) == 12
     assert one.sizes.tolist() != other.sizes.tolist()
+
+
+def test_each_setting_has_a_method_by_default_that_fits_it():
+    wanted = {"ForwardCorrection": {"wrong": 0.4}, "FedSimCLR": {"at": "none", "keep": 8}, "SemiFL": {"keep": 8}}
+    for name, settings in wanted.items():
+        setting = LabelSetting(**settings)
+        assert chosen(None, setting) == [name]
+        assert name in known_methods(setting.at)
+    assert chosen("labelled,Relabel", LabelSetting(wrong=0.1)) == ["Relabel"]
 
 
 def test_wrong_labels_are_those_of_the_next_class(archive):

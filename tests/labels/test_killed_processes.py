@@ -1,4 +1,4 @@
-"""``kill -9`` of whole process groups in the middle of a training whose clients keep teachers, queues, sigma or votes: the same bits after a resume."""
+"""``kill -9`` of whole process groups in the middle of a training whose clients keep teachers, queues, sigma or votes, or whose server keeps counts: the same bits after a resume."""
 
 from __future__ import annotations
 
@@ -56,6 +56,9 @@ JOBS: dict[str, dict[str, Any]] = {
     "sigma": {
         "data": {"source": "killed:rows"}, "model": "killed:net",
         "algorithm": {"name": "FedMatch", "tau": 0.3, "neighbours": 1, "pool": 2, "refresh": 1, **WORK},
+    },
+    "triples": {
+        "data": {"source": "killed:rows"}, "model": "killed:net", "algorithm": {"name": "ForwardCorrection", "after": 2, **WORK},
     },
     "votes": {
         "data": {"source": "killed:public"}, "model": "killed:net",

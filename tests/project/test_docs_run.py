@@ -53,6 +53,7 @@ LONG = frozenset(
         "docs/howto/sweeps.md",
         "docs/howto/topologies.md",
         "docs/howto/trackers.md",
+        "docs/howto/wrong-labels.md",
         "examples/compression.py",
         "examples/drift.py",
         "examples/personal.py",

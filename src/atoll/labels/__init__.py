@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from .methods.fedpu import FedPU
     from .methods.fedssl import FedSSL
     from .methods.fixmatch import FixMatch
+    from .methods.forward_correction import ForwardCorrection
     from .methods.freematch import FreeMatch
     from .methods.generator import Generator, RowDecoder
     from .methods.hidden.guard import Guard
@@ -67,6 +68,7 @@ else:
             "methods.fedpu": ("FedPU",),
             "methods.fedssl": ("FedSSL",),
             "methods.fixmatch": ("FixMatch",),
+            "methods.forward_correction": ("ForwardCorrection",),
             "methods.freematch": ("FreeMatch",),
             "methods.adaptation.fruda": ("FRuDA",),
             "methods.generator": (
@@ -126,6 +128,7 @@ __all__ = [
     "FedU",
     "FedX",
     "FixMatch",
+    "ForwardCorrection",
     "FreeMatch",
     "GaussianNetwork",
     "Generator",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import typer
@@ -11,7 +11,10 @@ import typer
 from ..arguments import Json, output_of
 from ..output import PlainTable
 
-__all__ = ["compared", "labels_compare"]
+if TYPE_CHECKING:
+    from .rows import LabelSetting
+
+__all__ = ["chosen", "compared", "labels_compare"]
 
 
 def labels_compare(
@@ -20,12 +23,12 @@ def labels_compare(
         str, typer.Argument(help="A name such as mnist, an .npz file with x and y, or a CSV file.", metavar="DATA")
     ],
     methods: Annotated[
-        str,
+        str | None,
         typer.Option(
             "--methods",
-            help="Methods of atoll.labels, with commas; labelled is the baseline, FedSimCLR+SemiFL pretrains.",
+            help="Methods of atoll.labels, with commas; labelled is the baseline, FedSimCLR+SemiFL pretrains. By default SemiFL, FedSimCLR without labels, ForwardCorrection with wrong ones.",
         ),
-    ] = "labelled,SemiFL",
+    ] = None,
     at: Annotated[str, typer.Option("--at", help="Where labels are: rows, parties, server, classes or none.")] = "rows",
     keep: Annotated[int | None, typer.Option("--keep", help="Labels (or parties, or classes) to keep.", min=1)] = None,
     size: Annotated[int, typer.Option("--size", help="Rows to train on.", min=1)] = 10_000,
@@ -50,7 +53,7 @@ def labels_compare(
     ] = False,
     json: Json = False,
 ) -> None:
-    """Train methods with unlabelled rows, and the strongest of labelled rows alone, and compare them seed by seed.
+    """Train methods with unlabelled rows or wrong labels, and the strongest of labelled rows alone, and compare them seed by seed.
 
     The baseline has all labelled rows in one place and takes as many steps, without views, with weak and with strong ones; the best of the three counts.
     With --at none, a linear probe on KEEP rows measures the features, beside probes on pixels and on an untrained network.
@@ -60,9 +63,15 @@ def labels_compare(
 
     setting = LabelSetting(at, keep, size, test, wrong, noise, parties, alpha)
     runs = LabelRuns(rows_of(data, target, text, missing), setting, rounds, rate, party, guard)
-    names = [name for name in methods.split(",") if name and name != "labelled"]
-    found = compared(runs, names, seeds)
+    found = compared(runs, chosen(methods, setting), seeds)
     output_of(context).give(found, _table(found))
+
+
+def chosen(methods: str | None, setting: LabelSetting) -> list[str]:
+    """Return the methods that are named, without the baseline; with no names, one that fits who has which labels."""
+    if methods is None:
+        return ["ForwardCorrection" if setting.wrong else "FedSimCLR" if setting.at == "none" else "SemiFL"]
+    return [name for name in methods.split(",") if name and name != "labelled"]
 
 
 def compared(runs: Any, names: list[str], seeds: int) -> dict[str, Any]:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from .fedpu import FedPU
     from .fedssl import FedSSL
     from .fixmatch import FixMatch
+    from .forward_correction import ForwardCorrection
     from .freematch import FreeMatch
     from .generator import Generator, RowDecoder
     from .hidden.guard import Guard
@@ -47,6 +48,7 @@ else:
             "fedpu": ("FedPU",),
             "fedssl": ("FedSSL",),
             "fixmatch": ("FixMatch",),
+            "forward_correction": ("ForwardCorrection",),
             "freematch": ("FreeMatch",),
             "adaptation.fruda": ("FRuDA",),
             "generator": (
@@ -85,6 +87,7 @@ __all__ = [
     "FedSR",
     "FedSSL",
     "FixMatch",
+    "ForwardCorrection",
     "FreeMatch",
     "GaussianNetwork",
     "Generator",

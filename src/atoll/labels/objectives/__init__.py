@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from .transport import projections, sliced_quantiles, transfer_bound, wasserstein
     from .variational import beta_vae, code_divergence, reconstruction_error, sampled_code
     from .virtual import vat, worst_change
+    from .wrong.forward import forward_corrected, label_triples
+    from .wrong.transitions import check_transition, estimate_transition
 else:
     from atoll.core.lazy import lazy
 
@@ -56,6 +58,8 @@ else:
             "transport": ("projections", "sliced_quantiles", "transfer_bound", "wasserstein"),
             "variational": ("beta_vae", "code_divergence", "reconstruction_error", "sampled_code"),
             "virtual": ("vat", "worst_change"),
+            "wrong.forward": ("forward_corrected", "label_triples"),
+            "wrong.transitions": ("check_transition", "estimate_transition"),
         },
     )
 
@@ -70,6 +74,7 @@ __all__ = [
     "check_predictions",
     "check_priors",
     "check_threshold",
+    "check_transition",
     "classifier_discrepancy",
     "cluster",
     "code_divergence",
@@ -79,9 +84,11 @@ __all__ = [
     "domain_loss",
     "enqueue",
     "era",
+    "estimate_transition",
     "feature_spread",
     "fit_mixture",
     "fixmatch",
+    "forward_corrected",
     "free_thresholds",
     "gain_weights",
     "gaussian_mmd",
@@ -89,6 +96,7 @@ __all__ = [
     "hidden_pieces",
     "info_nce",
     "jensen_shannon",
+    "label_triples",
     "linear_mmd",
     "masked_error",
     "masked_tokens",
