@@ -14,7 +14,7 @@ from atoll.data import Dataset, Islands
 from atoll.fitting import Columns, Fit
 from atoll.secure import FixedPoint, SecureAggregation
 from atoll.statistics import Statistics
-from atoll.trees import Trees, model_file
+from atoll.trees import Trees, model_file, parties
 
 xgboost = pytest.importorskip("xgboost")
 RNG = np.random.default_rng(11)
@@ -73,14 +73,52 @@ def test_with_xgboosts_own_cuts_the_trees_are_those_of_xgboost_on_the_union(x):
         np.testing.assert_allclose(found.predict(rows), booster.predict(xgboost.DMatrix(rows)), atol=2e-5)
 
 
+@pytest.mark.quick("whole-numbers", "missing-binary", "rounded-classes")
+@pytest.mark.parametrize("kind", LABELS)
+@pytest.mark.parametrize("x", [WHOLE, X, np.round(X, 2)], ids=["whole", "missing", "rounded"])
+def test_counted_cuts_make_the_trees_of_xgboost_on_the_union(x, kind):
+    found, booster = grow(islands(x, kind), rounds=6), theirs(x, kind, 6)
+    trees = [json.loads(tree) for tree in booster.get_dump(dump_format="json")]
+    assert [inner(tree) for tree in trees] == [splits(tree) for tree in found.trees]
+    fresh = np.random.default_rng(0).permutation(x.ravel()).reshape(x.shape)  # other rows, from the same numbers
+    np.testing.assert_allclose(found.predict(fresh), booster.predict(xgboost.DMatrix(fresh)), rtol=1e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_so_they_do_with_many_rows_some_of_which_repeat_values_if_the_server_may_see_all_of_them(exact):
+    rng = np.random.default_rng(3)
+    x = np.round(rng.normal(size=(2000, 3)), 3).astype(np.float32)
+    y = (x[:, 0] * x[:, 1] + x[:, 2] + rng.normal(size=2000) > 0).astype(np.int64)
+    parts = {f"site-{i}": Dataset({"x": x[i::3], "y": y[i::3]}) for i in range(3)}
+    found = grow(Islands.from_datasets(parts), max_depth=6, max_bin=64, exact_cuts=exact)
+    settings = {"objective": "binary:logistic", "tree_method": "hist", "max_depth": 6, "max_bin": 64}
+    rows = xgboost.DMatrix(x, y)
+    gap = np.abs(found.predict(x) - xgboost.train(settings, rows, 4).predict(rows)).max()
+    assert (gap < 2e-5) == exact
+
+
+def test_of_agreed_features_nothing_is_counted(monkeypatch):
+    asked = []
+    counted = parties.count_parts
+    monkeypatch.setattr(parties, "count_parts", lambda x, **given: asked.append(x.shape[1]) or counted(x, **given))
+    grow(islands(ROUGH), cuts={"x0": [-1.0, 0.0], "x3": [0.0]}, rounds=1)
+    assert set(asked) == {3}
+
+
 def inner(node):
     """Feature, threshold and default direction of the inner nodes below a node of XGBoost's dump, a level at a time."""
     found, level = [], [node]
     while level:
         level = [one for one in level if "leaf" not in one]
-        found += [(one["split"], np.float32(one["split_condition"]), one["missing"] == one["yes"]) for one in level]
+        found += [(one["split"], threshold(one), one["missing"] == one["yes"]) for one in level]
         level = [child for one in level for child in one["children"]]
     return sorted(found)
+
+
+def threshold(node):
+    """The threshold; where only missing rows go right, XGBoost's lies beyond the largest value, and ours at the largest number."""
+    beyond = node["split_condition"] > np.nanmax(X)
+    return np.finfo(np.float32).max if beyond else np.float32(node["split_condition"])
 
 
 def splits(tree):
@@ -141,6 +179,8 @@ def test_cuts_that_cannot_be_are_refused():
         Trees(cuts={"x0": [1.0, 1.0]})
     with pytest.raises(CompositionError, match="cuts with scheme='bagging'"):
         Trees(scheme="bagging", cuts={"x0": [1.0]})
+    with pytest.raises(CompositionError, match="exact_cuts with scheme='forest'"):
+        Trees(scheme="forest", exact_cuts=True)
     with pytest.raises(DataError, match="cuts of a feature 'age', which the data do not have"):
         grow(islands(), cuts={"age": [18.0]})
     some = grow(islands(ROUGH), cuts={"x0": [-1.0, 0.0, 1.0]})

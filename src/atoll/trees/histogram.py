@@ -9,10 +9,10 @@ import numpy as np
 from atoll.core.errors import DataError
 
 from . import columns as C
-from .cuts import LEVELS, Search
 from .growing import Growth, TreeLimits
 from .objectives import TreeLoss
 from .parties import add_gradients, count_labels, count_values
+from .search import CutSearch
 from .tree import Ensemble
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ async def grow_together(
 ) -> Ensemble:
     """The program of ``scheme="histogram"``; ``missing`` says whether features may be.
 
-    Contacts: the labels; three for the cuts, unless all are agreed; one for each level of each tree. All contacts of a tree have the same parties. If one is lost in
+    Contacts: the labels; five to twelve for the cuts, unless all are agreed; one for each level of each tree. All contacts of a tree have the same parties. If one is lost in
     the middle, the tree is begun again without it.
     """
     start = {"base": None, "rows": 0, "cuts": None, "counts": None, "trees": C.empty(["cut"])}
@@ -75,17 +75,18 @@ async def first_guess(fed: Federation, job: Trees, objective: TreeLoss) -> tuple
 
 
 async def _common_cuts(fed: Federation, job: Trees, features: tuple[str, ...]) -> list[NDArray[np.float32]]:
-    # The ranks are those of the rows of the first contact; a party that is lost since then makes bins less even, no more.
-    agreed = {name: np.asarray(values, np.float32) for name, values in job.cuts.items()}
-    if set(agreed) >= set(features):
-        return [agreed[name] for name in features]
-    search = Search(job.max_bin)
-    for level in range(len(LEVELS)):
-        asked = search.asked() if level else np.zeros((len(features), 0), np.uint32)
-        message = {"level": level, "prefixes": asked}
-        found = await fed.sum(fed.parties, count_values, message, reducer=job.reducer, quorum=job.least, at=level)
-        search.narrow(np.rint(np.asarray(found["counts"], np.float64)).astype(np.int64), level)
-    return [agreed.get(name, mine) for name, mine in zip(features, search.cuts(job.max_bin - 1), strict=True)]
+    # The ranks are those of the rows that are counted; a party that is lost meanwhile makes bins less even, no more.
+    known = {name: np.asarray(values, np.float32) for name, values in job.cuts.items()}
+    counted = [f for f, name in enumerate(features) if name not in known]
+    search = CutSearch(len(counted), job.max_bin, job.exact_cuts)
+    while counted and not search.done:
+        message = {"features": np.array(counted), **search.asked()}
+        found = await fed.sum(
+            fed.parties, count_values, message, reducer=job.reducer, quorum=job.least, at=search.contacts
+        )
+        search.take(np.rint(np.asarray(found["counts"], np.float64)).astype(np.int64))
+    known |= {features[f]: mine for f, mine in zip(counted, search.cuts(), strict=True)}
+    return [known[name] for name in features]
 
 
 class _Grower:

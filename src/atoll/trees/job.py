@@ -57,6 +57,8 @@ class Trees(Checked, Job):
         min_child_weight: least sum of second derivatives in a child.
         max_bin: bins of a feature, at most 256.
         cuts: feature -> where its bins begin, ascending, for features whose bins are agreed beforehand, with ``histogram``; the others are found by counting.
+        exact_cuts: whether counting may show the server all values of a feature, of all parties together, where those that become cuts do not say which XGBoost
+            would choose, see `atoll.trees.search`; with ``histogram``.
         subsample: share of its rows that a party grows a tree on; by default all, and 0.8 for a forest. All with ``histogram``.
         columns: share of the features that a node may split on; by default all, and 0.8 for a forest. All with ``histogram``.
         trees: trees that each party grows a round; by default 1, and 100 for a forest. 1 with ``histogram`` and ``lightgbm``.
@@ -82,6 +84,7 @@ class Trees(Checked, Job):
     min_child_weight: float = 1.0
     max_bin: int = 256
     cuts: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    exact_cuts: bool = False
     subsample: float | None = None
     columns: float | None = None
     trees: int | None = None
@@ -107,11 +110,12 @@ class Trees(Checked, Job):
                     )
             for name, values in self.cuts.items():
                 _require_ascending(name, values)
-        elif self.cuts:
+        elif self.cuts or self.exact_cuts:
+            name = "cuts" if self.cuts else "exact_cuts"
             raise CompositionError(
-                f"cuts with scheme={self.scheme!r}, whose parties find their own",
+                f"{name} with scheme={self.scheme!r}, whose parties find their own",
                 where="Trees",
-                remedy="leave cuts out, or use scheme='histogram'",
+                remedy=f"leave {name} out, or use scheme='histogram'",
             )
         elif type(self.reducer) is not Plain:
             raise CompositionError(

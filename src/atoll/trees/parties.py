@@ -12,7 +12,7 @@ from atoll.core.requests.task import task
 from atoll.data.missing import known_rows
 
 from . import columns as C
-from .cuts import binned, count_prefixes
+from .cuts import binned, count_parts
 from .kept import PartyCache
 from .kernel import gradient_histogram, split_rows
 from .objectives import TreeLoss
@@ -33,11 +33,9 @@ def count_labels(island: Any, message: dict[str, Any]) -> dict[str, Sum]:
 
 @task
 def count_values(island: Any, message: dict[str, Any]) -> dict[str, Sum]:
-    """How many values of each feature begin with which bits, see `cuts.count_prefixes`."""
-    counts = count_prefixes(
-        np.asarray(known_rows(island.data, "trees")["x"]), message["level"], np.asarray(message["prefixes"])
-    )
-    return {"counts": Sum(counts)}
+    """How many values of each feature that is asked for lie in which intervals, see `cuts.count_parts`."""
+    x = np.asarray(known_rows(island.data, "trees")["x"])[:, np.asarray(message["features"])]
+    return {"counts": Sum(count_parts(x, starts=np.asarray(message["starts"]), bits=np.asarray(message["bits"])))}
 
 
 @task

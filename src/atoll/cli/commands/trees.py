@@ -50,4 +50,8 @@ def command(
     )
     out.write_bytes(model_file(ensemble))
     found["model"] = str(out)
-    output_of(context).give(found, table_of(found, "trained on", "{:.4f}".format))
+    table = table_of(found, "trained on", "{:.4f}".format)
+    if "pooled_shuffled" in found:
+        shuffled = found["pooled_shuffled"]
+        table.add_row("pooled, in other orders", f"{min(shuffled):.4f} to {max(shuffled):.4f}")
+    output_of(context).give(found, table)
