@@ -37,7 +37,7 @@ def test_all_papers_are_there():
         "Survey: synchronous and asynchronous": 3,
         "Survey: privacy and security": 12,
         "Accountants of differential privacy": 6,
-        "Noise under secure sums and across rounds": 9,
+        "Noise under secure sums and across rounds": 11,
         "Audits of differential privacy": 6,
         "Privacy ledgers": 8,
         "Survey: reference numbers": 9,
