@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from .compression.entry_of import entry_of
 from .compression.sweep import CompressionTask
 
@@ -11,10 +13,7 @@ _TASK = CompressionTask(
     "celebrities", "CelebA", 30, {"name": "perceptron", "features": 39, "hidden": 64, "outputs": 2},
     {"lr": 0.1, "epochs": 1, "batch_size": 10}, cohort=50, rounds=60,
 )  # fmt: skip
-_QUICK = CompressionTask(
-    "celebrities", "CelebA", 30, {"name": "perceptron", "features": 39, "hidden": 64, "outputs": 2},
-    {"lr": 0.1, "epochs": 1, "batch_size": 10}, cohort=20, rounds=15, data={"public": 50, "clients": 300, "tests": 2000},
-)  # fmt: skip
+_QUICK = replace(_TASK, cohort=20, rounds=15, data={"public": 50, "clients": 300, "tests": 2000})
 
 ENTRY = entry_of(
     "secure-compression-celeba", _TASK, _QUICK, "CelebA's attributes below ATOLL_DATA", ("celeba_attributes",),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from .compression.entry_of import entry_of
 from .compression.sweep import CompressionTask
 
@@ -11,9 +13,8 @@ _TASK = CompressionTask(
     "writers", "FEMNIST", 40, {"name": "perceptron", "features": 784, "hidden": 32, "outputs": 10},
     {"lr": 0.1, "epochs": 1, "batch_size": 10}, cohort=20, rounds=60,
 )  # fmt: skip
-_QUICK = CompressionTask(
-    "writers", "FEMNIST", 40, {"name": "perceptron", "features": 784, "hidden": 16, "outputs": 10},
-    {"lr": 0.1, "epochs": 1, "batch_size": 10}, cohort=10, rounds=10, data={"public": 10, "clients": 60, "tests": 2000},
+_QUICK = replace(
+    _TASK, model={**_TASK.model, "hidden": 16}, cohort=10, rounds=10, data={"public": 10, "clients": 60, "tests": 2000}
 )  # fmt: skip
 
 ENTRY = entry_of(

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from .indexing import CountNoise, SecureIndexing
     from .masking import OneShot, SecureAggregation
     from .noise import DiscreteGaussianNoise, LatticeNoise, SkellamMixtureNoise, SkellamNoise
+    from .tree import SecureTree
     from .words import FixedPoint, WordLayout
 else:
     from atoll.core.lazy import lazy
@@ -38,6 +39,7 @@ else:
             "indexing": ("CountNoise", "SecureIndexing"),
             "masking": ("OneShot", "SecureAggregation"),
             "noise": ("DiscreteGaussianNoise", "LatticeNoise", "SkellamMixtureNoise", "SkellamNoise"),
+            "tree": ("SecureTree",),
             "words": ("FixedPoint", "WordLayout"),
         },
     )
@@ -53,6 +55,7 @@ __all__ = [
     "OneShot",
     "SecureAggregation",
     "SecureIndexing",
+    "SecureTree",
     "SimulatedAttestation",
     "SkellamMixtureNoise",
     "SkellamNoise",

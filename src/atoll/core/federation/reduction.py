@@ -58,6 +58,22 @@ class Reduction(Dialogue):
         self._errors: dict[int, Exception] = {}
         self._others: list[NDArray[np.int64]] = []
         self._late: list[NDArray[np.int64]] = []
+        self._parts: list[Reduction] = []
+
+    def part(self, parties: Parties, terms: Terms, label: str | int) -> Reduction:
+        """A part of the cohort as a reduction of its own, with other names of requests: a reducer may combine the parts' results. What the parties leave takes effect with the whole sum.
+
+        Args:
+            parties: the part; no party is in two.
+            terms: the conditions for closing it.
+            label: names its requests; unique.
+        """
+        made = Reduction(self, self.request, parties, terms, f"{self.slot}/{label}")
+        made.home = self.home
+        made._flights, made._rejected, made._errors = self._flights, self._rejected, self._errors
+        made._others, made._late = self._others, self._late
+        self._parts.append(made)
+        return made
 
     # ------------------------------------------------------------------ requests of a reducer
 
@@ -293,4 +309,7 @@ class Reduction(Dialogue):
         coming = [f.parties.positions[f.open] for f in self._flights if f in self.traffic.flights]
         over = np.setdiff1d(everyone, np.concatenate(coming)) if coming else everyone
         kept = cohort[:0] if found is None else np.concatenate([found.senders, helpers, *self._late])
+        for part in self._parts:
+            mine = np.union1d(part.parties.positions, helpers)
+            await self.world.engine.conclude(part.slot, np.intersect1d(over, mine), np.intersect1d(kept, mine))
         await self.world.engine.conclude(self.slot, over, kept)
