@@ -16,7 +16,7 @@ from atoll.learn.admm.sums_only import SumsOnly
 from atoll.learn.algorithms import FedDyn, FedNova, Mime, Scaffold, Upcycled
 from atoll.learn.catalogue import describe, kinds
 from atoll.learn.pacing import SAFA, FedAsync, FedBuff
-from atoll.learn.topology import Gossip
+from atoll.learn.topology import Gossip, Hierarchical
 from atoll.models.quadratic import Quadratic, quadratics
 from atoll.secure import Enclave, Encrypted, FixedPoint, OneShot, SecureAggregation, SecureIndexing, TwoServers
 from atoll.stages import Clip, RandomK, ScalarQuantizer, TopK
@@ -148,6 +148,18 @@ def test_a_buffer_of_groups_is_masked(engine):
     assert real.tolist() == virtual.tolist()
     assert one.metrics.column("replied") == other.metrics.column("replied")
     assert one.metrics.bytes_up == other.metrics.bytes_up
+
+
+@pytest.mark.parametrize("settings", [{}, {"every": 2}, {"lockstep": True}], ids=str)
+def test_edges_of_a_hierarchy_add_up_masked_replies(settings):
+    """A tree of servers: each edge sees the sum of its clients, and the cloud sees edges' models."""
+    masked, run = trained(
+        SecureAggregation(codec=FixedPoint(value_bits=40)), topology=Hierarchical(groups=2, **settings)
+    )
+    plain, right = trained(Plain(), topology=Hierarchical(groups=2, **settings))
+    np.testing.assert_allclose(masked, plain, rtol=0, atol=1e-6)
+    assert np.abs(plain).max() > 1e-3
+    assert run.metrics.column("replied") == right.metrics.column("replied")
 
 
 def test_the_example_of_the_design_runs_as_it_stands():
