@@ -2,7 +2,8 @@
 
     python benchmarks/secure_sums.py [--clients 100] [--size 1000000] [--neighbours 24] [--flower PYTHON] [--keystream]
 
-Everything runs in one process on one core, except Flower's simulation, which has two actors. ``--flower`` names the Python of an environment with
+Everything runs in one process on one core, except Flower's simulation, which has two actors. Processor time is that of this process, which other work on the
+machine changes little. ``--flower`` names the Python of an environment with
 ``flwr[simulation]``. Words have 32 bits, as Flower's.
 """
 
@@ -54,34 +55,34 @@ def codec(clients: int) -> FixedPoint:
     )
 
 
-def sum_of(reducer, clients: int, size: int, lost: float) -> tuple[float, float, float]:
-    """Seconds of one sum, its largest error, and bytes up a client."""
+def sum_of(reducer, clients: int, size: int, lost: float) -> tuple[float, float, float, float]:
+    """Seconds of one sum, processor seconds, its largest error, and bytes up a client."""
     base = np.random.default_rng(0).uniform(-0.5, 0.5, size).astype(np.float32)
     factors = np.linspace(0.5, 1.0, clients)
     gone = [f"client-{i}" for i in range(0, clients, max(1, round(1 / lost)))] if lost else []
     world = World(
         Community(list(factors)), Batched(), cost=Timetable(lost={":masked/": gone, "secure_sums:rows/": gone})
     )
-    began = time.perf_counter()
+    began, work = time.perf_counter(), time.process_time()
     found = run(run_program(world, lambda fed: fed.sum(fed.parties, rows, base, reducer=reducer)))[0]
-    seconds = time.perf_counter() - began
+    seconds, own = time.perf_counter() - began, time.process_time() - work
     kept = [f for i, f in enumerate(factors) if f"client-{i}" not in gone]
     error = float(np.abs(found["w"]["w"] - base * np.mean(kept)).max())
-    return seconds, error, found.bytes_up / clients
+    return seconds, own, error, found.bytes_up / clients
 
 
-def raw_keystream(streams: int, size: int) -> float:
-    """Seconds of the bare keystream of all parties, written and not added: the library's calls alone."""
+def raw_keystream(streams: int, size: int) -> tuple[float, float]:
+    """Seconds and processor seconds of the bare keystream of all parties, written and not added: the library's calls alone."""
     from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
     zeros, out = bytes(1 << 18), bytearray((1 << 18) + 16)
     few = min(streams, 200)
-    began = time.perf_counter()
+    began, work = time.perf_counter(), time.process_time()
     for _ in range(few):
         stream = Cipher(algorithms.AES(os.urandom(16)), modes.CTR(bytes(16))).encryptor()
         for start in range(0, 4 * size, 1 << 18):
             stream.update_into(zeros[: 4 * size - start], out)
-    return (time.perf_counter() - began) * streams / few
+    return (time.perf_counter() - began) * streams / few, (time.process_time() - work) * streams / few
 
 
 def keystreams() -> None:
@@ -112,14 +113,15 @@ def keystreams() -> None:
     print(f"AES-256-CTR made and added: {(8 << 20) / min(times) / 1e9:.2f} GB/s at best")
 
 
-def flower(python: str, mode: str, clients: int, size: int, neighbours: int, lost: float) -> float:
-    """Seconds of Flower's SecAgg+ in its own environment."""
+def flower(python: str, mode: str, clients: int, size: int, neighbours: int, lost: float) -> tuple[float, float]:
+    """Seconds and processor seconds of Flower's SecAgg+ in its own environment; its simulation is timed by the clock alone."""
     words = [python, str(HERE / "peers" / "flower_secagg.py"), mode, clients, size, neighbours, lost]
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run([*map(str, words)], cwd=folder, capture_output=True, text=True, check=False)
     if done.returncode:
         sys.exit(done.stderr[-3000:])
-    return float(json.loads(done.stdout.strip().splitlines()[-1])["seconds"])
+    said = json.loads(done.stdout.strip().splitlines()[-1])
+    return float(said["seconds"]), float(said["cpu"] or "nan")
 
 
 def main() -> None:
@@ -129,6 +131,7 @@ def main() -> None:
     parser.add_argument("--neighbours", type=int, nargs="*", default=[24, 0])
     parser.add_argument("--lost", type=float, default=0.1)
     parser.add_argument("--flower", default="")
+    parser.add_argument("--modes", nargs="*", default=["bare", "simulation"])
     parser.add_argument("--keystream", action="store_true")
     given = parser.parse_args()
     if given.keystream:
@@ -138,18 +141,23 @@ def main() -> None:
         k = degree or given.clients - 1
         streams = given.clients * (k + 1)
         reducer = SecureAggregation(threshold=0.5, neighbours=degree or None, codec=codec(given.clients))
-        raw = raw_keystream(streams, given.size)
-        ours, error, up = sum_of(reducer, given.clients, given.size, given.lost)
+        sum_of(
+            reducer, given.clients, 100, given.lost
+        )  # loads the libraries, as the peer's functions are loaded before they are timed
+        raw, raw_cpu = raw_keystream(streams, given.size)
+        ours, own, error, up = sum_of(reducer, given.clients, given.size, given.lost)
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
         print(
-            f"{given.clients} clients x {given.size}, {k} neighbours, {given.lost:.0%} lost: {ours:.1f} s, raw keystream {raw:.1f} s ({ours / raw:.2f}x), "
-            f"{up / given.size:.2f} bytes a parameter, error {error:.1e}, peak {peak:.2f} GiB",
+            f"{given.clients} clients x {given.size}, {k} neighbours, {given.lost:.0%} lost: {ours:.1f} s ({own:.2f} s of a processor), raw keystream {raw:.1f} s "
+            f"({raw_cpu:.2f} s; {own / raw_cpu:.2f}x), {up / given.size:.2f} bytes a parameter, error {error:.1e}, peak {peak:.2f} GiB",
             flush=True,
         )
-        if given.flower:
-            for mode in ("bare", "simulation"):
-                theirs = flower(given.flower, mode, given.clients, given.size, k, given.lost)
-                print(f"  Flower, {mode}: {theirs:.1f} s, {theirs / ours:.1f} times ours", flush=True)
+        for mode in given.modes if given.flower else ():
+            theirs, cpu = flower(given.flower, mode, given.clients, given.size, k, given.lost)
+            print(
+                f"  Flower, {mode}: {theirs:.1f} s, {theirs / ours:.1f} times ours; {cpu:.2f} s of a processor, {cpu / own:.1f} times ours",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

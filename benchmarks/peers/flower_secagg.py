@@ -24,7 +24,7 @@ def is_lost(i: int) -> bool:
     return bool(EVERY) and i % EVERY == 0
 
 
-def bare() -> float:
+def bare() -> tuple[float, float]:
     """Time quantisation, masks, their removal and their sums with Flower's own functions; a few clients stand for all, since all do the same."""
     from flwr.common.secure_aggregation.ndarrays_arithmetic import (
         factor_combine,
@@ -51,18 +51,22 @@ def bare() -> float:
             weights = parameters_addition(weights, mask) if other % 2 else parameters_subtraction(weights, mask)
         return parameters_mod(weights, modulus)
 
-    began = time.perf_counter()
+    def now() -> np.ndarray:
+        return np.array([time.perf_counter(), time.process_time()])
+
+    began = now()
     made = [client(i) for i in range(few)]
-    each = (time.perf_counter() - began) / few
-    began = time.perf_counter()
+    each = (now() - began) / few
+    began = now()
     shape = get_parameters_shape(made[0])
     for _ in range(few):
         made[0] = parameters_subtraction(made[0], pseudo_rand_gen(os.urandom(32), modulus, shape))
         made[0] = parameters_addition(made[0], made[1])
-    removal = (time.perf_counter() - began) / few
+    removal = (now() - began) / few
     gone = sum(is_lost(i) for i in range(CLIENTS))
     kept = CLIENTS - gone
-    return each * kept + removal * (kept + gone * min(NEIGHBOURS, kept))
+    wall, cpu = each * kept + removal * (kept + gone * min(NEIGHBOURS, kept))
+    return float(wall), float(cpu)
 
 
 def simulation() -> float:
@@ -123,4 +127,5 @@ def simulation() -> float:
 
 
 if __name__ == "__main__":
-    print(json.dumps({"seconds": bare() if MODE == "bare" else simulation()}))
+    seconds, cpu = bare() if MODE == "bare" else (simulation(), None)
+    print(json.dumps({"seconds": seconds, "cpu": cpu}))

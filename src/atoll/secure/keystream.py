@@ -44,7 +44,7 @@ __all__ = [
 
 SEED = 32
 """Bytes of a seed."""
-_PIECE = 1 << 17
+_PIECE = 1 << 16
 """Bytes of keystream made at once: they stay in the processor's cache until they are added."""
 _ZEROS = bytes(_PIECE)
 
@@ -129,7 +129,7 @@ def add_streams(into: NDArray[Any], seeds: Iterable[tuple[bytes, bool]]) -> None
 def add_between(rows: Sequence[NDArray[Any]], seeds: Iterable[tuple[bytes, int | None, int | None]]) -> None:
     """Add the words of each seed to one row and subtract them from another, in place: each stream is made once.
 
-    Piece by piece, each of 128 KiB, so that the pieces and the keystream of one seed at a time stay in the processor's cache.
+    Piece by piece, each of 64 KiB, so that the pieces and the keystream of one seed at a time stay in the processor's cache.
 
     Args:
         rows: unsigned arrays of one length and dtype, one-dimensional and contiguous.

@@ -168,6 +168,7 @@ class Reduction(Dialogue):
         quorum: int = 1,
         at: Any = None,
         told: list[Any] | None = None,
+        size: int | None = None,
     ) -> Parties:
         """One superstep of a simulation whose replies need not be made: it takes its time, loses parties and counts bytes as ``exchange`` does, and no task runs.
 
@@ -180,12 +181,13 @@ class Reduction(Dialogue):
             quorum: minimum number of replies; with fewer, the superstep fails.
             at: label of the request in its random path.
             told: a list to which the reply of one party is added, whose task does run.
+            size: bytes of the message, if they are known.
 
         Returns:
             The parties that reply in time.
         """
         request = self._request(task, message, at)
-        terms = Terms(quorum=quorum, down=M.nbytes(message) + letters)
+        terms = Terms(quorum=quorum, down=(M.nbytes(message) if size is None else size) + letters)
         flight = self._send(request, parties, terms, push="run")
         accepted = await self._close(flight, terms)
         if told is not None:

@@ -50,7 +50,8 @@ __all__ = ["deal", "label_of", "masked", "reveal", "vote"]
 
 def label_of(kept: list[int], lost: list[int]) -> str:
     """A hash of a set of parties: what they vote on, and the label of the requests that vote and reveal."""
-    return hashlib.sha256(M.encode([sorted(kept), sorted(lost)])).hexdigest()[:32]
+    content = np.array([len(kept), *sorted(kept), *sorted(lost)], dtype="<i8")
+    return hashlib.sha256(content.tobytes()).hexdigest()[:32]
 
 
 def _promised(message: Tree) -> int:

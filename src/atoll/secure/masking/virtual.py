@@ -45,16 +45,17 @@ async def reduce_virtually(reduction: Reduction, agreed: Agreement) -> Reduced:
         )
     reduction.world.note(MasksVirtual)
     sizes, quorum, message = _Sizes(agreed), max(agreed.least, agreed.threshold), agreed.message()
+    size = M.nbytes(message)
     sent = sizes.letters(reduction.path_of(deal))
     dealt = await reduction.rehearse(
-        reduction.parties, deal, message, quorum=quorum, up=sizes.dealing + sent.sum(axis=1)
+        reduction.parties, deal, message, quorum=quorum, up=sizes.dealing + sent.sum(axis=1), size=size
     )
     alive = among(reduction.parties.positions, dealt.positions)
     mail, count = sizes.received(sent, alive)
     reduction.meter.relayed(int(mail.sum()), count)
     inner = reduction.terms.down if reduction.terms.down is not None else M.nbytes(reduction.request.message)
     own = inner[alive] if isinstance(inner, np.ndarray) and len(inner) == len(alive) else inner
-    terms = reduction.terms.with_down(own + mail[alive] + M.nbytes(None) - M.nbytes(message))
+    terms = reduction.terms.with_down(own + mail[alive] + M.nbytes(None) - size)
     found = await reduction.fold(masked, message, parties=dealt, terms=terms)
     kept = Parties(reduction.world.roster, found.senders)
     require_enough(kept, quorum, rejected=found.rejected)
@@ -112,7 +113,7 @@ class _Sizes:
     """The bytes of a masked sum's replies and letters, by arithmetic."""
 
     def __init__(self, agreed: Agreement) -> None:
-        self.lengths = np.array([len(name.encode()) for name in agreed.names])
+        self.lengths = _lengths(agreed.names)
         self.holders = _holders(len(agreed.names), agreed.degree, agreed.order)
         here = self.holders >= 0
         self._sums = np.where(here, self.lengths[:, None] + self.lengths[self.holders], 0)
@@ -159,6 +160,14 @@ class _Sizes:
         each = np.broadcast_to((9 + SHARE + self.lengths)[:, None], there.shape)
         np.add.at(got, self.holders[there], each[there])
         return got + M.nbytes({"shares": {}, "form": form})
+
+
+@functools.lru_cache(maxsize=64)
+def _lengths(names: tuple[str, ...]) -> NDArray[np.int64]:
+    """Bytes of each name."""
+    made = np.array([len(name.encode()) for name in names])
+    made.flags.writeable = False
+    return made
 
 
 @functools.lru_cache(maxsize=256)
