@@ -14,9 +14,11 @@ import pytest
 
 from atoll.core.errors import ConfigError
 from atoll.models import mlp
-from atoll.reproduce import Lab, entries
-from atoll.reproduce.fedprof import colour, heard, quality, shapes, tasks
+from atoll.reproduce import Lab, NotKept, entries
+from atoll.reproduce.fedprof import colour, heard, quality, rivals, shapes, tasks
 from atoll.reproduce.fedprof import lab as fedprof
+from atoll.reproduce.fedprof.paper import GROUPS
+from atoll.reproduce.fedprof.setting import IMAGES
 from atoll.reproduce.hybridfl import tasks as hybrid
 from atoll.reproduce.hybridfl.setting import AEROFOIL, DIGITS
 
@@ -262,6 +264,29 @@ def test_entries(name, folder, tmp_path, monkeypatch):
         sum(claim.holds is True for claim in claims) > len(claims) / 3
     )  # nothing can be learned from digits that are noise
     assert not all(claim.holds for claim in claims)
+
+
+def test_what_is_not_kept_is_not_run(folder, tmp_path, monkeypatch):
+    """Nothing may be trained: cells have the seeds before the first that is missing, and rivals without a training are named."""
+    monkeypatch.setattr(tasks, "lenet", lambda channels=1, size=28, dense=128: mlp(channels * size**2, 10, [8]))
+    made = replace(fedprof.SMALL, rows=200, clients=10, seeds=3, lengths={"full": 1, "partial": 1})
+    lab = Plain(tmp_path)
+    for method, seeds in (("FedProf", (0, 1)), ("AFL", (0, 2))):
+        for seed in seeds:
+            lab.train(fedprof.settings(made, "partial", method, 0.1, seed))
+    trained = fedprof.runs(Plain(tmp_path, kept=True), made)
+    assert {key[:2]: len(runs) for key, runs in trained.items()} == {
+        ("partial", "FedProf"): 2,
+        ("partial", "AFL"): 1,
+    }
+    assert fedprof.seeds_of(trained) == "1 or 2"
+    missing = rivals.not_trained(IMAGES, trained, GROUPS, 0.1)
+    assert [claim.verdict for claim in missing] == ["not run"] * 5  # all but AFL, in both groups
+    assert not any("AFL" in claim.claim for claim in missing)
+    bare = quality.judge_conditions(quality.conditions(Plain(tmp_path, kept=True), 2))
+    assert [claim.verdict for claim in bare] == ["not run"] * 3
+    with pytest.raises(NotKept, match="cifar10-lone"):
+        entries()["fedprof-cifar"].run(Plain(tmp_path, kept=True), True)
 
 
 @pytest.mark.slow

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from atoll.core.requests.cost import Plan as Request
 from atoll.core.requests.party import Roster
 from atoll.core.requests.task import Workload
-from atoll.reproduce import Lab, find_entry
+from atoll.reproduce import Lab, NotKept, find_entry
+from atoll.reproduce.safa import study_claims
 from atoll.reproduce.safa.data import train_sizes
 from atoll.reproduce.safa.study import SafaCell, StudyPlan, compared, study, target_of
 from atoll.reproduce.safa.study_claims import claims
@@ -162,7 +163,11 @@ def test_verdicts() -> None:
     assert verdict.ratios[cells[0]] == pytest.approx(8 / 14)
     assert verdict.ratios[cells[2]] == np.inf
     assert math.isnan(verdict.ratios[cells[3]])
-    assert not verdict.holds
+    assert verdict.holds() is False
+    alone = compared({key: runs for key, runs in found.items() if key[0] == cells[0]}, "SAFA", PUBLISHED)
+    assert [alone.holds(missing) for missing in (0, 1, 3)] == [True, None, None]  # more cells could turn out worse
+    both = compared({key: runs for key, runs in found.items() if key[0] in cells[1:2]}, "SAFA", PUBLISHED)
+    assert [both.holds(missing) for missing in (0, 1, 2)] == [False, False, None]
     assert "boston cr 0.5 C 0.5: never" in verdict.where()
     assert "boston cr 0.7 C 0.5: neither" in verdict.where()
     assert verdict.told() == "better in 1, worse in 1, undecided in 2 of 4 cells"
@@ -176,6 +181,23 @@ def test_the_tables_time_is_another_clock_of_the_same_rounds(tmp_path: Path) -> 
     assert (tables.merged == strict.merged).all()
     assert tables.seconds[-1] < strict.seconds[-1]
     assert len(list((tmp_path).iterdir())) == 1
+
+
+def test_cells_that_are_not_kept_are_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(study_claims, "PLANS", (StudyPlan("digits", 6, (0.1, 0.3), (0.3,), 1),))
+
+    def kept(lab: Lab, task: str, method: str, crash: float, *rest: object, rate: float = 1.0) -> Run:
+        if crash == 0.1:
+            raise NotKept(task)
+        return run_of([1] * 9 + [0] * 11)
+
+    monkeypatch.setattr("atoll.reproduce.safa.study.trained", kept)
+    made = claims(Lab(tmp_path, kept=True), False)
+    assert [c.claim for c in made if c.verdict == "not run"] == ["digits cr 0.1 C 0.3: all methods"]
+    assert sum(c.claim.startswith("digits cr 0.3") for c in made) == len(METHODS)
+    told = [c for c in made if "1 cells are not run" in c.note]
+    assert len(told) == len(METHODS) - 1 + 14
+    assert {c.verdict for c in told} == {"does not hold"}  # neither is better: one more cell could not be most of two
 
 
 @pytest.mark.slow

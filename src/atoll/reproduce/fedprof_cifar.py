@@ -11,12 +11,12 @@ from dataclasses import replace
 
 from atoll.runs.model import read_model
 
-from .entry import Claim, Entry, Lab, TrainedRun
+from .entry import Claim, Entry, Lab, NotKept, TrainedRun
 from .fedprof.colour import COLOUR, SETTING, target_of, yardstick
 from .fedprof.heard import divergences, judge_divergences, judge_participation, taken_part
-from .fedprof.lab import FedProfProtocol, cells, runs
+from .fedprof.lab import FedProfProtocol, cells, runs, seeds_of
 from .fedprof.paper import GROUPS
-from .fedprof.rivals import judge_better, judge_sooner
+from .fedprof.rivals import judge_better, judge_sooner, not_trained
 
 __all__ = ["ENTRY"]
 
@@ -24,16 +24,20 @@ __all__ = ["ENTRY"]
 def _run(lab: Lab, quick: bool) -> list[Claim]:
     protocol = replace(COLOUR, rows=400, clients=20, seeds=1, lengths={"partial": 2}) if quick else COLOUR
     alone = yardstick(lab, protocol)
-    target, share = target_of(alone), protocol.shares[0]
-    trained = runs(lab, protocol, {"partial": GROUPS["partial"]})
+    if not alone:
+        raise NotKept(f"{protocol.task}-lone")
+    target, share, groups = target_of(alone), protocol.shares[0], {"partial": GROUPS["partial"]}
+    trained = runs(lab, protocol, groups)
     found = cells(protocol.task, trained, target)
     claims = judge_better(SETTING, found) + judge_sooner(SETTING, found, target)
-    heard = taken_part(protocol, trained["partial", "FedProf", share])
-    claims += judge_participation(SETTING, heard, protocol.length("partial"))
-    claims += _seen(protocol, trained["partial", "FedProf", share])
+    if ("partial", "FedProf", share) in trained:
+        heard = taken_part(protocol, trained["partial", "FedProf", share])
+        claims += judge_participation(SETTING, heard, protocol.length("partial"))
+        claims += _seen(protocol, trained["partial", "FedProf", share])
     reached = ", ".join(f"{run.best():.3f}" for run in alone)
-    rule = f"{protocol.clients} clients, seeds: {protocol.seeds}; a lone client with clean images reaches {reached}"
-    return [replace(claim, note=f"{rule}; {claim.note}") for claim in claims]
+    rule = f"{protocol.clients} clients, seeds: {seeds_of(trained)}; a lone client with clean images reaches {reached}"
+    claims = [replace(claim, note=f"{rule}; {claim.note}") for claim in claims]
+    return claims + not_trained(SETTING, trained, groups, share)
 
 
 def _seen(protocol: FedProfProtocol, trained: Sequence[TrainedRun]) -> list[Claim]:

@@ -7,16 +7,19 @@ Training is smaller than the thesis's: see `atoll.reproduce.fedprof.lab.SMALL`, 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from atoll.runs.model import read_model
 
 from .entry import Claim, Entry, Lab
 from .fedprof.heard import divergences, judge_divergences, judge_participation, taken_part
 from .fedprof.judges import judge_ratios, judge_rounds, rounds_of
-from .fedprof.lab import SMALL, FedProfProtocol, cells, runs
+from .fedprof.lab import SMALL, FedProfProtocol, cells, runs, seeds_of
+from .fedprof.paper import GROUPS
 from .fedprof.quality import conditions, judge_conditions
-from .fedprof.rivals import judge_sooner, judge_trained
+from .fedprof.rivals import judge_sooner, judge_trained, not_trained
 from .fedprof.setting import IMAGES
 from .fedprof.shapes import fan_in, judge_shapes, shapes
 
@@ -40,19 +43,27 @@ def _trained(lab: Lab, protocol: FedProfProtocol) -> list[Claim]:
     trained, share = runs(lab, protocol), protocol.shares[0]
     claims = judge_trained(IMAGES, cells("images", trained))
     claims += judge_sooner(IMAGES, cells("images", trained, _NEARER), _NEARER)
-    for group in ("full", "partial"):
-        heard = taken_part(protocol, trained[group, "FedProf", share])
-        told = judge_participation(IMAGES, heard, protocol.length(group))
-        claims += [replace(claim, claim=f"{group}: {claim.claim}") for claim in told]
-    last = [read_model(run.folder.model_file) for run in trained["partial", "FedProf", share]]
-    for models, words in (
-        ([None] * protocol.seeds, "the first model"),
-        (last, "the last model of partial aggregation"),
-    ):
-        found = [divergences(protocol, seed, params) for seed, params in enumerate(models)]
-        claims.append(judge_divergences(found, words))
-    smaller = f"trained smaller: {protocol.clients} clients, seeds: {protocol.seeds}"
-    return [replace(claim, note=f"{smaller}; {claim.note}") for claim in claims]
+    for group in GROUPS:
+        if (group, "FedProf", share) in trained:
+            heard = taken_part(protocol, trained[group, "FedProf", share])
+            told = judge_participation(IMAGES, heard, protocol.length(group))
+            claims += [replace(claim, claim=f"{group}: {claim.claim}") for claim in told]
+    last = [read_model(run.folder.model_file) for run in trained.get(("partial", "FedProf", share), [])]
+    if last:
+        claims.append(_seen(protocol, last, "the last model of partial aggregation"))
+    smaller = f"trained smaller: {protocol.clients} clients, seeds: {seeds_of(trained)}"
+    claims = [replace(claim, note=f"{smaller}; {claim.note}") for claim in claims]
+    return [
+        *claims,
+        _seen(protocol, [None] * protocol.seeds, "the first model"),
+        *not_trained(IMAGES, trained, GROUPS, share),
+    ]
+
+
+def _seen(protocol: FedProfProtocol, models: Sequence[Any], words: str) -> Claim:
+    """Judge how far clients' profiles are from the server's, with one model for each seed."""
+    claim = judge_divergences([divergences(protocol, seed, params) for seed, params in enumerate(models)], words)
+    return replace(claim, note=f"{protocol.clients} clients; {claim.note}")
 
 
 ENTRY = Entry(

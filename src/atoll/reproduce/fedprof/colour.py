@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..entry import Lab, TrainedRun
-from .lab import FedProfProtocol, settings
+from .lab import FedProfProtocol, kept, settings
 from .setting import IMAGES
 from .tasks import coloured
 
@@ -77,7 +77,7 @@ def lone_settings(protocol: FedProfProtocol, seed: int) -> dict[str, Any]:
 
 def yardstick(lab: Lab, protocol: FedProfProtocol) -> list[TrainedRun]:
     """Train the single client, once per seed."""
-    return [lab.train(lone_settings(protocol, seed)) for seed in range(protocol.seeds)]
+    return kept(lab, (lone_settings(protocol, seed) for seed in range(protocol.seeds)))
 
 
 def target_of(lone: Sequence[TrainedRun]) -> float:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,12 +11,12 @@ import numpy as np
 
 from atoll.core.errors import ConfigError
 
-from ..entry import Lab, TrainedRun
+from ..entry import Lab, NotKept, TrainedRun
 from .found import FedProfFound
 from .paper import GROUPS, Key
 from .tasks import BATCH, METRIC, model, setting_of
 
-__all__ = ["SMALL", "FedProfProtocol", "cells", "found_of", "runs", "selection", "settings"]
+__all__ = ["SMALL", "FedProfProtocol", "cells", "found_of", "kept", "runs", "seeds_of", "selection", "settings"]
 
 _FLEETS = {"gasturbine": "gas-turbine", "images": "digits", "cifar10": "digits"}
 _NO_MODEL = 2048
@@ -147,21 +148,37 @@ def found_of(task: str, run: TrainedRun, target: float) -> FedProfFound:
 def runs(
     lab: Lab, protocol: FedProfProtocol, groups: Mapping[str, Sequence[str]] = GROUPS
 ) -> dict[Key, list[TrainedRun]]:
-    """Train every method of some groups at every share, one training for each seed.
+    """Train every method of some groups at every share, one training for each seed. If nothing may be trained, cells without a training are left out.
 
     Args:
         lab: runs and keeps trainings.
         protocol: how much is run.
         groups: group -> methods.
     """
-    return {
-        (group, method, share): [
-            lab.train(settings(protocol, group, method, share, seed)) for seed in range(protocol.seeds)
-        ]
+    made = {
+        (group, method, share): kept(
+            lab, (settings(protocol, group, method, share, seed) for seed in range(protocol.seeds))
+        )
         for group, methods in groups.items()
         for method in methods
         for share in protocol.shares or setting_of(protocol.task).shares
     }
+    return {key: some for key, some in made.items() if some}
+
+
+def kept(lab: Lab, seeds: Iterable[dict[str, Any]]) -> list[TrainedRun]:
+    """Train one configuration for each seed; if nothing may be trained, return those before the first seed that is not kept."""
+    made: list[TrainedRun] = []
+    with contextlib.suppress(NotKept):
+        for one in seeds:
+            made.append(lab.train(one))  # noqa: PERF401 - what was made before an exception stays
+    return made
+
+
+def seeds_of(trained: Mapping[Key, Sequence[TrainedRun]]) -> str:
+    """Return how many seeds each cell has, in words."""
+    counts = sorted({len(runs) for runs in trained.values()})
+    return " or ".join(map(str, counts)) or "none"
 
 
 def cells(

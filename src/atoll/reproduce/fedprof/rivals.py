@@ -6,14 +6,14 @@ from three quarters of the thesis's, as medians over seeds.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 from ..entry import Claim
 from .found import FedProfFound
 from .paper import GROUPS, Key, table_of
 from .setting import FedProfSetting
 
-__all__ = ["judge_better", "judge_sooner", "judge_trained"]
+__all__ = ["judge_better", "judge_sooner", "judge_trained", "not_trained"]
 
 
 def judge_trained(setting: FedProfSetting, found: Mapping[Key, FedProfFound]) -> list[Claim]:
@@ -55,6 +55,31 @@ def judge_better(setting: FedProfSetting, found: Mapping[Key, FedProfFound]) -> 
             "medians over seeds; not a task of the thesis",
         )
         for key, own, other in _pairs(setting, found)
+    ]
+
+
+def not_trained(
+    setting: FedProfSetting, found: Collection[Key], groups: Mapping[str, Sequence[str]], share: float
+) -> list[Claim]:
+    """Name the rivals of groups at a share that were not trained, or not FedProf in their group.
+
+    Args:
+        setting: the task.
+        found: the trained cells.
+        groups: group -> methods, FedProf last.
+        share: ``C``.
+    """
+    return [
+        Claim(
+            f"{_where(setting, (group, method, share))}: accuracy, and rounds to the target",
+            None,
+            None,
+            None,
+            "not trained",
+        )
+        for group, methods in groups.items()
+        for method in methods[:-1]
+        if not {(group, method, share), (group, "FedProf", share)} <= set(found)
     ]
 
 

@@ -11,6 +11,7 @@ rounds has not reached it.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..entry import Lab
+from ..entry import Lab, NotKept
 from .study_methods import METHODS
 from .study_runs import Run, settled, trained
 
@@ -105,18 +106,24 @@ def target_of(run: Run, rounds: int) -> float:
 
 
 def study(lab: Lab, plans: Iterable[StudyPlan]) -> Found:
-    """Run everything that is missing, and read back the rest."""
+    """Run everything that is missing, and read back the rest. If nothing may be trained, cells of which a run is not kept are left out."""
     found: dict[tuple[SafaCell, str], list[tuple[Run, float]]] = {}
     for plan in plans:
         for cell in plan.cells:
-            for seed in range(plan.seeds):
-                first = trained(lab, *_first(cell), seed, plan.rounds, rate=cell.rate)
-                target = target_of(first, plan.rounds)
-                for method in METHODS:
-                    of = (cell.task, method, cell.crash, cell.fraction)
-                    run = trained(lab, *of, seed, CAP * plan.rounds, target, cell.rate)
-                    found.setdefault((cell, method), []).append((run, target))
+            with contextlib.suppress(NotKept):
+                found |= _runs_of(lab, plan, cell)
     return found
+
+
+def _runs_of(lab: Lab, plan: StudyPlan, cell: SafaCell) -> dict[tuple[SafaCell, str], list[tuple[Run, float]]]:
+    made: dict[tuple[SafaCell, str], list[tuple[Run, float]]] = {(cell, method): [] for method in METHODS}
+    for seed in range(plan.seeds):
+        first = trained(lab, *_first(cell), seed, plan.rounds, rate=cell.rate)
+        target = target_of(first, plan.rounds)
+        for method in METHODS:
+            of = (cell.task, method, cell.crash, cell.fraction)
+            made[cell, method].append((trained(lab, *of, seed, CAP * plan.rounds, target, cell.rate), target))
+    return made
 
 
 def _first(cell: SafaCell) -> tuple[str, str, float, float]:
@@ -146,10 +153,13 @@ class Verdict:
     open: tuple[SafaCell, ...]
     ratios: Mapping[SafaCell, float]
 
-    @property
-    def holds(self) -> bool:
-        """Tell whether it is better in most cells and worse in none."""
-        return not self.worse and len(self.better) > len(self.ratios) / 2
+    def holds(self, missing: int = 0) -> bool | None:
+        """Tell whether it is better in most cells and worse in none; ``None`` if cells that were not run could still decide it."""
+        if self.worse:
+            return False
+        least, most = len(self.better), len(self.better) + missing
+        half = (len(self.ratios) + missing) / 2
+        return None if missing and most > half else least > half
 
     def told(self) -> str:
         """Describe it in words."""
