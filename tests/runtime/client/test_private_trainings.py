@@ -25,6 +25,11 @@ JOBS: dict[str, dict[str, Any]] = {
     "DP-SGD": {"privacy": EXAMPLES},
     "DP-SGD under masks": {"privacy": EXAMPLES, "reducer": "SecureAggregation"},
     "shared noise under masks": {**SHARED, "reducer": "SecureAggregation"},
+    "shared noise under masks, taken back": {
+        "privacy": {**SHARED["privacy"], "least": 2, "remove_excess": True},
+        "pacing": {"name": "Synchronous", "quorum": 2},
+        "reducer": "SecureAggregation",
+    },
     "shared noise under encryption": {**SHARED, "reducer": "Encrypted"},
 }
 
