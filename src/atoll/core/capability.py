@@ -100,7 +100,7 @@ EXCESS_REMOVED = Capability(
     of=("reducer",),
     means="Noise that clients add for replies which may be missing is taken back once it is known who replied.",
     lack="leaves such noise in the sum",
-    instead="SecureAggregation() with real masks",
+    instead="SecureAggregation()",
 )
 DISTINCT_CLIENTS = Capability(
     "distinct clients",

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from atoll.core.algebra.aggregate import Mean
-from atoll.core.errors import CompositionError, ConfigError, PolicyError, QuorumError
+from atoll.core.errors import ConfigError, PolicyError, QuorumError
 from atoll.core.federation.federation import run_program
 from atoll.core.requests.cohort import Community
 from atoll.core.requests.task import task
@@ -185,9 +185,17 @@ def test_under_a_reducer_that_takes_nothing_back_the_stage_adds_all_noise(reduce
     assert abs(float((noise**2).mean()) / (2 * stage.variance) - 1) < 6 * math.sqrt(2 / 4000)
 
 
-def test_virtual_masks_are_refused():
-    with pytest.raises(CompositionError, match="taken back by the seeds which real ones share"):
-        summed(SkellamNoise(**STAGE, most=PARTIES), reducer=SecureAggregation(masks="virtual"))
+@pytest.mark.parametrize("gone", [0, 1, 3])
+def test_virtual_masks_take_the_same_steps_and_bytes_and_leave_the_same_noise(gone):
+    lost, stage, rows = {":masked/": [f"client-{i}" for i in range(gone)]}, SkellamNoise(**STAGE, most=PARTIES), []
+    for masks in ("real", "virtual"):
+        for engine in (Inline, Batched):
+            reducer = SecureAggregation(threshold=3, masks=masks)
+            found, noise, world = summed(stage, entries=4000, reducer=reducer, lost=lost, engine=engine())
+            assert abs(float((noise**2).mean()) / stage.variance - 1) < 6 * math.sqrt(2 / 4000)
+            traffic = world.traffics["main"].meter.totals()
+            rows.append((found.bytes_up, found.bytes_down, found.counts, traffic["bytes_relayed"]))
+    assert all(row == rows[0] for row in rows)
 
 
 # ---------------------------------------------------------------------- a server, or parties, that lie

@@ -17,22 +17,28 @@ exact, and never less private.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from atoll.core.errors import PolicyError
+from atoll.privacy.discrete import SkellamLaw, sampler_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from numpy.typing import NDArray
+
     from atoll.core.requests.island import Island
 
+    from ..keystream import Keystream
     from ..noise import ExcessNoise
     from ..words import WordLayout
+    from ..words.slots import Slot
     from .agreement import Agreement
 
-__all__ = ["add_parts", "require_noise", "subtract_parts"]
+__all__ = ["add_missing", "add_parts", "require_noise", "subtract_parts"]
 
 
 def require_noise(island: Island, agreed: Agreement) -> None:
@@ -69,10 +75,32 @@ def subtract_parts(noise: ExcessNoise, layout: WordLayout, lanes: Mapping[str, A
     _add(noise, layout, lanes, seed, first, -1)
 
 
+def add_missing(
+    noise: ExcessNoise, layout: WordLayout, lanes: Mapping[str, Any], replies: int, source: Keystream
+) -> None:
+    """Add what the parties of a simulation with virtual masks leave out: the noise that a sum of so many needs beside their bases, in one piece.
+
+    It has the law of the parts that real parties add and the server does not take back.
+    """
+    variance = replies * (noise.needed(min(replies, noise.most)) - noise.needed(noise.most))
+    pieces = math.ceil(variance / SkellamLaw.largest)
+    for _ in range(pieces):
+        sampler = sampler_of(SkellamLaw(variance / pieces))
+        _put(layout, lanes, sampler.draw(source, sum(slot.size for slot in _slots(layout))))
+
+
+def _slots(layout: WordLayout) -> list[Slot]:
+    return [slot for slot in layout.slots if slot.unit is None]
+
+
 def _add(noise: ExcessNoise, layout: WordLayout, lanes: Mapping[str, Any], seed: bytes, first: int, sign: int) -> None:
-    slots = [slot for slot in layout.slots if slot.unit is None]
-    drawn, at = sign * noise.drawn(seed, sum(slot.size for slot in slots), first), 0
-    for slot in slots:
+    _put(layout, lanes, sign * noise.drawn(seed, sum(slot.size for slot in _slots(layout)), first))
+
+
+def _put(layout: WordLayout, lanes: Mapping[str, Any], drawn: NDArray[np.int64]) -> None:
+    """Add one number to each word that a stage has made, in place."""
+    at = 0
+    for slot in _slots(layout):
         words = np.asarray(lanes[str(slot.bits)])[slot.where]
         words += drawn[at : at + slot.size].astype(words.dtype)  # modulo the dtype's 2^p, of which 2^bits is a divisor
         at += slot.size

@@ -25,10 +25,8 @@ from .unmasking import Opening, heard, is_dealt
 
 if TYPE_CHECKING:
     from atoll.core.federation.reduction import Reduction
-    from atoll.core.requests.chain import Chain
     from atoll.core.requests.request import PartialSum
-    from atoll.core.requests.results import Exchanged, Replies, Terms
-    from atoll.core.requests.task import Task
+    from atoll.core.requests.results import Exchanged, Replies
 
 
 __all__ = ["SecureAggregation"]
@@ -162,18 +160,8 @@ class SecureAggregation(Checked, WordSums):
 
     @property
     def offers(self) -> frozenset[Capability]:
-        """What it offers to the other parts of a job: with real masks, it takes excess noise back."""
-        return super().offers | ({EXCESS_REMOVED} if self.masks == "real" else frozenset())
-
-    def check(self, uplink: Chain, parties: Parties, terms: Terms, task: Task) -> None:
-        """Refuse virtual masks with noise that is taken back, too; see ``WordSums.check``."""
-        super().check(uplink, parties, terms, task)
-        if self.masks == "virtual" and uplink.excess is not None:
-            raise CompositionError(
-                "virtual masks, and noise that is taken back by the seeds which real ones share",
-                where="SecureAggregation",
-                remedy="use masks='real', or keep the noise",
-            )
+        """What it offers to the other parts of a job: it takes excess noise back."""
+        return super().offers | {EXCESS_REMOVED}
 
     def require_libraries(self) -> None:
         """Virtual masks need none."""

@@ -13,8 +13,9 @@ from atoll.core.event import MasksVirtual
 from atoll.core.requests.party import Parties, among
 from atoll.core.sealing import VirtualSealing
 
-from ..keystream import SEED
+from ..keystream import SEED, Keystream
 from ..words.sums import decoded, require_enough
+from .excess import add_missing
 from .graph import rings
 from .halves import deal, label_of, masked, reveal, vote
 from .seeds import SHARE
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
     from .agreement import Agreement
 
 __all__ = ["reduce_virtually"]
-
-_DEALT = {"key": bytes(SHARE), "own": bytes(SHARE)}
 
 
 async def reduce_virtually(reduction: Reduction, agreed: Agreement) -> Reduced:
@@ -61,7 +60,13 @@ async def reduce_virtually(reduction: Reduction, agreed: Agreement) -> Reduced:
     require_enough(kept, quorum, rejected=found.rejected)
     inside = among(reduction.parties.positions, found.senders)
     form = await _revealed(reduction, agreed, sizes, kept, inside, alive)
-    return decoded(agreed.layout(form), {lane: total.value for lane, total in found.totals.items()}, found.senders)
+    layout, noise, counts = agreed.layout(form), reduction.request.uplink.excess, dict[str, int]()
+    lanes = {lane: np.array(total.value) for lane, total in found.totals.items()}
+    if noise is not None:
+        seed = reduction.world.secret(f"{reduction.slot}/excess").bytes(SEED)
+        add_missing(noise, layout, lanes, len(kept), Keystream(seed))
+        counts = {"excess_left": 0} if agreed.excess(len(kept)) is not None else {}
+    return decoded(layout, lanes, found.senders, counts=counts)
 
 
 async def _revealed(
@@ -86,7 +91,7 @@ async def _revealed(
     told: list[Any] = []
     shown = await reduction.rehearse(
         who, reveal, asked, at=label, quorum=some, letters=mail, told=told,
-        up=lambda: sizes.revealing(told[0]["form"], alive)[among(reduction.parties.positions, who.positions)],
+        up=lambda: sizes.revealing(told[0]["form"], alive, inside)[among(reduction.parties.positions, who.positions)],
     )  # fmt: skip
     if agreed.degree < len(agreed.names) - 1:  # where all hold shares, the quorum is enough
         _require_shares(agreed, asked, {agreed.place(name) for name in shown.names})
@@ -113,12 +118,13 @@ class _Sizes:
     """The bytes of a masked sum's replies and letters, by arithmetic."""
 
     def __init__(self, agreed: Agreement) -> None:
+        self.agreed = agreed
         self.lengths = _lengths(agreed.names)
         self.holders = _holders(len(agreed.names), agreed.degree, agreed.order)
         here = self.holders >= 0
         self._sums = np.where(here, self.lengths[:, None] + self.lengths[self.holders], 0)
         count = here.sum(axis=1)
-        self.dealing = np.array([_dealing(h) for h in count.tolist()], dtype=np.int64)
+        self.dealing = np.array([_dealing(h, agreed.uses) for h in count.tolist()], dtype=np.int64)
 
     def _of(self, path: str, numbers: Any, content: Any) -> NDArray[np.int64]:
         """Bytes of the letters of each party to each holder.
@@ -139,7 +145,7 @@ class _Sizes:
     def letters(self, path: str) -> NDArray[np.int64]:
         """Bytes of the letters with shares, ``(parties, holders)``."""
         places = np.broadcast_to(np.arange(self.holders.shape[1]), self.holders.shape)
-        return self._of(path, 2 * places + 1, "dealt")
+        return self._of(path, 2 * places + 1, self.agreed.uses)
 
     def votes(self, path: str, inside: NDArray[np.bool_]) -> NDArray[np.int64]:
         """Bytes of the letters with votes, among the parties in the sum."""
@@ -153,13 +159,22 @@ class _Sizes:
         np.add.at(got, self.holders[there], sent[there])
         return got, int(there.sum())
 
-    def revealing(self, form: Any, alive: NDArray[np.bool_]) -> NDArray[np.int64]:
-        """Bytes of what each party reveals: a share for each dealer that is alive and whose holder it is."""
-        got = np.zeros(len(alive), dtype=np.int64)
-        there = (self.holders >= 0) & alive[:, None]
+    def revealing(self, form: Any, alive: NDArray[np.bool_], inside: NDArray[np.bool_]) -> NDArray[np.int64]:
+        """Bytes of what each party reveals: a share for each dealer that is alive and whose holder it is, and one more for those in the sum if it has excess noise."""
+        told: dict[str, Any] = {"shares": {}, "form": form}
+        got = self._shares(alive)
+        if self.agreed.excess(int(inside.sum())) is not None:
+            told["excess"] = {}
+            got += self._shares(inside)
+        return got + M.nbytes(told)
+
+    def _shares(self, dealers: NDArray[np.bool_]) -> NDArray[np.int64]:
+        """Bytes of the named shares of these dealers at each holder."""
+        got = np.zeros(len(dealers), dtype=np.int64)
+        there = (self.holders >= 0) & dealers[:, None]
         each = np.broadcast_to((9 + SHARE + self.lengths)[:, None], there.shape)
         np.add.at(got, self.holders[there], each[there])
-        return got + M.nbytes({"shares": {}, "form": form})
+        return got
 
 
 @functools.lru_cache(maxsize=64)
@@ -171,9 +186,10 @@ def _lengths(names: tuple[str, ...]) -> NDArray[np.int64]:
 
 
 @functools.lru_cache(maxsize=256)
-def _dealing(holders: int) -> int:
-    """Bytes of the reply of a party that deals to so many holders."""
-    return M.nbytes({"key": bytes(SEED), "own": bytes(SEED), "shares": bytes(2 * SEED * holders)})
+def _dealing(holders: int, uses: tuple[str, ...]) -> int:
+    """Bytes of the reply of a party that deals shares of these seeds to so many holders."""
+    anchor = {"anchor": bytes(SEED)} if len(uses) > 2 else {}
+    return M.nbytes({"key": bytes(SEED), "own": bytes(SEED), "shares": bytes(len(uses) * SEED * holders), **anchor})
 
 
 @functools.lru_cache(maxsize=64)
@@ -190,7 +206,7 @@ def _longer(numbers: Any) -> Any:
 
 
 @functools.lru_cache(maxsize=4096)
-def _letter(path_bytes: int, names: int, longer: int, kind: str) -> int:
+def _letter(path_bytes: int, names: int, longer: int, kind: str | tuple[str, ...]) -> int:
     """Bytes of one letter between names of together so many bytes, in a request whose path has so many."""
     sealing, path, number = VirtualSealing(), "x" * path_bytes, (1, 1 << 7 | 1, 1 << 15 | 1)[longer]
     sender, to = "x" * (names // 2), "x" * (names - names // 2)
@@ -199,7 +215,8 @@ def _letter(path_bytes: int, names: int, longer: int, kind: str) -> int:
         return bytes(n)
 
     content: Any = "0" * 32
-    if kind == "dealt":
-        sealed = sealing.seal(sender, to, path, number - 1, _DEALT, draw).encoded()
+    if kind != "vote":  # the seeds whose shares it has
+        dealt = dict.fromkeys(kind, bytes(SHARE))
+        sealed = sealing.seal(sender, to, path, number - 1, dealt, draw).encoded()
         content = {"key": bytes(SEED), "shares": sealed}
     return sealing.seal(sender, to, path, number, content, draw).nbytes
