@@ -38,6 +38,7 @@ def judged(monkeypatch: pytest.MonkeyPatch, right: dict[str, list[float]]) -> di
 def test_what_the_survey_says_is_judged_seed_by_seed(monkeypatch: pytest.MonkeyPatch) -> None:
     right = {
         "server-SemiFL": [0.9, 0.8], "alone-strong": [0.7, 0.7], "server-FedMatch": [0.6, 0.85], "classes-FedPU": [0.3, 0.3],
+        "taught": [0.8, 0.7], "forgetting": [0.1, 0.2],
         "pool-bandit": [0.6, 0.6], "pool-all": [0.61, 0.61], "pool-few": [0.55, 0.4],
     }  # fmt: skip
     found = judged(monkeypatch, right)
@@ -51,6 +52,8 @@ def test_what_the_survey_says_is_judged_seed_by_seed(monkeypatch: pytest.MonkeyP
     assert verdicts["a bandit over both balances accuracy and cost"] == "holds"
     assert verdicts["predictions cost less communication than parameters"] == "holds"
     worse = judged(monkeypatch, {**right, "pool-all": [0.7, 0.7]})
+    kept = judged(monkeypatch, {**right, "forgetting": [0.9, 0.8]})
+    assert kept["rounds on unlabelled rows alone forget what labels taught"].verdict == "does not hold"
     assert worse["a bandit over both balances accuracy and cost"].verdict == "does not hold"
 
 

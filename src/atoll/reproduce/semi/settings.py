@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from .trainings import TrialSize, digits, network
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
     from atoll.data import Islands
     from atoll.learn import Training
 
-__all__ = ["Make", "at_server", "by_predictions", "forgetting", "labelled_alone", "of_classes", "with_pool"]
+__all__ = ["Make", "at_server", "by_predictions", "forgetting", "labelled_alone", "of_classes", "taught", "with_pool"]
 
 Make = Callable[[int], tuple["Training", "Islands"]]
 _LABELS = 40
@@ -23,7 +24,8 @@ def _job(scale: TrialSize, algorithm: Any, **parts: Any) -> Training:
     import atoll
 
     settings = {"selection": atoll.Uniform(scale.cohort), "rounds": scale.rounds, **parts}
-    return atoll.Training(model=network, algorithm=algorithm, evaluation=atoll.Evaluation(every=1), **settings)
+    model = partial(network, scale.pooled)
+    return atoll.Training(model=model, algorithm=algorithm, evaluation=atoll.Evaluation(every=1), **settings)
 
 
 def _view(name: str) -> Any:
@@ -33,7 +35,7 @@ def _view(name: str) -> Any:
 
 
 def labelled_alone(scale: TrialSize, view: str) -> Make:
-    """Train on the server's labels alone, through ``"no"``, ``"weak"`` or ``"strong"`` views, with as many steps on them as the methods take."""
+    """Train on the server's labels alone, through ``"no"``, ``"weak"`` or ``"strong"`` views, with as many steps as `at_server` takes: those of a client and those on labels."""
     import atoll
     from atoll.data import Islands, unlabel
     from atoll.labels import Supervised
@@ -41,7 +43,7 @@ def labelled_alone(scale: TrialSize, view: str) -> Make:
     def make(seed: int) -> tuple[Training, Islands]:
         few = unlabel(digits(scale, seed), keep=_LABELS, at="server", seed=seed)
         alone = Islands.from_datasets([few.others["labels"]]).with_test(few.test)
-        steps = (scale.warm_up + 12 * scale.rounds) // scale.rounds
+        steps = (scale.warm_up + (12 + 12) * scale.rounds) // scale.rounds
         method = Supervised(view=_view(view), **{**_STEPS, "steps": steps}, horizon=scale.rounds)
         return _job(scale, method, selection=atoll.Everyone()), alone
 
@@ -62,6 +64,16 @@ def at_server(scale: TrialSize, method: str) -> Make:
     return make
 
 
+def taught(scale: TrialSize) -> Make:
+    """The model with which `forgetting` begins: a third of the rounds on the server's labels alone, through weak views."""
+
+    def make(seed: int) -> tuple[Training, Islands]:
+        job, alone = labelled_alone(scale, "weak")(seed)
+        return replace(job, rounds=max(1, scale.rounds // 3)), alone
+
+    return make
+
+
 def forgetting(scale: TrialSize) -> Make:
     """Learn from labels first; then clients train on unlabelled rows alone, on their own pseudo-labels."""
     import atoll
@@ -69,13 +81,11 @@ def forgetting(scale: TrialSize) -> Make:
     from atoll.labels import FixMatch
 
     def make(seed: int) -> tuple[Training, Islands]:
-        job, alone = labelled_alone(scale, "weak")(seed)
-        taught = atoll.simulate(
-            replace(job, rounds=max(1, scale.rounds // 3)), alone, engine="batched", seed=seed, progress=False
-        )
+        job, alone = taught(scale)(seed)
+        begin = atoll.simulate(job, alone, engine="batched", seed=seed, progress=False)
         few = unlabel(digits(scale, seed), keep=_LABELS, at="server", seed=seed)
         rest = few  # the labels stay where nobody asks for them
-        return replace(_job(scale, FixMatch(**_STEPS)), model=taught.model), rest
+        return replace(_job(scale, FixMatch(**_STEPS)), model=begin.model), rest
 
     return make
 

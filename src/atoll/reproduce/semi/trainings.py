@@ -34,6 +34,7 @@ class TrialSize:
         rounds: rounds.
         seeds: repetitions, with other labels and clients each.
         warm_up: steps on labels before the first round, if they are at the server.
+        pooled: whether the network pools, which is slower and more accurate.
     """
 
     rows: int
@@ -42,6 +43,7 @@ class TrialSize:
     rounds: int
     seeds: int
     warm_up: int
+    pooled: bool = False
 
 
 def digits(scale: TrialSize, seed: int, alpha: float = 0.5) -> Islands:
@@ -56,10 +58,17 @@ def digits(scale: TrialSize, seed: int, alpha: float = 0.5) -> Islands:
     return made.with_test(whole.test.take(np.arange(2000)))
 
 
-def network() -> nn.Module:
-    """Return three convolutions of 8, 16 and 32 channels with group normalisation."""
+def network(pooled: bool = False) -> nn.Module:
+    """Return three convolutions of 8, 16 and 32 channels with group normalisation: each with a stride, or with one pooling in place of two strides."""
     from torch import nn
 
+    if pooled:
+        return nn.Sequential(
+            nn.Conv2d(1, 8, 5, 2, 2), nn.GroupNorm(4, 8), nn.ReLU(),
+            nn.Conv2d(8, 16, 3, 1, 1), nn.GroupNorm(4, 16), nn.MaxPool2d(2), nn.ReLU(),
+            nn.Conv2d(16, 32, 3, 1, 1), nn.GroupNorm(4, 32), nn.ReLU(),
+            nn.Flatten(), nn.Linear(32 * 7 * 7, 10),
+        )  # fmt: skip
     layers: list[nn.Module] = []
     for before, after in ((1, 8), (8, 16), (16, 32)):
         layers += [nn.Conv2d(before, after, 3, 2, 1), nn.GroupNorm(4, after), nn.ReLU()]
