@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from label_toys import images
 
 from atoll.cli.app import run
@@ -14,6 +15,7 @@ from atoll.cli.labels.compare import chosen
 from atoll.cli.labels.rows import LabelSetting, rows_of, with_few_labels
 from atoll.cli.labels.runs import LabelRuns, known_methods
 from atoll.core.errors import ConfigError
+from atoll.data import Dataset
 
 KEYS = {"scores", "median", "gain", "interval", "coverage", "purity", "seconds", "bytes_up", "bytes_down", "client_state", "exposes"}  # fmt: skip
 
@@ -129,10 +131,25 @@ def test_a_baseline_takes_as_many_steps_as_the_global_model_of_a_method(archive)
         runs.method("Semi")
 
 
+def test_without_labels_other_settings_are_usual_and_features_are_few():
+    """FedSimCLR and 5 clients; three poolings leave 3 x 3 places of 28 x 28 pixels, and small images keep theirs."""
+    usual = {at: LabelSetting(at=at, keep=8) for at in ("rows", "server", "none")}
+    assert {at: (chosen(None, one), one.parties) for at, one in usual.items()} == {
+        "rows": (["SemiFL"], 20),
+        "server": (["SemiFL"], 20),
+        "none": (["FedSimCLR"], 5),
+    }
+    for side, at, features in ((28, "none", 288), (28, "rows", 32 * 49), (7, "none", 32 * 4), (8, "none", 32)):
+        rows = Dataset({"x": np.zeros((2, 1, side, side), np.float32), "y": np.arange(2)}, classes=2)
+        runs = LabelRuns(rows, usual[at], rounds=1)
+        assert runs.encoder()(torch.zeros(2, 1, side, side)).shape == (2, runs.features) == (2, features)
+
+
 def test_without_labels_a_probe_measures_features(capsys, archive):
-    words = ("--at", "none", "--keep", 12, "--parties", 2, "--rounds", 1, "--seeds", 1, "--methods", "FedSimCLR")
+    words = ("--at", "none", "--keep", 12, "--parties", 2, "--rounds", 1, "--seeds", 1)
     found = answer(capsys, "compare", archive, *words)
     assert found["metric"] == "probe accuracy"
+    assert set(found["methods"]) == {"FedSimCLR"}  # nobody named a method, and SemiFL needs labels
     assert set(found["setting"]["baselines"]) == {"pixels", "untrained"}
     assert found["methods"]["FedSimCLR"]["coverage"] is None
     assert 0.0 < found["methods"]["FedSimCLR"]["median"] <= 1.0

@@ -35,7 +35,9 @@ def labels_compare(
     test: Annotated[int, typer.Option("--test", help="Rows to test on.", min=1)] = 2_000,
     wrong: Annotated[float, typer.Option("--wrong", help="Share of wrong labels.")] = 0.0,
     noise: Annotated[str, typer.Option("--noise", help="pair or symmetric.")] = "pair",
-    parties: Annotated[int, typer.Option("--parties", help="Clients.", min=1)] = 20,
+    parties: Annotated[
+        int | None, typer.Option("--parties", help="Clients; by default 20, without labels 5.", min=1)
+    ] = None,
     alpha: Annotated[float, typer.Option("--alpha", help="Skew of classes; 0 divides at random.", min=0)] = 0.5,
     rounds: Annotated[int, typer.Option("--rounds", help="Rounds of each method.", min=1)] = 60,
     rate: Annotated[float | None, typer.Option("--lr", help="Learning rate of all trainings; by default .03.")] = None,

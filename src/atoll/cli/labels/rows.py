@@ -31,7 +31,7 @@ class LabelSetting:
         test: rows to test on; ``None`` for all.
         wrong: share of the labels to replace by wrong ones.
         noise: ``"pair"``: by the next class, or ``"symmetric"``.
-        parties: number of clients.
+        parties: number of clients; ``None`` for 20, and for 5 if nobody has labels, as in the experiments of FedU and FedEMA.
         alpha: of the Dirichlet division by classes; 0 divides at random.
     """
 
@@ -41,10 +41,12 @@ class LabelSetting:
     test: int | None = 2_000
     wrong: float = 0.0
     noise: str = "pair"
-    parties: int = 20
+    parties: int | None = None
     alpha: float = 0.5
 
     def __post_init__(self) -> None:
+        if self.parties is None:
+            object.__setattr__(self, "parties", 5 if self.at == "none" else 20)
         if self.noise not in ("pair", "symmetric"):
             raise ConfigError(f"noise={self.noise!r}", where="labels", remedy="use pair or symmetric")
         if not 0.0 <= self.wrong < 1.0:
@@ -108,9 +110,9 @@ def with_few_labels(rows: Dataset, setting: LabelSetting, seed: int, party: str 
     if party is not None:
         islands = atoll.data.natural(train, party)
     elif setting.alpha > 0:
-        islands = atoll.data.dirichlet(train, parties=setting.parties, alpha=setting.alpha, seed=seed)
+        islands = atoll.data.dirichlet(train, parties=int(setting.parties or 0), alpha=setting.alpha, seed=seed)
     else:
-        islands = atoll.data.iid(train, parties=setting.parties, seed=seed)
+        islands = atoll.data.iid(train, parties=int(setting.parties or 0), seed=seed)
     islands = islands.with_test(test)
     if setting.wrong:
         kind: Any = "pairs" if setting.noise == "pair" else setting.noise
