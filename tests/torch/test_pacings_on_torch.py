@@ -56,3 +56,10 @@ def test_semi_asynchronous_compositions_are_the_same_in_blocks(islands, parts):
     for name in ("picked", "undrafted", "crashed", "deprecated", "synchronised", "t_end"):
         assert one.metrics.column(name) == many.metrics.column(name), name
     assert any(row.get("crashed") for row in one.metrics)
+
+
+def test_the_engine_judges_by_the_clients_that_train(islands):
+    """Under SAFA with CFCFM all ten train in each of six rounds, although a round takes four replies."""
+    assert job().learner(islands).training.volume == 60
+    assert job(selection=FedProf(0.6)).learner(islands).training.volume == 36
+    assert job(pacing=atoll.Synchronous()).learner(islands).training.volume == 24

@@ -224,7 +224,7 @@ class Training(Checked, Job):
             device=self.device,
             compile=self.compile,
             buffers=self.buffers,
-            volume=self.rounds * self.selection.cohort_size(len(data)),
+            volume=self.rounds * self.pacing.updates(self.selection, len(data)),
         )
         made = adapt(self.model, settings, data)
         self.check(made, data)

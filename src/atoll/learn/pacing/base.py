@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from ..algorithm import Algorithm
     from ..context import Context
+    from ..selection.base import Selection
 
 __all__ = ["Pacing", "refuse", "weighs_examples"]
 
@@ -59,6 +60,10 @@ class Pacing(Checked):
     def invited(self, cohort: int) -> int:
         """Return how many clients to invite so that ``cohort`` answer."""
         return cohort
+
+    def updates(self, selection: Selection, population: int) -> int:
+        """Return about how many clients train in a round, by which the engine judges whether compiling pays off."""
+        return selection.cohort_size(population)
 
     def algorithm(self, base: Algorithm) -> Algorithm:
         """Return what clients run: the base, or the base with other replies."""

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from ..algorithm import Algorithm
     from ..context import Context
+    from ..selection.base import Selection
 
 __all__ = ["SAFA"]
 
@@ -144,6 +145,10 @@ class SAFA(Pacing):
     def offers(self) -> frozenset[Capability]:
         """Rounds of clients that have models of several versions and may crash."""
         return super().offers - {FIXED_COHORT, ONE_MODEL}
+
+    def updates(self, selection: Selection, population: int) -> int:
+        """Return all clients for a rule that takes replies as they come, since all train."""
+        return population if selection.picks else super().updates(selection, population)
 
     def check(self, context: Context) -> None:
         """Refuse updates without a client weight, and work that cannot continue where it was cut off."""
