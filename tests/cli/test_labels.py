@@ -11,7 +11,7 @@ import torch
 from label_toys import images
 
 from atoll.cli.app import run
-from atoll.cli.labels.compare import chosen
+from atoll.cli.labels.compare import _card, chosen
 from atoll.cli.labels.rows import LabelSetting, rows_of, with_few_labels
 from atoll.cli.labels.runs import LabelRuns, known_methods
 from atoll.core.errors import ConfigError
@@ -110,6 +110,11 @@ def test_each_setting_has_a_method_by_default_that_fits_it():
         assert chosen(None, setting) == [name]
         assert name in known_methods(setting.at)
     assert chosen("labelled,Relabel", LabelSetting(wrong=0.1)) == ["Relabel"]
+
+
+def test_what_a_method_exposes_is_said_whether_the_survey_has_it_or_not():
+    wanted = {"ForwardCorrection": "counts of neighbours' labels", "SemiFL": "nothing"}
+    assert {name: _card(name)["exposes"] for name in wanted} == wanted
 
 
 def test_wrong_labels_are_those_of_the_next_class(archive):

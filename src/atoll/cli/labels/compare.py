@@ -135,6 +135,10 @@ def compared(runs: Any, names: list[str], seeds: int) -> dict[str, Any]:
     }
 
 
+_OUTSIDE = {"ForwardCorrection": "counts of neighbours' labels"}
+"""What methods that are not in the survey expose."""
+
+
 def _card(name: str) -> dict[str, str]:
     """Return what a method, or each of two, keeps at clients and exposes."""
     from atoll.labels.survey import SURVEY
@@ -143,6 +147,7 @@ def _card(name: str) -> dict[str, str]:
     known = [cards[part] for part in name.split("+") if part in cards]
     state = [one.state for one in known if one.state != "none"]
     shown = [one.exposes for one in known if one.exposes != "nothing"]
+    shown += [_OUTSIDE[part] for part in name.split("+") if part in _OUTSIDE]
     return {"client_state": "; ".join(state) or "none", "exposes": "; ".join(shown) or "nothing"}
 
 
