@@ -183,6 +183,7 @@ class World:
         before: node -> a command that the node's own command is given to, such as one that enters a namespace.
         host: where the server listens.
         port: which port; by default the system chooses, and kits do not know it.
+        spare: the port of a standby, which kits know; none by default.
     """
 
     def __init__(
@@ -195,10 +196,12 @@ class World:
         before: Mapping[str, Sequence[str]] | None = None,
         host: str = "127.0.0.1",
         port: int = 0,
+        spare: int = 0,
     ) -> None:
         self.folder = folder.absolute()
         self.sites = tuple(sites)
         self.address = f"{host}:{port}"
+        self.spare = spare
         self.fronts: dict[str, Front] = {}
         self.ways: dict[str, str] = {}
         self.quick: dict[str, dict[str, float]] = {name: dict(quick) for name in ("server", *sites)} if quick else {}
@@ -209,7 +212,8 @@ class World:
                 {
                     "project": "failures",
                     "servers": [
-                        ServerConfig(name="server", hosts=[host], listen=host, **({"port": port} if port else {}))
+                        ServerConfig(name="server", hosts=[host], listen=host, **({"port": port} if port else {})),
+                        *([ServerConfig(name="spare", hosts=[host], listen=host, port=spare)] if spare else []),
                     ],
                     "sites": [PartyConfig(name=name, org=name) for name in sites],
                     "admins": [AdminConfig(name="admin", org="lab")],
@@ -245,10 +249,12 @@ class World:
     def _front(self, name: str) -> Front:
         kit, place = str(self.folder / "kits" / name), str(self.place(name))
         words = ["server", kit, "--folder", place, "--listen", self.address]
-        if name != "server":
+        if name == "spare":
+            words = ["server", kit, "--folder", str(self.place("server")), "--standby"]
+        elif name != "server":
             # Jobs of a trial share the machine: no site keeps another from running by asking for all cores.
             words = ["site", kit, "--data", str(self._data[name]), "--folder", place, "--cpus", "64", "--memory", "0"]
-            words += ["--gpus", "0", "--server", self.ways.get(name, self.address)]
+            words += ["--gpus", "0", *([] if self.spare else ["--server", self.ways.get(name, self.address)])]
         runs = [str(QUICK), json.dumps(self.quick[name])] if name in self.quick else ["-m", *_CHILD, "atoll.cli"]
         command = [*self.before.get(name, ()), sys.executable, *runs, *words, "--json"]
         front, old = Front(name, command, self.folder), self.fronts.get(name)
@@ -258,7 +264,8 @@ class World:
 
     async def admin(self) -> Admin:
         """A connection of the admin; it outlives the server's deaths."""
-        made = Admin(self.kit("admin"), self.ways.get("admin", self.address), patience=DEADLINE)
+        way = None if self.spare else self.ways.get("admin", self.address)
+        made = Admin(self.kit("admin"), way, patience=DEADLINE)
         await made.__aenter__()
         self._admins.append(made)
         return made

@@ -44,6 +44,12 @@ def command(
         bool,
         typer.Option("--takeover", help="Let a second process with a site's kit replace the first while that lives."),
     ] = False,
+    standby: Annotated[
+        bool,
+        typer.Option(
+            "--standby", help="Wait while another server uses the folder, and serve once its process has ended."
+        ),
+    ] = False,
     passphrase_file: PassphraseFile = None,
     json: Json = False,
 ) -> int:
@@ -71,6 +77,7 @@ def command(
             metrics=metrics,
             confinement=walls,
             takeover=takeover,
+            standby=standby,
         )
         said = {"folder": str(place), "confined": walls.confined}
         return serving(made.serve(lambda address: output.give({"listening": address, **said})))

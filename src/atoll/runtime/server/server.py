@@ -66,6 +66,7 @@ class Server:
         metrics: ``host:port`` at which it serves ``/healthz`` and ``/metrics``; nowhere by default.
         confinement: how the jobs' processes here are confined.
         takeover: let a second process of a site replace the first one while that lives.
+        standby: if another server uses the folder, wait until its process has ended, and take its place.
 
     Raises:
         ConfigError: the kit is not a server's, or the folder cannot be made.
@@ -84,6 +85,7 @@ class Server:
         metrics: str | None = None,
         confinement: Confinement = UNCONFINED,
         takeover: bool = False,
+        standby: bool = False,
     ) -> None:
         kit.require("server")
         self.kit = kit
@@ -96,7 +98,14 @@ class Server:
         own(self._credentials)  # otherwise it would listen, and refuse everyone for a reason that only its clock knows
         self._revoked = Revocations(kit.revoked_file, kit.folder / "ca.pem")
         self._news = JobNews()
-        self._store = SqliteStore(folder)
+        if standby:
+            _LOG.info(
+                "server %r of project %r stands by: it serves once no other server uses %s",
+                kit.name,
+                kit.project,
+                folder,
+            )
+        self._store = SqliteStore(folder, wait=standby)
         self._listed = SiteList(kit.sites_file)
         self._members = Members(self._listed, folder / "sites.txt")
         self._seen = LastSeen(folder / "seen.json", self._revoked)

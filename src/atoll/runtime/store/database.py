@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
-from atoll.core.errors import JobError
+from atoll.core.errors import ConfigError, JobError
 
 from .reserve import Reserve
 from .rows import chain_up
@@ -56,12 +56,13 @@ class Database:
 
     Args:
         path: the file, created if missing.
+        wait: wait until no other process holds it.
 
     Raises:
         JobError: another process holds it, or it is damaged, of a newer version, or not a store.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, wait: bool = False) -> None:
         self.path = path
         self._guard = threading.RLock()
         self._lock: IO[str] | None = None
@@ -69,7 +70,7 @@ class Database:
         self._reserve = Reserve(path.with_name(f".{path.name}.reserve"))
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._lock = _locked(path)
+            self._lock = _locked(path, wait)
             with self._explained():
                 self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=0.0)
                 self._prepare(self._connection)
@@ -188,17 +189,25 @@ def _full(error: BaseException | None) -> bool:
     return isinstance(error, sqlite3.Error) and getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_FULL
 
 
-def _locked(path: Path) -> IO[str] | None:
+def _locked(path: Path, wait: bool) -> IO[str] | None:
     """Lock a file next to the database; the system releases it when the process dies."""
     try:
         import fcntl
-    except ImportError:  # not on POSIX: SQLite's own locks still keep transactions atomic
+    except ImportError as error:  # not on POSIX: SQLite's own locks still keep transactions atomic
+        if wait:
+            raise ConfigError(
+                "this system has no locks of files that a standby could wait for",
+                where=str(path),
+                remedy="leave --standby out, and start this server when the other one is gone",
+            ) from error
         return None
     file = path.with_name(f".{path.name}.lock").open("a")
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
+        fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BaseException as error:
         file.close()
+        if not isinstance(error, OSError):  # Ctrl-C while it waits
+            raise
         raise JobError(
             "another process holds the store", where=str(path), remedy="stop the other server, or name another folder"
         ) from error

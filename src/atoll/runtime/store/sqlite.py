@@ -49,15 +49,18 @@ class SqliteStore:
         folder: the folder of ``jobs.sqlite`` and ``bundles/``, created if missing.
         log_lines: lines kept of each node of a job.
         log_width: characters kept of a line.
+        wait: wait until no other process holds the folder.
 
     Raises:
         JobError: another process holds the folder, or it cannot be read.
     """
 
-    def __init__(self, folder: str | Path, *, log_lines: int = LOG_LINES, log_width: int = LOG_WIDTH) -> None:
+    def __init__(
+        self, folder: str | Path, *, log_lines: int = LOG_LINES, log_width: int = LOG_WIDTH, wait: bool = False
+    ) -> None:
         self._folder = Path(folder)
         self._log_lines, self._log_width = log_lines, log_width
-        self._database = Database(self._folder / "jobs.sqlite")
+        self._database = Database(self._folder / "jobs.sqlite", wait=wait)
         self._guard = threading.RLock()
         try:
             with self._database.reading() as open_:
