@@ -17,6 +17,7 @@ from atoll.core.message import ArraySpec, ScalarSpec
 from atoll.core.requests.cohort import Community
 from atoll.core.requests.policy import SitePolicy
 from atoll.core.requests.task import TaskSchema
+from atoll.fitting import GLM, SVM, Fit, KMeans
 from atoll.learn.algorithms import FedAvg, FedAvgM, FedProx, Scaffold
 from atoll.stages import Clip, ExcludeVariables
 
@@ -250,70 +251,59 @@ def test_fedavg_fedprox_fedopt_and_scaffold(algorithm: Any) -> None:
         np.testing.assert_allclose(same[name], first[name], rtol=1e-6, atol=1e-7)
 
 
-# ---------------------------------------------------------------------- machine learning as programs
+# ---------------------------------------------------------------------- machine learning
 
 
-@atoll.task
-def nearest(island: Any, centres: Any) -> dict[str, Any]:
-    """Sums and counts of the rows next to each centre; without centres, proposals."""
-    x = np.asarray(island.data.x, dtype=np.float64)
-    if centres is None:
-        return {"proposals": atoll.Parts(x[:2])}
-    label = ((x[:, None] - centres) ** 2).sum(axis=2).argmin(axis=1)
-    hot = np.eye(len(centres))[label]
-    return {"sums": atoll.Sum(hot.T @ x), "counts": atoll.Sum(hot.sum(axis=0))}
+PIXELS = [f"p{k}" for k in range(18, 30)]
+
+
+def digits_at(parties: int, rows: int) -> tuple[dict[str, Any], Any, Any]:
+    """Twelve pixels of digits as a table at each party; and those and the labels of all of them."""
+    import pandas as pd
+
+    full = atoll.data.digits().take(np.arange(rows))
+    x, y = np.asarray(full.x, dtype=np.float64)[:, 18:30], np.asarray(full.y)
+    whole = pd.DataFrame(x, columns=PIXELS).assign(digit=y, odd=y % 2)
+    cuts = np.linspace(0, rows, parties + 1).astype(int)
+    return {f"site-{k}": whole[cuts[k] : cuts[k + 1]] for k in range(parties)}, x, y
+
+
+def fitted(model: Any, data: Any, **settings: Any) -> Any:
+    return atoll.simulate(Fit(model=model, columns=PIXELS, **settings), data, engine="inline", progress=False).outcome
+
+
+def test_linear_models() -> None:
+    """Sites send sums; the model is scikit-learn's on the pooled rows."""
+    from sklearn.linear_model import LogisticRegression
+
+    data, x, y = digits_at(3, 200)
+    found = fitted(GLM(alpha=10.0), data, label="odd")
+    pooled = LogisticRegression(C=0.1, solver="newton-cholesky", tol=1e-10).fit(x, y % 2)
+    np.testing.assert_allclose(found.estimator().predict_proba(x), pooled.predict_proba(x), atol=1e-6)
 
 
 def test_k_means() -> None:
-    """Clients propose centres, then send sums and counts: Lloyd's iterations on the pooled rows, from the same centres."""
-    data = digits(parties=4)
+    """Sites send sums and counts a centre: scikit-learn's iterations on the pooled rows."""
+    from sklearn.cluster import KMeans as Pooled
 
-    async def controller(fed: Any) -> Any:
-        proposed = [part.value for part in (await fed.sum(fed.parties, nearest))["proposals"]]
-        start = centres = np.concatenate(proposed)[:5]
-        for _ in range(6):
-            found = await fed.sum(fed.parties, nearest, centres)
-            centres = np.where(
-                found["counts"][:, None] > 0, found["sums"] / np.maximum(found["counts"], 1)[:, None], centres
-            )
-        return start, centres
-
-    start, centres = atoll.simulate(controller, data, engine="inline")
-    x, pooled = np.asarray(data.pooled().x, dtype=np.float64), start
-    for _ in range(6):
-        label = ((x[:, None] - pooled) ** 2).sum(axis=2).argmin(axis=1)
-        pooled = np.stack([x[label == k].mean(axis=0) if (label == k).any() else pooled[k] for k in range(5)])
-    np.testing.assert_allclose(centres, pooled, atol=1e-9)
-
-
-@atoll.task
-def support(island: Any, message: Any) -> dict[str, Any]:
-    """The rows that the local support vector machine rests on."""
-    from sklearn.svm import SVC
-
-    x, y = np.asarray(island.data.x), np.asarray(island.data.y)
-    held = SVC(kernel="linear").fit(x, y).support_
-    return {"x": x[held], "y": y[held]}
+    data, x, _ = digits_at(3, 300)
+    found = fitted(KMeans(clusters=5, centres=x[:5].tolist()), data)
+    pooled = Pooled(5, init=x[:5], n_init=1, tol=0).fit(x)
+    np.testing.assert_allclose(found["centres"], pooled.cluster_centers_, rtol=1e-10, atol=1e-12)
 
 
 def test_support_vector_machine_in_two_steps() -> None:
-    """Clients send their support vectors, the server fits on the union of them: nearly the machine of all rows."""
+    """Sites send their support vectors, the server fits one machine to the union of them: nearly the machine of all rows."""
     from sklearn.svm import SVC
 
+    data, x, y = digits_at(4, 400)
+    found = fitted(SVM(), data, label="digit")
     full = atoll.data.digits()
-    data = atoll.data.iid(full.take(np.arange(600)), parties=4, seed=0)
-
-    async def controller(fed: Any) -> Any:
-        told = (await fed.ask_all(fed.parties, support)).values
-        x, y = (np.concatenate([one[name] for one in told]) for name in ("x", "y"))
-        return SVC(kernel="linear").fit(x, y), len(y)
-
-    machine, sent = atoll.simulate(controller, data, engine="inline")
-    pooled = data.pooled()
-    everything = SVC(kernel="linear").fit(np.asarray(pooled.x), np.asarray(pooled.y))
-    x, y = np.asarray(full.x)[600:], np.asarray(full.y)[600:]
-    assert sent < len(pooled)
-    assert machine.score(x, y) > everything.score(x, y) - 0.02
+    held, truth = np.asarray(full.x, dtype=np.float64)[400:, 18:30], np.asarray(full.y)[400:]
+    assert len(found["vectors"]) < len(x)
+    mine = float((np.asarray(found.estimator().predict(held)).astype(int) == truth).mean())
+    assert mine > SVC().fit(x, y).score(held, truth) - 0.02
+    assert found.told["contacts"] == 2
 
 
 # ---------------------------------------------------------------------- filters

@@ -14,7 +14,14 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-ALWAYS = {"test_kill_nine.py", "test_spending.py", "test_standby.py", "test_stuck.py", "test_watching.py"}
+ALWAYS = {
+    "test_kill_nine.py",
+    "test_large_messages.py",
+    "test_spending.py",
+    "test_standby.py",
+    "test_stuck.py",
+    "test_watching.py",
+}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
