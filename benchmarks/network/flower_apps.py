@@ -45,7 +45,7 @@ asyncio.run(main(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])))
 """
 
 
-def of_flower(python: str, name: str, nodes: int, rounds: int) -> float:
+def of_flower(python: str, name: str, nodes: int, rounds: int, limit: float) -> float:
     """Seconds of one run by SuperLink and SuperNodes."""
     ports = free_ports(nodes + 1)
     with Deployment("atoll", QUIET, False) as run:
@@ -61,10 +61,10 @@ def of_flower(python: str, name: str, nodes: int, rounds: int) -> float:
         app = shutil.copytree(APPS / name, run.folder / name)  # `flwr` writes into it
         arrays, begin = run.folder / "arrays.npz", time.perf_counter()
         run.call(["flwr", "run", str(app), "bench", "--run-config", f'num-server-rounds={rounds} out="{arrays}"'])
-        until = begin + 300
+        until = begin + limit
         while not arrays.is_file():
             if time.perf_counter() > until:
-                raise SystemExit(f"Flower: no arrays after 300 s\n{run.log('superlink')}")
+                raise SystemExit(f"Flower: no arrays after {limit:g} s\n{run.log('superlink')}")
             time.sleep(0.05)
         return time.perf_counter() - begin
 
@@ -99,13 +99,15 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--nodes", type=int, default=3)
+    parser.add_argument("--limit", type=float, default=300.0, help="seconds after which a run of Flower's is given up")
     parser.add_argument("--only", nargs="+", default=NAMES)
     args = parser.parse_args()
     for name in args.only:
         load, seconds = os.getloadavg()[0], {"flower": [], "atoll": []}
         for _ in range(args.runs):
             seconds["atoll"].append(of_atoll(args.flower, name, args.nodes, args.rounds))
-            seconds["flower"].append(of_flower(args.flower, name, args.nodes, args.rounds))
+            print(json.dumps(seconds), file=sys.stderr, flush=True)
+            seconds["flower"].append(of_flower(args.flower, name, args.nodes, args.rounds, args.limit))
             print(json.dumps(seconds), file=sys.stderr, flush=True)
         medians = {side: statistics.median(values) for side, values in seconds.items()}
         row = {
