@@ -12,6 +12,20 @@ from atoll.cli.arguments import Json, output_of
 from atoll.cli.asking import PassphraseFile, logging_on, open_kit, serving
 from atoll.cli.confining import Confine, NetworkOfJobs, Scratch, Show, confined_as
 
+Metrics = Annotated[
+    str | None,
+    typer.Option(
+        "--metrics", help="Serve /healthz and /metrics here, over plain HTTP; off by default.", metavar="HOST:PORT"
+    ),
+]
+Takeover = Annotated[
+    bool, typer.Option("--takeover", help="Let a second process with a site's kit replace the first while that lives.")
+]
+Standby = Annotated[
+    bool,
+    typer.Option("--standby", help="Wait while another server uses the folder, and serve once its process has ended."),
+]
+
 
 @app.command("server", rich_help_panel=OPERATE)
 def command(
@@ -34,22 +48,9 @@ def command(
     show: Show = None,
     network: NetworkOfJobs = False,
     scratch: Scratch = None,
-    metrics: Annotated[
-        str | None,
-        typer.Option(
-            "--metrics", help="Serve /healthz and /metrics here, over plain HTTP; off by default.", metavar="HOST:PORT"
-        ),
-    ] = None,
-    takeover: Annotated[
-        bool,
-        typer.Option("--takeover", help="Let a second process with a site's kit replace the first while that lives."),
-    ] = False,
-    standby: Annotated[
-        bool,
-        typer.Option(
-            "--standby", help="Wait while another server uses the folder, and serve once its process has ended."
-        ),
-    ] = False,
+    metrics: Metrics = None,
+    takeover: Takeover = False,
+    standby: Standby = False,
     passphrase_file: PassphraseFile = None,
     json: Json = False,
 ) -> int:
