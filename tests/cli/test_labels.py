@@ -136,14 +136,15 @@ def test_a_baseline_takes_as_many_steps_as_the_global_model_of_a_method(archive)
         runs.method("Semi")
 
 
-def test_without_labels_other_settings_are_usual_and_features_are_few():
-    """FedSimCLR and 5 clients; three poolings leave 3 x 3 places of 28 x 28 pixels, and small images keep theirs."""
+def test_settings_follow_where_the_labels_are_and_without_any_features_are_few():
+    """FedSimCLR and 5 clients, longer trainings where labels stay at clients; three poolings leave 3 x 3 places of 28 x 28 pixels, and small images keep theirs."""
     usual = {at: LabelSetting(at=at, keep=8) for at in ("rows", "server", "none")}
-    assert {at: (chosen(None, one), one.parties) for at, one in usual.items()} == {
-        "rows": (["SemiFL"], 20),
-        "server": (["SemiFL"], 20),
-        "none": (["FedSimCLR"], 5),
+    assert {at: (chosen(None, one), one.parties, one.usual_rounds) for at, one in usual.items()} == {
+        "rows": (["SemiFL"], 20, 100),
+        "server": (["SemiFL"], 20, 60),
+        "none": (["FedSimCLR"], 5, 60),
     }
+    assert LabelSetting(wrong=0.4).usual_rounds == 60
     for side, at, features in ((28, "none", 288), (28, "rows", 32 * 49), (7, "none", 32 * 4), (8, "none", 32)):
         rows = Dataset({"x": np.zeros((2, 1, side, side), np.float32), "y": np.arange(2)}, classes=2)
         runs = LabelRuns(rows, usual[at], rounds=1)

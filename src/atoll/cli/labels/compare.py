@@ -39,7 +39,10 @@ def labels_compare(
         int | None, typer.Option("--parties", help="Clients; by default 20, without labels 5.", min=1)
     ] = None,
     alpha: Annotated[float, typer.Option("--alpha", help="Skew of classes; 0 divides at random.", min=0)] = 0.5,
-    rounds: Annotated[int, typer.Option("--rounds", help="Rounds of each method.", min=1)] = 60,
+    rounds: Annotated[
+        int | None,
+        typer.Option("--rounds", help="Rounds of each method; by default 60, with few labels at clients 100.", min=1),
+    ] = None,
     rate: Annotated[float | None, typer.Option("--lr", help="Learning rate of all trainings; by default .03.")] = None,
     seeds: Annotated[int, typer.Option("--seeds", help="Trainings of each method.", min=1)] = 3,
     target: Annotated[str | None, typer.Option("--target", help="Column to predict, for CSV files.")] = None,
@@ -64,7 +67,7 @@ def labels_compare(
     from .runs import LabelRuns
 
     setting = LabelSetting(at, keep, size, test, wrong, noise, parties, alpha)
-    runs = LabelRuns(rows_of(data, target, text, missing), setting, rounds, rate, party, guard)
+    runs = LabelRuns(rows_of(data, target, text, missing), setting, rounds or setting.usual_rounds, rate, party, guard)
     found = compared(runs, chosen(methods, setting), seeds)
     output_of(context).give(found, _table(found))
 

@@ -62,6 +62,11 @@ class LabelSetting:
                 f"keep={self.keep} and wrong={self.wrong}", where="labels", remedy="remove labels, or spoil them"
             )
 
+    @property
+    def usual_rounds(self) -> int:
+        """The rounds of a method if no number is given: labels that stay at clients teach fewer steps of a round than those at the server."""
+        return 100 if self.at == "rows" and not self.wrong else 60
+
 
 def rows_of(data: str, target: str | None = None, text: str | None = None, missing: str | None = None) -> Dataset:
     """Read rows to train on, with rows to test on.
