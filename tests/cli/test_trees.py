@@ -51,17 +51,26 @@ def test_the_federated_trees_are_compared_and_saved(capsys, folder, more):
     assert auc(table[:, 5], booster.predict(named)) == pytest.approx(found["federated"], abs=1e-6)
 
 
-def test_of_more_rows_than_xgboost_queues_the_order_changes_its_answer_which_is_shown(capsys, tmp_path):
+def test_of_more_rows_than_xgboost_queues_they_are_still_its_trees_and_masked_sums_show_what_the_order_does(
+    capsys, tmp_path
+):
     rng = np.random.default_rng(0)
-    x = rng.normal(size=(8900, 1))
-    table = np.column_stack((x, rng.random(8900) < 1 / (1 + np.exp(-4 * np.sin(9 * x[:, 0])))))
-    for name, rows in {"north": slice(0, 4000), "south": slice(4000, 8400), "held": slice(8400, 8900)}.items():
-        np.savetxt(tmp_path / f"{name}.csv", table[rows], "%.9g", ",", header="a,y", comments="")
-    assert run([*asked(tmp_path), "--rounds", "2"]) == 0
+    x = rng.normal(size=(12_500, 2))
+    x[:, 1] = np.round(10 * x[:, 1], 2)
+    odds = 4 * np.sin(9 * x[:, 0]) + np.sin(x[:, 1])
+    table = np.column_stack((x, rng.random(len(x)) < 1 / (1 + np.exp(-odds))))
+    for name, rows in {"north": slice(0, 5000), "south": slice(5000, 12_000), "held": slice(12_000, None)}.items():
+        np.savetxt(tmp_path / f"{name}.csv", table[rows], "%.9g", ",", header="a,b,y", comments="")
+    assert run([*asked(tmp_path), "--rounds", "3"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert len(found["pooled_shuffled"]) == 3
-    assert abs(found["federated"] - np.mean([found["pooled"], *found["pooled_shuffled"]])) < 0.01
-    assert run([word for word in [*asked(tmp_path), "--rounds", "1"] if word != "--json"]) == 0
+    assert abs(found["federated"] - found["pooled"]) < 1e-6
+    assert "pooled_shuffled" not in found
+    assert run([*asked(tmp_path, "--secure"), "--rounds", "3"]) == 0
+    masked = json.loads(capsys.readouterr().out)
+    assert masked["pooled"] == found["pooled"]
+    assert len(set(masked["pooled_shuffled"])) > 1
+    assert 1e-6 < abs(masked["federated"] - masked["pooled"]) < 0.02
+    assert run([word for word in [*asked(tmp_path, "--secure"), "--rounds", "1"] if word != "--json"]) == 0
     assert "pooled, in other orders" in capsys.readouterr().out
 
 

@@ -52,7 +52,6 @@ def test_xgboost_in_its_quick_form(tmp_path: Path) -> None:
     assert claims["bagging with one client is ordinary boosting: HIGGS-like"].verdict == "holds"
     pooled = claims["histograms of all sites make the trees of the union: HIGGS-like, 2,000 rows"]
     assert pooled.ours == pooled.paper
-    assert claims["they lie among XGBoost's own with the rows in other orders: HIGGS-like"].verdict == "holds"
     same = claims["with the cuts that XGBoost finds on the union, they are its trees: HIGGS-like"]
     assert same.ours == pytest.approx(same.paper, abs=1e-3)
     assert claims["bags of trees are better than the sites alone: HIGGS-like"].verdict == "holds"

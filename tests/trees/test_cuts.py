@@ -10,8 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from atoll.core.errors import MessageError
+from atoll.trees.blocks import _by_feature, runs_before, runs_of, sorted_blocks
 from atoll.trees.cuts import binned, count_parts, ordered, value_of
 from atoll.trees.search import CutSearch
+from atoll.trees.sketch import SketchSizes, cuts_of_blocks
 
 NUMBERS = hnp.arrays(np.float32, st.integers(2, 60), elements=st.floats(-(2.0**99), 2.0**99, width=32))
 
@@ -138,6 +141,62 @@ def test_beyond_the_queue_cuts_are_near_xgboosts_which_depend_on_the_order():
     ranks = [np.searchsorted(np.sort(x[:, 0]), cuts) for cuts in (ours, pooled, other)]
     assert np.abs(ranks[1] - ranks[2]).max() > 0
     assert np.abs(ranks[0] - ranks[1]).max() <= 20_000 / 256 / 4
+
+
+def in_blocks(parts, bins):
+    """The cuts of one feature by what parties say of its queues."""
+    runs = [runs_of(part) for part in parts]
+    ends = [[ordered(values[[0, -1]]) if len(values) else np.zeros(2, np.uint32)] for values, _ in runs]
+    before = runs_before(np.array([[len(values)] for values, _ in runs]), np.array(ends).transpose(0, 2, 1))
+    queue = SketchSizes.of(sum(int(rows.sum()) for _, rows in runs), bins).queue
+    blocks = [sorted_blocks(*mine, start, queue) for mine, start in zip(runs, before[:, 0], strict=True)]
+    return cuts_of_blocks(*(np.concatenate(column) for column in zip(*blocks, strict=True)), bins)
+
+
+def many(kind, n):
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=n)
+    return {
+        "normal": x, "rounded": np.round(10 * x, 2), "coarse": np.round(np.exp(x), 1), "missing": np.where(rng.random(n) < 0.3, np.nan, x), "half": np.maximum(x, 0),
+        "ascending": np.sort(x), "skewed": np.round(np.exp(3 * x)), "runs": np.repeat(x[: n // 2], 2),
+    }[kind].astype(np.float32)  # fmt: skip
+
+
+MANY = ("normal", "rounded", "coarse", "missing", "half", "ascending", "skewed", "runs")
+
+
+@pytest.mark.quick("20000-256")
+@pytest.mark.parametrize("bins", [256, 20])
+@pytest.mark.parametrize("n", [9_000, 20_000, 150_000])
+def test_what_queues_hold_gives_the_cuts_of_xgboost_on_any_number_of_rows(n, bins):
+    x = np.column_stack([many(kind, n) for kind in MANY])
+    for kind, column, pooled in zip(MANY, x.T, theirs(x, bins), strict=True):
+        parts = np.split(
+            column, [0, n // 5, n // 5 + 1, n - 3]
+        )  # the first has no row; one value may go on from one party to the next
+        np.testing.assert_array_equal(in_blocks(parts, bins), pooled, err_msg=f"{kind}, {n} rows")
+
+
+def test_the_order_inside_a_queue_is_not_sent_and_that_across_queues_matters():
+    x, queue = many("normal", 20_000), SketchSizes.of(20_000, 256).queue
+    rng, parts = np.random.default_rng(2), [slice(0, queue), slice(queue, None)]
+    inside = np.concatenate([rng.permutation(x[part]) for part in parts])
+    for ours, other in zip(*(sorted_blocks(*runs_of(rows), 0, queue) for rows in (x, inside)), strict=True):
+        np.testing.assert_array_equal(ours, other)
+    pooled, same, shuffled = theirs(np.column_stack((x, inside, rng.permutation(x))), 256)
+    np.testing.assert_array_equal(pooled, same)
+    assert not np.array_equal(pooled, shuffled)
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [("sizes", [3]), ("sizes", [1, 1]), ("values", [np.nan, 1.0]), ("rows", [0, 1]), ("block", [-1, 0])],
+)
+def test_values_of_another_form_are_refused(name, wrong):
+    reply = {"block": [0, 0], "values": [1.0, 2.0], "rows": [1, 4], "sizes": [2]}
+    assert len(_by_feature(reply, 1)) == 1
+    with pytest.raises(MessageError, match="another form"):
+        _by_feature({**reply, name: wrong}, 1)
 
 
 def test_a_search_that_parties_leave_ends():

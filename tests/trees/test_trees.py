@@ -163,6 +163,21 @@ def test_a_party_that_is_lost_within_a_tree_has_no_part_in_it():
     assert first.hessian[0] == pytest.approx(250 * p * (1 - p), rel=1e-5)
 
 
+def test_a_party_that_is_lost_while_it_sends_values_makes_bins_less_even_no_more():
+    settings = {
+        "rounds": 1,
+        "max_bin": 4,
+        "exact_cuts": True,
+    }  # a queue of 4 bins holds fewer values than these rows have
+    whole = grow(**settings).outcome
+    found = grow(**settings, devices=Timetable({}, lost={"send_blocks": ["site-1"]})).outcome
+    one, other = ({(f, t) for tree in made.trees for f, t in zip(tree.feature.tolist(), tree.threshold.tolist(), strict=True) if f >= 0} for made in (whole, found))  # fmt: skip
+    assert one != other
+    assert np.corrcoef(whole.predict(X), found.predict(X))[0, 1] > 0.5
+    with pytest.raises(AtollError, match=r"0 of 1"):
+        grow(**settings, devices=Timetable({}, lost={"send_blocks": ["site-1"]}), least=3)
+
+
 def test_with_too_few_parties_there_are_no_trees():
     lost = Timetable({}, lost={"add_gradients": ["site-0", "site-1"]})
     with pytest.raises(AtollError, match="1 of 3"):

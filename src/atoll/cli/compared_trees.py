@@ -32,8 +32,8 @@ def compared(
 ) -> tuple[dict[str, Any], Ensemble]:
     """Grow trees over all sites, for each site alone, and over all rows in one place.
 
-    Where XGBoost is installed, it grows the latter two: one party's ``bagging`` is XGBoost itself. Of many rows its cuts depend on their order, so it also grows the trees of
-    all rows in other orders.
+    Where XGBoost is installed, it grows the latter two: one party's ``bagging`` is XGBoost itself. Of many rows its cuts depend on their order, which masked sums do not show: beside
+    these it also grows the trees of all rows in other orders.
 
     Args:
         files: one CSV file a site.
@@ -45,8 +45,8 @@ def compared(
         missing_features: whether cells of features may be empty.
 
     Returns:
-        ``measure`` (auc, rmse or accuracy), ``alone`` by site, ``federated``, ``pooled``, all on the test rows, and ``pooled_shuffled``, a list, where the order of the rows
-        changes ``pooled``; and the federation's trees.
+        ``measure`` (auc, rmse or accuracy), ``alone`` by site, ``federated``, ``pooled``, all on the test rows, and ``pooled_shuffled``, a list, where ``pooled`` depends on the order of
+        the rows and ``federated`` does not; and the federation's trees.
     """
     from atoll.data import Islands
     from atoll.data.missing import known_rows
@@ -82,7 +82,7 @@ def compared(
         return measured(Islands.from_datasets({"all": rows}), ordinary)[1]
 
     found = {"measure": measure, "alone": alone, "federated": federated, "pooled": pooled(union)}
-    if beside_xgboost and len(union) > SketchSizes.of(len(union), _BINS).queue:
+    if secure and beside_xgboost and len(union) > SketchSizes.of(len(union), _BINS).queue:
         orders = [np.random.default_rng([seed, k]).permutation(len(union)) for k in range(_ORDERS)]
         found["pooled_shuffled"] = [pooled(union.take(order)) for order in orders]
     return found, ensemble

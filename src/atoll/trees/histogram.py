@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from atoll.core.errors import DataError
+from atoll.core.federation.reducer import Plain
 
 from . import columns as C
+from .blocks import cuts_by_blocks
 from .growing import Growth, TreeLimits
 from .objectives import TreeLoss
 from .parties import add_gradients, count_labels, count_values
@@ -34,8 +36,8 @@ async def grow_together(
 ) -> Ensemble:
     """The program of ``scheme="histogram"``; ``missing`` says whether features may be.
 
-    Contacts: the labels; five to twelve for the cuts, unless all are agreed; one for each level of each tree. All contacts of a tree have the same parties. If one is lost in
-    the middle, the tree is begun again without it.
+    Contacts: the labels; five to twelve for the cuts, unless all are agreed, and with ``exact_cuts`` two more and one or more with each party; one for each level of each tree.
+    All contacts of a tree have the same parties. If one is lost in the middle, the tree is begun again without it.
     """
     start = {"base": None, "rows": 0, "cuts": None, "counts": None, "trees": C.empty(["cut"])}
     state = await fed.restore(start)
@@ -77,6 +79,9 @@ async def first_guess(fed: Federation, job: Trees, objective: TreeLoss) -> tuple
 async def _common_cuts(fed: Federation, job: Trees, features: tuple[str, ...]) -> list[NDArray[np.float32]]:
     # The ranks are those of the rows that are counted; a party that is lost meanwhile makes bins less even, no more.
     known = {name: np.asarray(values, np.float32) for name, values in job.cuts.items()}
+    left = [f for f, name in enumerate(features) if name not in known]
+    if left and job.exact_cuts and type(job.reducer) is Plain:  # other reducers do not show what one party sends
+        known |= {features[f]: mine for f, mine in (await cuts_by_blocks(fed, job, left)).items()}
     counted = [f for f, name in enumerate(features) if name not in known]
     search = CutSearch(len(counted), job.max_bin, job.exact_cuts)
     while counted and not search.done:

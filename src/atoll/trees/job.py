@@ -57,8 +57,8 @@ class Trees(Checked, Job):
         min_child_weight: least sum of second derivatives in a child.
         max_bin: bins of a feature, at most 256.
         cuts: feature -> where its bins begin, ascending, for features whose bins are agreed beforehand, with ``histogram``; the others are found by counting.
-        exact_cuts: whether counting may show the server all values of a feature, of all parties together, where those that become cuts do not say which XGBoost
-            would choose, see `atoll.trees.search`; with ``histogram``.
+        exact_cuts: whether the server may see all values of a feature, where those that become cuts do not say which XGBoost would choose, with ``histogram``. With
+            more rows than XGBoost's queue holds (8,194 with 256 bins) it sees them by party, in blocks, see `atoll.trees.blocks`, unless ``reducer`` hides what one party sends: then it sees those of all parties together, and cuts are near XGBoost's.
         subsample: share of its rows that a party grows a tree on; by default all, and 0.8 for a forest. All with ``histogram``.
         columns: share of the features that a node may split on; by default all, and 0.8 for a forest. All with ``histogram``.
         trees: trees that each party grows a round; by default 1, and 100 for a forest. 1 with ``histogram`` and ``lightgbm``.

@@ -9,8 +9,8 @@ that XGBoost finds on the union of the rows, if
 * or the rows are at most 8,194 and all of them have different values, but for the lowest, the highest and those that are cuts.
 
 The numbers are those of 256 bins. In other cases XGBoost's choice depends on more values. With ``exact`` the server asks for all of them, where the rows are at most 8,194 or the
-different values at most 4,097 (more of many rows). Beyond that it depends on the order of the rows, and a cut can be some ranks from XGBoost's, as XGBoost's own are in
-another order.
+different values at most 4,097 (more of many rows). Beyond that it depends on the order of the rows, which counts do not show, and a cut can be some ranks from XGBoost's, as XGBoost's own
+are in another order. `atoll.trees.blocks` finds XGBoost's.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """Which values become cuts: XGBoost's rule. Whoever knows the ranks of values finds the cuts of the union by it.
 
 XGBoost keeps a sketch of each feature's values: entries with a value, the rows below it, and the rows that have it. It prunes a sketch of ``m`` entries to ``s < m``: the first
-and the last stay, and of ``s - 2`` ranks at equal steps between them, the entries that hold the ranks or are nearest to them. New values wait in a queue. While the queue holds all
-of them (8,194 rows with 256 bins), the cuts do not depend on the order of the rows. Beyond that they do, by some ranks, unless the values are few.
+and the last stay, and of ``s - 2`` ranks at equal steps between them, the entries that hold the ranks or are nearest to them. New values wait in a queue; equal values
+that follow each other are one entry of it, a run. While the queue holds all (8,194 rows with 256 bins), the cuts do not depend on the order of the rows. A full queue is sorted, becomes
+a summary, and is merged with earlier ones: then they depend on which runs fill the queue together, but not on the order of these.
 
-Chen, Guestrin 2016, "XGBoost: A Scalable Tree Boosting System", appendix A, and its implementation: ``WQuantileSketch`` and ``HostSketchContainer`` of version 3.2. Ranks are
+Chen, Guestrin 2016, "XGBoost: A Scalable Tree Boosting System", appendix A, and its implementation: ``WQSummary``, ``WQuantileSketch`` and ``HostSketchContainer`` of version 3.2. Ranks are
 single-precision numbers there and here.
 """
 
@@ -12,14 +13,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import ceil
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["SketchSizes", "pruned"]
+__all__ = ["SketchSizes", "cuts_of_blocks", "pruned"]
 
 _FACTOR = 8
 """A sketch is so many times finer than the bins."""
@@ -75,3 +76,96 @@ def pruned(
     at, twice = at[at < count - 1], twice[at < count - 1]
     nearest = np.where(twice < high[at] + low[at + 1], at, at + 1)
     return np.unique(np.concatenate(([0], nearest, [count - 1])))
+
+
+def cuts_of_blocks(
+    block: NDArray[Any], values: NDArray[np.float32], rows: NDArray[Any], max_bin: int
+) -> NDArray[np.float32]:
+    """Where XGBoost's bins of a feature begin, ascending, from what its queue held each time; the lowest value is not among them.
+
+    They are XGBoost's to the digit for up to 2^24 rows, where its single-precision counts are exact.
+
+    Args:
+        block: which filling of the queue each entry was in, from 0; the last need not be full.
+        values: of the entries, in any order.
+        rows: how many rows each entry stands for.
+        max_bin: most bins.
+    """
+    if not len(values):
+        return np.zeros(0, np.float32)
+    sizes = SketchSizes.of(int(rows.sum()), max_bin)
+    limit, middle, last = sizes.steps
+    order = np.argsort(block, kind="stable")
+    ends = np.flatnonzero(np.diff(block[order])) + 1
+    *full, rest = (_Summary.of(values[mine], rows[mine]) for mine in np.split(order, ends))
+    levels: list[_Summary | None] = []
+    for summary in full:
+        _push(levels, summary, limit)
+    found = rest.pruned(limit)
+    for level in levels:
+        if level is not None:
+            found = found.merged(level).pruned(limit)
+    kept = found.pruned(middle).pruned(last).values[1 : sizes.bins]
+    return kept[np.isfinite(kept)]
+
+
+def _push(levels: list[_Summary | None], summary: _Summary, limit: int) -> None:
+    """Merge a full queue with the levels, from the first to one that is empty or still has room."""
+    for place, level in enumerate(levels):
+        if level is None:
+            levels[place] = summary.pruned(limit)
+            return
+        summary = summary.pruned(limit).merged(level)
+        if len(summary.values) <= limit:
+            levels[place] = summary
+            return
+        levels[place] = None
+    levels.append(summary.pruned(limit))
+
+
+class _Summary(NamedTuple):
+    """Values, ascending, and of each: the least rows below it, the most rows up to it, and the rows that surely have it."""
+
+    values: NDArray[np.float32]
+    least: NDArray[np.float32]
+    most: NDArray[np.float32]
+    rows: NDArray[np.float32]
+
+    @classmethod
+    def of(cls, values: NDArray[np.float32], rows: NDArray[Any]) -> _Summary:
+        found, at = np.unique(values, return_inverse=True)
+        each = np.bincount(at, rows)
+        most = np.cumsum(each)
+        return cls(found, *(column.astype(np.float32) for column in (most - each, most, each)))
+
+    def merged(self, other: _Summary) -> _Summary:
+        values = np.union1d(self.values, other.values)
+        bounds = [summary.at(values) for summary in (self, other)]
+        least, most, rows = (first + second for first, second in zip(*bounds, strict=True))
+        return _Summary(values, least, most, rows)
+
+    def at(self, values: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]:
+        """The bounds of other values: between two entries, at least the rows up to the lower one, at most those before the higher one."""
+        place = np.searchsorted(self.values, values)
+        held = np.append(self.values, np.float32(np.nan))[place] == values
+        behind = np.concatenate((np.zeros(1, np.float32), self.least + self.rows))
+        before = np.append(self.most - self.rows, self.most[-1])
+        least = np.where(held, np.append(self.least, np.float32(0))[place], behind[place])
+        most = np.where(held, np.append(self.most, np.float32(0))[place], before[place])
+        return least, most, np.where(held, np.append(self.rows, np.float32(0))[place], np.float32(0))
+
+    def pruned(self, size: int) -> _Summary:
+        """At most ``size`` entries: the first, the last, and those that are nearest to ranks at equal steps; as `pruned`, where ranks are bounds."""
+        count = len(self.values)
+        if count <= size:
+            return self
+        begin = self.most[0]
+        between = self.least[-1] - begin
+        steps = np.arange(1, size - 1, dtype=np.float32)
+        twice = np.float32(2) * (steps * between / np.float32(size - 1) + begin)
+        sums = np.maximum.accumulate((self.most + self.least)[2:])
+        at = 1 + np.searchsorted(sums, twice, side="right")
+        at, twice = at[at < count - 1], twice[at < count - 1]
+        nearest = np.where(twice < (self.least + self.rows)[at] + (self.most - self.rows)[at + 1], at, at + 1)
+        kept = np.unique(np.concatenate(([0], nearest, [count - 1])))
+        return _Summary(*(column[kept] for column in self))
