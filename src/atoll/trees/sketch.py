@@ -69,13 +69,31 @@ def pruned(
         return np.arange(count)
     low, high = below.astype(np.float32), (below + rows).astype(np.float32)
     first, last = ends or (int(rows[0]), int(rows[-1]))
-    begin = np.float32(below[0] + first)
-    between = np.float32(below[-1] + rows[-1] - last) - begin
-    twice = np.float32(2) * (np.arange(1, size - 1, dtype=np.float32) * between / np.float32(size - 1) + begin)
-    at = np.maximum(np.searchsorted(low + high, twice, side="right") - 1, 1)
-    at, twice = at[at < count - 1], twice[at < count - 1]
-    nearest = np.where(twice < high[at] + low[at + 1], at, at + 1)
-    return np.unique(np.concatenate(([0], nearest, [count - 1])))
+    begin, end = np.float32(below[0] + first), np.float32(below[-1] + rows[-1] - last)
+    return _nearest(low + high, high, low, (begin, end), size)
+
+
+def _nearest(
+    twice: NDArray[np.float32],
+    behind: NDArray[np.float32],
+    before: NDArray[np.float32],
+    ends: tuple[np.float32, np.float32],
+    size: int,
+) -> NDArray[np.int64]:
+    """The first entry, the last, and those that hold or are nearest to ``size - 2`` ranks at equal steps between the ends.
+
+    Args:
+        twice: the middle rank of each entry, times two; bounds of ranks need not ascend.
+        behind: the rank behind each entry.
+        before: the rank before it.
+        ends: the ranks between which the steps lie.
+        size: how many entries may stay.
+    """
+    count, (begin, end) = len(twice), ends
+    ranks = np.float32(2) * (np.arange(1, size - 1, dtype=np.float32) * (end - begin) / np.float32(size - 1) + begin)
+    at = 1 + np.searchsorted(np.maximum.accumulate(twice[2:]), ranks, side="right")
+    at, ranks = at[at < count - 1], ranks[at < count - 1]
+    return np.unique(np.concatenate(([0], np.where(ranks < behind[at] + before[at + 1], at, at + 1), [count - 1])))
 
 
 def cuts_of_blocks(
@@ -156,16 +174,8 @@ class _Summary(NamedTuple):
 
     def pruned(self, size: int) -> _Summary:
         """At most ``size`` entries: the first, the last, and those that are nearest to ranks at equal steps; as `pruned`, where ranks are bounds."""
-        count = len(self.values)
-        if count <= size:
+        if len(self.values) <= size:
             return self
-        begin = self.most[0]
-        between = self.least[-1] - begin
-        steps = np.arange(1, size - 1, dtype=np.float32)
-        twice = np.float32(2) * (steps * between / np.float32(size - 1) + begin)
-        sums = np.maximum.accumulate((self.most + self.least)[2:])
-        at = 1 + np.searchsorted(sums, twice, side="right")
-        at, twice = at[at < count - 1], twice[at < count - 1]
-        nearest = np.where(twice < (self.least + self.rows)[at] + (self.most - self.rows)[at + 1], at, at + 1)
-        kept = np.unique(np.concatenate(([0], nearest, [count - 1])))
+        behind, before = self.least + self.rows, self.most - self.rows
+        kept = _nearest(self.most + self.least, behind, before, (self.most[0], self.least[-1]), size)
         return _Summary(*(column[kept] for column in self))
