@@ -1,6 +1,7 @@
 """The cost of masks: 100 clients x 1M parameters, 10 % of them lost, next to the raw keystream and to Flower's SecAgg+.
 
     python benchmarks/secure_sums.py [--clients 100] [--size 1000000] [--neighbours 24] [--flower PYTHON] [--keystream]
+    python benchmarks/secure_sums.py --rounds 20 --clients 20 --size 100000    # keys agreed once, next to keys for each sum
 
 Everything runs in one process on one core, except Flower's simulation, which has two actors. Processor time is that of this process, which other work on the
 machine changes little. ``--flower`` names the Python of an environment with
@@ -28,7 +29,7 @@ from atoll.core.requests.task import Batch, task
 from atoll.core.time.clock import run
 from atoll.core.world import World
 from atoll.engines import Batched
-from atoll.secure import FixedPoint, SecureAggregation
+from atoll.secure import FixedPoint, MultiRound, SecureAggregation
 from atoll.secure.keystream import add_stream
 from atoll.testing import Timetable
 
@@ -69,6 +70,63 @@ def sum_of(reducer, clients: int, size: int, lost: float) -> tuple[float, float,
     kept = [f for i, f in enumerate(factors) if f"client-{i}" not in gone]
     error = float(np.abs(found["w"]["w"] - base * np.mean(kept)).max())
     return seconds, own, error, found.bytes_up / clients
+
+
+def many_sums(reducer, clients: int, size: int, rounds: int) -> list[dict[str, float]]:
+    """Each of some sums in a row, with letters that are really sealed: processor seconds, bytes up a client, letters and supersteps."""
+    base = np.random.default_rng(0).uniform(-0.5, 0.5, size).astype(np.float32)
+    world = World(Community(list(np.linspace(0.5, 1.0, clients))), Batched(), sealing="real")
+    made: list[dict[str, float]] = []
+
+    class Counting(type(world.engine)):
+        async def run(self, request, positions):
+            made[-1]["supersteps"] += 1
+            return await super().run(request, positions)
+
+        async def fold(self, request, positions):
+            made[-1]["supersteps"] += 1
+            return await super().fold(request, positions)
+
+    world.engine.__class__ = Counting
+
+    async def program(fed):
+        for i in range(rounds):
+            made.append({"supersteps": 0})
+            letters, began, work = fed.bytes()["messages_relayed"], time.perf_counter(), time.process_time()
+            found = await fed.sum(fed.parties, rows, base, reducer=reducer, at=i)
+            made[-1] |= {
+                "seconds": time.perf_counter() - began,
+                "cpu": time.process_time() - work,
+                "bytes": found.bytes_up / clients,
+                "letters": fed.bytes()["messages_relayed"] - letters,
+            }
+
+    run(run_program(world, program))
+    return made
+
+
+def standing(given) -> None:
+    """The cost of a sum whose keys are made anew next to one whose keys were agreed before; medians over the sums after the first."""
+    for server in ("honest", "active"):
+        once = SecureAggregation(server=server, codec=codec(given.clients))
+        lasting = MultiRound(server=server, codec=codec(given.clients), sums=given.rounds)
+        for reducer in (once, lasting):
+            many_sums(reducer, given.clients, 100, 2)
+            first, *rest = many_sums(reducer, given.clients, given.size, given.rounds)
+            usual = {name: statistics.median(row[name] for row in rest) for name in first}
+            mean = {name: (first[name] + sum(row[name] for row in rest)) / given.rounds for name in first}
+            over = {
+                name: row["bytes"] - 4 * given.size
+                for name, row in (("first", first), ("usual", usual), ("mean", mean))
+            }
+            print(
+                f"{type(reducer).__name__}, {server} server, {given.clients} clients x {given.size}, {given.rounds} sums: "
+                + "; ".join(
+                    f"{name} {row['cpu']:.2f} s of a processor, {over[name] / 1e3:.1f} kB up a client beside its words, {row['letters']:.0f} letters, {row['supersteps']:.2f} supersteps"
+                    for name, row in (("first", first), ("usual", usual), ("mean", mean))
+                ),
+                flush=True,
+            )
 
 
 def raw_keystream(streams: int, size: int) -> tuple[float, float]:
@@ -133,7 +191,11 @@ def main() -> None:
     parser.add_argument("--flower", default="")
     parser.add_argument("--modes", nargs="*", default=["bare", "simulation"])
     parser.add_argument("--keystream", action="store_true")
+    parser.add_argument("--rounds", type=int, default=0, help="sums in a row, with keys for each and with keys for all")
     given = parser.parse_args()
+    if given.rounds:
+        standing(given)
+        return
     if given.keystream:
         keystreams()
         return

@@ -10,7 +10,16 @@ import atoll
 from atoll.cli.app import run
 from atoll.core.federation.reducer import Plain, Reducer
 from atoll.runs import yaml
-from atoll.secure import Enclave, Encrypted, OneShot, SecureAggregation, SecureIndexing, SecureTree, TwoServers
+from atoll.secure import (
+    Enclave,
+    Encrypted,
+    MultiRound,
+    OneShot,
+    SecureAggregation,
+    SecureIndexing,
+    SecureTree,
+    TwoServers,
+)
 
 RUN = {
     "name": "digits",
@@ -78,7 +87,7 @@ def test_the_expansion_of_ciphertexts_is_known_beforehand(scheme, uplink):
 @pytest.mark.parametrize("number", [2, 5, 50])
 @pytest.mark.parametrize(
     "reducer",
-    [Plain(), SecureAggregation(), SecureTree(size=2), OneShot(), Enclave(), TwoServers(), Encrypted(), Encrypted(scheme="paillier", keys="threshold"),
+    [Plain(), SecureAggregation(), MultiRound(), SecureTree(size=2), OneShot(), Enclave(), TwoServers(), Encrypted(), Encrypted(scheme="paillier", keys="threshold"),
      *(SecureIndexing(by=by) for by in ("enclave", "shares", "keys"))],
     ids=repr,
 )  # fmt: skip

@@ -29,7 +29,13 @@ def test_a_plan_is_the_golden_one(capsys):
 
 @pytest.mark.parametrize(
     ("protocol", "more"),
-    [("secagg", ()), ("secagg", ("--active",)), ("secagg+", ("--neighbours", 4, "--threshold", 3)), ("plain", ())],
+    [
+        ("secagg", ()),
+        ("secagg", ("--active",)),
+        ("multi-round", ("--active",)),
+        ("secagg+", ("--neighbours", 4, "--threshold", 3)),
+        ("plain", ()),
+    ],
 )
 def test_a_sum_is_exact_within_its_bound(capsys, folder, protocol, more):
     drop = () if protocol == "plain" else ("--drop", "masked:1")

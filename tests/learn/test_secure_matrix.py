@@ -18,7 +18,16 @@ from atoll.learn.catalogue import describe, kinds
 from atoll.learn.pacing import SAFA, FedAsync, FedBuff
 from atoll.learn.topology import Gossip, Hierarchical
 from atoll.models.quadratic import Quadratic, quadratics
-from atoll.secure import Enclave, Encrypted, FixedPoint, OneShot, SecureAggregation, SecureIndexing, TwoServers
+from atoll.secure import (
+    Enclave,
+    Encrypted,
+    FixedPoint,
+    MultiRound,
+    OneShot,
+    SecureAggregation,
+    SecureIndexing,
+    TwoServers,
+)
 from atoll.stages import Clip, RandomK, ScalarQuantizer, TopK
 from atoll.testing import Timetable
 
@@ -48,6 +57,7 @@ QUADRATICS = quadratics(5, 3, seed=1)
 EVERY_REDUCER = {
     "SecureAggregation": lambda: SecureAggregation(),
     "virtual masks": lambda: SecureAggregation(masks="virtual"),
+    "MultiRound": lambda: MultiRound(sums=3),
     "OneShot": lambda: OneShot(threshold=3, private=1),
     "Enclave": lambda: Enclave(),
     "TwoServers": lambda: TwoServers(),

@@ -12,7 +12,16 @@ from atoll.runs.registries import registry
 from atoll.secure import Enclave, Encrypted, FixedPoint, SecureAggregation, SimulatedAttestation
 from atoll.secure.encrypted import BFV, Paillier
 
-REDUCERS = ("Enclave", "Encrypted", "OneShot", "SecureAggregation", "SecureIndexing", "SecureTree", "TwoServers")
+REDUCERS = (
+    "Enclave",
+    "Encrypted",
+    "MultiRound",
+    "OneShot",
+    "SecureAggregation",
+    "SecureIndexing",
+    "SecureTree",
+    "TwoServers",
+)
 
 
 def made(kind, given):

@@ -107,6 +107,7 @@ class World:
         self._noted: set[type[Event]] = set()
         if self.sealing not in ("virtual", "real"):
             raise ConfigError(f"sealing={self.sealing!r}", remedy='use "virtual" or "real"')
+        self.reducers: dict[str, dict[str, Any]] = {}  # what lasting reducers know, by the slot of their parties' state
         self.traffics: dict[str, Spender] = {}  # of all scopes and nested programs, by slot
         watts = float(getattr(self.cost, "recharge", 0.0))
         self.batteries = Batteries(watts) if watts else None  # without recharging, a battery lacks what was spent

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from .indexing import CountNoise, SecureIndexing
     from .masking import OneShot, SecureAggregation
     from .noise import DiscreteGaussianNoise, LatticeNoise, SkellamMixtureNoise, SkellamNoise
+    from .standing import MultiRound
     from .tree import SecureTree
     from .words import FixedPoint, WordLayout
 else:
@@ -39,6 +40,7 @@ else:
             "indexing": ("CountNoise", "SecureIndexing"),
             "masking": ("OneShot", "SecureAggregation"),
             "noise": ("DiscreteGaussianNoise", "LatticeNoise", "SkellamMixtureNoise", "SkellamNoise"),
+            "standing": ("MultiRound",),
             "tree": ("SecureTree",),
             "words": ("FixedPoint", "WordLayout"),
         },
@@ -52,6 +54,7 @@ __all__ = [
     "Encrypted",
     "FixedPoint",
     "LatticeNoise",
+    "MultiRound",
     "OneShot",
     "SecureAggregation",
     "SecureIndexing",

@@ -57,11 +57,16 @@ class SecureTree(Checked, Reducer):
     secure: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if not self.reducer.secure or self.reducer.others or isinstance(self.reducer, SecureTree):
+        if (
+            not self.reducer.secure
+            or self.reducer.others
+            or self.reducer.lasting
+            or isinstance(self.reducer, SecureTree)
+        ):
             raise ConfigError(
                 f"reducer={type(self.reducer).__name__}()",
                 where="SecureTree",
-                remedy="use a secure reducer without helpers: SecureAggregation or OneShot",
+                remedy="use a secure reducer without helpers and standing keys: SecureAggregation or OneShot",
             )
         if self.size < 2:
             raise ConfigError(

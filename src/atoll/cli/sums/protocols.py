@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from atoll.core.federation.reducer import Plain, Reducer
-from atoll.secure import Enclave, Encrypted, OneShot, SecureAggregation, SecureIndexing, TwoServers
+from atoll.secure import Enclave, Encrypted, MultiRound, OneShot, SecureAggregation, SecureIndexing, TwoServers
 
 from .settings import SumSettings
 
@@ -57,6 +57,12 @@ def _complete(settings: SumSettings, codec: FixedPoint, parties: int) -> Reducer
     del parties
     server = "active" if settings.active else "honest"
     return SecureAggregation(threshold=settings.threshold, neighbours=settings.neighbours, server=server, codec=codec)
+
+
+def _standing(settings: SumSettings, codec: FixedPoint, parties: int) -> Reducer:
+    del parties
+    server = "active" if settings.active else "honest"
+    return MultiRound(threshold=settings.threshold, neighbours=settings.neighbours, server=server, codec=codec, sums=1)
 
 
 def _sparse(settings: SumSettings, codec: FixedPoint, parties: int) -> Reducer:
@@ -120,6 +126,9 @@ PROTOCOLS: dict[str, Protocol] = {
     "plain": Protocol(lambda settings, codec, parties: Plain(), {"masked": ":reply/"}),
     "secagg": Protocol(_complete, _MASKED),
     "secagg+": Protocol(_sparse, _MASKED),
+    "multi-round": Protocol(
+        _standing, {"share": ".halves:introduce/", "masked": ".halves:masked/", "reveal": ".halves:reveal/"}
+    ),
     "oneshot": Protocol(
         _one_shot, {"share": ".coded:code_words/", "masked": ".coded:code_words/", "reveal": ".coded:sum_shares/"}
     ),

@@ -59,6 +59,23 @@ class Reduction(Dialogue):
         self._others: list[NDArray[np.int64]] = []
         self._late: list[NDArray[np.int64]] = []
         self._parts: list[Reduction] = []
+        self._at_once = False
+
+    @property
+    def memory(self) -> dict[str, Any]:
+        """What a lasting reducer knows at the server of the state that its halves have left at the parties: message trees by name, part of the same checkpoints."""
+        known: dict[str, Any] = self.world.reducers.setdefault(self.home, {})
+        return known
+
+    def set_up(self, label: str) -> Reduction:
+        """Supersteps for later sums too: what they leave takes effect at once, whatever becomes of this sum. For a lasting reducer.
+
+        Args:
+            label: names its requests; unique, also among resumed runs if the parties must not answer as they did before.
+        """
+        made = self._child(self.parties, self.terms, label)
+        made._at_once = True
+        return made
 
     def part(self, parties: Parties, terms: Terms, label: str | int) -> Reduction:
         """A part of the cohort as a reduction of its own, with other names of requests: a reducer may combine the parts' results. What the parties leave takes effect with the whole sum.
@@ -68,11 +85,15 @@ class Reduction(Dialogue):
             terms: the conditions for closing it.
             label: names its requests; unique.
         """
+        made = self._child(parties, terms, label)
+        self._parts.append(made)
+        return made
+
+    def _child(self, parties: Parties, terms: Terms, label: str | int) -> Reduction:
         made = Reduction(self, self.request, parties, terms, f"{self.slot}/{label}")
         made.home = self.home
         made._flights, made._rejected, made._errors = self._flights, self._rejected, self._errors
         made._others, made._late = self._others, self._late
-        self._parts.append(made)
         return made
 
     # ------------------------------------------------------------------ requests of a reducer
@@ -86,6 +107,7 @@ class Reduction(Dialogue):
         mail: Mailboxes | None = None,
         terms: Terms | None = None,
         fan_in: int | None = None,
+        at: Any = None,
     ) -> PartialSum:
         """Let the parties reply and the engine add up the replies, in cohort order or by groups.
 
@@ -96,9 +118,10 @@ class Reduction(Dialogue):
             mail: letters for the relay to deliver to the half.
             terms: the conditions for closing the step; by default the program's.
             fan_in: size of the groups.
+            at: label of the request in its random path; by default a count.
         """
         parties, terms = self.parties if parties is None else parties, self.terms if terms is None else terms
-        request = self.request if half is None else self._wrapping(half, message, mail=mail)
+        request = self.request if half is None else self._wrapping(half, message, at, mail=mail)
         alone = terms.deadline is None and terms.accept is None and fan_in is None
         flight = self._send(request, parties, terms, push="sum" if alone else "fold")
         positions = parties.positions[await self._close(flight, terms)]
@@ -228,7 +251,7 @@ class Reduction(Dialogue):
         mail: Mailboxes | None = None,
     ) -> Request:
         made = super()._request(task, message, at, uplink=uplink, mail=mail)
-        return replace(made, sum=self.slot, turn=self.request.turn)
+        return replace(made, sum="" if self._at_once else self.slot, turn=self.request.turn)
 
     def _wrapping(self, half: Task, message: Tree, at: Any = None, *, mail: Mailboxes | None = None) -> Request:
         return replace(self._request(half, message, at, mail=mail), wraps=self.request)

@@ -49,6 +49,7 @@ async def checkpoint(fed: Scope, state: Tree) -> None:
             "state": state,
             "clock": float(fed.clock.now()),
             "homes": chains,
+            "reducers": {slot: dict(known) for slot, known in world.reducers.items() if _home_of(slot) in homes},
             "batteries": settled,
             "book": books.pop(fed.slot),
             "below": books,
@@ -66,6 +67,11 @@ async def checkpoint(fed: Scope, state: Tree) -> None:
             await world.engine.settle(home)
         world.decisions.settle(fed.slot, [m.slot for m in fed.below() if m.apart(fed)])
         fed.kept = True
+
+
+def _home_of(slot: str) -> str:
+    """The home below which reducers and stages keep their own states."""
+    return slot.partition("//")[0]
 
 
 async def _commit(fed: Scope, home: str, number: int) -> list[str]:
@@ -111,6 +117,8 @@ async def restore(fed: Scope, initial: Tree) -> Any:
         for home, names in content["homes"].items():
             store.chains[home] = list(names)
             await fed.world.engine.load(home, list(names))
+        known = {slot: own for slot, own in fed.world.reducers.items() if _home_of(slot) not in content["homes"]}
+        fed.world.reducers = {**known, **{slot: dict(own) for slot, own in content.get("reducers", {}).items()}}
         _read(fed, content["book"])
         fed.kept = True
         fed.homes = set(content["homes"]) - {fed.home}

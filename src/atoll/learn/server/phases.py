@@ -230,6 +230,8 @@ def account(row: dict[str, Any], combined: Combined) -> None:
     for name in ("wrong_shares", "excess_left"):
         if combined.counts.get(name):
             row[name] = row.get(name, 0) + combined.counts[name]
+    if "key_set_ups" in combined.counts:
+        row["key_set_ups"] = row.get("key_set_ups", 0) + combined.counts["key_set_ups"]
 
 
 def shares(counts: Mapping[str, int]) -> dict[str, float]:

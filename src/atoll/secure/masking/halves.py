@@ -45,7 +45,7 @@ from .seeds import commitment, public_key, shares_of
 if TYPE_CHECKING:
     from atoll.core.requests.island import Island
 
-__all__ = ["deal", "label_of", "masked", "reveal", "vote"]
+__all__ = ["deal", "label_of", "masked", "promised", "require_votes", "reveal", "vote"]
 
 
 def label_of(kept: list[int], lost: list[int]) -> str:
@@ -54,7 +54,7 @@ def label_of(kept: list[int], lost: list[int]) -> str:
     return hashlib.sha256(content.tobytes()).hexdigest()[:32]
 
 
-def _promised(message: Tree) -> int:
+def promised(message: Tree) -> int:
     """The least number of parties in the sum of an agreement; 0 for one that trusts the server."""
     agreed = Agreement.of(message)
     return max(agreed.least, agreed.threshold) if agreed.active and agreed.degree >= len(agreed.names) - 1 else 0
@@ -65,7 +65,7 @@ def _promised_before(message: Tree) -> int | None:
     return 0 if isinstance(message, dict) and "names" in message else None
 
 
-@task(promise=_promised)
+@task(promise=promised)
 def deal(island: Island, message: Tree) -> Tree:
     """Deal shares of a new key and of a new seed to the holders, in sealed letters."""
     agreed = Agreement.of(message)
@@ -138,7 +138,7 @@ def reveal(island: Island, message: Tree) -> Tree:
         return {"shares": {}, "form": M.decode(np.asarray(island.state["form"]).tobytes())}
     agreed, kept, lost = _asked(island, message)
     if agreed.active:
-        _require_votes(island, agreed, label_of(sorted(kept), sorted(lost)))
+        require_votes(island, agreed, label_of(sorted(kept), sorted(lost)))
     shares, excess, state = {}, {}, island.state
     for use, places in (("own", kept), ("key", lost)):
         for place in sorted(places):
@@ -170,7 +170,7 @@ def _asked(island: Island, message: Tree) -> tuple[Agreement, set[int], set[int]
     return agreed, kept, lost
 
 
-def _require_votes(island: Island, agreed: Agreement, label: str) -> None:
+def require_votes(island: Island, agreed: Agreement, label: str) -> None:
     """Require that as many holders as the threshold have voted for the same set.
 
     Raises:

@@ -108,10 +108,9 @@ class Opening:
                 where="masked sum",
                 remedy="lengthen the deadline, lower the threshold, or look at the parties that are named",
             )
-        said = self.dealt[dealer]
         try:
             seed = opened(shares)
-            sound = public_key(seed) == said["key"] if use == "key" else commitment("seed", seed) == said["own"]
+            sound = self.is_seed(use, dealer, seed)
         except LetterError:
             sound = False
         if not sound:
@@ -122,6 +121,16 @@ class Opening:
                 remedy=f"leave {name} out, and look at it",
             )
         return seed
+
+    def is_seed(self, use: str, dealer: int, seed: bytes) -> bool:
+        """Whether opened shares are what their dealer has committed to."""
+        said = self.dealt[dealer]
+        return bool(public_key(seed) == said["key"] if use == "key" else commitment("seed", seed) == said["own"])
+
+    def pair(self, key: bytes, lost: int, other: int, context: bytes) -> bytes:
+        """The seed of the mask that a lost party, whose key was opened, shares with another."""
+        del lost
+        return pair_seed(key, self.dealt[other]["key"], context)
 
     def excess(self, noise: ExcessNoise) -> tuple[int, dict[int, bytes]]:
         """Return the first part of the parties' noise that the sum does not need, and the seed of each party's; those without right shares have none."""
@@ -146,7 +155,7 @@ class Opening:
             masks.append((derived(seeds["own", i], "own", context), True))
         for j in self.lost:
             for i in sorted(kept & set(self.agreed.graph[j])):
-                seed = pair_seed(seeds["key", j], self.dealt[i]["key"], context)
+                seed = self.pair(seeds["key", j], j, i, context)
                 masks.append((seed, not j < i))  # party i has added it, unless j comes first: then it has subtracted it
         add_masks({lane: np.asarray(words) for lane, words in lanes.items()}, masks)
 
