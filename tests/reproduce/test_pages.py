@@ -104,6 +104,18 @@ def test_derived_statements_are_counted_apart_and_circular_ones_are_not_judged(m
     assert "| e | 1 | 9 | not judged; circular |" in text
 
 
+def test_figures_are_shown_and_counted_in_no_verdict(made: Entry, tmp_path: Path) -> None:
+    figures = [Claim.figure("accuracy", 0.9, "one seed", part="Accuracy"), Claim.figure("other", None, part="Accuracy")]
+    page = Page(tmp_path / "page.md", made)
+    page.write({"name": "blink", "claims": [claim.plain() for claim in (*CLAIMS[:2], *figures)]})
+    text = page.file.read_text(encoding="utf-8")
+    assert "Of 2 measured statements: 1 hold, 1 do not hold. Figures without a statement: 2. `atoll" in text
+    assert "| accuracy | 0.9 |  | one seed |" in text
+    assert "| other |  | not run |  |" in text
+    assert read(tmp_path) == {"blink": {"measured": {"holds": 1, "does not hold": 1}}}
+    assert [claim.verdict for claim in figures] == ["figure", "not run"]
+
+
 def test_the_tally_of_a_page_is_what_its_first_line_states(made: Entry, tmp_path: Path) -> None:
     page = Page(tmp_path / "page.md", made)
     derived = Claim("d", 1, 2, False, basis="derived")

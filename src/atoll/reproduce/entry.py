@@ -16,15 +16,18 @@ from atoll.core.job import Job
 from atoll.runs import INTERRUPTED, RunFolder, Stopping, execute, parse_config
 from atoll.runs.config import RunConfig
 
-__all__ = ["Basis", "Claim", "Entry", "Interrupted", "Lab", "NotKept", "TrainedRun", "keeping_nothing"]
+__all__ = ["Basis", "Claim", "Entry", "Interrupted", "Kind", "Lab", "NotKept", "TrainedRun", "keeping_nothing"]
 
 Basis = Literal["measured", "derived", "circular"]
 """Where our number comes from: runs of ours; arithmetic on the paper's own numbers; or a model that the paper's number was read with."""
 
+Kind = Literal["statement", "figure"]
+"""What a line says: a statement that can hold or not, or a number of ours that no statement is about."""
+
 
 @dataclass(frozen=True)
 class Claim:
-    """One statement of a paper, and our result.
+    """One statement of a paper, and our result; or a figure of ours that stands beside them.
 
     Attributes:
         claim: the statement, with its place in the paper.
@@ -35,6 +38,7 @@ class Claim:
         part: its heading on a page; empty for the first statements.
         basis: ``"measured"`` for runs of ours; ``"derived"`` for arithmetic on the paper's own numbers and formulas, such as its rounds; ``"circular"`` if the
             paper's number was itself read with the help of our model: it is shown, but not judged.
+        kind: ``"figure"`` for a measured number that no statement is about: it is shown, and counted in no verdict.
     """
 
     claim: str
@@ -44,6 +48,12 @@ class Claim:
     note: str = ""
     part: str = ""
     basis: Basis = "measured"
+    kind: Kind = "statement"
+
+    @classmethod
+    def figure(cls, name: str, ours: Any, note: str = "", part: str = "") -> Claim:
+        """Make a figure: a number of ours to show, without a statement about it."""
+        return cls(name, None, ours, None, note, part, kind="figure")
 
     @property
     def verdict(self) -> str:
@@ -51,7 +61,7 @@ class Claim:
         if self.basis == "circular":
             return "not judged"
         if self.holds is None:
-            return "not run" if self.ours is None else "undecided"
+            return "not run" if self.ours is None else "figure" if self.kind == "figure" else "undecided"
         return "holds" if self.holds else "does not hold"
 
     def plain(self) -> dict[str, Any]:

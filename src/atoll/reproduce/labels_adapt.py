@@ -37,7 +37,7 @@ def _run(quick: bool) -> list[Claim]:
 
 def _shown(name: str, got: list[float]) -> Claim:
     spread = f"{mean(got):.3f} ({min(got):.3f} to {max(got):.3f})"
-    return Claim(f"{name}: accuracy at the target", None, spread, None, f"{len(got)} seeds", part="Accuracy")
+    return Claim.figure(f"{name}: accuracy at the target", spread, f"{len(got)} seeds", part="Accuracy")
 
 
 def _same_optimum() -> Claim:

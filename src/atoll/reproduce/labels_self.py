@@ -58,9 +58,7 @@ def _text(values: list[float]) -> str | None:
 
 def _shown(runs: list[SelfRun], found: Scores) -> list[Claim]:
     """Show accuracies; there is nothing to judge."""
-    return [
-        Claim(run.key, None, _text(found[run.key]), None, part="Accuracy of a probe with 100 labels") for run in runs
-    ]
+    return [Claim.figure(run.key, _text(found[run.key]), part="Accuracy of a probe with 100 labels") for run in runs]
 
 
 def _compared(claim: str, found: Scores, better: list[str], worse: list[str], note: str = "") -> Claim:

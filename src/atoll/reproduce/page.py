@@ -81,14 +81,17 @@ class Page:
 def block(found: dict[str, Any]) -> str:
     """Return the result of `reproduce` in Markdown: how many statements hold, and a table for each part.
 
-    Statements that we measured are counted apart from those derived from the paper's own numbers. A column that is empty throughout a table is left out.
+    Statements that we measured are counted apart from those derived from the paper's own numbers. Figures are shown, and counted in no verdict. A column that is empty throughout a table is left out.
     """
     claims = [Claim(**plain) for plain in found["claims"]]
-    measured = [claim for claim in claims if claim.basis == "measured"]
-    derived = [claim for claim in claims if claim.basis != "measured"]
+    stated = [claim for claim in claims if claim.kind == "statement"]
+    measured = [claim for claim in stated if claim.basis == "measured"]
+    derived = [claim for claim in stated if claim.basis != "measured"]
     told = f"Of {len(measured)} measured statements: {_told(measured)}. "
     if derived:
         told += f"Of {len(derived)} derived from the paper's own numbers: {_told(derived)}. "
+    if figures := len(claims) - len(stated):
+        told += f"Figures without a statement: {figures}. "
     parts = [f"{told}`atoll reproduce {found['name']}` makes them again."]
     for part, some in groupby(claims, key=lambda claim: claim.part):
         parts += [f"**{part}**"] * bool(part) + [_table([_row(claim) for claim in some])]
@@ -103,7 +106,8 @@ def _told(claims: list[Claim]) -> str:
 
 def _row(claim: Claim) -> tuple[str, ...]:
     derived = "" if claim.basis == "measured" else f"; {claim.basis}"
-    values = (claim.claim, claim.paper, claim.ours, claim.verdict + derived, claim.note)
+    verdict = "" if claim.verdict == "figure" else claim.verdict + derived
+    values = (claim.claim, claim.paper, claim.ours, verdict, claim.note)
     return tuple(_shown(value).replace("|", "\\|").replace("\n", " ") for value in values)
 
 

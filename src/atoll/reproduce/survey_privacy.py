@@ -51,10 +51,12 @@ def _shown(tested: ComparedMechanism, epsilon: float | None, values: list[float]
     note = f"{tested.rounds} rounds; trusted: {tested.trusts}; unit: {tested.unit}"
     spread = "" if values is None or len(values) < 2 else f" ({min(values):.3f} to {max(values):.3f})"
     note += "" if values is None else f"; {len(values)} trainings" if len(values) > 1 else "; one training"
-    return Claim(
-        f"{tested.name}{at}: test accuracy", None, None if mean is None else f"{mean:.3f}{spread}", None,
-        f"{note}; delta {DELTA:g}" if not tested.pure and epsilon else note, part="Accuracy",
-    )  # fmt: skip
+    return Claim.figure(
+        f"{tested.name}{at}: test accuracy",
+        None if mean is None else f"{mean:.3f}{spread}",
+        f"{note}; delta {DELTA:g}" if not tested.pure and epsilon else note,
+        part="Accuracy",
+    )
 
 
 def _orders(found: dict[tuple[str, float | None], list[float] | None], epsilons: tuple[float, ...]) -> list[Claim]:
