@@ -12,7 +12,16 @@ from hypothesis import strategies as st
 
 import atoll.data
 from atoll.core.errors import DataError
-from atoll.data import Dataset, Domains, TextVectors, adaptation, digit_domains, divided_by_party, read_data
+from atoll.data import (
+    Dataset,
+    Domains,
+    TextVectors,
+    WordVectors,
+    adaptation,
+    digit_domains,
+    divided_by_party,
+    read_data,
+)
 from atoll.data.generation.pictures import enlarged, on_patches, printed_digits, textures
 from atoll.data.missing import labelled_rows
 
@@ -164,7 +173,7 @@ def test_test_rows_take_no_part_in_the_fit(tmp_path: Path) -> None:
     def made(last: str) -> Dataset:
         rows = [f"{text},{k % 2}" for k, text in enumerate(tweets(40))]
         (tmp_path / "a.csv").write_text("\n".join(["text,y", *rows]))
-        data = read_data(tmp_path / "a.csv", target="y", text="text", test=10, dims=4)
+        data = read_data(tmp_path / "a.csv", target="y", text="text", test=10, vectors=TextVectors(dims=4))
         assert data.test is not None
         changed = data.test.with_columns({"text": np.array([last] * len(data.test))})
         bare = Dataset({"text": data["text"], "y": data.y}).with_test(
@@ -213,3 +222,27 @@ def test_data_that_cannot_be_used_is_refused(
     Path("a.csv").write_text("x,y\n0.5,0\n0.6,1\n0.7,0\n0.8,1\n")
     with pytest.raises(DataError, match=message):
         read_data(data, **options)
+
+
+def test_word_vectors_are_those_of_scikit_learn_over_the_most_common_words() -> None:
+    """Oracle: scikit-learn's vocabulary by document frequency, and its weights, on texts without a tie at the cut."""
+    from sklearn.feature_extraction.text import CountVectorizer, TfidfTransformer
+
+    texts = [*tweets(60), "late late crew", "unheard words"]
+    form = WordVectors(dims=10, norm=3.0)
+    counted = CountVectorizer(vocabulary=WORDS).fit_transform(texts).toarray()
+    expected = TfidfTransformer().fit_transform(np.log1p(counted)).toarray()
+    fitted = form.fit([texts[:20], [], texts[20:]])
+    order = [fitted.kept.tolist().index(form.hashes(word)[0]) for word in WORDS]
+    np.testing.assert_allclose(fitted(texts)[:, order], 3 * expected, atol=1e-5)
+    assert not fitted(["unheard words", ""]).any()
+    assert np.array_equal(form.fit([texts]).kept, fitted.kept)
+    assert len(form.fit([["late bag"]]).kept) == 2
+
+
+def test_words_without_sense_are_refused() -> None:
+    for bad in ({"dims": 0}, {"dims": 9, "buckets": 8}, {"norm": 0.0}):
+        with pytest.raises(DataError, match="at least one word"):
+            WordVectors(**bad)
+    with pytest.raises(DataError, match="no words to fit"):
+        WordVectors().fit([["..."]])

@@ -73,6 +73,7 @@ if TYPE_CHECKING:
     from .prepare import hash_words, scaled
     from .readers import (
         TextVectors,
+        WordVectors,
         from_arrow,
         from_csv_files,
         from_csv_folder,
@@ -162,6 +163,7 @@ else:
             "prepare": ("hash_words", "scaled"),
             "readers": (
                 "TextVectors",
+                "WordVectors",
                 "from_arrow",
                 "from_csv_files",
                 "from_csv_folder",
@@ -206,6 +208,7 @@ __all__ = [
     "Shard",
     "Tags",
     "TextVectors",
+    "WordVectors",
     "adaptation",
     "airfoil",
     "airline_tweets",

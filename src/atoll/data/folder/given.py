@@ -18,6 +18,7 @@ from ..partition import dirichlet, iid, natural
 from ..readers.csv import read_csv
 from ..readers.npz import arrays_of, names_in, read_npz
 from ..readers.text_vectors import TextVectors, with_text_vectors
+from ..readers.word_vectors import WordVectors
 from ._place import Folder
 from .named import available, open  # noqa: A004
 
@@ -39,7 +40,7 @@ def read_data(
     missing: Missing = None,
     size: int | None = None,
     test: float = 0.2,
-    dims: int = 64,
+    vectors: TextVectors | WordVectors | None = None,
     seed: int | Rng = 0,
     folder: Folder = None,
 ) -> Dataset:
@@ -51,7 +52,7 @@ def read_data(
     | ``scans.npz`` | arrays ``x``, ``y``, and perhaps ``x_test``, ``y_test`` and ``party``, the owner of each row |
     | ``scans.csv`` | a table with a column ``target``; ``text`` names a column of texts, ``party`` one of owners |
 
-    A set of texts gets vectors (`TextVectors`), fitted on the training rows alone.
+    A set of texts gets vectors, fitted on the training rows alone.
 
     Args:
         data: a name or a file.
@@ -62,7 +63,7 @@ def read_data(
         size: number of training rows to keep, drawn by seed; all by default.
         test: number of test rows, or their share, to draw from rows with a label; if the data have test rows of their own, a number takes that many of
             them and a share is ignored.
-        dims: length of text vectors.
+        vectors: how texts become vectors: `TextVectors`, the default, or `WordVectors`.
         seed: draws rows.
         folder: data folder; the environment variable ``ATOLL_DATA`` by default.
 
@@ -75,7 +76,7 @@ def read_data(
     if size is not None:
         whole = _drawn(whole, size, rng.child("size"), "size").with_test(whole.test)
     if text is not None:
-        whole = with_text_vectors(whole, column=text, form=TextVectors(dims=dims))
+        whole = with_text_vectors(whole, column=text, form=vectors)
     if "x" not in whole:
         raise DataError(
             f"there are no features: the columns are {', '.join(whole.columns)}",

@@ -11,9 +11,11 @@ from .tables import from_csv_files, from_csv_folder, from_dataframes
 from .text_vectors import TextVectors, with_text_vectors
 from .tokens import from_tokens
 from .torch_like import from_torch
+from .word_vectors import WordVectors
 
 __all__ = [
     "TextVectors",
+    "WordVectors",
     "from_arrow",
     "from_csv_files",
     "from_csv_folder",

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,10 +16,13 @@ from atoll.core.errors import DataError
 
 from .._checks import Array
 from ..dataset import Dataset
+from .grams import grams
+
+if TYPE_CHECKING:
+    from .word_vectors import WordVectors
 
 __all__ = ["FittedTexts", "TextVectors", "with_text_vectors"]
 
-_WORD = re.compile(r"\w+(?:'\w+)?")
 _BLOCK = 1024
 _MORE = 10  # directions beyond those asked for, as Halko, Martinsson and Tropp 2011 advise
 
@@ -64,9 +66,7 @@ class TextVectors:
         """Return ``log(1 + count)`` of each hash in each text, ``(texts, buckets)``."""
         made = np.zeros((len(texts), self.buckets), np.float32)
         for row, text in enumerate(texts):
-            words = [word.encode() for word in _WORD.findall(str(text).lower())]
-            grams = words + [a + b" " + b for a, b in pairwise(words)] if self.pairs else words
-            for gram in grams:
+            for gram in grams(str(text), self.pairs):
                 made[row, zlib.crc32(gram, self.seed) % self.buckets] += 1.0
         return np.log1p(made)
 
@@ -145,7 +145,7 @@ def with_text_vectors(
     dataset: Dataset,
     *,
     column: str = "text",
-    form: TextVectors | None = None,
+    form: TextVectors | WordVectors | None = None,
     public: Sequence[str] | None = None,
 ) -> Dataset:
     """Give a data set a column ``x`` of text vectors, its test rows too; the test rows take no part in the fit.
@@ -153,7 +153,7 @@ def with_text_vectors(
     Args:
         dataset: the rows, with their test set.
         column: the text column.
-        form: the settings; `TextVectors` by default.
+        form: the settings of `TextVectors`, the default, or of `WordVectors`.
         public: texts that everyone may see, to fit on in place of the training rows.
 
     Raises:
