@@ -34,10 +34,12 @@ class SwapFeatures(TableView):
     def seen(self, rows: Tensor, keys: Tensor, own: Any) -> Tensor:
         """Return the rows with swapped features."""
         features = rows.shape[-1]
+        count = int(self.share * features)
+        if not count:
+            return rows
         # Which: the features with the smallest of distinct numbers.
         noise = (words(keys, 0, features) << 20) | torch.arange(features, device=rows.device)
-        rank = noise.argsort(-1).argsort(-1)
-        swapped = rank < int(self.share * features)
+        swapped = noise <= noise.kthvalue(count, -1, keepdim=True).values
         others = own.rows.gather(0, own.drawn(keys, 1, features))
         return torch.where(swapped, others, rows)
 
