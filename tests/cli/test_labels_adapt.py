@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -93,20 +92,57 @@ def test_one_source_holds_out_rows_of_its_own(capsys, folder):
     assert found["on"][0] or found["gain"][0] < -0.05 * np.log(3)  # only what is surely worse than the slack falls
 
 
-def test_what_a_judge_gives_up_is_the_sources_alone(monkeypatch, folder):
-    """The result is the score of the training that the method falls back to, whatever the method's own model says."""
+def odds_of(model, x):
+    made = np.exp(model.outputs(x).astype(float))
+    return made / made.sum(1, keepdims=True)
 
-    def trained(self, islands, settings, seed):
-        right = islands.test.y if self.guarded else islands.test.y * 0
-        model = SimpleNamespace(outputs=lambda x: np.eye(3)[right])
-        return SimpleNamespace(guard={"on": False, "gain": -1.0} if self.guarded else None, outputs=model.outputs)
 
-    monkeypatch.setattr(AdaptationRun, "trained", trained)
+def watched(monkeypatch):
+    """Keep the parties and the model of every training."""
+    seen, trained = [], AdaptationRun.trained
+
+    def kept(self, islands, settings, seed):
+        seen.append((islands, trained(self, islands, settings, seed)))
+        return seen[-1][1]
+
+    monkeypatch.setattr(AdaptationRun, "trained", kept)
+    return seen
+
+
+def test_a_target_that_misleads_gets_the_committee_of_the_sources_to_the_bit(monkeypatch, folder):
+    """Law: the target's rows of each class lie where the sources have the next, so guesses there teach nonsense; what is left is the fallback, whole."""
+    y = np.random.default_rng(3).integers(0, 3, 300)
+    x = np.eye(5)[(y + 1) % 3] * 3 + np.random.default_rng(4).normal(0, 1.5, (300, 5))
+    np.savez(folder / "west.npz", x=x.astype(np.float32), y=y)
+    files = [str(folder / f"{name}.npz") for name in ("north", "south", "west")]
+    seen = watched(monkeypatch)
+    found = adapted(files, "west", ["SelfTraining"], AdaptationTerms(seeds=1, rounds=4, steps=2))
+    one = found["adapted"]["SelfTraining"]
+    assert one["guard"]["on"] == [False]
+    assert one["scores"] == found["fallback"]["scores"]
+    # Oracle: the weighted mean of the members' probabilities, by NumPy.
+    (weights,) = found["fallback"]["weights"]
+    told = [odds_of(model, seen[0][0].test.x) for _, model in seen[:3]]
+    mean = sum(w * each for w, each in zip(weights, told, strict=True))
+    assert one["scores"] == [float((mean.argmax(1) == seen[0][0].test.y).mean())]
+    # The weights are those of trainings that had neither a row nor a label of the judge, here the smaller of two sources.
+    judge = sources_of(seen[0][0])["north"]
+    assert [list(islands.names) for islands, _ in seen[4:]] == [["south", "west"]] * 3
+    logs = np.stack([np.log(odds_of(model, judge.x)[np.arange(len(judge)), judge.y]) for _, model in seen[4:]])
+    fit = lambda w: np.log(np.asarray(w) @ np.exp(logs)).mean()  # noqa: E731
+    assert fit(weights) >= max(fit(np.eye(3)[m]) for m in range(3)) - 1e-4
+
+
+def test_for_macro_f1_rare_classes_count_as_much_as_common_ones(monkeypatch, folder):
+    """The scores are those of logits less the log of the sources' shares, whatever the target's are."""
     files = [str(folder / f"{name}.npz") for name in ("north", "south")]
-    found = adapted(files, "south", ["SelfTraining", "EfficientFDA"], AdaptationTerms(seeds=1))
-    assert found["adapted"]["SelfTraining"]["scores"] == found["source"]["none"]["scores"]
-    assert found["adapted"]["SelfTraining"]["scores"][0] < 1.0
-    assert found["adapted"]["SelfTraining"]["guard"] == {"on": [False], "gain": [-1.0]}
+    terms = AdaptationTerms(seeds=1, rounds=2, steps=2, metric="macro_f1")
+    seen = watched(monkeypatch)
+    found = adapted(files, "south", [], terms)["source"]["none"]["scores"]
+    islands, model = seen[0]
+    outputs = model.outputs(islands.test.x)
+    counts = np.bincount(islands[0].dataset().y, minlength=3)
+    assert found == [macro_f1(islands.test.y, (outputs - np.log(counts / counts.sum())).argmax(1))]
 
 
 def test_the_smallest_source_judges_and_teaches_nothing(folder):
@@ -130,6 +166,18 @@ def test_the_smallest_source_judges_and_teaches_nothing(folder):
 def test_what_is_not_known_is_named(capsys, folder, more, said):
     assert run(asked(folder, *more)) == 2
     assert re.search(said, capsys.readouterr().out)
+
+
+def test_texts_of_several_files_become_vectors_of_the_same_words(tmp_path):
+    for name, words in {"north": "snow cold late", "south": "sun warm late"}.items():
+        rows = [f"{' '.join(words.split()[: 1 + k % 3])},{k % 2}" for k in range(20)]
+        (tmp_path / f"{name}.csv").write_text("\n".join(["said,y", *rows]))
+    files = [str(tmp_path / f"{name}.csv") for name in ("north", "south")]
+    rows = domains_of(files, label="y", text="said")
+    one = {name: rows.x[(rows["said"] == text)][0] for name, text in {"snow": "snow", "sun": "sun"}.items()}
+    assert rows.x.shape[1] == rows.test.x.shape[1] == 5
+    assert one["snow"] @ one["sun"] == 0
+    assert one["snow"] @ one["snow"] == pytest.approx(64)
 
 
 def test_macro_f1_is_that_of_scikit_learn():

@@ -198,3 +198,14 @@ def test_a_training_reports_them_round_by_round() -> None:
         values = rows.column(f"test/{name}")
         assert len(values) == 2
         assert all(0 <= value <= 1 for value in values)
+
+
+def test_balanced_logits_answer_the_class_of_the_least_error_averaged_over_classes() -> None:
+    """By Bayes: logits of p(y | x) less the log of p(y) order the classes as p(x | y) does."""
+    rng = np.random.default_rng(0)
+    likelihood, shares = rng.random((50, 4)), np.array([0.7, 0.2, 0.1, 0.0])
+    posterior = likelihood[:, :3] * shares[:3]
+    logits = np.concatenate([np.log(posterior / posterior.sum(1, keepdims=True)), np.full((50, 1), 9.0)], axis=1)
+    found = E.balanced(logits, 200 * shares)
+    assert np.array_equal(found.argmax(1), likelihood[:, :3].argmax(1))
+    assert np.isneginf(found[:, 3]).all()  # no label ever said so

@@ -8,6 +8,7 @@ objectives, streams and a fold around any algorithm: ``Training(model=net, algor
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from .committee import Committee, committee_weights
     from .domain_network import DomainNetwork
     from .heads import MaskedAutoencoder, Siamese
     from .methods.adaptation.dualadapt import DualAdapt
@@ -53,6 +54,7 @@ else:
     __getattr__, __dir__ = lazy(
         __name__,
         {
+            "committee": ("Committee", "committee_weights"),
             "domain_network": ("DomainNetwork",),
             "heads": (
                 "MaskedAutoencoder",
@@ -107,6 +109,7 @@ else:
 __all__ = [
     "AdaFedSemi",
     "AdaptiveRounds",
+    "Committee",
     "DSFL",
     "DomainNetwork",
     "DualAdapt",
@@ -147,4 +150,5 @@ __all__ = [
     "SemiFL",
     "Siamese",
     "Supervised",
+    "committee_weights",
 ]

@@ -52,7 +52,7 @@ def labels_adapt(
         bool | None,
         typer.Option(
             "--guard/--no-guard",
-            help="Fall back to the sources alone if labels that no training sees do not gain; by default with two sources.",
+            help="Fall back to a committee of the sources' trainings if labels that no training sees do not gain; by default with two sources.",
         ),
     ] = None,
     json: Json = False,
@@ -63,7 +63,8 @@ def labels_adapt(
     The baseline is the strongest of trainings of the labelled domains alone: without views, with weak and with strong ones.
 
     With a guard, the smallest source teaches no label: its labels judge whether SelfTraining, FADE and DANN gain in a domain without labels. One that does
-    not is given up for the sources alone. A single source holds out a fifth of its rows instead, and only a large harm at home counts.
+    not is given up for a committee of the sources' trainings, which answers with the weighted mean of their probabilities; the judge's labels weigh them. A single source
+    holds out a fifth of its rows instead, and only a large harm at home counts.
     """
     from .adaptation_runs import AdaptationTerms
     from .adapted import adapted
@@ -88,6 +89,8 @@ def _table(found: dict[str, Any]) -> PlainTable:
     for name, one in found["targets"].items():
         for views, run in one["source"].items():
             table.add_row(name, f"the sources alone, views: {views}", f"{run['median']:.3f}", "", "")
+        if committee := one["fallback"]:
+            table.add_row(name, "their committee", f"{committee['median']:.3f}", f"{committee['gain']:+.3f}", "")
         for method, run in one["adapted"].items():
             stayed = (
                 "none" if run["guard"] is None else f"{sum(run['guard']['on'])} of {len(run['guard']['on'])} stayed"

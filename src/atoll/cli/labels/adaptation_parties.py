@@ -9,7 +9,17 @@ import numpy as np
 if TYPE_CHECKING:
     from atoll.data import Dataset, Islands
 
-__all__ = ["JUDGING", "pair_of", "sources_alone", "sources_at_server", "sources_of", "target_at_helper", "with_judge"]
+__all__ = [
+    "JUDGING",
+    "judge_of",
+    "pair_of",
+    "sources_alone",
+    "sources_at_server",
+    "sources_of",
+    "target_at_helper",
+    "with_judge",
+    "without",
+]
 
 JUDGING = "judging"
 """The column of rows whose labels judge and do not teach."""
@@ -60,10 +70,20 @@ def pair_of(islands: Islands, source: str) -> Islands:
     return _of({source: sources_of(islands)[source], name: rows}, islands)
 
 
+def judge_of(islands: Islands) -> str:
+    """Return the name of the smallest source, which judges."""
+    sources = sources_of(islands)
+    return min(sources, key=lambda name: (len(sources[name]), name))
+
+
+def without(islands: Islands, name: str) -> Islands:
+    """Return the same domains without one."""
+    return _of({one.name: one.dataset() for one in islands if one.name != name}, islands)
+
+
 def with_judge(islands: Islands) -> Islands:
     """Return the same domains with a column that marks the labels of the smallest source: no training sees them, and they judge."""
-    sources = sources_of(islands)
-    judge = min(sources, key=lambda name: (len(sources[name]), name))
+    judge = judge_of(islands)
     parts: dict[str, Any] = {one.name: one.dataset() for one in islands}
     marked = {name: rows.with_columns({JUDGING: np.full(len(rows), name == judge)}) for name, rows in parts.items()}
     return _of(marked, islands)

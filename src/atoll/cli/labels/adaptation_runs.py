@@ -13,12 +13,14 @@ from atoll.core.errors import ConfigError
 
 from .adaptation_parties import (
     JUDGING,
+    judge_of,
     pair_of,
     sources_alone,
     sources_at_server,
     sources_of,
     target_at_helper,
     with_judge,
+    without,
 )
 
 if TYPE_CHECKING:
@@ -27,7 +29,16 @@ if TYPE_CHECKING:
     from atoll.data import Islands
     from atoll.learn.algorithm import Algorithm
 
-__all__ = ["GUARDED", "METHODS", "UNSEEN", "AdaptationRun", "AdaptationTerms", "AdaptedModel", "runs_of"]
+__all__ = [
+    "GUARDED",
+    "METHODS",
+    "UNSEEN",
+    "AdaptationRun",
+    "AdaptationTerms",
+    "AdaptedModel",
+    "committee_of",
+    "runs_of",
+]
 
 METHODS = ("SelfTraining", "FADE", "DANN", "EfficientFDA", "FADA", "DualAdapt", "FRuDA")
 UNSEEN = ("FedSR",)
@@ -118,7 +129,6 @@ class AdaptationRun:
             ``"gaussian"``: features are drawn, as `FedSR` needs.
         parties: who has which rows.
         guarded: whether a source judges.
-        fallback: the training whose model stands if the judge is against the method: the sources alone, with the same view and all their labels.
     """
 
     shape: tuple[int, ...]
@@ -127,7 +137,6 @@ class AdaptationRun:
     parts: tuple[str, ...] = ()
     parties: Callable[[Islands], Islands] = field(default=lambda islands: islands)
     guarded: bool = False
-    fallback: str = ""
 
     def network(self) -> Any:
         """Return a fresh network: convolutions for images, one hidden layer for other rows."""
@@ -158,9 +167,13 @@ class AdaptationRun:
         )
         return made.alone() if "alone" in self.parts else made
 
+    def judged(self, islands: Islands, settings: AdaptationTerms) -> bool:
+        """Return whether a guard stands by."""
+        return self.guarded and settings.guard is not False and (bool(settings.guard) or len(sources_of(islands)) > 1)
+
     def trained(self, islands: Islands, settings: AdaptationTerms, seed: int) -> AdaptedModel:
         """Train on domains, of which one has no labels."""
-        if self.guarded and settings.guard is not False and (settings.guard or len(sources_of(islands)) > 1):
+        if self.judged(islands, settings):
             return self._guarded(islands, settings, seed)
         return AdaptedModel(
             self._run(self.algorithm(settings), self.parties(islands), settings, seed, self.network).model
@@ -221,6 +234,27 @@ class CollaboratorRun(AdaptationRun):
         return AdaptedModel(self._run(self.algorithm(settings), pair_of(islands, chosen), settings, seed, start).model)
 
 
+def committee_of(
+    runs: Sequence[AdaptationRun],
+    models: Sequence[AdaptedModel],
+    islands: Islands,
+    settings: AdaptationTerms,
+    seed: int,
+) -> AdaptedModel:
+    """Return the sources' trainings as one model, a `Committee`: what a guard falls back to.
+
+    With two sources or more, each training runs once more without the domain that judges, whose labels then weigh the members. A single source leaves them equal.
+    """
+    from atoll.labels import Committee, committee_weights
+
+    sources, weights = sources_of(islands), None
+    if len(sources) > 1:
+        judge = judge_of(islands)
+        fewer, rows = without(islands, judge), sources[judge]
+        weights = committee_weights([run.trained(fewer, settings, seed).outputs(rows.x) for run in runs], rows.y)
+    return AdaptedModel(Committee([one.model for one in models], weights))
+
+
 def _filled(network: Any, params: Mapping[str, Any]) -> Any:
     """Return a network with some of its parameters replaced."""
     import torch
@@ -269,15 +303,11 @@ def runs_of(shape: tuple[int, ...], classes: int, methods: Sequence[str]) -> dic
     def game(s: AdaptationTerms, **more: Any) -> Algorithm:
         return FADE(view=bridge, ramp=max(1, s.rounds // 2), **more, **kept(s))
 
-    guarded: dict[str, Any] = {
-        "guarded": True,
-        "fallback": f"source: {list(seen)[-1] if bridge is not None else 'none'}",
-    }
     made = {f"source: {name}": run(alone(view), "alone", parties=sources_alone) for name, view in seen.items()}
     all_of = {
-        "SelfTraining": run(self_training, "alone", **guarded),
-        "FADE": run(game, "conditional", **guarded),
-        "DANN": run(lambda s: game(s, power=1, certain=False), "judge", **guarded),
+        "SelfTraining": run(self_training, "alone", guarded=True),
+        "FADE": run(game, "conditional", guarded=True),
+        "DANN": run(lambda s: game(s, power=1, certain=False), "judge", guarded=True),
         "EfficientFDA": run(lambda s: EfficientFDA(view=bridge, **fresh(s))),
         "FADA": run(lambda s: FADA(view=bridge, rows=256, **fresh(s)), parties=target_at_helper),
         "DualAdapt": run(lambda s: DualAdapt(view=bridge, **fresh(s)), "second", parties=sources_at_server),

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["adapted", "domains_of", "macro_f1"]
 
 PARTY = "party"
-SHOWN = ("source", "strong", "adapted", "gain")
+SHOWN = ("source", "strong", "fallback", "adapted", "gain")
 
 
 def domains_of(
@@ -36,6 +36,8 @@ def domains_of(
 ) -> Dataset:
     """Return the rows of all domains, with test rows of each and a column ``party`` that names the domain.
 
+    Texts become `atoll.data.WordVectors` over the training texts of all domains, the target's too: no label is read.
+
     Args:
         data: one name, archive or table with a column of domains, or an archive or a table for each domain, called by its file.
         label: column to predict, for tables.
@@ -47,10 +49,14 @@ def domains_of(
     Raises:
         DataError: one file without a column of domains, or two files of one name.
     """
-    from atoll.data import read_data
+    from atoll.data import WordVectors, read_data, with_text_vectors
     from atoll.data.join import concatenate
 
-    made = [read_data(one, target=label, text=text, party=party, seed=seed, **more) for one in data]
+    words = (
+        WordVectors() if len(data) == 1 else WordVectors(dims=1)
+    )  # of several files, all texts are fitted at once, below
+    given = {"target": label, "text": text, "party": party, "seed": seed, "vectors": words, **more}
+    made = [read_data(one, **given) for one in data]
     if len(made) == 1:
         if PARTY not in made[0]:
             raise DataError(
@@ -69,7 +75,8 @@ def domains_of(
         _owned(one, name).with_test(None if one.test is None else _owned(one.test, name))
         for one, name in zip(made, names, strict=True)
     ]
-    return concatenate(named).with_test(concatenate([one.test for one in named if one.test is not None]))
+    whole = concatenate(named).with_test(concatenate([one.test for one in named if one.test is not None]))
+    return whole if text is None else with_text_vectors(whole, column=text, form=WordVectors())
 
 
 def _as_floats(rows: Dataset) -> Dataset:
@@ -130,7 +137,7 @@ def adapted(
 def _of_target(rows: Sequence[Dataset], name: str, methods: Sequence[str], settings: AdaptationTerms) -> dict[str, Any]:
     from atoll.data import adaptation
 
-    from .adaptation_runs import runs_of
+    from .adaptation_runs import committee_of, runs_of
 
     classes = 1 + max(int(rows[0].y.max()), int(rows[0].test.y.max()))  # type: ignore[union-attr]
     runs = runs_of(rows[0].x.shape[1:], classes, methods)
@@ -138,25 +145,42 @@ def _of_target(rows: Sequence[Dataset], name: str, methods: Sequence[str], setti
     shown: dict[str, dict[str, Any]]
     seconds: dict[str, list[float]] = {run: [] for run in runs}
     guards: dict[str, list[Any]] = {run: [] for run in runs}
+    alone = [run for run in runs if run not in methods]
+    fallback: list[float] = []
+    weights: list[list[float]] = []
     for seed in range(settings.seeds):
         islands, _ = adaptation(rows[seed], name, by=PARTY, unseen=settings.unseen)
+        models: dict[str, AdaptedModel] = {}
         for run, made in runs.items():
             begun = time.perf_counter()
-            trained = made.trained(islands, settings, seed)
-            fallen = trained.guard is not None and not trained.guard["on"]
-            scores[run].append(scores[made.fallback][-1] if fallen else _score(trained, islands, settings))
-            guards[run].append(trained.guard)
+            models[run] = made.trained(islands, settings, seed)
             seconds[run].append(time.perf_counter() - begun)
+            guards[run].append(models[run].guard)
+        if any(made.judged(islands, settings) for made in runs.values()):
+            sources = [runs[run] for run in alone]
+            committee = committee_of(sources, [models[run] for run in alone], islands, settings, seed)
+            fallback.append(_score(committee, islands, settings))
+            weights.append(committee.model.weights.tolist())
+        for run, trained in models.items():
+            fallen = trained.guard is not None and not trained.guard["on"]
+            scores[run].append(fallback[-1] if fallen else _score(trained, islands, settings))
     shown = {
         run: {"scores": got, "median": median(got), "seconds": median(seconds[run])} for run, got in scores.items()
     }
-    source = {run.removeprefix("source: "): shown[run] for run in runs if run not in methods}
+    source = {run.removeprefix("source: "): shown[run] for run in alone}
     views, strong = max(source.items(), key=lambda one: one[1]["median"])
     gains = {method: {**_gain(shown[method], strong), "guard": _verdicts(guards[method])} for method in methods}
     best = max(gains, key=lambda method: gains[method]["median"], default=None)
     return {
         "source": source,
         "strong": {"views": views, **strong},
+        "fallback": {
+            "members": list(source),
+            "weights": weights,
+            **_gain({"scores": fallback, "median": median(fallback)}, strong),
+        }
+        if fallback
+        else None,
         "adapted": gains,
         "gain": None if best is None else gains[best]["gain"],
     }
@@ -174,10 +198,17 @@ def _verdicts(found: list[Any]) -> dict[str, list[Any]] | None:
 
 
 def _score(trained: AdaptedModel, islands: Islands, settings: AdaptationTerms) -> float:
-    """Return the score of a trained model on the target's held rows."""
+    """Return the score of a trained model on the target's held rows. For macro-F1 it answers by logits less the log of the classes' shares at the sources."""
+    from atoll.labels.evaluators import balanced
+
+    from .adaptation_parties import sources_of
+
     test: Any = islands.test
-    guesses = trained.outputs(test.x).argmax(axis=1)
-    return macro_f1(test.y, guesses) if settings.metric == "macro_f1" else float((guesses == test.y).mean())
+    outputs = trained.outputs(test.x)
+    if settings.metric == "macro_f1":
+        counts = sum(np.bincount(rows.y, minlength=outputs.shape[1]) for rows in sources_of(islands).values())
+        return macro_f1(test.y, balanced(outputs, counts).argmax(axis=1))
+    return float((outputs.argmax(axis=1) == test.y).mean())
 
 
 def macro_f1(truth: NDArray[np.int64], guesses: NDArray[np.int64]) -> float:

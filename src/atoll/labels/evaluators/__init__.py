@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from .neighbours import NeighbourAccuracy, nearest_classes, neighbour_accuracy
     from .probe import LinearProbe, ProbeAccuracy, fit_probe
     from .pseudo import PseudoLabels, coverage, purity, sure
-    from .targets import accuracy, macro_f1
+    from .targets import accuracy, balanced, macro_f1
     from .unlabelled import Confidence, agreement, information, mean_entropy, rank_correlation, rank_without_labels
 else:
     from atoll.core.lazy import lazy
@@ -25,7 +25,7 @@ else:
             "neighbours": ("NeighbourAccuracy", "nearest_classes", "neighbour_accuracy"),
             "probe": ("LinearProbe", "ProbeAccuracy", "fit_probe"),
             "pseudo": ("PseudoLabels", "coverage", "purity", "sure"),
-            "targets": ("accuracy", "macro_f1"),
+            "targets": ("accuracy", "balanced", "macro_f1"),
             "unlabelled": (
                 "Confidence",
                 "agreement",
@@ -48,6 +48,7 @@ __all__ = [
     "accuracy",
     "accuracy_under_attack",
     "agreement",
+    "balanced",
     "coverage",
     "fairness_gap",
     "fine_tune",
