@@ -22,7 +22,8 @@ class History(Sequence[dict[str, Any]]):
     Each row has ``round``, ``t_start``, ``t_end`` (seconds on the clock), ``selected``, ``replied``, ``rejected``, ``silent``,
     ``bytes_up``, ``bytes_down``, ``loss`` (mean local training loss) and what the evaluation measured
     (``test/accuracy``, ``clients/accuracy/worst_decile``, ...). If stages act on the uplink or between neighbours, the row has
-    ``bits_declared`` (the size that the stages declare for the replies taken or messages heard), unless it depends on values. On devices the row
+    ``bits_declared`` (the size that the stages declare for the replies taken or messages heard), unless it depends on values, and ``word_bits`` if words
+    are as long as the last sum needs. On devices the row
     also has ``crashed``, ``late`` (replies that are no longer needed), ``synchronised`` (copies of the model sent), ``wasted`` (local updates thrown
     away, a fraction) and ``energy_wh``. Pacings that look at single replies add ``picked``, ``undrafted``, ``deprecated``, ``version_variance`` and
     ``begun`` (local updates begun in the round while invited clients may still be at work; elsewhere every ``selected`` client begins one).

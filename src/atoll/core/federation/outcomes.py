@@ -67,12 +67,18 @@ def decoded(
     return {name: chain.decode(total, public, name, inputs) for name, total in totals.items()} if chain else totals
 
 
-def counted(found: Reduced, chain: Chain, public: Sequence[Tree], *, exact: bool) -> dict[str, int]:
-    """What a reducer and the uplink's stages counted in a sum: words, and how many of them were clamped and overflowed."""
-    counts = Counter(found.counts)
+def counted(
+    found: Reduced, chain: Chain, public: Sequence[Tree], *, exact: bool
+) -> tuple[dict[str, int], dict[str, dict[str, int]]]:
+    """What a reducer and the uplink's stages counted in a sum: words, and how many of them were clamped and overflowed. And what the last stage counted, by aggregate."""
+    counts, told = Counter(found.counts), dict[str, dict[str, int]]()
     for name, total in found.totals.items() if chain else ():
-        counts.update(chain.counts(total, public, name, exact=exact))
-    return dict(counts)
+        made = chain.counts(total, public, name, exact=exact)
+        counts.update({of: count for of, count in made.items() if of != "word_bits"})
+        known = chain.known(public, len(chain.stages) - 1, name)
+        if made and isinstance(known, dict) and "version" in known:
+            told[name] = {**made, "n": int(total.n), "version": int(known["version"])}
+    return dict(counts), told
 
 
 def combined(
@@ -100,7 +106,10 @@ def combined(
         totals = {k: in_order(t, order) for k, t in totals.items()}
     else:
         totals = merge_totals(part.totals for part in parts)
-    counts.update(counted(Reduced(totals, parts[0].senders), chain, public, exact=exact) if parts and chain else {})
+    told: dict[str, dict[str, int]] = next((part.told for part in reversed(parts) if part.told), {})
+    if parts and chain:
+        made, told = counted(Reduced(totals, parts[0].senders), chain, public, exact=exact)
+        counts.update(made)
     inputs: dict[str, dict[str, Tree]] = next((part.inputs for part in reversed(parts) if part.inputs), {})
     totals = decoded(totals, chain, public, inputs := dict(inputs))
     who = parts[0].senders if len(parts) == 1 else np.concatenate([asked.positions[:0], *[p.senders for p in parts]])
@@ -123,6 +132,7 @@ def combined(
         asked=asked,
         counts=dict(counts),
         inputs=inputs,
+        told=told,
         outliers={name(k): why for p in parts for k, why in p.outliers.items()},
         **spent,
     )

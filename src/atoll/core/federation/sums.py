@@ -187,10 +187,10 @@ class Sums(Scope):
             found = await self.traffic.fold_ahead(flight, request, which)
         else:
             found = await self.traffic.fold(request, flight.parties.positions[which])
-        counts = counted(found, chain, public, exact=True)
+        counts, told = counted(found, chain, public, exact=True)
         inputs: dict[str, dict[str, Tree]] = {}
         totals = decoded(found.totals, chain, public, inputs)
-        return replace(found, totals=totals, counts=counts, inputs=inputs)
+        return replace(found, totals=totals, counts=counts, inputs=inputs, told=told)
 
     async def _combined_by(
         self, reducer: Reducer, flight: Flight, parties: Parties, chain: Chain, count: int

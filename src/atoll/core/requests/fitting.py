@@ -24,21 +24,37 @@ if TYPE_CHECKING:
     from ..algebra.tree import Tree
     from .chain import Chain
 
-__all__ = ["Inputs", "due", "fitted", "inputs_of"]
+__all__ = ["Inputs", "Told", "due", "fitted", "inputs_of"]
 
 Inputs = Mapping[str, Mapping[str, "Tree"]]
 """Maps an aggregate to the inputs of stages that fit, by place in the chain."""
 
 
-def due(chain: Chain, before: Tree, turn: int) -> bool:
-    """Return whether a fit in this turn would change anything: a stage is not fitted yet, or its ``refresh`` has passed."""
+Told = Mapping[str, Mapping[str, int]]
+"""Maps an aggregate to what the chain's last stage counted in a sum; see ``Combined.told``."""
+
+
+def due(chain: Chain, before: Tree, turn: int, told: Told | None = None) -> bool:
+    """Return whether a fit in this turn would change anything: a stage is not fitted yet, its ``refresh`` has passed, or what was counted makes it stale."""
     known = {place for rows in (before or {}).values() for place in rows}
+    last = len(chain.stages) - 1
     return any(
-        stage.fits and (str(i) not in known or turn % stage.refresh == 0) for i, stage in enumerate(chain.stages)
+        stage.fits
+        and (
+            str(i) not in known
+            or turn % stage.refresh == 0
+            or (i == last and any(_is_stale(chain, rows, name, told) for name, rows in (before or {}).items()))
+        )
+        for i, stage in enumerate(chain.stages)
     )
 
 
-def fitted(chain: Chain, before: Tree, inputs: Inputs, rng: Rng, turn: int) -> Tree:
+def _is_stale(chain: Chain, rows: Mapping[str, Tree], name: str, told: Told | None) -> bool:
+    known = rows.get(str(len(chain.stages) - 1))
+    return known is not None and chain.stages[-1].stale(known, (told or {}).get(name))
+
+
+def fitted(chain: Chain, before: Tree, inputs: Inputs, rng: Rng, turn: int, told: Told | None = None) -> Tree:
     """Return the fitted round parameters of a chain.
 
     Args:
@@ -47,16 +63,23 @@ def fitted(chain: Chain, before: Tree, inputs: Inputs, rng: Rng, turn: int) -> T
         inputs: what the stages got, or will get.
         rng: a public stream.
         turn: the number of the round.
+        told: what was counted in the last sum.
     """
     made: dict[str, dict[str, Tree]] = {name: dict(rows) for name, rows in (before or {}).items()}
     for name, given in inputs.items():
         rows = made.setdefault(name, {})
         for place, value in given.items():
             stage = chain.stages[int(place)]
-            if place in rows and turn % stage.refresh:
+            if place not in rows:
+                rows[place] = {**stage.fit(value, rng.child(name, place)), "version": 1}
                 continue
-            version = int(rows[place]["version"]) + 1 if place in rows else 1
-            rows[place] = {**stage.fit(value, rng.child(name, place)), "version": version}
+            last = int(place) == len(chain.stages) - 1
+            if turn % stage.refresh and not (last and _is_stale(chain, rows, name, told)):
+                continue
+            counted = (told or {}).get(name) if last else None
+            found = stage.refit(value, rng.child(name, place), rows[place], counted)
+            if found is not None:
+                rows[place] = {**found, "version": int(rows[place]["version"]) + 1}
     return {name: rows for name, rows in made.items() if rows}
 
 

@@ -287,6 +287,7 @@ class Reduced:
         errors: maps a position to the error that its task raised.
         counts: entries that the reducer counted for the round's row: ``words``, ``clamped``, ``overflowed``, ``wrong_shares``; see ``Combined.counts``.
         inputs: what stages that fit got on average, if the stages are undone; see ``Combined.inputs``.
+        told: what the last stage counted, if the stages are undone; see ``Combined.told``.
         exact: whether words in the totals were added up without a modulus, as without masks.
         outliers: maps a position to how its reply, which is in the sums, stands far outside the cohort.
     """
@@ -297,6 +298,7 @@ class Reduced:
     errors: dict[int, Exception] = field(default_factory=dict, kw_only=True)
     counts: dict[str, int] = field(default_factory=dict, kw_only=True)
     inputs: dict[str, dict[str, Tree]] = field(default_factory=dict, kw_only=True)
+    told: dict[str, dict[str, int]] = field(default_factory=dict, kw_only=True)
     exact: bool = field(default=False, kw_only=True)
     outliers: dict[int, str] = field(default_factory=dict, kw_only=True)
 

@@ -168,6 +168,7 @@ class Combined:
             ``overflowed`` in the sum, and of how many nobody knows that (``unchecked``); ``wrong_shares``, how many parties dealt or revealed shares that
             others did not commit to; and ``excess_left``, of how many the noise that could be taken back was not, because shares were wrong.
         inputs: maps an aggregate and the place of a stage that fits to what the stage got on average; see ``atoll.core.requests.fitting``.
+        told: maps an aggregate to what the last stage counted in its sum, with ``n``, the replies in it, and the ``version`` of the round parameters.
         outliers: maps the name of a party whose reply is in it to how that reply stands far outside the cohort, where an engine sees single replies.
     """
 
@@ -187,6 +188,7 @@ class Combined:
     outcomes: Outcomes | None = None
     counts: dict[str, int] = field(default_factory=dict)
     inputs: dict[str, dict[str, Any]] = field(default_factory=dict)
+    told: dict[str, dict[str, int]] = field(default_factory=dict)
     outliers: dict[str, str] = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> Any:

@@ -72,6 +72,7 @@ class Stage(Checked):
         indexes: whether its encodings are indices, which add up as counts; see ``addends``.
         fits: whether its round parameters are fitted to a value; see ``fit``.
         refresh: rounds between two fits, of a stage that fits.
+        adapts: whether its round parameters follow what was counted in the last sum too; see ``refit``.
     """
 
     on: ClassVar[Literal["value", "summand"]] = "value"
@@ -84,6 +85,7 @@ class Stage(Checked):
     words: ClassVar[bool] = False
     indexes: ClassVar[bool] = False
     fits: ClassVar[bool] = False
+    adapts: ClassVar[bool] = False
     refresh = 1
 
     @property
@@ -181,8 +183,32 @@ class Stage(Checked):
         """
         raise NotImplementedError
 
+    def stale(self, known: Tree, told: Mapping[str, int] | None) -> bool:
+        """Whether a fit is due before ``refresh`` rounds have passed, because of what was counted in the last sum.
+
+        Args:
+            known: the round parameters so far.
+            told: what was counted; see ``Combined.told``. ``None`` for nothing.
+        """
+        del known, told
+        return False
+
+    def refit(self, example: Tree, rng: Rng, known: Tree, told: Mapping[str, int] | None) -> dict[str, Tree] | None:
+        """Return the round parameters that follow those so far, or ``None`` if these stay; by default those of ``fit``.
+
+        Args:
+            example: as for ``fit``.
+            rng: a public stream.
+            known: the round parameters so far.
+            told: what was counted in the last sum; see ``Combined.told``.
+        """
+        del known, told
+        return self.fit(example, rng)
+
     def counts(self, total: Tree, public: Tree, n: int, exact: bool) -> dict[str, int]:
         """Count entries of a sum for the round's row: ``"words"``, those among them ``"clamped"`` at parties and ``"overflowed"`` in the sum; leave the last out if it cannot be known.
+
+        ``"word_bits"``, if it is there, is the length of their words.
 
         Args:
             total: the sum of the encodings.
@@ -198,6 +224,10 @@ class Stage(Checked):
     def wire_bits(self, value: Tree) -> int | None:
         """Exact size of the encoded value in bits; ``None`` if it must be measured."""
         return sum(8 * int(math.prod(np.shape(leaf))) * int(leaf.dtype.itemsize) for leaf in T.leaves(value))
+
+    def most_bits(self, value: Tree) -> int | None:
+        """The largest size of the encoded value in bits, if it is known beforehand."""
+        return self.wire_bits(value)
 
     def omega(self, value: Tree) -> float | None:
         """The smallest known ``w`` with ``E ||C(x) - x||^2 <= w ||x||^2`` for values of this form, for an unbiased stage; ``None`` is unknown."""

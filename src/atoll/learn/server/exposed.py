@@ -109,7 +109,7 @@ def _bits(training: Training, params: Tree, chain: Chain, clients: int, plain: i
     if packing and training.reducer.indexes and len(training.reducer.others) > 1:
         return None  # shares and keys for two servers are longer than the indices
     numbers = sum(int(np.size(leaf)) for leaf in T.leaves(params))
-    bits = packing[-1].wire_bits(params) if packing else None if word is None else word * numbers
+    bits = packing[-1].most_bits(params) if packing else None if word is None else word * numbers
     if bits is None:
         return plain
     each, wraps = -(-bits // max(1, numbers)), any(stage.words for stage in packing)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from atoll.core.requests.fitting import Inputs, due, fitted, inputs_of
+from atoll.core.requests.fitting import Inputs, Told, due, fitted, inputs_of
 from atoll.core.requests.island import Island
 from atoll.core.requests.party import Party
 from atoll.data.islands import Islands
@@ -39,7 +39,8 @@ async def fitted_to_mock(
     its reply has a client's weight.
     """
     chain, rows = context.chain(state, phase), context.public
-    if not chain.fits or rows is None or not due(chain, chain.fitted, state["contacts"]):
+    told = state.get("told", {}).get(phase)
+    if not chain.fits or rows is None or not due(chain, chain.fitted, state["contacts"], told):
         return state
     stream = fed.rng.child("mock", state["contacts"], phase)
     shard = _drawn(context, rows, stream.child("rows"))
@@ -48,7 +49,7 @@ async def fitted_to_mock(
     reply = task.run(island, message, **task.args)
     reply = await reply if inspect.isawaitable(reply) else reply
     inputs = inputs_of(chain, chain.leaving(reply), stream)
-    return _refitted(fed, chain, state, phase, inputs, version, version)
+    return _refitted(fed, chain, state, phase, inputs, version, version, told)
 
 
 def _drawn(context: Context, rows: Dataset, rng: Rng) -> Shard:
@@ -70,6 +71,8 @@ def fitted_to_sum(
 ) -> Tree:
     """Return the state with parameters fitted to a sum, which is public once it is folded, if a fit is due and no mock client makes them.
 
+    What the stages counted in the sum stays in the state, for the mock client's fit before the next.
+
     Args:
         fed: the federation.
         context: the training's context.
@@ -79,22 +82,30 @@ def fitted_to_sum(
         version: the version of the model that goes out with the parameters.
         oldest: the oldest version on which a client still works; earlier parameters are forgotten.
     """
-    chain = context.chain(state, phase)
-    if (
-        not chain.fits
-        or context.public is not None
-        or not combined.n
-        or not due(chain, chain.fitted, state["contacts"])
-    ):
+    chain, told = context.chain(state, phase), combined.told
+    if not chain.fits or not combined.n:
         return state
-    return _refitted(fed, chain, state, phase, combined.inputs, version, version if oldest is None else oldest)
+    if context.public is not None:
+        adapts = told and chain.stages[-1].adapts
+        return {**state, "told": {**state.get("told", {}), phase: told}} if adapts else state
+    if not due(chain, chain.fitted, state["contacts"], told):
+        return state
+    oldest = version if oldest is None else oldest
+    return _refitted(fed, chain, state, phase, combined.inputs, version, oldest, told)
 
 
 def _refitted(
-    fed: Federation, chain: Chain, state: Tree, phase: str, inputs: Inputs, version: int, oldest: int
+    fed: Federation,
+    chain: Chain,
+    state: Tree,
+    phase: str,
+    inputs: Inputs,
+    version: int,
+    oldest: int,
+    told: Told | None,
 ) -> Tree:
     stream = fed.rng.child("fit", state["contacts"], phase)
-    made = fitted(chain, chain.fitted, inputs, stream, state["contacts"])
+    made = fitted(chain, chain.fitted, inputs, stream, state["contacts"], told)
     rows = [row for row in state.get("fitted", {}).get(phase, []) if row[0] < version]
     needed = max((i for i, row in enumerate(rows) if row[0] <= oldest), default=0)
     kept = rows[needed:] if oldest < version else []

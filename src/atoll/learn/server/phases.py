@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from ..context import Context
 
-__all__ = ["Phases", "account", "folded", "outgoing", "received_model", "round_info", "shares"]
+__all__ = ["Phases", "account", "folded", "lengths", "outgoing", "received_model", "round_info", "shares"]
 
 
 def round_info(fed: Federation, state: Tree, at: tuple[int, bool], selected: int, replied: int) -> RoundInfo:
@@ -227,6 +227,7 @@ def account(row: dict[str, Any], combined: Combined) -> None:
         row["errors"] = {name: str(error) for name, error in combined.errors.items()}
     row.update({name: float(value) for name, value in combined.of("metric").items()})
     row.update(shares(combined.counts))
+    row.update(lengths(combined.told))
     for name in ("wrong_shares", "excess_left"):
         if combined.counts.get(name):
             row[name] = row.get(name, 0) + combined.counts[name]
@@ -242,6 +243,12 @@ def shares(counts: Mapping[str, int]) -> dict[str, float]:
         if not counts.get("unchecked"):
             found["overflowed"] = counts.get("overflowed", 0) / counts["words"]
     return found
+
+
+def lengths(told: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
+    """Return the length of the longest words in a sum, where a stage makes them as long as the last sum needs; else nothing."""
+    words = [counted["word_bits"] for counted in told.values() if "word_bits" in counted]
+    return {"word_bits": max(words)} if words else {}
 
 
 def received_model(message: Tree) -> Tree:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -48,6 +49,8 @@ class ProductQuantizer(Stage):
         spread: factor of the codewords: above 1 if the fitted value is a mean, whose entries are smaller than those of single replies.
         iterations: iterations of k-means.
         refresh: rounds between two fits.
+        adapt: share by which a codebook's relative error on the value that it would be fitted to may have grown since it was fitted; only if it has grown by more, a fit makes
+            another. ``None`` makes another at each fit.
         layers: ``"matrices"`` codes leaves with at least two axes, ``"all"`` every leaf.
         least: entries that a coded leaf must have.
     """
@@ -59,6 +62,7 @@ class ProductQuantizer(Stage):
     refresh: int = 5
     layers: Layers = "matrices"
     least: int = 10
+    adapt: float | None = None
     summable: ClassVar[bool] = False
     linear: ClassVar[bool] = False
     unbiased: ClassVar[bool] = False
@@ -73,6 +77,8 @@ class ProductQuantizer(Stage):
             raise ConfigError(f"block={self.block}, codewords={self.codewords}", where=where, remedy=remedy)
         if not (self.spread > 0 and math.isfinite(self.spread)):
             raise ConfigError(f"spread={self.spread}", where=where, remedy="use a finite number above 0")
+        if self.adapt is not None and not (self.adapt >= 0 and math.isfinite(self.adapt)):
+            raise ConfigError(f"adapt={self.adapt}", where=where, remedy="use a share from 0, such as 0.2, or None")
         if self.refresh < 1 or self.iterations < 1 or self.least < 0:
             raise ConfigError(
                 f"refresh={self.refresh}, iterations={self.iterations}, least={self.least}",
@@ -115,7 +121,24 @@ class ProductQuantizer(Stage):
             if k:
                 points = self._cut(leaf[None])[0] * self.spread
                 books.append(codebook(points, k, rng.child("layer", i).generator(), self.iterations).astype(np.float32))
-        return {"books": books}
+        return {"books": books} if self.adapt is None else {"books": books, "error": self._error(example, books)}
+
+    def refit(self, example: Tree, rng: Rng, known: Tree, told: Mapping[str, int] | None) -> dict[str, Tree] | None:
+        """Return codebooks; ``None``, with ``adapt``, if those so far are still good for this value."""
+        del told
+        if self.adapt is not None and self._error(example, known["books"]) <= (1 + self.adapt) * known["error"]:
+            return None
+        return self.fit(example, rng)
+
+    def _error(self, example: Tree, books: Sequence[Any]) -> float:
+        """The relative squared error ``||x - C[A]||^2 / ||x||^2`` of ``spread`` times a value under codebooks."""
+        left, off, size = iter(books), 0.0, 0.0
+        for leaf in T.leaves(T.map(numpy_leaf, example)):
+            if self.words_of(leaf.shape):
+                book, points = next(left), self._cut(leaf[None])[0] * self.spread
+                off += float(np.sum((points - book[nearest(points, book)]) ** 2))
+                size += float(np.sum(points**2))
+        return off / (size or 1.0)
 
     # ------------------------------------------------------------------ the two halves
 

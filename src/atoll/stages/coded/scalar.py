@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from numbers import Integral
 from typing import Any, ClassVar, Literal
@@ -19,6 +20,7 @@ from atoll.core.requests.stage import Stage
 from ..bits import packed_bytes
 from ..packed import wire_scale
 from ..rows import numpy_leaf, template_of
+from .adapting import Bounds, begun, bits_for, exceeded
 from .checks import SPARE, check_words, wrapped_around
 from .words import Layers, coded, lifted, of_version, under, untouched
 
@@ -44,6 +46,7 @@ class ScalarQuantizer(Stage):
     * Without clamping or overflow the sum is off by at most ``n s / 2`` (``n s`` when stochastic, which is unbiased).
 
     Scale and zero point are fitted to the last sum or a mock client's reply, times ``spread``; until then, values go as numbers. With ``limit`` they are fixed.
+    With ``adapt`` the range and the word length follow the sums too: see `atoll.stages.coded.adapting`.
     Leaves with fewer than two axes (biases, normalisation layers) or fewer than ``least`` entries stay numbers.
 
     On the wire: ``p`` bits an entry, ``p + 10`` bits for every ``checked`` entries of a layer, and 32 bits for the number of clamped entries.
@@ -60,6 +63,8 @@ class ScalarQuantizer(Stage):
         layers: ``"matrices"`` codes leaves with at least two axes, ``"all"`` every leaf.
         least: entries that a coded leaf must have.
         checked: entries that share a check word, up to 512; 0 sends none, and then overflows under masks are not known.
+        adapt: share of clamped entries, and of overflowed sums, above which the range and the words grow, and below which they shrink: words from ``b + 1``
+            to ``p`` bits, and ranges from a quarter of ``spread`` to four times it. ``None`` leaves both as they are set.
     """
 
     bits: int = 8
@@ -73,6 +78,7 @@ class ScalarQuantizer(Stage):
     layers: Layers = "matrices"
     least: int = 10
     checked: int = 128
+    adapt: float | None = None
     on: ClassVar[Literal["value", "summand"]] = "summand"
     linear: ClassVar[bool] = False
     words: ClassVar[bool] = True
@@ -101,12 +107,19 @@ class ScalarQuantizer(Stage):
             raise ConfigError(
                 f"checked={self.checked}", where=where, remedy="use 1 to 512 entries, or 0 for no check words"
             )
+        if self.adapt is not None and not (0 < self.adapt < 0.5 and self.limit is None and self.checked):
+            raise ConfigError(
+                f"adapt={self.adapt} with limit={self.limit} and checked={self.checked}",
+                where=where,
+                remedy="use a share from above 0 to below 0.5, such as 0.001, check words, and no fixed limit",
+            )
         object.__setattr__(self, "unbiased", self.stochastic)
         object.__setattr__(self, "fits", self.limit is None)
+        object.__setattr__(self, "adapts", self.adapt is not None)
 
     @property
     def word(self) -> int:
-        """Bits of a word, ``p``."""
+        """Bits of a word, ``p``; with ``adapt``, the most."""
         return self.modulus_bits if self.modulus_bits is not None else self.bits + 8
 
     @property
@@ -124,12 +137,42 @@ class ScalarQuantizer(Stage):
     def fit(self, example: Tree, rng: Rng) -> dict[str, Tree]:
         """Return scale and zero point of each layer, for ``spread`` times its range. A layer of zeros has that of the widest layer."""
         del rng
+        made = self._for_range(example, self.spread)
+        return made if self.adapt is None else {**made, **begun(self.spread, self.word)}
+
+    def stale(self, known: Tree, told: Mapping[str, int] | None) -> bool:
+        """Whether more than the share ``adapt`` was clamped or overflowed under these parameters."""
+        return self.adapt is not None and told is not None and exceeded(known, told, self.adapt)
+
+    def refit(self, example: Tree, rng: Rng, known: Tree, told: Mapping[str, int] | None) -> dict[str, Tree]:
+        """Return scale and zero point, and with ``adapt`` the factor of the range and the word length that follow from what was counted."""
+        if self.adapt is None:
+            return self.fit(example, rng)
+        bounds = Bounds(self.adapt, self.spread / 4, 4 * self.spread, self.bits + 1, self.word)
+        spread = bounds.spread(known, told)
+        if bounds.wrapped(known, told):
+            wider = T.map(lambda scale: np.float32(float(scale) * spread / known["spread"]), known["scale"])
+            made: dict[str, Tree] = {"scale": wider, "zero": known["zero"]}
+        else:
+            made = self._for_range(example, spread)
+        return {**made, **bounds.steered(known, told, spread, self._needed(example, made["scale"], told))}
+
+    def _needed(self, example: Tree, scales: Tree, told: Mapping[str, int] | None) -> int:
+        """Bits of a word that holds twice the last sum in codes of this scale, with its sign; see `bits_for`."""
+        if told is None:
+            return self.word
+        rows = zip(T.leaves(T.map(numpy_leaf, example)), T.leaves(scales), strict=True)
+        coded_rows = [(x, s) for x, s in rows if coded(x.shape, self.layers, self.least)]
+        most = max((float(np.abs(x).max(initial=0)) / float(s) for x, s in coded_rows), default=0.0)
+        return bits_for(told["n"] * (self.top if self.lift == "unsigned" else most))
+
+    def _for_range(self, example: Tree, spread: float) -> dict[str, Tree]:
         arrays = T.map(numpy_leaf, example)
         peak = max((float(np.abs(leaf).max(initial=0)) for leaf in T.leaves(arrays)), default=0.0) or 1.0
 
         def found(leaf: Any) -> dict[str, Tree]:
-            low, high = (self.spread * float(f(leaf, initial=0)) for f in (np.min, np.max))
-            return self.over(low, high) if high > low else self.over(-self.spread * peak, self.spread * peak)
+            low, high = (spread * float(f(leaf, initial=0)) for f in (np.min, np.max))
+            return self.over(low, high) if high > low else self.over(-spread * peak, spread * peak)
 
         rows = [found(leaf) for leaf in T.leaves(arrays)]
         return {key: T.rebuild(arrays, [row[key] for row in rows]) for key in ("scale", "zero")}
@@ -157,7 +200,7 @@ class ScalarQuantizer(Stage):
             return untouched(value)
         arrays = T.map(numpy_leaf, value)
         draw = context.rng.generator() if self.stochastic else None
-        clamped = 0
+        clamped, word = 0, self._word_of(public)
         leaves, checks = [], []
         for place, (leaf, scale, zero) in enumerate(self._with_parameters(arrays, public)):
             if not coded(leaf.shape, self.layers, self.least):
@@ -169,11 +212,14 @@ class ScalarQuantizer(Stage):
             clamped += int((words != whole).sum())
             leaves.append(np.asarray(words, dtype=np.uint32))  # also of an entry without axes
             if self.checked:
-                checks.append(check_words(words, self.word, self.checked, place))
+                checks.append(check_words(words, word, self.checked, place))
         like = T.map(lambda leaf: np.zeros((0, *leaf.shape), dtype=leaf.dtype), arrays)
         codes = T.rebuild(arrays, leaves)
         counted = np.array([clamped], dtype=np.uint32)
-        return under(public["version"], {"like": like, "codes": codes, "clamped": counted, "checks": checks})
+        parts = {"like": like, "codes": codes, "clamped": counted, "checks": checks}
+        if self.adapt is not None:  # the length is in the form, as the version is: words of two lengths do not add up
+            parts["word"] = np.zeros((0, word), dtype=np.uint8)
+        return under(public["version"], parts)
 
     def decode(self, total: Tree, public: Tree, n: int) -> Tree:
         """Lift the sum of the words, and scale it."""
@@ -185,14 +231,18 @@ class ScalarQuantizer(Stage):
         for (leaf, scale, zero), like in rows:
             leaf = np.asarray(leaf)
             if leaf.dtype.kind in "ui":
-                leaf = float(scale) * self._lifted(leaf, int(zero), n)
+                leaf = float(scale) * self._lifted(leaf, int(zero), n, self._word_of(public))
             leaves.append(leaf.astype(like.dtype))
         return T.rebuild(parts["codes"], leaves)
 
-    def _lifted(self, words: Any, zero: int, n: int) -> Any:
+    def _word_of(self, public: Tree) -> int:
+        """Bits of a word under these parameters."""
+        return int(public.get("word", self.word))
+
+    def _lifted(self, words: Any, zero: int, n: int, word: int) -> Any:
         if self.lift == "unsigned":
-            return lifted(words, self.word, centred=False) - n * zero
-        return lifted(words.astype(np.int64) - n * zero, self.word)
+            return lifted(words, word, centred=False) - n * zero
+        return lifted(words.astype(np.int64) - n * zero, word)
 
     @staticmethod
     def _with_parameters(tree: Tree, public: Tree) -> list[tuple[Any, Any, Any]]:
@@ -211,11 +261,10 @@ class ScalarQuantizer(Stage):
         ((version, parts),) = sent.items()
         bits = T.map(lambda leaf: None, parts)
         if "codes" in parts:
-            bits["codes"] = T.map(
-                lambda leaf: self.word if np.asarray(leaf).dtype.kind == "u" else None, parts["codes"]
-            )
+            word = np.shape(parts["word"])[-1] if "word" in parts else self.word
+            bits["codes"] = T.map(lambda leaf: word if np.asarray(leaf).dtype.kind == "u" else None, parts["codes"])
             bits["clamped"] = COUNT_BITS
-            bits["checks"] = [self.word + SPARE for _ in parts["checks"]]
+            bits["checks"] = [word + SPARE for _ in parts["checks"]]
         return {version: bits}
 
     def counts(self, total: Tree, public: Tree, n: int, exact: bool) -> dict[str, int]:
@@ -227,38 +276,48 @@ class ScalarQuantizer(Stage):
         places = [place for place, row in every if np.asarray(row[0]).dtype.kind in "ui"]
         rows = [every[place][1] for place in places]
         words = sum(int(np.size(leaf)) for leaf, _, _ in rows)
+        word = self._word_of(public)
         made = {"words": words, "coded": n * words, "clamped": int(np.asarray(parts["clamped"]).sum())}
         if exact and n * self.top < 1 << 32 and all(np.asarray(leaf).dtype == np.uint32 for leaf, _, _ in rows):
             wrong = (
-                self._lifted(leaf, int(z), n) != np.asarray(leaf).astype(np.int64) - n * int(z) for leaf, _, z in rows
+                self._lifted(leaf, int(z), n, word) != np.asarray(leaf).astype(np.int64) - n * int(z)
+                for leaf, _, z in rows
             )
             made["overflowed"] = sum(int(one.sum()) for one in wrong)
-        elif all(self.holds(n, int(zero)) for _, _, zero in rows):
+        elif all(self.holds(n, int(zero), word) for _, _, zero in rows):
             made["overflowed"] = 0
         elif parts["checks"]:
             known = zip(parts["checks"], places, rows, strict=True)
             made["overflowed"] = sum(
                 wrapped_around(
-                    check, self._lifted(np.asarray(leaf), int(z), n) + n * int(z), self.word, self.checked, at
+                    check, self._lifted(np.asarray(leaf), int(z), n, word) + n * int(z), word, self.checked, at
                 )
                 for check, at, (leaf, _, z) in known
             )
+        if self.adapt is not None:
+            made["word_bits"] = word
         return made
 
-    def holds(self, n: int, zero: int | None = None) -> bool:
+    def holds(self, n: int, zero: int | None = None, word: int | None = None) -> bool:
         """Return whether the sum of any ``n`` codes can be decoded: whether it stays within ``p`` bits.
 
         Args:
             n: number of parties.
             zero: the zero point; ``None`` for any.
+            word: bits of a word; by default the most.
         """
+        word = self.word if word is None else word
         if self.lift == "unsigned":
-            return n * self.top < 1 << self.word
-        half = 1 << (self.word - 1)
+            return n * self.top < 1 << word
+        half = 1 << (word - 1)
         zeros = (0, self.top) if zero is None else (zero,)
         return all(n * z <= half and n * (self.top - z) < half for z in zeros)
 
-    def wire_bits(self, value: Tree) -> int:
+    def wire_bits(self, value: Tree) -> int | None:
+        """As `most_bits`; with ``adapt`` it depends on the round."""
+        return None if self.adapt is not None else self.most_bits(value)
+
+    def most_bits(self, value: Tree) -> int:
         """``8 ceil(entries p / 8)`` a coded leaf and its check words, 32, and the other leaves whole."""
 
         def size(shape: tuple[int, ...], item: int) -> int:

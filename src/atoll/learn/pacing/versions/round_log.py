@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...server.phases import shares
+from ...server.phases import lengths, shares
 
 if TYPE_CHECKING:
     from atoll.core.federation.federation import Federation
@@ -37,6 +37,7 @@ class RoundLog:
         errors: name -> the error that a task raised.
         metrics: name -> sum of weighted values, and sum of weights.
         counts: entries that travelled as words, and how many were clamped or overflowed; see ``Combined.counts``.
+        words: bits of the longest words, of a stage that makes them as long as the last sum needs; else 0.
         unanswered: requests since the last reply.
         failed: why no reply could be used; empty otherwise.
     """
@@ -53,6 +54,7 @@ class RoundLog:
     errors: dict[str, str] = field(default_factory=dict)
     metrics: dict[str, list[float]] = field(default_factory=dict)
     counts: Counter[str] = field(default_factory=Counter)
+    words: int = 0
     unanswered: int = 0
     failed: str = ""
 
@@ -87,6 +89,7 @@ class RoundLog:
         self.rejected.update(combined.rejected)
         self.errors.update({name: str(error) for name, error in combined.errors.items()})
         self.counts.update(combined.counts)
+        self.words = max(self.words, *lengths(combined.told).values(), 0)
         for name, value in combined.of("metric").items():
             total = self.metrics.setdefault(name, [0.0, 0.0])
             total[0] += combined.weight[name] * float(value)
@@ -114,4 +117,6 @@ class RoundLog:
         if self.errors:
             row["errors"] = dict(self.errors)
         row.update(shares(self.counts))
+        if self.words:
+            row["word_bits"] = self.words
         return {**row, **{name: total / weight for name, (total, weight) in self.metrics.items() if weight}}
