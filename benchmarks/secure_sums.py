@@ -172,14 +172,14 @@ def keystreams() -> None:
 
 
 def flower(python: str, mode: str, clients: int, size: int, neighbours: int, lost: float) -> tuple[float, float]:
-    """Seconds and processor seconds of Flower's SecAgg+ in its own environment; its simulation is timed by the clock alone."""
+    """Seconds and processor seconds of Flower's SecAgg+ in its own environment; those of its simulation are of all its processes."""
     words = [python, str(HERE / "peers" / "flower_secagg.py"), mode, clients, size, neighbours, lost]
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run([*map(str, words)], cwd=folder, capture_output=True, text=True, check=False)
     if done.returncode:
         sys.exit(done.stderr[-3000:])
     said = json.loads(done.stdout.strip().splitlines()[-1])
-    return float(said["seconds"]), float(said["cpu"] or "nan")
+    return float(said["seconds"]), float(said["cpu"])
 
 
 def main() -> None:

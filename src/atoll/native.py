@@ -1,4 +1,4 @@
-"""From C++ text to a loaded library, compiled for this processor and cached between runs: what PyTorch models and trees build on."""
+"""From C++ text to a loaded library, compiled for this processor and cached between runs: what PyTorch models, trees and masks build on."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ ROOMS: dict[str, set[str] | None] = {
     "data": {"core"},
     "stages": {"core", "privacy"},
     "privacy": {"core"},
-    "secure": {"core", "stages", "privacy"},
+    "secure": {"core", "stages", "privacy", "native"},
     "rounds": {"core"},
     "learn": {"core", "data", "stages", "privacy", "secure", "devices", "rounds"},
     "statistics": {"core", "data", "stages", "privacy", "rounds"},

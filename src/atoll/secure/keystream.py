@@ -12,6 +12,7 @@ of 8 MiB, ``benchmarks/secure_sums.py --keystream``); a new key costs 15 to 25 u
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import hmac
 import sys
@@ -23,6 +24,8 @@ from atoll.core.errors import ConfigError
 from atoll.core.extras import need
 from atoll.core.message import Words
 from atoll.core.message.words import word_dtype
+
+from .stream_kernel import StreamKernel
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -47,6 +50,8 @@ SEED = 32
 _PIECE = 1 << 16
 """Bytes of keystream made at once: they stay in the processor's cache until they are added."""
 _ZEROS = bytes(_PIECE)
+_LONG = 1 << 26
+"""Bytes of keystream from which native code is worth loading, and the first time compiling."""
 
 
 def require_library() -> None:
@@ -129,15 +134,22 @@ def add_streams(into: NDArray[Any], seeds: Iterable[tuple[bytes, bool]]) -> None
 def add_between(rows: Sequence[NDArray[Any]], seeds: Iterable[tuple[bytes, int | None, int | None]]) -> None:
     """Add the words of each seed to one row and subtract them from another, in place: each stream is made once.
 
-    Piece by piece, each of 64 KiB, so that the pieces and the keystream of one seed at a time stay in the processor's cache.
+    Piece by piece, so that the pieces and the keystream of one seed at a time stay in the processor's cache. Long work is done in native code, with the same bits.
 
     Args:
         rows: unsigned arrays of one length and dtype, one-dimensional and contiguous.
         seeds: 32 secret bytes each, for this stream only; the row to which its words are added, and the one from which they are subtracted.
     """
-    streams = [(opened(seed), plus, minus) for seed, plus, minus in seeds]
-    if not rows or not streams:
+    known = list(seeds)
+    if not rows or not known:
         return
+    if len(known) * rows[0].nbytes < _LONG or not _natively(rows, known):
+        _by_library(rows, known)
+
+
+def _by_library(rows: Sequence[NDArray[Any]], seeds: Sequence[tuple[bytes, int | None, int | None]]) -> None:
+    """`add_between` with the library's cipher."""
+    streams = [(opened(seed), plus, minus) for seed, plus, minus in seeds]
     first = rows[0]
     dtype = first.dtype if sys.byteorder == "little" else first.dtype.newbyteorder("<")
     step = _PIECE // dtype.itemsize
@@ -152,6 +164,39 @@ def add_between(rows: Sequence[NDArray[Any]], seeds: Iterable[tuple[bytes, int |
                 np.add(pieces[plus], words, out=pieces[plus])
             if minus is not None:
                 np.subtract(pieces[minus], words, out=pieces[minus])
+
+
+def _natively(rows: Sequence[NDArray[Any]], seeds: Sequence[tuple[bytes, int | None, int | None]]) -> bool:
+    """`add_between` in native code, and whether that was possible."""
+    kernel = _sound_kernel()
+    if kernel is None or not all(row.flags.c_contiguous and row.flags.writeable for row in rows):
+        return False
+    return kernel.add_between(
+        rows,
+        [_checked(seed) for seed, _, _ in seeds],
+        [-1 if plus is None else plus for _, plus, _ in seeds],
+        [-1 if minus is None else minus for _, _, minus in seeds],
+    )
+
+
+@functools.cache
+def _sound_kernel() -> StreamKernel | None:
+    """The native pass, if it makes the library's bits: for words of each length, with counters that carry into their upper half and around its end."""
+    kernel = StreamKernel.here()
+    if kernel is None:
+        return None
+    keys = [hashlib.sha256(bytes([i])).digest() for i in range(4)]
+    ends = [b"\xff" * 16, bytes(8) + b"\xff" * 8, b"\xff" * 15 + b"\xf0", keys[0][:16]]
+    seeds = [key[:16] + end for key, end in zip(keys, ends, strict=True)]
+    ways = [(0, 1), (1, -1), (-1, 0), (1, 0)]
+    for width in (1, 2, 4, 8):
+        expected, found = (np.arange(2 * 1029 * 8, dtype=f"u{width}").reshape(2, -1) for _ in range(2))
+        pairs = [(s, *(None if at < 0 else at for at in way)) for s, way in zip(seeds, ways, strict=True)]
+        _by_library(list(expected), pairs)
+        done = kernel.add_between(list(found), seeds, [plus for plus, _ in ways], [minus for _, minus in ways])
+        if not done or not np.array_equal(expected, found):
+            return None
+    return kernel
 
 
 def add_masks(lanes: Mapping[str, NDArray[Any]], seeds: Iterable[tuple[bytes, bool]]) -> None:
