@@ -361,6 +361,25 @@ def test_chunks_have_a_size(size):
 # What comes near a type ------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    "items",
+    [
+        ["client-1", "client-22", "", "x"],
+        ["client-1", "b", "c", "ü"],
+        ["a", "b", "c", "d" * 5000, "e"],
+        [-128, 127, 0, 1],
+        [-127, 126, 0, 1],
+        [1 << 70, -(1 << 15), 3, 255, 256],
+        [True, 1, 2, 3],
+        [np.str_("a"), "b", "c", "d"],
+        [1, 2.0, 3, 4],
+    ],
+)
+@pytest.mark.parametrize("kind", [list, tuple])
+def test_lists_of_names_and_of_numbers_are_measured_right(items, kind):
+    assert nbytes({"a": kind(items), "b": [kind(items)]}) == len(encode({"a": kind(items), "b": [kind(items)]}))
+
+
 def test_near_misses_become_what_they_stand_for():
     for value, plain in [
         (OrderedDict(a=1), {"a": 1}),

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from atoll.core import message as M
 from atoll.core.errors import CheckpointError, ConfigError
+from atoll.core.execution.draft import Draft
 from atoll.core.persistence.files import read_message
 from atoll.core.persistence.records import Allowance, Records, quarter_of_memory
 from atoll.core.persistence.state_table import MOST_FORMS, StateTable
@@ -85,6 +86,34 @@ def test_a_block_is_gathered_in_the_order_asked_and_new_clients_get_the_fresh_st
     assert stacked["n"].tolist() == [7, 99, 0, 3]
     assert (stacked["t"][0].tolist(), stacked["t"][1], stacked["t"][2].dtype) == ([1.5] * 4, None, bool)
     assert np.array_equal(table.gather(np.array([20, 21]), fresh)["v"], np.stack([fresh["v"]] * 2))
+
+
+@settings(max_examples=30)
+@given(
+    under=puts,
+    steps=st.lists(st.tuples(st.lists(st.integers(0, 6), min_size=1, unique=True), st.sampled_from(["singles", "block", "empty"])), max_size=3),
+    asked=st.lists(st.integers(0, 7), min_size=1, max_size=4),
+)  # fmt: skip
+def test_a_draft_reads_what_was_left_last_and_below_it_the_table(under, steps, asked):
+    table, model = StateTable(), {}
+    for position, state in under:
+        table.put(position, state)
+        model[position] = state
+    draft = Draft(table)
+    for number, (positions, kind) in enumerate(steps):
+        made = {p: {"v": np.full(2, p + 10.0 * number), "n": number, "x": None} for p in positions}
+        if kind == "singles":
+            draft.leave(States(dict(made)))
+        elif kind == "block":
+            left = States()
+            stacked = {"v": np.stack([made[p]["v"] for p in positions]), "n": [number] * len(positions), "x": None}
+            left.blocks.append(StateBlock(np.array(positions), {**stacked, "n": np.array(stacked["n"])}, ["array", "int", "none"]))  # fmt: skip
+            draft.leave(left)
+        else:
+            continue
+        model.update(made)
+    for position in asked:
+        assert M.equal(draft.get(position), model.get(position))
 
 
 def test_what_cannot_be_stacked_is_none():

@@ -11,6 +11,7 @@ import numpy as np
 from ..algebra.aggregate import merge_totals
 from ..errors import MessageError, PolicyError
 from ..persistence.states import States
+from ..requests.party import among
 from ..requests.request import PartialSum
 from .admission import refused
 from .memory import StageMemory
@@ -131,8 +132,10 @@ class Adding:
         others.rejected.update(folded.rejected)
         others.errors.update(folded.errors)
         others.kept, others.opened = folded.kept, folded.opened
+        if not self._senders:
+            return others
         sizes = dict(zip(others.senders.tolist(), others.nbytes.tolist(), strict=True))
         sizes.update(zip(self._senders, self._sizes, strict=True))
-        others.senders = order[np.isin(order, list(sizes))]
+        others.senders = order[among(order, np.array(list(sizes), dtype=np.int64))]
         others.nbytes = np.array([sizes[p] for p in others.senders.tolist()], dtype=np.int64)
         return others

@@ -15,6 +15,7 @@ import numpy as np
 from ..algebra.tree import Tree
 from ..persistence.state_table import StateTable
 from ..persistence.states import States
+from ..requests.party import among
 from ..requests.request import PASSING, Request
 
 if TYPE_CHECKING:
@@ -45,20 +46,24 @@ class Draft(StateTable):
         """Move the states of these parties to the table below."""
         for states in self._left:
             who = states.positions()
-            mine = np.isin(who, positions)
+            mine = among(who, positions)
             self._under.put_all(states if mine.all() else StateTable.holding(states).pick(who[mine]))
         self._left = []
         own = self.positions()
-        self._under.put_all(super().pick(own[np.isin(own, positions)]))
+        self._under.put_all(super().pick(own[among(own, positions)]))
 
     def _mine(self, positions: NDArray[np.int64]) -> NDArray[np.bool_]:
         for states in self._left:
             self.put_all(states)
         self._left = []
-        return np.isin(positions, self.positions())
+        return among(positions, self.positions())
 
     def get(self, position: int) -> Tree:
         """A party's state, ``None`` if it has none."""
+        if self._left and len(self._left[-1].blocks) == 1:  # the newest states, unsorted: a block that may be read once
+            found = self._left[-1].blocks[0].of(position)
+            if found:
+                return found[-1]
         mine = self._mine(np.array([position], dtype=np.int64))[0]
         return super().get(position) if mine else self._under.get(position)
 

@@ -269,7 +269,8 @@ class Reduction(Dialogue):
     def _timed(self, request: Request, terms: Terms) -> Terms:
         """The terms of a step: a step without the program's task has the program's deadline unless it is given another."""
         own = request.wraps is None and request is not self.request
-        return replace(terms, deadline=self.terms.deadline) if own and terms.deadline is None else terms
+        later = own and terms.deadline is None and self.terms.deadline is not None
+        return replace(terms, deadline=self.terms.deadline) if later else terms
 
     def _took(self, replies: list[Reply]) -> None:
         self._rejected.update({reply.party: reply.rejected for reply in replies if reply.rejected})
@@ -326,7 +327,7 @@ class Reduction(Dialogue):
         """Tell the parties whether what they left takes effect: it does for those in the sum, and for helpers outside the cohort."""
         cohort = self.parties.positions
         asked = [flight.parties.positions for flight in self._flights] + self._others
-        if asked and all(positions is cohort for positions in asked):  # the common case
+        if asked and all(positions is cohort or np.array_equal(positions, cohort) for positions in asked):  # the common case
             everyone, helpers = cohort, cohort[:0]
         else:
             everyone = np.unique(np.concatenate([cohort[:0], *asked]))

@@ -37,6 +37,7 @@ __all__ = ["MAIN", "Scope"]
 
 MAIN = "main"
 """The slot of the outermost program."""
+_NO_STAGES = Chain()
 
 
 class Scope:
@@ -169,7 +170,7 @@ class Scope:
             label = "@" + "/".join(str(part) for part in parts)
             self._fresh(f"{task.name}/{label}")
         rng = self._stream.child(task.name, label)
-        chain = Chain() if uplink is None else uplink
+        chain = _NO_STAGES if uplink is None else uplink
         public = tuple(chain.public(rng.child("public"))) if chain else ()
         made = Request(f"{self.slot}/{task.name}/{label}", task, message, self.home, rng.key, chain, public, mail, turn)
         if made.misfit is not None:

@@ -43,6 +43,16 @@ class StateBlock:
             pairs = zip(form.leaves, columns, strict=True)
             yield position, form.build([None if leaf.kind == "none" else leaf.value(c[i]) for leaf, c in pairs])
 
+    def of(self, position: int) -> list[Tree]:
+        """The state of one client, with copies of the arrays; empty if it is not in the block."""
+        at = np.flatnonzero(self.positions == position)
+        if not len(at):
+            return []
+        alone = StateBlock(
+            self.positions[at], T.map(lambda leaf: None if leaf is None else leaf[at], self.stacked), self.kinds
+        )
+        return [state for _, state in alone.rows()]
+
 
 @dataclass
 class States:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from atoll.core import message as M
@@ -14,7 +14,7 @@ from atoll.core.errors import AtollError, ConfigError, PolicyError
 from ..words import FixedPoint, WordLayout
 from .graph import in_one_piece, rings
 
-__all__ = ["Agreement", "use_of"]
+__all__ = ["Agreement", "known_form", "use_of"]
 
 
 def use_of(part: int) -> str:
@@ -59,7 +59,8 @@ class Agreement:
         }
         if self.parts:
             own |= {"parts": self.parts, "most": self.most}
-        return {**own, "names": list(self.names), "codec": asdict(self.codec)}
+        codec = {part.name: getattr(self.codec, part.name) for part in fields(self.codec)}
+        return {**own, "names": list(self.names), "codec": codec}
 
     @classmethod
     def of(cls, message: Any) -> Agreement:
@@ -98,6 +99,10 @@ class Agreement:
     def layout(self, form: Tree) -> WordLayout:
         """The layout of totals of a form."""
         return WordLayout(form, self.codec, len(self.names), self.bound, signs=self.signs)
+
+    def known_layout(self, form: bytes) -> WordLayout:
+        """The layout of an encoded form; those of recent rounds are kept, for a simulation that has many short ones."""
+        return _layout(form, self.codec, len(self.names), self.bound, self.signs)
 
     @property
     def graph(self) -> tuple[tuple[int, ...], ...]:
@@ -164,3 +169,14 @@ class Agreement:
                 where="masked sum",
                 remedy="use more neighbours",
             )
+
+
+@functools.lru_cache(maxsize=64)
+def _layout(form: bytes, codec: FixedPoint, parties: int, bound: float | None, signs: bool) -> WordLayout:
+    return WordLayout(known_form(form), codec, parties, bound, signs=signs)
+
+
+@functools.lru_cache(maxsize=64)
+def known_form(encoded: bytes) -> Tree:
+    """A form of totals from its encoding; those of recent rounds are kept."""
+    return M.decode(encoded)

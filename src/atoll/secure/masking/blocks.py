@@ -13,6 +13,7 @@ from atoll.core.algebra.tree import Tree
 from atoll.core.requests.task import Batch
 
 from ..keystream import add_between, derived
+from ..words import form_of
 from ..words.blocks import CodedBlock
 from .agreement import Agreement
 from .excess import add_parts
@@ -105,8 +106,8 @@ def _together(blocks: list[_MaskedBlock]) -> Iterator[Batch]:
 def _unmasked_many(cohort: Cohort, agreed: Agreement) -> Iterator[Batch]:
     """The words themselves, for a simulation with virtual masks."""
     for block in cohort.totals():
-        made = CodedBlock.of(block, agreed.layout)
-        form = np.frombuffer(M.encode(made.layout.form), dtype=np.uint8)
+        encoded = M.encode(form_of(block.totals, block=True))
+        made, form = CodedBlock.under(agreed.known_layout(encoded), block), np.frombuffer(encoded, dtype=np.uint8)
         states = {"form": np.broadcast_to(form, (len(made.good), len(form)))}
         reply: dict[str, Aggregate] = {lane: Sum(words) for lane, words in made.lanes.items()}
         yield Batch(made.positions, reply, states, errors=made.errors)

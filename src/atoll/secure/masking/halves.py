@@ -36,7 +36,7 @@ from atoll.core.requests.task import task
 from ..keystream import SEED, add_masks
 from ..noise import ExcessNoise
 from ..words import form_of
-from .agreement import Agreement
+from .agreement import Agreement, known_form
 from .blocks import masked_many
 from .excess import add_parts
 from .party import leave, masks_of, prepared
@@ -135,7 +135,7 @@ def vote(island: Island, message: Tree) -> Tree:
 def reveal(island: Island, message: Tree) -> Tree:
     """Reply with the shares that the sum of one set of parties needs, once."""
     if island.state and "agreed" not in island.state:  # with virtual masks there are no shares
-        return {"shares": {}, "form": M.decode(np.asarray(island.state["form"]).tobytes())}
+        return {"shares": {}, "form": known_form(np.asarray(island.state["form"]).tobytes())}
     agreed, kept, lost = _asked(island, message)
     if agreed.active:
         require_votes(island, agreed, label_of(sorted(kept), sorted(lost)))

@@ -74,8 +74,6 @@ async def _revealed(
 ) -> Any:
     """The last steps; return the form of the totals, which one party tells."""
     asked = {"kept": np.flatnonzero(inside).tolist(), "lost": np.flatnonzero(alive & ~inside).tolist()}
-    order = [agreed.place(name) for name in kept.names]
-    asked["kept"] = order
     label, some, who = label_of(asked["kept"], asked["lost"]), min(agreed.threshold, len(kept)), kept
     mail: Any = 0
     if agreed.active:
@@ -123,8 +121,8 @@ class _Sizes:
         self.holders = _holders(len(agreed.names), agreed.degree, agreed.order)
         here = self.holders >= 0
         self._sums = np.where(here, self.lengths[:, None] + self.lengths[self.holders], 0)
-        count = here.sum(axis=1)
-        self.dealing = np.array([_dealing(h, agreed.uses) for h in count.tolist()], dtype=np.int64)
+        count, uses = here.sum(axis=1), agreed.uses
+        self.dealing = np.array([_dealing(h, uses) for h in count.tolist()], dtype=np.int64)
 
     def _of(self, path: str, numbers: Any, content: Any) -> NDArray[np.int64]:
         """Bytes of the letters of each party to each holder.

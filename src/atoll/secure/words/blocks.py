@@ -43,7 +43,11 @@ class CodedBlock(NamedTuple):
             layout_of: form of totals -> the layout of their words.
             names: of the parties, for errors.
         """
-        layout = layout_of(form_of(block.totals, block=True))
+        return cls.under(layout_of(form_of(block.totals, block=True)), block, names)
+
+    @classmethod
+    def under(cls, layout: WordLayout, block: TotalsBlock, names: Sequence[str] = ()) -> CodedBlock:
+        """Encode the totals of a block by a layout."""
         made = layout.encode_block(block.totals, list(names))
         good = [i for i in range(len(block.positions)) if i not in made.errors]
         lanes = made.lanes if not made.errors else {lane: words[good] for lane, words in made.lanes.items()}

@@ -93,8 +93,10 @@ class Slot:
             if max(float(numbers.max()), -float(numbers.min())) > largest:
                 over += (np.abs(numbers) > largest).sum(axis=1)
                 np.clip(numbers, -largest, largest, out=numbers)
-            words = numbers.astype(whole)
-            into[:, start : start + step] = words.view(into.dtype) if short else words.astype(into.dtype)
+            if into.dtype.itemsize == np.dtype(whole).itemsize:
+                np.copyto(into[:, start : start + step].view(whole), numbers, casting="unsafe")
+            else:
+                into[:, start : start + step] = numbers.astype(whole)
         if not over.any():
             return None, None
         return (over, None) if self.clamps else (None, over > 0)
