@@ -191,7 +191,10 @@ def _sound_kernel() -> StreamKernel | None:
     ways = [(0, 1), (1, -1), (-1, 0), (1, 0)]
     for width in (1, 2, 4, 8):
         expected, found = (np.arange(2 * 1029 * 8, dtype=f"u{width}").reshape(2, -1) for _ in range(2))
-        pairs = [(s, *(None if at < 0 else at for at in way)) for s, way in zip(seeds, ways, strict=True)]
+        pairs = [
+            (s, None if plus < 0 else plus, None if minus < 0 else minus)
+            for s, (plus, minus) in zip(seeds, ways, strict=True)
+        ]
         _by_library(list(expected), pairs)
         done = kernel.add_between(list(found), seeds, [plus for plus, _ in ways], [minus for _, minus in ways])
         if not done or not np.array_equal(expected, found):

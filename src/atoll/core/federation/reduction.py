@@ -249,12 +249,13 @@ class Reduction(Dialogue):
         *,
         uplink: Chain | None = None,
         mail: Mailboxes | None = None,
+        **more: Any,
     ) -> Request:
-        made = super()._request(task, message, at, uplink=uplink, mail=mail)
-        return replace(made, sum="" if self._at_once else self.slot, turn=self.request.turn)
+        own = {"sum": "" if self._at_once else self.slot, "turn": self.request.turn, **more}
+        return super()._request(task, message, at, uplink=uplink, mail=mail, **own)
 
     def _wrapping(self, half: Task, message: Tree, at: Any = None, *, mail: Mailboxes | None = None) -> Request:
-        return replace(self._request(half, message, at, mail=mail), wraps=self.request)
+        return self._request(half, message, at, mail=mail, wraps=self.request)
 
     def _send(self, request: Request, parties: Parties, terms: Terms, push: str) -> Flight:
         flight = super()._send(request, parties, self._timed(request, terms), push)
@@ -327,7 +328,9 @@ class Reduction(Dialogue):
         """Tell the parties whether what they left takes effect: it does for those in the sum, and for helpers outside the cohort."""
         cohort = self.parties.positions
         asked = [flight.parties.positions for flight in self._flights] + self._others
-        if asked and all(positions is cohort or np.array_equal(positions, cohort) for positions in asked):  # the common case
+        if asked and all(
+            positions is cohort or np.array_equal(positions, cohort) for positions in asked
+        ):  # the common case
             everyone, helpers = cohort, cohort[:0]
         else:
             everyone = np.unique(np.concatenate([cohort[:0], *asked]))

@@ -153,8 +153,9 @@ class Scope:
         *,
         uplink: Chain | None = None,
         mail: Mailboxes | None = None,
+        **more: Any,
     ) -> Request:
-        """Name a request by its path: scope, task and label. The label is given, or counts the task's requests in this scope."""
+        """Name a request by its path: scope, task and label. The label is given, or counts the task's requests in this scope. ``more`` sets other attributes."""
         if not isinstance(task, Task):
             raise ConfigError(
                 f"{task!r} is not a task", where=self.slot, remedy="decorate the function with @atoll.task"
@@ -172,7 +173,10 @@ class Scope:
         rng = self._stream.child(task.name, label)
         chain = _NO_STAGES if uplink is None else uplink
         public = tuple(chain.public(rng.child("public"))) if chain else ()
-        made = Request(f"{self.slot}/{task.name}/{label}", task, message, self.home, rng.key, chain, public, mail, turn)
+        more.setdefault("turn", turn)
+        made = Request(
+            f"{self.slot}/{task.name}/{label}", task, message, self.home, rng.key, chain, public, mail, **more
+        )
         if made.misfit is not None:
             raise made.misfit
         return made

@@ -128,8 +128,8 @@ class _Meter:
             for key, item in value.items():
                 if type(key) is not str:
                     key = text_key(key)
-                header += 4 + (len(key) if key.isascii() else len(utf8(key)))
-                header += self.node(item, depth + 1)
+                measure = _MEASURES.get(type(item), _Meter.node)
+                header += 4 + (len(key) if key.isascii() else len(utf8(key))) + measure(self, item, depth + 1)
         except MessageError as error:
             enter(error, shown_key(key))
             raise
@@ -186,7 +186,7 @@ def _of_one_kind(items: list[Any] | tuple[Any, ...]) -> int:
             return 5 * len(items) + len(text)
     elif kinds == {int}:
         return 6 * len(items) + (
-            0 if -128 < min(items) and max(items) < 128 else sum(item.bit_length() // 8 for item in items)
+            0 if min(items) > -128 and max(items) < 128 else sum(item.bit_length() // 8 for item in items)
         )
     return 0
 

@@ -133,12 +133,10 @@ class _Sizes:
             content: ``(sender, to, number) -> content`` for one letter with names of these lengths.
         """
         codes = self._sums * 4 + _longer(numbers)
-        unique, inverse = np.unique(codes, return_inverse=True)
-        table = [
-            0 if code < 4 else _letter(len(path.encode()), int(code) >> 2, int(code) & 3, content)
-            for code in unique.tolist()
-        ]
-        return np.where(self.holders >= 0, np.array(table, dtype=np.int64)[inverse].reshape(codes.shape), 0)
+        table = np.bincount(codes.ravel())
+        for code in np.flatnonzero(table).tolist():
+            table[code] = 0 if code < 4 else _letter(len(path.encode()), code >> 2, code & 3, content)
+        return np.where(self.holders >= 0, table[codes], 0)
 
     def letters(self, path: str) -> NDArray[np.int64]:
         """Bytes of the letters with shares, ``(parties, holders)``."""
@@ -169,16 +167,15 @@ class _Sizes:
     def _shares(self, dealers: NDArray[np.bool_]) -> NDArray[np.int64]:
         """Bytes of the named shares of these dealers at each holder."""
         got = np.zeros(len(dealers), dtype=np.int64)
-        there = (self.holders >= 0) & dealers[:, None]
-        each = np.broadcast_to((9 + SHARE + self.lengths)[:, None], there.shape)
-        np.add.at(got, self.holders[there], each[there])
+        dealer, place = np.nonzero((self.holders >= 0) & dealers[:, None])
+        np.add.at(got, self.holders[dealer, place], (9 + SHARE + self.lengths)[dealer])
         return got
 
 
 @functools.lru_cache(maxsize=64)
 def _lengths(names: tuple[str, ...]) -> NDArray[np.int64]:
     """Bytes of each name."""
-    made = np.array([len(name.encode()) for name in names])
+    made = np.array(list(map(len, names if "".join(names).isascii() else map(str.encode, names))))
     made.flags.writeable = False
     return made
 
