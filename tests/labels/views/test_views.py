@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from atoll.core.errors import ConfigError, DataError
 from atoll.labels import views as V
-from atoll.labels.views.draws import child_keys_of_rows, normals, turned, units, words
+from atoll.labels.views.draws import child_keys_of_rows, children_of_rows, normals, turned, units, words
 
 Tensor = torch.Tensor
 
@@ -242,6 +242,8 @@ def test_draws_are_those_of_plain_integers(key: int, call: int) -> None:
     child = int(child_keys_of_rows(torch.tensor([key]), call % 1000)[0])
     pair = [_word(key, (1 << 20) + call % 1000, i) for i in range(2)]
     assert child % 2**64 == pair[0] << 32 | pair[1]
+    keys = torch.tensor([key, key ^ 5])
+    assert torch.equal(children_of_rows(keys, 3), torch.stack([child_keys_of_rows(keys, i) for i in range(3)], -1))
 
 
 def test_keys_differ_by_seed_row_and_view_and_not_by_batch() -> None:

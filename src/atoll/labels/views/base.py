@@ -11,12 +11,12 @@ import torch
 
 from atoll.core.errors import ConfigError, DataError
 
-from .draws import below, child_keys_of_rows
+from .draws import below, children_of_rows
 
 __all__ = ["Compose", "OwnRows", "View"]
 
 Tensor = torch.Tensor
-_CACHED = 1 << 16  # numbers that are worked on at once
+_CACHED = 1 << 17  # numbers that are worked on at once
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,8 @@ class View(ABC):
         each = max(1, _CACHED // max(1, rows[:1].numel()))
         if rows.device.type != "cpu" or len(rows) <= each:
             return self.seen(rows, keys, own)
-        # Intermediate results of a few rows stay in the processor's cache; rows do not depend on each other.
+        # Intermediate results of a few rows stay in the processor's cache; rows do not depend on each other. Parts of equal length share the cost of calls.
+        each = -(-len(rows) // -(-len(rows) // each))
         parts = zip(torch.split(rows, each), torch.split(keys, each), _split(own, len(rows), each), strict=True)
         return torch.cat([self.seen(*part) for part in parts])
 
@@ -155,6 +156,7 @@ class Compose(View):
 
     def seen(self, rows: Tensor, keys: Tensor, own: OwnRows | None) -> Tensor:
         """Return the rows after all links."""
+        children = children_of_rows(keys, len(self.links))
         for number, link in enumerate(self.links):
-            rows = link.seen(rows, child_keys_of_rows(keys, number), own)
+            rows = link.seen(rows, children[..., number], own)
         return rows

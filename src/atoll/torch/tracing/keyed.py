@@ -67,14 +67,14 @@ def uniform(seed: Tensor, call: int, shape: tuple[int, ...]) -> Tensor:
     return scrambled(position, seed[0], seed[1], call)
 
 
-def scrambled(position: Tensor, a: Tensor, b: Tensor, call: int) -> Tensor:
+def scrambled(position: Tensor, a: Tensor, b: Tensor, call: int | Tensor) -> Tensor:
     """The numbers of `uniform` at given positions, under seeds that are broadcast against them.
 
     Args:
         position: whole numbers in ``[0, 2^32)``.
         a: 32-bit numbers, the first half of the seeds.
         b: the second half.
-        call: number of the draw.
+        call: number of the draw, or of the draw of each position.
     """
     x = ((position ^ a) * _MUL_1 + (b + (0x9E3779B9 * (call + 1) & _MASK))) & _MASK
     x = (((x >> 16) ^ x) * _MUL_2) & _MASK
