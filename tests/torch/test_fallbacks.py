@@ -11,8 +11,10 @@ import torch
 from torch import nn
 from torch_toys import Cumulated, Images, broadcast_of, compare, keys_of, seeded, shards_of, worst
 
+from atoll.core.algebra import tree as T
 from atoll.learn.algorithms import FedAvg
 from atoll.torch import LocalTraining, buffers_of, cache_folder, params_of
+from atoll.torch.blocks import decide
 from atoll.torch.blocks.decide import _gap, _nudge
 from atoll.torch.blocks.source import RowSource
 
@@ -138,6 +140,28 @@ def test_a_rounding_that_flips_a_jump_is_not_taken_for_an_error() -> None:
     assert _gap(plain["update"].value, nudged["update"].value) > 0.05
     training.many_sum(shards, broadcast_of(model), None, keys_of(3))
     assert training.choices["mode"] == "vector"
+
+
+@pytest.mark.parametrize("everywhere", [False, True])
+def test_an_update_that_differs_at_one_point_only_has_flipped(
+    everywhere: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pseudo-label at its threshold flips there alone; what nudges of one millionth do not show, others a hundredth away do."""
+    model = seeded(lambda: nn.Linear(6, 4))
+    training, sent, found, looked = LocalTraining(model, ALGORITHM), broadcast_of(model), decide._found, []
+
+    def flipped(runner: Any, chosen: Any, pool: Any, broadcast: Any, *rest: Any) -> Any:
+        looked.append(broadcast is sent)
+        for at, got, summed in found(runner, chosen, pool, broadcast, *rest):
+            yield at, T.scale(got, 1.5) if everywhere or looked[-1] else got, summed
+
+    monkeypatch.setattr(decide, "_found", flipped)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        training.many_sum(shards_of([8, 6, 6], (6,)), sent, None, keys_of(3))
+    assert looked == [True, False, False] if everywhere else [True, False]
+    assert any("in a block its" in str(one.message) for one in told) == everywhere
+    assert (training.choices["mode"] == "each") == everywhere
 
 
 def _pool(training: LocalTraining, shard: Any) -> Any:
