@@ -1,6 +1,7 @@
 """The cost of masks: 100 clients x 1M parameters, 10 % of them lost, next to the raw keystream and to Flower's SecAgg+.
 
     python benchmarks/secure_sums.py [--clients 100] [--size 1000000] [--neighbours 24] [--flower PYTHON] [--keystream]
+    python benchmarks/secure_sums.py --bounded --clients 100 --size 100000     # norms checked by two servers, next to no check
     python benchmarks/secure_sums.py --rounds 20 --clients 20 --size 100000    # keys agreed once, next to keys for each sum
 
 Everything runs in one process on one core, except Flower's simulation, which has two actors. Processor time is that of this process, which other work on the
@@ -29,7 +30,7 @@ from atoll.core.requests.task import Batch, task
 from atoll.core.time.clock import run
 from atoll.core.world import World
 from atoll.engines import Batched
-from atoll.secure import FixedPoint, MultiRound, SecureAggregation
+from atoll.secure import BoundedSum, FixedPoint, MultiRound, SecureAggregation, TwoServers
 from atoll.secure.keystream import add_stream
 from atoll.testing import Timetable
 
@@ -129,6 +130,33 @@ def standing(given) -> None:
             )
 
 
+def bounded(clients: int, size: int) -> None:
+    """A sum at two servers without and with a check of every norm; a tenth of the clients are beyond it."""
+    base = np.random.default_rng(0).normal(size=size).astype(np.float32)
+    base /= np.linalg.norm(base)
+    factors = np.linspace(0.5, 1.0, clients)
+    factors[::10] = 5.0
+    people = {f"client-{i}": factor for i, factor in enumerate(factors)}
+    helpers = dict.fromkeys(("first-server", "second-server", "dealer"))
+    for reducer in (TwoServers(), BoundedSum(norm=1.0, max_weight=16.0)):
+        world = World(Community(people, others=helpers), Batched())
+
+        async def program(fed, reducer=reducer):
+            began, work = time.perf_counter(), time.process_time()
+            found = await fed.sum(fed.where("client"), rows, base, reducer=reducer)
+            return found, time.perf_counter() - began, time.process_time() - work, fed.bytes()
+
+        found, seconds, own, sent = run(run_program(world, program))[0]
+        kept = [f for f in factors if f <= 1.0 or not isinstance(reducer, BoundedSum)]
+        error = float(np.abs(found["w"]["w"] - base * np.mean(kept)).max())
+        between = sent["bytes_relayed"] / 1e6
+        print(
+            f"{type(reducer).__name__}, {clients} clients x {size}: {found.n} in the sum, {seconds:.1f} s ({own:.1f} s of a processor), "
+            f"{sent['bytes_up'] / 1e6:.0f} MB up, {between:.0f} MB relayed, error {error:.1e}",
+            flush=True,
+        )
+
+
 def raw_keystream(streams: int, size: int) -> tuple[float, float]:
     """Seconds and processor seconds of the bare keystream of all parties, written and not added: the library's calls alone."""
     from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
@@ -192,7 +220,11 @@ def main() -> None:
     parser.add_argument("--modes", nargs="*", default=["bare", "simulation"])
     parser.add_argument("--keystream", action="store_true")
     parser.add_argument("--rounds", type=int, default=0, help="sums in a row, with keys for each and with keys for all")
+    parser.add_argument("--bounded", action="store_true", help="check norms at two servers")
     given = parser.parse_args()
+    if given.bounded:
+        bounded(given.clients, given.size)
+        return
     if given.rounds:
         standing(given)
         return

@@ -11,6 +11,7 @@ from atoll.cli.app import run
 from atoll.core.federation.reducer import Plain, Reducer
 from atoll.runs import yaml
 from atoll.secure import (
+    BoundedSum,
     Enclave,
     Encrypted,
     MultiRound,
@@ -87,7 +88,7 @@ def test_the_expansion_of_ciphertexts_is_known_beforehand(scheme, uplink):
 @pytest.mark.parametrize("number", [2, 5, 50])
 @pytest.mark.parametrize(
     "reducer",
-    [Plain(), SecureAggregation(), MultiRound(), SecureTree(size=2), OneShot(), Enclave(), TwoServers(), Encrypted(), Encrypted(scheme="paillier", keys="threshold"),
+    [Plain(), SecureAggregation(), MultiRound(), SecureTree(size=2), OneShot(), Enclave(), BoundedSum(), TwoServers(), Encrypted(), Encrypted(scheme="paillier", keys="threshold"),
      *(SecureIndexing(by=by) for by in ("enclave", "shares", "keys"))],
     ids=repr,
 )  # fmt: skip

@@ -19,6 +19,7 @@ from atoll.learn.pacing import SAFA, FedAsync, FedBuff
 from atoll.learn.topology import Gossip, Hierarchical
 from atoll.models.quadratic import Quadratic, quadratics
 from atoll.secure import (
+    BoundedSum,
     Enclave,
     Encrypted,
     FixedPoint,
@@ -63,6 +64,7 @@ EVERY_REDUCER = {
     "TwoServers": lambda: TwoServers(),
     "Encrypted": lambda: Encrypted(),
     "SecureIndexing": lambda: SecureIndexing("shares"),
+    "BoundedSum": lambda: BoundedSum(norm=1e4, max_weight=1024.0),
 }
 EVERY_PACING = {
     "synchronous": lambda: {"pacing": atoll.Synchronous(), "selection": atoll.Everyone()},

@@ -13,6 +13,7 @@ from atoll.secure import Enclave, Encrypted, FixedPoint, SecureAggregation, Simu
 from atoll.secure.encrypted import BFV, Paillier
 
 REDUCERS = (
+    "BoundedSum",
     "Enclave",
     "Encrypted",
     "MultiRound",

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from .bounded import BoundedSum
     from .encrypted import Encrypted
     from .encrypted.squares import (
         encrypt,
@@ -26,6 +27,7 @@ else:
     __getattr__, __dir__ = lazy(
         __name__,
         {
+            "bounded": ("BoundedSum",),
             "encrypted.squares": (
                 "encrypt",
                 "encryption_key",
@@ -48,6 +50,7 @@ else:
 
 __all__ = [
     "Attestation",
+    "BoundedSum",
     "CountNoise",
     "DiscreteGaussianNoise",
     "Enclave",

@@ -108,7 +108,7 @@ def to_the_bit_or_none_at_all(lost, server, degree, engine, sums):
 
 @given(**PATTERNS)
 @example([{"masked": {0}, "reveal": {1}}, {"masked": {2}}, {}], "honest", None, Inline, 5)
-@settings(deadline=None, max_examples=6)
+@settings(deadline=None, max_examples=4)
 def test_every_sum_is_the_fixed_point_sum_to_the_bit_or_none_at_all(lost, server, degree, engine, sums):
     to_the_bit_or_none_at_all(lost, server, degree, engine, sums)
 
@@ -145,7 +145,7 @@ def test_a_party_that_joins_later_and_keys_that_are_used_up_make_a_new_set_up():
 def test_a_sum_after_one_that_was_lost_on_the_way_goes_on_under_the_same_keys():
     """A party that misses sums keeps its keys, and its chains catch up."""
     lost = {0: {}, 1: {"masked": {3}}, 2: {"masked": {3}}}
-    found, _ = sums_of(MultiRound(threshold=4, codec=CODEC), data_of(2), [EVERYONE] * 4, lost)
+    found, _ = sums_of(MultiRound(threshold=4, codec=CODEC, sums=4), data_of(2), [EVERYONE] * 4, lost)
     assert [got.n for got in found] == [6, 5, 5, 6]
     assert [got.counts["key_set_ups"] for got in found] == [1, 0, 0, 0]
     assert found[3]["w"].tolist() == plainly(data_of(2), EVERYONE)["w"].tolist()
@@ -238,6 +238,7 @@ def sights(data, seed):
     return found
 
 
+@pytest.mark.slow  # a quick sibling of the mask of a link is `test_links_go_forward_only_and_their_secrets_are_independent`
 def test_masked_words_are_uniform_and_no_two_sums_share_a_mask():
     """The same extreme data in three sums under one set-up: words are uniform, and so are their differences between sums."""
     rng, low, differences = np.random.default_rng(0), [], []
@@ -258,7 +259,7 @@ def test_masked_words_are_uniform_and_no_two_sums_share_a_mask():
 
 
 async def four_sums(fed):
-    found = [await fed.sum(fed.parties, numbers, 0.25, reducer=MultiRound(), at=i) for i in range(4)]
+    found = [await fed.sum(fed.parties, numbers, 0.25, reducer=MultiRound(sums=5), at=i) for i in range(4)]
     return [(got["w"].tolist(), got.n) for got in found]
 
 
@@ -293,6 +294,7 @@ def again(request, **message):
     return replace(request, id=f"{request.id}/{label}", message=made)
 
 
+@pytest.mark.slow  # its quick sibling asks for another set too
 def test_between_parties_the_sums_are_right_and_each_binds_its_words_and_its_set():
     found, world = live(Rehearsal(PARTIES))
     assert [n for _, n in found] == [PARTIES] * 4
@@ -312,6 +314,7 @@ def seeds_of_an_earlier_sum(request):
         yield again(request, round=request.message["round"] - 1, kept=kept[:-1], lost=[kept[-1]])
 
 
+@pytest.mark.quick("another set")
 @pytest.mark.parametrize(
     ("lies", "why"),
     [(second_sets, "bound itself to something else|second set"), (seeds_of_an_earlier_sum, "seeds of sum|second set")],
@@ -378,7 +381,9 @@ def test_a_wrong_share_is_found_and_worked_around_and_the_next_sum_begins_anew()
                 "shares": {name: flip(share) for name, share in reply.value["shares"].items()},
             }
 
-    found, _ = sums_of(MultiRound(threshold=4, codec=CODEC), data_of(7), [EVERYONE] * 2, engine=sent_wrong(change))
+    found, _ = sums_of(
+        MultiRound(threshold=4, codec=CODEC, sums=4), data_of(7), [EVERYONE] * 2, engine=sent_wrong(change)
+    )
     assert [got.counts["wrong_shares"] for got in found] == [1, 1]
     assert [got.counts["key_set_ups"] for got in found] == [1, 1]
     assert found[1]["w"].tolist() == plainly(data_of(7), EVERYONE)["w"].tolist()
@@ -394,7 +399,7 @@ def test_a_party_with_other_keys_than_its_neighbours_is_named_and_in_no_sum():
                 + reply.value["checks"][64:],
             }
 
-    found, _ = sums_of(MultiRound(threshold=4, codec=CODEC), data_of(8), [EVERYONE], engine=sent_wrong(change))
+    found, _ = sums_of(MultiRound(threshold=4, codec=CODEC, sums=4), data_of(8), [EVERYONE], engine=sent_wrong(change))
     assert [name[-1] for name in found[0].senders.names] == ["0", "2", "3", "4", "5"]
     assert "it has other keys with client-" in next(iter(found[0].rejected.values()))
     assert found[0]["w"].tolist() == plainly(data_of(8), (0, 2, 3, 4, 5))["w"].tolist()
@@ -408,7 +413,7 @@ def test_a_lost_party_that_left_other_seeds_than_it_said_is_found():
     world = World(Community(list(data_of(9))), sent_wrong(change), cost=Timetable(lost={":masked/": ["client-1"]}))
 
     def program(fed):
-        return fed.sum(fed.parties, numbers, 0.25, reducer=MultiRound(threshold=4))
+        return fed.sum(fed.parties, numbers, 0.25, reducer=MultiRound(threshold=4, sums=1))
 
     with pytest.raises(QuorumError, match=r"client-1 left another seed with client-0 than it has committed to"):
         run(run_program(world, program))
@@ -420,7 +425,7 @@ def test_a_lost_party_that_left_other_seeds_than_it_said_is_found():
 def test_sites_that_insist_on_sums_admit_it_against_a_server_that_may_lie():
     policy = SitePolicy(sums_only=True, smallest_cohort=5)
     found, _ = sums_of(
-        MultiRound(least=5, server="active"), data_of(0), [EVERYONE] * 2, terms={"quorum": 5}, policy=policy
+        MultiRound(least=5, server="active", sums=2), data_of(0), [EVERYONE] * 2, terms={"quorum": 5}, policy=policy
     )
     assert [got.n for got in found] == [6, 6]
     world = World(Community(list(data_of(0))), Inline(), policy=policy)
@@ -458,6 +463,7 @@ def test_it_takes_no_excess_noise_back():
         )
 
 
+@pytest.mark.quick("batched")
 @pytest.mark.parametrize("engine", ["inline", "batched"])
 def test_a_training_is_that_of_masks_made_anew_and_agrees_on_keys_once(engine):
     islands = atoll.data.dirichlet(atoll.data.digits(), parties=5, alpha=1.0, seed=0)
@@ -482,7 +488,7 @@ def test_a_run_that_is_killed_goes_on_under_its_keys(tmp_path):
         for i in range(int(state["at"]), 5):
             if stop is not None and i == stop:
                 raise Killed("in the middle")
-            got = await fed.sum(fed.parties, numbers, 0.25, reducer=MultiRound(codec=CODEC), at=i)
+            got = await fed.sum(fed.parties, numbers, 0.25, reducer=MultiRound(codec=CODEC, sums=5), at=i)
             state = {"done": [*state["done"], [*got["w"].tolist(), got.counts["key_set_ups"]]], "at": i + 1}
             if i % 2:
                 await fed.checkpoint(state)

@@ -125,12 +125,12 @@ def trained(stage, rounds=14, islands=ISLANDS, **more):
 
 
 def test_a_training_ends_with_shorter_words_and_the_same_accuracy():
-    wide, own = trained(ScalarQuantizer(8)), trained(ScalarQuantizer(8, adapt=0.002))
+    wide, own = trained(ScalarQuantizer(8), 10), trained(ScalarQuantizer(8, adapt=0.002), 10)
     lengths = own.metrics.column("word_bits")
     assert lengths[1] == 16
     assert lengths[-1] <= 12
     last = [run.metrics[-1]["bytes_up"] for run in (wide, own)]
-    assert last[1] < 0.85 * last[0]
+    assert last[1] < 0.9 * last[0]
     assert own.metrics.last("test/accuracy") > wide.metrics.last("test/accuracy") - 0.02
     assert max(own.metrics.column("overflowed")[1:]) <= 0.002
 
@@ -146,19 +146,20 @@ def test_if_words_may_not_grow_codes_become_coarser_and_no_scale_is_fitted_to_su
     scales = [float(one["u"]["0"]["scale"]["w"]) for one in (first, second, third)]
     assert np.allclose(np.array(scales) / scales[0], [1, 2, 4])
     islands = atoll.data.dirichlet(atoll.data.digits(), parties=30, alpha=1.0, seed=0)
-    fixed, own = (trained(ScalarQuantizer(8, 9, adapt=adapt), 10, islands) for adapt in (None, 0.01))
+    fixed, own = (trained(ScalarQuantizer(8, 9, adapt=adapt), 8, islands) for adapt in (None, 0.01))
     assert own.metrics.last("overflowed") < 0.02 < fixed.metrics.last("overflowed")
     assert own.metrics.last("test/accuracy") > fixed.metrics.last("test/accuracy") + 0.2
 
 
 def test_words_that_are_too_short_grow_within_their_bound_and_so_does_the_range():
     """The range is set far too small: every reply is clamped until it has grown."""
-    run = trained(ScalarQuantizer(8, spread=0.5, adapt=0.01), rounds=10)
+    run = trained(ScalarQuantizer(8, spread=0.5, adapt=0.01), rounds=8)
     clamped = run.metrics.column("clamped")
     assert clamped[1] > 0.05
     assert clamped[-1] < clamped[1] / 3
 
 
+@pytest.mark.quick("standing keys")
 @pytest.mark.parametrize("reducer", [SecureAggregation(), MultiRound()], ids=["keys for each sum", "standing keys"])
 def test_masked_sums_take_words_of_the_length_of_the_round(reducer):
     plain, hidden = (
@@ -171,6 +172,7 @@ def test_masked_sums_take_words_of_the_length_of_the_round(reducer):
     )  # the first round's numbers are fixed point
 
 
+@pytest.mark.slow  # its quick siblings are the test of two lengths, which do not add up, and that of an older version's counts
 def test_each_version_has_a_sum_of_its_own_under_fedbuff():
     run = trained(
         ScalarQuantizer(8, adapt=0.002), 12, pacing=FedBuff(buffer=4, group=2), reducer=SecureAggregation(threshold=2)
@@ -187,6 +189,7 @@ def test_with_public_rows_the_counts_of_the_last_sum_steer_the_mock_clients_fit(
     assert run.metrics.column("word_bits")[-1] < 16
 
 
+@pytest.mark.slow  # what is fitted is a tree of the state, whose quick tests are those of `test_fitting`
 def test_a_run_that_is_resumed_goes_on_with_its_words(tmp_path):
     stage = ScalarQuantizer(8, adapt=0.002)
     job = atoll.Training(model=atoll.models.linear(64, 10), uplink=[stage], rounds=4)

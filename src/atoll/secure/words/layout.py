@@ -173,6 +173,10 @@ class WordLayout:
         settings = [c.value_bits, c.weight_bits, c.max_weight, c.value_range, self.parties, self.bound, self.signs]
         return bytes.fromhex(M.fingerprint([self.form, settings]))
 
+    def slots_of(self, name: str) -> tuple[list[Slot], Slot | None]:
+        """The slots of a total's arrays, and that of its weight if it is a mean."""
+        return self._values[name][1], self._weights.get(name)
+
     @property
     def bits(self) -> int:
         """Bits of a party's words."""
