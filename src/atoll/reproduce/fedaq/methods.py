@@ -75,7 +75,9 @@ METHODS = {
 """By name: the seven of the paper, the two controls at the same main step, and two variants of FedAQ-I."""
 
 
-def settings(method: FedAQMethod, task: FedAQTask, seed: int, *, whole: bool = False) -> Config:
+def settings(
+    method: FedAQMethod, task: FedAQTask, seed: int, *, whole: bool = False, target: float | None = None
+) -> Config:
     """Return a run's configuration: every client in every round.
 
     Args:
@@ -83,6 +85,7 @@ def settings(method: FedAQMethod, task: FedAQTask, seed: int, *, whole: bool = F
         task: the column.
         seed: of the partition, the model and everything else.
         whole: all rounds, also beyond the target.
+        target: what FedAvg reached, of a task without one of the paper's. FedAvg itself runs all rounds.
     """
     algorithm = method.algorithm(task, task.gamma if method.fast else task.lr)
     made: Config = {}
@@ -91,8 +94,10 @@ def settings(method: FedAQMethod, task: FedAQTask, seed: int, *, whole: bool = F
         algorithm["compressor"] = {"name": "QSGD", "levels": (1 << (method.each - 1)) - 1} if method.unbiased else stage
         made = {} if method.unbiased else {"downlink": stage}
     stop: Config = {}
-    if task.target is not None and not whole:
-        stop = {"stop": [{"name": "Target", "metric": "test/accuracy", "value": task.target}]}
+    yardstick = task.target is None and (target is None or method.name == "FedAvg")
+    if not whole and not yardstick:
+        value = target if task.target is None else task.target
+        stop = {"stop": [{"name": "Target", "metric": "test/accuracy", "value": value}]}
     return {
         "name": f"fedaq-{task.name}",
         "data": {"source": task.source, "partition": {"name": "iid", "parties": task.clients, "seed": seed}},
@@ -100,7 +105,7 @@ def settings(method: FedAQMethod, task: FedAQTask, seed: int, *, whole: bool = F
         "algorithm": algorithm,
         "selection": "Everyone",
         "engine": task.engine,
-        "rounds": task.rounds,
+        "rounds": task.rounds if yardstick else task.limit,
         "checkpoint_every": 10,
         "seed": seed,
         **made,
