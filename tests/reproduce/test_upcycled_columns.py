@@ -1,7 +1,9 @@
 """The columns with real data, on generated files of the same form."""
 
 import gzip
+import re
 import struct
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +14,8 @@ from atoll.reproduce import Lab, find_entry
 from atoll.reproduce.upcycled.cells import UpcycledProtocol, settings
 from atoll.reproduce.upcycled.columns import COLUMNS, divided, encode, islands, model, vocabulary
 from atoll.reproduce.upcycled.methods import UpcycledMethod
+from atoll.reproduce.upcycled_columns import PROTOCOL as AT_90
+from atoll.reproduce.upcycled_table3_columns import PROTOCOL, RATES
 
 TINY = UpcycledProtocol(late=0.9, rounds=2, seeds=1, epochs=2, rows=1500)
 
@@ -118,6 +122,16 @@ def test_the_lstm_learns(folder, tmp_path):
 def test_the_entry_judges_what_it_ran(folder, tmp_path):
     claims = {claim.claim: claim for claim in find_entry("upcycled-columns").run(Lab(tmp_path / "lab"), True)}
     assert claims["Upcycled-FedAvg is better than FedAvg on our FEMNIST, qmnist"].paper == "81.38 -> 82.10"
+
+
+def test_table_3_has_the_rates_that_were_picked_for_table_1():
+    page = (Path(__file__).parents[2] / "docs" / "results" / "upcycled.md").read_text(encoding="utf-8")
+    picked = page.partition("<!-- atoll reproduce upcycled-columns -->")[2].partition("<!-- end")[0]
+    row = re.compile(
+        r"\| Upcycled-(\w+) is better than \w+ on our \w+, (\w+) \|.* lr=([\d.]+) -> lr=([\d.]+), u=0.3 \|"
+    )
+    assert {(base, kind): (float(own), float(up)) for base, kind, own, up in row.findall(picked)} == RATES
+    assert replace(PROTOCOL, late=0.9) == AT_90
 
 
 def test_missing_data_are_named(tmp_path, monkeypatch):

@@ -13,7 +13,7 @@ from atoll.reproduce.upcycled.data import KINDS, divided, islands
 from atoll.reproduce.upcycled.judges import judge_bases, judge_gains, judge_level
 from atoll.reproduce.upcycled.methods import BASES, UpcycledMethod, algorithm, tries
 from atoll.reproduce.upcycled.model import logistic
-from atoll.reproduce.upcycled.pairs import PairedCells, decided, over_populations
+from atoll.reproduce.upcycled.pairs import PairedCells, chosen_at, decided, over_populations
 from atoll.reproduce.upcycled.private import Trial
 from atoll.reproduce.upcycled.table import table
 from atoll.reproduce.upcycled_table1 import _PAPER as TABLE_1
@@ -145,7 +145,7 @@ def test_the_papers_code_takes_the_softmax_twice():
 
 @pytest.mark.slow
 def test_a_table_judges_what_it_ran_and_writes_its_page(tmp_path: Path):
-    chosen, one_seed = dict.fromkeys(BASES, (0.03, 0.5)), replace(TINY, seeds=1)
+    chosen, one_seed = chosen_at({(base, "iid"): (0.03, 0.03) for base in BASES}, 0.5), replace(TINY, seeds=1)
     ran = ("FedAvg", "pFedMe", "Scaffold")
     claims = table(Plain(tmp_path), one_seed, TABLE_1, ("iid",), ran, chosen)
     said = {claim.claim: claim for claim in claims}

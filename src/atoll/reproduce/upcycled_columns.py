@@ -11,7 +11,7 @@ from __future__ import annotations
 from .entry import Claim, Entry, Lab
 from .upcycled.cells import UpcycledProtocol
 from .upcycled.methods import BASES
-from .upcycled.table import SOURCE, Paper, table
+from .upcycled.table import SOURCE, Paper, small_table, table
 
 __all__ = ["ENTRY", "PROTOCOL"]
 
@@ -36,8 +36,7 @@ _PAPER: Paper = {
 def _run(lab: Lab, quick: bool) -> list[Claim]:
     if not quick:
         return table(lab, PROTOCOL, _PAPER, ("qmnist", "tweets"), tuple(BASES))
-    small = UpcycledProtocol(late=0.9, rounds=3, seeds=1, epochs=2, rows=600)
-    return table(lab, small, _PAPER, ("qmnist",), ("FedAvg", "FedProx"), dict.fromkeys(BASES, (0.03, 0.3)))
+    return small_table(lab, PROTOCOL.late, _PAPER)
 
 
 ENTRY = Entry(

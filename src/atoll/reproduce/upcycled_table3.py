@@ -1,6 +1,7 @@
 """Upcycled-FL, Table 3: test accuracy with 30 % stragglers, on the four synthetic populations.
 
-Source and protocol: `atoll.reproduce.upcycled`. The table's other two columns (FEMNIST, Sent140) are not reproduced.
+Source and protocol: `atoll.reproduce.upcycled`. `upcycled-table3-columns` replaces the table's other two columns
+(FEMNIST, Sent140).
 """
 
 from __future__ import annotations

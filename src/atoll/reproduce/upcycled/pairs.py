@@ -11,7 +11,18 @@ from ..entry import Lab, NotKept
 from .cells import UpcycledCell, UpcycledProtocol, cell, tuned
 from .methods import COEFFICIENT, UpcycledMethod
 
-__all__ = ["SEEDS", "Key", "PairedCells", "Pairs", "at_base_rate", "decided", "over_populations", "pairs_of"]
+__all__ = [
+    "SEEDS",
+    "Chosen",
+    "Key",
+    "PairedCells",
+    "Pairs",
+    "at_base_rate",
+    "chosen_at",
+    "decided",
+    "over_populations",
+    "pairs_of",
+]
 
 SEEDS = 4
 """Seeds from which a standard error says something."""
@@ -75,16 +86,22 @@ def _error(gains: np.ndarray) -> float:
     return float(gains.std(ddof=1) / len(gains) ** 0.5) if len(gains) > 1 else 0.0
 
 
+Chosen = Mapping[Key, tuple[UpcycledMethod, UpcycledMethod]]
+"""The settings of a base and of its Upcycled version, chosen elsewhere."""
 Pairs = Mapping[Key, PairedCells | None]
 """The cells of a table; ``None`` where nothing could be trained and it was not kept."""
 
 
+def chosen_at(rates: Mapping[Key, tuple[float, float]], u: float = COEFFICIENT) -> Chosen:
+    """Return settings with given learning rates, ``(the base's, its Upcycled version's)``, and one coefficient."""
+    return {
+        (base, kind): (UpcycledMethod(base, "base", own), UpcycledMethod(base, "upcycled", up, u))
+        for (base, kind), (own, up) in rates.items()
+    }
+
+
 def pairs_of(
-    lab: Lab,
-    protocol: UpcycledProtocol,
-    kinds: Sequence[str],
-    bases: Sequence[str],
-    chosen: Mapping[str, tuple[float, float]] | None = None,
+    lab: Lab, protocol: UpcycledProtocol, kinds: Sequence[str], bases: Sequence[str], chosen: Chosen | None = None
 ) -> dict[Key, PairedCells | None]:
     """Tune and run every cell.
 
@@ -93,20 +110,17 @@ def pairs_of(
         protocol: how much is run.
         kinds: populations.
         bases: some of the seven bases.
-        chosen: base -> ``(lr, u)`` instead of tuning.
+        chosen: settings instead of tuning.
     """
     return {(base, kind): _pair(lab, protocol, base, kind, chosen) for kind in kinds for base in bases}
 
 
-def _pair(
-    lab: Lab, protocol: UpcycledProtocol, base: str, kind: str, chosen: Mapping[str, tuple[float, float]] | None
-) -> PairedCells | None:
+def _pair(lab: Lab, protocol: UpcycledProtocol, base: str, kind: str, chosen: Chosen | None) -> PairedCells | None:
     try:
         if chosen is None:
             own, up = (tuned(lab, base, way, kind, protocol) for way in ("base", "upcycled"))
         else:
-            lr, u = chosen[base]
-            own, up = UpcycledMethod(base, "base", lr), UpcycledMethod(base, "upcycled", lr, u)
+            own, up = chosen[base, kind]
         return PairedCells.of(cell(lab, own, kind, protocol), cell(lab, up, kind, protocol))
     except NotKept:
         return None

@@ -12,9 +12,9 @@ from .controls import contacts, folds, larger, scaffold
 from .data import KINDS
 from .judges import Paper, gains_of, judge_bases, judge_gains, judge_level
 from .methods import BASES
-from .pairs import Key, PairedCells, at_base_rate, decided, pairs_of
+from .pairs import Chosen, Key, PairedCells, at_base_rate, chosen_at, decided, pairs_of
 
-__all__ = ["SOURCE", "Paper", "synthetic", "table"]
+__all__ = ["SOURCE", "Paper", "small_table", "synthetic", "table"]
 
 SOURCE = "Yin et al., Federated Learning with Reduced Information Leakage and Computation"
 """The paper."""
@@ -30,7 +30,7 @@ def table(
     paper: Paper,
     kinds: Sequence[str],
     bases: Sequence[str] = tuple(BASES),
-    chosen: Mapping[str, tuple[float, float]] | None = None,
+    chosen: Chosen | None = None,
 ) -> list[Claim]:
     """Run a table and judge it.
 
@@ -40,7 +40,7 @@ def table(
         paper: its numbers.
         kinds: populations.
         bases: some of the seven bases.
-        chosen: base -> ``(lr, u)`` instead of tuning.
+        chosen: settings instead of tuning.
     """
     every = pairs_of(lab, protocol, kinds, bases, chosen)
     pairs = {key: pair for key, pair in every.items() if pair is not None}
@@ -95,8 +95,9 @@ def synthetic(number: int, late: float, paper: Paper) -> Entry:
         if not quick:
             return table(lab, UpcycledProtocol(late=late), paper, tuple(KINDS))
         small = UpcycledProtocol(late=late, rounds=8, seeds=2, epochs=3, rows=100)
-        chosen = dict.fromkeys(("FedAvg", "FedProx", "Scaffold", "FedYogi"), (0.03, 0.5))
-        return table(lab, small, paper, ("iid", "0.5,0.5"), tuple(chosen), chosen)
+        kinds, bases = ("iid", "0.5,0.5"), ("FedAvg", "FedProx", "Scaffold", "FedYogi")
+        chosen = chosen_at({(base, kind): (0.03, 0.03) for kind in kinds for base in bases}, 0.5)
+        return table(lab, small, paper, kinds, bases, chosen)
 
     return Entry(
         name=f"upcycled-table{number}",
@@ -105,6 +106,14 @@ def synthetic(number: int, late: float, paper: Paper) -> Entry:
         run=run,
         folder="upcycled",
     )
+
+
+def small_table(lab: Lab, late: float, paper: Paper) -> list[Claim]:
+    """Run two bases on digits by writer for a few rounds: the ``--quick`` form of the columns with real data."""
+    protocol = UpcycledProtocol(late=late, rounds=3, seeds=1, epochs=2, rows=600)
+    bases = ("FedAvg", "FedProx")
+    chosen = chosen_at({(base, "qmnist"): (0.03, 0.03) for base in bases})
+    return table(lab, protocol, paper, ("qmnist",), bases, chosen)
 
 
 def title(kind: str) -> str:
