@@ -161,7 +161,7 @@ MLP = FedAQTask(
 """Two hidden layers of 200 units on MNIST."""
 IMAGES = FedAQTask(
     "cifar", "cifar", {"name": f"{_HERE}:standard_cifar"}, {"name": f"{_HERE}:half_cnn"},
-    71_198, 8, 25, 100, 0.01, 0.2, None, 3, most=30,
+    71_198, 8, 20, 100, 0.01, 0.2, None, 3, most=24,
 )  # fmt: skip
 """Half of the paper's CNN on a part of CIFAR-10."""
 IMAGES_QUICK = FedAQTask(
