@@ -15,9 +15,10 @@ convex task and the CNN have three seeds, the MLP two. CIFAR-10 is a part of 10,
 half of the paper's CNN: half of its channels and a quarter of its hidden units, 71,198 parameters instead of 672,212.
 FedAvg has 20 rounds instead of 100. The target is the best accuracy that it reaches in them with every seed, on 2,000
 other images; every other method may take 24 rounds to it. This size is what half an hour of a core allows: a round
-takes it four to eight seconds, and the paper's CNN fourteen to twenty. Nothing was tuned. Human time takes the paper's model sizes and the computing time that its own figures imply, at our
-rounds. Bits are counted as in the paper; the meter's count, shown next to them, includes headers and in the convex task
-numbers of 64 bits where nothing is quantised.
+takes it four to eight seconds, and the paper's CNN fourteen to twenty. Nothing was tuned. Human time takes the paper's
+model sizes and the computing time that its own figures imply, at our rounds. Bits are counted as in the paper; the
+meter's count, shown next to them, includes headers and in the convex task numbers of 64 bits where nothing is
+quantised.
 
 Two controls that the paper lacks: FedAvg and FedPAQ with the learning rate ``gamma``, which is the step of the
 accelerated methods' main stream. And two variants of FedAQ-I: unbiased quantisation of the uplink alone, as in its
