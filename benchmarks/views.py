@@ -3,7 +3,7 @@
     python benchmarks/views.py
 
 A step is that of FixMatch on a CNN of 8, 16 and 32 channels with GroupNorm, on images of 28 x 28: a forward pass of the weak view, a
-forward and a backward pass of the strong one, and an update. One core; medians.
+forward and a backward pass of the strong one, and an update. One core; medians of processor time, which other work on the machine hardly moves.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ def seconds(calls: dict[str, Callable[[], Any]], repeats: int) -> dict[str, list
     taken: dict[str, list[float]] = {name: [] for name in calls}
     for turn in range(repeats + 3):
         for name, call in calls.items():
-            begin = time.perf_counter()
+            begin = time.process_time()
             call()
             if turn >= 3:
-                taken[name].append(time.perf_counter() - begin)
+                taken[name].append(time.process_time() - begin)
     return taken
 
 
