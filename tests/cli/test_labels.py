@@ -12,10 +12,12 @@ from label_toys import images
 
 from atoll.cli.app import run
 from atoll.cli.labels.compare import _card, chosen
+from atoll.cli.labels.probing import probed
 from atoll.cli.labels.rows import LabelSetting, rows_of, with_few_labels
 from atoll.cli.labels.runs import LabelRuns, known_methods
 from atoll.core.errors import ConfigError
-from atoll.data import Dataset
+from atoll.data import Dataset, Islands
+from atoll.labels.views import Translate
 
 KEYS = {"scores", "median", "gain", "interval", "coverage", "purity", "seconds", "bytes_up", "bytes_down", "client_state", "exposes"}  # fmt: skip
 
@@ -156,7 +158,8 @@ def test_without_labels_a_probe_measures_features(capsys, archive):
     found = answer(capsys, "compare", archive, *words)
     assert found["metric"] == "probe accuracy"
     assert set(found["methods"]) == {"FedSimCLR"}  # nobody named a method, and SemiFL needs labels
-    assert set(found["setting"]["baselines"]) == {"pixels", "untrained"}
+    sources, views = ("pixels", "untrained"), ("no", "weak", "strong")
+    assert set(found["setting"]["baselines"]) == {f"{source}, {view} views" for source in sources for view in views}
     assert found["methods"]["FedSimCLR"]["coverage"] is None
     assert 0.0 < found["methods"]["FedSimCLR"]["median"] <= 1.0
 
@@ -192,3 +195,22 @@ def test_pretraining_and_then_a_method_share_rows_rounds_and_costs(archive, monk
             runs.method(name)
     with pytest.raises(ConfigError, match="no label is left to train SemiFL on"):
         LabelRuns(rows_of(archive), LabelSetting(at="none", keep=8), rounds=1).method("FedSimCLR+SemiFL")
+
+
+def test_a_probe_on_views_of_few_rows_knows_what_does_not_matter():
+    """The class is the half that a dot is in. One row of each class shows one column; views show the others."""
+    draw = np.random.default_rng(0)
+    x = np.zeros((400, 1, 8, 8), np.float32)
+    y, column = draw.integers(0, 2, 400), draw.integers(1, 7, 400)
+    x[np.arange(400), 0, np.where(y, 5, 2), column] = 1.0
+    test = Dataset({"x": x, "y": y}, classes=2)
+    two = test.take(np.array([np.flatnonzero(y == 0)[0], np.flatnonzero(y == 1)[0]]))
+    islands = Islands.from_datasets({"a": test}).with_test(test).with_others({"probe": two})
+    plain, moved = probed(None, islands), probed(None, islands, Translate(2), 3)
+    assert plain < 0.75 < moved
+    assert probed(None, islands, Translate(2), 3) == moved
+    noise = Dataset({"x": draw.random((80, 1, 4, 4)).astype(np.float32), "y": np.arange(80) % 3}, classes=3)
+    full = Islands.from_datasets({"a": noise}).with_test(noise).with_others({"probe": noise.take(slice(0, 30))})
+    assert probed(None, full, Translate(0), 3) == probed(
+        None, full
+    )  # the penalty is for each labelled row, however many views it has

@@ -61,7 +61,8 @@ def labels_compare(
     """Train methods with unlabelled rows or wrong labels, and the strongest of labelled rows alone, and compare them seed by seed.
 
     The baseline has all labelled rows in one place and takes as many steps, without views, with weak and with strong ones; the best of the three counts.
-    With --at none, a linear probe on KEEP rows measures the features, beside probes on pixels and on an untrained network.
+    With --at none, a linear probe on KEEP rows and strong views of them measures the features, beside probes on pixels and on an untrained network without views,
+    with weak and with strong ones.
     """
     from .rows import LabelSetting, rows_of
     from .runs import LabelRuns

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from atoll.core.errors import ConfigError, nearest
 
+from .probing import outputs_of, probed
 from .rows import LabelSetting, accepts, with_few_labels
 
 if TYPE_CHECKING:
@@ -238,7 +240,7 @@ class LabelRuns:
         if self.setting.at == "none":
             bare, made = islands.with_test(None), {}
             made = self._run(algorithm, bare, seed, cohort, self.rounds, None, self.siamese)
-            return {**made, "score": _probed(made.pop("model"), islands)}
+            return {**made, "score": probed(made.pop("model"), islands, self.views()["strong"], seed)}
         first = self.pretraining(name)
         if first is None:
             return self._run(algorithm, islands, seed, cohort, self.rounds, tau)
@@ -257,7 +259,7 @@ class LabelRuns:
         return int(getattr(algorithm, "warm_up", 0)) + self.rounds * own
 
     def baselines(self, seed: int, steps: int) -> dict[str, float]:
-        """Return the scores of trainings on all labelled rows in one place, by view."""
+        """Return the scores of trainings on all labelled rows in one place, by view; without labels, those of probes on pixels and on an untrained network, by view."""
         import atoll
         from atoll.data import Islands
         from atoll.labels import Supervised
@@ -267,7 +269,12 @@ class LabelRuns:
         if self.setting.at == "none":
             from atoll.torch import seeded
 
-            return {"pixels": _probed(None, islands), "untrained": _probed(seeded(self.siamese, seed), islands)}
+            sources = {"pixels": None, "untrained": seeded(self.siamese, seed)}
+            return {
+                f"{source}, {name} views": probed(model, islands, view, seed)
+                for source, model in sources.items()
+                for name, view in self.views().items()
+            }
         known = _labelled(islands)
         alone = Islands.from_datasets({"labelled": known}).with_test(islands.test)
         rounds = max(1, -(-steps // 50))
@@ -295,7 +302,7 @@ class LabelRuns:
         job = atoll.Training(
             model=model or self.network, algorithm=algorithm, rounds=rounds, selection=selection, evaluation=Evaluation(every=rounds)
         )  # fmt: skip
-        begin, spent = time.perf_counter(), time.process_time()
+        begin, spent = time.perf_counter(), _processor()
         result = atoll.simulate(job, islands, engine="batched", seed=seed, progress=False)
         made: dict[str, Any] = {
             **(
@@ -304,39 +311,22 @@ class LabelRuns:
                 else {"score": float(result.metrics.last("test/accuracy"))}
             ),
             "seconds": time.perf_counter() - begin,
-            "processor": time.process_time() - spent,
+            "processor": _processor() - spent,
             "bytes_up": int(sum(row.get("bytes_up", 0) for row in result.history)),
             "bytes_down": int(sum(row.get("bytes_down", 0) for row in result.history)),
         }
         if hasattr(algorithm, "verdict"):
             made["guard"] = algorithm.verdict(result.metrics)
         if tau is not None and islands.test is not None:
-            scores = _scores(result.model, islands.test["x"])
+            scores = outputs_of(result.model, islands.test["x"])
             truth = islands.test["y"]
             made |= {"coverage": coverage(scores, tau), "purity": purity(scores, truth, tau)}
         return made
 
 
-def _scores(model: Any, x: Any) -> Any:
-    import torch
-
-    with torch.no_grad():
-        return torch.cat(
-            [model(torch.from_numpy(np.array(part))) for part in np.array_split(x, -(-len(x) // 500))]
-        ).numpy()
-
-
-def _probed(model: Any, islands: Islands) -> float:
-    """Return the accuracy on the test rows of a linear probe on the features of rows that only measure; of pixels without a model."""
-    from atoll.data.labels import PROBE
-    from atoll.labels.evaluators import fit_probe
-
-    some, test = islands.others[PROBE], cast("Dataset", islands.test)  # a setting always has rows to test on
-
-    def seen(x: Any) -> Any:
-        return x if model is None else _scores(model.eval(), x)
-
-    return fit_probe(seen(some["x"]), np.array(some["y"]), classes=islands.classes).accuracy(seen(test["x"]), test["y"])
+def _processor() -> float:
+    """Return the seconds of a processor that this process took, and those that it started and that have ended."""
+    return sum(os.times()[:4])
 
 
 def _labelled(islands: Islands) -> Any:
