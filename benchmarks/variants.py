@@ -3,7 +3,8 @@
     python benchmarks/variants.py            # three turns
     python benchmarks/variants.py --turns 1
 
-Every variant runs once in each turn, in one process with native code. The table has medians with the lowest and highest.
+Every variant runs once in each turn, in one process with native code. The table has medians with the lowest and highest. Its last column is the ratio of processor
+time, which other work on the machine changes less.
 """
 
 from __future__ import annotations
@@ -49,23 +50,24 @@ def variants() -> dict[str, dict[str, Any]]:
     }
 
 
-def rate(data: Islands, plan: Plan, **more: Any) -> float:
-    """Return clients a second in a steady round."""
-    ends: list[float] = []
+def rate(data: Islands, plan: Plan, **more: Any) -> tuple[float, float]:
+    """Return clients a second in a steady round, and a second of a processor."""
+    ends: list[tuple[float, float]] = []
     job = atoll.Training(
         model=model_of(WORK),
         selection=atoll.Schedule(plan.cohorts),
         rounds=len(plan.cohorts),
         compile="always",
-        callbacks=[lambda row: ends.append(time.perf_counter())],
+        callbacks=[lambda row: ends.append((time.perf_counter(), time.process_time()))],
         **{"evaluation": atoll.Evaluation(server=False), **more},
     )
     atoll.simulate(job, data, seed=SEED, progress=False)
-    return WORK.cohort / float(np.median(np.diff(ends)))
+    wall, work = np.median(np.diff(ends, axis=0), axis=0).tolist()
+    return WORK.cohort / wall, WORK.cohort / work
 
 
-def evaluated() -> float:
-    """Return how many clients a second are evaluated, if all of a thousand are in every round."""
+def evaluated() -> tuple[float, float]:
+    """Return how many clients a second are evaluated, if all of a thousand are in every round, and how many a second of a processor."""
     clients = real_works.CLIENTS
     real_works.CLIENTS = MANY
     try:
@@ -73,11 +75,12 @@ def evaluated() -> float:
     finally:
         real_works.CLIENTS = clients
     data, base = islands(plan), variants()["FedAvg"]
-    seconds = [
-        WORK.cohort / rate(data, plan, evaluation=one, **base)
+    with_all, without = (
+        WORK.cohort / np.array(rate(data, plan, evaluation=one, **base))
         for one in (atoll.Evaluation(server=False, clients=-1), atoll.Evaluation(server=False))
-    ]
-    return MANY / (seconds[0] - seconds[1])
+    )
+    wall, work = (MANY / (with_all - without)).tolist()
+    return wall, work
 
 
 def heavy() -> tuple[Islands, Plan]:
@@ -99,18 +102,19 @@ def main() -> None:
     plan = plan_of(WORK, ROUNDS)
     data, tailed = islands(plan), heavy()
     rows_of = {"same": float(np.diff(plan.offsets).mean()), "heavy": float(np.diff(tailed[1].offsets).mean())}
-    found: dict[str, list[float]] = {}
+    found: dict[str, list[tuple[float, float]]] = {}
     for _ in range(turns):
         for name, more in variants().items():
             found.setdefault(name, []).append(rate(data, plan, **more))
         found.setdefault("FedAvg, sizes with a heavy tail", []).append(rate(*tailed, **variants()["FedAvg"]))
         found.setdefault(f"evaluation of {MANY:,} clients", []).append(evaluated())
-    print("| variant | clients a second | of FedAvg's |\n|---|--:|--:|")
-    for name, rates in found.items():
-        share = f"{median(rates) / median(found['FedAvg']):.2f}"
-        if "heavy" in name:
-            share += f" ({rows_of['heavy'] / rows_of['same']:.2f} times the rows)"
-        print(f"| {name} | {median(rates):,.0f} ({min(rates):,.0f}–{max(rates):,.0f}) | {share} |")
+    base = [median(some) for some in zip(*found["FedAvg"], strict=True)]
+    print("| variant | clients a second | of FedAvg's | by processor time |\n|---|--:|--:|--:|")
+    for name, both in found.items():
+        rates, work = zip(*both, strict=True)
+        rows = f", {rows_of['heavy'] / rows_of['same']:.2f} times the rows" if "heavy" in name else ""
+        shares = f"{median(rates) / base[0]:.2f} | {median(work) / base[1]:.2f}"
+        print(f"| {name}{rows} | {median(rates):,.0f} ({min(rates):,.0f}–{max(rates):,.0f}) | {shares} |")
 
 
 if __name__ == "__main__":

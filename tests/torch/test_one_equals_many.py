@@ -13,6 +13,7 @@ from torch_toys import Dropped, Images, Recurrent, broadcast_of, compare, keys_o
 from atoll.core.algebra import tree as T
 from atoll.learn.algorithms import FedAvg, FedSGD
 from atoll.torch import LocalTraining
+from atoll.torch.blocks.update import StepForm
 
 EQUAL = [15] * 5
 UNEQUAL = [15, 3, 11, 5, 16]
@@ -49,6 +50,30 @@ def test_replies_and_sums(name: str, sizes: list[int], mode: str) -> None:
         choices={"mode": mode, "block": 3 if mode == "vector" else 1, "channels_last": mode == "single"},
     )
     assert compare(training, shards_of(sizes, shape, ids=ids), broadcast_of(model)) < TOLERANCE
+
+
+@pytest.mark.quick("conv-groupnorm")
+@pytest.mark.parametrize("name", ["conv-groupnorm", "dropout"])
+def test_without_the_rows_that_pad_a_mini_batch_replies_are_the_same(name: str) -> None:
+    """The real rows of a last mini-batch give the loss that weights would; random draws of a row do not depend on the rows after it."""
+    make, shape, ids = _models()[name]
+    model = seeded(make)
+    choices = {"mode": "single", "channels_last": True, "trimmed": True, "widths": [5]}
+    training = LocalTraining(model, FedAvg(lr=0.1, epochs=2, batch_size=5), compile="never", choices=choices)
+    assert compare(training, shards_of(UNEQUAL, shape, ids=ids), broadcast_of(model)) < TOLERANCE
+    blocks = training._runner._blocks.values()  # type: ignore[union-attr]
+    forms = [key[0] for block in blocks for key in block.programs if isinstance(key[0], StepForm)]
+    assert forms
+    assert not any(form.weighted for form in forms)
+
+
+@pytest.mark.parametrize(("heavy", "wanted"), [(1.0, True), (1e12, False)])
+def test_rows_that_pad_are_left_out_of_heavy_steps(monkeypatch: pytest.MonkeyPatch, heavy: float, wanted: bool) -> None:
+    monkeypatch.setattr("atoll.torch.blocks.decide._HEAVY", heavy)
+    model = seeded(lambda: Images(nn.GroupNorm(2, 4)))
+    training = LocalTraining(model, FedAvg(batch_size=5), compile="never")
+    training.many_sum(shards_of([7, 6], (1, 8, 8)), broadcast_of(model), None, keys_of(2))
+    assert training.choices["trimmed"] is wanted
 
 
 @pytest.mark.quick("1-*", "3-2")

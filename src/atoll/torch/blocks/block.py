@@ -54,6 +54,7 @@ class Block:
         native: whether steps run in native code if possible.
         ahead: whether what follows from a step's rows and keys alone does, if steps do not.
         pooled: whether maximum pooling does, if steps do not.
+        trimmed: whether rows that only pad a mini-batch are left out.
         channels_last: whether images and their filters keep the channel as the innermost axis.
         programs: the programs made so far.
     """
@@ -65,6 +66,7 @@ class Block:
     native: bool = False
     ahead: bool = False
     pooled: bool = False
+    trimmed: bool = False
     programs: dict[Any, Program] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=lambda: {"trace": 0.0, "compile": 0.0})
     templates: list[Tensor] | None = None
@@ -75,7 +77,8 @@ class Block:
 
     def __post_init__(self) -> None:
         plan = self.update.algorithm.example_steps
-        self.feed = Feed(self.update.network, self.update.clients, self.unroll, 0 if plan is None else plan.draws)
+        draws = 0 if plan is None else plan.draws
+        self.feed = Feed(self.update.network, self.update.clients, self.unroll, draws, trimmed=self.trimmed)
 
     @torch.no_grad()
     def train(

@@ -43,6 +43,7 @@ class Choices:
         pooled: whether maximum pooling does.
         threads: threads that share a cohort in native code; results do not depend on it.
         channels_last: memory order of images.
+        trimmed: whether rows that only pad a client's last mini-batch are left out; that step then runs without a program.
         widths: mini-batch sizes that programs are made for, others run without; ``None`` for all.
         stretch: how many times its own size a client's mini-batch may be padded to, to fit a program.
         uneven: whether clients differ in their numbers of examples or steps.
@@ -58,6 +59,7 @@ class Choices:
     pooled: bool = False
     threads: int = 1
     channels_last: bool = False
+    trimmed: bool = False
     widths: tuple[int, ...] | None = None
     stretch: int = 2
     uneven: bool = False

@@ -185,15 +185,15 @@ class Runner:
             chosen.native,
             chosen.ahead,
             chosen.pooled,
+            chosen.trimmed,
         )
         key = (how, pool.form, sent.key, private.key)
         found = self._blocks.get(key)
         if found is None:
             update = Update(self.network, self.algorithm, sent, private, clients, tuple(pool.columns))
             native = chosen.native or chosen.compiled
-            found = Block(
-                update, chosen.unroll, chosen.compiled, chosen.channels_last, native, chosen.ahead, chosen.pooled
-            )
+            beside = (chosen.ahead, chosen.pooled, chosen.trimmed)
+            found = Block(update, chosen.unroll, chosen.compiled, chosen.channels_last, native, *beside)
             self._blocks[key] = found
         return found
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -53,6 +54,7 @@ _RECURRENT_CALLS = 300  # as many operations as translating a model with recurre
 _RECURRENT = 4e6  # floating-point operations of a step from which PyTorch's recurrent kernels beat a traced loop
 _BATCHES = 8  # mini-batches of a client in a trial
 _ROWS = 256  # examples, if a mini-batch is all of them
+_HEAVY = 4e8  # floating-point operations of a step from which half a mini-batch of padding costs more than a step without a program, 3 ms
 _UNROLL = 4  # steps in one call, if clients take different numbers of steps
 _STRETCH = 1024  # how far to pad batches if a step costs calls rather than arithmetic
 
@@ -147,6 +149,7 @@ def _decide(runner: Runner, pool: Pool, broadcast: Tree, states: Privates, keys:
         reason=reason,
     )
     try:
+        chosen = chosen if exact or drawn else _trimmed(chosen, cost)
         verified = _verified(runner, chosen, pool, broadcast, states, keys)
         if native and not compiled and not runner.natives.ready:
             _compile(
@@ -293,6 +296,12 @@ def _native(runner: Runner, cost: StepCost | None, calls: int, widths: int) -> b
             f"more than {_PATIENCE:.0f}, and the run without them some {plain:.0f} s",
         )
     return seconds <= _PATIENCE
+
+
+def _trimmed(chosen: Choices, cost: StepCost) -> Choices:
+    """Leave out the rows that pad a mini-batch, where a step is heavy and nothing is made for full ones alone."""
+    made = chosen.native or chosen.compiled or chosen.ahead or chosen.pooled
+    return chosen if chosen.mode != "single" or cost.flops <= _HEAVY or made else replace(chosen, trimmed=True)
 
 
 def _beside(runner: Runner, cost: StepCost, mode: str, programs: int) -> dict[str, bool]:

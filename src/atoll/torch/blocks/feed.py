@@ -32,19 +32,23 @@ class Feed:
         clients: clients in a block; 0 is one client without a client axis.
         unroll: steps in one call of a program.
         draws: how often a step draws noise.
+        trimmed: whether rows that only pad a mini-batch are left out.
     """
 
-    def __init__(self, network: FunctionalModule, clients: int, unroll: int, draws: int = 0) -> None:
+    def __init__(
+        self, network: FunctionalModule, clients: int, unroll: int, draws: int = 0, *, trimmed: bool = False
+    ) -> None:
         self.network = network
         self.clients = clients
         self.unroll = unroll
         self.draws = draws
+        self.trimmed = trimmed and not clients
         self._drawn: NDArray[np.float32] | None = None
         self._rows: dict[str, Tensor] = {}
 
     def cut(self, plan: BatchSchedule) -> bool:
-        """Tell whether padded rows must be cut off because the loss only gives means."""
-        return plan.weights is not None and not self.network.padded and not plan.secrets
+        """Tell whether padded rows are cut off: because the loss only gives means, or to save their work."""
+        return plan.weights is not None and (self.trimmed or not self.network.padded) and not plan.secrets
 
     def chunks(self, pool: Pool, plan: BatchSchedule, unroll: int) -> Iterator[tuple[int, int]]:
         """Yield ``(begin, end)`` of runs of steps whose rows are few enough to gather at once; all but the last are whole windows."""
@@ -87,7 +91,7 @@ class Feed:
             window = [column[k] for column in columns]
             if bare[k]:
                 window = [*window[: len(pool.columns)], window[-1]]
-            if cut and weights is not None:  # a loss of means: the real rows only, one step per call
+            if cut and weights is not None:  # the real rows only, one step per call
                 real = int(weights[k].sum())
                 own = len(pool.columns)
                 window[:own] = [column[:, :real] for column in window[:own]]
