@@ -15,7 +15,7 @@ aten: Any = torch.ops.aten
 
 def _weights(query: Tensor, key: Tensor, is_causal: bool, attn_mask: Tensor | None, factor: float) -> Tensor:
     """``q k' * factor + mask``, of shape ``(batch, heads, queries, keys)``."""
-    made = (query @ key.transpose(-2, -1)) * factor
+    made = _product(query, key.transpose(-2, -1)) * factor
     if is_causal:
         rows = torch.arange(made.shape[-2], device=made.device).unsqueeze(1)
         made = torch.where(rows >= torch.arange(made.shape[-1], device=made.device), made, -torch.inf)
@@ -41,7 +41,7 @@ def _forward(
     top = weights.amax(-1, keepdim=True)
     raised = torch.exp(weights - top)
     total = raised.sum(-1, keepdim=True)
-    return (raised / total) @ value, (top + torch.log(total)).squeeze(-1)
+    return _product(raised / total, value), (top + torch.log(total)).squeeze(-1)
 
 
 def _backward(
@@ -63,8 +63,14 @@ def _backward(
     factor = _factor(query, scale)
     shares = torch.exp(_weights(query, key, is_causal, attn_mask, factor) - logsumexp.unsqueeze(-1))
     inner = (grad_out * out).sum(-1, keepdim=True)
-    scores = shares * (grad_out @ value.transpose(-2, -1) - inner) * factor
-    return scores @ key, scores.transpose(-2, -1) @ query, shares.transpose(-2, -1) @ grad_out
+    scores = shares * (_product(grad_out, value.transpose(-2, -1)) - inner) * factor
+    turned = scores.transpose(-2, -1)
+    return _product(scores, key), _product(turned, query), _product(shares.transpose(-2, -1), grad_out)
+
+
+def _product(a: Tensor, b: Tensor) -> Tensor:
+    """``a b`` of each head, of shape ``(batch, heads, ...)``; PyTorch's rule for ``@`` loads sympy."""
+    return torch.bmm(a.flatten(0, 1), b.flatten(0, 1)).view(*a.shape[:-1], b.shape[-1])
 
 
 def _factor(query: Tensor, scale: float | None) -> float:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
 import torch
 
+from .apart import APART
 from .attention import ATTENTION
 
 __all__ = ["CONVERSIONS", "C_TYPES", "POINTWISE", "VIEWS", "literal", "simple_operations"]
@@ -137,7 +138,16 @@ def simple_operations() -> Mapping[Any, Any]:
     ]
     whole = {aten.grid_sampler_2d.default}  # has a rule of its own
     table = {**core_aten_decompositions(), **get_decompositions(further), **ATTENTION}
+    table |= {op: _rather(how, table[op]) for op, how in APART.items()}
     return MappingProxyType({op: how for op, how in table.items() if op not in whole})
+
+
+def _rather(ours: Callable[..., Any], theirs: Callable[..., Any]) -> Callable[..., Any]:
+    def how(*args: Any, **kwargs: Any) -> Any:
+        made = ours(*args, **kwargs)
+        return theirs(*args, **kwargs) if made is NotImplemented else made
+
+    return how
 
 
 def literal(value: float, dtype: torch.dtype) -> str:
