@@ -39,7 +39,7 @@ async def fitted_to_mock(
     its reply has a client's weight.
     """
     chain, rows = context.chain(state, phase), context.public
-    told = state.get("told", {}).get(phase)
+    told = state.get("stage_counts", {}).get(phase)
     if not chain.fits or rows is None or not due(chain, chain.fitted, state["contacts"], told):
         return state
     stream = fed.rng.child("mock", state["contacts"], phase)
@@ -87,7 +87,7 @@ def fitted_to_sum(
         return state
     if context.public is not None:
         adapts = told and chain.stages[-1].adapts
-        return {**state, "told": {**state.get("told", {}), phase: told}} if adapts else state
+        return {**state, "stage_counts": {**state.get("stage_counts", {}), phase: told}} if adapts else state
     if not due(chain, chain.fitted, state["contacts"], told):
         return state
     oldest = version if oldest is None else oldest
