@@ -10,7 +10,10 @@ from __future__ import annotations
 
 from ..keystream import derived
 
-__all__ = ["ahead", "hidden", "key_of", "own_of", "pair_of"]
+__all__ = ["USES", "ahead", "hidden", "key_of", "own_of", "pair_of"]
+
+USES = ("key", "own")
+"""The secrets of a party in each sum, in the order of their shares."""
 
 
 def ahead(link: bytes, steps: int) -> bytes:

@@ -39,7 +39,7 @@ from ..masking.excess import require_noise
 from ..masking.halves import label_of, promised, require_votes
 from ..masking.seeds import SHARE, commitment, pair_seed, public_key, shares_of
 from ..words import form_of
-from .chain import ahead, hidden, key_of, own_of, pair_of
+from .chain import USES, ahead, hidden, key_of, own_of, pair_of
 from .terms import StandingTerms, setup_context
 
 if TYPE_CHECKING:
@@ -47,10 +47,7 @@ if TYPE_CHECKING:
 
     from atoll.core.requests.island import Island
 
-__all__ = ["USES", "introduce", "join", "masked", "reveal", "vote"]
-
-USES = ("key", "own")
-"""The secrets of a party in each sum, in the order of their shares."""
+__all__ = ["introduce", "join", "masked", "reveal", "vote"]
 
 
 def _promised(message: Tree) -> int:

@@ -12,7 +12,7 @@ from ..keystream import SEED, derived
 from ..masking.agreement import Agreement
 from ..masking.seeds import commitment
 from ..masking.unmasking import Opening
-from .chain import hidden
+from .chain import USES, hidden
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from atoll.core.algebra.tree import Tree
 
 __all__ = ["KeySetUp", "RoundOpening", "is_introduced", "is_joined"]
-
-_USES = 2
 
 
 def _has(reply: Any, sizes: Mapping[str, int]) -> bool:
@@ -33,7 +31,7 @@ def _has(reply: Any, sizes: Mapping[str, int]) -> bool:
 def is_introduced(agreed: Agreement, sums: int, name: str, reply: Any) -> bool:
     """Whether a reply to *introduce* has a public key, a commitment to each secret, and one to each share."""
     each = SEED * sums
-    shares = _USES * each * len(agreed.holders(agreed.place(name)))
+    shares = len(USES) * each * len(agreed.holders(agreed.place(name)))
     return _has(reply, {"public": SEED, "own": each, "key": each, "shares": shares})
 
 
@@ -126,7 +124,7 @@ class KeySetUp:
         found = {}
         for name, said in self.introduced.items():
             i = self.agreed.place(name)
-            width = _USES * len(self.agreed.holders(i)) * SEED
+            width = len(USES) * len(self.agreed.holders(i)) * SEED
             part = {use: said[use][at * SEED : (at + 1) * SEED] for use in ("own", "key")}
             found[i] = {**part, "shares": said["shares"][at * width : (at + 1) * width]}
         return found
