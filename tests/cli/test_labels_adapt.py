@@ -12,7 +12,7 @@ from atoll.cli.app import run
 from atoll.cli.labels.adaptation_parties import JUDGING, sources_of, with_judge
 from atoll.cli.labels.adaptation_runs import AdaptationRun, AdaptationTerms
 from atoll.cli.labels.adapted import adapted, domains_of, macro_f1
-from atoll.data import adaptation
+from atoll.data import WordVectors, adaptation
 
 pytest.importorskip("torch")
 
@@ -178,6 +178,16 @@ def test_texts_of_several_files_become_vectors_of_the_same_words(tmp_path):
     assert rows.x.shape[1] == rows.test.x.shape[1] == 5
     assert one["snow"] @ one["sun"] == 0
     assert one["snow"] @ one["snow"] == pytest.approx(64)
+
+
+def test_a_file_whose_texts_have_no_word_is_fitted_with_the_others_once(tmp_path, monkeypatch):
+    (tmp_path / "north.csv").write_text("\n".join(["said,y", *[f"snow,{k % 2}" for k in range(20)]]))
+    (tmp_path / "mute.csv").write_text("\n".join(["said,y", *[f"!,{k % 2}" for k in range(20)]]))
+    fits, fit = [], WordVectors.fit
+    monkeypatch.setattr(WordVectors, "fit", lambda form, parties: fits.append(form) or fit(form, parties))
+    rows = domains_of([str(tmp_path / f"{name}.csv") for name in ("north", "mute")], label="y", text="said")
+    assert len(fits) == 1
+    assert set(rows["party"][np.any(rows.x != 0, axis=1)]) == {"north"}
 
 
 def test_macro_f1_is_that_of_scikit_learn():

@@ -182,6 +182,9 @@ def test_test_rows_take_no_part_in_the_fit(tmp_path: Path) -> None:
         return atoll.data.with_text_vectors(bare, form=TextVectors(dims=4))
 
     np.testing.assert_array_equal(made("late flight").x, made("quite other words").x)
+    bare = read_data(tmp_path / "a.csv", target="y", text="text", test=10, vectors=False)
+    assert "x" not in bare
+    assert sorted(bare["text"].tolist() + bare.test["text"].tolist()) == sorted(tweets(40))  # type: ignore[union-attr]
 
 
 def test_data_of_a_command(tmp_path: Path) -> None:

@@ -52,9 +52,7 @@ def domains_of(
     from atoll.data import WordVectors, read_data, with_text_vectors
     from atoll.data.join import concatenate
 
-    words = (
-        WordVectors() if len(data) == 1 else WordVectors(dims=1)
-    )  # of several files, all texts are fitted at once, below
+    words: Any = WordVectors() if len(data) == 1 else False  # the texts of several files are fitted at once, below
     given = {"target": label, "text": text, "party": party, "seed": seed, "vectors": words, **more}
     made = [read_data(one, **given) for one in data]
     if len(made) == 1:
@@ -70,17 +68,18 @@ def domains_of(
         raise DataError(
             "two domains of one name", where="adapt", remedy="rename a file: a domain is called like its file"
         )
-    made = [_as_floats(one) for one in made]
     named = [
         _owned(one, name).with_test(None if one.test is None else _owned(one.test, name))
-        for one, name in zip(made, names, strict=True)
+        for one, name in zip(map(_as_floats, made), names, strict=True)
     ]
     whole = concatenate(named).with_test(concatenate([one.test for one in named if one.test is not None]))
-    return whole if text is None else with_text_vectors(whole, column=text, form=WordVectors())
+    return whole if "x" in whole else with_text_vectors(whole, column=text or "text", form=WordVectors())
 
 
 def _as_floats(rows: Dataset) -> Dataset:
     """Return pixels 0 to 255 as numbers from 0 to 1, and grey images ``(n, height, width)`` with a channel, ``(n, 1, height, width)``."""
+    if "x" not in rows:
+        return rows
     x = rows.x[:, None] if rows.x.ndim == 3 else rows.x
     x = x.astype(np.float32) / np.float32(255.0 if x.dtype == np.uint8 else 1.0)
     return rows.with_columns({"x": x}).with_test(None if rows.test is None else _as_floats(rows.test))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -40,7 +40,7 @@ def read_data(
     missing: Missing = None,
     size: int | None = None,
     test: float = 0.2,
-    vectors: TextVectors | WordVectors | None = None,
+    vectors: TextVectors | WordVectors | Literal[False] | None = None,
     seed: int | Rng = 0,
     folder: Folder = None,
 ) -> Dataset:
@@ -63,7 +63,7 @@ def read_data(
         size: number of training rows to keep, drawn by seed; all by default.
         test: number of test rows, or their share, to draw from rows with a label; if the data have test rows of their own, a number takes that many of
             them and a share is ignored.
-        vectors: how texts become vectors: `TextVectors`, the default, or `WordVectors`.
+        vectors: how texts become vectors: `TextVectors`, the default, or `WordVectors`; ``False`` leaves texts as they are.
         seed: draws rows.
         folder: data folder; the environment variable ``ATOLL_DATA`` by default.
 
@@ -76,7 +76,7 @@ def read_data(
     if size is not None:
         whole = _drawn(whole, size, rng.child("size"), "size").with_test(whole.test)
     if text is not None:
-        whole = with_text_vectors(whole, column=text, form=vectors)
+        return whole if vectors is False else with_text_vectors(whole, column=text, form=vectors or None)
     if "x" not in whole:
         raise DataError(
             f"there are no features: the columns are {', '.join(whole.columns)}",

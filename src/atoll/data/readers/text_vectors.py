@@ -16,7 +16,7 @@ from atoll.core.errors import DataError
 
 from .._checks import Array
 from ..dataset import Dataset
-from .grams import grams
+from .grams import at_length, grams, rarities
 
 if TYPE_CHECKING:
     from .word_vectors import WordVectors
@@ -79,7 +79,7 @@ class TextVectors:
         """Return ``X^T X Q`` of a party's weighted rows ``X``, ``(buckets, r)``: what it adds to the sum of a later round."""
         made = np.zeros_like(basis)
         for block in _blocks(texts):
-            rows = _weighted(self.counts(block), idf)
+            rows = at_length(self.counts(block) * idf, 1.0)
             made += rows.T @ (rows @ basis)
         return made
 
@@ -96,7 +96,7 @@ class TextVectors:
                 "there are no texts to fit", where="TextVectors", remedy="give the texts of at least one party"
             )
         documents = np.sum([self.documents(texts) for texts in held], axis=0)
-        idf = (np.log((1 + total) / (1 + documents)) + 1).astype(np.float32)
+        idf = rarities(documents, total)
         drawn = Rng.of(self.seed).child("text-vectors").generator()
         basis = drawn.standard_normal((self.buckets, self.dims + _MORE)).astype(np.float32)
         for _ in range(self.passes):
@@ -125,19 +125,13 @@ class FittedTexts:
 
     def __call__(self, texts: Sequence[str] | Array) -> Floats:
         """Return the vectors of texts, ``(texts, dims)`` float32: at length 1 where a text has a known direction, times the root of ``dims``."""
-        parts = [_weighted(self.form.counts(block), self.idf) @ self.basis for block in _blocks(texts)]
+        parts = [at_length(self.form.counts(block) * self.idf, 1.0) @ self.basis for block in _blocks(texts)]
         rows = np.concatenate(parts) if parts else np.zeros((0, self.form.dims), np.float32)
-        length = np.linalg.norm(rows, axis=1, keepdims=True)
-        return np.asarray(rows / np.maximum(length, 1e-12) * np.float32(np.sqrt(self.form.dims)), np.float32)
+        return at_length(rows, float(np.sqrt(self.form.dims)))
 
 
 def _blocks(texts: Sequence[str] | Array) -> Iterator[Sequence[str] | Array]:
     return (texts[begin : begin + _BLOCK] for begin in range(0, len(texts), _BLOCK))
-
-
-def _weighted(counts: Floats, idf: Floats) -> Floats:
-    rows = counts * idf
-    return np.asarray(rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12), np.float32)
 
 
 @checked_call

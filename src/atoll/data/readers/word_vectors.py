@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from atoll.core.errors import DataError
 
 from .._checks import Array
-from .grams import grams
+from .grams import at_length, grams, rarities
 
 __all__ = ["FittedWords", "WordVectors"]
 
@@ -80,8 +80,7 @@ class WordVectors:
             raise DataError(
                 "there are no words to fit", where="WordVectors", remedy="give the texts of at least one party"
             )
-        idf = np.log((1 + total) / (1 + documents[kept])) + 1
-        return FittedWords(self, kept, idf.astype(np.float32))
+        return FittedWords(self, kept, rarities(documents[kept], total))
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,6 +105,4 @@ class FittedWords:
         for row, text in enumerate(texts):
             found = places[np.array(self.form.hashes(str(text)), np.int64)]
             np.add.at(made[row], found[found >= 0], 1.0)
-        made = np.log1p(made) * self.idf
-        length = np.linalg.norm(made, axis=1, keepdims=True)
-        return np.asarray(made / np.maximum(length, 1e-12) * np.float32(self.form.norm), np.float32)
+        return at_length(np.log1p(made) * self.idf, self.form.norm)
