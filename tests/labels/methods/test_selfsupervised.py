@@ -275,6 +275,19 @@ def test_what_goes_around_the_steps_acts_on_the_methods_loss(base: Any) -> None:
     assert gap(run(FedSimCLR(base=base)), run(FedSimCLR(base=FedAvg(**WORK)))) > 1e-6
 
 
+def test_the_momentum_of_fedsimclr_goes_on_from_round_to_round_and_that_of_others_starts_anew() -> None:
+    """Law: two rounds of one step by one client, who returns model and momentum whole, are one round of two steps."""
+    alone = islands(images(8), parties=1)
+    settings: dict[str, Any] = {"batch_size": 8, "gauge": 0.0, "view": None}
+
+    def apart(method: type[Any]) -> float:
+        pieces = run(method(steps=1, **settings), alone, rounds=2)
+        return gap(pieces, run(method(steps=2, **settings), alone, rounds=1))
+
+    assert FedSimCLR().base.lr == 0.05
+    assert apart(FedSimCLR) < 1e-5 < 1e-4 < apart(FedSimSiam)
+
+
 def test_fedxs_terms_vanish_with_their_weights() -> None:
     base, off = FedSimCLR(**QUIET), {"contrast": 0.0, "local": 0.0, "overall": 0.0}
     plain = run(base, rounds=1)

@@ -25,8 +25,6 @@ __all__ = ["LabelRuns", "known_methods"]
 _COHORT = 5
 _VIEWS = ("no", "weak", "strong")
 _COSTS = ("seconds", "processor", "bytes_up", "bytes_down")
-_MOMENTUM_GOES_ON = frozenset({("none", "FedSimCLR")})
-"""Setting and method whose momentum is averaged like the model and does not start anew, at half the rate: .896 and .930 for .879 and .924 on training rows of MNIST."""
 
 
 def known_methods(at: str = "rows") -> tuple[str, ...]:
@@ -172,10 +170,8 @@ class LabelRuns:
         if name == "Relabel":
             return atoll.labels.Relabel(base=self.method("FixMatch"), view=views["weak"])
         kind = getattr(atoll.labels, name)
-        goes_on = (self.setting.at, name) in _MOMENTUM_GOES_ON
         wanted: dict[str, Any] = {
-            **({"base": replace(kind().base, memory="server")} if goes_on else {}),
-            "lr": self.rate or (0.05 if goes_on else None),
+            "lr": self.rate,
             "horizon": self.rounds,
             "view": views["strong"],
             "weak": views["weak"],

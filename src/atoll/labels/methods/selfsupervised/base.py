@@ -24,7 +24,7 @@ from ...views.base import View
 from ...views.defaults import strong
 from ..base import Method
 
-__all__ = ["SelfSupervised", "Spread", "compared", "two_views"]
+__all__ = ["SelfSupervised", "Spread", "compared", "sgd", "two_views"]
 
 _ROWS = 16
 """Rows of a mini-batch that the gauge looks at: a tenth of a forward pass over one view of 128."""
@@ -53,7 +53,7 @@ class SelfSupervised(Method):
             network has a perfect loss and knows nothing. 0 for no gauge: clients then send no number for it.
     """
 
-    base: Algorithm = field(default_factory=lambda: _sgd())
+    base: Algorithm = field(default_factory=lambda: sgd())
     view: View | None = field(default_factory=lambda: strong("images"))
     normalise: bool = True
     gauge: float = 0.02
@@ -134,9 +134,14 @@ def compared(embeddings: Any, real: Any, normalise: bool) -> Any:
     return standardised(embeddings, real) if normalise else embeddings
 
 
-def _sgd() -> Algorithm:
-    """Return SGD with momentum, on larger mini-batches than labelled rows need."""
-    return Accelerated(FedAvg(lr=0.1, steps=20, batch_size=64), transforms=(Momentum(0.9),))
+def sgd(lr: float = 0.1, memory: str = "round") -> Algorithm:
+    """Return SGD with momentum, on larger mini-batches than labelled rows need.
+
+    Args:
+        lr: learning rate.
+        memory: where the momentum stays between rounds, see `Accelerated`.
+    """
+    return Accelerated(FedAvg(lr=lr, steps=20, batch_size=64), transforms=(Momentum(0.9),), memory=memory)
 
 
 def two_views(

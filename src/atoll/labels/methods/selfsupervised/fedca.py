@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
@@ -21,7 +21,7 @@ from ...heads import embedding_of, parts_of, seen_by
 from ...losses import mean_of
 from ...objectives.contrastive import nt_xent
 from ...views.base import View
-from .base import compared, two_views
+from .base import compared, sgd, two_views
 from .fedsimclr import FedSimCLR
 
 __all__ = ["FedCA", "FedCALoss", "PoolFeatures"]
@@ -102,6 +102,7 @@ class FedCA(FedSimCLR):
         alignment: weight of the alignment, 0 or more.
     """
 
+    base: Algorithm = field(default_factory=lambda: sgd())
     dictionary: int = 512
     shared: int = 32
     aligned: int = 32

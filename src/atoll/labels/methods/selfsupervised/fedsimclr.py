@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from atoll.learn.algorithm import Algorithm
 from atoll.learn.card import Card
 from atoll.learn.local.own_loss import OwnLoss
 
@@ -12,7 +13,7 @@ from ...heads import parts_of
 from ...losses import mean_of
 from ...objectives.contrastive import nt_xent
 from ...views.base import View
-from .base import SelfSupervised, compared, two_views
+from .base import SelfSupervised, compared, sgd, two_views
 
 __all__ = ["FedSimCLR", "SimCLRLoss"]
 
@@ -49,10 +50,14 @@ class SimCLRLoss(OwnLoss):
 class FedSimCLR(SelfSupervised):
     """SimCLR in every local step, averaged by the algorithm inside. No client keeps anything.
 
+    By default the momentum goes on from round to round: clients send theirs, which takes as many bytes as the model, and the mean of them is everybody's
+    in the next round. At half the rate of momentum that starts anew, a probe knew .896 and .930 of held-out training rows of MNIST, in place of .879 and .924.
+
     Attributes:
         temperature: of the softmax, above 0.
     """
 
+    base: Algorithm = field(default_factory=lambda: sgd(0.05, "server"))
     temperature: float = 0.2
     smallest_batch: ClassVar[int] = 2
     citation: ClassVar[str] = (
