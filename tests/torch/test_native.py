@@ -19,6 +19,8 @@ from atoll.native import cpp_compiler
 from atoll.torch import LocalTraining
 from atoll.torch.native import NativeSteps, enabled, make_native
 from atoll.torch.native.cohort import NativeCohort
+from atoll.torch.native.sharing import share
+from atoll.torch.native.values import Body, CodeStatement
 
 pytestmark = pytest.mark.skipif(cpp_compiler() is None, reason="no C++ compiler")
 Tensor = torch.Tensor
@@ -202,6 +204,55 @@ def test_products_of_every_layout(m: int) -> None:
     for found, wanted in zip(got, after, strict=True):
         torch.testing.assert_close(found[0].double(), wanted, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(losses[0].double(), loss, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.slow
+def test_a_long_program_gives_the_bits_of_a_short_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Statements and products that share functions add up as those that know their sizes."""
+    local = [_drawn(1, *shape) for shape in [(5, 66), (5, 66), (37,), (20,), (3, 4)]]
+    columns = [_drawn(1, 2, *shape, seed=2) for shape in [(7, 35), (7, 66), (5, 35)]]
+
+    def step(held: Any, shared: Any, data: Any) -> list[Tensor]:
+        a, b, c = data
+        product, inner = c @ (a.t() @ b), (a @ c.t()).sum()
+        made = [held[0] - 0.1 * product, held[1] - 0.1 * (product + held[0])]
+        return [*made, *(0.5 * leaf.exp() - leaf for leaf in held[2:]), inner + product.tanh().sum()]
+
+    found = []
+    for most in (10**6, 0):
+        monkeypatch.setattr("atoll.torch.native.sharing._LONG", most)
+        leaves, losses = _steps(step, local, [], columns)
+        found.append([*leaves, losses])
+    for short, long in zip(*found, strict=True):
+        assert torch.equal(short, long)
+
+
+def test_statements_that_differ_in_buffers_or_entries_share_a_function(monkeypatch: pytest.MonkeyPatch) -> None:
+    def copied(to: str, source: str, n: int) -> CodeStatement:
+        return CodeStatement(
+            (f"for (int i = 0; i < {n}; ++i) {to}[i] = {source}[i];",),
+            n,
+            (f"for (int i = 0; i < n; ++i) {to}[i] = {source}[i];",),
+        )
+
+    alone = CodeStatement(("t0[0] = x1[0] + 1.0f;",))
+    lines = [copied("t0", "x1", 9), copied("t1", "t0", 70), "memset(t0, 0, 36);", alone, copied("t0", "k2", 9)]
+    body = Body(list(lines), types={"t0": "float", "t1": "float", "k2": "const float"})
+    assert share({"step": body}, {"x1": "float"})[0] == []
+    monkeypatch.setattr("atoll.torch.native.sharing._LONG", 4)
+    (function,), written = share({"step": body}, {"x1": "float"})
+    assert function == (
+        "APART void same0(int n, i64& bad, float* __restrict a0, float* __restrict a1) {\n(void)n; (void)bad;\n"
+        "for (int i = 0; i < n; ++i) a0[i] = a1[i];\n}"
+    )
+    constant = "for (int i = 0; i < 9; ++i) t0[i] = k2[i];"  # of another type
+    assert written["step"] == [
+        "same0(9, bad, t0, x1);",
+        "same0(70, bad, t1, t0);",
+        "memset(t0, 0, 36);",
+        "t0[0] = x1[0] + 1.0f;",
+        constant,
+    ]
 
 
 def test_products_of_a_stack() -> None:

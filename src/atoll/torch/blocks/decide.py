@@ -49,8 +49,9 @@ _COMPILE = 15.0  # seconds to compile a set of programs
 _COMPILED_OPERATION = 0.06  # seconds of PyTorch's code generator for each operation of a program, besides 5 for itself
 _PATIENCE = 20.0  # seconds that compile="always" may take; beyond, it says that it does not compile, and why
 _TRANSLATE = (0.9, 0.007)  # seconds to translate and compile native code, and for each operation of a step
+_SHARED = (150, 0.003)  # operations beyond which statements share functions, and seconds for each of those
 _RECURRENT_RATE = 3e10  # floating-point operations a second of PyTorch's recurrent kernels
-_RECURRENT_CALLS = 300  # as many operations as translating a model with recurrent layers takes time for
+_RECURRENT_CALLS = 500  # as many operations as translating a model with recurrent layers takes time for
 _RECURRENT = 4e6  # floating-point operations of a step from which PyTorch's recurrent kernels beat a traced loop
 _BATCHES = 8  # mini-batches of a client in a trial
 _ROWS = 256  # examples, if a mini-batch is all of them
@@ -284,7 +285,9 @@ def _native(runner: Runner, cost: StepCost | None, calls: int, widths: int) -> b
         or not can_compile(device)
     ):
         return False
-    seconds, plain = (_TRANSLATE[0] + _TRANSLATE[1] * calls) * widths, runner.training.volume * runner.seconds_a_client
+    more = max(0, calls - _SHARED[0])
+    seconds = (_TRANSLATE[0] + _TRANSLATE[1] * (calls - more) + _SHARED[1] * more) * widths
+    plain = runner.training.volume * runner.seconds_a_client
     runner.expected = {"expected_plain": round(plain, 3), "expected_native": round(seconds, 3)}
     if plain > 2 * seconds or wish == "auto":
         return plain > 2 * seconds

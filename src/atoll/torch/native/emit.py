@@ -96,6 +96,7 @@ class _Emitter:
         self.script.body.lines.append(
             f"static const {C_TYPES[held.dtype]} {name}[{len(entries)}] = {{{', '.join(entries)}}};"
         )
+        self.script.body.types[name] = f"const {C_TYPES[held.dtype]}"
         return NativeLeaf(name, meta(tuple(held.shape)), held.dtype)
 
     def _output(self, node: Node) -> None:

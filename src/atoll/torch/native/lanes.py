@@ -22,6 +22,7 @@ _SAME = (
     "(-{0})", "(1.0f / {0})", "(1.0f / f_sqrt({0}))", "({0})", "({0} * {0})", "({0} * {0} * {0})",
 )  # fmt: skip
 _TEXTS = {**{text: text for text in _SAME}, "({0} ? {1} : {2})": "pick({0}, {1}, {2})"}
+_SOME = "some"
 _SHORTEST = 4  # entries of a row; shorter ones are left to the compiler
 
 
@@ -53,13 +54,23 @@ class LaneRow:
         """
         if to.dtype != torch.float32 or self._steps[id(to)] != 1:
             raise Mixed
+        return self._along(lambda part: self._moved(to, value, how, part))
+
+    def _moved(self, to: NativeLeaf, value: Value, how: str, part: str) -> str:
         there = f"&{self._places[id(to)]}"
+        before = f"{_called('load', part)}({there}) + " if how == "+=" else ""
+        return f"{_called('store', part)}({there}, {before}{self._wide(value, part)});"
 
-        def line(part: str) -> str:
-            before = f"load{part}({there}) + " if how == "+=" else ""
-            return f"store{part}({there}, {before}{self._wide(value, part)});"
-
-        return self._along(line)
+    def any(self, to: NativeLeaf, value: Value, how: str) -> list[str]:
+        """Do what `moved` does, over ``n`` entries instead of the row's own number."""
+        if to.dtype != torch.float32 or self._steps[id(to)] != 1 or self._count < _SHORTEST:
+            raise Mixed
+        whole, rest = (self._moved(to, value, how, part) for part in ("", _SOME))
+        return [
+            f"int {self._axis} = 0;",
+            f"for (; {self._axis} + L <= n; {self._axis} += L) {{ {whole} }}",
+            f"if ({self._axis} < n) {{ const Some some(n - {self._axis}); {rest} }}",
+        ]
 
     def folded(self, to: NativeLeaf, place: str, value: Value, split: int, name: str) -> list[str]:
         """Fold everything from the axis ``split`` on into one entry; see `moved`."""
@@ -109,7 +120,7 @@ class LaneRow:
                 return place, False
             if value.dtype != torch.float32 or self._steps[id(value)] != 1 or not value.name:
                 raise Mixed
-            return f"load{part}(&{place})", True
+            return f"{_called('load', part)}(&{place})", True
         parts = [self._text(some, part) for some in value.parts]
         texts = [text for text, _ in parts]
         if not any(wide for _, wide in parts):
@@ -120,12 +131,17 @@ class LaneRow:
         return text.format(*texts), True
 
 
-def loops(sizes: Sequence[int], first: int = 0) -> list[str]:
+def _called(verb: str, part: str) -> str:
+    """Return the name of a function for a part of a vector: ``""`` for all lanes, ``"_part<T>"`` for ``T``, or those that `Some` holds."""
+    return f"some.{verb}" if part == _SOME else f"{verb}{part}"
+
+
+def loops(sizes: Sequence[int | str], first: int = 0) -> list[str]:
     """Return the heads of nested loops over ``i<first>``, ``i<first + 1>``, ..."""
     return [f"for (int i{d} = 0; i{d} < {n}; ++i{d})" for d, n in enumerate(sizes, first)]
 
 
-def nest(sizes: Sequence[int], inner: list[str]) -> list[str]:
+def nest(sizes: Sequence[int | str], inner: list[str]) -> list[str]:
     """Return nested loops, of which the last may run in any order."""
     heads = loops(sizes)
     return [*heads[:-1], *(["#pragma omp simd", heads[-1]] if heads else []), "{", *inner, "}"]

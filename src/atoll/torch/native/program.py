@@ -8,11 +8,13 @@ from dataclasses import dataclass
 
 import torch
 
-from .loop import LOOP
+from .cpp.loop import LOOP
+from .cpp.preamble import PREAMBLE
+from .cpp.tiles import TILES
 from .ops import C_TYPES
 from .orders import ORDERS
-from .preamble import PREAMBLE
-from .recurrence import RECURRENCE, TEMPLATES
+from .recurrence import TEMPLATES, recurs
+from .sharing import share
 from .values import Body
 
 __all__ = ["MOST", "NativeColumn", "program"]
@@ -43,11 +45,14 @@ def program(columns: Sequence[NativeColumn], bodies: dict[str, Body], used: list
     batch = columns[pooled[0]].example.shape[1]
     taken = [i for i in pooled if used[i]]
     own = [i for i, c in enumerate(columns) if c.per == "thread"]
-    scratch, functions = _phases(columns, bodies)
-    recurrent = any(line.startswith(RECURRENCE) for body in bodies.values() for line in body.lines)
+    shared, lines = share(bodies, {f"x{i}": _type(c) for i, c in enumerate(columns)})
+    scratch, functions = _phases(columns, bodies, lines)
+    recurrent = any(recurs(body) for body in bodies.values())
     return "\n".join(
         [
             PREAMBLE,
+            f"constexpr bool LONG = {'true' if shared else 'false'};",
+            TILES,
             *[TEMPLATES] * recurrent,
             f"constexpr int COUNT = {len(columns)}, MOST = {MOST};",
             *[_table(name, columns, sizes, used) for name in ("CLIENT", "STEP", "PART")],
@@ -79,6 +84,7 @@ def program(columns: Sequence[NativeColumn], bodies: dict[str, Body], used: list
             "(void)p; (void)scratch;",
             *[f"p[{i}] = scratch.h{i};" for i in own],
             "}",
+            *shared,
             *functions,
             ORDERS,
             LOOP,
@@ -95,12 +101,16 @@ def _table(per: str, columns: Sequence[NativeColumn], sizes: list[int], used: li
     return f"constexpr i64 PER_{per}[COUNT] = {{{', '.join(map(str, made))}}};"
 
 
-def _phases(columns: Sequence[NativeColumn], bodies: dict[str, Body]) -> tuple[list[str], list[str]]:
+def _type(column: NativeColumn) -> str:
+    """Return the C++ type of a column's entries; only code that reads none of them meets ``char``."""
+    return C_TYPES.get(column.example.dtype, "char")
+
+
+def _phases(
+    columns: Sequence[NativeColumn], bodies: dict[str, Body], lines: dict[str, list[str]]
+) -> tuple[list[str], list[str]]:
     """Return declarations of the phases' buffers, and their functions."""
-    begin = [
-        f"{C_TYPES.get(c.example.dtype, 'char')}* __restrict x{i} = ({C_TYPES.get(c.example.dtype, 'char')}*)p[{i}]; (void)x{i};"
-        for i, c in enumerate(columns)
-    ]
+    begin = [f"{_type(c)}* __restrict x{i} = ({_type(c)}*)p[{i}]; (void)x{i};" for i, c in enumerate(columns)]
     scratch, functions = [], []
     for name in ("start", "step", "finish"):
         body = bodies.get(name, Body())
@@ -112,7 +122,7 @@ def _phases(columns: Sequence[NativeColumn], bodies: dict[str, Body]) -> tuple[l
             "(void)p; (void)scratch; (void)bad;",
             *(begin if body.lines else []),
             *[f"auto& {t} = scratch.{name}_{t};" for t in names],
-            *body.lines,
+            *lines.get(name, []),
             "}",
         ]
     return scratch, functions

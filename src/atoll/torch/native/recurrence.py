@@ -12,9 +12,9 @@ import torch
 from torch.fx import Node
 
 from .script import KernelScript
-from .values import NativeLeaf, Unsupported
+from .values import Body, NativeLeaf, Unsupported
 
-__all__ = ["RECURRENCE", "TEMPLATES", "recurrent_rules"]
+__all__ = ["TEMPLATES", "recurrent_rules", "recurs"]
 
 TEMPLATES = r"""
 template <int R, int C> static void transposed(const float* __restrict a, float* __restrict b) {
@@ -168,10 +168,14 @@ static void gru_backward(const float* dy, const float* y, const float* saved, co
 """
 """The C++ templates; a program that uses one has them after its preamble."""
 
-RECURRENCE = "lstm_forward", "lstm_backward", "gru_forward", "gru_backward"
-"""Names by which a program's text shows that it needs the templates."""
+_NAMES = "lstm_forward", "lstm_backward", "gru_forward", "gru_backward"
 
 _F32 = torch.float32
+
+
+def recurs(body: Body) -> bool:
+    """Tell whether a text needs the templates."""
+    return any(isinstance(line, str) and line.startswith(_NAMES) for line in body.lines)
 
 
 def _dense(w: KernelScript, arg: Any) -> NativeLeaf:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import torch
@@ -11,7 +11,19 @@ from torch.fx import Node
 
 from .lanes import GUARD, LaneRow, Mixed, loops, nest
 from .ops import C_TYPES, literal
-from .values import Body, Expr, NativeLeaf, Unsupported, Value, leaves_of, merged, meta, permuted, text_of
+from .values import (
+    Body,
+    CodeStatement,
+    Expr,
+    NativeLeaf,
+    Unsupported,
+    Value,
+    leaves_of,
+    merged,
+    meta,
+    permuted,
+    text_of,
+)
 
 __all__ = ["KernelScript"]
 
@@ -62,6 +74,7 @@ class KernelScript:
         name = f"t{len(self.body.buffers)}"
         self._forms[name] = form
         self.body.buffers.append(f"alignas(64) {C_TYPES[dtype]} {name}[{form[1]}];")
+        self.body.types[name] = C_TYPES[dtype]
         self.body.room += -(-form[1] * dtype.itemsize // 64) * 64
         return NativeLeaf(name, meta(shape), dtype)
 
@@ -117,14 +130,26 @@ class KernelScript:
         row = LaneRow(
             places, {id(leaf): (steps or [0])[-1] for leaf, steps in zip(leaves, strides, strict=True)}, sizes
         )
-        self.write(lambda: [*loops(sizes[:-1]), "{", *row.moved(to, value, how), "}"], nest(sizes, [text]))
+        general: list[str] = []
+        if len(sizes) == 1:
+            general = _either(lambda: row.any(to, value, how), nest(["n"], [text]))
+        self.write(
+            lambda: [*loops(sizes[:-1]), "{", *row.moved(to, value, how), "}"], nest(sizes, [text]), sizes, general
+        )
 
-    def write(self, lanes: Callable[[], list[str]], plain: list[str]) -> None:
-        """Write statements as vector code if the processor and the table support it, else as plain code."""
-        try:
-            self.body.lines += [GUARD, *lanes(), "#else", *plain, "#endif"]
-        except Mixed:
-            self.body.lines += plain
+    def write(
+        self, lanes: Callable[[], list[str]], plain: list[str], sizes: Sequence[int] = (), general: Sequence[str] = ()
+    ) -> None:
+        """Write a statement as vector code if the processor and the table support it, else as plain code.
+
+        Args:
+            lanes: returns the vector code.
+            plain: the plain code.
+            sizes: of the loops.
+            general: the same for any number of entries, if there is one loop.
+        """
+        entries = sizes[0] if general else 0
+        self.body.lines.append(CodeStatement(tuple(_either(lanes, plain)), entries, tuple(general)))
 
     def place(self, leaf: NativeLeaf, strides: list[int]) -> str:
         """Return the C++ of a leaf's entry in loops over ``i0``, ``i1``, ... with these strides."""
@@ -132,3 +157,11 @@ class KernelScript:
         offset = int(leaf.at.storage_offset())
         index = " + ".join([*terms, *([str(offset)] if offset or not terms else [])])
         return f"{leaf.name}[{index}]" if leaf.name else f"i64({index})"
+
+
+def _either(lanes: Callable[[], list[str]], plain: list[str]) -> list[str]:
+    """Return vector code for processors that support it and plain code for the others, or plain code alone."""
+    try:
+        return [GUARD, *lanes(), "#else", *plain, "#endif"]
+    except Mixed:
+        return plain

@@ -26,7 +26,7 @@ from .emit import emit
 from .ops import simple_operations
 from .orders import Draws, address
 from .program import MOST, NativeColumn, program
-from .recurrence import RECURRENCE
+from .recurrence import recurs
 from .switch import enabled
 from .values import Body, Unsupported
 
@@ -253,7 +253,7 @@ def make_code(columns: Sequence[NativeColumn], phases: dict[str, Phase], began: 
             used[i] |= bool(node.users)
         for i, _ in phase.writes:
             used[i] = True
-    recurrent = any(line.startswith(RECURRENCE) for body in bodies.values() for line in body.lines)
+    recurrent = any(recurs(body) for body in bodies.values())
     if sum(body.room for body in bodies.values()) > (_LONGEST if recurrent else _LARGEST):
         return None
     text = program(columns, bodies, used)

@@ -11,6 +11,7 @@ __all__ = [
     "Body",
     "Expr",
     "NativeLeaf",
+    "CodeStatement",
     "Unsupported",
     "Value",
     "dtype_of",
@@ -70,18 +71,35 @@ class NativeLeaf:
 Value = NativeLeaf | Expr
 
 
+@dataclass(frozen=True)
+class CodeStatement:
+    """What a program may do in many places, with other buffers.
+
+    Attributes:
+        lines: its text.
+        entries: how many entries it goes over, if that is all that its sizes say.
+        general: the same for ``n`` entries, if so.
+    """
+
+    lines: tuple[str, ...]
+    entries: int = 0
+    general: tuple[str, ...] = ()
+
+
 @dataclass
 class Body:
     """The text of a step.
 
     Attributes:
-        lines: statements.
+        lines: text, and statements that can be shared.
         buffers: declarations of the scratch memory.
-        room: its size in bytes.
+        types: of the entries of buffers and constants, by name.
+        room: size of the scratch memory in bytes.
     """
 
-    lines: list[str] = field(default_factory=list)
+    lines: list[str | CodeStatement] = field(default_factory=list)
     buffers: list[str] = field(default_factory=list)
+    types: dict[str, str] = field(default_factory=dict)
     room: int = 0
 
 

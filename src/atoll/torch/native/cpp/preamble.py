@@ -1,6 +1,5 @@
-"""The C++ that every native program begins with: vectors, small matrix products, elementary functions.
+"""The C++ that every native program begins with: vectors and elementary functions.
 
-Sizes and strides are template arguments, so that the compiler unrolls the products of small layers completely.
 ``exp`` and ``log`` follow S. Moshier's Cephes library (range reduction and minimax polynomials, about one unit in the
 last place), written without branches so that loops over them become vector code. Few headers are included, since every
 program reads them: the C++ headers for mathematics, atomics and ``min`` take longer to compile than many programs.
@@ -26,6 +25,7 @@ typedef float V __attribute__((vector_size(L * 4)));
 typedef float U __attribute__((vector_size(L * 4), aligned(4), may_alias));
 typedef int64_t i64;
 #define INLINE static inline __attribute__((always_inline))
+#define APART static __attribute__((noinline))
 
 INLINE V load(const float* p) { return *(const U*)p; }
 INLINE void store(float* p, V v) { *(U*)p = v; }
@@ -47,6 +47,15 @@ template <int T> INLINE void store_part(float* p, V v) {
   for (int i = 0; i < T; ++i) p[i] = v[i];
 #endif
 }
+#if defined(__AVX512F__)
+// The first lanes of a vector, as many as are left.
+struct Some {
+  __mmask16 lanes;
+  explicit Some(int left) : lanes((__mmask16)((1u << left) - 1u)) {}
+  V load(const float* p) const { return (V)_mm512_maskz_loadu_ps(lanes, p); }
+  void store(float* p, V v) const { _mm512_mask_storeu_ps(p, lanes, (__m512)v); }
+};
+#endif
 INLINE float total(V v) {
 #if defined(__AVX512F__)
   return _mm512_reduce_add_ps((__m512)v);
@@ -76,87 +85,6 @@ template <int S> INLINE void add_totals(const V* v, float* C) {
 #endif
 #pragma GCC unroll 8
   for (int s = 0; s < S; ++s) C[s] += total(v[s]);
-}
-
-// C += A B where rows of B and C are contiguous: R rows of C by G vectors, the last of T lanes.
-template <int R, int G, int T, int K, int AM, int AK, int BK, int CM>
-INLINE void outer_tile(const float* A, const float* B, float* C) {
-  V acc[R][G] = {};
-#pragma GCC unroll 4
-  for (int k = 0; k < K; ++k) {
-    V b[G];
-#pragma GCC unroll 8
-    for (int g = 0; g < G; ++g) b[g] = g + 1 < G ? load(B + k * BK + g * L) : load_part<T>(B + k * BK + g * L);
-#pragma GCC unroll 8
-    for (int r = 0; r < R; ++r) {
-      const float a = A[r * AM + k * AK];
-#pragma GCC unroll 8
-      for (int g = 0; g < G; ++g) acc[r][g] += a * b[g];
-    }
-  }
-#pragma GCC unroll 8
-  for (int r = 0; r < R; ++r)
-#pragma GCC unroll 8
-    for (int g = 0; g < G; ++g) {
-      float* c = C + r * CM + g * L;
-      if (g + 1 < G) store(c, load(c) + acc[r][g]);
-      else store_part<T>(c, load_part<T>(c) + acc[r][g]);
-    }
-}
-template <int R, int N, int K, int AM, int AK, int BK, int CM>
-INLINE void outer_rows(const float* A, const float* B, float* C) {
-  constexpr int W = COLS * L, F = N / W, REST = N - F * W;
-  for (int f = 0; f < F; ++f) outer_tile<R, COLS, L, K, AM, AK, BK, CM>(A, B + f * W, C + f * W);
-  if constexpr (REST > 0) {
-    constexpr int G = (REST + L - 1) / L, T = REST - (G - 1) * L;
-    outer_tile<R, G, T, K, AM, AK, BK, CM>(A, B + F * W, C + F * W);
-  }
-}
-template <int M, int N, int K, int AM, int AK, int BK, int CM>
-static void outer(const float* __restrict A, const float* __restrict B, float* __restrict C) {
-  constexpr int F = M / ROWS, REST = M - F * ROWS;
-  for (int f = 0; f < F; ++f) outer_rows<ROWS, N, K, AM, AK, BK, CM>(A + f * ROWS * AM, B, C + f * ROWS * CM);
-  if constexpr (REST > 0) outer_rows<REST, N, K, AM, AK, BK, CM>(A + F * ROWS * AM, B, C + F * ROWS * CM);
-}
-
-// C += A B where the summed axis is contiguous in both: R rows of A by S columns of B.
-template <int R, int S, int K, int AM, int BN, int CM>
-INLINE void inner_tile(const float* A, const float* B, float* C) {
-  constexpr int F = K / L, T = K - F * L;
-  V acc[R][S] = {};
-  for (int f = 0; f < F; ++f) {
-    V a[R];
-#pragma GCC unroll 8
-    for (int r = 0; r < R; ++r) a[r] = load(A + r * AM + f * L);
-#pragma GCC unroll 8
-    for (int s = 0; s < S; ++s) {
-      const V b = load(B + s * BN + f * L);
-#pragma GCC unroll 8
-      for (int r = 0; r < R; ++r) acc[r][s] += a[r] * b;
-    }
-  }
-  if constexpr (T > 0) {
-#pragma GCC unroll 8
-    for (int s = 0; s < S; ++s) {
-      const V b = load_part<T>(B + s * BN + F * L);
-#pragma GCC unroll 8
-      for (int r = 0; r < R; ++r) acc[r][s] += load_part<T>(A + r * AM + F * L) * b;
-    }
-  }
-#pragma GCC unroll 8
-  for (int r = 0; r < R; ++r) add_totals<S>(acc[r], C + r * CM);
-}
-template <int M, int S, int K, int AM, int BN, int CM>
-INLINE void inner_columns(const float* A, const float* B, float* C) {
-  constexpr int F = M / ROWS, REST = M - F * ROWS;
-  for (int f = 0; f < F; ++f) inner_tile<ROWS, S, K, AM, BN, CM>(A + f * ROWS * AM, B, C + f * ROWS * CM);
-  if constexpr (REST > 0) inner_tile<REST, S, K, AM, BN, CM>(A + F * ROWS * AM, B, C + F * ROWS * CM);
-}
-template <int M, int N, int K, int AM, int BN, int CM>
-static void inner(const float* __restrict A, const float* __restrict B, float* __restrict C) {
-  constexpr int F = N / COLS, REST = N - F * COLS;
-  for (int f = 0; f < F; ++f) inner_columns<M, COLS, K, AM, BN, CM>(A, B + f * COLS * BN, C + f * COLS);
-  if constexpr (REST > 0) inner_columns<M, REST, K, AM, BN, CM>(A, B + F * COLS * BN, C + F * COLS);
 }
 
 typedef int32_t I __attribute__((vector_size(L * 4)));

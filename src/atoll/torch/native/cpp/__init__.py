@@ -1,0 +1,1 @@
+"""The C++ that native programs have in common, as text."""
