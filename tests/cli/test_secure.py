@@ -53,6 +53,23 @@ def test_a_sum_is_exact_within_its_bound(capsys, folder, protocol, more):
     assert found["seconds"] > 0
 
 
+def test_a_bounded_sum_names_who_is_beyond_the_norm_and_adds_up_the_others(capsys, folder):
+    long = np.load(folder / "party-2.npy")
+    norm = max(np.linalg.norm(np.load(file)) for file in folder.glob("*.npy"))
+    np.save(folder / "party-2.npy", long * 10 * norm / np.linalg.norm(long))
+    words = ("--protocol", "bounded", "--norm", norm, "--drop", "masked:1", "--seed", 1)
+    found = answer(capsys, "sum", folder, *words, "--out", folder / "sum.out.npy")
+    (who, why), *others = found["rejected"].items()
+    assert (who, others) == ("party-2", [])
+    assert why.startswith(f"its update is longer than norm={norm:g}")
+    assert "party-2" not in found["senders"]
+    assert found["survivors"] == 4
+    total = np.sum([np.load(folder / f"{name}.npy") for name in found["senders"]], axis=0)
+    assert np.abs(np.load(folder / "sum.out.npy") - total).max() == pytest.approx(found["max_error"])
+    assert 0 < found["max_error"] <= found["bound"] < 1e-6
+    assert (found["modulus_bits"], found["clamped"], found["overflowed"]) == (64, 0.0, 0.0)
+
+
 @pytest.mark.parametrize("protocol", ["bfv", "ckks", "paillier", "batchcrypt"])
 def test_an_encrypted_sum_is_exact_within_its_bound(capsys, folder, protocol):
     words = ("--protocol", protocol, "--bits", 12, "--drop", "masked:2")
@@ -108,6 +125,10 @@ def test_each_step_may_lose_parties(capsys, folder):
         (("--drop", "masked:9"), 2, "--drop of 9 parties"),
         (("--protocol", "bfv", "--threshold", 3), 2, "keys='threshold' with scheme='bfv'"),
         (("--protocol", "bfv", "--drop", "masked:5"), 7, "fewer than the quorum of 2"),
+        (("--protocol", "bounded", "--bits", 16), 2, "--bits 16"),
+        (("--protocol", "bounded", "--encode", "sq"), 2, "--encode sq with --protocol bounded"),
+        (("--protocol", "bounded", "--norm", 0), 2, "norm=0.0"),
+        (("--protocol", "bounded", "--norm", 0.1), 7, "0 parties within norm=0.1, fewer than 2"),
         (("--threshold", "many"), 2, "--threshold many"),
         (("--threshold", 4, "--active"), 4, "a threshold of 4 of 6 holders against an active server"),
     ],

@@ -61,6 +61,10 @@ def add(
     ] = None,
     loss: Loss = 0.1,
     corrupt: Corrupt = 0.05,
+    norm: Annotated[
+        float | None,
+        typer.Option("--norm", help="Largest L2 norm of an array (bounded); by default that of the files."),
+    ] = None,
     active: Annotated[bool, typer.Option("--active", help="Protect against a server that lies.")] = False,
     drop: Annotated[
         str | None, typer.Option("--drop", help="Parties that drop out, by step: share:N,masked:N,reveal:N.")
@@ -78,7 +82,7 @@ def add(
     settings = SumSettings(
         bits=bits, modulus_bits=modulus_bits, value_range=value_range, block=block, codewords=codewords, keep=keep,
         threshold=number_of(threshold), neighbours=neighbours, loss=loss, corrupt=corrupt, active=active,
-        drop=drops_of(drop), seed=seed,
+        drop=drops_of(drop), norm=norm, seed=seed,
     )  # fmt: skip
     if out is not None:
         out = out if out.suffix == ".npy" else out.with_name(out.name + ".npy")  # as np.save names it

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from atoll.core.errors import CompositionError
+from atoll.core.errors import CompositionError, ConfigError
 from atoll.secure import FixedPoint
 from atoll.secure.words.fixed import spare
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from atoll.core.requests.chain import Chain
     from atoll.core.requests.stage import Stage
 
-__all__ = ["ENCODINGS", "Encoding", "range_of"]
+__all__ = ["ENCODINGS", "Encoding", "range_of", "wide"]
 
 
 @dataclass(frozen=True)
@@ -80,6 +80,21 @@ def fixed(settings: SumSettings, arrays: Sequence[NDArray[np.float64]]) -> Encod
     # With many bits, what double precision rounds in adding up shows too.
     each = step * (1.0 if at_range else 0.5) + limit * np.finfo(np.float64).eps
     return Encoding(lambda n: n * each, modulus, float(modulus), codec)
+
+
+def wide(settings: SumSettings, arrays: Sequence[NDArray[np.float64]]) -> Encoding:
+    """Fixed point in words of 64 bits, whatever the range: what protocols have that compute with the words.
+
+    Raises:
+        ConfigError: the words are asked to be others.
+    """
+    typed = {"--bits": settings.bits, "--modulus-bits": settings.modulus_bits, "--range": settings.value_range}
+    for option, given in typed.items():
+        if given is not None:
+            raise ConfigError(f"{option} {given}", remedy=f"leave {option} out: words of this protocol have 64 bits")
+    bits, unit, _ = FixedPoint.wide(len(arrays), whole=False)
+    each = math.ldexp(0.5, unit) + largest(arrays) * np.finfo(np.float64).eps
+    return Encoding(lambda n: n * each, bits, float(bits))
 
 
 def scalar(settings: SumSettings, arrays: Sequence[NDArray[np.float64]]) -> Encoding:

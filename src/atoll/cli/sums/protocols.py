@@ -3,17 +3,33 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from atoll.core.errors import ConfigError
 from atoll.core.federation.reducer import Plain, Reducer
-from atoll.secure import Enclave, Encrypted, MultiRound, OneShot, SecureAggregation, SecureIndexing, TwoServers
+from atoll.secure import (
+    BoundedSum,
+    Enclave,
+    Encrypted,
+    MultiRound,
+    OneShot,
+    SecureAggregation,
+    SecureIndexing,
+    TwoServers,
+)
 
+from .encodings import wide
 from .settings import SumSettings
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from atoll.secure import FixedPoint
+
+    from .encodings import Encoding
 
 __all__ = ["INDEXING", "PROTOCOLS", "Protocol"]
 
@@ -30,6 +46,7 @@ class Protocol:
         encodings: names of the encodings that it adds up.
         others: data of the helper parties that its reducer needs, by name.
         indices: ``(codewords, parties) -> reducer`` of indices, whose helpers need no data; ``None`` if the protocol adds up none.
+        fixed: what it has in place of the encoding ``fixed``.
     """
 
     make: Make
@@ -37,6 +54,7 @@ class Protocol:
     encodings: tuple[str, ...] = ("fixed", "sq", "prune")
     others: Mapping[str, Any] = field(default_factory=dict)
     indices: Callable[[int, int], SecureIndexing] | None = None
+    fixed: Callable[[SumSettings, Sequence[NDArray[np.float64]]], Encoding] | None = None
 
 
 def _indexed(by: str) -> Callable[[int, int], SecureIndexing]:
@@ -80,11 +98,16 @@ def _sparse(settings: SumSettings, codec: FixedPoint, parties: int) -> Reducer:
 _HELD = {"share": ".halves:entrust/", "masked": ".halves:masked/", "reveal": ".halves:describe/"}
 
 
+def _least(settings: SumSettings, parties: int) -> int:
+    """The smallest number of parties in a sum: the threshold, or two."""
+    least = settings.threshold
+    count = max(2, math.ceil(least * parties)) if isinstance(least, float) else least
+    return count or 2
+
+
 def _held(kind: type[Enclave | TwoServers]) -> Make:
     def make(settings: SumSettings, codec: FixedPoint, parties: int) -> Reducer:
-        least = settings.threshold
-        count = max(2, math.ceil(least * parties)) if isinstance(least, float) else least
-        return kind(least=count or 2, codec=codec)
+        return kind(least=_least(settings, parties), codec=codec)
 
     return make
 
@@ -104,6 +127,7 @@ _SEALED = {
     "masked": ".halves:encrypt_totals/",
     "reveal": ".halves:answer_sum/",
 }
+_SPLIT = {"share": ".halves:split/", "masked": ".halves:split/", "reveal": ".halves:add/"}
 # A party sends all in one step; whoever drops out after it is in the sum.
 INDEXING = {"share": ".halves:send/", "masked": ".halves:send/", "reveal": ".halves:add/"}
 
@@ -117,6 +141,13 @@ def _encrypted(scheme: str) -> Protocol:
         return Encrypted(scheme, keys="threshold", threshold=settings.threshold, server=server, codec=codec)
 
     return Protocol(make, _SEALED, others=_HELPERS)
+
+
+def _bounded(settings: SumSettings, codec: FixedPoint, parties: int) -> Reducer:
+    del codec
+    if settings.norm is None:
+        raise ConfigError("no norm", where="--protocol bounded", remedy="give --norm")
+    return BoundedSum(norm=settings.norm, least=_least(settings, parties))
 
 
 _HELPERS = {"key-holder": None, "dealer": None}
@@ -134,6 +165,7 @@ PROTOCOLS: dict[str, Protocol] = {
     ),
     "enclave": Protocol(_held(Enclave), _HELD, _INDEXED, {"enclave": None}, _indexed("enclave")),
     "two-servers": Protocol(_held(TwoServers), _HELD, _INDEXED, {"second-server": None}, _indexed("shares")),
+    "bounded": Protocol(_bounded, _SPLIT, ("fixed",), dict.fromkeys(BoundedSum.others), fixed=wide),
     **{scheme: _encrypted(scheme) for scheme in ("bfv", "ckks", "paillier", "batchcrypt")},
 }
 """Name -> protocol."""

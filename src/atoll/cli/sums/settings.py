@@ -28,6 +28,7 @@ class SumSettings:
         corrupt: share of parties that may collude with the server.
         active: whether the server may lie.
         drop: step -> number of parties that drop out there.
+        norm: largest L2 norm of a party's array; by default that of the arrays.
         seed: of the choice of who drops out, and of all that is public.
     """
 
@@ -43,6 +44,7 @@ class SumSettings:
     corrupt: float = 0.05
     active: bool = False
     drop: dict[str, int] = field(default_factory=dict)
+    norm: float | None = None
     seed: int = 0
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -106,11 +106,13 @@ def run_trial(
         AtollError: the sum was aborted.
     """
     chosen = _row(PROTOCOLS, "protocol", protocol)
-    make = _row(ENCODINGS, "encoding", encode)
+    make = chosen.fixed or _row(ENCODINGS, "encoding", encode)
     if encode not in chosen.encodings:
         raise ConfigError(
             f"--encode {encode} with --protocol {protocol}", remedy=f"use --encode {', '.join(chosen.encodings)}"
         )
+    if settings.norm is None:
+        settings = replace(settings, norm=_longest(arrays.values()))
     encoding = make(settings, list(arrays.values()))
     each = encoding.bits_per_weight
     reducer: Reducer
@@ -191,6 +193,13 @@ def _lost(protocol: Protocol, names: list[str], settings: SumSettings) -> dict[s
             )
         found.setdefault(protocol.steps[step], []).extend(next(drawn) for _ in range(count))
     return found
+
+
+def _longest(arrays: Iterable[NDArray[np.float64]]) -> float:
+    """The largest finite norm of an array; 1 if there is none above 0."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        norms = np.array([np.linalg.norm(a) for a in arrays])
+    return float(norms[np.isfinite(norms)].max(initial=0.0)) or 1.0
 
 
 def _share(counts: Mapping[str, int], what: str, of: str) -> float:
