@@ -42,6 +42,10 @@ class MultiRound(SecureAggregation):
     and a server that starts again make the next sum begin with a new set-up. So it pays where the same parties take part again and again, as organisations do, and not where
     each round samples a few of many.
 
+    It has no virtual masks. The steps and bytes of a sum of `SecureAggregation` follow from its agreement and its losses alone, so a simulation can count them without making a key. Here they depend on the
+    sums before: whether the keys still serve, which parties have them, and which link each chain has come to. To know that, a simulation must keep the parties' states and the server's memory as they are, which is
+    what the masks cost. ``SecureAggregation(masks="virtual")`` gives the same sums in a simulation.
+
     Attributes:
         sums: the most sums that one set-up serves.
 
