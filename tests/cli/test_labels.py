@@ -139,12 +139,12 @@ def test_a_baseline_takes_as_many_steps_as_the_global_model_of_a_method(archive)
 
 
 def test_settings_follow_where_the_labels_are_and_without_any_features_are_few():
-    """FedSimCLR and 5 clients, longer trainings where labels stay at clients; three poolings leave 3 x 3 places of 28 x 28 pixels, and small images keep theirs."""
+    """FedSimCLR and 5 clients, longer trainings where labels stay at clients; a stride and two poolings leave 3 x 3 places of 28 x 28 pixels, and small images keep theirs."""
     usual = {at: LabelSetting(at=at, keep=8) for at in ("rows", "server", "none")}
     assert {at: (chosen(None, one), one.parties, one.usual_rounds) for at, one in usual.items()} == {
         "rows": (["SemiFL"], 20, 100),
         "server": (["SemiFL"], 20, 60),
-        "none": (["FedSimCLR"], 5, 60),
+        "none": (["FedSimCLR"], 5, 50),
     }
     assert LabelSetting(wrong=0.4).usual_rounds == 60
     for side, at, features in ((28, "none", 288), (28, "rows", 32 * 49), (7, "none", 32 * 4), (8, "none", 32)):
@@ -153,12 +153,26 @@ def test_settings_follow_where_the_labels_are_and_without_any_features_are_few()
         assert runs.encoder()(torch.zeros(2, 1, side, side)).shape == (2, runs.features) == (2, features)
 
 
+def test_without_labels_strokes_change_and_an_encoder_that_sees_every_pixel_is_a_baseline():
+    rows = Dataset({"x": np.zeros((2, 1, 15, 17), np.float32), "y": np.arange(2)}, classes=2)
+    none, some = (LabelRuns(rows, LabelSetting(at=at, keep=8), rounds=1) for at in ("none", "rows"))
+    assert [type(link).__name__ for link in none.contrasted.links] == ["Affine", "Thicken", "ColourJitter", "Cutout"]
+    assert none.method("FedSimCLR").view == none.contrasted
+    assert some.method("FixMatch").strong == some.views()["strong"]
+    for whole in (False, True):
+        assert none.siamese(whole).train()(torch.zeros(3, 1, 15, 17)).shape[0] == 3
+    table = LabelRuns(
+        Dataset({"x": np.zeros((2, 3), np.float32), "y": np.arange(2)}, classes=2), none.setting, rounds=1
+    )
+    assert table.contrasted == table.views()["strong"]
+
+
 def test_without_labels_a_probe_measures_features(capsys, archive):
     words = ("--at", "none", "--keep", 12, "--parties", 2, "--rounds", 1, "--seeds", 1)
     found = answer(capsys, "compare", archive, *words)
     assert found["metric"] == "probe accuracy"
     assert set(found["methods"]) == {"FedSimCLR"}  # nobody named a method, and SemiFL needs labels
-    sources, views = ("pixels", "untrained"), ("no", "weak", "strong")
+    sources, views = ("pixels", "untrained", "untrained without stride"), ("no", "weak", "strong")
     assert set(found["setting"]["baselines"]) == {f"{source}, {view} views" for source in sources for view in views}
     assert found["methods"]["FedSimCLR"]["coverage"] is None
     assert 0.0 < found["methods"]["FedSimCLR"]["median"] <= 1.0

@@ -33,6 +33,21 @@ def test_geometry_is_that_of_scipy() -> None:
             np.testing.assert_allclose(got, wanted[3:-3, 3:-3], atol=2e-5)
 
 
+def test_strokes_are_those_of_scipys_morphology() -> None:
+    rows, view = _smooth_images(), V.Thicken(0.9)
+    parts = view.parts(KEYS[:6]).numpy()
+    assert parts.min() < 0 < parts.max()
+    for row, shown, part in zip(rows.numpy(), view(rows, KEYS[:6]).numpy(), parts, strict=True):
+        extreme = ndimage.maximum_filter if part > 0 else ndimage.minimum_filter
+        wanted = (1 - abs(part)) * row + abs(part) * extreme(row, (1, 3, 3), mode="nearest")
+        np.testing.assert_allclose(shown, wanted, atol=1e-6)
+    many = V.Thicken(0.5).parts(KEYS)
+    assert float(many.abs().max()) <= 0.5
+    assert float(many.mean()) == pytest.approx(0, abs=0.05)
+    line = torch.rand(3, 1, 1, 5, generator=torch.Generator().manual_seed(1))
+    assert V.Thicken()(line, KEYS[:3]).shape == line.shape
+
+
 def test_maps_are_the_documented_product() -> None:
     view = V.Affine(degrees=0, shift=0, scale=0, shear=0.3)
     b = view.maps(KEYS, 28, 28)[:, 1]

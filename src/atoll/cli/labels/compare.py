@@ -41,7 +41,11 @@ def labels_compare(
     alpha: Annotated[float, typer.Option("--alpha", help="Skew of classes; 0 divides at random.", min=0)] = 0.5,
     rounds: Annotated[
         int | None,
-        typer.Option("--rounds", help="Rounds of each method; by default 60, with few labels at clients 100.", min=1),
+        typer.Option(
+            "--rounds",
+            help="Rounds of each method; by default 60, with few labels at clients 100, without labels 50.",
+            min=1,
+        ),
     ] = None,
     rate: Annotated[float | None, typer.Option("--lr", help="Learning rate of all trainings; by default .03.")] = None,
     seeds: Annotated[int, typer.Option("--seeds", help="Trainings of each method.", min=1)] = 3,

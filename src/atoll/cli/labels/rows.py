@@ -65,6 +65,8 @@ class LabelSetting:
     @property
     def usual_rounds(self) -> int:
         """The rounds of a method if no number is given: labels that stay at clients teach fewer steps of a round than those at the server."""
+        if self.at == "none":
+            return 50
         return 100 if self.at == "rows" and not self.wrong else 60
 
 

@@ -6,7 +6,6 @@ import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -103,7 +102,7 @@ class LabelRuns:
         if not self.images:
             return 64
         sides = self.rows["x"].shape[2:]
-        return 32 * int(np.prod([side // 8 if self._deep else (side + 1) // 4 for side in sides]))
+        return 32 * int(np.prod([(side + 1) // (8 if self._deep else 4) for side in sides]))
 
     @property
     def _deep(self) -> bool:
@@ -116,32 +115,35 @@ class LabelRuns:
 
         return nn.Linear(self.features, int(self.rows.classes or 2))
 
-    def encoder(self) -> Any:
+    def encoder(self, whole: bool = False) -> Any:
         """Return the network without its last layer.
 
-        Images are halved by the first convolution's stride and by one pooling. For a probe on few labels, three poolings halve them: of 28 x 28 pixels, 3 x 3
-        places remain, and 288 features. The first of them takes a third more time.
+        Images are halved by the first convolution's stride and by one pooling. For a probe on few labels a second pooling follows: of 28 x 28 pixels, 3 x 3
+        places remain, and 288 features.
+
+        Args:
+            whole: let the first convolution see every pixel, and pool in place of the stride. That takes more time, and learns as much: a probe knew .914
+                of held-out training rows of MNIST, and .919 with the stride (12 rounds of `FedSimCLR`, one seed). Untrained, it makes the better features.
         """
         from torch import nn
 
         shape = self.rows["x"].shape[1:]
         if not self.images:
             return nn.Sequential(nn.Flatten(), nn.Linear(int(np.prod(shape)), 64), nn.ReLU())
-        layers: list[Any] = []
-        if self._deep:
-            for before, width in pairwise((shape[0], 8, 16, 32)):
-                layers += [nn.Conv2d(before, width, 3, padding=1), nn.GroupNorm(4, width), nn.MaxPool2d(2), nn.ReLU()]
-            return nn.Sequential(*layers, nn.Flatten())
-        layers += [nn.Conv2d(shape[0], 8, 5, stride=2, padding=2), nn.GroupNorm(4, 8), nn.ReLU()]
+        layers: list[Any] = [
+            nn.Conv2d(shape[0], 8, 3, padding=1) if whole else nn.Conv2d(shape[0], 8, 5, stride=2, padding=2)
+        ]
+        layers += [nn.GroupNorm(4, 8), *([nn.MaxPool2d(2)] if whole else []), nn.ReLU()]
         layers += [nn.Conv2d(8, 16, 3, padding=1), nn.GroupNorm(4, 16), nn.MaxPool2d(2), nn.ReLU()]
-        layers += [nn.Conv2d(16, 32, 3, padding=1), nn.GroupNorm(4, 32), nn.ReLU()]
-        return nn.Sequential(*layers, nn.Flatten())
+        layers += [nn.Conv2d(16, 32, 3, padding=1), nn.GroupNorm(4, 32)]
+        return nn.Sequential(*layers, *([nn.MaxPool2d(2)] if self._deep else []), nn.ReLU(), nn.Flatten())
 
-    def siamese(self) -> Any:
+    def siamese(self, whole: bool = False) -> Any:
         """Return the encoder with the heads of self-supervised methods."""
         from atoll.labels.heads import Siamese
 
-        return Siamese(self.encoder(), self.features, predictor=True, turns=self.images)
+        features = 32 * int(np.prod([side // 8 for side in self.rows["x"].shape[2:]])) if whole else self.features
+        return Siamese(self.encoder(whole), features, predictor=True, turns=self.images)
 
     def views(self) -> dict[str, Any]:
         """Return no, the weak and the strong view of such rows."""
@@ -149,6 +151,20 @@ class LabelRuns:
 
         kind = "images" if self.images else "table"
         return {"no": None, "weak": weak(kind), "strong": strong(kind)}
+
+    @property
+    def contrasted(self) -> Any:
+        """What makes both views of a row for self-supervised methods: the strong view, and of images thicker or thinner strokes too.
+
+        With them, a probe knew .929 of held-out training rows of MNIST, in place of .919 (12 rounds, one seed, means over draws of labels).
+        """
+        strong = self.views()["strong"]
+        if not self.images:
+            return strong
+        from atoll.labels.views import Compose, Thicken
+
+        moved, *others = strong.links
+        return Compose([moved, Thicken(), *others])
 
     def method(self, name: str) -> Algorithm:
         """Return a method with its own settings, the common rate and a cosine schedule over the rounds; the second of ``"FedSimCLR+SemiFL"``.
@@ -173,7 +189,7 @@ class LabelRuns:
         wanted: dict[str, Any] = {
             "lr": self.rate,
             "horizon": self.rounds,
-            "view": views["strong"],
+            "view": self.contrasted if self.setting.at == "none" else views["strong"],
             "weak": views["weak"],
             "strong": views["strong"],
             "labels_at": "server" if self.setting.at == "server" else "clients",
@@ -266,6 +282,8 @@ class LabelRuns:
             from atoll.torch import seeded
 
             sources = {"pixels": None, "untrained": seeded(self.siamese, seed)}
+            if self._deep:
+                sources["untrained without stride"] = seeded(lambda: self.siamese(whole=True), seed)
             return {
                 f"{source}, {name} views": probed(model, islands, view, seed)
                 for source, model in sources.items()

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from .pixels import ColourJitter, Cutout, GaussianBlur, Mixup
     from .randaugment import RandAugment
     from .series import Jitter, Magnify, MaskTime, Slice, TimeWarp
+    from .strokes import Thicken
     from .table import MaskFeatures, SwapFeatures
     from .text import DropTokens, MaskSpan, MaskTokens, SwapTokens
 else:
@@ -58,6 +59,7 @@ else:
                 "Slice",
                 "TimeWarp",
             ),
+            "strokes": ("Thicken",),
             "table": (
                 "MaskFeatures",
                 "SwapFeatures",
@@ -98,6 +100,7 @@ __all__ = [
     "SwapTokens",
     "TableView",
     "TextView",
+    "Thicken",
     "TimeWarp",
     "Translate",
     "View",
