@@ -120,7 +120,9 @@ def test_what_cannot_be_kept_is_refused(options: dict[str, object], message: str
 
 def test_nothing_to_learn_from_is_refused_with_party_and_remedy() -> None:
     none = unlabel(islands(parties=2), at="none")
-    with pytest.raises(DataError, match=r"SemiFL needs labels, and no party has any: client-0, client-1.*at='server'"):
+    with pytest.raises(
+        DataError, match=r"SemiFL needs labels, and no party has any: client-0, client-1.*label a few rows at"
+    ):
         atoll.data.require_labels(none, "SemiFL")
     two = unlabel(islands(), keep=2, at="server", seed=0)
     with pytest.raises(DataError, match=r"cannot learn classes without a label: \d, \d \(labels are at labels\)"):

@@ -29,6 +29,7 @@ from .capabilities import EVERYONE, ONE_MODEL, ONE_PHASE, ONE_SUM, OWN_LOSSES, T
 from .card import Card
 from .hooks import changes, needs_of_hooks, offers_of_hooks
 from .local.examples import Clipping, ExampleSteps
+from .local.loss_signature import any_takes_target
 from .local.stragglers import Stragglers
 
 __all__ = ["Algorithm", "Gradient", "LocalWork", "LossGradients", "RoundInfo"]
@@ -201,6 +202,21 @@ class Algorithm(Checked):
         Local steps descend the first; ``grad.on(loss)`` gives the oracles of the others, and ``grad.read(loss, params)`` what they return.
         """
         return ()
+
+    @property
+    def label_holders(self) -> tuple[str, ...]:
+        """Whose labels it learns from: ``"clients"``, or names of ``helpers``; empty if it needs no label.
+
+        By default the clients, if it trains on ``Training.loss`` and asks no helper, or if one of ``losses`` asks for the target.
+        """
+        if not self.losses:
+            return () if self.helpers else ("clients",)
+        return ("clients",) if any_takes_target(self.losses) else ()
+
+    @property
+    def needs_every_class(self) -> bool:
+        """Whether each class must have a label at one of ``label_holders``."""
+        return True
 
     # ---------------------------------------------------------------- the parts of a round
 

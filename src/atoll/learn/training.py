@@ -356,7 +356,8 @@ class Training(Checked, Job):
             raise ConfigError(
                 f"{asking[missing[0]]} asks the party {missing[0]!r}, which has no rows",
                 where="islands.others",
-                remedy=f"give it some: islands.with_others({{{missing[0]!r}: rows}}); atoll.data.unlabel(islands, keep=40, at='server') does for labels",
+                remedy=f"give it some: islands.with_others({{{missing[0]!r}: rows}})"
+                + ("; atoll.data.unlabel(islands, keep=40, at='server') does it" if missing[0] == "labels" else ""),
             )
 
     def _labels_section(self, data: Any) -> Callable[[Sequence[Mapping[str, Any]]], Mapping[str, Any]] | None:
@@ -372,10 +373,22 @@ class Training(Checked, Job):
         return lambda rows: labels_section(label_map(data), rows, exposures)  # the rows are read when somebody reports
 
     def _require_labels(self, data: Any) -> None:
-        """Refuse to train on labels that no client has; losses of one's own may do without."""
+        """Refuse to train on labels that nobody has, or, in a simulation, with a loss of a method's own and a class that has none. Losses of the user's may do without."""
         named = isinstance(self.loss, str) and ":" not in self.loss
-        alone = named and not self.algorithm.losses and not self.algorithm.helpers
-        if alone and getattr(data, "labelled", None) == "none":
+        own = bool(self.algorithm.losses)
+        holders = self.algorithm.label_holders if own or named else ()
+        have = getattr(data, "labelled", None)
+        if (
+            own
+            and holders
+            and isinstance(data, Islands)
+            and data.stored
+            and (have != "all" or "clients" not in holders)
+        ):
+            from atoll.data import require_labels
+
+            require_labels(data, shown_name(self.algorithm), every_class=self.algorithm.needs_every_class, at=holders)
+        if "clients" in holders and have == "none":
             shown = ", ".join(map(str, data.names[:5])) + (", ..." if len(data) > 5 else "")
             held = ", ".join(getattr(data, "others", {}))
             raise DataError(

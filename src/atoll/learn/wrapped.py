@@ -85,6 +85,16 @@ class Wrapped(Algorithm):
         """The base's losses."""
         return self.base.losses
 
+    @property
+    def label_holders(self) -> tuple[str, ...]:
+        """Those of the base."""
+        return self.base.label_holders
+
+    @property
+    def needs_every_class(self) -> bool:
+        """As the base."""
+        return self.base.needs_every_class
+
     def plan(self, state: Tree) -> tuple[str, ...]:
         """Return the base's plan."""
         return self.base.plan(state)

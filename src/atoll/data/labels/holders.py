@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -157,34 +157,47 @@ def _pool(name: str, place: Place, data: Any, about: About) -> LabelPool:
 
 
 @checked_call
-def require_labels(islands: Islands, who: str, *, every_class: bool = True) -> LabelMap:
+def require_labels(
+    islands: Islands, who: str, *, every_class: bool = True, at: Sequence[str] = ("clients", LABELS)
+) -> LabelMap:
     """Refuse data from which nobody can learn the target.
 
     Args:
         islands: the population.
         who: the part that needs labels, for errors.
         every_class: whether each class must have a label.
+        at: where the part learns from labels: ``"clients"``, and names of helper parties.
 
     Raises:
-        DataError: no client and no helper party has a label, or a class has none anywhere; names the parties or the class.
+        DataError: nobody there has a label, or a class has none there; names the parties or the class.
     """
     found = label_map(islands)
-    if not found.labelled:
-        asked = ", ".join(pool.name for pool in found.to_train[:5]) + (", ..." if len(found.to_train) > 5 else "")
+    pools = [pool for pool in found if ("clients" if pool.place == "client" else pool.name) in at]
+    where, holders = f"islands of {islands.name!r}", [pool.name for pool in pools if pool.labelled]
+    if not holders:
+        others = [pool.name for pool in found if pool.place in ("client", "helper") and pool.labelled]
         raise DataError(
-            f"{who} needs labels, and no party has any: {asked}",
-            where=f"islands of {islands.name!r}",
-            remedy="label a few rows at one party or at the server (at='server'), or use a method that needs no labels",
+            f"{who} needs labels, and no party has any: {_first(pool.name for pool in pools)}"
+            if not others
+            else f"{who} learns from labels at {' and '.join(at)}, which have none: labels are at {_first(others)}",
+            where=where,
+            remedy=f"label a few rows at {' or '.join(at)}, or use a method whose labels are elsewhere, or that needs none: `atoll labels methods` lists them",
         )
-    if every_class and found.unknown:
-        holders = ", ".join(pool.name for pool in found.to_train if pool.labelled)
+    known = {name for pool in pools for name in pool.classes}
+    unknown = [name for name in found.classes if name not in known] if every_class else []
+    if unknown:
         raise DataError(
-            f"{who} cannot learn {'a class' if len(found.unknown) == 1 else 'classes'} without a label: {', '.join(found.unknown)} "
-            f"(labels are at {holders if len(holders) < 200 else holders[:200] + ', ...'})",
-            where=f"islands of {islands.name!r}",
+            f"{who} cannot learn {'a class' if len(unknown) == 1 else 'classes'} without a label: {', '.join(unknown)} (labels are at {_first(holders)})",
+            where=where,
             remedy="label a row of each class at one of these parties, or leave the class out of the data",
         )
     return found
+
+
+def _first(names: Iterable[str]) -> str:
+    """The first five names."""
+    every = list(names)
+    return ", ".join(every[:5]) + (", ..." if len(every) > 5 else "")
 
 
 @checked_call

@@ -15,6 +15,7 @@ from atoll.learn.algorithm import Algorithm, Gradient, LocalWork, RoundInfo
 from atoll.learn.algorithms import FedAvg
 from atoll.learn.algorithms.accelerated import Accelerated
 from atoll.learn.capabilities import OWN_LOSSES, OWN_MODELS
+from atoll.learn.local.loss_signature import any_takes_target
 from atoll.learn.transforms import ClipNorm, Momentum
 from atoll.learn.wrapped import Wrapped
 
@@ -85,6 +86,16 @@ class Method(Wrapped):
     def streams(self) -> tuple[Stream, ...]:
         """Parts of the model with rules of their own; see `atoll.labels.streams`. All others are averaged by the base."""
         return ()
+
+    @property
+    def label_holders(self) -> tuple[str, ...]:
+        """The clients, if one of the method's losses asks for the target."""
+        return ("clients",) if any_takes_target(self.losses) else ()
+
+    @property
+    def needs_every_class(self) -> bool:
+        """Yes: what no label names, nothing teaches."""
+        return True
 
     @property
     def needs(self) -> tuple[Need, ...]:

@@ -106,6 +106,11 @@ class FedPU(Method):
         """The risk, and the counts."""
         return (PositiveLoss(self.view, self.nonnegative), KnownShares(self.priors))  # type: ignore[arg-type]
 
+    @property
+    def needs_every_class(self) -> bool:
+        """No: rows of none of the labelled classes teach a class that nobody labels."""
+        return False
+
     def passes(self, phase: str) -> tuple[Algorithm, ...]:
         """Count in one pass over all rows, then run the base's passes."""
         return (_Count(method=self), *super().passes(phase))

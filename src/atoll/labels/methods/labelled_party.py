@@ -59,6 +59,11 @@ class LabelledParty(Method):
         """The party with labels, if it is not the clients."""
         return {**self.base.helpers, **({LABELS: LABELS} if self.labels_at == "server" else {})}
 
+    @property
+    def label_holders(self) -> tuple[str, ...]:
+        """The party with labels, or the clients."""
+        return (LABELS,) if self.labels_at == "server" else super().label_holders
+
     def asks(self, phase: str) -> tuple[str, ...]:
         """Ask the party with labels in its phases."""
         return (LABELS,) if phase in self.label_phases else self.base.asks(phase)

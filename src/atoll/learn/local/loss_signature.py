@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from atoll.core.errors import ConfigError, DataError, nearest
 
-__all__ = ["LABELLED", "PLAIN_LOSS", "LossSignature"]
+__all__ = ["LABELLED", "PLAIN_LOSS", "LossSignature", "any_takes_target"]
 
 LABELLED = "labelled"
 """The column that says which labels are known: true or false, one per row or per entry of ``y``. Without it, all are."""
 
 _GIVEN = ("model", "x", "target", LABELLED, "index", "keys", "real", "round", "broadcast", "rng")
 _TRAINING = frozenset({"model", "keys", "round", "broadcast", "rng"})
+
+
+def any_takes_target(losses: Iterable[Any]) -> bool:
+    """Return whether one of some losses uses the targets."""
+    return any(LossSignature.of(loss).takes_target for loss in losses)
 
 
 @dataclass(frozen=True)

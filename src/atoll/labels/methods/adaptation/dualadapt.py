@@ -147,6 +147,11 @@ class DualAdapt(Method):
         """The source: a party with labelled rows."""
         return {**self.base.helpers, LABELS: LABELS}
 
+    @property
+    def label_holders(self) -> tuple[str, ...]:
+        """The source."""
+        return (LABELS,)
+
     def asks(self, phase: str) -> tuple[str, ...]:
         """The source works in its own phase, the targets in the others."""
         return (LABELS,) if phase == "source" else self.base.asks(phase)
