@@ -8,6 +8,7 @@ import importlib
 import pytest
 from sources import Module, modules
 
+from atoll.core.errors import MissingExtraError
 from atoll.core.lazy import lazy
 
 
@@ -53,3 +54,14 @@ def test_names_and_modules_are_found_and_others_are_not() -> None:
         find("Budgets")
     with pytest.raises(AttributeError, match="has no attribute '__wrapped__'"):
         find("__wrapped__")
+
+
+def test_a_part_whose_library_is_not_installed_names_the_extra() -> None:
+    """Here the module itself stands for the library that is missing."""
+    missing = "atoll.privacy.no_such_library"
+    find, _ = lazy("atoll.privacy", {"no_such_library": ["Budget"]}, needs={missing: "torch"})
+    with pytest.raises(MissingExtraError, match=r'Budget needs .*pip install "atoll\[torch\]"'):
+        find("Budget")
+    find, _ = lazy("atoll.privacy", {"no_such_library": ["Budget"]})
+    with pytest.raises(ModuleNotFoundError, match="no_such_library"):
+        find("Budget")

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from .errors import ConfigError, nearest
+from .errors import ConfigError, MissingExtraError, nearest
 
 __all__ = ["UnknownName", "lazy", "unknown"]
 
@@ -39,11 +39,28 @@ def _home_of(name: str, root: str) -> str:
 _PLACES = (
     "learn.algorithms", "learn.selection", "learn.pacing", "learn.topology", "learn.aggregation", "learn.transforms", "learn.admm", "learn", "stages",
     "rounds", "privacy", "devices", "data", "models", "engines", "core", "statistics",
+    "labels",
 )  # fmt: skip
 """Packages that load their parts when they are used."""
 
 
-def lazy(package: str, where: Mapping[str, Iterable[str]]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+def _loaded(module: str, name: str, needs: Mapping[str, str]) -> Any:
+    """Import a module, or raise an error that names the extra that it needs."""
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name not in needs:
+            raise
+        raise MissingExtraError(
+            f"{name} needs {error.name}, which is not installed",
+            where=module,
+            remedy=f'pip install "atoll[{needs[error.name]}]"',
+        ) from error
+
+
+def lazy(
+    package: str, where: Mapping[str, Iterable[str]], needs: Mapping[str, str] | None = None
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return the ``__getattr__`` and ``__dir__`` (PEP 562) of a package that loads its names on first use.
 
     Type checkers see the same names through imports below ``if TYPE_CHECKING:``. A name must differ from the package's modules, since a loaded
@@ -52,12 +69,13 @@ def lazy(package: str, where: Mapping[str, Iterable[str]]) -> tuple[Callable[[st
     Args:
         package: the package's ``__name__``.
         where: maps a module of the package to the names that it defines.
+        needs: libraries that the parts load, each with the extra that installs it.
     """
     home = {name: module for module, names in where.items() for name in names}
 
     def find(name: str) -> Any:
         if name in home:
-            value = getattr(importlib.import_module(f"{package}.{home[name]}"), name)
+            value = getattr(_loaded(f"{package}.{home[name]}", name, needs or {}), name)
         elif not name.startswith("_") and importlib.util.find_spec(f"{package}.{name}") is not None:
             value = importlib.import_module(f"{package}.{name}")
         else:

@@ -104,6 +104,7 @@ else:
             "methods.voting.pate": ("PATE",),
             "pretrained": ("Pretrained",),
         },
+        needs={"torch": "torch"},
     )
 
 __all__ = [
