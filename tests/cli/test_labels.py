@@ -11,11 +11,11 @@ import torch
 from label_toys import images
 
 from atoll.cli.app import run
-from atoll.cli.labels.compare import _card, chosen
+from atoll.cli.labels.compare import _card, chosen, told_in_turn
 from atoll.cli.labels.probing import probed
 from atoll.cli.labels.rows import LabelSetting, rows_of, with_few_labels
 from atoll.cli.labels.runs import LabelRuns, known_methods
-from atoll.core.errors import ConfigError
+from atoll.core.errors import ConfigError, DataError
 from atoll.data import Dataset, Islands
 from atoll.labels.views import Translate
 
@@ -88,12 +88,88 @@ def test_settings_that_make_no_comparison_are_refused(capsys, archive):
         "neither keep nor wrong": (archive,),
         "method 'SemFL'": (archive, "--keep", 8, "--methods", "SemFL"),
         "DATA 'mnits'": ("mnits", "--keep", 8),
-        "name the column": ("rows.csv", "--keep", 8),
+        "name it: --target": ("rows.csv", "--keep", 8),
+        "at='sever'. Did you mean 'server'": (archive, "--keep", 8, "--at", "sever"),
         "remove labels, or spoil them": (archive, "--keep", 8, "--wrong", 0.4),
     }
     for said, words in refused.items():
         assert run(["labels", "compare", *map(str, words)]) != 0
         assert said in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.fixture(scope="module")
+def clinics(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A table as people have it: two of three labels are missing, and a column names the clinic of a row."""
+    draw = np.random.default_rng(0)
+    y, x = draw.integers(0, 2, 90), draw.normal(size=(90, 2)).round(3)
+    lines = [
+        f"{a},{b},{('benign', 'malignant')[c] if i % 3 == 0 else ''},{'ab'[i % 2]}"
+        for i, ((a, b), c) in enumerate(zip(x, y, strict=True))
+    ]
+    file = tmp_path_factory.mktemp("table") / "scans.csv"
+    file.write_text("\n".join(["size,density,diagnosis,clinic", *lines]))
+    return str(file)
+
+
+def test_labels_that_are_missing_already_are_the_question(clinics):
+    rows = rows_of(clinics, "diagnosis", party="clinic")
+    setting = LabelSetting().of(rows)
+    assert (setting.alpha, setting.parties, rows.x.shape) == (0.0, 2, (90, 2))
+    islands = with_few_labels(rows, setting, 0, "party")
+    assert list(islands.names) == ["a", "b"]
+    assert (
+        "labelled" not in islands.test or islands.test["labelled"].all()
+    )  # a hidden label would be measured as class 0
+    assert len(islands.test) == 6
+    assert sum(int(shard["labelled"].sum()) for shard in islands) == 30 - 6
+    few = with_few_labels(rows, LabelSetting(keep=4, parties=3), 0)
+    assert sum(int(shard["labelled"].sum()) for shard in few) == 4
+    refused = {
+        "at='server', and no number of labels": LabelSetting(at="server"),
+        "alpha=0.5: the class of each row": LabelSetting(alpha=0.5),
+    }
+    for said, asked in refused.items():
+        with pytest.raises(ConfigError, match=said):
+            asked.of(rows)
+
+
+def test_an_archive_names_owners_missing_labels_and_rows_to_test_on(tmp_path):
+    y = np.arange(40) % 4
+    pixels = np.arange(40 * 64, dtype=np.uint16).reshape(40, 8, 8) % 256
+    held = {"x_test": pixels[:9].astype(np.uint8), "y_test": np.where(np.arange(9) % 3, y[:9], -1)}
+    np.savez(
+        tmp_path / "a.npz",
+        x=pixels.astype(np.uint8),
+        y=np.where(y, y, -1),
+        party=np.arange(40) % 5,
+        site=np.arange(40) % 2,
+        **held,
+    )
+    rows = rows_of(str(tmp_path / "a.npz"), missing="-1")
+    assert (rows.x.shape, rows.x.dtype, float(rows.x.max())) == ((40, 1, 8, 8), np.float32, 1.0)
+    assert len(with_few_labels(rows, LabelSetting(), 0, "party")) == 5
+    assert len(with_few_labels(rows, LabelSetting(), 0, "party").test) == 6
+    assert (
+        len(with_few_labels(rows_of(str(tmp_path / "a.npz"), missing="-1", party="site"), LabelSetting(), 0, "party"))
+        == 2
+    )
+    for said, more in {
+        "no array 'clinic'": {"party": "clinic"},
+        "an archive has no column 'y'": {"target": "y"},
+    }.items():
+        with pytest.raises(DataError, match=said):
+            rows_of(str(tmp_path / "a.npz"), missing="-1", **more)
+
+
+def test_each_training_that_has_ended_is_told():
+    lines: list[str] = []
+    told = told_in_turn(lines.append, 2)
+    told("baselines", 0, 0.91)
+    told("SemiFL", 0, None)
+    assert [line.partition(" in ")[0] for line in lines] == [
+        "1 of 2: baselines, seed 0, 0.910,",
+        "2 of 2: SemiFL, seed 0,",
+    ]
 
 
 def test_parties_and_labels_follow_the_seed(archive):

@@ -36,7 +36,9 @@ def test_one_target_is_compared_with_the_strongest_training_of_the_sources(capsy
     methods = "source,SelfTraining,FADE,EfficientFDA"
     more = ("--target", target, "--methods", methods, "--rounds", 2, "--steps", 2, "--size", 60, "--seeds", 1)
     assert run(asked(folder, *more)) == 0
-    found = json.loads(capsys.readouterr().out)
+    shown = capsys.readouterr()
+    found = json.loads(shown.out)
+    assert re.match(r"1 of 6: target south, source: none, seed 0, in \d+\.\d s\n2 of 6: ", shown.err)
     assert found["setting"]["domains"] == ["north", "south"]
     assert set(found["source"]) == {"none", "weak", "strong"}
     assert found["strong"]["median"] == max(run["median"] for run in found["source"].values())

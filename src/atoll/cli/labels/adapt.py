@@ -6,6 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
+from atoll.core.extras import need
+
 from ..arguments import Json, output_of
 from ..output import PlainTable
 
@@ -66,6 +68,7 @@ def labels_adapt(
     not is given up for a committee of the sources' trainings, which answers with the weighted mean of their probabilities; the judge's labels weigh them. A single source
     holds out a fifth of its rows instead, and only a large harm at home counts.
     """
+    need("torch", "torch", "atoll labels adapt")
     from .adaptation_runs import AdaptationTerms
     from .adapted import adapted
 
@@ -75,8 +78,10 @@ def labels_adapt(
     settings = AdaptationTerms(
         rounds=rounds, lr=rate, steps=steps, seeds=seeds, metric=metric, guard=guard, unseen=unseen
     )
-    found = adapted(files, target, names, settings, label=label, text=text, party=party, size=size)
-    output_of(context).give(found, _table(found))
+    output = output_of(context)
+    given = {"label": label, "text": text, "party": party, "size": size}
+    found = adapted(files, target, names, settings, tell=output.note, **given)
+    output.give(found, _table(found))
 
 
 def _table(found: dict[str, Any]) -> PlainTable:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from atoll.core.errors import ConfigError, DataError, nearest
+
+from .compare import told_in_turn
+from .rows import as_floats
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -62,7 +65,7 @@ def domains_of(
                 where="adapt",
                 remedy="name the column with --party, or give a file a domain",
             )
-        return _as_floats(made[0])
+        return as_floats(made[0])
     names = [Path(one).name.split(".")[0] for one in data]
     if len(set(names)) < len(names):
         raise DataError(
@@ -70,19 +73,10 @@ def domains_of(
         )
     named = [
         _owned(one, name).with_test(None if one.test is None else _owned(one.test, name))
-        for one, name in zip(map(_as_floats, made), names, strict=True)
+        for one, name in zip(map(as_floats, made), names, strict=True)
     ]
     whole = concatenate(named).with_test(concatenate([one.test for one in named if one.test is not None]))
     return whole if "x" in whole else with_text_vectors(whole, column=text or "text", form=WordVectors())
-
-
-def _as_floats(rows: Dataset) -> Dataset:
-    """Return pixels 0 to 255 as numbers from 0 to 1, and grey images ``(n, height, width)`` with a channel, ``(n, 1, height, width)``."""
-    if "x" not in rows:
-        return rows
-    x = rows.x[:, None] if rows.x.ndim == 3 else rows.x
-    x = x.astype(np.float32) / np.float32(255.0 if x.dtype == np.uint8 else 1.0)
-    return rows.with_columns({"x": x}).with_test(None if rows.test is None else _as_floats(rows.test))
 
 
 def _owned(rows: Dataset, name: str) -> Dataset:
@@ -90,7 +84,13 @@ def _owned(rows: Dataset, name: str) -> Dataset:
 
 
 def adapted(
-    data: Sequence[str], target: str, methods: Sequence[str], settings: AdaptationTerms, **given: Any
+    data: Sequence[str],
+    target: str,
+    methods: Sequence[str],
+    settings: AdaptationTerms,
+    *,
+    tell: Callable[[str], None] = lambda line: None,
+    **given: Any,
 ) -> dict[str, Any]:
     """Train with and without the target's unlabelled rows, and return the scores on rows of the target that no training sees.
 
@@ -99,6 +99,7 @@ def adapted(
         target: name of a domain, or ``"each"`` for every domain in turn.
         methods: of `AdaptationTerms.methods`.
         settings: of every training.
+        tell: gets a line about each training that has ended.
         given: what else `domains_of` takes.
 
     Raises:
@@ -118,7 +119,7 @@ def adapted(
             "one domain", where="adapt", remedy="give the files of two domains or more, or --party for a column"
         )
     targets = known if target == "each" else [target]
-    found = {name: _of_target(rows, name, methods, settings) for name in targets}
+    found = {name: _of_target(rows, name, methods, settings, tell) for name in targets}
     made = {
         "setting": {
             "domains": known,
@@ -133,7 +134,9 @@ def adapted(
     return {**made, **{name: found[target][name] for name in SHOWN}} if len(targets) == 1 else made
 
 
-def _of_target(rows: Sequence[Dataset], name: str, methods: Sequence[str], settings: AdaptationTerms) -> dict[str, Any]:
+def _of_target(
+    rows: Sequence[Dataset], name: str, methods: Sequence[str], settings: AdaptationTerms, tell: Callable[[str], None]
+) -> dict[str, Any]:
     from atoll.data import adaptation
 
     from .adaptation_runs import committee_of, runs_of
@@ -147,6 +150,7 @@ def _of_target(rows: Sequence[Dataset], name: str, methods: Sequence[str], setti
     alone = [run for run in runs if run not in methods]
     fallback: list[float] = []
     weights: list[list[float]] = []
+    told = told_in_turn(tell, settings.seeds * len(runs))
     for seed in range(settings.seeds):
         islands, _ = adaptation(rows[seed], name, by=PARTY, unseen=settings.unseen)
         models: dict[str, AdaptedModel] = {}
@@ -155,6 +159,7 @@ def _of_target(rows: Sequence[Dataset], name: str, methods: Sequence[str], setti
             models[run] = made.trained(islands, settings, seed)
             seconds[run].append(time.perf_counter() - begun)
             guards[run].append(models[run].guard)
+            told(f"target {name}, {run}", seed, None)
         if any(made.judged(islands, settings) for made in runs.values()):
             sources = [runs[run] for run in alone]
             committee = committee_of(sources, [models[run] for run in alone], islands, settings, seed)

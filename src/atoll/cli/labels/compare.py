@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import typer
+
+from atoll.core.extras import need
 
 from ..arguments import Json, output_of
 from ..output import PlainTable
@@ -14,7 +18,7 @@ from ..output import PlainTable
 if TYPE_CHECKING:
     from .rows import LabelSetting
 
-__all__ = ["chosen", "compared", "labels_compare"]
+__all__ = ["chosen", "compared", "labels_compare", "told_in_turn"]
 
 
 def labels_compare(
@@ -30,7 +34,12 @@ def labels_compare(
         ),
     ] = None,
     at: Annotated[str, typer.Option("--at", help="Where labels are: rows, parties, server, classes or none.")] = "rows",
-    keep: Annotated[int | None, typer.Option("--keep", help="Labels (or parties, or classes) to keep.", min=1)] = None,
+    keep: Annotated[
+        int | None,
+        typer.Option(
+            "--keep", help="Labels (or parties, or classes) to keep; by default those of data that lack some.", min=1
+        ),
+    ] = None,
     size: Annotated[int, typer.Option("--size", help="Rows to train on.", min=1)] = 10_000,
     test: Annotated[int, typer.Option("--test", help="Rows to test on.", min=1)] = 2_000,
     wrong: Annotated[float, typer.Option("--wrong", help="Share of wrong labels.")] = 0.0,
@@ -38,7 +47,14 @@ def labels_compare(
     parties: Annotated[
         int | None, typer.Option("--parties", help="Clients; by default 20, without labels 5.", min=1)
     ] = None,
-    alpha: Annotated[float, typer.Option("--alpha", help="Skew of classes; 0 divides at random.", min=0)] = 0.5,
+    alpha: Annotated[
+        float | None,
+        typer.Option(
+            "--alpha",
+            help="Skew of classes, .5 by default; 0 divides at random, as rows that lack labels are.",
+            min=0,
+        ),
+    ] = None,
     rounds: Annotated[
         int | None,
         typer.Option(
@@ -68,13 +84,17 @@ def labels_compare(
     With --at none, a linear probe on KEEP rows and strong views of them measures the features, beside probes on pixels and on an untrained network without views,
     with weak and with strong ones.
     """
-    from .rows import LabelSetting, rows_of
+    need("torch", "torch", "atoll labels compare")
+    from .rows import PARTY, LabelSetting, rows_of
     from .runs import LabelRuns
 
     setting = LabelSetting(at, keep, size, test, wrong, noise, parties, alpha)
-    runs = LabelRuns(rows_of(data, target, text, missing), setting, rounds or setting.usual_rounds, rate, party, guard)
-    found = compared(runs, chosen(methods, setting), seeds)
-    output_of(context).give(found, _table(found))
+    rows = rows_of(data, target, text, missing, party)
+    setting, owner = setting.of(rows), PARTY if PARTY in rows else None
+    runs = LabelRuns(rows, setting, rounds or setting.usual_rounds, rate, owner, guard)
+    output = output_of(context)
+    found = compared(runs, chosen(methods, setting), seeds, output.note)
+    output.give(found, _table(found))
 
 
 def chosen(methods: str | None, setting: LabelSetting) -> list[str]:
@@ -84,13 +104,16 @@ def chosen(methods: str | None, setting: LabelSetting) -> list[str]:
     return [name for name in methods.split(",") if name and name != "labelled"]
 
 
-def compared(runs: Any, names: list[str], seeds: int) -> dict[str, Any]:
+def compared(
+    runs: Any, names: list[str], seeds: int, tell: Callable[[str], None] = lambda line: None
+) -> dict[str, Any]:
     """Return the comparison of methods with labelled rows alone.
 
     Args:
         runs: the trainings, `atoll.cli.labels.runs.LabelRuns`.
         names: methods.
         seeds: trainings of each; labelled rows and parties follow the seed.
+        tell: gets a line about each training that has ended.
     """
     from atoll.labels.evaluators import paired_gain
 
@@ -99,14 +122,21 @@ def compared(runs: Any, names: list[str], seeds: int) -> dict[str, Any]:
     made = {name: runs.method(name) for name in names}  # refuses an unknown name before anything is trained
     before = {name: runs.pretraining(name) for name in names}
     steps = max([runs.steps(one) + runs.steps(before[name]) for name, one in made.items()], default=500)
-    alone = [runs.baselines(seed, steps) for seed in range(seeds)]
+    told = told_in_turn(tell, seeds * (1 + len(names)))
+    alone = []
+    for seed in range(seeds):
+        alone.append(runs.baselines(seed, steps))
+        told("baselines", seed, max(alone[-1].values()))
     strongest = max(alone[0], key=lambda view: float(np.median([scores[view] for scores in alone])))
     base = [scores[strongest] for scores in alone]
     medians_of = {view: float(np.median([scores[view] for scores in alone])) for view in alone[0]}
     methods: dict[str, Any] = {}
     helped: list[str] = []
     for name in names:
-        trained = [runs.trained(name, seed) for seed in range(seeds)]
+        trained = []
+        for seed in range(seeds):
+            trained.append(runs.trained(name, seed))
+            told(name, seed, trained[-1]["score"])
         scores = [one["score"] for one in trained]
         gain = paired_gain(scores, base)
         methods[name] = {
@@ -141,6 +171,20 @@ def compared(runs: Any, names: list[str], seeds: int) -> dict[str, Any]:
         "methods": methods,
         "helped": helped,
     }
+
+
+def told_in_turn(tell: Callable[[str], None], trainings: int) -> Callable[[str, int, float | None], None]:
+    """Return a function that tells, after each of some trainings, which one it was, its score, and the time that it took."""
+    done, begun = 0, time.perf_counter()
+
+    def told(name: str, seed: int, score: float | None) -> None:
+        nonlocal done, begun
+        done, now = done + 1, time.perf_counter()
+        reached = "" if score is None else f", {score:.3f}"
+        tell(f"{done} of {trainings}: {name}, seed {seed}{reached}, in {now - begun:.1f} s")
+        begun = now
+
+    return told
 
 
 _OUTSIDE = {"ForwardCorrection": "counts of neighbours' labels"}

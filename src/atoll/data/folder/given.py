@@ -9,7 +9,7 @@ import numpy as np
 
 from atoll.core.algebra.rng import Rng
 from atoll.core.calls import checked_call
-from atoll.core.errors import DataError
+from atoll.core.errors import DataError, nearest
 
 from ..dataset import Dataset, root
 from ..islands import Islands
@@ -58,11 +58,11 @@ def read_data(
         data: a name or a file.
         target: target column of a table.
         text: text column of a table, from which all features come.
-        party: column of owners; of data sets by name, the usual one.
+        party: column or array of owners; by default an archive's ``party``, and the usual one of data sets by name.
         missing: labels that mean "no label", besides empty cells and NaN.
         size: number of training rows to keep, drawn by seed; all by default.
         test: number of test rows, or their share, to draw from rows with a label; if the data have test rows of their own, a number takes that many of
-            them and a share is ignored.
+            them and a share is ignored. 0 draws none, so that all rows stay together.
         vectors: how texts become vectors: `TextVectors`, the default, or `WordVectors`; ``False`` leaves texts as they are.
         seed: draws rows.
         folder: data folder; the environment variable ``ATOLL_DATA`` by default.
@@ -104,12 +104,13 @@ def _read(
     """The rows as they are, and the name of their text column if features come from it."""
     suffixes = "".join(Path(data).suffixes[-2:])
     if data.endswith(".npz"):
-        return _owned(data, read_npz(data, missing=missing)), None
+        _without_columns(data, target, text)
+        return _owned(data, read_npz(data, missing=missing), party), None
     if data.endswith(".csv") or suffixes == ".csv.gz":
         return _of_table(data, target, text, party, missing), text
     if data not in available():
         raise DataError(
-            f"DATA {data!r} is neither a file .npz or .csv nor the name of a data set",
+            f"DATA {data!r} is neither a file .npz or .csv nor the name of a data set.{nearest(data, available())}",
             where="DATA", remedy=f"give a file, or one of {', '.join(available())}",
         )  # fmt: skip
     options: dict[str, Any] = {"folder": folder} if folder is not None and data not in _bundled() else {}
@@ -146,9 +147,27 @@ def _renamed(made: Dataset, owner: str) -> Dataset:
     return of(made).with_test(test)
 
 
-def _owned(data: str, made: Dataset) -> Dataset:
+def _without_columns(data: str, target: str | None, text: str | None) -> None:
+    """Refuse columns of an archive, which has arrays of fixed names."""
+    for option, column in {"target": target, "text": text}.items():
+        if column is not None:
+            raise DataError(
+                f"an archive has no column {column!r}",
+                where=Path(data).name,
+                remedy=f"leave out {option}: the labels of an archive are its array y, and its features the array x",
+            )
+
+
+def _owned(data: str, made: Dataset, party: str | None) -> Dataset:
     """The rows of an archive with the owners that it names."""
-    found = next((name for name in _OWNERS if name in names_in(data)), None)
+    have = names_in(data)
+    if party is not None and party not in have:
+        raise DataError(
+            f"no array {party!r} of owners.{nearest(party, have)}",
+            where=Path(data).name,
+            remedy=f"name one of {', '.join(have)}, or leave out the party",
+        )
+    found = party or next((name for name in _OWNERS if name in have), None)
     if found is None:
         return made
     owners = arrays_of(data, (found,))[0]
@@ -162,7 +181,9 @@ def _owned(data: str, made: Dataset) -> Dataset:
 
 
 def _tested(whole: Dataset, test: float, rng: Rng) -> Dataset:
-    """The rows with test rows: their own, or some that have a label."""
+    """The rows with test rows: their own, or some that have a label; 0 draws none."""
+    if whole.test is None and test == 0:
+        return whole
     if whole.test is not None:
         own = whole.test
         return (
