@@ -49,7 +49,7 @@ def _loaded(module: str, name: str, needs: Mapping[str, str]) -> Any:
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
-        if error.name not in needs:
+        if error.name is None or error.name not in needs:
             raise
         raise MissingExtraError(
             f"{name} needs {error.name}, which is not installed",
