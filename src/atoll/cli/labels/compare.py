@@ -34,12 +34,7 @@ def labels_compare(
         ),
     ] = None,
     at: Annotated[str, typer.Option("--at", help="Where labels are: rows, parties, server, classes or none.")] = "rows",
-    keep: Annotated[
-        int | None,
-        typer.Option(
-            "--keep", help="Labels (or parties, or classes) to keep; by default those of data that lack some.", min=1
-        ),
-    ] = None,
+    keep: Annotated[int | None, typer.Option("--keep", help="Labels (or parties, or classes) to keep.", min=1)] = None,
     size: Annotated[int, typer.Option("--size", help="Rows to train on.", min=1)] = 10_000,
     test: Annotated[int, typer.Option("--test", help="Rows to test on.", min=1)] = 2_000,
     wrong: Annotated[float, typer.Option("--wrong", help="Share of wrong labels.")] = 0.0,
@@ -47,14 +42,7 @@ def labels_compare(
     parties: Annotated[
         int | None, typer.Option("--parties", help="Clients; by default 20, without labels 5.", min=1)
     ] = None,
-    alpha: Annotated[
-        float | None,
-        typer.Option(
-            "--alpha",
-            help="Skew of classes, .5 by default; 0 divides at random, as rows that lack labels are.",
-            min=0,
-        ),
-    ] = None,
+    alpha: Annotated[float | None, typer.Option("--alpha", help="Skew of classes; 0 divides at random.", min=0)] = None,
     rounds: Annotated[
         int | None,
         typer.Option(
@@ -83,6 +71,8 @@ def labels_compare(
     The baseline has all labelled rows in one place and takes as many steps, without views, with weak and with strong ones; the best of the three counts.
     With --at none, a linear probe on KEEP rows and strong views of them measures the features, beside probes on pixels and on an untrained network without views,
     with weak and with strong ones.
+
+    Data that lack labels need no --keep: their labels stay where they are, and rows are divided at random, or by --party. By default --alpha is .5.
     """
     need("torch", "torch", "atoll labels compare")
     from .rows import PARTY, LabelSetting, rows_of
