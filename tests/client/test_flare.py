@@ -1,16 +1,20 @@
-"""Scripts of NVFlare's client API run unchanged. Needs the extra ``nvflare``."""
+"""Scripts of NVFlare's client API run unchanged, and the page about them is true. What runs a script needs the extra ``nvflare``."""
 
 from __future__ import annotations
 
 import importlib.util
+import re
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 import atoll
-from atoll.core.errors import ConfigError, TaskError
+from atoll.client.flare import FlareApi
+from atoll.core.errors import ConfigError, DataError, TaskError
 from atoll.models import Script
 
 HEAD = """
@@ -76,6 +80,93 @@ def test_a_script_runs_unchanged_and_weighs_by_its_steps(
 def test_what_has_no_counterpart_is_named(text: str, said: str, tmp_path: Path) -> None:
     with pytest.raises(TaskError, match=said):
         run(tmp_path, text)
+
+
+class Answered:
+    """A connection's side of one round."""
+
+    name, settings = "north", {}
+
+    def __init__(self) -> None:
+        self.answers: list[Any] = []
+
+    def rounds(self) -> Any:
+        yield SimpleNamespace(
+            model={"w": np.ones(3)},
+            round=1,
+            kind="train",
+            reply=lambda *given, **named: self.answers.append((given, named)),
+        )
+
+
+@pytest.fixture
+def flare_api(monkeypatch: pytest.MonkeyPatch) -> FlareApi:
+    """The functions behind ``flare.init`` and its like, with a model of the same fields where NVFlare is not installed."""
+
+    class Model(SimpleNamespace):
+        def __init__(self, params: Any = None, **more: Any) -> None:
+            fields = {"params_type": None, "optimizer_params": None, "metrics": None, "meta": {}, **more}
+            super().__init__(params=params, **fields)
+
+    standing_in = SimpleNamespace(FLModel=Model, ParamsType=SimpleNamespace(FULL="FULL", DIFF="DIFF"))
+    monkeypatch.setitem(sys.modules, "nvflare.app_common.abstract.fl_model", standing_in)
+    return FlareApi(Answered())  # type: ignore[arg-type]
+
+
+def test_a_rank_other_than_0_is_refused_by_name(flare_api: FlareApi) -> None:
+    flare_api.init()
+    flare_api.init(rank="0")
+    with pytest.raises(ConfigError, match=r"rank=1.*rank 0 speak"):
+        flare_api.init(rank="1")
+
+
+def test_an_optimizers_state_and_an_answer_to_nothing_are_refused_by_name(flare_api: FlareApi) -> None:
+    received = flare_api.receive()
+    assert (received.current_round, received.params["w"].tolist()) == (0, [1.0, 1.0, 1.0])
+    received.optimizer_params = {"m": np.ones(3)}
+    with pytest.raises(DataError, match="optimizer_params have no counterpart"):
+        flare_api.send(received)
+    difference = type(received)({"w": np.full(3, 2.0)}, params_type="DIFF", meta={"NUM_STEPS_CURRENT_ROUND": 5})
+    flare_api.send(difference)
+    ((params,), named) = flare_api._fed.answers[0]  # type: ignore[attr-defined]
+    assert (params["w"].tolist(), named["examples"]) == ([3.0, 3.0, 3.0], 5.0)
+    with pytest.raises(DataError, match=r"no model was received.*flare.receive\(\) first"):
+        flare_api.send(difference)
+
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "coming-from" / "nvflare.md"
+# What the page's script has of its own, for a model of three numbers.
+AROUND = """
+class Model:
+    def load_state_dict(self, params):
+        self.w = np.array(params["w"])
+
+    def state_dict(self):
+        return {"w": self.w}
+
+
+def rows_of(site):
+    return {"north": 1, "south": 3}[site]
+
+
+def train(model, rows, epochs, lr):
+    model.w = model.w + rows * epochs * lr
+
+
+import numpy as np
+
+model, steps = Model(), 2
+"""
+
+
+@installed
+@pytest.mark.slow
+def test_the_script_of_the_page_runs(tmp_path: Path) -> None:
+    """Two rounds, each adds the mean of 1 and 3 times 2 epochs times 0.1."""
+    found = re.search(r"```python\n# client.py\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    assert found is not None
+    result = run(tmp_path, AROUND + found[1])
+    np.testing.assert_allclose(result.params["w"], np.full(3, 0.8))
 
 
 @pytest.mark.skipif(importlib.util.find_spec("nvflare") is not None, reason="NVFlare is installed")
