@@ -136,10 +136,10 @@ def test_command_folder_environment_and_arguments_are_settings(tmp_path: Path) -
     (tmp_path / "north-0").mkdir()
     text = LOOP + (
         "        told = (os.environ['WARD'], os.getcwd(), sys.argv[1:], sys.flags.dont_write_bytecode)\n"
-        f"        assert told == ('north-0', {str(tmp_path / 'north-0')!r}, ['--rows', 'north-0.csv'], 1), told\n"
+        f"        assert told == ('north-0', {str(tmp_path / 'north-0')!r}, ['--rows', 'north-0.csv', os.path.dirname(__file__) + '/rows'], 1), told\n"
     )
     run(
-        tmp_path, text + REPLY, arguments=["--rows", "{client}.csv"], folder=f"{tmp_path}/{{client}}",
+        tmp_path, text + REPLY, arguments=["--rows", "{client}.csv", "{source}/rows"], folder=f"{tmp_path}/{{client}}",
         environment={"WARD": "{client}"}, command=[sys.executable, "-B"],
     )  # fmt: skip
 

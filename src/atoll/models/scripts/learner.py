@@ -62,13 +62,15 @@ class ScriptLearner(Reporting):
         require_fit(settings.algorithm, "Script", self.offers)
         self.script, self.algorithm = script, settings.algorithm
         self.body = body_of(script.model, settings, data)
+        file = script.file()
         self.order = ScriptOrder(
-            tuple(script.words(script.file())),
+            tuple(script.words(file)),
             script.script,
             script.folder,
             dict(script.environment),
             script.log,
             script.patience,
+            str(file.parent),
         )
         self.crowd = ScriptCrowd(script.alive)
         self.train = Task("atoll.models.script:train", self._train, load=self._load)

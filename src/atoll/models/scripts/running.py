@@ -53,6 +53,7 @@ class ScriptOrder:
         environment: added to this process's.
         log: a file for its output, or ``None``.
         patience: seconds without progress.
+        source: the folder that the script is in.
     """
 
     words: tuple[str, ...]
@@ -61,12 +62,13 @@ class ScriptOrder:
     environment: Mapping[str, str]
     log: str | None
     patience: float
+    source: str
 
     def at(self, client: str) -> ScriptOrder:
-        """Return the order for a client: its name stands for ``{client}`` in words, folder, environment and log."""
+        """Return the order for a client: its name stands for ``{client}``, and the script's folder for ``{source}``, in words, folder, environment and log."""
 
         def own(text: str) -> str:
-            return text.replace("{client}", client)
+            return text.replace("{client}", client).replace("{source}", self.source)
 
         return replace(
             self, words=tuple(map(own, self.words)), folder=None if self.folder is None else own(self.folder),

@@ -23,7 +23,7 @@ class Script:
 
     Every client has a process of its own. It begins when the client is first asked, lives through the rounds, and ends with the job. Between
     Atoll and the script, messages cross a pair of sockets: arrays and plain values, never pickle. In ``arguments``, ``folder``, ``environment`` and
-    ``log``, ``{client}`` is the client's name.
+    ``log``, ``{client}`` is the client's name and ``{source}`` the script's folder on its machine: a job's files are beside the script.
 
     Attributes:
         script: a Python file, relative to the source folder of a job, or to the working folder.
