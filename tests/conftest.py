@@ -29,7 +29,7 @@ sys.path.append(str(Path(__file__).parents[1]))
 import pytest  # noqa: E402
 from hypothesis import HealthCheck, settings  # noqa: E402
 
-from atoll.runtime.heap import loading  # noqa: E402
+from atoll.heap import loading  # noqa: E402
 
 # GNU readline, which debuggers load, writes the size of a terminal into the environment of its process, below `os.environ`, and whatever the process starts inherits it: the workers of
 # this run do, and their children. Then tables are as wide as that. It is loaded here, so that no test does it later.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from atoll.runtime.heap import loading
+from atoll.heap import loading
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "src" / "atoll"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from sources import ROOT, Module, imports, modules
 
-from atoll.runtime.heap import loading
+from atoll.heap import loading
 
 Nodes = Sequence[ast.AST]
 TESTS = sorted((ROOT / "tests").rglob("*.py"))

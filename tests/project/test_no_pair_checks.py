@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from atoll.runtime.heap import loading
+from atoll.heap import loading
 
 SOURCE = Path(__file__).parents[2] / "src" / "atoll"
 ROOMS = ("core", "learn", "stages", "privacy", "rounds", "torch", "models", "runs", "runtime")

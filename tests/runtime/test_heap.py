@@ -12,7 +12,7 @@ import pytest
 COUNT_FAULTS = """
 import resource
 import numpy as np
-from atoll.runtime.heap import keep_freed_memory
+from atoll.heap import keep_freed_memory
 
 kept = keep_freed_memory()
 def turn():
@@ -47,7 +47,7 @@ def test_freed_memory_is_kept_for_the_next_message() -> None:
 
 COUNT_HEAPS = """
 import ctypes, sys, threading
-from atoll.runtime.heap import share_one_heap
+from atoll.heap import share_one_heap
 
 if sys.argv[1] == "told":
     share_one_heap()
@@ -82,7 +82,7 @@ def test_threads_share_one_heap(told: str) -> None:
 LOAD = """
 import gc
 {before}
-from atoll.runtime.heap import loading
+from atoll.heap import loading
 
 try:
     with loading():

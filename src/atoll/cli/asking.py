@@ -108,7 +108,7 @@ async def id_of(admin: Admin, job: str) -> str:
 
 def serving(work: Coroutine[Any, Any, None]) -> int:
     """Run a daemon until it ends, or until Ctrl-C or SIGTERM stops it in order."""
-    from atoll.runtime.heap import keep_freed_memory
+    from atoll.heap import keep_freed_memory
 
     keep_freed_memory()
     _, stopped = in_order(work)

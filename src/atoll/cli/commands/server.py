@@ -55,7 +55,7 @@ def command(
     json: Json = False,
 ) -> int:
     """Serve a project: accept sites and people, schedule jobs, keep results. Runs until Ctrl-C; after a kill, it continues where it was."""
-    from atoll.runtime.heap import loading, share_one_heap
+    from atoll.heap import loading, share_one_heap
 
     with loading():
         from atoll.runtime.handles import raise_handles

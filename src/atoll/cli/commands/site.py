@@ -100,7 +100,7 @@ def command(
     json: Json = False,
 ) -> int:
     """Join a project with this organisation's data, or as a helper. Opens no port without --direct. Runs until Ctrl-C; after a kill, its jobs continue where they were."""
-    from atoll.runtime.heap import loading
+    from atoll.heap import loading
 
     with loading():
         from atoll.runtime.site.site import Site

@@ -13,8 +13,8 @@ import runpy
 import signal
 import sys
 
+from atoll.heap import keep_freed_memory
 from atoll.runtime.confinement.walls import JobLimits
-from atoll.runtime.heap import keep_freed_memory
 
 from .guardian import guard
 

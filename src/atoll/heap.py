@@ -1,4 +1,4 @@
-"""Memory settings for processes that move blocks and models all day: what happens to memory that they free."""
+"""Memory settings for processes that move or compute much: what happens to memory that they free."""
 
 from __future__ import annotations
 
