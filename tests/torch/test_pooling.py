@@ -16,9 +16,9 @@ from atoll.native import cpp_compiler
 from atoll.torch import LocalTraining
 from atoll.torch.blocks.choose import StepCost
 from atoll.torch.blocks.decide import _beside
+from atoll.torch.images.pooling import pools, replace_pools
 from atoll.torch.tracing.compiler import trace
 from atoll.torch.tracing.gradient import gradient_of
-from atoll.torch.tracing.pooling import pools, replace_pools
 
 pytestmark = pytest.mark.skipif(cpp_compiler() is None, reason="no C++ compiler")
 Tensor = torch.Tensor
@@ -71,12 +71,12 @@ def test_images_whose_channel_is_innermost_stay_with_pytorch() -> None:
 
 def test_networks_train_as_the_reference_does() -> None:
     model = seeded(lambda: Images(nn.GroupNorm(2, 4)))
-    training = LocalTraining(model, FedAvg(epochs=2, batch_size=5), choices={"mode": "single", "pooled": True})
+    training = LocalTraining(model, FedAvg(epochs=2, batch_size=5), choices={"mode": "single", "layers": True})
     assert compare(training, shards_of([10, 7], (1, 8, 8)), broadcast_of(model)) < 1e-5
     assert training._runner is not None
     programs = [p for block in training._runner._blocks.values() for p in block.programs.values()]
     names = [getattr(node.target, "__name__", "") for p in programs for node in p.graph.graph.nodes]
-    assert {"pooled", "unpooled"} <= set(names)
+    assert {"normalised_pooled", "normalised_pooled_slopes"} <= set(names)
 
 
 @pytest.mark.parametrize(
@@ -88,8 +88,8 @@ def test_native_code_beside_pytorch_is_made_where_it_pays(wish: str, volume: int
     runner: Any = SimpleNamespace(
         training=training, network=SimpleNamespace(device=torch.device("cpu")), seconds_a_client=0.05
     )
-    cost = StepCost(1e8, 1e6, True, calls=100, ahead=60, pools=3)
+    cost = StepCost(1e8, 1e6, True, calls=100, ahead=60, layers=3)
     made = _beside(runner, cost, "single", 1)
-    assert made == {"ahead": wanted, "pooled": wanted, "channels_last": not wanted}
-    plain = _beside(runner, replace(cost, ahead=0, pools=0), "single", 1)
-    assert plain == {"ahead": False, "pooled": False, "channels_last": True}
+    assert made == {"ahead": wanted, "layers": wanted, "channels_last": not wanted}
+    plain = _beside(runner, replace(cost, ahead=0, layers=0), "single", 1)
+    assert plain == {"ahead": False, "layers": False, "channels_last": True}

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from atoll.heap import keep_freed_memory
+
+from ..images.replace import replace_layers
 from ..native import NativeSteps, make_function, make_native
 from ..tracing.ahead import halves_of
 from ..tracing.compiler import Program, make_program
-from ..tracing.pooling import replace_pools
 from .feed import Feed
 from .update import StepForm, Update
 
@@ -53,7 +55,7 @@ class Block:
         compiled: whether programs are compiled.
         native: whether steps run in native code if possible.
         ahead: whether what follows from a step's rows and keys alone does, if steps do not.
-        pooled: whether maximum pooling does, if steps do not.
+        layers: whether layers of images do, if steps do not.
         trimmed: whether rows that only pad a mini-batch are left out.
         channels_last: whether images and their filters keep the channel as the innermost axis.
         programs: the programs made so far.
@@ -65,7 +67,7 @@ class Block:
     channels_last: bool = False
     native: bool = False
     ahead: bool = False
-    pooled: bool = False
+    layers: bool = False
     trimmed: bool = False
     programs: dict[Any, Program] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=lambda: {"trace": 0.0, "compile": 0.0})
@@ -78,6 +80,8 @@ class Block:
     def __post_init__(self) -> None:
         plan = self.update.algorithm.example_steps
         draws = 0 if plan is None else plan.draws
+        if not self.update.clients and self.update.network.device.type == "cpu":
+            keep_freed_memory()  # a step frees what the next one takes: its pages would be cleared each time
         self.feed = Feed(self.update.network, self.update.clients, self.unroll, draws, trimmed=self.trimmed)
 
     @torch.no_grad()
@@ -209,6 +213,7 @@ class Block:
             if program is not before:
                 local = self._take(program, local)
             strides = [leaf.stride() for leaf in local] if program.compiled else None
+            self._tell(program, form, data)
             given = local
             *local, loss = program([*local, *rest])
             if strides is not None:
@@ -217,6 +222,15 @@ class Block:
                 self._borrowed &= {i for i, leaf in enumerate(local) if leaf.data_ptr() == given[i].data_ptr()}
             losses += loss
         return local
+
+    def _tell(self, program: Program, form: StepForm, data: list[Tensor]) -> None:
+        """Tell native layers which rows of a step's mini-batch are real."""
+        if program.live is None:
+            return
+        width = data[0].shape[1]
+        padded = form.weighted and form.unroll == 1 and not self.update.clients
+        program.live.width = width if padded else -1
+        program.live.rows = int(data[len(self.update.columns)].sum()) if padded else -1
 
     def program(
         self, name: Any, fn: Callable[..., Sequence[Tensor]], inputs: list[Tensor], owned: set[int] | None = None
@@ -240,7 +254,8 @@ class Block:
         # Contiguous stand-ins: what the program will get from its own buffers.
         examples = [_settled(leaf) for leaf in local]
         made = self.program(name, self.update.steps(form), [*examples, *rest], owned=set(range(len(local))))
-        if self.pooled and not made.compiled and replace_pools(made.graph):
+        if self.layers and not made.compiled:
+            made.live = replace_layers(made.graph)
             made.rewritten()
         if self.ahead and not made.compiled:
             self._split(made, len(local) + self.update.first_column)

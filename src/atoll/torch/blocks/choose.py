@@ -17,8 +17,8 @@ from torch.utils.flop_counter import flop_registry
 
 from atoll.core.errors import ConfigError
 
+from ..images.replace import count_layers
 from ..tracing.ahead import halves_of
-from ..tracing.pooling import pools
 
 __all__ = ["Choices", "best_of", "block_size", "recurrent_flops", "step_cost", "unroll_of", "whole_layers"]
 
@@ -40,7 +40,7 @@ class Choices:
         compiled: whether programs are compiled.
         native: whether clients run in native code if possible; then ``compiled`` is set too.
         ahead: whether what follows from a step's rows and keys alone, such as views of them, runs in native code where the rest does not.
-        pooled: whether maximum pooling does.
+        layers: whether convolutions, group normalisation and maximum pooling do, where it has them.
         threads: threads that share a cohort in native code; results do not depend on it.
         channels_last: memory order of images.
         trimmed: whether rows that only pad a client's last mini-batch are left out; that step then runs without a program.
@@ -56,7 +56,7 @@ class Choices:
     compiled: bool = False
     native: bool = False
     ahead: bool = False
-    pooled: bool = False
+    layers: bool = False
     threads: int = 1
     channels_last: bool = False
     trimmed: bool = False
@@ -97,7 +97,7 @@ class StepCost:
         convolves: whether there is a convolution.
         calls: operations.
         ahead: those of them that need the rows and random keys alone.
-        pools: those of them that pool images, which native code can do.
+        layers: those of them that native code can take over: layers of images.
     """
 
     flops: float
@@ -105,7 +105,7 @@ class StepCost:
     convolves: bool
     calls: int = 0
     ahead: int = 0
-    pools: int = 0
+    layers: int = 0
 
 
 def step_cost(gm: GraphModule, first: int) -> StepCost:
@@ -129,7 +129,7 @@ def step_cost(gm: GraphModule, first: int) -> StepCost:
     calls = sum(1 for node in gm.graph.nodes if node.op == "call_function")
     halves = halves_of(gm, first)
     ahead = 0 if halves is None else sum(1 for node in halves[0].graph.nodes if node.op == "call_function")
-    return StepCost(flops, touched, convolves, calls, ahead, sum(1 for _ in pools(gm)))
+    return StepCost(flops, touched, convolves, calls, ahead, count_layers(gm))
 
 
 def recurrent_flops(model: nn.Module, x: torch.Tensor, rows: int) -> float:

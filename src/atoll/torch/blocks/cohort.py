@@ -184,7 +184,7 @@ class Runner:
             chosen.channels_last,
             chosen.native,
             chosen.ahead,
-            chosen.pooled,
+            chosen.layers,
             chosen.trimmed,
         )
         key = (how, pool.form, sent.key, private.key)
@@ -192,7 +192,7 @@ class Runner:
         if found is None:
             update = Update(self.network, self.algorithm, sent, private, clients, tuple(pool.columns))
             native = chosen.native or chosen.compiled
-            beside = (chosen.ahead, chosen.pooled, chosen.trimmed)
+            beside = (chosen.ahead, chosen.layers, chosen.trimmed)
             found = Block(update, chosen.unroll, chosen.compiled, chosen.channels_last, native, *beside)
             self._blocks[key] = found
         return found

@@ -50,6 +50,7 @@ _COMPILED_OPERATION = 0.06  # seconds of PyTorch's code generator for each opera
 _PATIENCE = 20.0  # seconds that compile="always" may take; beyond, it says that it does not compile, and why
 _TRANSLATE = (0.9, 0.007)  # seconds to translate and compile native code, and for each operation of a step
 _SHARED = (150, 0.003)  # operations beyond which statements share functions, and seconds for each of those
+_LAYERS = 2.0  # seconds to compile native layers of images
 _RECURRENT_RATE = 3e10  # floating-point operations a second of PyTorch's recurrent kernels
 _RECURRENT_CALLS = 500  # as many operations as translating a model with recurrent layers takes time for
 _RECURRENT = 4e6  # floating-point operations of a step from which PyTorch's recurrent kernels beat a traced loop
@@ -129,23 +130,23 @@ def _decide(runner: Runner, pool: Pool, broadcast: Tree, states: Privates, keys:
     block = block_size(cost, len(pool.sizes), device)
     if mode != "single":
         mode, reason = _vectorise(runner, pool, broadcast, states, keys, mode, block, reason)
-    if mode == "single":
-        block = 1
+    block = 1 if mode == "single" else block
     widths = program_widths(algorithm, sizes, steps, mode, exact)
     runner.seconds_a_client = _taken(steps, block) * ((calls + _FEED) * _CALL / block + cost.flops / _RATE)
     programs = len(widths) * (len(rungs(block)) if mode == "vector" else 2) if uneven else 1
     drawn = runner.algorithm.example_steps is not None
     native = not exact and _native(runner, cost, calls, 2 if drawn else len(widths))
     compiled = not drawn and _compile(runner, programs, calls, quiet=native)
+    beside = _beside(runner, cost, mode, len(widths) * (2 if uneven else 1))
     chosen = Choices(
         mode,
         block,
         unroll_of(cost, mode, block, _UNROLL if uneven else int(steps.max()), compiled),
         compiled,
         native,
-        **_beside(runner, cost, mode, len(widths) * (2 if uneven else 1)),
+        **beside,
         widths=widths,
-        stretch=_STRETCH if mode == "vector" and cost.flops < 4e6 else 2,
+        stretch=_STRETCH if (mode == "vector" and cost.flops < 4e6) or beside["layers"] else 2,
         uneven=uneven,
         reason=reason,
     )
@@ -303,14 +304,14 @@ def _native(runner: Runner, cost: StepCost | None, calls: int, widths: int) -> b
 
 def _trimmed(chosen: Choices, cost: StepCost) -> Choices:
     """Leave out the rows that pad a mini-batch, where a step is heavy and nothing is made for full ones alone."""
-    made = chosen.native or chosen.compiled or chosen.ahead or chosen.pooled
+    made = chosen.native or chosen.compiled or chosen.ahead or chosen.layers
     return chosen if chosen.mode != "single" or cost.flops <= _HEAVY or made else replace(chosen, trimmed=True)
 
 
 def _beside(runner: Runner, cost: StepCost, mode: str, programs: int) -> dict[str, bool]:
     """Decide what native code does of steps that PyTorch takes, and the memory order of images.
 
-    What the rows and keys alone decide pays if the calls saved take twice as long as a compiler run; pooling has one small library for all models.
+    What the rows and keys alone decide pays if the calls saved take twice as long as a compiler run; layers of images have two or three small libraries for all models.
     """
     wish, device = runner.training.compile, runner.network.device
     on_cpu = device.type == "cpu"
@@ -320,9 +321,9 @@ def _beside(runner: Runner, cost: StepCost, mode: str, programs: int) -> dict[st
         runner.training.volume * runner.seconds_a_client,
     )
     pays = plain * cost.ahead / max(1, cost.calls) > 2 * seconds or (wish == "always" and seconds <= _PATIENCE)
-    pooled = able and cost.pools > 0 and (plain > 2 * _TRANSLATE[0] or wish == "always")
-    channels_last = mode == "single" and cost.convolves and on_cpu and not pooled
-    return {"ahead": able and cost.ahead > 0 and pays, "pooled": pooled, "channels_last": channels_last}
+    layers = able and cost.layers > 0 and (plain > 2 * _LAYERS or wish == "always")
+    channels_last = mode == "single" and cost.convolves and on_cpu and not layers
+    return {"ahead": able and cost.ahead > 0 and pays, "layers": layers, "channels_last": channels_last}
 
 
 def _recurrent(

@@ -17,6 +17,7 @@ from torch.fx import GraphModule
 from atoll.core.errors import AtollError
 from atoll.native import cache_folder, cpp_compiler
 
+from ..images.live import Live
 from .fold import fold_constants
 from .fuse import fuse_updates, mutated, tidy
 from .record import record
@@ -37,6 +38,7 @@ class Program:
         compiled: whether machine code was generated.
         overwrites: numbers of the inputs that a call may overwrite.
         seconds: time to trace and to compile.
+        live: tells native layers of images which rows are real; ``None`` without such layers.
     """
 
     def __init__(self, graph: GraphModule, call: Callable[[list[Tensor]], Sequence[Any]] | None) -> None:
@@ -46,6 +48,7 @@ class Program:
         self.compiled = call is not None
         self.overwrites: set[int] = set()
         self.seconds = {"trace": 0.0, "compile": 0.0}
+        self.live: Live | None = None
         self._ahead: Callable[[list[Tensor]], list[Tensor]] | None = None
 
     def rewritten(self) -> None:
