@@ -132,7 +132,6 @@ def test_generated_clients_can_be_spoiled():
         ({Noise(sigma=-1.0): 0.1}, "sigma=-1.0"),
         ({Blur(sigma=0.0): 0.1}, "sigma=0.0"),
         ({SaltAndPepper(density=2.0): 0.1}, "density=2.0"),
-        ({Mislabel(fraction=2.0): 0.1}, "fraction=2.0"),
         ({Blur(shape=(3, 3)): 0.1}, "does not fit rows of shape"),
         ({Irrelevant(source=table()): 0.1}, "cannot replace rows of shape"),
     ],

@@ -325,6 +325,8 @@ def entries() -> list[Any]:
         ".learn.selection",
         ".learn.pacing",
         ".learn.topology",
+        ".labels",
+        ".labels.views",
     )
     found = {}
     for room in rooms:
@@ -342,6 +344,7 @@ def entries() -> list[Any]:
 NOT_CHECKED = {
     # called by those who write a part, with what Atoll hands them
     "atoll.learn.selection.unbiased_alphas", "atoll.learn.topology.check_matrix", "atoll.learn.topology.components",
+    "atoll.labels.views.row_keys", "atoll.labels.views.ImageView", "atoll.labels.views.SeriesView", "atoll.labels.views.TableView", "atoll.labels.views.TextView",
     "atoll.learn.topology.contraction", "atoll.learn.topology.metropolis", "atoll.rounds.each_round", "atoll.rounds.run_rounds",
 }  # fmt: skip
 

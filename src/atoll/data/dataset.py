@@ -346,4 +346,9 @@ def _row_numbers(rows: ArrayLike, length: int, name: str) -> NDArray[np.int64]:
 
 def root(seed: int | Rng) -> Rng:
     """Return the random stream of a seed; a stream is returned unchanged."""
-    return seed if isinstance(seed, Rng) else Rng.of(int(seed))
+    if isinstance(seed, Rng):
+        return seed
+    try:
+        return Rng.of(int(seed))
+    except (TypeError, ValueError):
+        raise DataError(f"seed={seed!r}", where="seed", remedy="use a whole number, such as seed=0") from None

@@ -10,11 +10,13 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import nn
 
+from atoll.core.calls import checked_call, shown
 from atoll.core.errors import ConfigError
 
 __all__ = ["Committee", "committee_weights"]
 
 
+@checked_call
 class Committee(nn.Module):
     """Several classifiers of the same rows as one: ``log sum_m w_m p_m(y | x)`` in place of logits.
 
@@ -31,6 +33,12 @@ class Committee(nn.Module):
 
     def __init__(self, members: Sequence[Any], weights: ArrayLike | None = None) -> None:
         super().__init__()
+        if isinstance(members, nn.Module) or not all(isinstance(member, nn.Module) for member in members):
+            raise ConfigError(
+                f"members={shown(members)}",
+                where="Committee",
+                remedy="give a list of models, such as [one.model, other.model]",
+            )
         count = len(members)
         given = np.full(count, 1.0 / max(count, 1)) if weights is None else np.asarray(weights, np.float64)
         if not count or given.shape != (count,) or not (given >= 0).all() or abs(given.sum() - 1) > 1e-6:
@@ -48,6 +56,7 @@ class Committee(nn.Module):
         return (told + self.weights.to(told.dtype).log().reshape(-1, 1, 1)).logsumexp(0)
 
 
+@checked_call
 def committee_weights(outputs: Sequence[ArrayLike], labels: ArrayLike, passes: int = 2000) -> NDArray[np.float64]:
     """Return the weights with which a committee fits some labels best: the largest likelihood of a mixture with fixed parts, by expectation maximisation.
 

@@ -10,8 +10,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from atoll.core.calls import checked_call
 from atoll.core.errors import ConfigError, DataError
 
+from .heads import require_module
 from .objectives.adversarial import conditioned, reverse_gradient
 
 __all__ = ["DomainNetwork", "DomainOutputs", "classes_of", "outputs_of", "width_of"]
@@ -19,6 +21,7 @@ __all__ = ["DomainNetwork", "DomainOutputs", "classes_of", "outputs_of", "width_
 Tensor = torch.Tensor
 
 
+@checked_call
 class DomainNetwork(nn.Module):
     """A classifier whose features are aligned between domains.
 
@@ -46,6 +49,10 @@ class DomainNetwork(nn.Module):
         conditional: bool = False,
     ) -> None:
         super().__init__()
+        parts = {"features": features, "classifier": classifier, "second": second, "discriminator": discriminator}
+        for name, part in parts.items():
+            if name in ("features", "classifier") or part is not None:
+                require_module(part, name, "DomainNetwork")
         if conditional and discriminator is None:
             raise ConfigError(
                 "conditional=True without a discriminator",

@@ -16,17 +16,33 @@ import torch
 from torch import nn
 
 from atoll.core.algebra.tree import Tree
+from atoll.core.calls import checked_call, shown
 from atoll.core.errors import ConfigError
 
 from .objectives.predictive import standardised
 
-__all__ = ["MaskedAutoencoder", "HeadOutputs", "Siamese", "embedding_of", "parts_of", "seen_by"]
+__all__ = ["MaskedAutoencoder", "HeadOutputs", "Siamese", "embedding_of", "parts_of", "require_module", "seen_by"]
 
 Tensor = torch.Tensor
 REAL = "real"
 """The network's buffer that says which rows are no padding."""
 
 
+def require_module(value: object, name: str, where: str) -> None:
+    """Refuse a part of a network that is no module.
+
+    Raises:
+        ConfigError: names it.
+    """
+    if not isinstance(value, nn.Module):
+        raise ConfigError(
+            f"{name}={shown(value)} is no module",
+            where=where,
+            remedy="give a torch.nn.Module, such as nn.Sequential(...)",
+        )
+
+
+@checked_call
 class Siamese(nn.Module):
     """An encoder with a projector, and optionally a predictor and a head for rotations.
 
@@ -60,6 +76,7 @@ class Siamese(nn.Module):
         turns: bool = False,
     ) -> None:
         super().__init__()
+        require_module(encoder, "encoder", "Siamese")
         self.encoder = encoder
         self.projector = _Head(features, hidden, width)
         self.predictor = _Head(width, hidden, width) if predictor else None
@@ -81,6 +98,7 @@ class Siamese(nn.Module):
         return torch.cat(made, 1)
 
 
+@checked_call
 class MaskedAutoencoder(nn.Module):
     """An encoder with a decoder that reconstructs whole rows. In training the output is the reconstruction, in evaluation the features.
 
@@ -99,6 +117,7 @@ class MaskedAutoencoder(nn.Module):
         self, encoder: nn.Module, features: int, shape: Sequence[int], *, hidden: int = 256, words: int | None = None
     ) -> None:
         super().__init__()
+        require_module(encoder, "encoder", "MaskedAutoencoder")
         self.encoder = encoder
         self.shape = (*shape, words) if words else tuple(shape)
         self.decoder = nn.Sequential(

@@ -10,12 +10,13 @@ from typing import Any
 from torch import nn
 
 from atoll.core.errors import ConfigError
+from atoll.core.validation import Checked
 
 __all__ = ["Pretrained"]
 
 
 @dataclass(frozen=True)
-class Pretrained:
+class Pretrained(Checked):
     """A factory of ``Sequential(encoder, head)``, with a copy of a trained encoder and a fresh head, whose weights follow the run's seed.
 
     ``Training(model=Pretrained(result.model, lambda: nn.Linear(32, 10)), algorithm=SemiFL())`` goes on from what a self-supervised training, whose

@@ -21,12 +21,13 @@ from typing import Any
 from atoll.core.algebra import tree as T
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError
+from atoll.core.validation import Checked
 
 __all__ = ["Frozen", "Local", "Trailing", "Stream", "Streams"]
 
 
 @dataclass(frozen=True)
-class Stream:
+class Stream(Checked):
     """A part of the model with a rule.
 
     Attributes:

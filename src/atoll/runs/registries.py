@@ -128,10 +128,11 @@ class Registry:
         other = self.of.instead(name)
         if other is not None:
             raise ConfigError(f"{name!r} is {other[0]}", remedy=other[1])
-        parts = self.parts()
+        parts, further = self.parts(), {home: importlib.import_module(home).__all__ for home in self.of.further}
+        more = f", one of {' or '.join(further)}" if further else ""
         raise ConfigError(
-            f"{name!r} is not a known {self.of.kind}.{nearest(name, parts)}",
-            remedy=f"use one of {', '.join(sorted(parts))}, or your own as module:name",
+            f"{name!r} is not a known {self.of.kind}.{nearest(name, [*parts, *(n for names in further.values() for n in names)])}",
+            remedy=f"use one of {', '.join(sorted(parts))}{more}, or your own as module:name",
         )
 
     def _named(self, plain: str) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atoll.core.algebra.rng import Rng
-from atoll.core.calls import checked_call
+from atoll.core.calls import checked_call, shown
 from atoll.core.errors import DataError, nearest
 
 from .._cache import ByteCache
@@ -58,6 +58,12 @@ def corrupt(
 
             corrupt(islands, {"irrelevant": 0.15, "blur": 0.20, "salt_and_pepper": 0.25}, seed=0)
     """
+    if not isinstance(groups, Mapping):
+        raise DataError(
+            f"groups={shown(groups)}",
+            where="corrupt",
+            remedy="map each corruption to a share of the clients, such as {Mislabel(0.4): 1.0}",
+        )
     kinds = [_resolve(kind) for kind in groups]
     counts = _counts(list(groups.values()), len(islands))
     scope = CorruptionScope(islands._supply.sample(), islands._supply.count)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atoll.core.errors import DataError
+from atoll.core.validation import Checked
 
 from .._checks import Array
 from ..dataset import Dataset
@@ -65,7 +66,7 @@ class CorruptionScope:
         return 0 if self.sample.x.ndim == 2 else None
 
 
-class Corruption(ABC):
+class Corruption(Checked):
     """A way to corrupt one client's rows. Subclass it to add one, as a frozen dataclass."""
 
     name: ClassVar[str]

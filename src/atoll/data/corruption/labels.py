@@ -7,7 +7,8 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from atoll.core.errors import DataError
+from atoll.core.errors import DataError, nearest
+from atoll.core.validation import is_real
 
 from .base import Columns, Corruption, CorruptionScope
 
@@ -32,6 +33,21 @@ class Mislabel(Corruption):
     kind: Literal["symmetric", "pairs"] = "symmetric"
     name: ClassVar[str] = "mislabelled"
 
+    def __post_init__(self) -> None:
+        shares = self.fraction if isinstance(self.fraction, tuple | list) else (self.fraction, self.fraction)
+        if len(shares) != 2 or not all(is_real(share) for share in shares) or not 0.0 <= shares[0] <= shares[1] <= 1.0:
+            raise DataError(
+                f"fraction={self.fraction!r}",
+                where="corruption 'mislabelled'",
+                remedy="choose it between 0 and 1, or a range (low, high) between them",
+            )
+        if self.kind not in ("symmetric", "pairs"):
+            raise DataError(
+                f"kind={self.kind!r}.{nearest(str(self.kind), ('symmetric', 'pairs'))}",
+                where="corruption 'mislabelled'",
+                remedy="use 'symmetric' or 'pairs'",
+            )
+
     def apply(self, columns: Columns, client: int, rng: np.random.Generator, scope: CorruptionScope) -> Columns:
         """Replace labels in ``y``."""
         y = columns["y"].copy()
@@ -48,21 +64,10 @@ class Mislabel(Corruption):
         return {"y": y}
 
     def check(self, scope: CorruptionScope) -> None:
-        """Refuse settings or data that the corruption does not support."""
+        """Refuse data that the corruption does not support."""
         if scope.sample.task not in ("classification", "binary") or (scope.classes or 0) < 2:
             raise DataError(
                 f"there is no other class to flip to in a {scope.sample.task} task",
                 where=f"corruption 'mislabelled' of {scope.sample.name!r}",
                 remedy="use it with two classes or more",
-            )
-        low, high = self.fraction if isinstance(self.fraction, tuple | list) else (self.fraction, self.fraction)
-        if not 0.0 <= low <= high <= 1.0:
-            raise DataError(
-                f"fraction={self.fraction}",
-                where="corruption 'mislabelled'",
-                remedy="choose it between 0 and 1, or a range (low, high) between them",
-            )
-        if self.kind not in ("symmetric", "pairs"):
-            raise DataError(
-                f"kind={self.kind!r}", where="corruption 'mislabelled'", remedy="use 'symmetric' or 'pairs'"
             )

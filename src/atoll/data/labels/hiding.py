@@ -65,6 +65,12 @@ def unlabel(islands: Islands, *, keep: float = 0, at: Where = "rows", seed: int 
         >>> int(few.sizes.sum()), len(few.others["labels"]), few.shard(0)["labelled"].any()
         (1397, 40, np.False_)
     """
+    if not isinstance(islands, Islands):
+        raise DataError(
+            f"a {type(islands).__name__} in place of parties",
+            where="unlabel",
+            remedy="divide the rows first, such as atoll.data.iid(rows, parties=20)",
+        )
     where = f"unlabel of {islands.name!r}"
     if at not in _PLACES:
         raise DataError(f"at={at!r}", where=where, remedy=f"use one of {', '.join(_PLACES)}")
@@ -79,7 +85,7 @@ def unlabel(islands: Islands, *, keep: float = 0, at: Where = "rows", seed: int 
     there = _marks(pool) & (owner >= 0)
     codes = _codes(pool)
     rng = root(seed).child("unlabel", at).generator()
-    count = _count(keep, at, len(islands) if at == "parties" else int(there.sum()), where)
+    count = _count(keep, at, len(islands) if at == "parties" else int(there.sum()), len(np.unique(codes[there])), where)
     moved = np.zeros(len(pool), np.bool_)
     if at == "parties":
         kept = there & np.isin(owner, covering_parties(codes, owner, there, len(islands), count, rng))
@@ -135,7 +141,7 @@ def _codes(pool: Dataset) -> NDArray[np.int64]:
     return np.zeros(len(pool), np.int64)
 
 
-def _count(keep: float, at: str, most: int, where: str) -> int:
+def _count(keep: float, at: str, most: int, classes: int, where: str) -> int:
     """The whole number that ``keep`` means."""
     whole = float(keep) == int(keep)
     if keep < 0 or (not whole and (keep > 1 or at == "classes")):
@@ -143,6 +149,8 @@ def _count(keep: float, at: str, most: int, where: str) -> int:
             f"keep={keep}", where=where, remedy="give a whole number, or a share between 0 and 1 of the rows or clients"
         )
     count = int(keep) if whole else max(1, round(keep * most))
+    if at == "classes" and count > classes:
+        raise DataError(f"keep={count}, but there are {classes} classes", where=where, remedy=f"keep at most {classes}")
     if at != "classes" and count > most:
         what = "clients" if at == "parties" else "rows with a label"
         raise DataError(f"keep={count}, but there are {most:,} {what}", where=where, remedy=f"keep at most {most:,}")

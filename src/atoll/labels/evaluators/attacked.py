@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import torch
 
+from atoll.core.calls import checked_call
+
 from ..losses import cross_entropy_of_rows
 
 __all__ = ["accuracy_under_attack"]
 
 
+@checked_call
 def accuracy_under_attack(
     model: torch.nn.Module, x: torch.Tensor, y: torch.Tensor, radius: float, steps: int = 10
 ) -> tuple[float, float]:

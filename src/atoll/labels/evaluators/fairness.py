@@ -7,6 +7,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from atoll.core.calls import checked_call
 from atoll.core.errors import ConfigError, DataError
 
 __all__ = ["fairness_gap", "group_measures"]
@@ -14,6 +15,7 @@ __all__ = ["fairness_gap", "group_measures"]
 Measure = Literal["rate", "accuracy", "recall"]
 
 
+@checked_call
 def group_measures(
     scores: ArrayLike, groups: ArrayLike, *, measure: Measure = "rate", labels: ArrayLike | None = None
 ) -> dict[str, NDArray[np.float64]]:
@@ -62,6 +64,7 @@ def group_measures(
     return found
 
 
+@checked_call
 def fairness_gap(
     scores: ArrayLike, groups: ArrayLike, *, measure: Measure = "rate", labels: ArrayLike | None = None
 ) -> float:

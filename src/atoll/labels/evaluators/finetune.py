@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import nn
 
 from atoll.core.algebra.rng import Rng
+from atoll.core.calls import checked_call
 from atoll.core.errors import ConfigError, DataError
 from atoll.data.labels.keeping import quotas
 
@@ -34,6 +35,7 @@ class FineTuned:
     model: nn.Module
 
 
+@checked_call
 def labelled_share(labels: ArrayLike, share: float, seed: int) -> NDArray[np.int64]:
     """Return row numbers of a share of the labels, by seed, with as equal numbers of each class as there are and at least one of each.
 
@@ -50,6 +52,7 @@ def labelled_share(labels: ArrayLike, share: float, seed: int) -> NDArray[np.int
     return np.sort(np.concatenate(rows))
 
 
+@checked_call
 def fine_tune(
     encoder: nn.Module,
     x: ArrayLike,

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from atoll.core.calls import checked_call
 from atoll.core.errors import DataError
 
 __all__ = ["PairedGain", "paired_gain", "t_quantile"]
@@ -37,6 +38,7 @@ class PairedGain:
         return self.interval is not None and self.interval[0] > 0
 
 
+@checked_call
 def paired_gain(scores: Sequence[float], baseline: Sequence[float], *, level: float = 0.95) -> PairedGain:
     """Compare scores of the same seeds: Student's interval of the mean difference, ``d +- t_{n-1} s / sqrt(n)``.
 
@@ -66,6 +68,7 @@ def paired_gain(scores: Sequence[float], baseline: Sequence[float], *, level: fl
     return PairedGain(float(np.median(d)), float(d.mean()), interval, level, tuple(d.tolist()))
 
 
+@checked_call
 def t_quantile(share: float, freedom: int) -> float:
     """Return the quantile of Student's t distribution with a whole number of degrees of freedom, by bisection.
 

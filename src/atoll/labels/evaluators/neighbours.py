@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from atoll.core.algebra.metric import Summary
+from atoll.core.calls import checked_call
 from atoll.core.errors import ConfigError, DataError
 from atoll.learn.metrics.base import ScoreMetric, ratio
 
@@ -17,6 +18,7 @@ Floats = NDArray[np.float64]
 _BLOCK = 1024
 
 
+@checked_call
 def unit(features: ArrayLike) -> Floats:
     """Return rows of length 1, ``(n, d)``; rows of zeros stay zero."""
     rows = np.asarray(features, np.float64)
@@ -24,6 +26,7 @@ def unit(features: ArrayLike) -> Floats:
     return np.asarray(rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12))
 
 
+@checked_call
 def nearest_classes(
     features: ArrayLike,
     labels: ArrayLike,
@@ -76,6 +79,7 @@ def nearest_classes(
     return np.asarray(votes / votes.sum(axis=1, keepdims=True))
 
 
+@checked_call
 def neighbour_accuracy(
     features: ArrayLike,
     labels: ArrayLike,

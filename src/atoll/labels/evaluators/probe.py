@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from atoll.core.algebra.metric import Summary
+from atoll.core.calls import checked_call
 from atoll.core.errors import ConfigError, DataError
 from atoll.learn.metrics.base import ScoreMetric, ratio
 
@@ -46,6 +47,7 @@ class LinearProbe:
         return float((self.predict(features) == np.asarray(labels)).mean())
 
 
+@checked_call
 def fit_probe(
     features: ArrayLike, labels: ArrayLike, *, classes: int | None = None, l2: float = 1.0, steps: int = 200
 ) -> LinearProbe:

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from atoll.core.algebra.metric import Summary
+from atoll.core.calls import checked_call
 from atoll.core.errors import ConfigError
 from atoll.learn.metrics.base import ScoreMetric, class_columns, ratio
 
@@ -16,6 +17,7 @@ __all__ = ["PseudoLabels", "coverage", "purity", "sure"]
 Floats = NDArray[np.float64]
 
 
+@checked_call
 def sure(scores: ArrayLike, tau: float) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
     """Return which rows get a pseudo-label, and which: ``max_c softmax(z)_c >= tau``, and the class that has the maximum.
 
@@ -41,12 +43,14 @@ def sure(scores: ArrayLike, tau: float) -> tuple[NDArray[np.bool_], NDArray[np.i
     return p.max(axis=1) >= tau, np.asarray(p.argmax(axis=1), np.int64)
 
 
+@checked_call
 def coverage(scores: ArrayLike, tau: float) -> float:
     """Return the share of rows with a pseudo-label; NaN without rows. No label is needed."""
     kept, _ = sure(scores, tau)
     return ratio(kept.sum(), len(kept))
 
 
+@checked_call
 def purity(scores: ArrayLike, truth: ArrayLike, tau: float) -> float:
     """Return the share of pseudo-labels that are right; NaN if there are none."""
     kept, guess = sure(scores, tau)

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from atoll.core.algebra.metric import Summary
+from atoll.core.calls import checked_call
 from atoll.core.errors import ConfigError, DataError
 from atoll.learn.metrics.base import ScoreMetric, ratio
 
@@ -33,6 +34,7 @@ def _entropy(p: Floats) -> Floats:
     return np.asarray(-(p * np.log(np.maximum(p, 1e-300))).sum(axis=-1), np.float64)
 
 
+@checked_call
 def mean_entropy(scores: ArrayLike) -> float:
     """Return the mean entropy of a model's class probabilities, in nats: 0 for a model that is sure of every row, ``ln C`` for one that knows nothing.
 
@@ -44,6 +46,7 @@ def mean_entropy(scores: ArrayLike) -> float:
     return ratio(_entropy(_probabilities(scores)).sum(), len(np.asarray(scores)))
 
 
+@checked_call
 def information(scores: ArrayLike) -> float:
     """Return ``H(mean_i p_i) - mean_i H(p_i)``, in nats: sure of each row, and of different classes (Bridle, Heading, MacKay 1991).
 
@@ -56,6 +59,7 @@ def information(scores: ArrayLike) -> float:
     return float(_entropy(p.mean(axis=0)) - _entropy(p).mean()) if len(p) else float("nan")
 
 
+@checked_call
 def agreement(scores: ArrayLike, other: ArrayLike) -> float:
     """Return the share of rows of which two sets of scores say the same class: of two views of the rows, or of two models trained apart.
 
@@ -78,6 +82,7 @@ def agreement(scores: ArrayLike, other: ArrayLike) -> float:
     return ratio((one.argmax(axis=1) == two.argmax(axis=1)).sum(), len(one))
 
 
+@checked_call
 def rank_without_labels(
     candidates: Mapping[str, ArrayLike], *, by: str = "information", others: Mapping[str, ArrayLike] | None = None
 ) -> list[tuple[str, float]]:
@@ -116,6 +121,7 @@ def rank_without_labels(
     return sorted(found.items(), key=lambda item: item[1] if by == "entropy" else -item[1])
 
 
+@checked_call
 def rank_correlation(one: ArrayLike, other: ArrayLike) -> float:
     """Return Spearman's rank correlation: how well one ranking tells the other, in [-1, 1]; NaN if all values of one are equal.
 

@@ -21,10 +21,28 @@ from atoll.learn.wrapped import Wrapped
 
 from ..look import looked
 from ..streams import Joined, Stream, Streams
+from ..views.base import View
 
 __all__ = ["Method", "local_sgd"]
 
 _SETTINGS = ("lr", "epochs", "batch_size", "steps")
+
+
+def require_views(part: Any) -> None:
+    """Refuse settings ``view``, ``weak`` and ``strong`` that are neither a view nor ``None``.
+
+    Raises:
+        ConfigError: names the setting.
+    """
+    for name in ("view", "weak", "strong"):
+        value = getattr(part, name, None)
+        if value is not None and not isinstance(value, View):
+            kind = value if isinstance(value, str) else "images"
+            raise ConfigError(
+                f"{name}={value!r} is no view",
+                where=type(part).__name__,
+                remedy=f"use for example atoll.labels.views.{'weak' if name == 'weak' else 'strong'}({kind!r}), or None for rows as they are",
+            )
 
 
 def local_sgd(lr: float = 0.03, steps: int = 12, batch_size: int = 48, memory: str = "round") -> Algorithm:
@@ -80,6 +98,7 @@ class Method(Wrapped):
             raise ConfigError(
                 f"labelled_share={self.labelled_share}", where=type(self).__name__, remedy="use a share from 0 to 1"
             )
+        require_views(self)
         object.__setattr__(self, "_streams", Streams(self.streams))
 
     @property

@@ -98,7 +98,7 @@ class FixMatch(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_threshold(self.tau, self.weight, "FixMatch")
+        require_threshold(self.tau, self.weight, type(self).__name__)
 
     @property
     def losses(self) -> tuple[Any, ...]:

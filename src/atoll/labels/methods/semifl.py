@@ -44,7 +44,7 @@ class SemiFLLoss(OwnLoss):
         near = seen(self.weak, x, keys, 0, real)
         if self.weight == 0.0:
             return mean_of(cross_entropy_of_rows(model(near), target), labelled * real)
-        guess, kept = pseudo_labels(model(near, broadcast["params"], training=False), self.tau)
+        guess, kept = pseudo_labels(model(near, broadcast["params"], training=False), self.tau, "SemiFL")
         guess = torch.where(labelled, target, guess)
         counts = kept * ~labelled * real
         far = seen(self.strong, x, keys, 1, real)

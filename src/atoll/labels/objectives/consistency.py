@@ -30,7 +30,7 @@ def check_threshold(tau: float, classes: int, where: str = "tau") -> None:
         )
 
 
-def pseudo_labels(logits: Tensor, tau: float) -> tuple[Tensor, Tensor]:
+def pseudo_labels(logits: Tensor, tau: float, where: str = "tau") -> tuple[Tensor, Tensor]:
     """Return the class that a model believes in, and whether it is sure: ``y = argmax_c p_c``, kept if ``max_c p_c > tau``.
 
     Source: Lee 2013, "Pseudo-Label"; the survey's equations 84 and 85, repaired: the survey compares the class with the threshold, which must be
@@ -39,6 +39,7 @@ def pseudo_labels(logits: Tensor, tau: float) -> tuple[Tensor, Tensor]:
     Args:
         logits: ``[B, C]``.
         tau: threshold in ``(1/C, 1]``. A larger threshold never keeps more rows.
+        where: the method, for errors.
 
     Returns:
         Classes, int64 ``[B]``, and booleans ``[B]``; no gradient flows through them.
@@ -46,7 +47,7 @@ def pseudo_labels(logits: Tensor, tau: float) -> tuple[Tensor, Tensor]:
     Raises:
         ConfigError: ``tau <= 1/C`` or ``tau > 1``.
     """
-    check_threshold(tau, logits.shape[1])
+    check_threshold(tau, logits.shape[1], where)
     sure, classes = torch.softmax(logits.detach(), 1).max(1)
     return classes, sure > tau
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 
 from atoll.core.errors import ConfigError, DataError
+from atoll.core.validation import Checked
 
 from .draws import below, children_of_rows
 
@@ -51,7 +52,7 @@ def _split(own: OwnRows | None, rows: int, each: int) -> list[OwnRows | None]:
     ]
 
 
-class View(ABC):
+class View(Checked):
     """A pure, batched function ``(rows, keys) -> rows`` of the same shape and type.
 
     What a row becomes depends on the row and its key alone, not on the batch: ``view(rows, keys)[i]`` has the bits of
@@ -79,8 +80,10 @@ class View(ABC):
             own: the party's rows, for views with ``uses_own``.
 
         Raises:
-            DataError: the rows are of another kind, or ``own`` is missing.
+            DataError: the rows are of another kind, there is not one key for each, or ``own`` is missing.
         """
+        if not isinstance(rows, Tensor) or not isinstance(keys, Tensor) or keys.shape[:1] != rows.shape[:1]:
+            _refuse_call(self, rows, keys)
         self.check(rows)
         if self.uses_own and own is None:
             raise DataError(
@@ -109,6 +112,19 @@ class View(ABC):
         """Return the rows as this view shows them; they have been checked."""
 
 
+def _refuse_call(view: View, rows: object, keys: object) -> None:
+    """Refuse rows or keys that are no tensors, or of different numbers."""
+    shapes = [
+        f"a {type(of).__name__}" + (f" of shape {tuple(of.shape)}" if isinstance(of, Tensor) else "")
+        for of in (rows, keys)
+    ]
+    raise DataError(
+        f"a view was given rows that are {shapes[0]}, and keys that are {shapes[1]}",
+        where=type(view).__name__,
+        remedy="give tensors, with one key for each row: view(torch.from_numpy(rows), row_keys(torch.tensor([party, step]), torch.arange(len(rows))))",
+    )
+
+
 @dataclass(frozen=True)
 class Compose(View):
     """Several views of one kind, one after another.
@@ -124,11 +140,12 @@ class Compose(View):
     of: str = "images"
 
     def __post_init__(self) -> None:
-        links = tuple(self.links)
+        given: Any = self.links
+        links = tuple(given) if isinstance(given, Sequence) else ()
         wrong = [link for link in links if not isinstance(link, View)]
-        if wrong:
+        if wrong or not isinstance(given, Sequence):
             raise ConfigError(
-                f"links has {wrong[0]!r}, which is no view",
+                f"links has {wrong[0]!r}, which is no view" if wrong else f"links={given!r} is no list",
                 where="Compose",
                 remedy="use for example [Flip(), Cutout()]",
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from atoll.core.calls import checked_call
 from atoll.core.errors import ConfigError, nearest
 
 from .base import Compose, View
@@ -17,6 +18,7 @@ __all__ = ["strong", "weak"]
 _KINDS = ("images", "photos", "series", "text", "table")
 
 
+@checked_call
 def weak(kind: str) -> View:
     """Return a view that keeps what a row is beyond doubt.
 
@@ -44,6 +46,7 @@ def weak(kind: str) -> View:
     return made[kind]
 
 
+@checked_call
 def strong(kind: str) -> View:
     """Return a view that changes as much of a row as its meaning bears.
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from atoll.core.errors import ConfigError, DataError
+from atoll.core.validation import is_real
 
 from .base import View
 
@@ -124,5 +126,6 @@ def require_share(view: Any, *names: str) -> None:
 def require_range(view: Any, name: str, least: float) -> None:
     """Refuse a setting that is no pair of a low and a high number, ``least`` or above."""
     value = getattr(view, name)
-    fits = len(value) == 2 and least <= value[0] <= value[1]
+    pair = isinstance(value, Sequence) and len(value) == 2 and all(is_real(one) for one in value)
+    fits = pair and least <= value[0] <= value[1]
     require(view, name, fits, f"use a pair (low, high) with {least:g} <= low <= high")

@@ -14,6 +14,7 @@ from atoll.learn.wrapped import Wrapped
 from ...losses import seen
 from ...views.base import View
 from ...views.defaults import weak
+from ..base import require_views
 from ..fixmatch import FixMatch
 from .hiding import Hiding, HidingLoss, require_labelled
 
@@ -87,6 +88,7 @@ class Relabel(Wrapped):
         if not 0.0 <= self.sure <= 1.0:
             raise ConfigError(f"sure={self.sure}", where="Relabel", remedy="use a probability from 0 to 1")
         require_labelled(self.base, "Relabel")
+        require_views(self)
 
     @property
     def losses(self) -> tuple[Any, ...]:

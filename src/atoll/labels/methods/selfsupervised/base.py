@@ -66,6 +66,11 @@ class SelfSupervised(Method):
             raise ConfigError(
                 f"gauge={self.gauge}", where=type(self).__name__, remedy="use a share below 1, or 0 for no gauge"
             )
+        temperature = getattr(self, "temperature", 1.0)
+        if not 0.0 < temperature < float("inf"):
+            raise ConfigError(
+                f"temperature={temperature}", where=type(self).__name__, remedy="use a number above 0, such as 0.2"
+            )
         if self.batch_size is not None and self.batch_size < self.smallest_batch:
             raise ConfigError(
                 f"batch_size={self.batch_size}",

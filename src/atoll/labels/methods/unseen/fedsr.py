@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
+from atoll.core.calls import checked_call
 from atoll.core.errors import ConfigError, DataError
 from atoll.learn.card import Card
 from atoll.learn.local.own_loss import OwnLoss
@@ -25,6 +26,7 @@ Tensor = torch.Tensor
 _FLATTEST = 5.0
 
 
+@checked_call
 class GaussianNetwork(nn.Module):
     """A classifier of features that are drawn: ``z ~ N(mean(x), exp(log_variance(x)))``, with a Gaussian of its own for each class, ``r(z|y)``.
 
