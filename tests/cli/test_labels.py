@@ -88,6 +88,7 @@ def test_settings_that_make_no_comparison_are_refused(capsys, archive):
         "neither keep nor wrong": (archive,),
         "method 'SemFL'": (archive, "--keep", 8, "--methods", "SemFL"),
         "DATA 'mnits'": ("mnits", "--keep", 8),
+        "lr=0": (archive, "--keep", 8, "--lr", 0),
         "name it: --target": ("rows.csv", "--keep", 8),
         "at='sever'. Did you mean 'server'": (archive, "--keep", 8, "--at", "sever"),
         "remove labels, or spoil them": (archive, "--keep", 8, "--wrong", 0.4),

@@ -170,6 +170,12 @@ def test_what_is_not_known_is_named(capsys, folder, more, said):
     assert re.search(said, capsys.readouterr().out)
 
 
+def test_a_table_without_a_column_to_predict_gets_the_option_of_this_command(capsys, tmp_path):
+    (tmp_path / "a.csv").write_text("x,y,site\n1,0,a\n2,1,b\n")
+    assert run(["labels", "adapt", str(tmp_path / "a.csv"), "--party", "site", "--target", "b"]) == 3
+    assert "name it: --label COLUMN" in capsys.readouterr().err
+
+
 def test_texts_of_several_files_become_vectors_of_the_same_words(tmp_path):
     for name, words in {"north": "snow cold late", "south": "sun warm late"}.items():
         rows = [f"{' '.join(words.split()[: 1 + k % 3])},{k % 2}" for k in range(20)]

@@ -55,6 +55,9 @@ def domains_of(
     from atoll.data import WordVectors, read_data, with_text_vectors
     from atoll.data.join import concatenate
 
+    table = next((one for one in data if one.endswith((".csv", ".csv.gz"))), None)
+    if table is not None and label is None:
+        raise DataError("the column to predict is not set", where=table, remedy="name it: --label COLUMN")
     words: Any = WordVectors() if len(data) == 1 else False  # the texts of several files are fitted at once, below
     given = {"target": label, "text": text, "party": party, "seed": seed, "vectors": words, **more}
     made = [read_data(one, **given) for one in data]

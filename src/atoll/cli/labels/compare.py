@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 import typer
 
+from atoll.core.errors import ConfigError
 from atoll.core.extras import need
 
 from ..arguments import Json, output_of
@@ -78,6 +79,8 @@ def labels_compare(
     from .rows import PARTY, LabelSetting, rows_of
     from .runs import LabelRuns
 
+    if rate is not None and not rate > 0:
+        raise ConfigError(f"lr={rate:g}", where="atoll labels compare", remedy="use a rate above 0, such as --lr 0.03")
     setting = LabelSetting(at, keep, size, test, wrong, noise, parties, alpha)
     rows = rows_of(data, target, text, missing, party)
     setting, owner = setting.of(rows), PARTY if PARTY in rows else None
