@@ -158,23 +158,28 @@ def bare(work: str, rounds: int) -> tuple[list[float], nn.Module]:
     return laps, loop.model
 
 
-def atoll_rounds(work: str, rounds: int) -> tuple[list[float], nn.Module]:
-    """Run the same job by Atoll."""
-    import atoll
-    from atoll.data import Dataset, Islands
+def method_of(work: str) -> Any:
+    """Return the work's method in Atoll."""
     from atoll.labels import FedSimCLR, FixMatch
     from atoll.learn.algorithms import FedAvg
     from atoll.learn.algorithms.accelerated import Accelerated
     from atoll.learn.transforms import Momentum
 
+    if work.startswith("fixmatch"):
+        return FixMatch(lr=0.03, steps=STEPS, batch_size=BATCH)
     plain = FedAvg(lr=0.1, steps=STEPS, batch_size=BATCH)
-    method: Any = FixMatch(lr=0.03, steps=STEPS, batch_size=BATCH)
-    if work.startswith("simclr"):
-        method = FedSimCLR(base=Accelerated(plain, transforms=(Momentum(0.9, nesterov=True),)))
+    return FedSimCLR(base=Accelerated(plain, transforms=(Momentum(0.9, nesterov=True),)))
+
+
+def atoll_rounds(work: str, rounds: int) -> tuple[list[float], nn.Module]:
+    """Run the same job by Atoll."""
+    import atoll
+    from atoll.data import Dataset, Islands
+
     clock: list[float] = []
     job = atoll.Training(
         model=model_of(work),
-        algorithm=method,
+        algorithm=method_of(work),
         selection=atoll.Schedule(cohorts(rounds)),
         rounds=rounds,
         evaluation=atoll.Evaluation(server=False),
