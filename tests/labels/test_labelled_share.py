@@ -21,6 +21,7 @@ from atoll.torch.blocks.labelled import LabelledRows
 from atoll.torch.blocks.pool import Pool
 from atoll.torch.blocks.schedule import Orders, schedule
 
+pytestmark = pytest.mark.usefixtures("labels_unchecked")
 WORK: dict[str, Any] = {"lr": 0.1, "steps": 3, "batch_size": 8}
 
 

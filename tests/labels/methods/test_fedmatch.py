@@ -105,6 +105,7 @@ def bytes_up(share: float, **settings: Any) -> float:
     return float(atoll.simulate(job, rows(share, 1), engine="inline", seed=0, progress=False).metrics[0]["bytes_up"])
 
 
+@pytest.mark.usefixtures("labels_unchecked")
 def test_a_client_without_labels_sends_psi_alone_and_only_what_changed() -> None:
     """A parameter costs 4 bytes and an index of 10 bits; sigma and psi have 308 each."""
     size = sum(leaf.numel() for leaf in net().parameters())
