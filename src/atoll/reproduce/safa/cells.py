@@ -9,51 +9,28 @@ choose the model). We report the best value over rounds, as in the tables.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+import functools
+import time
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+
+from atoll.core.algebra import tree as T
+from atoll.core.algebra.rng import Rng
+from atoll.runs import parse_config, to_job
 
 from ..entry import Lab
 from .data import drawn
 from .grid import simulate
 from .tasks import LAG, TRANSFER_SECONDS, SafaTask
 
-__all__ = ["METRICS", "Scale", "Score", "alone", "efforts", "pace", "score", "settings"]
+__all__ = ["METRICS", "Score", "alone", "efforts", "pace", "score", "settings"]
 
 Config = dict[str, Any]
 _ROOM = "atoll.reproduce.safa.data"
 METRICS = {"boston": "test/scaled_accuracy", "mnist": "test/accuracy", "kdd": "test/sign_accuracy"}
 """Table 3.3."""
-
-
-@dataclass(frozen=True)
-class Scale:
-    """A smaller version of a task. Devices take as long as with the whole task, so rounds last as long and the same clients are in time.
-
-    Attributes:
-        rows: training rows, the first ones, divided among all clients in the same proportions; ``None`` for all.
-        tests: test rows, the first ones.
-        rounds: ``None`` for the task's.
-    """
-
-    rows: int | None = None
-    tests: int | None = None
-    rounds: int | None = None
-
-    @property
-    def whole(self) -> bool:
-        """Tell whether nothing is reduced."""
-        return self == Scale()
-
-    def told(self, task: SafaTask) -> str:
-        """Describe it in words."""
-        rounds = task.rounds if self.rounds is None else self.rounds
-        return f"scaled down to {self.rows} training and {self.tests} test rows and {rounds} rounds"
-
-
-_WHOLE = Scale()
 
 
 @dataclass(frozen=True)
@@ -106,7 +83,7 @@ def _learning(task: SafaTask) -> Config:
             "metric": {"name": f"{_ROOM}:ScaledAccuracy"},
             "engine": "inline",
         },
-        "mnist": {"model": {"name": f"{_ROOM}:warm_cnn"}, "loss": "cross_entropy", "metric": None, "engine": "batched"},
+        "mnist": {"model": {"name": f"{_ROOM}:warm_cnn"}, "loss": "cross_entropy", "metric": None, "engine": "inline"},
         "kdd": {
             "model": {"name": f"{_ROOM}:svm"},
             "loss": "squared_hinge",
@@ -125,7 +102,6 @@ def settings(
     seed: int = 0,
     *,
     rounds: int | None = None,
-    scale: Scale = _WHOLE,
     device: str = "cpu",
     lag: int = LAG,
 ) -> Config:
@@ -138,30 +114,23 @@ def settings(
         fraction: ``C``.
         seed: of all randomness: clients, crashes, model, ...
         rounds: replaces the task's number.
-        scale: of the task.
         device: cpu or cuda.
         lag: SAFA's tolerance.
     """
     learning = _learning(task)
-    rows = {} if scale.rows is None else {"rows": scale.rows}
-    tests = {} if scale.tests is None else {"tests": scale.tests}
-    model = learning["model"] | ({"seed": seed, **rows} if task.name == "mnist" else {})
-    # Blocks of clients pay if clients have much to compute; on a few rows they cost more than they save (53 s : 39 s
-    # measured on 6,000 images).
-    engine = "inline" if rows else learning["engine"]
-    rounds = rounds or scale.rounds or task.rounds
+    model = learning["model"] | ({"seed": seed} if task.name == "mnist" else {})
     evaluation: Config = {"every": 1}
     if learning["metric"] is not None:
         evaluation["metrics"] = [learning["metric"]]
     return {
         "name": f"safa-{task.name}-{algorithm}-{crash:g}-{fraction:g}".lower() + (f"-lag-{lag}" if lag != LAG else ""),
-        "data": {"source": {"name": f"{_ROOM}:islands", "task": task.name, "seed": seed, **rows, **tests}},
+        "data": {"source": {"name": f"{_ROOM}:islands", "task": task.name, "seed": seed}},
         "model": model,
         "loss": learning["loss"],
         "algorithm": {"name": "FedAvg", "lr": task.lr, "epochs": task.epochs, "batch_size": task.batch_size},
-        "devices": {"name": f"{_ROOM}:devices", "task": task.name, "crash": crash, "seed": seed, **rows},
-        "engine": engine,
-        "rounds": rounds,
+        "devices": {"name": f"{_ROOM}:devices", "task": task.name, "crash": crash, "seed": seed},
+        "engine": learning["engine"],
+        "rounds": rounds or task.rounds,
         "evaluation": evaluation,
         "checkpoint_every": 25,
         "device": device,
@@ -196,7 +165,6 @@ def alone(
     seed: int = 0,
     *,
     rounds: int | None = None,
-    scale: Scale = _WHOLE,
     device: str = "cpu",
 ) -> Score:
     """Do fully local training: every client trains alone from the same start, with one average ``sum_k (n_k/n) w_k`` at the end.
@@ -204,43 +172,33 @@ def alone(
     A client that finished m rounds has trained m E epochs. Clients with the same m form one training of one round,
     whose model is their weighted average; the averages of all m, and the start for m = 0, are combined.
     """
-    from atoll.runs import parse_config, to_job
-    from atoll.runs.model import read_model
-
-    base = settings(task, "FedAvg", crash, fraction, seed, rounds=1, scale=scale, device=device)
+    base = settings(task, "FedAvg", crash, fraction, seed, rounds=1, device=device)
     for name in ("devices", "aggregation"):
         del base[name]
-    base |= {"selection": "Everyone", "pacing": "Synchronous"}
-    job, islands = to_job(parse_config(base))
-    done, sizes = (
-        efforts(task, crash, fraction, seed, rounds or scale.rounds),
-        np.asarray(islands.sizes, dtype=np.float64),
-    )
-    total: dict[str, np.ndarray] = {}
-    seconds = 0.0
-    for count in map(int, np.unique(done)):
-        members = np.flatnonzero(done == count)
-        made = lab.train(_group(base, task, members.tolist(), count))
-        seconds += made.seconds
-        for name, value in read_model(made.folder.path / "model.safetensors").items():
-            total[name] = total.get(name, 0.0) + value * (sizes[members].sum() / sizes.sum())
-    found = _evaluated(job, islands, total)
-    metric = METRICS[task.name]
-    return Score(found[metric], (found["test/loss"],), [], seconds)
+    base |= {"name": f"safa-{task.name}-alone-{crash:g}-{fraction:g}", "selection": "Everyone", "pacing": "Synchronous"}
+    done = efforts(task, crash, fraction, seed, rounds)
+    name = "-".join((base["name"], *([] if rounds is None else [str(rounds)]), parse_config(base).digest()))
+    made = lab.scores(name, lambda: _alone(base, task, done))
+    return Score(made[METRICS[task.name]], (made["test/loss"],), [], made["seconds"])
 
 
-def _group(base: Config, task: SafaTask, members: Iterable[int], count: int) -> Config:
-    """Return the settings of the clients that finish ``count`` rounds. Clients that finish none keep the start: their step is too small to change a number."""
-    source = {**base["data"]["source"], "only": list(members)}
-    algorithm = {**base["algorithm"], "epochs": max(1, count * task.epochs)}
-    if count == 0:
-        algorithm["lr"] = 1e-30
-    return {**base, "name": f"safa-{task.name}-alone-{count}", "data": {"source": source}, "algorithm": algorithm}
-
-
-def _evaluated(job: Any, islands: Any, params: dict[str, np.ndarray]) -> dict[str, float]:
+def _alone(base: Config, task: SafaTask, done: np.ndarray) -> dict[str, float]:
+    import atoll
     from atoll.learn.learner import LearnerSettings, adapt
 
+    began = time.perf_counter()
+    made, islands = to_job(parse_config(base))
+    job: Any = made
     learner = adapt(job.model, LearnerSettings(algorithm=job.algorithm, loss=job.loss), islands)
-    found: dict[str, float] = job.evaluation.at_server(learner, params, islands.test)
-    return found
+    shares = np.asarray(islands.sizes, dtype=np.float64) / sum(islands.sizes)
+    parts = []
+    for count in map(int, np.unique(done)):
+        members = np.flatnonzero(done == count)
+        params = learner.init(Rng(0))  # the model's own weights
+        if count:
+            longer = job.replace(compile="always", algorithm=replace(job.algorithm, epochs=count * task.epochs))
+            alike = islands.subset(members).with_test(None)
+            params = atoll.simulate(longer, alike, engine=base["engine"], seed=base["seed"], progress=False).params
+        parts.append(T.scale(params, shares[members].sum()))
+    found: dict[str, float] = job.evaluation.at_server(learner, functools.reduce(T.add, parts), islands.test)
+    return {**found, "seconds": time.perf_counter() - began}

@@ -49,17 +49,12 @@ def train_sizes(sizes: NDArray[np.int64], rows: int) -> NDArray[np.int64]:
     return made
 
 
-def islands(
-    task: str, seed: int = 0, only: list[int] | None = None, rows: int | None = None, tests: int | None = None
-) -> Islands:
+def islands(task: str, seed: int = 0) -> Islands:
     """Return a task's clients, with the test rows at the server.
 
     Args:
         task: ``"boston"``, ``"mnist"`` or ``"kdd"``.
         seed: of the clients' sizes.
-        only: use only these clients.
-        rows: use only the first training rows, divided in the same proportions; all by default.
-        tests: use only the first test rows.
 
     Raises:
         DataError: no data folder, or files missing from it.
@@ -67,11 +62,10 @@ def islands(
     from atoll.data import Islands
 
     of = TASKS[task]
-    whole = _first(_rows(task), rows, tests)
+    whole = _rows(task)
     sizes = train_sizes(drawn(of, 0.0, seed)[0].sizes, len(whole))
     owner = np.repeat(np.arange(of.clients), sizes)
-    made = Islands.from_owner(whole, owner, of.clients, scheme="N(mu, (0.3 mu)^2)")
-    return made if only is None else made.subset(np.asarray(only))
+    return Islands.from_owner(whole, owner, of.clients, scheme="N(mu, (0.3 mu)^2)")
 
 
 @functools.lru_cache(maxsize=3)
@@ -83,13 +77,6 @@ def _rows(task: str) -> Dataset:
     if task == KDD.name:
         return _split(kddcup99_tcp(test=0.0), KDD, inputs=35, target=False)
     return _raw(mnist(flat=False))
-
-
-def _first(whole: Dataset, rows: int | None, tests: int | None) -> Dataset:
-    if rows is None and tests is None:
-        return whole
-    test: Dataset = whole.test  # type: ignore[assignment]
-    return whole.take(np.arange(rows or len(whole))).with_test(test.take(np.arange(tests or len(test))))
 
 
 def _split(whole: Dataset, task: SafaTask, *, inputs: int, target: bool) -> Dataset:
@@ -116,7 +103,7 @@ def _raw(digits: Dataset) -> Dataset:
     return scaled(digits).with_test(scaled(digits.test))  # type: ignore[arg-type]
 
 
-def devices(task: str, crash: float = 0.1, seed: int = 0, rows: int | None = None) -> Devices:
+def devices(task: str, crash: float = 0.1, seed: int = 0) -> Devices:
     """Return the clients of `drawn` as a model of devices: their seconds of training, links of 1.4 Mbit/s, a server of 10 Gbit/s, models of 10 MB and the trace.
 
     As in the tables, every message counts as a model, even the message to a client that continues with its own.
@@ -125,14 +112,13 @@ def devices(task: str, crash: float = 0.1, seed: int = 0, rows: int | None = Non
         task: ``"boston"``, ``"mnist"`` or ``"kdd"``.
         crash: probability of a crash in a round.
         seed: of sizes, speeds and crashes.
-        rows: number of training rows; a device takes as long for its share of them as for its share of all.
     """
     from atoll.devices import BatchRate, GivenTraits, Recorded, Throughput
     from atoll.devices import Fleet as Devices
 
     of = TASKS[task]
     members, crashes = drawn(of, crash, seed)
-    train = train_sizes(members.sizes, rows or _train_rows(of))
+    train = train_sizes(members.sizes, _train_rows(of))
     # A client's batches per second, so that its training rows take as long as its training and test rows together.
     speed = train * of.epochs / of.batch_size / members.training
     calm = np.zeros((1, of.clients))
@@ -175,7 +161,7 @@ def cnn() -> nn.Module:
 
 
 @functools.lru_cache(maxsize=4)
-def _warm(seed: int, rows: int | None = None) -> Any:
+def _warm(seed: int) -> Any:
     import atoll
 
     job = atoll.Training(
@@ -186,24 +172,21 @@ def _warm(seed: int, rows: int | None = None) -> Any:
         evaluation=atoll.Evaluation(server=False),
         rounds=1,
     )
-    return atoll.simulate(
-        job, islands("mnist", seed, rows=rows), engine="inline" if rows else "batched", seed=seed
-    ).params
+    return atoll.simulate(job, islands("mnist", seed), engine="batched", seed=seed).params
 
 
-def warm_cnn(seed: int = 0, rows: int | None = None) -> nn.Module:
+def warm_cnn(seed: int = 0) -> nn.Module:
     """Return `cnn` after one epoch at every client and their average, where the author's program starts.
 
     Args:
         seed: of the weights, the clients' sizes and their batches.
-        rows: number of training rows; all by default.
     """
     import torch
 
     made = cnn()
     with torch.no_grad():
         for name, parameter in made.named_parameters():
-            parameter.copy_(torch.as_tensor(_warm(seed, rows)[name]))
+            parameter.copy_(torch.as_tensor(_warm(seed)[name]))
     return made
 
 

@@ -38,11 +38,9 @@ def entry(task: SafaTask, data: str, source: str) -> Entry:
         data: what it needs, in words.
         source: the data set's name.
     """
-    scale = PLANS[task.name].scale
-    title = f"SAFA, task {task.number}: cost of rounds and accuracy against FedAvg, FedCS and local training"
     return Entry(
         name=f"safa-{task.name}",
-        title=title if scale.whole else f"{title} (trainings {scale.told(task)})",
+        title=f"SAFA, task {task.number}: cost of rounds and accuracy against FedAvg, FedCS and local training",
         source=SOURCE,
         run=functools.partial(claims, task),
         needs=f"{data} below ATOLL_DATA; nothing with --quick, which trains nothing",
