@@ -85,3 +85,13 @@ def test_a_view_that_is_not_there_is_refused() -> None:
     assert _view("no") is None
     with pytest.raises((ConfigError, AttributeError), match="loud"):
         _view("loud")
+
+
+def test_methods_train_on_rows_without_labels_where_the_survey_does() -> None:
+    from atoll.labels import FixMatch
+    from atoll.reproduce.semi import settings
+
+    made = settings._on_any_rows(FixMatch)(lr=0.1, horizon=3)
+    assert made.label_holders == ()
+    assert FixMatch(lr=0.1).label_holders == ("clients",)
+    assert repr(made) == repr(FixMatch(lr=0.1, horizon=3))

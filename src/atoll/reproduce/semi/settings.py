@@ -28,6 +28,11 @@ def _job(scale: TrialSize, algorithm: Any, **parts: Any) -> Training:
     return atoll.Training(model=model, algorithm=algorithm, evaluation=atoll.Evaluation(every=1), **settings)
 
 
+def _on_any_rows(method: Any) -> Any:
+    """Return the method without its demand for a label of every class at clients: what the survey says is about rows that lack them."""
+    return type(method.__name__, (method,), {"label_holders": ()})
+
+
 def _view(name: str) -> Any:
     from atoll.labels import views
 
@@ -83,9 +88,8 @@ def forgetting(scale: TrialSize) -> Make:
     def make(seed: int) -> tuple[Training, Islands]:
         job, alone = taught(scale)(seed)
         begin = atoll.simulate(job, alone, engine="batched", seed=seed, progress=False)
-        few = unlabel(digits(scale, seed), keep=_LABELS, at="server", seed=seed)
-        rest = few  # the labels stay where nobody asks for them
-        return replace(_job(scale, FixMatch(**_STEPS)), model=begin.model), rest
+        rest = unlabel(digits(scale, seed), keep=_LABELS, at="server", seed=seed)  # the labels stay where nobody asks
+        return replace(_job(scale, _on_any_rows(FixMatch)(**_STEPS)), model=begin.model), rest
 
     return make
 
@@ -98,7 +102,7 @@ def of_classes(scale: TrialSize, method: str) -> Make:
     def make(seed: int) -> tuple[Training, Islands]:
         some = unlabel(digits(scale, seed, alpha=100.0), keep=2, at="classes", seed=seed)
         made: Any = {"FedPU": FedPU, "FedMatch": FedMatch, "labels": Supervised}[method]
-        return _job(scale, made(**_STEPS, horizon=scale.rounds)), some
+        return _job(scale, _on_any_rows(made)(**_STEPS, horizon=scale.rounds)), some
 
     return make
 
