@@ -13,7 +13,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from .libraries import convolving
-from .live import Live
+from .live import Live, padded
 
 __all__ = ["convolutions", "replace_convolutions"]
 
@@ -95,7 +95,7 @@ def _values(made: ctypes.CDLL, shape: _Shape, live: Live) -> Callable[..., Tenso
         y = x.new_empty(sizes)
         numbers[0] = rows = live.of(shape.images)
         made.convolve(numbers, x.data_ptr(), weight.data_ptr(), None if bias is None else bias.data_ptr(), y.data_ptr())
-        return _padded(y, rows)
+        return padded(y, rows)
 
     return convolved
 
@@ -119,14 +119,7 @@ def _slopes(
         if by_input:
             by[0] = inputs = torch.empty_like(x)
             made.convolve_inputs(numbers, slope.data_ptr(), weight.data_ptr(), inputs.data_ptr())
-            _padded(inputs, rows)
+            padded(inputs, rows)
         return by[0], by[1], by[2]
 
     return convolved_slopes
-
-
-def _padded(tensor: Tensor, rows: int) -> Tensor:
-    """Return the tensor with zeros from a row on."""
-    if rows < len(tensor):
-        tensor[rows:].zero_()
-    return tensor

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-__all__ = ["Live"]
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["Live", "padded"]
 
 
 class Live:
@@ -22,3 +27,10 @@ class Live:
     def of(self, count: int) -> int:
         """Return how many of some images are real: all of them, unless there is one for each row."""
         return self.rows if count == self.width else count
+
+
+def padded(tensor: Tensor, rows: int) -> Tensor:
+    """Fill the rows from a number on with zeros, in place, and return the tensor."""
+    if rows < len(tensor):
+        tensor[rows:].zero_()
+    return tensor

@@ -16,7 +16,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from .libraries import normalising
-from .live import Live
+from .live import Live, padded
 from .pooling import Pooling, pool_of
 
 __all__ = ["norms", "replace_norms"]
@@ -179,9 +179,7 @@ def _values(made: ctypes.CDLL, shape: _Shape, eps: float, live: Live) -> Callabl
         numbers[0] = rows = live.of(shape.images)
         to = [_at(t) for t in (x, weight, bias, other, y, kept[0], kept[1])]
         made.normalise(numbers, eps, *to)
-        if rows < shape.images:
-            y[rows:].zero_()
-        return y, kept[0], kept[1]
+        return padded(y, rows), kept[0], kept[1]
 
     return normalised
 
@@ -216,9 +214,7 @@ def _pooled(
         kept = x.new_empty(2, shape.images, shape.groups)
         numbers[0] = rows = live.of(shape.images)
         made.normalise_pool(numbers, eps, *(_at(t) for t in (x, weight, bias, y, places, kept[0], kept[1])))
-        if rows < shape.images:
-            y[rows:].zero_()
-        return y, kept[0], kept[1], places
+        return padded(y, rows), kept[0], kept[1], places
 
     return normalised_pooled
 
@@ -244,9 +240,7 @@ def _room(
     shape: _Shape, x: Tensor, rows: int, wanted: list[bool]
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     """Return memory for the slopes by input, weight and bias."""
-    by_input = torch.empty_like(x) if wanted[0] else None
-    if by_input is not None and rows < shape.images:
-        by_input[rows:].zero_()
+    by_input = padded(torch.empty_like(x), rows) if wanted[0] else None
     sums = [x.new_zeros(shape.channels) if one else None for one in wanted[1:]]
     return by_input, sums[0], sums[1]
 
