@@ -12,38 +12,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+from example_scripts import EXAMPLES, FEDERATED, SCRIPTS, rows_for
 
 import atoll
 from atoll.models import Script
 from atoll.models.scripts.running import RunningScript
 from atoll.runtime.bundles.modules import importing
 
-EXAMPLES = Path(__file__).resolve().parents[3] / "examples" / "scripts"
-FEDERATED = EXAMPLES / "federated"
-SCRIPTS = {
-    # script: what makes the model, libraries, further arguments, whether Atoll can measure it
-    "plain_numpy": ("plain_numpy:start", (), (), False),
-    "pytorch_loop": ("pytorch_loop:net", ("torch",), (), True),
-    "scikit_learn": ("scikit_learn:classifier", ("sklearn",), (), True),
-    "hugging_face": ("hugging_face:bert", ("transformers", "accelerate"), (), False),
-    "hugging_face --lora": ("hugging_face:adapters", ("transformers", "accelerate", "peft"), ("--lora",), False),
-    "lightning_module": ("lightning_module:Digits", ("lightning",), (), True),
-}
 QUICK = ("plain_numpy",)
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.*is_gradient_checkpointing:FutureWarning"
 )  # of PEFT about Transformers
 CASES = [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in SCRIPTS]
-
-
-def rows_for(name: str) -> tuple[Any, Any]:
-    """Rows that a script can read: digits, or sentences of tokens whose first says the class."""
-    if not name.startswith("hugging_face"):
-        data = atoll.data.digits()
-        return np.asarray(data.x, dtype=np.float64), np.asarray(data.y)
-    random = np.random.default_rng(0)
-    y = random.integers(0, 2, 160)
-    return np.concatenate([y[:, None] + 1, random.integers(3, 32, (160, 7))], axis=1), y
 
 
 def clients(name: str, folder: Path, count: int = 2) -> atoll.data.Islands:

@@ -11,36 +11,15 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
+from example_scripts import FEDERATED, SCRIPTS, rows_for
 
-import atoll
 from atoll.runs import yaml
 from atoll.runtime.client.poc import site_names
 
-FEDERATED = Path(__file__).resolve().parents[3] / "examples" / "scripts" / "federated"
-SCRIPTS = {
-    # script: what makes the model, libraries, further arguments, whether Atoll can measure it on digits
-    "plain_numpy": ("start", (), (), False),
-    "pytorch_loop": ("net", ("torch",), (), True),
-    "scikit_learn": ("classifier", ("sklearn",), (), True),
-    "hugging_face": ("bert", ("transformers", "accelerate"), (), False),
-    "hugging_face --lora": ("adapters", ("transformers", "accelerate", "peft"), ("--lora",), False),
-    "lightning_module": ("Digits", ("lightning",), (), True),
-}
 pytestmark = pytest.mark.slow
-
-
-def rows_for(name: str) -> tuple[Any, Any]:
-    """Rows that a script can read: digits, or sentences of tokens whose first says the class."""
-    if not name.startswith("hugging_face"):
-        data = atoll.data.digits()
-        return np.asarray(data.x, dtype=np.float64), np.asarray(data.y)
-    random = np.random.default_rng(0)
-    y = random.integers(0, 2, 160)
-    return np.concatenate([y[:, None] + 1, random.integers(3, 32, (160, 7))], axis=1), y
 
 
 def job(name: str, folder: Path) -> Path:
@@ -55,7 +34,7 @@ def job(name: str, folder: Path) -> Path:
     for i, site in enumerate(site_names(2)):
         np.savez(code / f"{site}.npz", x=x[40 * i : 40 * i + 40], y=y[40 * i : 40 * i + 40])
     script = {
-        "name": "script", "script": f"{module}.py", "model": {"name": f"{module}:{model}"},
+        "name": "script", "script": f"{module}.py", "model": {"name": model},
         "arguments": ["{source}/{client}.npz", *words], "environment": {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
     }  # fmt: skip
     settings = {
