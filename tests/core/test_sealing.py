@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atoll.core import message as M
-from atoll.core.errors import ConfigError, LetterError, MissingExtraError, PolicyError
+from atoll.core.errors import CheckpointError, ConfigError, LetterError, MissingExtraError, PolicyError
 from atoll.core.requests.cohort import Community
 from atoll.core.requests.policy import Policy
 from atoll.core.requests.request import Mailboxes
 from atoll.core.requests.task import task
-from atoll.core.sealing import DerivedKeys, Letter, RealSealing, Receipts, VirtualSealing, hpke
+from atoll.core.sealing import DerivedKeys, Letter, RealSealing, Record, VirtualSealing, hash_parts, hash_tree, hpke
 from atoll.core.world import World
 from atoll.engines import Inline
 from atoll.simulation import run_in
@@ -144,32 +144,69 @@ def test_the_letters_of_two_supersteps_go_out_together():
         one | again
 
 
-# ---------------------------------------------------------------------- receipts
+# ---------------------------------------------------------------------- the record
 
 
-def test_a_letter_is_good_for_one_request_also_after_a_restart(tmp_path):
-    path, tag = tmp_path / "letters.log", letter().tag
-    receipts = Receipts(path)
-    receipts.require_fresh("main/r/0", "b", [tag])
-    receipts.note("main/r/0", "b", [tag])
+def promise(what, bound):
+    return hash_parts(what), hash_parts(bound)
+
+
+def test_a_promise_is_given_once_also_after_a_restart(tmp_path):
+    path = tmp_path / "record.log"
+    record = Record(path)
+    record.note([promise("letter", "main/r/0"), promise("set", "all")])
     with path.open("ab") as file:
         file.write(b"torn")
-    again = Receipts(path)
-    again.require_fresh("main/r/0", "b", [tag])  # the same request, run again after a crash
-    again.require_fresh("main/r/1", "c", [tag])  # a letter to somebody else
-    with pytest.raises(LetterError, match=r"the letter of a to b, written in main/t/0, was opened before"):
-        again.require_fresh("main/r/1", "b", [tag])
-    again.note("main/r/0", "b", [tag])
-    assert len(Receipts(path)) == 1
+    again = Record(path)
+    assert (again.incarnation, again.key, again.renewed) == (record.incarnation, record.key, False)
+    again.note([promise("letter", "main/r/0")])  # the same request, run again after a crash
+    with pytest.raises(PolicyError, match="has answered otherwise before"):
+        again.note([promise("other", "x"), promise("letter", "main/r/1")])
+    assert again.get(hash_parts("other")) is None  # all or nothing
+    with pytest.raises(PolicyError, match="has answered otherwise before"):
+        again.note([promise("new", "x"), promise("new", "y")])
+    assert len(Record(path)) == 2
 
 
-def test_without_a_file_only_the_latest_are_remembered():
-    receipts = Receipts()
-    for number in range(30_000):
-        receipts.note("main/r/0", "b", [("main/t/0", "a", number)])
-    assert len(receipts) <= 20_000
-    with pytest.raises(LetterError, match="opened before"):
-        receipts.require_fresh("main/r/1", "b", [("main/t/0", "a", 29_999)])
+def test_a_copied_record_is_another_incarnation(tmp_path):
+    first = Record(tmp_path / "record.log")
+    first.note([promise("set", "all")])
+    (tmp_path / "copy.log").write_bytes((tmp_path / "record.log").read_bytes())
+    copy = Record(tmp_path / "copy.log")
+    assert copy.renewed and copy.incarnation != first.incarnation and len(copy) == 0
+    assert not Record(tmp_path / "copy.log").renewed  # from now on it is itself
+    (tmp_path / "record.log").rename(tmp_path / "moved.log")
+    assert len(Record(tmp_path / "moved.log")) == 1  # the file itself, elsewhere
+    (tmp_path / "other.log").write_bytes(b"something else" * 9)
+    with pytest.raises(CheckpointError, match="no record of promises"):
+        Record(tmp_path / "other.log")
+
+
+def test_without_a_file_only_the_latest_promises_are_kept():
+    record = Record()
+    for number in range(250):
+        record.note([promise(f"{number} {i}", "x") for i in range(1000)])
+    assert len(record) <= 101_000
+    with pytest.raises(PolicyError, match="has answered otherwise before"):
+        record.note([promise("249 0", "y")])
+
+
+@given(messages(), messages())
+def test_equal_trees_alone_have_one_hash(one, other):
+    key = bytes(range(16))
+    same = M.encode(one) == M.encode(other)
+    assert (hash_tree(key, one) == hash_tree(key, other)) == same
+    assert hash_tree(key, one) == hash_tree(key, M.decode(M.encode(one)))
+    assert hash_tree(key, one) != hash_tree(bytes(16), one)
+
+
+def test_every_bit_of_a_long_array_is_hashed():
+    long = np.zeros(1 << 15)
+    other = long.copy()
+    other[-1] = 1e-300
+    assert hash_tree(bytes(16), {"x": long}) != hash_tree(bytes(16), {"x": other})
+    assert hash_tree(bytes(16), {"x": long}) != hash_tree(bytes(16), {"x": long.reshape(2, -1)})
+    assert hash_tree(bytes(16), {"x": long}) != hash_tree(bytes(16), {"x": long.astype(np.int64)})
 
 
 # ---------------------------------------------------------------------- in a federation

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -27,7 +28,7 @@ from .requests.party import Roster
 from .requests.policy import AllowAll, Policies, check_policies
 from .requests.request import Mailboxes
 from .requests.task import Task, resolve
-from .sealing import DerivedKeys, RealSealing, Receipts, Sealing, VirtualSealing
+from .sealing import DerivedKeys, RealSealing, Record, Sealing, VirtualSealing
 from .sealing.hpke import KEY
 from .time.batteries import Batteries, Spender
 from .time.clock import Clock
@@ -191,16 +192,29 @@ class World:
         """Make an executor for the islands of this world."""
         where = self.results or (None if self.folder is None else self.folder / "results")
         named = NamedResults(where)
-        return Executor(self.roster, self.population, self.policy, vectorised, self.secret_seed, self.seals(), named)
+        return Executor(
+            self.roster, self.population, self.policy, vectorised, self.secret_seed, self.seals(), named, record=self.record
+        )  # fmt: skip
+
+    @functools.cached_property
+    def record(self) -> Record:
+        """What the parties of this world have promised."""
+        virtual = self.folder is None or self.sealing == "virtual"
+        return Record(None if virtual or self.folder is None else self.folder / "record.log")
+
+    def renew_record(self) -> None:
+        """Begin a new run: its requests repeat the names of earlier ones."""
+        if "record" in self.__dict__ or (self.folder is not None and (self.folder / "record.log").exists()):
+            path = self.record.path
+            if path is not None:
+                path.unlink()
+            del self.__dict__["record"]
 
     def host(self, *, vectorised: bool = False) -> Host:
         """Make the host of this world's islands: an executor with state, journal and ledger."""
         journal = Journal(None if self.folder is None else self.folder / "journal.log")
         store = StateStore(self.folder, self.roster, self.state_memory)
-        kept = None if self.folder is None or self.sealing == "virtual" else self.folder / "letters.log"
-        return Host(
-            replace(self.executor(vectorised=vectorised), near=True), store, self.ledger, journal, Receipts(kept)
-        )
+        return Host(replace(self.executor(vectorised=vectorised), near=True), store, self.ledger, journal)
 
 
 def _noted(ledger: Ledger, kind: type[Event]) -> bool:

@@ -387,5 +387,5 @@ def merge_folded(parts: list[PartialSum], positions: NDArray[np.int64]) -> Parti
         for slot, states in part.left.items():
             merged.leave(slot, states)
         merged.kept.extend(part.kept)
-        merged.opened.update(part.opened)
+        merged.promised.update(part.promised)
     return merged

@@ -41,11 +41,8 @@ async def two_sums(fed):
 
 
 def test_between_parties_the_sum_is_exact_and_the_server_is_not_trusted():
-    found, world = live(Rehearsal(6), two_sums)
+    found, _ = live(Rehearsal(6), two_sums)
     assert found == [((np.arange(4) * 21.0 * k).tolist(), 6) for k in (1, 2)]
-    promises = [entry for entry in world.ledger if entry["kind"] == "promise"]
-    assert len(promises) == 24, "each party has bound itself when it votes and when it reveals, and told the server"
-    assert len({entry["what"] for entry in promises}) == 12
 
 
 def test_virtual_masks_are_refused_between_parties():
@@ -88,7 +85,7 @@ def test_no_second_set_is_voted_for_or_revealed(steps):
         assert "bound itself to something else" in str(answer.error) or "second set" in str(answer.error)
 
 
-def test_a_promise_outlives_a_crash(tmp_path):
+def test_a_promise_in_a_ledger_outlives_a_crash(tmp_path):
     """The ledger that a killed party reads again refuses another value, accepts the same, and keeps parties and matters apart."""
     ledger = Ledger(tmp_path / "ledger.jsonl")
     ledger.append(Promise(what="sum 1", bound="all"), "north", "request")

@@ -13,9 +13,10 @@ from ..errors import MessageError, PolicyError
 from ..persistence.states import States
 from ..requests.party import among
 from ..requests.request import PartialSum
+from ..sealing import HASH, hash_letters, hash_parts, hash_tree
 from .admission import refused
 from .memory import StageMemory
-from .summands import aggregates_of, measured
+from .summands import Summands, aggregates_of, measured
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from ..persistence.state_table import StateTable
     from ..requests.party import Roster
     from ..requests.request import Reply, Request, TaskResult
+    from ..sealing import Row
     from .spending import UplinkSpending
 
 __all__ = ["Adding"]
@@ -42,6 +44,7 @@ class Adding:
         tables: the parties' private states, by slot.
         spending: collects what the stages release.
         refused: maps a position to why its policy refuses the request.
+        record_key: with which replies are hashed for the parties' record.
     """
 
     request: Request
@@ -50,6 +53,7 @@ class Adding:
     tables: Mapping[str, StateTable]
     spending: UplinkSpending
     refused: dict[int, str]
+    record_key: bytes = bytes(HASH)
     folded: PartialSum = field(init=False)
     _senders: list[int] = field(default_factory=list)
     _sizes: list[int] = field(default_factory=list)
@@ -71,18 +75,25 @@ class Adding:
             self.folded.keep(ran)
         position = ran.reply.party
         memory = StageMemory(self.tables.get(self.request.memory), position)
-        nbytes = self._add(ran.reply, key, memory)
-        if nbytes is None:
+        made = self._add(ran.reply, key, memory)
+        if made is None:
             return
         for slot, state in {**ran.left, **({self.request.memory: memory.now} if memory.now else {})}.items():
             self._left.setdefault(slot, {})[position] = state
-        if ran.opened:
-            self.folded.opened[position] = ran.opened
+        if self.request.recorded or ran.sealed or ran.opened:
+            self.folded.promised[position] = self._promises(ran, made)
         self._senders.append(position)
-        self._sizes.append(nbytes)
+        self._sizes.append(made.nbytes)
 
-    def _add(self, reply: Reply, key: int, memory: StageMemory) -> int | None:
-        """Return the size of the reply, or ``None`` if it is kept out."""
+    def _promises(self, ran: TaskResult, made: Summands) -> tuple[Row, ...]:
+        """What the party promises with what it adds: these very words, and all that they follow from."""
+        reply = ran.reply
+        words = {name: [total.value, total.weight] for name, total in made.totals.items()}
+        content = hash_parts(hash_tree(self.record_key, words), hash_letters(reply.mail))
+        return self.request.promises(self.roster.name(reply.party), ran, "fold", content)
+
+    def _add(self, reply: Reply, key: int, memory: StageMemory) -> Summands | None:
+        """Return what the reply adds, or ``None`` if it is kept out."""
         request, folded = self.request, self.folded
         if isinstance(reply.error, PolicyError):
             folded.rejected[reply.party] = refused(reply.error)
@@ -109,7 +120,7 @@ class Adding:
             folded.rejected[reply.party] = made.rejected
             return None
         folded.totals = merge_totals([folded.totals, made.totals])
-        return made.nbytes
+        return made
 
     def finish(self, others: PartialSum | None = None, order: NDArray[np.int64] | None = None) -> PartialSum:
         """Return the sums, after recording what the stages release.
@@ -131,7 +142,7 @@ class Adding:
         others.totals = merge_totals([others.totals, folded.totals])
         others.rejected.update(folded.rejected)
         others.errors.update(folded.errors)
-        others.kept, others.opened = folded.kept, folded.opened
+        others.kept, others.promised = folded.kept, folded.promised
         if not self._senders:
             return others
         sizes = dict(zip(others.senders.tolist(), others.nbytes.tolist(), strict=True))

@@ -28,7 +28,7 @@ from ..requests.island import Island
 from ..requests.party import Parties, Party, Roster
 from ..requests.policy import AllowAll, Policies, Policy, policy_of
 from ..requests.request import PartialSum, Reply, Request, TaskResult, sketch, wire_form
-from ..sealing import Letterbox, Sealing, VirtualSealing
+from ..sealing import Letterbox, Record, Sealing, VirtualSealing
 from .adding import Adding
 from .admission import oversize, refusal, refused
 from .blocks import fold_batches
@@ -71,6 +71,7 @@ class Executor:
         named: results that stay at the parties here.
         near: whether tasks run in the program's own process.
         leaving: turns a task's error into the one that may leave this place; ``None`` where nobody else reads it.
+        record: what the parties here have promised. Workers have an empty one: their owner compares what they promise.
     """
 
     roster: Roster
@@ -82,6 +83,7 @@ class Executor:
     named: NamedResults = field(default_factory=NamedResults)
     near: bool = False
     leaving: Callable[[Exception], Exception] | None = None
+    record: Record = field(default_factory=Record)
 
     def data(self, position: int) -> Any:
         """The data of a party."""
@@ -148,6 +150,8 @@ class Executor:
             named=functools.partial(self.named.get, party.name),
             keep=functools.partial(self.policy_at(position).stay, party, request.task.name),
             put=functools.partial(self.named.put, party.name),
+            record=self.record.get,
+            matter=lambda: b"" if request.wraps is None else request.wraps.matter,
         )
 
     def _letterbox(self, request: Request, party: Party) -> Letterbox:
@@ -155,7 +159,7 @@ class Executor:
             policy_of(self.policy, party.name).release(party, request.task.name, content)
 
         arrived = request.mail.box(party.name) if request.mail else None
-        return Letterbox(party.name, request.id, self.sealing, arrived, self.roster.position, release)
+        return Letterbox(party.name, request.id, self.sealing, arrived, self.roster.position, release, request.sum)
 
     async def one(
         self,
@@ -190,7 +194,7 @@ class Executor:
         except (Exception, SystemExit) as error:
             reply = Reply(position, error=self.explain(error, request, position))
         sealed = island.sealed or request.uplink.secret or (inner is not None and inner.sealed)
-        opened = tuple(island.opened)
+        opened, promised = tuple(island.opened), island.promised
         if inner is not None and inner.rejected:
             reply = Reply(position, rejected=inner.rejected)
         if reply.error is not None:
@@ -198,7 +202,8 @@ class Executor:
         if reply.rejected:
             return TaskResult(reply, sealed=sealed, opened=opened)
         left = island.behind(request.slot)
-        return TaskResult(reply, left if inner is None else {**left, **inner.left}, sealed, opened=opened)
+        whole = left if inner is None else {**left, **inner.left}
+        return TaskResult(reply, whole, sealed, opened=opened, promised=promised)
 
     async def fold(
         self,
@@ -227,7 +232,8 @@ class Executor:
             made = self._fold_blocks(request, cohort, spending, tables, limits)
             made.rejected.update(barred)
             return made
-        adding = Adding(request, self.roster, lambda p: self.policy_at(p).largest, tables, spending, barred)
+        key = self.record.key
+        adding = Adding(request, self.roster, lambda p: self.policy_at(p).largest, tables, spending, barred, key)
         known = {} if replay is None else _known(replay, positions)
         if blocks and alone and type(self.policy) is AllowAll:
             return self._fold_islands(adding, positions, keys, spend, known)
@@ -433,7 +439,8 @@ class Executor:
             return TaskResult(Reply(position, error=explained), sealed=island.sealed, time=peers.time, ending=ending)
         left = island.behind(request.slot)
         reply = Reply(position, value, nbytes=nbytes)
-        return TaskResult(reply, left, island.sealed, peers.time, opened=tuple(island.opened))
+        opened = tuple(island.opened)
+        return TaskResult(reply, left, island.sealed, peers.time, opened=opened, promised=island.promised)
 
     def explain(self, error: Exception | SystemExit, request: Request, position: int | None) -> Exception:
         """Add to an error its request, party, task and arguments; Atoll's own errors keep their class."""

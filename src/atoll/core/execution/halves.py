@@ -102,7 +102,7 @@ class IslandCohort(Cohort):
         if state is not None:
             left.setdefault(slot, state)
         reply = Reply(position, {name: aggregate.row(i) for name, aggregate in batch.reply.items()})
-        return TaskResult(reply, left, island.sealed, opened=tuple(island.opened))
+        return TaskResult(reply, left, island.sealed, opened=tuple(island.opened), promised=island.promised)
 
 
 class HalfCohort(IslandCohort):

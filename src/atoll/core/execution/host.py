@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..algebra.tree import Tree
-from ..errors import LetterError
+from ..errors import LetterError, PolicyError
 from ..event import Event, Ledger, NonPrivate
 from ..persistence.named_results import MARK
 from ..persistence.states import States
 from ..persistence.store import StateStore
-from ..requests.request import PartialSum, Reply, Request, TaskResult
+from ..requests.request import PartialSum, Reply, Request, TaskResult, wire_form
 from ..requests.seeds import Seeds, seeded
-from ..sealing import Receipts
+from ..sealing import hash_letters, hash_parts, hash_tree
+from .admission import refused
 from .draft import Drafts
 from .executor import Executor
 from .journal import Journal
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from ..persistence.state_table import StateTable
+    from ..sealing import Record
     from .session import LocalPeers, Switch
     from .spending import Spend
 
@@ -44,17 +46,20 @@ class Host:
         store: private state.
         ledger: the ledger of privacy events.
         journal: replies that must not be made twice.
-        receipts: which letters were opened, and in which request.
     """
 
     executor: Executor
     store: StateStore = field(default_factory=StateStore)
     ledger: Ledger = field(default_factory=Ledger)
     journal: Journal = field(default_factory=Journal)
-    receipts: Receipts = field(default_factory=Receipts)
 
     def __post_init__(self) -> None:
         self.drafts = Drafts(self.store)
+
+    @property
+    def record(self) -> Record:
+        """What the parties here have promised; it is written before anything leaves."""
+        return self.executor.record
 
     def spend(self, event: Event, party: str | Sequence[str], request: str) -> None:
         """Record a privacy event of one or several parties; it is durable when this returns."""
@@ -77,21 +82,48 @@ class Host:
         if bare:
             (spend or self.spend)(event, bare[0] if len(bare) == 1 else bare, f"{request.id}#open")
 
-    def fresh(self, request: Request, ran: TaskResult) -> TaskResult:
-        """Return the result, or a refusal: a reply that depends on a letter opened in another request leaves nothing."""
-        if not ran.opened:
+    def release(self, request: Request, ran: TaskResult, form: str = "run") -> TaskResult:
+        """Write into the record what a party promises with its reply; the reply may leave when this returns.
+
+        Returns:
+            The result, or one with a refusal if the party has answered otherwise before: under this id, for these letters, or of a matter that is answered once.
+        """
+        reply = ran.reply
+        if reply.error is not None or reply.rejected or not (request.recorded or ran.sealed or ran.opened):
             return ran
-        position = ran.reply.party
+        content = b""
+        if form != "role":
+            said = hash_tree(self.record.key, {"value": wire_form(reply.value), "notes": reply.notes})
+            content = hash_parts(said, hash_letters(reply.mail))
+        name = self.executor.roster.name(reply.party)
         try:
-            self.receipts.require_fresh(request.id, self.executor.roster.name(position), ran.opened)
-        except LetterError as error:
-            return TaskResult(Reply(position, error=self.executor.explain(error, request, position)), sealed=ran.sealed)
+            self.record.note(request.promises(name, ran, form, content))
+        except PolicyError as error:
+            again = self._opened_before(request, name, ran) or error
+            return TaskResult(Reply(reply.party, error=self.executor.explain(again, request, reply.party)))
         return ran
 
-    def receive(self, request: Request, ran: TaskResult) -> None:
-        """Mark a reply as used: no other request can use the letters that it depends on."""
-        if ran.opened:
-            self.receipts.note(request.id, self.executor.roster.name(ran.reply.party), ran.opened)
+    def _opened_before(self, request: Request, party: str, ran: TaskResult) -> LetterError | None:
+        """The error that tells of a letter which was opened in another request, which a program may do by mistake."""
+        here = hash_parts(request.id)
+        for tag in ran.opened:
+            if self.record.get(hash_parts("letter", party, *tag)) not in (None, here):
+                return LetterError(
+                    f"the letter of {tag[1]} to {party}, written in {tag[0]}, was opened before in another request",
+                    where=request.id,
+                    remedy="deliver each letter once; if the program does, check the relay",
+                )
+        return None
+
+    def release_fold(self, request: Request, folded: PartialSum) -> PartialSum:
+        """Write into the record what one party promises with its summand; return it, or an empty sum that refuses it."""
+        try:
+            self.record.note(row for rows in folded.promised.values() for row in rows)
+        except PolicyError as error:
+            none, (position, *_) = folded.senders[:0], folded.promised
+            why = {position: refused(self.executor.explain(error, request, position))}
+            return PartialSum({}, none, none, rejected=why)
+        return folded
 
     def seeded(self, request: Request, positions: NDArray[np.int64]) -> Request:
         """Return the request with a secret seed of each party, if its stages draw on secrets.
@@ -114,10 +146,9 @@ class Host:
 
     def absorb(self, request: Request, ran: TaskResult) -> Reply:
         """Keep what a task left at the party, then release its reply."""
-        ran = self.fresh(request, ran)
-        self.receive(request, ran)
         if ran.sealed and ran.reply.error is None and self.replay(request, ran.reply.party) is None:
             self.journal.put([(request, ran)])
+        ran = self.release(request, ran)
         self.leave(request, ran.reply.party, ran.left)
         if ran.reply.error is None and not ran.reply.rejected and (ran.reply.value is not None or ran.reply.mail):
             self.declare(request, [ran.reply.party])
@@ -128,12 +159,13 @@ class Host:
         self.drafts.leave(request, {slot: States({position: state}) for slot, state in left.items()})
 
     def absorb_fold(self, request: Request, folded: PartialSum) -> PartialSum:
-        """Keep what a cohort left, then release its sums."""
-        for position, tags in folded.opened.items():
-            name = self.executor.roster.name(position)
-            self.receipts.require_fresh(request.id, name, tags)
-            self.receipts.note(request.id, name, tags)
+        """Keep what a cohort left, then release its sums.
+
+        Raises:
+            PolicyError: a party has answered otherwise before; nothing is released.
+        """
         self.journal.put((request, ran) for ran in folded.kept)
+        self.record.note(row for rows in folded.promised.values() for row in rows)
         self.drafts.leave(request, folded.left)
         self.declare(request, folded.senders.tolist())
         return folded
@@ -198,7 +230,7 @@ class Host:
     async def role(self, request: Request, position: int, peers: LocalPeers) -> TaskResult:
         """Run one role of a session; what it left is kept once all roles have ended."""
         table, leaves = self.table(request), lambda: self.declare(request, [position])
-        ran = self.fresh(request, await self.executor.role(request, position, peers, table, self.spend, leaves))
+        ran = await self.executor.role(request, position, peers, table, self.spend, leaves)
         if ran.reply.error is not None and not ran.ending:
             raise ran.reply.error
         return ran
@@ -229,6 +261,6 @@ class Host:
         ):  # on a real clock, a role might end differently the next time
             self.journal.put((roles[role][0], ran) for role, ran in ended.items())
         for role, ran in ended.items():
-            self.receive(roles[role][0], ran)
+            self.release(roles[role][0], ran, "role")
             self.leave(roles[role][0], ran.reply.party, ran.left)
         return ended

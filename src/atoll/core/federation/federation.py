@@ -184,6 +184,7 @@ async def run_program(world: World, program: Program) -> tuple[Any, Federation]:
     if not world.resume:
         world.ledger.begin_run()
         world.renew_secret()
+        world.renew_record()
     world.engine.choices.update(world.checkpoints.choices)
     world.note_secret_seed()
     fed = Federation(world)

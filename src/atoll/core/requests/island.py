@@ -17,7 +17,7 @@ from ..algebra.tree import Tree
 from ..errors import ConfigError, PolicyError
 from ..event import Event
 from ..persistence.named_results import require_name, slot_of
-from ..sealing import Letter, Letterbox, Sealing
+from ..sealing import Letter, Letterbox, Row, Sealing, hash_parts
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -137,11 +137,14 @@ class Island:
         "_keep",
         "_key",
         "_ledger",
+        "_matter",
         "_left",
         "_letters",
         "_named",
         "_notes",
+        "_promised",
         "_put",
+        "_record",
         "_request",
         "_secret",
         "_secret_seed",
@@ -172,6 +175,8 @@ class Island:
         named: Callable[[str], Tree] | None = None,
         keep: Callable[[str, Tree], None] = lambda name, value: None,
         put: Callable[[str, Tree], None] = lambda name, value: None,
+        record: Callable[[bytes], bytes | None] = lambda matter: None,
+        matter: Callable[[], bytes] = bytes,
     ) -> None:
         self.party = party
         self._data = data
@@ -194,6 +199,9 @@ class Island:
         self._named = named
         self._keep = keep
         self._put = put
+        self._record = record
+        self._matter = matter
+        self._promised: dict[bytes, bytes] = {}
         self._left: dict[str, Tree] = {}
 
     @property
@@ -263,6 +271,43 @@ class Island:
         self._ledger(event, self.name, f"{self._request}#{self._spendings}")
         self._spendings += 1
 
+    def promise(self, what: str, bound: str | bytes) -> None:
+        """Bind this party: of ``what`` it gives this and nothing else, whatever crashes, is repeated, or is asked under another name.
+
+        The promise is in the party's own record before the reply leaves. Unlike ``state`` it never returns to an earlier checkpoint, and no server can make the party forget it.
+
+        Args:
+            what: the matter, such as the set of parties of one sum; unique within the job.
+            bound: the one value.
+
+        Raises:
+            PolicyError: the party has bound itself to another value before.
+        """
+        matter, value = hash_parts("promise", self.name, what), hash_parts("bound", bound)
+        known = self._promised.get(matter) or self._record(matter)
+        if known is not None and known != value:
+            raise PolicyError(
+                f"{self.name} has bound itself to something else in {what!r}",
+                where="record",
+                remedy="look at the server: it asks for a second value of what is given once",
+            )
+        self._promised[matter] = value
+
+    @property
+    def promised(self) -> tuple[Row, ...]:
+        """What the task has promised."""
+        return tuple(self._promised.items())
+
+    @property
+    def matter(self) -> bytes:
+        """A hash of the program's request that this one wraps, whatever its id: task, message and round parameters; empty without one. See ``Request.matter``."""
+        return self._matter()
+
+    @property
+    def sum(self) -> str:
+        """The path of the sum that the request belongs to; ``""`` without one."""
+        return self._letters.sum
+
     # ------------------------------------------------------------------ letters
 
     @property
@@ -283,6 +328,10 @@ class Island:
     def letters(self) -> dict[str, Letter]:
         """The same letters unopened, for a protocol that continues without letters that do not open: ``island.open(sender, letter)``."""
         return self._letters.arrived
+
+    def bind_letters(self, agreed: bytes) -> None:
+        """Authenticate something with each letter that is sealed or opened from now on, such as a hash of what the parties have agreed on: a letter opens only where it is the same."""
+        self._letters.bind(agreed)
 
     def post(self, to: str, payload: Tree) -> None:
         """Put a letter for another party into the reply, sealed according to the world's ``sealing``. The relay holds it until the senders are fixed.
@@ -401,4 +450,4 @@ class Island:
     def sealed(self) -> bool:
         """Whether the reply depends on secrets or spent budget, so that running the task again would not give the same."""
         drew = any(secret is not None and secret.drawn for secret in (self._secret, self._ephemeral))
-        return drew or self._spendings > 0
+        return drew or self._spendings > 0 or bool(self._promised)

@@ -15,7 +15,7 @@ from ..algebra.aggregate import Aggregate, Totals
 from ..algebra.tree import Tree
 from ..errors import ConfigError, MessageError, SessionError
 from ..persistence.states import States
-from ..sealing import Letter
+from ..sealing import Letter, Row, hash_letters, hash_parts
 from ..time.meter import Said
 from ..time.prospect import Ending
 from .chain import Chain
@@ -102,6 +102,10 @@ class Mailboxes:
         """Number of letters to one party."""
         return len(self._letters.get(to, {}))
 
+    def digest(self, to: str) -> bytes:
+        """A hash of the letters to one party."""
+        return hash_letters(self._letters.get(to, {}))
+
     @property
     def routes(self) -> list[tuple[str, str]]:
         """``(sender, recipient)`` pairs, sorted."""
@@ -174,6 +178,43 @@ class Request:
         """A hash of what every party is asked: task, message, stages and their round parameters; 64 hexadecimal digits."""
         stages = [stage.spec() for stage in self.uplink.stages]
         return M.fingerprint([self.id, self.task.spec(), self.message, stages, list(self.public)])
+
+    @functools.cached_property
+    def binding(self) -> bytes:
+        """A hash of the whole request without its letters: whatever a reply depends on. A party answers one request under an id, see `atoll.core.sealing.Record`."""
+        uplink, inner = self.uplink, self.wraps
+        said = [self.fingerprint, self.key, self.slot, self.sum, uplink.place, uplink.replies, uplink.hidden, uplink.indexing]
+        return hash_parts(*said, b"" if inner is None else inner.binding)
+
+    @functools.cached_property
+    def matter(self) -> bytes:
+        """A hash of what is asked whatever its id: task, message, stages and round parameters."""
+        stages = [stage.spec() for stage in self.uplink.stages]
+        return bytes.fromhex(M.fingerprint([self.task.spec(), self.message, stages, list(self.public)]))
+
+    @property
+    def recorded(self) -> bool:
+        """Whether a reply to it is in the party's record, whatever the task does: what protects the reply, or others, holds for one answer."""
+        return self.wraps is not None or self.mail is not None or self.uplink.secret
+
+    def promises(self, party: str, ran: TaskResult, form: str, content: bytes) -> tuple[Row, ...]:
+        """What a party promises with its reply: this request under this id, these bytes, and where it has opened its letters.
+
+        Args:
+            party: the party's name.
+            ran: what its task gave.
+            form: how the reply leaves: ``"run"``, ``"fold"`` or ``"role"``.
+            content: a hash of the bytes that leave; empty for a role of a session, whose messages depend on others.
+        """
+        asked = hash_parts(self.binding, b"" if self.mail is None else self.mail.digest(party))
+        rows = [(hash_parts("request", self.id, party), asked)]
+        if content:
+            rows.append((hash_parts("reply", form, self.id, party), content))
+        if self.wraps is not None:
+            rows.append((hash_parts("request", self.wraps.id, party), hash_parts("wrapped", asked)))
+        here = hash_parts(self.id)
+        rows += [(hash_parts("letter", party, *tag), here) for tag in ran.opened]
+        return (*rows, *ran.promised)
 
     @functools.cached_property
     def sent_forms(self) -> dict[str, Schema | None] | None:
@@ -255,6 +296,7 @@ class TaskResult:
         said: messages to other roles, for a role of a session.
         opened: request, sender and number of each letter that it opened.
         ending: how a role of a session was ended; if it is not ``""``, the reply has an error.
+        promised: what the task has promised (`Island.promise`), for the party's record.
     """
 
     reply: Reply
@@ -264,6 +306,7 @@ class TaskResult:
     said: Mapping[str, Said] = field(default_factory=dict)
     opened: tuple[tuple[str, str, int], ...] = ()
     ending: Ending = ""
+    promised: tuple[Row, ...] = ()
 
 
 def expecting(request: Request, expects: Expects | None) -> Request:
@@ -311,13 +354,13 @@ class PartialSum(Reduced):
         nbytes: encoded reply size of each sender.
         left: what the parties keep, by slot.
         kept: sealed replies, for the journal.
-        opened: maps a position to the letters that its reply depends on.
+        promised: maps a position to what the party promises with its reply, for its record.
     """
 
     nbytes: NDArray[np.int64]
     left: dict[str, States] = field(default_factory=dict, kw_only=True)
     kept: list[TaskResult] = field(default_factory=list, kw_only=True)
-    opened: dict[int, tuple[tuple[str, str, int], ...]] = field(default_factory=dict, kw_only=True)
+    promised: dict[int, tuple[Row, ...]] = field(default_factory=dict, kw_only=True)
 
     def keep(self, ran: TaskResult) -> None:
         """Add a sealed reply."""

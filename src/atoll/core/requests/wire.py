@@ -14,7 +14,7 @@ from .. import errors as E
 from ..algebra.aggregate import Aggregate, Mean, Part, Parts, Sum, Total, Totals, Vote
 from ..algebra.tree import Tree
 from ..persistence.states import States
-from ..sealing import Letter
+from ..sealing import Letter, rows_in
 from ..time.meter import Said
 from ..time.prospect import Ending
 from .chain import Chain
@@ -136,6 +136,7 @@ def pack_ran(ran: TaskResult) -> Tree:
         "said": {role: list(said) for role, said in ran.said.items()},
         "opened": [list(tag) for tag in ran.opened],
         "ending": ran.ending,
+        "promised": [list(row) for row in ran.promised],
     }
 
 
@@ -155,7 +156,8 @@ def unpack_ran(packed: Any) -> TaskResult:
     ending = packed["ending"]
     if ending not in get_args(Ending):
         raise E.MessageError(f"a role that ended {ending!r:.40}")
-    return TaskResult(reply, packed["left"], packed["sealed"], packed["time"], said, opened, ending)
+    promised = tuple((bytes(matter), bytes(bound)) for matter, bound in packed.get("promised", ()))
+    return TaskResult(reply, packed["left"], packed["sealed"], packed["time"], said, opened, ending, promised)
 
 
 def _pack_total(total: Total) -> Tree:
@@ -181,7 +183,7 @@ def pack_folded(folded: PartialSum) -> Tree:
         "rejected": [[k, v] for k, v in folded.rejected.items()],
         "errors": [[k, pack_error(v)] for k, v in folded.errors.items()],
         "left": {slot: states.packed() for slot, states in folded.left.items()},
-        "opened": [[position, [list(tag) for tag in tags]] for position, tags in folded.opened.items()],
+        "promised": [[position, b"".join(m + b for m, b in rows)] for position, rows in folded.promised.items()],
         "kept": [pack_ran(ran) for ran in folded.kept],
     }
 
@@ -190,9 +192,9 @@ def unpack_folded(packed: Any) -> PartialSum:
     """The inverse of ``pack_folded``."""
     totals: Totals = {name: _unpack_total(total) for name, total in packed["totals"].items()}
     errors = {k: unpack_error(v) or E.TaskError("unknown") for k, v in packed["errors"]}
-    opened = {position: tuple((at, sender, n) for at, sender, n in tags) for position, tags in packed["opened"]}
+    promised = {position: tuple(rows_in(raw)) for position, raw in packed["promised"]}
     return PartialSum(
         totals, np.asarray(packed["senders"]), np.asarray(packed["nbytes"]), rejected=dict(packed["rejected"]), errors=errors,
         left={slot: States.unpack(states) for slot, states in packed["left"].items()}, kept=[unpack_ran(item) for item in packed["kept"]],
-        opened=opened,
+        promised=promised,
     )  # fmt: skip

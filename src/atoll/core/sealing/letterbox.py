@@ -30,6 +30,7 @@ class Letterbox:
         arrived: letters by sender, as the relay delivered them.
         require: refuses a recipient that is not in the job.
         release: the island's policy on what may leave; it sees contents before they are sealed.
+        sum: path of the sum that the request belongs to: letters of other sums do not open in it, nor its letters elsewhere.
 
     Attributes:
         outbox: letters that are sent with the reply, by recipient.
@@ -37,6 +38,7 @@ class Letterbox:
     """
 
     __slots__ = (
+        "_agreed",
         "_arrived",
         "_content",
         "_party",
@@ -47,6 +49,7 @@ class Letterbox:
         "opened",
         "outbox",
         "sealing",
+        "sum",
     )
 
     def __init__(
@@ -57,6 +60,7 @@ class Letterbox:
         arrived: Mapping[str, Letter] | None = None,
         require: Callable[[str], object] = _anybody,
         release: Callable[[Tree], None] = _anything,
+        sum: str = "",  # noqa: A002  the field's term
     ) -> None:
         self._party = party
         self._request = request
@@ -64,6 +68,8 @@ class Letterbox:
         self._require = require
         self._release = release
         self._written = 0
+        self._agreed = b""
+        self.sum = sum
         self._content: dict[str, Tree] | None = None
         self.sealing: Sealing = sealing or VirtualSealing()
         self.outbox: dict[str, Letter] = {}
@@ -81,6 +87,10 @@ class Letterbox:
             self._content = {sender: self.open(sender, letter) for sender, letter in self._arrived.items()}
         return self._content
 
+    def bind(self, agreed: bytes) -> None:
+        """Authenticate these bytes with each letter from now on."""
+        self._agreed = agreed
+
     def write(self, to: str, content: Tree, secret: Draw) -> Letter:
         """Seal a letter.
 
@@ -90,7 +100,7 @@ class Letterbox:
         """
         self._require(to)
         self._release(content)
-        letter = self.sealing.seal(self._party, to, self._request, self._written, content, secret)
+        letter = self.sealing.seal(self._party, to, self._request, self._written, content, secret, self._agreed)
         self._written += 1
         return letter
 
@@ -111,7 +121,8 @@ class Letterbox:
                 raise LetterError(
                     f"its envelope says {letter.sender} to {letter.to}", remedy="check the relay of the letter"
                 )
-            content = self.sealing.open(letter)
+            self._require_here(letter)
+            content = self.sealing.open(letter, self._agreed)
         except AtollError as error:
             where = f"a letter of {sender} to {self._party}" + ("" if error.where is None else f", {error.where}")
             raise type(error)(
@@ -119,3 +130,24 @@ class Letterbox:
             ) from error
         self.opened.append(letter.tag)
         return content
+
+    def _require_here(self, letter: Letter) -> None:
+        """Refuse a letter of another sum: one that an ordinary dropout left unopened must not open later, where it would be taken for another.
+
+        Raises:
+            LetterError: it was written in another sum, or in a sum and is opened outside.
+        """
+        within = f"{self.sum}/" if self.sum else _sum_of(self._request)
+        if letter.request.startswith(within) if within else not _sum_of(letter.request):
+            return
+        raise LetterError(
+            f"it was written in {letter.request}",
+            where=self._request,
+            remedy="deliver a letter in the sum in which it was written; if the program does, check the relay",
+        )
+
+
+def _sum_of(request: str) -> str:
+    """The sum whose reducer names a request, such as ``main/train/@3//SecureAggregation/``; ``""`` for a request of the program."""
+    program, mark, own = request.partition("//")
+    return f"{program}{mark}{own.partition('/')[0]}/" if mark else ""

@@ -64,7 +64,9 @@ class Sealing(Protocol):
     name: ClassVar[str]
     real: ClassVar[bool]
 
-    def seal(self, sender: str, to: str, request: str, number: int, content: Tree, secret: Draw) -> Letter:
+    def seal(
+        self, sender: str, to: str, request: str, number: int, content: Tree, secret: Draw, agreed: bytes = b""
+    ) -> Letter:
         """Seal a letter.
 
         Args:
@@ -74,11 +76,16 @@ class Sealing(Protocol):
             number: its number among the sender's letters of the request.
             content: the content, which only the recipient can read.
             secret: returns secret bytes for the ephemeral key.
+            agreed: what is authenticated with it; it does not travel.
         """
         ...
 
-    def open(self, letter: Letter) -> Tree:
+    def open(self, letter: Letter, agreed: bytes = b"") -> Tree:
         """Open a letter to a party here.
+
+        Args:
+            letter: the letter.
+            agreed: what must have been authenticated with it.
 
         Raises:
             LetterError: it does not match its envelope.
@@ -92,13 +99,16 @@ class VirtualSealing:
     name: ClassVar[str] = "virtual"
     real: ClassVar[bool] = False
 
-    def seal(self, sender: str, to: str, request: str, number: int, content: Tree, secret: Draw) -> Letter:
+    def seal(
+        self, sender: str, to: str, request: str, number: int, content: Tree, secret: Draw, agreed: bytes = b""
+    ) -> Letter:
         """Keep the content inside the letter object."""
-        del secret
+        del secret, agreed
         return Letter(sender, to, request, number, content=content)
 
-    def open(self, letter: Letter) -> Tree:
+    def open(self, letter: Letter, agreed: bytes = b"") -> Tree:
         """Return the content."""
+        del agreed
         if letter.real:
             raise LetterError("it is encrypted, but this simulation has no keys", remedy="use sealing='real'")
         return M.decode(letter._box) if letter._box else letter._content
@@ -108,7 +118,7 @@ class RealSealing:
     """Encrypts from party to party with HPKE (RFC 9180) in its authenticated mode.
 
     ``info`` is the domain, so that a letter of one job never opens in another. ``aad`` is the envelope: sender, recipient, request and number cannot be
-    changed. A letter returned to its sender does not open, because the two ends' keys have different parts in the key agreement.
+    changed. What the parties of a sum have agreed on is authenticated with it and does not travel. A letter returned to its sender does not open, because the two ends' keys have different parts in the key agreement.
 
     Args:
         keys: the keys of this place.
@@ -122,13 +132,15 @@ class RealSealing:
         self.keys = keys
         self.domain = domain
 
-    def seal(self, sender: str, to: str, request: str, number: int, content: Tree, secret: Draw) -> Letter:
+    def seal(
+        self, sender: str, to: str, request: str, number: int, content: Tree, secret: Draw, agreed: bytes = b""
+    ) -> Letter:
         """Encrypt a letter."""
         enc, context = hpke.send(self.keys.public(to), self.keys.private(sender), secret(hpke.KEY), self.info("letter"))
-        aad = M.encode(envelope_of(sender, to, request, number))
+        aad = M.encode(envelope_of(sender, to, request, number)) + agreed
         return Letter(sender, to, request, number, enc, context.seal(M.encode(content), aad))
 
-    def open(self, letter: Letter) -> Tree:
+    def open(self, letter: Letter, agreed: bytes = b"") -> Tree:
         """Decrypt and verify a letter."""
         if not letter.real:
             raise LetterError("it is not encrypted", remedy="check its relay: parties encrypt their letters")
@@ -136,7 +148,7 @@ class RealSealing:
             letter.key, self.keys.public(letter.sender), self.keys.private(letter.to), self.info("letter")
         )
         try:
-            return M.decode(context.open(letter.ciphertext, M.encode(letter.envelope())))
+            return M.decode(context.open(letter.ciphertext, M.encode(letter.envelope()) + agreed))
         except MessageError as error:
             raise LetterError(f"its content is not a message: {error.what}") from error
 

@@ -84,7 +84,6 @@ class Parking:
 
     def _settle(self, parked: Parked) -> None:
         request, ran, folded = parked.request, parked.ran, parked.folded
-        self.host.receive(request, ran)
         if folded is not None:
             self.host.drafts.leave(request, folded.left)
         else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -13,7 +14,7 @@ from atoll.core.event import Ledger
 from atoll.core.execution.host import Host
 from atoll.core.execution.journal import Journal
 from atoll.core.persistence.store import StateStore
-from atoll.core.sealing import Receipts
+from atoll.core.sealing import Record
 from atoll.engines.forking import Workers, check_workers
 from atoll.engines.link import SocketLink
 
@@ -96,8 +97,8 @@ def site_of(
     if not resume:
         ledger.begin_run()
     journal = Journal(None if folder is None else folder / "journal.log")
-    receipts = Receipts(None if folder is None else folder / "letters.log")
-    host = Host(executor, StateStore(folder, executor.roster), ledger, journal, receipts)
+    executor = replace(executor, record=Record(None if folder is None else folder / "record.log"))
+    host = Host(executor, StateStore(folder, executor.roster), ledger, journal)
     return SiteEngine(link, host, registry, pulse=pulse, neighbours=neighbours)
 
 

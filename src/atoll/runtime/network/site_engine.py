@@ -176,9 +176,7 @@ class SiteEngine:
         ran = host.replay(request, position)
         if ran is None:
             key = int(host.executor.keys(request, np.array([position], dtype=np.int64))[0])
-            ran = host.fresh(
-                request, await host.executor.one(request, position, key, host.tables(request), self._spent.spend)
-            )
+            ran = await host.executor.one(request, position, key, host.tables(request), self._spent.spend)
         self.parking.put(request, ran)
         if not push:
             return self._frame("done", request, position)
@@ -205,9 +203,10 @@ class SiteEngine:
         parked = self.parking.get(request.id, position)
         if parked.ran.reply.error is None and not parked.ran.reply.rejected:
             self.host.declare(request, [position], self._spent.spend)
-        if push == "run":
-            return self._frame("ran", request, position, ran=pack_ran(without_state(parked.ran)))
         host = self.host
+        if push == "run":
+            parked.ran = host.release(request, parked.ran)
+            return self._frame("ran", request, position, ran=pack_ran(without_state(parked.ran)))
         parked.folded = await host.executor.fold(
             request,
             np.array([position], dtype=np.int64),
@@ -215,6 +214,7 @@ class SiteEngine:
             lambda _: parked.ran,
             self._spent.spend,
         )
+        parked.folded = host.release_fold(request, parked.folded)
         bare = replace_states(parked.folded)
         return self._frame("folded", request, position, folded=pack_folded(bare))
 
@@ -235,4 +235,4 @@ class SiteEngine:
 
 def replace_states(folded: PartialSum) -> PartialSum:
     """Return the sums alone: states and the stages' memories stay where they are."""
-    return replace(folded, left={}, kept=[], opened={})
+    return replace(folded, left={}, kept=[], promised={})

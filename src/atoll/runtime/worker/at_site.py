@@ -18,7 +18,7 @@ from atoll.core.persistence.named_results import NamedResults
 from atoll.core.persistence.store import StateStore
 from atoll.core.requests.party import Roster
 from atoll.core.requests.policy import AllowAll, SitePolicy, admit_job
-from atoll.core.sealing import Receipts, Sealing, VirtualSealing
+from atoll.core.sealing import Record, Sealing, VirtualSealing
 from atoll.data import Islands
 from atoll.engines.link import LinkClosed
 from atoll.runs.spending import seen_by
@@ -155,18 +155,18 @@ def _engine(
     registry = {task.name: task for task in prepared.tasks}
     rows = _in_agreed_codes(data, rendezvous.card)
     population = SitePopulation(list(rendezvous.names), rendezvous.sizes, mine, rows, others)
-    executor = Executor(
-        roster, population, data.policy or AllowAll(), secret_seed=rendezvous.secret, sealing=sealing, named=named,
-        leaving=leaving,
-    )  # fmt: skip
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
+    record = Record(None if folder is None else folder / "record.log")
+    executor = Executor(
+        roster, population, data.policy or AllowAll(), secret_seed=rendezvous.secret, sealing=sealing, named=named,
+        leaving=leaving, record=record,
+    )  # fmt: skip
     host = Host(
         executor,
         StateStore(folder, roster, state_memory),
         spends,
         Journal(None if folder is None else folder / "journal.log"),
-        Receipts(None if folder is None else folder / "letters.log"),
     )
     return SiteEngine(channel, host, registry, neighbours=neighbours)
 

@@ -12,9 +12,9 @@ reveal     opens, for each party in the sum, its share of that party's own     t
            seed, and for each that was lost its share of that one's key
 =========  ==================================================================  ==============================================
 
-**Once.** Against an active server a party binds itself in its ledger, before it votes and before it reveals, to one set of parties (`atoll.core.event.Promise`). The
-ledger is durable when the party goes on, and never rolls back. So for every sum a party reveals shares for one set only, whatever crashes, resumes or is
-replayed: nobody wins both seeds of a party. The shares travel as letters inside the letters, which only *reveal* opens.
+**Once.** A party binds itself in its record (`Island.promise`) to the words that it masks, and before it votes and reveals, to one set of parties. The
+record is durable when a reply leaves, and never rolls back. So for every sum a party masks one update and reveals shares for one set only, whatever crashes, resumes or
+is replayed: nobody wins both seeds of a party. The shares travel as letters inside the letters, which only *reveal* opens.
 
 `deal_to`, `masks_of` and `add_masks` of ``keystream`` serve other protocols that mask words.
 """
@@ -30,7 +30,6 @@ from atoll.core import message as M
 from atoll.core.algebra.aggregate import Sum
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import LetterError, PolicyError
-from atoll.core.event import Promise
 from atoll.core.requests.task import task
 
 from ..keystream import SEED, add_masks
@@ -164,9 +163,9 @@ def _asked(island: Island, message: Tree) -> tuple[Agreement, set[int], set[int]
     agreed = Agreement.of(state["agreed"])
     kept, lost = set(message["kept"]), set(message["lost"])
     agreed.require_set(kept, lost, agreed.place(island.name))
-    if agreed.active:
-        matter = f"masked sum {hashlib.sha256(state['public']).hexdigest()[:32]}"
-        island.spend(Promise(what=matter, bound=label_of(sorted(kept), sorted(lost)), unit="island", scope=island.name))
+    # By the key that the shares open, not by the request: whatever the sum is called, they open for one set.
+    matter = f"masked sum {hashlib.sha256(state['public']).hexdigest()[:32]}"
+    island.promise(matter, label_of(sorted(kept), sorted(lost)))
     return agreed, kept, lost
 
 

@@ -16,7 +16,7 @@ reveal     opens, for each party in the sum, its share of that party's own     t
 
 The first two are the set-up, and what they leave stays. The key of a party opens the seeds of its pairs in one sum: nobody ever opens what the chains come from.
 
-**Once.** A party binds itself in its ledger (`atoll.core.event.Promise`) for each sum of a set-up twice: to the words that it masks, before they leave, and to the set of parties, before it votes and
+**Once.** A party binds itself in its record (`Island.promise`) for each sum of a set-up twice: to the words that it masks, before they leave, and to the set of parties, before it votes and
 before it reveals. So no crash, resume or replay wins words of two updates under one mask, or both secrets of a party.
 """
 
@@ -30,7 +30,6 @@ import numpy as np
 from atoll.core.algebra.aggregate import Sum
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import LetterError, PolicyError
-from atoll.core.event import Promise
 from atoll.core.requests.task import task
 
 from ..keystream import SEED, add_masks, derived
@@ -149,8 +148,7 @@ async def masked(island: Island, message: Tree) -> Tree:
     masks = [(derived(own_of(link), "own", context), False)]
     masks += [(derived(pair_of(links[name]), "pair", context), agreed.place(name) < me) for name in near]
     add_masks(lanes, masks)
-    if agreed.active or island.sealing.real:
-        _promise(island, "masked words", terms.round, _hash(lanes))
+    _promise(island, "masked words", terms.round, _hash(lanes))
     each, past = len(USES) * SHARE, steps * len(USES) * SHARE
     here = {name: row[past : past + each] for name, row in state["shares"].items()}
     island.state = {
@@ -216,7 +214,7 @@ def _hash(lanes: Mapping[str, Any]) -> str:
 
 def _promise(island: Island, what: str, at: int, bound: str) -> None:
     matter = f"{what} {at} of {hashlib.sha256(island.state['public']).hexdigest()[:32]}"
-    island.spend(Promise(what=matter, bound=bound, unit="island", scope=island.name))
+    island.promise(matter, bound)
 
 
 @task(promise=_promised_before)
@@ -263,6 +261,5 @@ def _asked(island: Island, message: Tree) -> tuple[StandingTerms, set[int], set[
             remedy="look at the server: it asks for seeds that no sum needs",
         )
     terms.agreed.require_set(kept, lost, terms.agreed.place(island.name))
-    if terms.agreed.active:
-        _promise(island, "masked sum", terms.round, label_of(sorted(kept), sorted(lost)))
+    _promise(island, "masked sum", terms.round, label_of(sorted(kept), sorted(lost)))
     return terms, kept, lost

@@ -296,7 +296,8 @@ class Roles:
         request = unpack_request({**frame["request"], "message": None}, self._registry)
         table, position = self._host.table(request), frame["position"]
         leaves = lambda: self._host.declare(request, [position], spend)  # noqa: E731
-        ran = self._host.fresh(request, await self._host.executor.role(request, position, peers, table, spend, leaves))
+        ran = await self._host.executor.role(request, position, peers, table, spend, leaves)
+        ran = self._host.release(request, ran, "role")
         if ran.reply.error is not None and not ran.ending:
             raise ran.reply.error
         self._parking.park(request, ran)
