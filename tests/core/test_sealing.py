@@ -173,7 +173,9 @@ def test_a_copied_record_is_another_incarnation(tmp_path):
     first.note([promise("set", "all")])
     (tmp_path / "copy.log").write_bytes((tmp_path / "record.log").read_bytes())
     copy = Record(tmp_path / "copy.log")
-    assert copy.renewed and copy.incarnation != first.incarnation and len(copy) == 0
+    assert copy.renewed
+    assert copy.incarnation != first.incarnation
+    assert len(copy) == 0
     assert not Record(tmp_path / "copy.log").renewed  # from now on it is itself
     (tmp_path / "record.log").rename(tmp_path / "moved.log")
     assert len(Record(tmp_path / "moved.log")) == 1  # the file itself, elsewhere

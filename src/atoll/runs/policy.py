@@ -60,6 +60,7 @@ class PolicyConfig(Section):
     results: bool = True
     confined: bool = False
     sums_only: bool = False
+    second_sums: bool | None = None
     privacy: PrivacyConfig | None = None
     min_count: int = 1
 
@@ -79,6 +80,7 @@ class PolicyConfig(Section):
             **words,
             "results": self.results,
             "sums_only": self.sums_only,
+            "second_sums": self.second_sums,
             "confined": self.confined,
             "privacy": None if self.privacy is None else self.privacy.build(),
             "min_count": self.min_count,

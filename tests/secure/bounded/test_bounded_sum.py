@@ -277,11 +277,12 @@ def test_what_has_no_norm_is_refused():
     with pytest.raises(CompositionError, match="ScalarQuantizer makes other words of an update"):
         atoll.simulate(job, islands)
 
-    plan = BoundPlan(3, 2, 1.0, 1.0)
+    plan = BoundPlan(tuple("abc"), 2, 1.0, 1.0)
     with pytest.raises(CompositionError, match="'w' has no norm that two servers can check"):
         plan.bounded(plan.layout([["w", "mean", "update", "<u4(10)w12"]]))
+    wide = BoundPlan(tuple("abc"), 2, 1e6, 1e6)
     with pytest.raises(CompositionError, match=r"need words of more than 64 bits.*use max_weight=\S+ or less"):
-        BoundPlan(3, 2, 1e6, 1e6).bounded(BoundPlan(3, 2, 1e6, 1e6).layout([["w", "mean", "update", "<f8(100000)"]]))
+        wide.bounded(wide.layout([["w", "mean", "update", "<f8(100000)"]]))
 
 
 @task

@@ -165,11 +165,19 @@ def test_layers_of_one_number_of_codewords_are_one_run():
     assert found[3].tolist() == runs[1][2:].tolist()
 
 
+def helper_of(name, inbox):
+    """A helper with these letters, in a simulation."""
+    return SimpleNamespace(
+        name=name, inbox=inbox, sum="sum", remote=False, once=False, organisation=str, bind_letters=lambda agreed: None,
+        promise=lambda what, bound: None,
+    )  # fmt: skip
+
+
 def test_helpers_refuse_letters_of_too_few():
-    box = SimpleNamespace(name="enclave", inbox={"a": {}})
-    plan = halves.IndexPlan("enclave", 5, 2, 4, 1.0, 1, SecureIndexing().codec)
-    with pytest.raises(PolicyError, match="letters of 1 parties, fewer than 2"):
-        halves.add.run(box, {"plan": plan.message(), "lengths": {}, "sizes": {}})
+    box = helper_of("enclave", {"a": {}})
+    plan = halves.IndexPlan("enclave", tuple("abcde"), 2, 4, 1.0, 1, SecureIndexing().codec)
+    with pytest.raises(PolicyError, match="a sum of 1 parties of 1 organisations, with at least 2"):
+        halves.add.run(box, {"plan": plan.message(), "lengths": {}, "sizes": {}, "votes": {}})
     with pytest.raises(PolicyError, match="of at least 1 parties"):
         halves.IndexPlan.of({**plan.message(), "least": 1})
 
@@ -197,13 +205,14 @@ def test_words_under_secure_indexing_are_words_still(islands):
 def asked(by, change, least=3):
     """What a helper answers to the letters of three parties, which ``change(number, plan, request)`` may tell another plan or request."""
     reducer = SecureIndexing(by, least=least)
-    plan = halves.IndexPlan(by, 3, least, reducer.bits(3), 1.0, reducer._most, reducer.codec)
+    names = tuple(f"party-{number}" for number in range(3))
+    plan = halves.IndexPlan(by, names, least, reducer.bits(3), 1.0, reducer._most, reducer.codec)
     boxes: dict[str, dict[str, object]] = {name: {} for name in reducer.others}
     for number in range(3):
         told, request, letters = change(number, plan, "ab" * 32)
         totals = {"u": total([0, 3], 4)}
         island = SimpleNamespace(
-            name=f"party-{number}", secret=Secret(b"s" * 32), asked=request,
+            name=f"party-{number}", secret=Secret(b"s" * 32), asked=request, matter=b"", bind_letters=lambda agreed: None,
             post=lambda to, letter, letters=letters, number=number: boxes[to].update({f"party-{number}": letters(letter)}),
         )  # fmt: skip
 
@@ -214,8 +223,8 @@ def asked(by, change, least=3):
         said = run(halves.send.run(island, told.message()))
     helper = list(reducer.others)[-1]
     lengths = plan.layout(said["form"]).lengths
-    message = {"plan": plan.message(), "lengths": lengths, "sizes": said["sizes"]}
-    return halves.add.run(SimpleNamespace(name=helper, inbox=boxes[helper]), message)
+    message = {"plan": plan.message(), "lengths": lengths, "sizes": said["sizes"], "votes": {}}
+    return halves.add.run(helper_of(helper, boxes[helper]), message)
 
 
 @pytest.mark.parametrize("by", WAYS)

@@ -48,7 +48,6 @@ def test_a_sum_that_is_large_enough_is_given(engine):
         (Plain(), value, "would let the server see more than a sum"),
         (Plain(), boasting, "would let the server see more than a sum"),
         (SecureAggregation(threshold=5, server="honest"), value, "a sum of 0 parties, but this site requires at least 5, against a server that may lie"),
-        (SecureAggregation(neighbours=2, threshold=3, server="active"), value, "a sum of 0 parties, but this site requires at least 5"),
         (SecureAggregation(masks="virtual", server="active", threshold=5, least=5), value, "a sum of 0 parties"),
     ],
 )  # fmt: skip

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
+import logging
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -20,7 +21,7 @@ from .. import message as M
 from ..algebra.aggregate import Totals
 from ..algebra.rng import Rng
 from ..algebra.tree import Tree
-from ..errors import AtollError, PolicyError, SessionError, TaskError
+from ..errors import AtollError, LetterError, PolicyError, SessionError, TaskError
 from ..persistence.named_results import NamedResults
 from ..persistence.state_table import StateTable
 from ..requests.cohort import Cohort, Population
@@ -48,6 +49,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Executor", "Tables"]
 
+_log = logging.getLogger("atoll")
+
 Tables = Mapping[str, StateTable]
 """The parties' private states, for each slot that a request may read; see ``Request.slots``."""
 Replay = Callable[[int], "TaskResult | None"]
@@ -72,6 +75,7 @@ class Executor:
         near: whether tasks run in the program's own process.
         leaving: turns a task's error into the one that may leave this place; ``None`` where nobody else reads it.
         record: what the parties here have promised. Workers have an empty one: their owner compares what they promise.
+        remote: whether a server of another organisation asks here. Then a step of a sum that refuses tells it one thing, whatever the cause.
     """
 
     roster: Roster
@@ -84,6 +88,7 @@ class Executor:
     near: bool = False
     leaving: Callable[[Exception], Exception] | None = None
     record: Record = field(default_factory=Record)
+    remote: bool = False
 
     def data(self, position: int) -> Any:
         """The data of a party."""
@@ -151,8 +156,15 @@ class Executor:
             keep=functools.partial(self.policy_at(position).stay, party, request.task.name),
             put=functools.partial(self.named.put, party.name),
             record=self.record.get,
-            matter=lambda: b"" if request.wraps is None else request.wraps.matter,
+            matter=lambda: b"" if request.wraps is None or request.wraps.uplink.events else request.wraps.matter,
+            remote=self.remote,
+            once=self._sums_once(position),
         )
+
+    def _sums_once(self, position: int) -> bool:
+        """Whether a party refuses a second sum of the same over another set: as its policy says, and without a word between organisations."""
+        said = getattr(self.policy_at(position), "second_sums", None)
+        return getattr(getattr(self.sealing, "keys", None), "certified", False) if said is None else not said
 
     def _letterbox(self, request: Request, party: Party) -> Letterbox:
         def release(content: Tree) -> None:
@@ -177,10 +189,12 @@ class Executor:
         island = self.island(
             request, position, key, tables[request.slot], booked.noting, None if inner is None else inner.totals
         )
-        policy = self.policy_at(position)
+        policy, told = self.policy_at(position), self.explain
         try:
             policy.admit(request)
+            told = self.refuse  # from here on the task decides
             value = await _answer(request, island)
+            told = self.explain
             policy.settle(request, (*booked.events, *request.uplink.events))
             for leaving in (value, *island.notes):  # letters passed the policy when they were sealed
                 policy.release(island.party, request.task.name, leaving)
@@ -192,7 +206,7 @@ class Executor:
         except UnfitReply:
             reply = Reply(position)
         except (Exception, SystemExit) as error:
-            reply = Reply(position, error=self.explain(error, request, position))
+            reply = Reply(position, error=told(error, request, position))
         sealed = island.sealed or request.uplink.secret or (inner is not None and inner.sealed)
         opened, promised = tuple(island.opened), island.promised
         if inner is not None and inner.rejected:
@@ -441,6 +455,18 @@ class Executor:
         reply = Reply(position, value, nbytes=nbytes)
         opened = tuple(island.opened)
         return TaskResult(reply, left, island.sealed, peers.time, opened=opened, promised=island.promised)
+
+    def refuse(self, error: Exception | SystemExit, request: Request, position: int) -> Exception:
+        """The error of a step: a server of another organisation is told one thing whatever made a step of a sum refuse.
+
+        Why a party refuses, such as which votes it has, may tell of others. The party's own log has the words.
+        """
+        explained = self.explain(error, request, position)
+        own = "//" in request.id  # a reducer's own step
+        if not (self.remote and own and isinstance(error, PolicyError | LetterError)):
+            return explained
+        _log.error("%s", explained)
+        return PolicyError("this party does not answer", remedy="look at the log of its site")
 
     def explain(self, error: Exception | SystemExit, request: Request, position: int | None) -> Exception:
         """Add to an error its request, party, task and arguments; Atoll's own errors keep their class."""

@@ -100,7 +100,7 @@ class Host:
             self.record.note(request.promises(name, ran, form, content))
         except PolicyError as error:
             again = self._opened_before(request, name, ran) or error
-            return TaskResult(Reply(reply.party, error=self.executor.explain(again, request, reply.party)))
+            return TaskResult(Reply(reply.party, error=self.executor.refuse(again, request, reply.party)))
         return ran
 
     def _opened_before(self, request: Request, party: str, ran: TaskResult) -> LetterError | None:
@@ -121,7 +121,7 @@ class Host:
             self.record.note(row for rows in folded.promised.values() for row in rows)
         except PolicyError as error:
             none, (position, *_) = folded.senders[:0], folded.promised
-            why = {position: refused(self.executor.explain(error, request, position))}
+            why = {position: refused(self.executor.refuse(error, request, position))}
             return PartialSum({}, none, none, rejected=why)
         return folded
 

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .. import message as M
+from ..errors import PolicyError
+from ..execution.admission import refused
 from ..execution.ahead import added
 from ..requests.cost import Outcomes, is_instant
 from ..requests.request import PASSING, PartialSum, Reduced, Reply, Request
@@ -66,6 +68,11 @@ class Reduction(Dialogue):
         """What a lasting reducer knows at the server of the state that its halves have left at the parties: message trees by name, part of the same checkpoints."""
         known: dict[str, Any] = self.world.reducers.setdefault(self.home, {})
         return known
+
+    @property
+    def between(self) -> bool:
+        """Whether other organisations take part, who do not take the server's word for anything."""
+        return bool(getattr(self.world.engine, "live", False))
 
     def set_up(self, label: str) -> Reduction:
         """Supersteps for later sums too: what they leave takes effect at once, whatever becomes of this sum. For a lasting reducer.
@@ -274,6 +281,10 @@ class Reduction(Dialogue):
         return replace(terms, deadline=self.terms.deadline) if later else terms
 
     def _took(self, replies: list[Reply]) -> None:
+        for reply in replies:
+            if self.between and isinstance(reply.error, PolicyError):
+                # A party that refuses, whatever the cause, counts as lost: the sum of the others goes on if they are enough.
+                reply.rejected, reply.error = refused(reply.error), None
         self._rejected.update({reply.party: reply.rejected for reply in replies if reply.rejected})
         self._errors.update({reply.party: reply.error for reply in replies if reply.error is not None})
 

@@ -128,6 +128,8 @@ class Island:
         rng: the reproducible stream of this request at this party.
         secret: the party's entropy; see ``Secret``.
         state: the party's private state, kept between rounds; assign to it to change it.
+        remote: whether a server of another organisation asks.
+        once: whether the party's policy refuses a second sum of the same task and message over another set of parties.
     """
 
     __slots__ = (
@@ -137,9 +139,9 @@ class Island:
         "_keep",
         "_key",
         "_ledger",
-        "_matter",
         "_left",
         "_letters",
+        "_matter",
         "_named",
         "_notes",
         "_promised",
@@ -155,7 +157,9 @@ class Island:
         "_store",
         "_totals",
         "_uplink",
+        "once",
         "party",
+        "remote",
     )  # fmt: skip
 
     def __init__(
@@ -177,6 +181,8 @@ class Island:
         put: Callable[[str, Tree], None] = lambda name, value: None,
         record: Callable[[bytes], bytes | None] = lambda matter: None,
         matter: Callable[[], bytes] = bytes,
+        remote: bool = False,
+        once: bool = False,
     ) -> None:
         self.party = party
         self._data = data
@@ -201,6 +207,8 @@ class Island:
         self._put = put
         self._record = record
         self._matter = matter
+        self.remote = remote
+        self.once = once
         self._promised: dict[bytes, bytes] = {}
         self._left: dict[str, Tree] = {}
 
@@ -300,8 +308,15 @@ class Island:
 
     @property
     def matter(self) -> bytes:
-        """A hash of the program's request that this one wraps, whatever its id: task, message and round parameters; empty without one. See ``Request.matter``."""
+        """A hash of the program's request that this one wraps, whatever its id: task, message and round parameters. See ``Request.matter``.
+
+        Empty without one, and where stages make the reply differentially private: there the ledger counts every sum.
+        """
         return self._matter()
+
+    def organisation(self, name: str) -> str:
+        """Whose key a party's letters are sealed with: its site between organisations, in a simulation the party itself."""
+        return self._letters.sealing.organisation(name)
 
     @property
     def sum(self) -> str:

@@ -96,6 +96,8 @@ class SitePolicy(Checked, Policy):
         confined: between organisations, whether jobs must run in a sandbox at the site; a simulation has none to ask for.
         sums_only: admit only steps of Atoll's own secure reducers, which promise that the server sees a sum of at least ``smallest_cohort`` parties even if it
             lies. Then ``smallest_cohort`` binds a dishonest server too: the parties themselves refuse to open a smaller sum.
+        second_sums: whether the server may have a second sum of the same task and message over another set of parties: the sums of two sets that differ in one party tell
+            its reply. ``None`` refuses it between organisations and allows it in a simulation. Sums with differential privacy are counted in the ledger instead.
         privacy: what the island demands of every release and of all jobs together (`atoll.privacy.Demand`). With one, a cohort runs party by party.
     """
 
@@ -108,6 +110,7 @@ class SitePolicy(Checked, Policy):
     results: bool = True
     confined: bool = False
     sums_only: bool = False
+    second_sums: bool | None = None
     privacy: ReplyDemand | None = None
     min_count: int = 1
 

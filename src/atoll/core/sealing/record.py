@@ -11,7 +11,6 @@ restart. So a server that lies about what a party did finds the same bytes or a 
 from __future__ import annotations
 
 import hashlib
-import os
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
@@ -168,7 +167,7 @@ def rows_in(raw: bytes) -> Iterator[Row]:
 
 def _place_of(path: Path) -> bytes:
     """What tells a file from its copies: device, file number and, where the system tells it, the moment of its creation."""
-    found = os.stat(path)
+    found = path.stat()
     born = getattr(found, "st_birthtime", 0)
     return hash_parts(found.st_dev, found.st_ino, born)
 

@@ -38,6 +38,10 @@ class Keys(Protocol):
         """
         ...
 
+    def organisation(self, party: str) -> str:
+        """Who holds the key."""
+        ...
+
 
 class DerivedKeys:
     """The keys of a simulation's parties, all derived from one secret: ``HMAC-SHA256(root, name)``.
@@ -57,12 +61,20 @@ class DerivedKeys:
         """A party's public key."""
         return hpke.public_of(self.private(party))
 
+    def organisation(self, party: str) -> str:
+        """In a simulation a party is an organisation."""
+        return party
+
 
 class Sealing(Protocol):
     """Seals and opens letters."""
 
     name: ClassVar[str]
     real: ClassVar[bool]
+
+    def organisation(self, party: str) -> str:
+        """Who holds a party's key: parties of one organisation count as one in the least number of a sum."""
+        ...
 
     def seal(
         self, sender: str, to: str, request: str, number: int, content: Tree, secret: Draw, agreed: bytes = b""
@@ -99,6 +111,10 @@ class VirtualSealing:
     name: ClassVar[str] = "virtual"
     real: ClassVar[bool] = False
 
+    def organisation(self, party: str) -> str:
+        """In a simulation a party is an organisation."""
+        return party
+
     def seal(
         self, sender: str, to: str, request: str, number: int, content: Tree, secret: Draw, agreed: bytes = b""
     ) -> Letter:
@@ -131,6 +147,10 @@ class RealSealing:
     def __init__(self, keys: Keys, domain: str) -> None:
         self.keys = keys
         self.domain = domain
+
+    def organisation(self, party: str) -> str:
+        """Who holds a party's key."""
+        return self.keys.organisation(party)
 
     def seal(
         self, sender: str, to: str, request: str, number: int, content: Tree, secret: Draw, agreed: bytes = b""

@@ -97,7 +97,7 @@ def site_of(
     if not resume:
         ledger.begin_run()
     journal = Journal(None if folder is None else folder / "journal.log")
-    executor = replace(executor, record=Record(None if folder is None else folder / "record.log"))
+    executor = replace(executor, record=Record(None if folder is None else folder / "record.log"), remote=True)
     host = Host(executor, StateStore(folder, executor.roster), ledger, journal)
     return SiteEngine(link, host, registry, pulse=pulse, neighbours=neighbours)
 

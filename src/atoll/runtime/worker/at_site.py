@@ -160,7 +160,7 @@ def _engine(
     record = Record(None if folder is None else folder / "record.log")
     executor = Executor(
         roster, population, data.policy or AllowAll(), secret_seed=rendezvous.secret, sealing=sealing, named=named,
-        leaving=leaving, record=record,
+        leaving=leaving, record=record, remote=True,
     )  # fmt: skip
     host = Host(
         executor,

@@ -157,6 +157,7 @@ class SiteKeys:
         self._told = told
         self._helpers = dict(helpers or {})
         self._verified: dict[tuple[str, str], bytes] = {}
+        self.certified = True  # an authority says whose the keys are
 
     def private(self, party: str) -> bytes:
         """Return the site's own key, for its own parties."""
@@ -178,6 +179,10 @@ class SiteKeys:
         if (site, role) not in self._verified:
             self._verified[site, role] = self._trusted(site, role)
         return self._verified[site, role]
+
+    def organisation(self, party: str) -> str:
+        """Return the site whose key it is."""
+        return self._home(party)[0]
 
     def _home(self, party: str) -> tuple[str, str]:
         """The site of a party, and what it plays: a helper's; else its own name, or what stands before the stroke. No site's name has one."""

@@ -25,6 +25,7 @@ from atoll.core.message import Words
 from atoll.core.message.words import word_dtype
 from atoll.core.requests.task import task
 
+from ..ballot import hash_set, ready_to_vote, require_majority
 from ..keystream import SEED, add_masks, derived
 from ..shares import (
     AdditiveComputation,
@@ -62,6 +63,7 @@ _FINE = 8
 async def split(island: Island, message: Tree) -> Tree:
     """Run the program's task, and seal a share of its words to each server. Return the form of the totals, which is public."""
     plan, totals = BoundPlan.of(message), await island.totals()
+    island.bind_letters(plan.fingerprint)
     layout = plan.layout(form_of(totals))
     plan.bounded(layout)
     lanes = layout.encode(totals, island.name)
@@ -70,6 +72,7 @@ async def split(island: Island, message: Tree) -> Tree:
     bound = {"plan": plan.fingerprint, "asked": bytes.fromhex(island.asked), "layout": layout.fingerprint}
     island.post(SERVERS[0], {**bound, "lanes": lanes})
     island.post(SERVERS[1], {**bound, "seed": seed})
+    island.state = ready_to_vote(island, plan.electorate())
     return {"form": layout.form}
 
 
@@ -77,12 +80,15 @@ async def split(island: Island, message: Tree) -> Tree:
 def receive(island: Island, message: Tree) -> list[str]:
     """At a server: keep the shares that have come, and say whose are usable."""
     plan = BoundPlan.of(message["plan"])
-    layout = plan.layout(message["form"])
+    layout, sent = plan.layout(message["form"]), list(message["sent"])
+    island.bind_letters(plan.fingerprint)
     bound = {"plan": plan.fingerprint, "asked": bytes.fromhex(message["asked"]), "layout": layout.fingerprint}
-    usable = {name: letter for name, letter in island.inbox.items() if _is_share(letter, bound, layout)}
+    usable = {
+        name: letter for name, letter in island.inbox.items() if name in sent and _is_share(letter, bound, layout)
+    }
+    require_majority(island, plan.electorate(), sent, message["votes"].get(island.name, {}))
     kept = {name: letter.get("lanes", letter.get("seed")) for name, letter in usable.items()}
-    ballot = island.seal(island.name, None)
-    island.state = {"plan": message["plan"], "form": message["form"], "shares": kept, "ballot": ballot}
+    island.state = {"plan": message["plan"], "form": message["form"], "shares": kept}
     return sorted(usable)
 
 
@@ -175,7 +181,7 @@ def add(island: Island, message: Tree) -> Tree:
             where="bounded sum",
             remedy="invite more parties, or raise the bound; a sum of others than those within it is given to nobody",
         )
-    island.open(island.name, state["ballot"])  # opens in one request only
+    island.promise(f"added in {island.sum}", hash_set(kept))
     layout = plan.layout(state["form"])
     sums = {lane: np.zeros(length, dtype=word_dtype(int(lane))) for lane, length in layout.lengths.items()}
     for name in kept:

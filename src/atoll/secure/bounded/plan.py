@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from atoll.core import message as M
 from atoll.core.errors import CompositionError, PolicyError
 
+from ..ballot import Electorate
 from ..words import FixedPoint, WordLayout
 from .projections import RATIO
 
@@ -48,20 +49,29 @@ class BoundPlan:
     """What all parties of one sum know.
 
     Attributes:
-        parties: size of the cohort.
+        names: the cohort.
         least: smallest number of parties in the sum.
         norm: the largest norm of an update.
         max_weight: the largest weight.
     """
 
-    parties: int
+    names: tuple[str, ...]
     least: int
     norm: float
     max_weight: float
 
     def message(self) -> Tree:
         """The plan as a message."""
-        return asdict(self)
+        return {**asdict(self), "names": list(self.names)}
+
+    @property
+    def parties(self) -> int:
+        """Size of the cohort."""
+        return len(self.names)
+
+    def electorate(self) -> Electorate:
+        """Who votes on the set of the sum."""
+        return Electorate(self.names, self.least, self.fingerprint)
 
     @classmethod
     def of(cls, message: Any) -> BoundPlan:
@@ -71,9 +81,9 @@ class BoundPlan:
             PolicyError: it is something else, or hides nobody.
         """
         try:
-            made = cls(**message)
+            made = cls(**{**message, "names": tuple(message["names"])})
             sound = 2 <= made.least <= made.parties and made.norm > 0 and made.max_weight > 0
-        except TypeError as error:
+        except (TypeError, KeyError) as error:
             raise PolicyError(f"a plan of a bounded sum that cannot be read: {error}", where="bounded sum") from error
         if not sound:
             raise PolicyError(

@@ -13,6 +13,7 @@ from atoll.core.errors import CompositionError, ConfigError, QuorumError, Sessio
 from atoll.core.exposure import Exposure
 from atoll.core.validation import Checked
 
+from ..ballot import collect_votes
 from ..shares import deal
 from ..words import FixedPoint
 from ..words.sums import WordSums, common_form, decoded, require_enough
@@ -108,11 +109,13 @@ class BoundedSum(Checked, WordSums):
     async def reduce(self, reduction: Reduction) -> Reduced:
         """Let the parties share their words, the servers test their norms and add up what passes, and put the two sums together."""
         least = max(self.least, reduction.terms.quorum)
-        plan = BoundPlan(len(reduction.parties), least, self.norm, self.max_weight)
+        plan = BoundPlan(tuple(reduction.parties.names), least, self.norm, self.max_weight)
         sent = await reduction.exchange(reduction.parties, split, plan.message(), wraps=True, quorum=least)
         layout = plan.layout(common_form([one["form"] for one in sent.values]))
         servers = reduction.parties.named(*SERVERS)
         told = {"plan": plan.message(), "form": layout.form, "asked": reduction.request.fingerprint}
+        votes = await collect_votes(reduction, sent.senders, SERVERS, plan.electorate())
+        told |= {"sent": list(sent.senders.names), "votes": votes}
         mail = sent.mail.only_from(set(sent.senders.names))
         usable = (await reduction.exchange(servers, receive, told, mail=mail, quorum=len(SERVERS))).values
         names = sorted(set(usable[0]) & set(usable[1]))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from atoll.core import message as M
 from atoll.core.errors import AtollError, PolicyError
 
+from ..ballot import Electorate
 from ..words import FixedPoint, WordLayout
 from .lanes import Lane, lanes_of
 from .scheme import Scheme, scheme_of
@@ -94,6 +95,10 @@ class EncryptedAgreement:
     def fingerprint(self) -> bytes:
         """A hash of the terms. Who makes the keys tells it to the parties: a server that tells them other terms is refused."""
         return bytes.fromhex(M.fingerprint(self.message()))
+
+    def electorate(self) -> Electorate:
+        """Who votes on the set of the sum."""
+        return Electorate(self.names, self.least, self.fingerprint)
 
     def layout(self, form: Tree) -> WordLayout:
         """The layout of totals of a form."""

@@ -10,11 +10,13 @@ encrypt_totals   *party*: runs the task, encodes its totals as words,          t
                  encrypts them under the key whose hash it was told, and
                  tells who decrypts its pads, or the hash of its ciphertext
 open_sum         *key holder*: decrypts the sum, checks its tags               the sums
+vote_on_sum      *party*: tells the others who is in the sum (against an       nothing
+                 active server)
 answer_sum       *party*: its part of the decryption                           the part, with a proof
 ===============  ============================================================  ============================================
 
-**Once.** A sum is opened in a request that is named after its set of parties, and what opening needs, pads or a share of the key, comes as letters that open in one
-request only, durably (`atoll.core.sealing.receipts`). So nobody opens the sums of two sets, whose difference would be a party's numbers.
+**Once.** Who opens a sum binds itself to its set in its record (`bind_set`), for which the parties vote between organisations. So nobody opens the sums of two sets,
+whose difference would be a party's numbers.
 """
 
 from __future__ import annotations
@@ -27,8 +29,9 @@ import numpy as np
 from atoll.core.errors import DataError, LetterError, PolicyError
 from atoll.core.requests.task import task
 
+from ..ballot import bind_set, cast_vote, ready_to_vote, require_majority
 from ..words import form_of
-from .agreement import EncryptedAgreement, key_hash, label_of
+from .agreement import EncryptedAgreement, key_hash
 from .lanes import numbers_of
 from .paillier import Paillier
 from .tags import PRIMES, pads, right, tags
@@ -38,7 +41,7 @@ if TYPE_CHECKING:
     from atoll.core.algebra.tree import Tree
     from atoll.core.requests.island import Island
 
-__all__ = ["answer_sum", "deal_keys", "encrypt_totals", "make_keys", "open_sum"]
+__all__ = ["answer_sum", "deal_keys", "encrypt_totals", "make_keys", "open_sum", "vote_on_sum"]
 
 
 def _promised(message: Tree) -> int:
@@ -62,6 +65,7 @@ def make_keys(island: Island, message: Tree) -> Tree:
             where="encrypted sum",
             remedy="name another holder",
         )
+    island.bind_letters(agreed.fingerprint)
     public, private = agreed.scheme.make_keys(island.secret)
     seed = island.secret.bytes(32)
     for name in agreed.names:
@@ -75,6 +79,7 @@ def deal_keys(island: Island, message: Tree) -> Tree:
     """At the dealer: make a key whose private part only a threshold of the parties has together, and return the public one."""
     agreed = _agreed(island, message)
     scheme = threshold_of(agreed.scheme)
+    island.bind_letters(agreed.fingerprint)
     public, shares = scheme.deal(len(agreed.names), agreed.threshold, island.secret)
     for name, share in zip(agreed.names, shares, strict=True):
         sealed = island.seal(name, share)
@@ -97,6 +102,7 @@ def threshold_of(scheme: Any) -> ThresholdPaillier:
 async def encrypt_totals(island: Island, message: Tree) -> Tree:
     """At a party: reply with its encrypted totals."""
     agreed, public = _agreed(island, message["agreed"]), message["public"]
+    island.bind_letters(agreed.fingerprint)
     told = list(island.inbox.values())
     if len(told) != 1 or told[0]["key"] != key_hash(public):
         raise PolicyError(
@@ -126,12 +132,14 @@ async def encrypt_totals(island: Island, message: Tree) -> Tree:
             "share": told[0]["share"],
             "maker": maker,
             "form": layout.form,
+            **ready_to_vote(island, agreed.electorate()),
         }
     else:
         pad = pads(island.secret)
         numbers.append(tags(told[0]["weights"], numbers, pad))
         sealed = agreed.scheme.encrypt(public, numbers, agreed.form(lanes), island.secret)
         island.post(maker, {"pads": np.array(pad, dtype=np.uint64), "layout": layout.fingerprint})
+        island.state = ready_to_vote(island, agreed.electorate())
     return {"sealed": sealed if sealed.size % 8 else sealed.view("<u8"), "form": layout.form}
 
 
@@ -144,7 +152,9 @@ def open_sum(island: Island, message: Tree) -> Tree:
             "a sum without keys, or a second one", where=island.name, remedy="look at the server: it asked twice"
         )
     agreed = _agreed(island, state["agreed"])
-    _require_named(island, agreed, kept)
+    island.bind_letters(agreed.fingerprint)
+    agreed.require_set(kept)
+    require_majority(island, agreed.electorate(), kept, message["votes"])
     letters = island.inbox
     for name, letter in letters.items():
         _require_pads(name, letter)
@@ -171,6 +181,21 @@ def open_sum(island: Island, message: Tree) -> Tree:
 
 
 @task(promise=_promised_before)
+def vote_on_sum(island: Island, message: Tree) -> None:
+    """At a party: keep what the others say that they sent, and tell them who is in the sum, once."""
+    kept = list(message["kept"])
+    label, sent = cast_vote(island, kept), dict[str, Any]()
+    for name, letter in island.letters.items():
+        try:
+            sent[name] = island.open(name, letter)
+        except LetterError:  # its ciphertext is then refused
+            continue
+    for name in kept:
+        island.post(name, label)
+    island.state = {**island.state, "sent": sent}
+
+
+@task(promise=_promised_before)
 def answer_sum(island: Island, message: Tree) -> Tree:
     """At a party: return its part of the decryption of a sum, once."""
     kept, state = list(message["kept"]), island.state
@@ -179,18 +204,22 @@ def answer_sum(island: Island, message: Tree) -> Tree:
             "a second sum, or one without a share", where=island.name, remedy="look at the server: it asked twice"
         )
     agreed = _agreed(island, state["agreed"])
-    _require_named(island, agreed, kept, island.name)
+    island.bind_letters(agreed.fingerprint)
+    agreed.require_set(kept, island.name)
+    if agreed.active:
+        require_majority(island, agreed.electorate(), kept, island.letters)
+    bind_set(island, kept, state["matter"])
     scheme, public = threshold_of(agreed.scheme), state["public"]
     form = agreed.form(agreed.lanes(agreed.layout(state["form"])))
     sealed = message["sealed"]
     if agreed.active:  # add up what the others say that they sent
-        sealed = _summed(island, scheme, public, message, form)
+        sealed = _summed(state["sent"], scheme, public, message, form, island.name)
     share = island.open(state["maker"], state["share"])
     island.state = {}
     return scheme.answer(public, share, sealed, form, island.secret)
 
 
-def _summed(island: Island, scheme: ThresholdPaillier, public: Tree, message: Tree, form: Any) -> Any:
+def _summed(sent: Any, scheme: ThresholdPaillier, public: Tree, message: Tree, form: Any, me: str) -> Any:
     """The sum of the ciphertexts in a message, after comparing each with its sender's letter.
 
     Raises:
@@ -198,14 +227,10 @@ def _summed(island: Island, scheme: ThresholdPaillier, public: Tree, message: Tr
     """
     parts = message.get("parts", {})
     for name in message["kept"]:
-        try:
-            told = island.open(name, island.letters[name])
-        except (KeyError, LetterError):
-            told = None
-        if name not in parts or told != hashlib.sha256(np.asarray(parts[name]).tobytes()).digest():
+        if name not in parts or sent.get(name) != hashlib.sha256(np.asarray(parts[name]).tobytes()).digest():
             raise PolicyError(
                 f"a ciphertext that {name} has not sent",
-                where=island.name,
+                where=me,
                 remedy="look at the server: it must add up what the parties sent",
             )
     return scheme.add(public, [parts[name] for name in message["kept"]], form)
@@ -226,16 +251,6 @@ def _require_pads(name: str, letter: Any) -> None:
 
 def _agreed(island: Island, message: Tree) -> EncryptedAgreement:
     return EncryptedAgreement.of(message, real=island.sealing.real)
-
-
-def _require_named(island: Island, agreed: EncryptedAgreement, kept: list[str], me: str = "") -> None:
-    agreed.require_set(kept, me)
-    if not island.request.endswith(f"@{label_of(kept)}"):
-        raise PolicyError(
-            "a request that is not named after its set of parties",
-            where=island.request,
-            remedy="look at the server: it may ask for a second set",
-        )
 
 
 def require_ciphertext(reply: Any) -> tuple[Any, Any]:

@@ -12,12 +12,13 @@ from atoll.core.exposure import Exposure
 from atoll.core.requests.request import Reduced
 from atoll.core.validation import Checked
 
+from ..ballot import collect_votes
 from ..words import FixedPoint
 from ..words.sums import WordSums, require_threshold
 from .agreement import EncryptedAgreement, label_of
 from .bfv import BFV
 from .gathered import GatheredCiphertexts
-from .halves import answer_sum, deal_keys, encrypt_totals, make_keys, open_sum, threshold_of
+from .halves import answer_sum, deal_keys, encrypt_totals, make_keys, open_sum, threshold_of, vote_on_sum
 from .lanes import Lane, words_of
 from .paillier import Paillier
 from .scheme import Scheme, scheme_named
@@ -215,14 +216,18 @@ class Encrypted(Checked, WordSums):
     ) -> tuple[list[Any], int]:
         """The sums of the parties' numbers, and how many parts of the decryption are wrong."""
         mail, label = second.mail.only_from(set(replies.kept)), label_of(replies.kept)
+        kept = reduction.parties[[reduction.parties.names.index(name) for name in replies.kept]]
         if not agreed.threshold:
-            asked = {"kept": replies.kept, "sealed": replies.total, "form": replies.layout.form}
+            votes = await collect_votes(reduction, kept, [HOLDER], agreed.electorate())
+            asked = {"kept": replies.kept, "sealed": replies.total, "form": replies.layout.form, "votes": votes[HOLDER]}
             opened = await _asked(reduction, HOLDER, open_sum, asked, at=label, mail=mail)
             return opened.values[0], 0
         asked = {"kept": replies.kept, "sealed": replies.total}
         if agreed.active:
             asked["parts"] = replies.parts
-        kept = reduction.parties[[reduction.parties.names.index(name) for name in replies.kept]]
+            said = {"kept": replies.kept}
+            voted = await reduction.exchange(kept, vote_on_sum, said, at=label, mail=mail, quorum=agreed.threshold)
+            kept, mail = voted.senders, voted.mail
         answers = await reduction.exchange(
             kept, answer_sum, asked, at=label, mail=mail if agreed.active else None, quorum=agreed.threshold
         )

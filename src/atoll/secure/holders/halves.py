@@ -10,8 +10,8 @@ describe    party     tells what its totals are, which is the same at every part
 open_masks  holder    adds up the masks of the parties in the sum                            the sum of their masks
 ==========  ========  =====================================================================  =========================
 
-A seed opens once: its letter opens in one request of the holder, and in no other, whatever crashes or is replayed. The letters say how many parties the sum must
-have at least, so a server cannot ask for the masks of a few.
+A holder opens one set a sum, and binds itself to it in its record (`bind_set`), whatever crashes or is replayed. Between organisations it opens the set for which the parties
+vote. The letters say how many parties the sum must have at least, so a server cannot ask for the masks of a few.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from atoll.core.message import Words
 from atoll.core.message.words import word_dtype
 from atoll.core.requests.task import Batch, task
 
+from ..ballot import Electorate, ready_to_vote, require_majority
 from ..keystream import SEED, add_masks, derived
 from ..masking.agreement import Agreement
 from ..words import WordLayout, form_of
@@ -82,6 +83,7 @@ def entrust(island: Island, message: Tree) -> None:
     """Draw a seed and seal it to the holder, once its statement is accepted."""
     agreed, holder = Agreement.of(message["agreed"]), message["holder"]
     agreed.place(island.name)
+    island.bind_letters(agreed.fingerprint)
     if message["quote"] is not None:
         attestation_of(message["attestation"]).verify(message["quote"], challenge_of(agreed))
     seed = island.secret.bytes(SEED)
@@ -98,7 +100,9 @@ def _mask(island: Island, agreed: Agreement, layout: WordLayout, lanes: dict[str
     """Add the party's mask, and forget the seed."""
     context = agreed.context(island.asked, layout.fingerprint)
     add_masks(lanes, [(derived(island.state["seed"], "held", context), False)])
-    island.state = {"form": np.frombuffer(M.encode(layout.form), dtype=np.uint8)}
+    electorate = Electorate(agreed.names, agreed.least, agreed.fingerprint)
+    form = np.frombuffer(M.encode(layout.form), dtype=np.uint8)
+    island.state = {"form": form, **ready_to_vote(island, electorate)}
 
 
 def _agreed(island: Island) -> Agreement:
@@ -146,14 +150,25 @@ def open_masks(island: Island, message: Tree) -> Tree:
 
     Args:
         island: the holder.
-        message: what the masks are bound to (``context``), the word counts by lane (``lanes``), and the agreement's hash (``agreed``).
+        message: what the masks are bound to (``context``), the word counts by lane (``lanes``), the agreement, the names of the parties in the sum (``kept``),
+            and their votes.
 
     Raises:
         PolicyError: fewer parties than they demand, or letters of another sum.
     """
+    agreed, kept = Agreement.of(message["agreed"]), list(message["kept"])
+    island.bind_letters(agreed.fingerprint)
     letters = island.inbox
     for name, letter in letters.items():
-        _require_seed(name, letter, message["agreed"])
+        _require_seed(name, letter, agreed.fingerprint)
+    if set(letters) != set(kept):
+        raise PolicyError(
+            f"the masks of {len(letters)} parties for a sum of {len(kept)}",
+            where="masked sum",
+            remedy="look at the server",
+        )
+    electorate = Electorate(agreed.names, agreed.least, agreed.fingerprint)
+    require_majority(island, electorate, kept, message["votes"])
     least = max((letter["least"] for letter in letters.values()), default=2)
     if len(letters) < max(2, least):
         raise PolicyError(

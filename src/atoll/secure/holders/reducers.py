@@ -13,6 +13,7 @@ from atoll.core.exposure import Exposure
 from atoll.core.requests.party import Parties
 from atoll.core.validation import Checked
 
+from ..ballot import Electorate, collect_votes
 from ..masking.agreement import Agreement
 from ..words import FixedPoint
 from ..words.sums import WordSums, common_form, decoded, require_enough
@@ -98,12 +99,16 @@ class SeedHolder(Checked, WordSums):
         found = await reduction.fold(masked, parties=entrusted.senders)
         kept = Parties(reduction.world.roster, found.senders)
         require_enough(kept, agreed.least, type(self).__name__)
+        electorate = Electorate(agreed.names, agreed.least, agreed.fingerprint)
+        votes = await collect_votes(reduction, kept, [self.holder], electorate)
         told = await reduction.ask_all(kept, describe, quorum=1)
         layout = agreed.layout(common_form(told.values))
         asked = {
             "context": agreed.context(reduction.request.fingerprint, layout.fingerprint),
             "lanes": layout.lengths,
-            "agreed": agreed.fingerprint,
+            "agreed": agreed.message(),
+            "kept": list(kept.names),
+            "votes": votes[self.holder],
         }
         mail = entrusted.mail.only_from(set(kept.names))
         holder = reduction.parties.named(self.holder)

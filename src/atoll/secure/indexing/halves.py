@@ -29,6 +29,7 @@ from atoll.core.message.words import word_dtype
 from atoll.core.requests.island import Island
 from atoll.core.requests.task import task
 
+from ..ballot import Electorate, ready_to_vote, require_majority
 from ..keystream import SEED, Keystream, add_stream, derived
 from ..words import FixedPoint, WordLayout, form_of
 from .counts import Indices, Sizes, by_layer, parted, runs_of, sizes_of
@@ -48,7 +49,7 @@ class IndexPlan:
 
     Attributes:
         by: ``"enclave"``, ``"shares"`` or ``"keys"``.
-        parties: size of the cohort.
+        names: the cohort.
         least: smallest number of parties in a sum.
         bits: word length of counts.
         unit: the unit of weights.
@@ -61,7 +62,7 @@ class IndexPlan:
     """
 
     by: str
-    parties: int
+    names: tuple[str, ...]
     least: int
     bits: int
     unit: float
@@ -74,7 +75,16 @@ class IndexPlan:
 
     def message(self) -> Tree:
         """The plan as a message."""
-        return asdict(self)
+        return {**asdict(self), "names": list(self.names)}
+
+    @property
+    def parties(self) -> int:
+        """Size of the cohort."""
+        return len(self.names)
+
+    def electorate(self) -> Electorate:
+        """Who votes on the set of the sum."""
+        return Electorate(self.names, self.least, self.fingerprint)
 
     def grid(self, sizes: Sizes) -> tuple[dict[str, list[Any]], float]:
         """The codebooks on a grid of whole numbers, and its step."""
@@ -89,7 +99,8 @@ class IndexPlan:
         """
         try:
             noise = None if message["noise"] is None else CountNoise(**message["noise"])
-            made = cls(**{**message, "codec": FixedPoint(**message["codec"]), "noise": noise})
+            parts = {"names": tuple(message["names"]), "codec": FixedPoint(**message["codec"]), "noise": noise}
+            made = cls(**{**message, **parts})
         except (TypeError, KeyError) as error:
             raise PolicyError(f"a plan of secure indexing that cannot be read: {error}") from error
         if made.least < 2 or made.by not in ("enclave", "shares", "keys"):
@@ -115,6 +126,7 @@ class IndexPlan:
 async def send(island: Island, message: Tree) -> Tree:
     """Run the program's task, and seal its totals for the enclave or the servers. Return the form of the totals, which is public."""
     plan = IndexPlan.of(message)
+    island.bind_letters(plan.fingerprint)
     salts = [b""] * len(_helpers(plan))
     numbers, found = parted(await island.totals(), plan.unit, plan.most, island.name)
     if plan.noise is not None:
@@ -143,6 +155,7 @@ async def send(island: Island, message: Tree) -> Tree:
         island.post(SERVERS[0], {**bound, "seed": seeds[0], "sizes": sizes, "salt": salts[0], **own})
         second = {"salt": salts[1], "seed": seeds[1] if own else b"", "sizes": sizes, "lanes": lanes, "keys": shared}
         island.post(SERVERS[1], {**bound, **second})
+    island.state = ready_to_vote(island, plan.electorate())
     return {"form": form, "sizes": sizes}
 
 
@@ -201,7 +214,9 @@ def add(island: Island, message: Tree) -> Tree:
         MessageError: a letter has another form.
     """
     plan, lengths, sizes = IndexPlan.of(message["plan"]), message["lengths"], message["sizes"]
+    island.bind_letters(plan.fingerprint)
     letters = dict(island.inbox)
+    require_majority(island, plan.electorate(), list(letters), message["votes"].get(island.name, {}))
     if len(letters) < plan.least:
         raise PolicyError(
             f"letters of {len(letters)} parties, fewer than {plan.least}",

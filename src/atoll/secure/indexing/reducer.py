@@ -14,6 +14,7 @@ from atoll.core.message import Words
 from atoll.core.requests.request import Reduced
 from atoll.core.validation import Checked
 
+from ..ballot import collect_votes
 from ..words import FixedPoint
 from ..words.sums import WordSums
 from .counts import counted, joined, noisy
@@ -159,10 +160,10 @@ class SecureIndexing(Checked, WordSums):
 
     async def reduce(self, reduction: Reduction) -> Reduced:
         """Let the parties seal their indices, the helpers add them up, and check the counts."""
-        uplink, n = reduction.request.uplink, len(reduction.parties)
+        uplink, names = reduction.request.uplink, tuple(reduction.parties.names)
         least = max(self.least, reduction.terms.quorum)
         plan = IndexPlan(
-            self.by, n, least, self.bits(n), self.unit, self._most, self.codec, uplink.bound, not uplink.summand_stages,
+            self.by, names, least, self.bits(len(names)), self.unit, self._most, self.codec, uplink.bound, not uplink.summand_stages,
             self.noise, self._books(reduction),
         )  # fmt: skip
         sent = await reduction.exchange(reduction.parties, send, plan.message(), wraps=True, quorum=least)
@@ -174,7 +175,8 @@ class SecureIndexing(Checked, WordSums):
             )
         form, sizes = sent.values[0]["form"], sent.values[0]["sizes"]
         layout = plan.layout(form)
-        message = {"plan": plan.message(), "lengths": layout.lengths, "sizes": sizes}
+        votes = await collect_votes(reduction, sent.senders, self.others, plan.electorate())
+        message = {"plan": plan.message(), "lengths": layout.lengths, "sizes": sizes, "votes": votes}
         helpers = reduction.parties.named(*self.others)
         mail = sent.mail.only_from(set(sent.senders.names))
         found = (await reduction.exchange(helpers, add, message, mail=mail, quorum=len(helpers))).values

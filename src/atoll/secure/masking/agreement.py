@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from atoll.core import message as M
 from atoll.core.algebra.tree import Tree
@@ -13,6 +13,9 @@ from atoll.core.errors import AtollError, ConfigError, PolicyError
 
 from ..words import FixedPoint, WordLayout
 from .graph import in_one_piece, rings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 __all__ = ["Agreement", "known_form", "use_of"]
 
@@ -78,6 +81,13 @@ class Agreement:
             )
         except (TypeError, KeyError, ValueError, AtollError) as error:
             raise PolicyError(f"an agreement that cannot be read: {error}", where="masked sum") from error
+        if made.active and made.degree < len(made.names) - 1:
+            # Whoever orders the names chooses each party's neighbours: a lying server makes all of them its own.
+            raise PolicyError(
+                f"{made.degree} neighbours of {len(made.names)} parties against a server that may lie",
+                where="masked sum",
+                remedy="let all parties be neighbours, or assume server='honest'",
+            )
         if not sound or (made.active and 3 * made.threshold <= 2 * (made.degree + 1)):
             raise PolicyError(
                 f"a masked sum of {len(made.names)} parties, at least {made.least}, with {made.degree} neighbours and a threshold of {made.threshold}",
@@ -144,8 +154,14 @@ class Agreement:
         """
         return hashlib.sha256(b"atoll masks" + self.fingerprint + bytes.fromhex(asked) + layout).digest()
 
-    def require_set(self, kept: set[int], lost: set[int], me: int) -> None:
+    def require_set(self, kept: set[int], lost: set[int], me: int, organisation: Callable[[str], str] = str) -> None:
         """Refuse to open a sum whose set of parties would reveal a sum of a few.
+
+        Args:
+            kept: places of the parties in the sum.
+            lost: places of those that were lost.
+            me: the place of the party that is asked.
+            organisation: whose key a party has, see ``Island.organisation``: the least sum counts organisations.
 
         Raises:
             PolicyError: the sum has too few parties, is in several pieces, is not mine, or a party is both in it and lost.
@@ -157,9 +173,11 @@ class Agreement:
                 where="masked sum",
                 remedy="look at the server: it asks for seeds that no sum needs",
             )
-        if len(kept) < max(self.least, self.threshold):
+        organisations = len({organisation(self.names[i]) for i in kept})
+        if len(kept) < max(self.least, self.threshold) or organisations < self.least:
+            shown = f" of {organisations} organisations" if organisations < len(kept) else ""
             raise PolicyError(
-                f"a sum of {len(kept)} parties, fewer than {max(self.least, self.threshold)}",
+                f"a sum of {len(kept)} parties{shown}, fewer than {max(self.least, self.threshold)}",
                 where="masked sum",
                 remedy="invite more parties, or agree on a smaller least number",
             )

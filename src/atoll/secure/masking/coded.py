@@ -5,7 +5,9 @@ superstep     the party                                                         
 ============  ====================================================================  ======================================
 code_words    runs the task, adds the mask of a fresh seed to its words, and seals  masked words, and what the totals are
               to every party its share of the mask
-sum_shares    adds up its shares of the masks of the parties in the sum, once       the sum of the shares
+vote_on_sum   adds up its shares of the masks of the parties in the sum, and tells  nothing
+              the others who is in it (between organisations)
+sum_shares    shows that total, once                                                the sum of the shares
 ============  ====================================================================  ======================================
 """
 
@@ -23,12 +25,12 @@ from atoll.core.message import Words
 from atoll.core.message.words import word_dtype
 from atoll.core.requests.task import task
 
+from ..ballot import Electorate, cast_vote, ready_to_vote, require_majority
 from ..galois import GaloisRing
 from ..keystream import SEED, add_masks, derived, keystream
 from ..shares.word_ring import WordRing
 from ..words import form_of
 from .agreement import Agreement
-from .halves import label_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
 
     from ..shares.domain import Array
 
-__all__ = ["Code", "code_words", "sum_shares"]
+__all__ = ["Code", "code_words", "sum_shares", "vote_on_sum"]
 
 
 @dataclass(frozen=True)
@@ -119,6 +121,7 @@ async def code_words(island: Island, message: Tree) -> Tree:
             remedy="look at the server",
         )
     agreed.place(island.name)
+    island.bind_letters(agreed.fingerprint)
     layout = agreed.layout(form_of(totals))
     lanes = layout.encode(totals, island.name)
     seed = island.secret.bytes(SEED)
@@ -135,25 +138,52 @@ async def code_words(island: Island, message: Tree) -> Tree:
     for name, row in zip(agreed.names, rows, strict=True):
         island.post(name, {"context": context, "lanes": row})
     add_masks(lanes, [own])
-    island.state = {"agreed": message["agreed"], "context": context, "ballot": island.seal(island.name, None)}
+    electorate = Electorate(agreed.names, agreed.least, agreed.fingerprint, code.private)
+    island.state = {"agreed": message["agreed"], "context": context, **ready_to_vote(island, electorate)}
     return {"words": lanes, "form": layout.form}
+
+
+@task
+def vote_on_sum(island: Island, message: Tree) -> None:
+    """Add up my shares of the masks of the parties in the sum, and tell these parties who is in it, once."""
+    kept, total = _kept(island, message), _total_of(island, message)
+    label = cast_vote(island, kept)
+    for name in kept:
+        island.post(name, label)
+    island.state = {**island.state, "total": total}
 
 
 @task
 def sum_shares(island: Island, message: Tree) -> Tree:
     """Reply with the sum of my shares of the masks of the parties in the sum, once."""
+    kept = _kept(island, message)
     state = island.state
-    if not state or "ballot" not in state:
+    if island.remote and "total" not in state:
+        raise PolicyError("shares before a vote", where="masked sum", remedy="look at the server: it left out a step")
+    require_majority(island, Electorate.of(state["electorate"]), kept, island.letters if "total" in state else {})
+    total = state["total"] if "total" in state else _total_of(island, message)
+    return {lane: Words.of(np.asarray(words), int(lane)) for lane, words in total.items()}
+
+
+def _kept(island: Island, message: Tree) -> list[str]:
+    """Names of the parties in the sum.
+
+    Raises:
+        PolicyError: the party has sent no words, or the set would tell a sum of a few.
+    """
+    state = island.state
+    if not state or "context" not in state:
         raise PolicyError("shares without words", where="masked sum", remedy="look at the server: it left out a step")
     agreed, kept = Agreement.of(state["agreed"]), set(message["kept"])
-    agreed.require_set(kept, set(message["lost"]), agreed.place(island.name))
-    if not island.request.endswith(f"@{label_of(sorted(kept), sorted(message['lost']))}"):
-        raise PolicyError(
-            "a request that is not named after its set of parties",
-            where=island.request,
-            remedy="look at the server: it may ask for a second set",
-        )
-    island.open(island.name, state["ballot"])  # opens in one request only
+    agreed.require_set(kept, set(), agreed.place(island.name), island.organisation)
+    return [agreed.names[place] for place in sorted(kept)]
+
+
+def _total_of(island: Island, message: Tree) -> dict[str, Any]:
+    """The sum of a party's shares of the masks of the parties in the sum, by lane."""
+    state = island.state
+    agreed, kept = Agreement.of(state["agreed"]), set(message["kept"])
+    island.bind_letters(agreed.fingerprint)
     letters = island.inbox
     missing = sorted(agreed.names[place] for place in kept if agreed.names[place] not in letters)
     if missing or len(letters) != len(kept):
@@ -179,7 +209,7 @@ def sum_shares(island: Island, message: Tree) -> Tree:
     for letter in letters.values():
         for lane, share in letter["lanes"].items():
             total[lane] = np.asarray(share) + total[lane] if lane in total else np.array(share)
-    return {lane: Words.of(words, int(lane)) for lane, words in total.items()}
+    return total
 
 
 def _form_of(name: str, letter: Any) -> dict[str, Any]:

@@ -32,6 +32,7 @@ from atoll.core.algebra.tree import Tree
 from atoll.core.errors import LetterError, PolicyError
 from atoll.core.requests.task import task
 
+from ..ballot import bind_set
 from ..keystream import SEED, add_masks
 from ..noise import ExcessNoise
 from ..words import form_of
@@ -68,6 +69,7 @@ def _promised_before(message: Tree) -> int | None:
 def deal(island: Island, message: Tree) -> Tree:
     """Deal shares of a new key and of a new seed to the holders, in sealed letters."""
     agreed = Agreement.of(message)
+    island.bind_letters(agreed.fingerprint)
     holders = agreed.holders(agreed.place(island.name))
     key, own = island.secret.bytes(SEED), island.secret.bytes(SEED)
     secrets, more = [key, own], dict[str, bytes]()
@@ -162,7 +164,9 @@ def _asked(island: Island, message: Tree) -> tuple[Agreement, set[int], set[int]
         raise PolicyError("a second set of seeds", where="masked sum", remedy="look at the server: it asked twice")
     agreed = Agreement.of(state["agreed"])
     kept, lost = set(message["kept"]), set(message["lost"])
-    agreed.require_set(kept, lost, agreed.place(island.name))
+    island.bind_letters(agreed.fingerprint)
+    agreed.require_set(kept, lost, agreed.place(island.name), island.organisation)
+    bind_set(island, [agreed.names[i] for i in kept], state["matter"])
     # By the key that the shares open, not by the request: whatever the sum is called, they open for one set.
     matter = f"masked sum {hashlib.sha256(state['public']).hexdigest()[:32]}"
     island.promise(matter, label_of(sorted(kept), sorted(lost)))

@@ -16,7 +16,7 @@ from atoll.core.validation import Checked
 from ..words import FixedPoint
 from ..words.sums import WordSums, common_form, decoded, require_enough, require_threshold
 from .agreement import Agreement
-from .coded import Code, code_words, sum_shares
+from .coded import Code, code_words, sum_shares, vote_on_sum
 from .halves import label_of
 
 if TYPE_CHECKING:
@@ -144,15 +144,18 @@ class OneShot(Checked, WordSums):
         kept = sent.senders.named(*words)
         require_enough(kept, quorum, "OneShot")
         places = [agreed.place(name) for name in kept.names]
-        asked, label = {"kept": places, "lost": []}, label_of(places, [])
+        asked, label = {"kept": places}, label_of(places, [])
         mail = sent.mail.only_from(set(kept.names))
+        if reduction.between:
+            voted = await reduction.exchange(kept, vote_on_sum, asked, mail=mail, at=label, quorum=agreed.threshold)
+            kept, mail = voted.senders, voted.mail
         shown = await reduction.exchange(kept, sum_shares, asked, mail=mail, at=label, quorum=agreed.threshold)
         lanes = {lane: _total([one[lane] for one in words.values()]) for lane in layout.lengths}
         rows = {agreed.place(name): said for name, said in shown.by_name().items() if isinstance(said, dict)}
         for lane, total in lanes.items():
             shares = {place: np.asarray(said[lane]) for place, said in rows.items() if lane in said}
             total -= _opened(agreed, code, shares, len(total), int(lane)).astype(total.dtype)
-        return decoded(layout, lanes, kept.positions)
+        return decoded(layout, lanes, sent.senders.named(*words).positions)
 
 
 def _counted(given: float | int, parties: int, *, least: int) -> int:

@@ -66,6 +66,7 @@ def prepared(island: Island) -> tuple[Agreement, dict[str, Any]]:
         )
     agreed = Agreement.of(island.state["agreed"])
     require_noise(island, agreed)
+    island.bind_letters(agreed.fingerprint)
     letters = island.inbox
     if len(letters) < agreed.threshold:
         raise PolicyError(
@@ -80,4 +81,10 @@ def leave(island: Island, letters: Mapping[str, Any], layout: WordLayout) -> Non
     """Keep what *reveal* needs, and forget the secrets."""
     kept = {name: letter["shares"] for name, letter in letters.items()}
     agreed, public = island.state["agreed"], island.state["public"]
-    island.state = {"agreed": agreed, "public": public, "shares": kept, "form": layout.form}
+    island.state = {
+        "agreed": agreed,
+        "public": public,
+        "shares": kept,
+        "form": layout.form,
+        "matter": island.matter,
+    }

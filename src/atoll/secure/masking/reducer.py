@@ -130,6 +130,12 @@ class SecureAggregation(Checked, WordSums):
 
     def _require_sound(self, parties: int, holders: int, threshold: int, active: bool) -> None:
         """Refuse a threshold that the stated loss or corruption breaks; of a sparse graph `plan` has checked the chances."""
+        if active and holders < parties:
+            raise CompositionError(
+                f"{holders - 1} neighbours of {parties} parties against an active server",
+                where="SecureAggregation",
+                remedy="leave out `neighbours`: a server that lies orders the parties so that a party's neighbours are all its own",
+            )
         if active and 3 * threshold <= 2 * holders:
             raise CompositionError(
                 f"a threshold of {threshold} of {holders} holders against an active server",

@@ -32,6 +32,7 @@ from atoll.core.algebra.tree import Tree
 from atoll.core.errors import LetterError, PolicyError
 from atoll.core.requests.task import task
 
+from ..ballot import bind_set
 from ..keystream import SEED, add_masks, derived
 from ..masking.agreement import Agreement
 from ..masking.excess import require_noise
@@ -63,6 +64,7 @@ def _promised_before(message: Tree) -> None:
 def introduce(island: Island, message: Tree) -> Tree:
     """Deal shares of the secrets of every sum to come, and a public key, to the holders."""
     agreed, (sums, label) = Agreement.of(message["agreed"]), setup_context(message)
+    island.bind_letters(agreed.fingerprint)
     holders = agreed.holders(agreed.place(island.name))
     key, link = island.secret.bytes(SEED), island.secret.bytes(SEED)
     rows, said, here = list[list[bytes]](), {"own": b"", "key": b"", "shares": b""}, link
@@ -87,7 +89,9 @@ def join(island: Island, message: Tree) -> Tree:
     state = island.state
     if not state or state.get("id") != message["id"] or "key" not in state:
         raise PolicyError("a set-up of keys that this party has not begun", where="masked sum", remedy=_RESTART)
-    agreed, letters = Agreement.of(state["agreed"]), island.inbox
+    agreed = Agreement.of(state["agreed"])
+    island.bind_letters(agreed.fingerprint)
+    letters = island.inbox
     if len(letters) < agreed.threshold:
         raise PolicyError(
             f"{len(letters)} parties have introduced themselves, fewer than the threshold of {agreed.threshold}",
@@ -157,7 +161,7 @@ async def masked(island: Island, message: Tree) -> Tree:
         "link": ahead(link, 1),
         "links": {name: ahead(each_link, 1) for name, each_link in links.items()},
         "shares": {name: row[past + each :] for name, row in state["shares"].items()},
-        "open": {"terms": message, "shares": here, "form": layout.form},
+        "open": {"terms": message, "shares": here, "form": layout.form, "matter": island.matter},
     }
     return {lane: Sum(words) for lane, words in lanes.items()}
 
@@ -192,7 +196,7 @@ def _neighbours(island: Island, terms: StandingTerms) -> list[str]:
         PolicyError: the sum is not of this party, of too few, or of a party that has not joined.
     """
     agreed, links = terms.agreed, island.state["links"]
-    agreed.require_set(set(terms.who), set(), agreed.place(island.name))
+    agreed.require_set(set(terms.who), set(), agreed.place(island.name), island.organisation)
     found = [agreed.names[i] for i in agreed.graph[agreed.place(island.name)] if i in set(terms.who)]
     strange = [name for name in found if name not in links]
     if strange:
@@ -260,6 +264,9 @@ def _asked(island: Island, message: Tree) -> tuple[StandingTerms, set[int], set[
             where="masked sum",
             remedy="look at the server: it asks for seeds that no sum needs",
         )
-    terms.agreed.require_set(kept, lost, terms.agreed.place(island.name))
+    agreed = terms.agreed
+    island.bind_letters(agreed.fingerprint)
+    agreed.require_set(kept, lost, agreed.place(island.name), island.organisation)
+    bind_set(island, [agreed.names[i] for i in kept], left["matter"])
     _promise(island, "masked sum", terms.round, label_of(sorted(kept), sorted(lost)))
     return terms, kept, lost
