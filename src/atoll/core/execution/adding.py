@@ -13,7 +13,7 @@ from ..errors import MessageError, PolicyError
 from ..persistence.states import States
 from ..requests.party import among
 from ..requests.request import PartialSum
-from ..sealing import HASH, hash_letters, hash_parts, hash_tree
+from ..sealing import Record
 from .admission import refused
 from .memory import StageMemory
 from .summands import Summands, aggregates_of, measured
@@ -44,7 +44,7 @@ class Adding:
         tables: the parties' private states, by slot.
         spending: collects what the stages release.
         refused: maps a position to why its policy refuses the request.
-        record_key: with which replies are hashed for the parties' record.
+        record: the parties' record, which hashes what leaves.
     """
 
     request: Request
@@ -53,7 +53,7 @@ class Adding:
     tables: Mapping[str, StateTable]
     spending: UplinkSpending
     refused: dict[int, str]
-    record_key: bytes = bytes(HASH)
+    record: Record = field(default_factory=Record)
     folded: PartialSum = field(init=False)
     _senders: list[int] = field(default_factory=list)
     _sizes: list[int] = field(default_factory=list)
@@ -89,7 +89,7 @@ class Adding:
         """What the party promises with what it adds: these very words, and all that they follow from."""
         reply = ran.reply
         words = {name: [total.value, total.weight] for name, total in made.totals.items()}
-        content = hash_parts(hash_tree(self.record_key, words), hash_letters(reply.mail))
+        content = self.record.hash_reply(words, reply.mail)
         return self.request.promises(self.roster.name(reply.party), ran, "fold", content)
 
     def _add(self, reply: Reply, key: int, memory: StageMemory) -> Summands | None:

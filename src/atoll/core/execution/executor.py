@@ -246,8 +246,8 @@ class Executor:
             made = self._fold_blocks(request, cohort, spending, tables, limits)
             made.rejected.update(barred)
             return made
-        key = self.record.key
-        adding = Adding(request, self.roster, lambda p: self.policy_at(p).largest, tables, spending, barred, key)
+        limit = lambda p: self.policy_at(p).largest  # noqa: E731
+        adding = Adding(request, self.roster, limit, tables, spending, barred, self.record)
         known = {} if replay is None else _known(replay, positions)
         if blocks and alone and type(self.policy) is AllowAll:
             return self._fold_islands(adding, positions, keys, spend, known)

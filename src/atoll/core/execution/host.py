@@ -20,7 +20,7 @@ from ..persistence.states import States
 from ..persistence.store import StateStore
 from ..requests.request import PartialSum, Reply, Request, TaskResult, wire_form
 from ..requests.seeds import Seeds, seeded
-from ..sealing import hash_letters, hash_parts, hash_tree
+from ..sealing import hash_parts
 from .admission import refused
 from .draft import Drafts
 from .executor import Executor
@@ -93,8 +93,7 @@ class Host:
             return ran
         content = b""
         if form != "role":
-            said = hash_tree(self.record.key, {"value": wire_form(reply.value), "notes": reply.notes})
-            content = hash_parts(said, hash_letters(reply.mail))
+            content = self.record.hash_reply({"value": wire_form(reply.value), "notes": reply.notes}, reply.mail)
         name = self.executor.roster.name(reply.party)
         try:
             self.record.note(request.promises(name, ran, form, content))

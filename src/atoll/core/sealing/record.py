@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -96,8 +96,8 @@ class Record:
         return len(self._known)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Workers hash replies with the same key; promises stay with their owner."""
-        return _for_worker, (self.incarnation, self.key)
+        """Workers hash replies as their owner does; promises stay with it."""
+        return _for_worker, (self.incarnation, self.key, self.durable)
 
     def get(self, matter: bytes) -> bytes | None:
         """What a party is bound to, ``None`` if it has promised nothing."""
@@ -140,6 +140,17 @@ class Record:
                 for matter in list(islice(self._known, len(self._known) // 2)):
                     del self._known[matter]
 
+    @property
+    def durable(self) -> bool:
+        """Whether promises outlive this process."""
+        return self.path is not None
+
+    def hash_reply(self, value: Tree, letters: Mapping[str, Letter]) -> bytes:
+        """A hash of the bytes that leave with a reply. In memory it is a fresh number: nothing asks twice there after a crash, so a second reply is refused unread."""
+        if not self.durable:
+            return secrets.token_bytes(HASH)
+        return hash_parts(hash_tree(self.key, value), hash_letters(letters))
+
     def _write(self, rows: Sequence[Row]) -> None:
         if self.path is not None:
             append_bytes(self.path, b"".join(matter + bound for matter, bound in rows))
@@ -153,8 +164,14 @@ class Record:
         self._known.update(rows_in(raw))
 
 
-def _for_worker(incarnation: bytes, key: bytes) -> Record:
-    made = Record()
+class _WorkerRecord(Record):
+    """The record of a worker, which hashes replies and keeps nothing."""
+
+    durable = True
+
+
+def _for_worker(incarnation: bytes, key: bytes, durable: bool) -> Record:
+    made = _WorkerRecord() if durable else Record()
     made.incarnation, made.key = incarnation, key
     return made
 
@@ -184,7 +201,7 @@ def hash_parts(*parts: str | bytes | int | float) -> bytes:
     return digest.digest()
 
 
-def hash_letters(letters: dict[str, Letter]) -> bytes:
+def hash_letters(letters: Mapping[str, Letter]) -> bytes:
     """A hash of the letters that a party was handed."""
     digest = hashlib.blake2b(digest_size=HASH)
     for _, letter in sorted(letters.items()):
