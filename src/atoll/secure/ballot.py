@@ -166,7 +166,9 @@ async def collect_votes(
     return {opener: {name: reply[opener] for name, reply in said.items() if opener in reply} for opener in openers}
 
 
-def require_majority(island: Island, electorate: Electorate, kept: Collection[str], votes: Mapping[str, Any]) -> None:
+def require_majority(
+    island: Island, electorate: Electorate, kept: Collection[str], votes: Mapping[str, Any], cast_in: str = ""
+) -> None:
     """At who opens a sum: bind it to the set, and require a majority for it if other organisations take part.
 
     Args:
@@ -174,6 +176,7 @@ def require_majority(island: Island, electorate: Electorate, kept: Collection[st
         electorate: who votes.
         kept: names of the parties in the sum.
         votes: sealed votes by voter.
+        cast_in: name of the task that cast them; by default `vote`.
 
     Raises:
         PolicyError: too few have voted for this set, or another was opened before.
@@ -182,7 +185,7 @@ def require_majority(island: Island, electorate: Electorate, kept: Collection[st
     label = bind_set(island, kept)
     if not island.remote:
         return
-    island.bind_letters(electorate.agreed)
+    island.bind_letters(electorate.agreed, cast_in or vote.name)
     agree = set()
     for name in set(votes) & set(kept):
         try:

@@ -197,6 +197,6 @@ def test_settings_and_cohorts_that_make_no_sense_are_refused():
 def test_a_letter_that_is_none_names_its_sender(letter):
     agreed = Agreement(("one", "two"), 1, 0, 2, 2, False, FixedPoint())
     sound = {"seed": b"s" * 32, "agreed": agreed.fingerprint, "least": 2}
-    island = SimpleNamespace(inbox={"one": sound, "two": letter}, bind_letters=lambda agreed: None)
+    island = SimpleNamespace(inbox={"one": sound, "two": letter}, bind_letters=lambda *how: None)
     with pytest.raises(MessageError, match="two sealed a letter without a seed"):
         open_masks.run(island, {"context": bytes(32), "agreed": agreed.message(), "kept": ["one", "two"]})

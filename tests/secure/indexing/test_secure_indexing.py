@@ -168,7 +168,7 @@ def test_layers_of_one_number_of_codewords_are_one_run():
 def helper_of(name, inbox):
     """A helper with these letters, in a simulation."""
     return SimpleNamespace(
-        name=name, inbox=inbox, sum="sum", remote=False, once=False, organisation=str, bind_letters=lambda agreed: None,
+        name=name, inbox=inbox, sum="sum", remote=False, once=False, organisation=str, bind_letters=lambda *how: None,
         promise=lambda what, bound: None,
     )  # fmt: skip
 
@@ -212,7 +212,7 @@ def asked(by, change, least=3):
         told, request, letters = change(number, plan, "ab" * 32)
         totals = {"u": total([0, 3], 4)}
         island = SimpleNamespace(
-            name=f"party-{number}", secret=Secret(b"s" * 32), asked=request, matter=b"", bind_letters=lambda agreed: None,
+            name=f"party-{number}", secret=Secret(b"s" * 32), asked=request, matter=b"", bind_letters=lambda *how: None,
             post=lambda to, letter, letters=letters, number=number: boxes[to].update({f"party-{number}": letters(letter)}),
         )  # fmt: skip
 

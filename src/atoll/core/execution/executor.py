@@ -29,7 +29,7 @@ from ..requests.island import Island
 from ..requests.party import Parties, Party, Roster
 from ..requests.policy import AllowAll, Policies, Policy, policy_of
 from ..requests.request import PartialSum, Reply, Request, TaskResult, sketch, wire_form
-from ..sealing import Letterbox, Record, Sealing, VirtualSealing
+from ..sealing import Letterbox, Record, Sealing, VirtualSealing, hash_parts
 from .adding import Adding
 from .admission import oversize, refusal, refused
 from .blocks import fold_batches
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 __all__ = ["Executor", "Tables"]
 
 _log = logging.getLogger("atoll")
+_ATTEMPTS = 3
 
 Tables = Mapping[str, StateTable]
 """The parties' private states, for each slot that a request may read; see ``Request.slots``."""
@@ -424,6 +425,7 @@ class Executor:
         booked = Booked(spend)
         island = self.island(replace(request, id=request.id + attempt), position, key, table, booked.noting)
         policy = self.policy_at(position)
+        self._begin_session(request, position)
 
         def release(message: Tree) -> None:
             policy.settle(request, booked.events)
@@ -455,6 +457,25 @@ class Executor:
         reply = Reply(position, value, nbytes=nbytes)
         opened = tuple(island.opened)
         return TaskResult(reply, left, island.sealed, peers.time, opened=opened, promised=island.promised)
+
+    def _begin_session(self, request: Request, position: int) -> None:
+        """Count the attempts at a session of a sum: each draws secrets anew and may tell something more, so a server gets three, enough for honest crashes.
+
+        Raises:
+            PolicyError: it asks for a fourth.
+        """
+        if not request.sum:
+            return
+        for attempt in range(_ATTEMPTS):
+            matter = hash_parts("attempt", request.id, self.roster.name(position), attempt)
+            if self.record.get(matter) is None:
+                self.record.note([(matter, hash_parts(secrets.token_bytes(16)))])
+                return
+        raise PolicyError(
+            f"attempt {_ATTEMPTS + 1} at a session of one sum",
+            where=request.id,
+            remedy="let the job begin a new sum; if it does not crash, look at the server",
+        )
 
     def refuse(self, error: Exception | SystemExit, request: Request, position: int) -> Exception:
         """The error of a step: a server of another organisation is told one thing whatever made a step of a sum refuse.

@@ -344,9 +344,14 @@ class Island:
         """The same letters unopened, for a protocol that continues without letters that do not open: ``island.open(sender, letter)``."""
         return self._letters.arrived
 
-    def bind_letters(self, agreed: bytes) -> None:
-        """Authenticate something with each letter that is sealed or opened from now on, such as a hash of what the parties have agreed on: a letter opens only where it is the same."""
-        self._letters.bind(agreed)
+    def bind_letters(self, agreed: bytes, written_in: str = "") -> None:
+        """Authenticate something with each letter that is sealed or opened from now on: a letter opens only where it is the same.
+
+        Args:
+            agreed: such as a hash of what the parties have agreed on; it does not travel.
+            written_in: name of the task whose letters are opened; ``""`` opens those of any task of the sum.
+        """
+        self._letters.bind(agreed, written_in)
 
     def post(self, to: str, payload: Tree) -> None:
         """Put a letter for another party into the reply, sealed according to the world's ``sealing``. The relay holds it until the senders are fixed.

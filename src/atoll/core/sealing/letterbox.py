@@ -45,6 +45,7 @@ class Letterbox:
         "_release",
         "_request",
         "_require",
+        "_step",
         "_written",
         "opened",
         "outbox",
@@ -68,7 +69,7 @@ class Letterbox:
         self._require = require
         self._release = release
         self._written = 0
-        self._agreed = b""
+        self._agreed, self._step = b"", ""
         self.sum = sum
         self._content: dict[str, Tree] | None = None
         self.sealing: Sealing = sealing or VirtualSealing()
@@ -87,9 +88,14 @@ class Letterbox:
             self._content = {sender: self.open(sender, letter) for sender, letter in self._arrived.items()}
         return self._content
 
-    def bind(self, agreed: bytes) -> None:
-        """Authenticate these bytes with each letter from now on."""
-        self._agreed = agreed
+    def bind(self, agreed: bytes, written_in: str = "") -> None:
+        """Authenticate these bytes with each letter from now on, and open only letters of one step.
+
+        Args:
+            agreed: what writer and reader have agreed on.
+            written_in: name of the task that wrote the letters to open; ``""`` opens those of any.
+        """
+        self._agreed, self._step = agreed, f"/{written_in}/" if written_in else ""
 
     def write(self, to: str, content: Tree, secret: Draw) -> Letter:
         """Seal a letter.
@@ -138,7 +144,8 @@ class Letterbox:
             LetterError: it was written in another sum, or in a sum and is opened outside.
         """
         within = f"{self.sum}/" if self.sum else _sum_of(self._request)
-        if letter.request.startswith(within) if within else not _sum_of(letter.request):
+        here = letter.request.startswith(within) if within else not _sum_of(letter.request)
+        if here and self._step in letter.request:
             return
         raise LetterError(
             f"it was written in {letter.request}",

@@ -81,7 +81,7 @@ def receive(island: Island, message: Tree) -> list[str]:
     """At a server: keep the shares that have come, and say whose are usable."""
     plan = BoundPlan.of(message["plan"])
     layout, sent = plan.layout(message["form"]), list(message["sent"])
-    island.bind_letters(plan.fingerprint)
+    island.bind_letters(plan.fingerprint, split.name)
     bound = {"plan": plan.fingerprint, "asked": bytes.fromhex(message["asked"]), "layout": layout.fingerprint}
     usable = {
         name: letter for name, letter in island.inbox.items() if name in sent and _is_share(letter, bound, layout)

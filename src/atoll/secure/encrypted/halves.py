@@ -155,6 +155,7 @@ def open_sum(island: Island, message: Tree) -> Tree:
     island.bind_letters(agreed.fingerprint)
     agreed.require_set(kept)
     require_majority(island, agreed.electorate(), kept, message["votes"])
+    island.bind_letters(agreed.fingerprint, encrypt_totals.name)
     letters = island.inbox
     for name, letter in letters.items():
         _require_pads(name, letter)
@@ -207,7 +208,8 @@ def answer_sum(island: Island, message: Tree) -> Tree:
     island.bind_letters(agreed.fingerprint)
     agreed.require_set(kept, island.name)
     if agreed.active:
-        require_majority(island, agreed.electorate(), kept, island.letters)
+        require_majority(island, agreed.electorate(), kept, island.letters, vote_on_sum.name)
+    island.bind_letters(agreed.fingerprint, deal_keys.name)
     bind_set(island, kept, state["matter"])
     scheme, public = threshold_of(agreed.scheme), state["public"]
     form = agreed.form(agreed.lanes(agreed.layout(state["form"])))

@@ -157,7 +157,7 @@ def open_masks(island: Island, message: Tree) -> Tree:
         PolicyError: fewer parties than they demand, or letters of another sum.
     """
     agreed, kept = Agreement.of(message["agreed"]), list(message["kept"])
-    island.bind_letters(agreed.fingerprint)
+    island.bind_letters(agreed.fingerprint, entrust.name)
     letters = island.inbox
     for name, letter in letters.items():
         _require_seed(name, letter, agreed.fingerprint)

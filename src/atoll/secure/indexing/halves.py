@@ -214,7 +214,7 @@ def add(island: Island, message: Tree) -> Tree:
         MessageError: a letter has another form.
     """
     plan, lengths, sizes = IndexPlan.of(message["plan"]), message["lengths"], message["sizes"]
-    island.bind_letters(plan.fingerprint)
+    island.bind_letters(plan.fingerprint, send.name)
     letters = dict(island.inbox)
     require_majority(island, plan.electorate(), list(letters), message["votes"].get(island.name, {}))
     if len(letters) < plan.least:

@@ -46,6 +46,12 @@ def masked_many(cohort: Cohort, message: Tree) -> Iterator[Batch]:
     yield from _together(waiting)
 
 
+def _dealing() -> str:
+    from .halves import deal
+
+    return deal.name
+
+
 @dataclass
 class _MaskedBlock:
     """The words of a block of parties, before they are masked.
@@ -66,7 +72,7 @@ class _MaskedBlock:
     def of(cls, cohort: Cohort, block: TotalsBlock) -> _MaskedBlock:
         """Encode the totals of a block."""
         islands = [cohort.island(i) for i in block.positions.tolist()]
-        ready = [prepared(island) for island in islands]
+        ready = [prepared(island, _dealing()) for island in islands]
         agreed = ready[0][0]
         coded = CodedBlock.of(block, agreed.layout, [island.name for island in islands])
         kept = [islands[i] for i in coded.good]

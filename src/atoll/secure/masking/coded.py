@@ -160,7 +160,8 @@ def sum_shares(island: Island, message: Tree) -> Tree:
     state = island.state
     if island.remote and "total" not in state:
         raise PolicyError("shares before a vote", where="masked sum", remedy="look at the server: it left out a step")
-    require_majority(island, Electorate.of(state["electorate"]), kept, island.letters if "total" in state else {})
+    votes = island.letters if "total" in state else {}
+    require_majority(island, Electorate.of(state["electorate"]), kept, votes, vote_on_sum.name)
     total = state["total"] if "total" in state else _total_of(island, message)
     return {lane: Words.of(np.asarray(words), int(lane)) for lane, words in total.items()}
 
@@ -183,7 +184,7 @@ def _total_of(island: Island, message: Tree) -> dict[str, Any]:
     """The sum of a party's shares of the masks of the parties in the sum, by lane."""
     state = island.state
     agreed, kept = Agreement.of(state["agreed"]), set(message["kept"])
-    island.bind_letters(agreed.fingerprint)
+    island.bind_letters(agreed.fingerprint, code_words.name)
     letters = island.inbox
     missing = sorted(agreed.names[place] for place in kept if agreed.names[place] not in letters)
     if missing or len(letters) != len(kept):

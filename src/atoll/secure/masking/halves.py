@@ -111,7 +111,7 @@ async def masked(island: Island, message: Tree) -> Tree:
     """Reply with the masked words of the party's totals, by lane. A message, the agreement, asks for virtual masks, which only a simulation grants."""
     if message is not None:
         return await _unmasked(island, Agreement.of(message))
-    agreed, letters = prepared(island)
+    agreed, letters = prepared(island, deal.name)
     totals = await island.totals()
     layout = agreed.layout(form_of(totals))
     lanes = layout.encode(totals, island.name)
@@ -139,7 +139,9 @@ def reveal(island: Island, message: Tree) -> Tree:
         return {"shares": {}, "form": known_form(np.asarray(island.state["form"]).tobytes())}
     agreed, kept, lost = _asked(island, message)
     if agreed.active:
+        island.bind_letters(agreed.fingerprint, vote.name)
         require_votes(island, agreed, label_of(sorted(kept), sorted(lost)))
+        island.bind_letters(agreed.fingerprint, deal.name)
     shares, excess, state = {}, {}, island.state
     for use, places in (("own", kept), ("key", lost)):
         for place in sorted(places):

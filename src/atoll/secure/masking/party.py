@@ -54,8 +54,8 @@ def pair_of(island: Island, name: str, letter: Any, context: bytes) -> bytes:
         ) from error
 
 
-def prepared(island: Island) -> tuple[Agreement, dict[str, Any]]:
-    """The agreement, and the letters of the parties that have dealt.
+def prepared(island: Island, written_in: str) -> tuple[Agreement, dict[str, Any]]:
+    """The agreement, and the letters of the parties that have dealt in a task of this name.
 
     Raises:
         PolicyError: the party has dealt no shares for this sum, or too few others have; or its stages rely on more noise than the sum would have.
@@ -66,7 +66,7 @@ def prepared(island: Island) -> tuple[Agreement, dict[str, Any]]:
         )
     agreed = Agreement.of(island.state["agreed"])
     require_noise(island, agreed)
-    island.bind_letters(agreed.fingerprint)
+    island.bind_letters(agreed.fingerprint, written_in)
     letters = island.inbox
     if len(letters) < agreed.threshold:
         raise PolicyError(

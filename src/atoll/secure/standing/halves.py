@@ -90,7 +90,7 @@ def join(island: Island, message: Tree) -> Tree:
     if not state or state.get("id") != message["id"] or "key" not in state:
         raise PolicyError("a set-up of keys that this party has not begun", where="masked sum", remedy=_RESTART)
     agreed = Agreement.of(state["agreed"])
-    island.bind_letters(agreed.fingerprint)
+    island.bind_letters(agreed.fingerprint, introduce.name)
     letters = island.inbox
     if len(letters) < agreed.threshold:
         raise PolicyError(
@@ -266,7 +266,7 @@ def _asked(island: Island, message: Tree) -> tuple[StandingTerms, set[int], set[
             remedy="look at the server: it asks for seeds that no sum needs",
         )
     agreed = terms.agreed
-    island.bind_letters(agreed.fingerprint)
+    island.bind_letters(agreed.fingerprint, vote.name)
     agreed.require_set(kept, lost, agreed.place(island.name), island.organisation)
     bind_set(island, [agreed.names[i] for i in kept], left["matter"])
     _promise(island, "masked sum", terms.round, label_of(sorted(kept), sorted(lost)))
