@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import pytest
 from walls import Walled, open_folder, played, write_job
 
 from atoll.runtime.client.admin import Admin
-from atoll.runtime.confinement.scratch import beyond, written
+from atoll.runtime.confinement.folders import measure_folders as written
 
 HOARDER = """
 from pathlib import Path
@@ -42,20 +41,6 @@ def test_what_is_written_is_what_lies_on_the_disk(tmp_path: Path) -> None:
         file.truncate(1 << 30)
     assert written([mine]) - one <= 3 * 8192  # names, but no bytes of others, and none twice
     assert written([mine, far, tmp_path / "nowhere"]) > one + (1 << 20) - 8192
-
-
-def test_a_look_finds_what_is_beyond(tmp_path: Path) -> None:
-    async def play() -> int:
-        looking = asyncio.create_task(beyond([tmp_path], 50_000, every=0.0))
-        (tmp_path / "a").write_bytes(os.urandom(30_000))
-        for _ in range(20):
-            await asyncio.sleep(0)
-        assert not looking.done()
-        (tmp_path / "b").write_bytes(os.urandom(30_000))
-        async with asyncio.timeout(30):
-            return await looking
-
-    assert 60_000 <= asyncio.run(play()) < 80_000
 
 
 @pytest.mark.slow  # its quick siblings are above

@@ -13,7 +13,7 @@ from walls import Walled, open_folder, played, told, write_job
 
 from atoll.core.errors import JobError
 from atoll.runtime.client.admin import Admin
-from atoll.runtime.daemon.own_files import is_own, open_own
+from atoll.runtime.confinement.folders import HeldFolder
 from atoll.runtime.store.trail import Head
 
 LOCKSMITH = """
@@ -94,17 +94,14 @@ def test_own_files_are_plain_files_of_their_folder(tmp_path: Path) -> None:
     (inside / "link").symlink_to(outside)
     (tmp_path / "folder").symlink_to(inside)
     os.mkfifo(inside / "pipe")
-    assert is_own(inside / "plain")
-    with open_own(inside / "plain") as file:
-        assert file.read() == b"plain"
-    for path in (
-        inside / "link",
-        inside / "twice",
-        inside / "pipe",
-        tmp_path / "folder" / "plain",
-        inside / "none",
-        inside,
-    ):
-        assert not is_own(path)
-        with pytest.raises(OSError, match=r"\w"):
-            open_own(path)
+    (inside / "inner").mkdir()
+    with HeldFolder.open(tmp_path, "inside") as held:
+        assert held.fault_of("plain") == ""
+        with held.open_file("plain") as file:
+            assert file.read() == b"plain"
+        for name in ("link", "twice", "pipe", "none", "inner"):
+            assert held.fault_of(name)
+            with pytest.raises(OSError, match=r"\w"):
+                held.open_file(name)
+    with pytest.raises(OSError, match=r"\w"):
+        HeldFolder.open(tmp_path, "folder")

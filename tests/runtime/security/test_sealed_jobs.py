@@ -85,7 +85,7 @@ def test_no_byte_that_reaches_the_server_says_what_parties_tell_each_other(
                 await stack.enter_async_context(good_site(siege.kit(name), siege.address, tmp_path / name))
             async with siege.admin() as admin:
                 job = (await admin.submit(write_job(tmp_path / "job", dies)))["job"]
-                keys = [tmp_path / name / "site" / "jobs" / job / "state" / "letters.key" for name in NAMES]
+                keys = [tmp_path / name / "site" / "record" / job / "letters.key" for name in NAMES]
                 await until(lambda: not (dies / "dies-south").exists())
                 assert [stat.S_IMODE(key.stat().st_mode) for key in keys] == [0o600] * 3
                 found["end"] = await ended(siege, job)

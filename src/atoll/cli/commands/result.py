@@ -57,12 +57,16 @@ def command(
 
 
 def _fetch(output: Output, kit: Kit, server: str | None, job: str, place: Path) -> None:
+    withheld: dict[str, str] = {}
+
     async def body(admin: Admin) -> list[Path]:
-        return await admin.result(await id_of(admin, job), place)
+        return await admin.result(await id_of(admin, job), place, withheld=withheld)
 
     found = asked(kit, server, body)
-    shown = {"job": job, "folder": str(place), "files": [path.name for path in found]}
-    output.give(shown, f"{len(found)} files in {place}: {', '.join(path.name for path in found)}")
+    shown = {"job": job, "folder": str(place), "files": [path.name for path in found], "withheld": withheld}
+    lines = [f"{len(found)} files in {place}: {', '.join(path.name for path in found)}"]
+    lines += [f"not fetched: {name}, which is {why}" for name, why in withheld.items()]
+    output.give(shown, "\n".join(lines))
 
 
 def stays(output: Output, place: Path, name: str | None, party: str | None, out: Path | None) -> None:

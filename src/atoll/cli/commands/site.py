@@ -72,6 +72,14 @@ MetricsOption = Annotated[
     ),
 ]
 
+LostLedger = Annotated[
+    bool,
+    typer.Option(
+        "--accept-lost-ledger",
+        help="Start although the privacy ledger is missing or has lost lines: what was spent before counts no more.",
+    ),
+]
+
 
 @app.command("site", rich_help_panel=OPERATE)
 def command(
@@ -96,6 +104,7 @@ def command(
     network: NetworkOfJobs = False,
     scratch: Scratch = None,
     metrics: MetricsOption = None,
+    accept_lost_ledger: LostLedger = False,
     passphrase_file: PassphraseFile = None,
     json: Json = False,
 ) -> int:
@@ -127,8 +136,9 @@ def command(
         for line in told:
             logging.getLogger("atoll.runtime").info("%s", line)
         made = Site(
-            opened, spec, place, resources, server=server, gpus=names, direct=direct, metrics=metrics, confinement=walls
-        )
+            opened, spec, place, resources, server=server, gpus=names, direct=direct, metrics=metrics, confinement=walls,
+            accept_lost_ledger=accept_lost_ledger,
+        )  # fmt: skip
         said = {"folder": str(place), "confined": walls.confined}
         return serving(made.serve(lambda name: output.give({"connected": name, **said})))
 

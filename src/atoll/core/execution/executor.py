@@ -155,7 +155,7 @@ class Executor:
             uplink=lambda: None if request.wraps is None else request.wraps.uplink,
             named=functools.partial(self.named.get, party.name),
             keep=functools.partial(self.policy_at(position).stay, party, request.task.name),
-            put=functools.partial(self.named.put, party.name),
+            put=functools.partial(self.named.put, party.name, at_once=True),
             record=self.record.get,
             matter=lambda: b"" if request.wraps is None or request.wraps.uplink.events else request.wraps.matter,
             remote=self.remote,

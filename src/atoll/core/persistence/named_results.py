@@ -17,7 +17,7 @@ from ..algebra.tree import Tree
 from ..errors import CheckpointError, ConfigError, nearest
 from .files import read_message, write_message
 
-__all__ = ["MARK", "NamedResult", "NamedResults", "require_name", "slot_of"]
+__all__ = ["MARK", "NamedResult", "NamedResults", "file_of", "place_of", "require_name", "slot_of"]
 
 MARK = "//@"
 """Separates a scope's slot from the name of a result, in the slot that keeps it until the job has ended."""
@@ -42,6 +42,17 @@ def require_name(name: str) -> None:
 def slot_of(home: str, name: str) -> str:
     """The slot in which a party keeps a result of a scope until the job has ended."""
     return f"{home.partition('//')[0]}{MARK}{name}"
+
+
+def file_of(party: str, name: str, job: str, value: Tree) -> dict[str, Any]:
+    """The content of a result's file."""
+    saved = datetime.now(UTC).isoformat(timespec="seconds")
+    return {"party": party, "name": name, "job": job, "saved": saved, "value": value}
+
+
+def place_of(party: str, name: str) -> tuple[str, str]:
+    """The names of a result's folder and file."""
+    return quote(party, safe=""), f"{quote(name, safe='')}.msg"
 
 
 @dataclass(frozen=True)
@@ -78,8 +89,14 @@ class NamedResults:
         self.job = job
         self._held: dict[tuple[str, str], Tree] = {}
 
-    def put(self, party: str, name: str, value: Tree) -> None:
+    def put(self, party: str, name: str, value: Tree, *, at_once: bool = False) -> None:
         """Store a result; durable when this returns.
+
+        Args:
+            party: the party.
+            name: the name.
+            value: a message tree.
+            at_once: whether the task left it at once, see `Island.leave`; a site's daemon lets such a record grow only.
 
         Raises:
             CheckpointError: it cannot be written; an older one stays intact.
@@ -89,8 +106,7 @@ class NamedResults:
             return
         path = self._path(party, name)
         path.parent.mkdir(parents=True, exist_ok=True)
-        saved = datetime.now(UTC).isoformat(timespec="seconds")
-        write_message(path, {"party": party, "name": name, "job": self.job, "saved": saved, "value": value})
+        write_message(path, file_of(party, name, self.job, value))
 
     def get(self, party: str, name: str) -> Any:
         """The value of a result.
@@ -132,7 +148,8 @@ class NamedResults:
     def _path(self, party: str, name: str) -> Path:
         if self.folder is None:
             raise ConfigError("these results are only in memory", remedy="give the run a folder")
-        return self.folder / quote(party, safe="") / f"{quote(name, safe='')}.msg"
+        folder, file = place_of(party, name)
+        return self.folder / folder / file
 
     @staticmethod
     def _read(path: Path) -> dict[str, Any]:

@@ -98,6 +98,12 @@ class Register:
                 self._keep({**self._entries, **found})
 
     @property
+    def ran(self) -> bool:
+        """Tell whether any bundle has run here."""
+        with self._lock:
+            return bool(self._entries or self._before)
+
+    @property
     def over(self) -> frozenset[str]:
         """Return the jobs known to have ended for good."""
         with self._lock:

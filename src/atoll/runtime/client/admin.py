@@ -272,13 +272,16 @@ class Admin:
         # The token makes it one resumption, even if the answer is lost and the request repeated.
         return dict((await self.one("resume", job=job, token=secrets.token_hex(16)))["job"])
 
-    async def result(self, job: str, out: Path, *, replace: bool = False) -> list[Path]:
+    async def result(
+        self, job: str, out: Path, *, replace: bool = False, withheld: dict[str, str] | None = None
+    ) -> list[Path]:
         """Fetch the results of a job into a folder: a new or an empty one, or one that you fetched this job into before.
 
         Args:
             job: its id.
             out: the folder.
             replace: replace files of the same names, whatever the folder holds.
+            withheld: takes the names in the job's folder at the server that are not sent, and what they are.
 
         Raises:
             AtollError: there are no results yet, they did not arrive complete, or the folder holds something else.
@@ -290,6 +293,8 @@ class Admin:
             if "file" in answer:
                 claim(out, job)
                 found.append(await received(answers, str(answer["file"]), out))
+            elif withheld is not None and isinstance(answer.get("withheld"), dict):
+                withheld |= {str(name)[:100]: str(why)[:200] for name, why in answer["withheld"].items()}
         return found
 
 

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 from atoll.core.errors import JobError, MessageError
 
+from ..daemon.control import RESULT_NAME
+
 __all__ = ["claim", "received", "require_free"]
 
 _MARK = ".job"
 """The file that says which job a folder is for, so that fetching again may replace its files."""
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 
 
 async def received(answers: AsyncIterator[Any], name: str, out: Path) -> Path:
@@ -28,7 +28,7 @@ async def received(answers: AsyncIterator[Any], name: str, out: Path) -> Path:
     Raises:
         MessageError: the name leads elsewhere, or what arrived is not what was sent.
     """
-    if not _NAME.fullmatch(name):
+    if not RESULT_NAME.fullmatch(name):
         raise MessageError(f"{name[:100]!r} is not a file name", where="server", remedy="check that server")
     answer: Any = {}
     seen, part = hashlib.sha256(), out / f".{name}.part"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -18,6 +19,7 @@ __all__ = [
     "CONTROL",
     "FROM_SERVER",
     "FROM_SITE",
+    "RESULT_NAME",
     "Control",
     "content",
     "direct_channel",
@@ -25,6 +27,9 @@ __all__ = [
     "text",
     "whole",
 ]
+
+RESULT_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
+"""A name that a file of results may have."""
 
 CONTROL = "control"
 """Name of the channel; the site opens it, and its first frame is ``hello``."""

@@ -4,31 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
-import shutil
+import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from atoll.core import message
 from atoll.core.errors import AtollError, TaskError
-from atoll.core.persistence.files import write_bytes, write_message
 from atoll.core.requests.wire import pack_error
 from atoll.engines.link import LinkClosed
 from atoll.runtime.bundles.manifest import JOB_FILE
 from atoll.runtime.confinement.confining import UNCONFINED, Confinement
-from atoll.runtime.confinement.scratch import beyond
+from atoll.runtime.confinement.folders import HeldFolder, remove_tree
 from atoll.runtime.confinement.walls import Walls
+from atoll.runtime.confinement.watching import WatchOrder
 from atoll.runtime.identity import Peer
 from atoll.runtime.line import Channel, Line, Settings, local_line
 from atoll.runtime.scheduling.resources import Grant
 from atoll.runtime.transport import local_pipe
+from atoll.runtime.worker.letters import KEY_FILE
 from atoll.runtime.worker.pulses import pulsing
 
 from .lines import Lines
-from .own_files import open_own
 from .place import Place
-from .processes import Process
+from .processes import Process, keeper_signal
 
 __all__ = ["JobProcess", "Stillborn", "launch"]
 
@@ -39,6 +41,8 @@ _WORDS = 1 << 14
 """Bytes reserved for a process to report its error: the disk may be full."""
 _MOST = 1 << 20
 """Bytes of the longest error that is read."""
+_LAST_LOOK = 5.0
+"""Seconds for the watching process to say why it has ended a job."""
 _LEAVE, _KILL = 1.0, 3.0
 """Seconds for a process to end after its line was closed, and after it was asked to end."""
 
@@ -56,6 +60,77 @@ class Stillborn(LinkClosed):
         self.code = code
 
 
+class JobWatch:
+    """The process that watches what a job takes, see `atoll.runtime.confinement.watching`.
+
+    Args:
+        running: the process.
+    """
+
+    def __init__(self, running: asyncio.subprocess.Process) -> None:
+        self._running = running
+        self._saying = asyncio.create_task(self._said())
+
+    @classmethod
+    async def start(cls, order: WatchOrder) -> JobWatch:
+        """Start watching.
+
+        Raises:
+            TaskError: the system cannot start the process.
+        """
+        words = [sys.executable, "-m", "atoll.runtime.confinement.watching", json.dumps(asdict(order))]
+        quiet = asyncio.subprocess.DEVNULL
+        try:
+            return cls(
+                await asyncio.create_subprocess_exec(
+                    *words, stdin=quiet, stdout=asyncio.subprocess.PIPE, stderr=quiet, start_new_session=True
+                )
+            )
+        except OSError as error:
+            raise TaskError(
+                f"a job cannot be watched: {error.strerror or error}",
+                where="the job's process",
+                remedy="free memory or processes on this machine, then submit again",
+            ) from error
+
+    async def ended(self) -> AtollError | None:
+        """Wait for its end; return why it has ended the job, or None if the job ended by itself."""
+        return await asyncio.shield(self._saying)
+
+    async def _said(self) -> AtollError | None:
+        out, _ = await self._running.communicate()
+        said = out.partition(b"\n")[0]
+        if said:
+            return _error_of(json.loads(said))
+        if self._running.returncode:
+            return TaskError(
+                f"the process that watches what the job takes has ended, with exit code {self._running.returncode}",
+                where="the job's process",
+                remedy="see what ended it on this machine, then resume the job",
+            )
+        return None
+
+    def stop(self) -> None:
+        """End it."""
+        with contextlib.suppress(ProcessLookupError):
+            self._running.kill()
+
+
+def _error_of(said: Mapping[str, Any]) -> AtollError:
+    """Return the error of a job that was ended."""
+    if said["of"] == "scratch":
+        return TaskError(
+            f"the job has written {said['found']:,} bytes, more than the {said['most']:,} that jobs may write here",
+            where="the job's process",
+            remedy="let the job write less, or start the server or site with --scratch and a larger size",
+        )
+    return TaskError(
+        f"what the job takes of this machine cannot be measured: {said['why']}",
+        where="the job's process",
+        remedy="look at the job's own code, and at who has signed it",
+    )
+
+
 class JobProcess:
     """A job's process with its line.
 
@@ -67,8 +142,9 @@ class JobProcess:
     """
 
     def __init__(self, process: Process, line: Line, told: Path, lines: Lines) -> None:
-        self._over: TaskError | None = None
-        self._looking: asyncio.Task[None] | None = None
+        self._over: AtollError | None = None
+        self._watch: JobWatch | None = None
+        self._watching: asyncio.Task[None] | None = None
         self._process = process
         self._lines = lines
         self._line = line
@@ -77,24 +153,32 @@ class JobProcess:
     async def wait(self) -> int:
         """Wait for its exit code, negative for a signal; all of its output is in the log by then."""
         code = await self._process.wait()
-        if self._looking is not None:
-            self._looking.cancel()
+        if self._watching is not None and self._watch is not None:
+            await asyncio.wait({self._watching}, timeout=_LAST_LOOK)
+            self._watch.stop()
         self._lines.flush()
         return code
 
-    def bound(self, folders: Sequence[Path], most: int) -> None:
-        """End it once its folders hold more than so many bytes; its error says so."""
+    async def watch(self, folders: Sequence[Path], scratch: int) -> None:
+        """Have what it takes watched by another process, which ends it beyond that; its error says so then.
+
+        Args:
+            folders: where it writes.
+            scratch: bytes that it may write in total.
+
+        Raises:
+            TaskError: that process cannot be started.
+        """
+        end = keeper_signal(self._process.keeper)
+        order = WatchOrder(os.getpid(), self._process.pid, end, scratch, tuple(map(str, folders)))
+        watch = self._watch = await JobWatch.start(order)
 
         async def look() -> None:
-            found = await beyond(folders, most)
-            self._over = TaskError(
-                f"the job has written {found:,} bytes, more than the {most:,} that jobs may write here",
-                where="the job's process",
-                remedy="let the job write less, or start the server or site with --scratch and a larger size",
-            )
-            await self._process.stop(_KILL)
+            self._over = await watch.ended()
+            if self._over is not None and self._process.alive:
+                await self._process.stop(0.0)
 
-        self._looking = asyncio.create_task(look())
+        self._watching = asyncio.create_task(look())
 
     def channel(self, name: str) -> Channel:
         """Open a channel to it.
@@ -109,7 +193,10 @@ class JobProcess:
         if self._over is not None:
             return pack_error(self._over)
         with contextlib.suppress(AtollError, OSError):
-            with open_own(self._told) as file:
+            with (
+                HeldFolder.open(self._told.parents[1], self._told.parent.name) as home,
+                home.open_file(self._told.name) as file,
+            ):
                 size = os.fstat(file.fileno()).st_size
                 content = file.read(_MOST + 1)
             if size > _MOST:  # not written by our code: it must fill neither this daemon nor a frame
@@ -123,7 +210,8 @@ class JobProcess:
 
     async def clear(self) -> None:
         """Remove the attempt's code and scratch; its error has been read by now."""
-        await asyncio.to_thread(shutil.rmtree, self._told.parents[1], ignore_errors=True)
+        with contextlib.suppress(OSError):
+            await asyncio.to_thread(remove_tree, self._told.parents[1])
 
     def cpu(self) -> float:
         """Return the seconds of processor time that it and its children have used."""
@@ -182,34 +270,54 @@ async def launch(
         Stillborn: it ended before it sent anything.
     """
     home, order, source = code / "scratch", code / "order.msg", code / "source"
-    kept = (place.state, *((place.results,) if role == "site" else ()))
-    for folder in (home, *kept):
-        folder.mkdir(parents=True, exist_ok=True)
     told, spool = home / "error.msg", home / "spool"
-    write_message(
-        order,
+    said = message.encode(
         {
             "role": role, "name": name, "id": place.folder.name, "job": str(code / JOB_FILE), "source": str(source) if source.is_dir() else None,
-            "state": str(place.state), "results": str(place.results), "error": str(told), "spool": str(spool), "data": dict(data or {}),
+            "state": str(place.state), "results": str(place.results), "record": str(place.record), "error": str(told), "spool": str(spool), "data": dict(data or {}),
             "confined": confinement.confined, "sites": list(sites), "plays": plays, "helpers": dict(helpers or {}), "neighbours": list(neighbours), "letters": None if letters is None else dict(letters),
             "allow": None if allow is None else list(allow),
-        },
+        }
     )  # fmt: skip
+    await asyncio.to_thread(_prepare, place, code, bytes(said), role == "site")
     lines, devices = Lines(on_lines), grant is not None and bool(grant.gpus)
-    write_bytes(told, bytes(_WORDS))
+    reads = (*reads, code, *((place.results, place.record / KEY_FILE) if role == "site" else ()))
     process = await Process.start(
         MODULE, lambda fd: [str(fd), str(order)], folder=home, on_line=lines.add, environment={} if grant is None else grant.environment(),
         confinement=confinement, limits=confinement.limits(0 if grant is None else grant.need.memory, devices),
-        walls=Walls(home, (*reads, code), kept, devices=devices),
+        walls=Walls(home, reads, (place.state,), devices=devices),
     )  # fmt: skip
     try:
         async with pulsing(_telling(on_life), spent=process.cpu):
             made = JobProcess(process, await _line(process, role, name, place.folder / "spool"), told, lines)
-            made.bound((home, *kept), confinement.scratch)
+            await made.watch((home, place.state), confinement.scratch)
             return made
     except BaseException:
         lines.flush()
         raise
+
+
+def _prepare(place: Place, code: Path, order: bytes, site: bool) -> None:
+    """Make what a job's process finds: its order, its scratch with room for an error, and its state.
+
+    Raises:
+        TaskError: the disk is full, or something that is no folder is in the way.
+    """
+    try:
+        place.folder.mkdir(parents=True, exist_ok=True)
+        if site:
+            place.results.mkdir(mode=0o700, parents=True, exist_ok=True)
+        HeldFolder.open(place.folder, place.state.name, make=True).close()
+        with HeldFolder.open(code) as inside:
+            inside.write("order.msg", order)  # with the private key for letters
+        with HeldFolder.open(code, "scratch", make=True) as home:
+            home.write("error.msg", bytes(_WORDS))
+    except OSError as error:
+        raise TaskError(
+            f"the job's folder cannot be made: {error.strerror or error}",
+            where=str(place.folder),
+            remedy="free space or fix the permissions there, then submit again",
+        ) from error
 
 
 def _telling(on_life: Callable[[], None]) -> Callable[[], Awaitable[None]]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,12 +13,18 @@ from atoll.core.errors import IdentityError
 from atoll.runtime.bundles.bundle import Verified, verify
 from atoll.runtime.bundles.manifest import Manifest
 from atoll.runtime.bundles.unpack import unpack
+from atoll.runtime.confinement.folders import HeldFolder, clear_removed, remove_tree
 from atoll.runtime.provision import Kit
+from atoll.runtime.worker.letters import KEY_FILE
 
-__all__ = ["LEDGER", "Place", "results_of"]
+__all__ = ["LEDGER", "RECORD", "Place", "clear_places", "results_of"]
 
 LEDGER = "ledger.jsonl"
-"""The file of a job's state that records what it has spent."""
+"""The file of a site that records what its jobs have spent."""
+RECORD = "record"
+"""The folder of what a daemon keeps of its jobs where no job writes; see `Place.record`."""
+_OLDEST = 1 << 20
+"""Bytes of the ledger of an older version that stay of a job."""
 _JOB = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 
 
@@ -49,6 +55,23 @@ class Place:
     def state(self) -> Path:
         """Return what outlives an attempt: results and checkpoints at the server, private state at a site."""
         return self.folder / "state"
+
+    @property
+    def record(self) -> Path:
+        """Return what the daemon keeps of the job where no job writes: keys, and what its parties have done.
+
+        A sandbox does not show it. A job's process asks the daemon, over a channel of their pair of sockets. It outlives
+        the job like the ledger, but for the key of its letters.
+        """
+        return self.folder.parent.parent / RECORD / self.folder.name
+
+    def hold_record(self) -> HeldFolder:
+        """Open the record, and make it if it is not there; use it as a context.
+
+        Raises:
+            OSError: it cannot be made.
+        """
+        return HeldFolder.open(self.folder.parent.parent, RECORD, self.folder.name, make=True)
 
     @property
     def results(self) -> Path:
@@ -89,21 +112,47 @@ class Place:
         verified = verify(bundle, ca=kit.bytes_of("ca.pem"), project=kit.project, known=known)
         admit(verified)
         code = self.code(attempt)
-        for old in self.folder.glob("attempt-*"):
-            shutil.rmtree(old, ignore_errors=True)
+        with contextlib.suppress(FileNotFoundError), HeldFolder.open(self.folder) as held:
+            for old in held.names():
+                if old.startswith("attempt-"):
+                    held.remove(old)
         unpack(bundle, verified, code)
         return code
 
     def forget(self) -> None:
-        """Remove a job's code and private state; the ledger of what it has spent stays."""
-        for path in self.folder.rglob("*") if self.folder.is_dir() else ():
-            if path.is_file() and path.name != LEDGER:
-                path.unlink(missing_ok=True)
-        for path in sorted((p for p in self.folder.rglob("*") if p.is_dir()), reverse=True):
-            with contextlib.suppress(OSError):  # the ledger's folder is not empty
-                path.rmdir()
-        with contextlib.suppress(OSError):
-            self.folder.rmdir()
+        """Remove a job's code, private state and the key of its letters. Its record stays, as the site's ledger does, and so does the ledger of a job of an older version.
+
+        Raises:
+            OSError: something of it cannot be removed.
+        """
+        with contextlib.suppress(FileNotFoundError), HeldFolder.open(self.folder, self.state.name) as state:
+            kept = not state.fault_of(LEDGER) and os.stat(LEDGER, dir_fd=state.handle).st_size <= _OLDEST
+            for name in os.listdir(state.handle) if kept else ():
+                if name != LEDGER:
+                    state.remove(name)
+            for path in self.folder.iterdir() if kept else ():
+                if path.name != self.state.name:
+                    remove_tree(path)
+            if not kept:
+                remove_tree(self.folder)
+        if not self.state.is_dir():
+            remove_tree(self.folder)
+        with contextlib.suppress(FileNotFoundError), HeldFolder.open(self.record.parent, self.folder.name) as held:
+            held.remove(KEY_FILE)
+            if not held.names():
+                self.record.rmdir()
+
+
+def clear_places(top: Path) -> None:
+    """Remove what was on its way out of a daemon's folder when it was killed.
+
+    Raises:
+        OSError: this user may not.
+    """
+    clear_removed(top / "jobs")
+    with contextlib.suppress(FileNotFoundError), HeldFolder.open(top / "jobs") as jobs:
+        for name in jobs.names():
+            clear_removed(top / "jobs" / name)
 
 
 def results_of(top: Path) -> Path:

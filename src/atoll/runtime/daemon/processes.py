@@ -20,7 +20,7 @@ from atoll.runtime.confinement.walls import OPEN, JobLimits, Walls
 
 from .guardian import END
 
-__all__ = ["LINE", "KeptBy", "Process"]
+__all__ = ["LINE", "KeptBy", "Process", "keeper_signal"]
 
 LINE = 8192
 """Bytes kept of a line of output; the rest is cut off, and the line says so."""
@@ -74,6 +74,11 @@ class KeptBy(enum.Enum):
         return cls.SANDBOX if confinement.confined else cls.GUARDIAN
 
 
+def keeper_signal(keeper: KeptBy) -> signal.Signals:
+    """Return the signal on which everything that a job has started ends."""
+    return END if keeper is KeptBy.GUARDIAN else signal.SIGKILL
+
+
 class Process:
     """A process of a job.
 
@@ -84,6 +89,7 @@ class Process:
     Attributes:
         pid: its process id, and that of its group.
         socket: this end of the socket pair to it; the caller that takes it owns it.
+        keeper: who ends what it has started.
     """
 
     def __init__(
@@ -96,7 +102,7 @@ class Process:
     ):
         self.pid = running.pid
         self.socket = sock
-        self._keeper = keeper
+        self.keeper = keeper
         self._running = running
         self._reading = asyncio.create_task(_read(output, on_line))
         self._ended = asyncio.create_task(self._wait())
@@ -173,7 +179,7 @@ class Process:
             self._signal(signal.SIGTERM)
             with contextlib.suppress(TimeoutError):
                 return await asyncio.wait_for(self.wait(), grace)
-            if self._keeper is KeptBy.GUARDIAN:  # it knows all that the job has started
+            if self.keeper is KeptBy.GUARDIAN:  # it knows all that the job has started
                 os.kill(self.pid, END)
                 with contextlib.suppress(TimeoutError):
                     return await asyncio.wait_for(self.wait(), _GUARDIAN)
@@ -182,7 +188,7 @@ class Process:
 
     def kill(self) -> None:
         """Kill it at once, with everything it started."""
-        self._signal(signal.SIGKILL if self._keeper is not KeptBy.GUARDIAN else END)
+        self._signal(keeper_signal(self.keeper))
 
     def cpu(self) -> float:
         """Return the seconds of processor time that its group has used, 0 if the system does not say."""
@@ -194,7 +200,7 @@ class Process:
 
     async def _wait(self) -> int:
         code = await self._running.wait()
-        if self._keeper is KeptBy.SANDBOX and code > _SIGNALLED:
+        if self.keeper is KeptBy.SANDBOX and code > _SIGNALLED:
             code = _SIGNALLED - code  # bubblewrap tells a signal as shells do
         self._signal(signal.SIGKILL)  # processes that it started must not outlive it
         # A process of another group may still hold the other end of the output: do not wait for it.

@@ -1,4 +1,4 @@
-"""A job process's side of the site's privacy ledger: the site's daemon writes it, and answers before anything leaves.
+"""A job process's side of what its site's daemon keeps: the privacy ledger and the named results that stay. The daemon writes, and answers before anything leaves.
 
 ```
 job's process                             site's daemon
@@ -7,6 +7,8 @@ job's process                             site's daemon
 {"op": "admit", "title", "most"}      ->  refused, or noted in the ledger
 {"op": "spend", "event", "parties", "request"}
                                       ->  refused, or durable in the ledger
+{"op": "put", "party", "name", "value", "at_once"}
+                                      ->  refused, or durable among the site's results
                                       <-  {"ok": true} or {"error": ...}
 ```
 """
@@ -14,16 +16,19 @@ job's process                             site's daemon
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from atoll.core.event import Event, Ledger, Promise
+from atoll.core.persistence.named_results import NamedResults
 from atoll.core.requests.wire import unpack_error
 
 if TYPE_CHECKING:
+    from atoll.core.algebra.tree import Tree
     from atoll.core.job import Prepared
 
-__all__ = ["CHANNEL", "DaemonLedger", "most_of"]
+__all__ = ["CHANNEL", "DaemonLedger", "DaemonResults", "most_of"]
 
 CHANNEL = "ledger"
 """The name of the channel that the daemon opens for it."""
@@ -73,7 +78,7 @@ class DaemonLedger(Ledger):
         if request:
             parties = self._missing(self.content(event, request, self.job), parties)
         if parties:
-            self._ask({"op": "spend", "event": event.packed(), "parties": parties, "request": request})
+            self.ask({"op": "spend", "event": event.packed(), "parties": parties, "request": request})
             super().append(event, parties, request)
 
     def admit(self, title: str, most: Sequence[Mapping[str, Any]]) -> None:
@@ -86,9 +91,14 @@ class DaemonLedger(Ledger):
         Raises:
             PolicyError: the site refuses the job.
         """
-        self._ask({"op": "admit", "title": title, "most": list(most)})
+        self.ask({"op": "admit", "title": title, "most": list(most)})
 
-    def _ask(self, frame: dict[str, Any]) -> None:
+    def ask(self, frame: dict[str, Any]) -> None:
+        """Ask the daemon for anything that it does, and wait for its answer; not from the loop.
+
+        Raises:
+            AtollError: it refuses.
+        """
         told = asyncio.run_coroutine_threadsafe(self._turned(frame), self._loop).result()
         if told.get("error") is not None:
             raise unpack_error(told["error"]) or RuntimeError("unknown")
@@ -97,6 +107,29 @@ class DaemonLedger(Ledger):
         async with self._turn:  # one question, one answer
             await self._channel.send(frame)
             return await self._channel.recv()
+
+
+class DaemonResults(NamedResults):
+    """The named results of a site, which a job's process reads in their folder and which only the daemon writes.
+
+    Args:
+        folder: their folder.
+        job: the job.
+        ask: asks the daemon, see `DaemonLedger.ask`.
+    """
+
+    def __init__(self, folder: Path, job: str, ask: Callable[[dict[str, Any]], None]) -> None:
+        super().__init__(folder, job)
+        self._ask = ask
+
+    def put(self, party: str, name: str, value: Tree, *, at_once: bool = False) -> None:
+        """Let the daemon store a result; durable when this returns.
+
+        Raises:
+            PolicyError: it is a record that would become shorter, or the job has stored more than it may.
+            CheckpointError: it cannot be written.
+        """
+        self._ask({"op": "put", "party": party, "name": name, "value": value, "at_once": at_once})
 
 
 def most_of(prepared: Prepared, names: Sequence[str], sizes: Sequence[int]) -> list[dict[str, Any]]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from atoll.core.errors import AtollError, JobError
 from atoll.engines.link import LinkClosed
+from atoll.runtime.confinement.folders import HeldFolder
 from atoll.runtime.jobs.terms import JobTerms
 from atoll.runtime.line import Channel, PackedMessage
 
@@ -166,4 +167,8 @@ class Attempt:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _generations(self) -> set[str]:
-        return {path.name for path in self._folder.glob("generation-*")}
+        try:
+            with HeldFolder.open(self._folder.parent.parent, self._folder.parent.name, self._folder.name) as held:
+                return {name for name in held.names() if name.startswith("generation-")}
+        except OSError:
+            return set()

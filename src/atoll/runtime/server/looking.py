@@ -13,13 +13,14 @@ from typing import Any
 
 from atoll.core.errors import JobError
 from atoll.runs.versions import versions
+from atoll.runtime.confinement.folders import HeldFolder
 from atoll.runtime.identity import Peer
+from atoll.runtime.store.changes import visible
 from atoll.runtime.store.records import JobFilter, JobRecord
 from atoll.runtime.store.states import JobState
 from atoll.runtime.store.store import JobStore
 
-from ..daemon.control import text, whole
-from ..daemon.own_files import is_own, open_own
+from ..daemon.control import RESULT_NAME, text, whole
 from .dispatch import Dispatcher
 from .members import Members
 from .news import JobNews
@@ -30,6 +31,8 @@ from .site_session import SiteSession
 __all__ = ["PAGE", "Looking"]
 
 _CHUNK = 1 << 20
+_FAULTS = 20
+"""Most names in a job's folder that are told with what is wrong with them."""
 _LINE = {
     "round_trip": "round_trip",
     "skew": "skew",
@@ -152,29 +155,46 @@ class Looking:
             await news.wait()
 
     async def _result(self, peer: Peer, frame: Any) -> AsyncIterator[Any]:
-        """Return the files of a job's results, in pieces."""
+        """Return the files of a job's results, in pieces; and what lies among them and is not sent, with the reason."""
         del peer
         record = self._store.get(str(frame["job"]))
-        for path in self._files(record):
-            seen = hashlib.sha256()
-            with open_own(path) as file:
-                yield {"file": path.name, "size": os.fstat(file.fileno()).st_size}
-                while piece := await asyncio.to_thread(file.read, _CHUNK):
-                    seen.update(piece)
-                    yield {"piece": piece}
-            yield {"sha256": seen.hexdigest()}
-        yield {"job": self._summary(record)}
+        with self._held(record) as folder:
+            names, faults = self._files(record, folder)
+            for name in names:
+                seen = hashlib.sha256()
+                with folder.open_file(name) as file:
+                    yield {"file": name, "size": os.fstat(file.fileno()).st_size}
+                    while piece := await asyncio.to_thread(file.read, _CHUNK):
+                        seen.update(piece)
+                        yield {"piece": piece}
+                yield {"sha256": seen.hexdigest()}
+            yield {"job": self._summary(record), "withheld": faults}
 
-    def _files(self, record: JobRecord) -> list[Path]:
+    def _held(self, record: JobRecord) -> HeldFolder:
         folder = self._result_folder(record.id)
-        found = sorted(path for path in folder.glob("*") if not path.name.startswith(".") and is_own(path))
-        if not found or not record.state.terminal:
-            raise JobError(
-                f"the job has no results: it is {record.state}" + (f" ({record.reason})" if record.reason else ""),
-                where=f"job {record.id}",
-                remedy=f"wait for its end, or see why: atoll logs {record.id}",
-            )
-        return found
+        try:
+            return HeldFolder.open(folder.parent, folder.name)
+        except OSError as error:
+            raise self._none(record, "") from error
+
+    def _files(self, record: JobRecord, folder: HeldFolder) -> tuple[list[str], dict[str, str]]:
+        """The plain files of a job's results; and the names that are none, or that no folder of results may have, with what they are."""
+        faults = {name: folder.fault_of(name) for name in folder.names()}
+        faults |= {name: "a name that results cannot have" for name in faults if not RESULT_NAME.fullmatch(name)}
+        kept = [name for name, fault in faults.items() if not fault]
+        withheld = {visible(name, 100): fault for name, fault in faults.items() if fault and fault != "a folder"}
+        if not kept or not record.state.terminal:
+            told = "; ".join(f"{name} is {fault}" for name, fault in sorted(withheld.items())[:_FAULTS])
+            raise self._none(record, f"; in its folder {told}" if told and record.state.terminal else "")
+        return kept, dict(sorted(withheld.items())[:_FAULTS])
+
+    @staticmethod
+    def _none(record: JobRecord, more: str) -> JobError:
+        return JobError(
+            f"the job has no results: it is {record.state}" + (f" ({record.reason})" if record.reason else "") + more,
+            where=f"job {record.id}",
+            remedy=f"wait for its end, or see why: atoll logs {record.id}",
+        )
 
 
 def _after(frame: Any) -> int:

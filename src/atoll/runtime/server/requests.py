@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import shutil
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
@@ -15,6 +14,7 @@ from atoll.core.requests.wire import pack_error
 from atoll.engines.link import LinkClosed
 from atoll.runtime.bundles.bundle import Verified, verify
 from atoll.runtime.bundles.names import LIMITS
+from atoll.runtime.confinement.folders import remove_tree
 from atoll.runtime.identity import Peer
 from atoll.runtime.jobs.terms import job_tree, read_terms
 from atoll.runtime.line import Channel
@@ -223,8 +223,23 @@ class RequestHandler(Looking):
                 if job in session.kept:
                     session.stop(job, 0, end=True)
             self._news.tell(job)
-            await asyncio.to_thread(shutil.rmtree, self._place(job).folder, ignore_errors=True)
+        await asyncio.to_thread(self._remove, job)
         yield {"deleted": job}
+
+    def _remove(self, job: str) -> None:
+        """Remove a job's files.
+
+        Raises:
+            JobError: something of them stays.
+        """
+        try:
+            remove_tree(self._place(job).folder)
+        except OSError as error:
+            raise JobError(
+                f"the job is deleted, and files of it are still there: {error.strerror or error}",
+                where=f"job {job}",
+                remedy="see what uses its folder at the server, and delete the job once more",
+            ) from error
 
     def _verified(self, bundle: bytes, known: bool = False) -> Verified:
         return verify(

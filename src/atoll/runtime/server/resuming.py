@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import shutil
 import time
 from collections.abc import Mapping
 from pathlib import Path
 
 from atoll.core.errors import AtollError, JobError
+from atoll.runtime.confinement.folders import remove_tree
 from atoll.runtime.store.records import JobRecord
 from atoll.runtime.store.states import JobState, require_resumable
 from atoll.runtime.store.store import JobStore
 
+from ..daemon.place import clear_places
 from .site_session import SiteSession
 
 __all__ = ["KEPT", "clear", "forgotten", "remind", "require_kept", "tidy"]
@@ -91,10 +92,12 @@ async def clear(folder: Path, store: JobStore) -> None:
         folder: the server's.
         store: the jobs.
     """
-    for path in (folder / "jobs").glob("*"):
-        with contextlib.suppress(AtollError):
+    with contextlib.suppress(OSError):
+        await asyncio.to_thread(clear_places, folder)
+    for path in (folder / "jobs").glob("[!.]*"):
+        with contextlib.suppress(AtollError, OSError):
             if await asyncio.to_thread(store.deleted, path.name):
-                await asyncio.to_thread(shutil.rmtree, path, ignore_errors=True)
+                await asyncio.to_thread(remove_tree, path)
 
 
 async def tidy(sessions: Mapping[str, SiteSession], store: JobStore) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import shutil
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -19,6 +18,7 @@ from atoll.engines.link import LinkClosed
 from atoll.runtime.bundles.bundle import Verified
 from atoll.runtime.bundles.register import Register
 from atoll.runtime.confinement.confining import UNCONFINED, Confinement
+from atoll.runtime.confinement.folders import remove_tree
 from atoll.runtime.consent import Consent
 from atoll.runtime.line import Channel
 from atoll.runtime.network.daemon_ledger import CHANNEL
@@ -33,6 +33,7 @@ from ..daemon.place import Place
 from ..daemon.relay import carry, relay
 from .ledger import SiteLedger
 from .neighbours import Neighbours, partners
+from .results import SiteResults
 
 __all__ = ["Post", "SiteAttempt"]
 
@@ -58,6 +59,7 @@ class Post:
         neighbours: its lines to other sites.
         consent: reads what the site consents to now.
         ledger: what the site's parties have spent, of all jobs.
+        results: the named results that stay at the site.
         confinement: how its jobs are confined.
     """
 
@@ -69,6 +71,7 @@ class Post:
     neighbours: Neighbours
     consent: Callable[[], Consent]
     ledger: SiteLedger
+    results: SiteResults
     confinement: Confinement = UNCONFINED
 
 
@@ -165,7 +168,8 @@ class SiteAttempt:
             self._say("exited", code=code, error=error, **({"why": self._why} if self._why else {}))
             if self._channel.done():
                 self._channel.result().close("the job's process has ended")
-            await asyncio.to_thread(shutil.rmtree, self._place.code(self.attempt), ignore_errors=True)
+            with contextlib.suppress(OSError):
+                await asyncio.to_thread(remove_tree, self._place.code(self.attempt))
 
     async def _work(self, bundle: bytes) -> tuple[int, Any]:
         kit = self._post.kit
@@ -181,7 +185,8 @@ class SiteAttempt:
             neighbours=sorted({*self._dialled, *self._awaited}), letters=letters.order(), allow=self._allow, on_life=partial(self._say, "starting"),
         )  # fmt: skip
         with contextlib.suppress(LinkClosed):
-            self._spawn(self._post.ledger.serve(self._process.channel(CHANNEL), self.job))
+            others = {"put": self._post.results.answer}
+            self._spawn(self._post.ledger.serve(self._process.channel(CHANNEL), self.job, others))
         self._say("deployed")
         return await self._serve(self._process)
 
@@ -209,7 +214,7 @@ class SiteAttempt:
         """Return the site's key for the letters of this job, signed with its kit, which job processes do not get."""
         kit = self._post.kit
         return LetterKey.made(
-            kit.credentials(), project=kit.project, job=self.job, site=kit.name, state=self._place.state,
+            kit.credentials(), project=kit.project, job=self.job, site=kit.name, state=self._place.record,
             revoked=self._post.neighbours.signed,
         )  # fmt: skip
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from atoll.core.errors import AtollError, CheckpointError, MessageError
 from atoll.core.event import Ledger, unpack_event
 from atoll.core.requests.wire import pack_error
 from atoll.engines.link import LinkClosed
+from atoll.runtime.confinement.folders import HeldFolder
 
 from ..daemon.place import LEDGER
 
@@ -24,6 +26,11 @@ __all__ = ["SiteLedger"]
 
 _LOG = logging.getLogger("atoll.runtime")
 _FIELDS = ("party", "request", "job")
+_NOTED = "ledger.noted"
+"""The file with the number of lines of the ledger and the hash of the last, as it was last written."""
+_OLDEST = 64 << 20
+"""Bytes that the ledger of a job of an older version may have."""
+Answer = Callable[[str, Any], Awaitable[dict[str, Any]]]
 
 
 class SiteLedger:
@@ -34,24 +41,84 @@ class SiteLedger:
         site: the site's name: its clients are called so, or ``site/client``.
         helper: whether it has no clients; what it plays has names of its own.
         demand: reads what the site demands now.
+        ran: whether the site has run jobs.
+        accept_lost: start without the lines that the ledger once had and has no more.
 
     Raises:
-        CheckpointError: the ledger is damaged or was changed.
+        CheckpointError: the ledger is damaged, was changed, or is missing or shorter than it was.
     """
 
-    def __init__(self, folder: Path, site: str, helper: bool, demand: Callable[[], Demand | None]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        site: str,
+        helper: bool,
+        demand: Callable[[], Demand | None],
+        *,
+        ran: bool = False,
+        accept_lost: bool = False,
+    ) -> None:
         self._ledger = Ledger(folder / LEDGER)
         self._site, self._helper, self._read = site, helper, demand
         self._demand: Demand | None = None
         self._guarding: LedgerGuard | None = None
         self._one = threading.Lock()
-        self._take_over(folder)
+        self._noted_file = folder / _NOTED
+        noted = self._noted()
+        if not noted and not self._lines:
+            self._take_over(folder)
+        self._require_whole(noted, ran, accept_lost)
+        self._note()
 
-    async def serve(self, channel: Any, job: str) -> None:
-        """Write what a job's process is about to release, one event after another, until it is gone."""
+    @property
+    def _lines(self) -> int:
+        return int(self._ledger.head.partition(":")[0])
+
+    def _noted(self) -> str:
+        """The end of the ledger as it was noted down last; empty if it was never."""
+        try:
+            found = self._noted_file.read_text(encoding="ascii").strip()
+        except (OSError, UnicodeDecodeError):
+            return ""
+        return found if found.partition(":")[0].isdecimal() else ""
+
+    def _note(self) -> None:
+        """Note down the end of the ledger, after its lines are durable: so a note never has more than the ledger had."""
+        aside = self._noted_file.with_name(f".{_NOTED}.tmp")
+        with contextlib.suppress(OSError):  # on a full disk the note is older, and finds less
+            aside.write_text(f"{self._ledger.head}\n", encoding="ascii")
+            aside.replace(self._noted_file)
+
+    def _require_whole(self, noted: str, ran: bool, accept_lost: bool) -> None:
+        """Refuse a ledger that has lost lines."""
+        try:
+            if noted:
+                self._ledger.require_head(noted)
+            elif ran and not self._lines:
+                raise CheckpointError("the privacy ledger is missing, and the site has run jobs")
+        except CheckpointError as error:
+            if not accept_lost:
+                raise CheckpointError(
+                    error.what,
+                    where=str(self._ledger.path),
+                    remedy=f"restore {LEDGER} from a backup; if it is lost for good, start once with --accept-lost-ledger: what was spent before counts no more",
+                ) from error
+            _LOG.error("%s; it is accepted, and what was spent before counts no more", error.what)
+
+    async def serve(self, channel: Any, job: str, others: Mapping[str, Answer] | None = None) -> None:
+        """Write what a job's process is about to release, one event after another, until it is gone.
+
+        Args:
+            channel: to the process.
+            job: the job.
+            others: operation -> who else of the daemon answers it, given the job and the frame.
+        """
         with contextlib.suppress(LinkClosed):
             while True:
-                await channel.send(await self.answer(job, await channel.recv()))
+                frame = await channel.recv()
+                op = frame.get("op") if isinstance(frame, dict) else None
+                answer = (others or {}).get(op, self.answer) if isinstance(op, str) else self.answer
+                await channel.send(await answer(job, frame))
 
     async def answer(self, job: str, frame: Any) -> dict[str, Any]:
         """Answer a job's process; an event is durable when this returns."""
@@ -79,12 +146,14 @@ class SiteLedger:
                 for row in frame["most"] for party in self._own(row["parties"])
             }  # fmt: skip
             self._guard.admit(job, str(frame["title"])[:200], most)
+            self._note()
             return {"ok": True}
         if op == "spend":
             parties = self._own(frame["parties"])
             _ = self._guard  # in place before anything is spent
             event = unpack_event(dict(frame["event"]))
             self._ledger.append(event, parties[0] if len(parties) == 1 else parties, str(frame["request"]), job=job)
+            self._note()
             return {"ok": True}
         raise ValueError(op)
 
@@ -115,16 +184,38 @@ class SiteLedger:
         """
         with self._one:
             self._guard.close(job)
+            self._note()
 
     def _take_over(self, folder: Path) -> None:
-        """Take over what jobs of older versions have spent: each had a file of its own. Lines that are here already count once."""
-        for path in sorted((folder / "jobs").glob(f"*/state/{LEDGER}")):
-            job = path.parent.parent.name
+        """Take over what jobs of older versions have spent: each had a file of its own, where jobs write.
+
+        So this is done once, before the first job of this version: later, such a file says what some job wants it to say.
+        """
+        for job in _jobs_in(folder):
             try:
-                old = Ledger(path, readable=True)
-            except CheckpointError as error:
+                old = _copied(folder, job)
+            except (CheckpointError, OSError) as error:
                 _LOG.error("what job %s has spent is not in the site's ledger: %s", job, error)
                 continue
-            for number, line in enumerate(old.lines()):
+            for number, line in enumerate(old):
                 event = unpack_event({name: value for name, value in line.items() if name not in _FIELDS})
                 self._ledger.append(event, line["party"], line["request"] or f"older/{number}", job=job)
+
+
+def _jobs_in(folder: Path) -> list[str]:
+    with contextlib.suppress(FileNotFoundError), HeldFolder.open(folder, "jobs") as held:
+        return held.names()
+    return []
+
+
+def _copied(folder: Path, job: str) -> list[dict[str, Any]]:
+    """Return the lines of the ledger that a job of an older version has, which is read from a copy."""
+    try:
+        with HeldFolder.open(folder, "jobs", job, "state") as held:
+            content = held.read(LEDGER, _OLDEST)
+    except FileNotFoundError:
+        return []
+    with tempfile.TemporaryDirectory(dir=folder) as place:
+        copy = Path(place) / LEDGER
+        copy.write_bytes(content)
+        return list(Ledger(copy, readable=True).lines())

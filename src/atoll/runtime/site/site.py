@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import logging
 from collections.abc import Callable, Iterable, Mapping
@@ -28,11 +29,12 @@ from atoll.runtime.worker.policies import demand_of_site
 from ..daemon.control import CONTROL, FROM_SERVER, Control, content, direct_channel, job_channel, text, whole
 from ..daemon.dialling import dialler
 from ..daemon.monitor import Sample, monitored
-from ..daemon.place import Place
+from ..daemon.place import Place, clear_places
 from .attempt import Post, SiteAttempt
 from .ledger import SiteLedger
 from .neighbours import Neighbours, require_named
 from .owner import take_folder
+from .results import SiteResults
 
 if TYPE_CHECKING:
     from atoll.privacy import Demand
@@ -62,11 +64,12 @@ class Site:
         confinement: how its jobs are confined.
         clock: tells this machine's time, for the hours of the site's consent.
         metrics: ``host:port`` at which it serves ``/healthz`` and ``/metrics``; nowhere by default.
+        accept_lost_ledger: start although the privacy ledger has lost lines.
 
     Raises:
         ConfigError: the kit is not a site's, its certificate does not name the host to listen at, or the folder belongs
             to another party or cannot be made.
-        CheckpointError: the record of what it has run cannot be read, or its privacy ledger was changed.
+        CheckpointError: the record of what it has run cannot be read, or its privacy ledger was changed or has lost lines.
     """
 
     def __init__(
@@ -82,6 +85,7 @@ class Site:
         confinement: Confinement = UNCONFINED,
         clock: Callable[[], datetime] = datetime.now,
         metrics: str | None = None,
+        accept_lost_ledger: bool = False,
     ) -> None:
         kit.require(*SITES)
         self.kit = kit
@@ -103,8 +107,13 @@ class Site:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._control: Control | None = None
         take_folder(folder, kit)
+        with contextlib.suppress(OSError):
+            clear_places(folder)
         self._register = Register(folder / "bundles.json")
-        self._ledger = SiteLedger(folder, kit.name, bool(kit.plays), self._demand)
+        self._ledger = SiteLedger(
+            folder, kit.name, bool(kit.plays), self._demand, ran=self._register.ran, accept_lost=accept_lost_ledger
+        )
+        self._results = SiteResults(folder, kit.name, bool(kit.plays), confinement.scratch)
         # Neither an older server nor a hostile one can return this site to an older revocation list.
         self._revoked_file = folder / "revoked.crl"
         for path in (self._revoked_file, kit.revoked_file):
@@ -164,7 +173,7 @@ class Site:
             channel.narrow(FROM_SERVER)
             # A new line means that nothing runs here; the server says of jobs whose files are still here whether they
             # have ended.
-            folders = sorted(path.name for path in (self.folder / "jobs").glob("*"))
+            folders = sorted(path.name for path in (self.folder / "jobs").glob("[!.]*"))
             over = self._register.over
             kept = [job for job in folders if job not in over]
             hello = {"op": "hello", "holding": [], "kept": kept}
@@ -292,6 +301,7 @@ class Site:
             self._neighbours,
             self._consent,
             self._ledger,
+            self._results,
             self._confinement,
         )
         running = self._jobs[job] = SiteAttempt(post, job, attempt, grant, addresses)
@@ -321,7 +331,10 @@ class Site:
         place = Place.of(self.folder, job)
         await asyncio.to_thread(self._register.end, job)
         await asyncio.to_thread(self._ledger.close, job)
-        await asyncio.to_thread(place.forget)
+        try:
+            await asyncio.to_thread(place.forget)
+        except OSError as error:
+            _LOG.error("job %s has ended, and its files cannot be removed: %s", job, error)
 
     def _opened(self, channel: Channel) -> None:
         """Take the channel of an attempt, which the server opens."""

@@ -8,16 +8,17 @@ organisations.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
 from atoll.core import message as M
-from atoll.core.errors import IdentityError, LetterError, MessageError
-from atoll.core.persistence.files import write_bytes
+from atoll.core.errors import CheckpointError, IdentityError, LetterError, MessageError
 from atoll.core.sealing import RealSealing
 from atoll.core.sealing.hpke import KEY, public_of
+from atoll.runtime.confinement.folders import HeldFolder
 from atoll.runtime.identity import HELPER, Credentials, admit
 from atoll.runtime.provision.revocations import read_list
 from atoll.runtime.signatures import fits, require_issued, sign
@@ -25,7 +26,7 @@ from atoll.runtime.signatures import fits, require_issued, sign
 __all__ = ["KEY_FILE", "LetterKey", "SignedKey", "SiteKeys"]
 
 KEY_FILE = "letters.key"
-"""The private key's file, in the job's state: checkpoints hold letters, so the key outlives attempts, and is deleted with the job."""
+"""The private key's file, in the daemon's record of the job, where no job writes: checkpoints hold letters, so the key outlives attempts, and is deleted with the job."""
 _PURPOSE = b"atoll letters key 1\n"
 _LONGEST = {"public": KEY, "certificate": 1 << 16, "signature": 1 << 10}
 
@@ -96,19 +97,14 @@ class LetterKey:
             project: the project.
             job: the job's id.
             site: the site's name.
-            state: the job's folder that outlives attempts.
+            state: the daemon's folder of the job, where no job writes.
             revoked: the newest revocation list.
 
         Raises:
             IdentityError: the kit's key cannot sign.
             CheckpointError: the key cannot be kept.
         """
-        import secrets
-
-        path = state / KEY_FILE
-        if not path.exists():
-            write_bytes(path, secrets.token_bytes(KEY), private=True)
-        private = path.read_bytes()
+        private = _drawn(state)
         public = public_of(private)
         signed = SignedKey(
             public, credentials.certificate, sign(_PURPOSE, _text(project, job, site, public), credentials)
@@ -215,6 +211,24 @@ class SiteKeys:
         if not good:
             _refuse(site, "its kit has not signed this key for this job", "check the server that sent it")
         return told.public
+
+
+def _drawn(folder: Path) -> bytes:
+    """Return the private key in a folder, drawn if there is none."""
+    import secrets
+
+    try:
+        with HeldFolder.open(folder, make=True) as held:
+            if held.fault_of(KEY_FILE):
+                with contextlib.suppress(FileExistsError):
+                    held.create(KEY_FILE, secrets.token_bytes(KEY))
+            return held.read(KEY_FILE, KEY)
+    except OSError as error:
+        raise CheckpointError(
+            f"the key for letters cannot be kept: {error.strerror or error}",
+            where=str(folder / KEY_FILE),
+            remedy="free space or fix the permissions of the site's folder",
+        ) from error
 
 
 def _text(project: str, job: str, site: str, public: bytes) -> bytes:

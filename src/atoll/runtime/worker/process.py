@@ -8,7 +8,8 @@ name     of the server or site
 id       of the job
 job      path of the job's job.yaml
 source   folder of the job's modules, or None; it takes precedence over installed modules
-results  at a site: folder of the named results that stay there, of all its jobs
+results  at a site: folder of the named results that stay there, of all its jobs, which this process may read
+record   at a site: folder of what the daemon keeps of the job; of it, this process may read the key for letters
 state    the job's own folder, which outlives the attempt
 error    file that takes the error of an attempt that would fail again
 spool    folder for large messages in transit
@@ -43,7 +44,6 @@ from typing import Any
 from atoll.core import message
 from atoll.core.errors import AtollError, JobError, TaskError
 from atoll.core.persistence.files import read_message, write_message
-from atoll.core.persistence.named_results import NamedResults
 from atoll.core.requests.wire import pack_error
 from atoll.core.time.clock import run
 from atoll.engines.link import LinkClosed
@@ -52,7 +52,7 @@ from atoll.runtime.bundles.modules import importing
 from atoll.runtime.identity import Peer
 from atoll.runtime.jobs.spec import load_job
 from atoll.runtime.line import Channel, Line, Settings, local_line
-from atoll.runtime.network.daemon_ledger import CHANNEL, DaemonLedger
+from atoll.runtime.network.daemon_ledger import CHANNEL, DaemonLedger, DaemonResults
 from atoll.runtime.transport import local_pipe
 
 from .at_server import exit_error, run_job
@@ -208,7 +208,7 @@ async def _site(order: Mapping[str, Any], opened: asyncio.Queue[Channel]) -> Non
         return {site: channels[name] for name, site in names.items() if name in channels}
 
     state = Path(order["state"])
-    letters = None if order["letters"] is None else LetterKey.ordered(order["letters"], state)
+    letters = None if order["letters"] is None else LetterKey.ordered(order["letters"], Path(order["record"]))
     async with alive(channels["server"]):
         source = None if order["source"] is None else Path(order["source"])
         await asyncio.to_thread(_require_allowed, order, source)
@@ -218,7 +218,7 @@ async def _site(order: Mapping[str, Any], opened: asyncio.Queue[Channel]) -> Non
             require_names(order["allow"], said, f"consent of site {name!r}")
     await _until({CHANNEL}, channels, opened)
     ledger = await DaemonLedger.opened(channels[CHANNEL], str(order["id"]))
-    named = NamedResults(Path(order["results"]), str(order["id"]))
+    named = DaemonResults(Path(order["results"]), str(order["id"]), ledger.ask)
 
     def load() -> SiteData:
         reads = job.made(checking=True).reads
