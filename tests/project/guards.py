@@ -67,6 +67,7 @@ PEOPLE = "runtime/security/test_people.py"
 CONSENT = "runtime/security/test_consent.py"
 OPERATORS = "runtime/security/test_operators.py"
 CROWDS = "runtime/transport/test_crowds.py"
+HOSTILE_JOBS = "runtime/security/test_hostile_jobs.py"
 SANDBOX = "runtime/confinement/test_confined_jobs.py"
 KEYS = "runtime/security/test_keys_out_of_reach.py"
 
@@ -127,6 +128,14 @@ GUARDS: tuple[Guard, ...] = (
     Guard("host", "the kit where the data's folder shows it", "runtime/confinement/bubblewrap.py", '*(word for path in hidden for word in ("--tmpfs", str(path))),', "", "runtime/confinement/test_confining.py::test_the_command_line_shows_what_the_walls_name_and_hides_the_rest"),
     Guard("host", "processes, memory, files without end", "runtime/daemon/child.py", "        if most > 0 and (hard", "        if False and (hard", f"{SANDBOX}::test_a_job_takes_no_more_than_its_share[tcp]"),
     Guard("host", "what a job writes in total", "runtime/daemon/launch.py", "            await made.watch((home, place.state), confinement.scratch)", "            pass", "runtime/confinement/test_scratch.py::test_a_job_that_writes_without_end_is_ended_with_the_reason[tcp-never]"),
+    Guard("host", "system calls that no job needs", "runtime/daemon/child.py", "        shut_system_calls()", "        pass", f"{HOSTILE_JOBS}::test_a_job_reaches_no_keyring_no_other_process_and_no_other_socket[always]"),
+    Guard("host", "the entries of other machines", "runtime/confinement/system_calls.py", "(_EQUAL, 1, 0, entry), ", "(_EQUAL, 1, 1, entry), ", "runtime/confinement/test_system_calls.py::test_the_other_entries_of_a_machine_are_shut"),
+    Guard("host", "sockets that are neither IP nor Unix", "runtime/confinement/system_calls.py", "(_RETURN, 0, 0, _ERRNO | errno.EAFNOSUPPORT)", "(_RETURN, 0, 0, _ALLOW)", "runtime/confinement/test_system_calls.py::test_what_no_job_needs_is_shut_and_the_rest_is_open[x86_64]"),
+    Guard("host", "a record that becomes shorter", "runtime/site/results.py", "if not extends(", "if False and not extends(", f"{HOSTILE_JOBS}::test_a_job_that_plants_links_pipes_and_lines_harms_neither_its_site_nor_its_server[always]"),
+    Guard("host", "results that a job overwrites", "runtime/daemon/launch.py", "walls=Walls(home, reads, (place.state,), devices=devices)", "walls=Walls(home, reads, (place.state, place.results), devices=devices)", f"{HOSTILE_JOBS}::test_a_job_that_plants_links_pipes_and_lines_harms_neither_its_site_nor_its_server[always]"),
+    Guard("host", "files without a name", "runtime/confinement/watching.py", "                    written += measure_nameless(", "                    written += 0 * measure_nameless(", f"{HOSTILE_JOBS}::test_what_a_job_writes_is_counted_wherever_it_hides_it[always-child-scratch]"),
+    Guard("host", "closed folders", "runtime/confinement/folders.py", "            if opening:", "            if False:", "runtime/confinement/test_folders.py::test_a_closed_folder_is_counted_and_removed"),
+    Guard("host", "folders without end", "runtime/confinement/folders.py", "                if len(path) > DEEPEST:", "                if False:", "runtime/confinement/test_folders.py::test_folders_without_end_end_the_measuring_and_are_removed"),
     Guard("host", "descendants that outlive an attempt", "runtime/daemon/guardian.py", "    prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)", "    pass", f"{SANDBOX}::test_whatever_a_job_has_started_ends_with_its_attempt[tcp-never]"),
     Guard("host", "descendants that outlive an attempt in a sandbox", "runtime/confinement/bubblewrap.py", ' "--die-with-parent",', "", f"{SANDBOX}::test_whatever_a_job_has_started_ends_with_its_attempt[tcp-always]"),
     Guard("host", "a link in a result", "runtime/confinement/folders.py", 'return "" if found.st_nlink == 1 else "a second name of a file"', 'return ""', "runtime/confinement/test_unconfined_jobs.py::test_own_files_are_plain_files_of_their_folder"),

@@ -49,7 +49,7 @@ def everything(secrets, data, port):
         "planted": tried(lambda: (Path(data).parent / "more.npz").write_bytes(b"more")),
         "scratch": tried(lambda: (me / "mine").write_bytes(b"mine")),
         "network": tried(lambda: socket.create_connection(("127.0.0.1", port), 2).close()),
-        "interfaces": sorted(name for _, name in socket.if_nameindex()),
+        "interfaces": [line.split(":")[0].strip() for line in Path("/proc/net/dev").read_text().splitlines()[2:]],
         "processes": len([path for path in Path("/proc").glob("[0-9]*")]) < 10,
         "user namespace": tried(lambda: os.spawnlp(os.P_WAIT, "unshare", "unshare", "-U", "true")) != 0,
         "environment": sorted(name for name in os.environ if "PASS" in name or "KIT" in name),

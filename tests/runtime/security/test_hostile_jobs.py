@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import platform
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from atoll.core.event import Ledger
 from atoll.core.persistence.named_results import NamedResults
 from atoll.runtime.client.admin import Admin
 from atoll.runtime.confinement.bubblewrap import program, why_not
+from atoll.runtime.confinement.system_calls import why_open
 
 SANDBOX = pytest.mark.skipif(
     program() is None or bool(why_not(program() or "")),
@@ -256,5 +259,49 @@ def test_what_a_job_writes_is_counted_wherever_it_hides_it(tmp_path: Path, mode:
             assert "more than the 41,943,040 that jobs may write here" in str(job["error"])
             await admin.delete(job["job"])
             assert list((walled.place("server") / "jobs").iterdir()) == []
+
+        played(walled, body)
+
+
+INTRUDER = """
+import ctypes
+import json
+import os
+import socket
+
+libc = ctypes.CDLL(None, use_errno=True)
+
+
+def called(number, *words):
+    ctypes.set_errno(0)
+    return 0 if libc.syscall(number, *words) >= 0 else ctypes.get_errno()
+
+
+def opened(family):
+    try:
+        socket.socket(family, socket.SOCK_DGRAM).close()
+        return 0
+    except OSError as error:
+        return error.errno
+
+
+async def run(fed, calls, families):
+    print("intruder", json.dumps([[called(number, *[0] * 6) for number in calls], [opened(family) for family in families]]), flush=True)
+"""
+
+
+@pytest.mark.skipif(bool(why_open()), reason=f"system calls cannot be shut here: {why_open()}")
+@MODES
+def test_a_job_reaches_no_keyring_no_other_process_and_no_other_socket(tmp_path: Path, mode: str) -> None:
+    calls = {"x86_64": [248, 250, 321, 323, 298, 101, 310, 425], "aarch64": [217, 219, 280, 282, 241, 117, 270, 425]}
+    with open_folder() as folder:
+        walled = Walled(folder, options=confined(mode))
+
+        async def body(admin: Admin) -> None:
+            arguments = {"calls": calls[platform.machine()], "families": [1, 2, 16, 17, 38, 40]}
+            said = await walled.run(admin, write_job(tmp_path / "intrudes", INTRUDER, arguments=arguments))
+            got = told(said["server"], "intruder")
+            assert got[0] == [errno.EPERM] * 8
+            assert got[1] == [0, 0, *[errno.EAFNOSUPPORT] * 4]
 
         played(walled, body)

@@ -11,6 +11,7 @@ from typing import Literal
 from atoll.core.errors import ConfigError
 
 from .bubblewrap import command, program, why_not
+from .system_calls import why_open
 from .walls import JobLimits, Walls
 
 __all__ = ["INSTALL", "MODES", "SCRATCH", "UNCONFINED", "Confinement", "confinement"]
@@ -51,9 +52,11 @@ class Confinement:
 
     def __str__(self) -> str:
         if not self.confined:
-            return f"jobs are not confined: {self.why}. A job can do whatever the user of this process can"
+            rest = f", and system calls are open: {why_open()}" if why_open() else ""
+            return f"jobs are not confined: {self.why}. A job can do whatever the user of this process can{rest}"
         where = "with this machine's network" if self.network else "without a network"
-        return f"jobs are confined by bubblewrap, {where}"
+        calls = f"system calls are open: {why_open()}" if why_open() else "system calls that no job needs are shut"
+        return f"jobs are confined by bubblewrap, {where}; {calls}"
 
     def hiding(self, *folders: Path) -> Confinement:
         """Return it with folders that no job may see."""

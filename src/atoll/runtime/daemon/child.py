@@ -1,7 +1,7 @@
-"""``python -m atoll.runtime.daemon.child PARENT LIMITS MODULE [ARGUMENTS]``: run a module that dies with its parent, within limits.
+"""``python -m atoll.runtime.daemon.child PARENT LIMITS [--shut] MODULE [ARGUMENTS]``: run a module that dies with its parent, within limits.
 
 PARENT is the parent's process id, with ``+`` behind it for a guardian between the two. LIMITS is the word of a
-`atoll.runtime.confinement.walls.JobLimits`.
+`atoll.runtime.confinement.walls.JobLimits`. With ``--shut``, the system calls that no job needs are shut first.
 
 The parent cannot arrange this itself: between fork and exec no Python may run in a process with threads.
 """
@@ -14,13 +14,15 @@ import signal
 import sys
 
 from atoll.heap import keep_freed_memory
+from atoll.runtime.confinement.system_calls import shut_system_calls
 from atoll.runtime.confinement.walls import JobLimits
 
 from .guardian import guard
 
-__all__ = ["die_with_parent", "keep_limits", "main"]
+__all__ = ["SHUT", "die_with_parent", "keep_limits", "main"]
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
+SHUT = "--shut"
 ORPHANED = 113
 """Exit code of a child whose parent died before it started."""
 
@@ -62,7 +64,8 @@ def keep_limits(limits: JobLimits) -> None:
 
 def main(argv: list[str]) -> None:
     """Tie this process to its parent, then become the module."""
-    parent, limits, module, *rest = argv
+    shut = argv[2] == SHUT
+    parent, limits, module, *rest = [*argv[:2], *argv[2 + shut :]]
     keep_limits(JobLimits.read(limits))
     keep_freed_memory()
     # Ctrl-C at a terminal goes to everyone: the daemon decides what ends.
@@ -71,6 +74,8 @@ def main(argv: list[str]) -> None:
         sys.exit(ORPHANED)
     if parent.endswith("+"):
         guard()
+    if shut:
+        shut_system_calls()
     sys.argv = [module, *rest]
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 

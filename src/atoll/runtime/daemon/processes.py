@@ -16,8 +16,10 @@ from typing import IO
 from atoll.core.errors import TaskError
 from atoll.core.time.effort import cpu_seconds
 from atoll.runtime.confinement.confining import Confinement
+from atoll.runtime.confinement.system_calls import why_open
 from atoll.runtime.confinement.walls import OPEN, JobLimits, Walls
 
+from .child import SHUT
 from .guardian import END
 
 __all__ = ["LINE", "KeptBy", "Process", "keeper_signal"]
@@ -141,8 +143,8 @@ class Process:
         keeper = KeptBy.of(confinement)
         # In a sandbox, its parent is the sandbox's first process.
         parent = {KeptBy.SANDBOX: "1", KeptBy.GUARDIAN: f"{os.getpid()}+"}.get(keeper, str(os.getpid()))
-        words = [sys.executable, "-m", "atoll.runtime.daemon.child", parent, limits.word(), module]
-        words += arguments(theirs.fileno())
+        words = [sys.executable, "-m", "atoll.runtime.daemon.child", parent, limits.word()]
+        words += [*(() if keeper is KeptBy.NOBODY or why_open() else (SHUT,)), module, *arguments(theirs.fileno())]
         if confinement is not None and walls is not None:
             words = confinement.command(words, walls)
         try:
