@@ -15,7 +15,7 @@ import torch
 from torch.fx import GraphModule
 
 from atoll.core.errors import AtollError
-from atoll.native import cache_folder, cpp_compiler
+from atoll.native import cpp_compiler, private_cache
 
 from ..images.live import Live
 from .fold import fold_constants
@@ -170,7 +170,7 @@ def _own_environment() -> Iterator[None]:
     If the variable CI is set, PyTorch's generator assumes its own test run and refuses operations that it otherwise
     runs, so the variable is hidden meanwhile.
     """
-    wanted = {_CACHE_VARIABLE: _GIVEN or str(cache_folder()), "CI": None}
+    wanted = {_CACHE_VARIABLE: _GIVEN or str(private_cache()), "CI": None}
     before = {name: os.environ.get(name) for name in wanted}
     _set_environment(wanted)
     try:
