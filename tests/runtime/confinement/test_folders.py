@@ -21,7 +21,6 @@ from atoll.runtime.confinement.folders import (
     measure_folders,
     remove_tree,
 )
-from atoll.runtime.confinement.watching import measure_nameless
 
 
 def nested(top: Path, deep: int, size: int = 0) -> None:
@@ -198,25 +197,3 @@ def test_every_tree_is_counted_as_its_files_and_removed_whole(tree: object) -> N
         assert measure_folders([Path(place) / "top"]) == sum(max(size, 256) for size in sizes)
         remove_tree(Path(place) / "top")
         assert list(Path(place).iterdir()) == []
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="the system tells of open files below /proc on Linux alone")
-def test_a_file_without_a_name_counts_while_it_is_open_or_mapped(tmp_path: Path) -> None:
-    code = """
-import mmap, os, sys
-os.chdir(sys.argv[1])
-first = open("first", "w+b"); first.write(bytes(1_000_000)); first.flush(); os.unlink("first")
-second = open("second", "w+b"); second.write(bytes(2_000_000)); second.flush(); os.unlink("second")
-kept = mmap.mmap(second.fileno(), 2_000_000); second.close()
-print("ready", flush=True); sys.stdin.read()
-"""
-    with subprocess.Popen(
-        [sys.executable, "-c", code, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as child:
-        assert child.stdout is not None
-        child.stdout.readline()
-        found = measure_nameless([child.pid])
-        assert child.stdin is not None
-        child.stdin.close()
-    assert 3_000_000 <= found < 3_200_000
-    assert measure_nameless([child.pid]) == 0

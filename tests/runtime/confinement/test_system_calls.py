@@ -134,6 +134,7 @@ print(json.dumps({
     "thread": there[0],
     "child": subprocess.run([sys.executable, "-c", "import ctypes; c = ctypes.CDLL(None); print(c.syscall(%d, 0, -3, 0, 0, 0))" % calls["keyctl"]], capture_output=True, text=True).stdout.strip(),
     "i386": old_entry() if platform.machine() == "x86_64" else 1,
+    "first to go": open("/proc/self/oom_score_adj").read().strip(),
     "privileges": [line.split()[1] for line in open("/proc/self/status") if line.startswith(("NoNewPrivs", "Seccomp:"))],
 }))
 """
@@ -149,6 +150,7 @@ def test_a_process_cannot_do_what_is_shut_in_any_thread_child_or_entry(tmp_path:
     assert families == {1: 0, 2: 0, 10: families[10], **dict.fromkeys((16, 17, 38, 40), errno.EAFNOSUPPORT)}
     assert families[10] in (0, errno.EAFNOSUPPORT)  # a machine may have no IPv6
     assert got["privileges"] == ["1", "2"]
+    assert got["first to go"] == "1000"
 
 
 TORCH = """

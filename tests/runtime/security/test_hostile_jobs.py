@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import platform
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -303,5 +304,118 @@ def test_a_job_reaches_no_keyring_no_other_process_and_no_other_socket(tmp_path:
             got = told(said["server"], "intruder")
             assert got[0] == [errno.EPERM] * 8
             assert got[1] == [0, 0, *[errno.EAFNOSUPPORT] * 4]
+
+        played(walled, body)
+
+
+GLUTTON = """
+import mmap
+import os
+import signal
+
+import atoll
+
+MIB = 1 << 20
+
+
+def shared():
+    return [mmap.mmap(-1, 100 * MIB), ] + [fill(mmap.mmap(-1, 100 * MIB)) for _ in range(7)]
+
+
+def fill(view):
+    for at in range(0, len(view), 4096):
+        view[at] = 1
+    return view
+
+
+def memory_file():
+    files = []
+    for number in range(7):
+        files.append(os.memfd_create(str(number)))
+        for _ in range(100):
+            os.write(files[-1], bytes(MIB))
+    return files
+
+
+def unmapped():
+    # Mapped, and the file closed: the mapping alone is left.
+    kept = []
+    for number in range(7):
+        file = os.memfd_create(str(number))
+        os.ftruncate(file, 100 * MIB)
+        kept.append(fill(mmap.mmap(file, 100 * MIB)))
+        os.close(file)
+    return kept
+
+
+def named():
+    for number in range(7):
+        with open(f"/dev/shm/glutton-{os.getpid()}-{number}", "wb") as file:
+            for _ in range(100):
+                file.write(bytes(MIB))
+
+
+def children():
+    for _ in range(7):
+        if os.fork() == 0:
+            os.setsid()
+            kept = bytearray(100 * MIB)
+            fill(kept)
+            signal.pause()
+
+
+def plants():
+    open("/dev/planted", "wb")
+
+
+@atoll.task
+def eat(island, message):
+    try:
+        kept = globals()[message["way"]]()
+    except OSError as error:
+        print("refused", error.strerror, flush=True)
+        return {"n": atoll.Sum(1.0)}
+    print("eaten", flush=True)
+    signal.pause()
+
+
+async def run(fed, way):
+    await fed.sum(fed.parties, eat, {"way": way})
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the system tells of processes' memory below /proc on Linux alone")
+@pytest.mark.parametrize("way", ["shared", "children", *(pytest.param(way, marks=pytest.mark.slow) for way in ("memory_file", "unmapped"))])  # fmt: skip
+@MODES
+def test_memory_is_bounded_for_all_processes_of_a_job_together(tmp_path: Path, mode: str, way: str) -> None:
+    with open_folder() as folder:
+        walled = Walled(folder, options=confined(mode))
+
+        async def body(admin: Admin) -> None:
+            settings: dict[str, Any] = {"arguments": {"way": way}, "resources": {"memory": "400MiB"}, "patience": 120.0}
+            await walled.run(admin, write_job(tmp_path / "eats", GLUTTON, **settings), state="failed")
+            (job,) = await admin.jobs()
+            assert "bytes of memory in all its processes, more than the 419,430,400 that it may" in str(job["error"])
+            assert "site 'north'" in str(job["error"])
+
+        played(walled, body)
+
+
+@SANDBOX
+@pytest.mark.slow
+def test_shared_memory_of_a_sandbox_has_a_size_and_its_devices_are_closed(tmp_path: Path) -> None:
+    with open_folder() as folder:
+        walled = Walled(folder, options=confined("always"))
+
+        async def body(admin: Admin) -> None:
+            settings: dict[str, Any] = {"resources": {"memory": "400MiB"}, "patience": 120.0}
+            said = await walled.run(
+                admin, write_job(tmp_path / "names", GLUTTON, arguments={"way": "named"}, **settings)
+            )
+            assert "refused No space left on device" in said["north"]
+            said = await walled.run(
+                admin, write_job(tmp_path / "plants", GLUTTON, arguments={"way": "plants"}, **settings)
+            )
+            assert "refused Read-only file system" in said["north"]
 
         played(walled, body)

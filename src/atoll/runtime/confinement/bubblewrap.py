@@ -49,14 +49,14 @@ def command(bwrap: str, walls: Walls, child: Sequence[str], network: bool = Fals
     return [
         bwrap, "--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try", "--die-with-parent",
         *([] if network else ["--unshare-net"]), *(["--disable-userns"] if _bars_namespaces(bwrap) else []), "--cap-drop", "ALL",
-        "--proc", "/proc", "--dev", "/dev", "--size", str(_TEMPORARY), "--tmpfs", "/tmp",  # noqa: S108 - its own
+        "--proc", "/proc", "--dev", "/dev", "--size", str(walls.shared or _half()), "--tmpfs", "/dev/shm", "--size", str(_TEMPORARY), "--tmpfs", "/tmp",  # noqa: S108 - its own
         *_shown(_SYSTEM), *_shown(f"/etc/{name}" for name in (*_SETTINGS, *(_NETWORK if network else ()))),
         *_shown(map(str, seen)), *(_accelerators() if walls.devices else ()),
         *(word for path in hidden for word in ("--tmpfs", str(path))),
         *_shown(str(path) for path in walls.reads if any(path.is_relative_to(one) for one in hidden)),
         *(word for path in (*walls.writes, walls.home) for word in ("--bind", str(path), str(path))),
         "--setenv", "HOME", str(walls.home), "--setenv", "TMPDIR", str(walls.home), "--setenv", "XDG_CACHE_HOME", str(walls.home),
-        "--remount-ro", "/", "--chdir", str(walls.home), "--", *child,
+        "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", str(walls.home), "--", *child,
     ]  # fmt: skip
 
 
@@ -77,6 +77,10 @@ def _bars_namespaces(bwrap: str) -> bool:
     """Whether this bubblewrap can keep a child from making namespaces of its own (since 0.8)."""
     done = subprocess.run([bwrap, "--help"], capture_output=True, check=False, timeout=_PATIENCE)
     return b"--disable-userns" in done.stdout
+
+
+def _half() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
 
 
 def _shown(paths: Iterable[str]) -> Iterator[str]:

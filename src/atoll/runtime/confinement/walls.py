@@ -48,6 +48,7 @@ class Walls:
         writes: folders that it may write.
         hides: folders inside those that it must not see; ``reads`` below them are shown all the same.
         devices: whether it may use the machine's accelerators.
+        shared: bytes of ``/dev/shm``, which is memory; 0 for half the machine's.
     """
 
     home: Path
@@ -55,3 +56,4 @@ class Walls:
     writes: tuple[Path, ...] = ()
     hides: tuple[Path, ...] = ()
     devices: bool = False
+    shared: int = 0

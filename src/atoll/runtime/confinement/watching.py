@@ -9,6 +9,7 @@ than it may be, it ends the job and writes why, as a line of JSON. It ends with 
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import select
@@ -16,14 +17,14 @@ import signal
 import stat
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from .folders import UnmeasuredError, measure_folders
 
-__all__ = ["WatchOrder", "measure_nameless", "processes_of"]
+__all__ = ["MemoryMeter", "WatchOrder", "measure_nameless", "processes_of"]
 
 _DISK = 2.0
 """Seconds between two looks at folders, at least; a look takes at most a tenth of the time."""
@@ -46,6 +47,7 @@ class WatchOrder:
         pid: process id of what the daemon has started: the sandbox or the guardian, and else the job's process.
         signal: the signal on which it ends, with everything that the job has started.
         scratch: bytes that the job may write in total.
+        memory: bytes of memory that all its processes may take together; 0 for no limit of its own.
         folders: where it writes.
     """
 
@@ -53,6 +55,7 @@ class WatchOrder:
     pid: int
     signal: int
     scratch: int
+    memory: int
     folders: tuple[str, ...]
 
 
@@ -61,13 +64,27 @@ class WatchOrder:
 
 def processes_of(ancestor: int) -> list[int]:
     """Return a process and everything that descends from it."""
+    if not Path(f"/proc/{ancestor}/task/{ancestor}/children").exists():  # a kernel without CONFIG_PROC_CHILDREN
+        return _searched(ancestor)
+    found, left, known = [], [ancestor], {ancestor}
+    while left:
+        found.append(left.pop())
+        for task in _numbers(f"/proc/{found[-1]}/task"):
+            with contextlib.suppress(OSError, ValueError):
+                text = Path(f"/proc/{found[-1]}/task/{task}/children").read_bytes()
+                new = {int(word) for word in text.split()} - known
+                left += sorted(new)
+                known |= new
+    return found
+
+
+def _searched(ancestor: int) -> list[int]:
     parents: dict[int, list[int]] = {}
-    for name in os.listdir("/proc"):
+    for name in _numbers("/proc"):
         if name.isdecimal():
             with contextlib.suppress(OSError, ValueError, IndexError):
                 text = Path(f"/proc/{name}/stat").read_bytes().rpartition(b")")[2].split()
-                if text[0] not in (b"Z", b"X"):
-                    parents.setdefault(int(text[1]), []).append(int(name))
+                parents.setdefault(int(text[1]), []).append(int(name))
     found, left = [], [ancestor]
     while left:
         found.append(left.pop())
@@ -130,12 +147,7 @@ def measure_nameless(pids: Iterable[int], elsewhere: frozenset[int] = frozenset(
 
 def memory_devices(pid: int) -> frozenset[int]:
     """Return the devices whose files are memory, as a process sees them: of memory files (memfd_create(2)) and of tmpfs."""
-    found = set[int]()
-    with contextlib.suppress(OSError, AttributeError):
-        handle = os.memfd_create("look")
-        found.add(os.fstat(handle).st_dev)
-        os.close(handle)
-    return frozenset(found | {device for device, _ in tmpfs_of(pid)})
+    return _memory_file_devices() | {device for device, _ in tmpfs_of(pid)}
 
 
 def tmpfs_of(pid: int | str) -> Iterator[tuple[int, str]]:
@@ -147,6 +159,115 @@ def tmpfs_of(pid: int | str) -> Iterator[tuple[int, str]]:
                 fields = words.split(" ")
                 major, minor = fields[2].split(":")
                 yield os.makedev(int(major), int(minor)), fields[4].encode().decode("unicode_escape")
+
+
+class MemoryMeter:
+    """Measures the memory of all processes of a job together: their own, and what they share, once.
+
+    Counted are the pages of each process that no file gives back (its share of those that several processes have, PSS),
+    what was swapped out, and files that are memory: memory files and files of a host's tmpfs as far as a process has them
+    open or had them when it was looked at, and whole file systems of the job's own. Pages of files on a disk are not
+    counted: the system takes them back.
+    """
+
+    def __init__(self) -> None:
+        self._here = {device for device, _ in tmpfs_of("self")}
+        self._named: dict[tuple[int, int], str] = {}
+
+    def measure(self, pids: Sequence[int], most: int) -> int:
+        """Return the bytes; an upper bound of them if that is at most ``most``, because it costs less.
+
+        Args:
+            pids: the job's processes.
+            most: what they may take.
+        """
+        devices = memory_devices(pids[-1]) if pids else frozenset[int]()
+        files = self._files(pids, devices)
+        known = sum(files.values()) + self._own_file_systems(pids)
+        above = known + sum(sum(_kilobytes(pid, "status", b"RssAnon:", b"RssShmem:", b"VmSwap:")) for pid in pids)
+        if above <= most:
+            return above
+        private = sum(sum(_kilobytes(pid, "smaps_rollup", b"Pss_Anon:", b"SwapPss:")) for pid in pids)
+        return known + private + sum(_shared(pid, devices, files.keys()) for pid in pids)
+
+    def _files(self, pids: Sequence[int], devices: frozenset[int]) -> dict[tuple[int, int], int]:
+        """Device and inode -> size of each file that is memory, and no file of a file system of the job's own."""
+        own = devices - self._here - {_memory_file_device()}
+        sizes = dict[tuple[int, int], int]()
+        for pid in pids:
+            with contextlib.suppress(PermissionError):
+                for name in _numbers(f"/proc/{pid}/fd"):
+                    with contextlib.suppress(OSError):
+                        found = os.stat(f"/proc/{pid}/fd/{name}")
+                        if stat.S_ISREG(found.st_mode) and found.st_dev in devices and found.st_dev not in own:
+                            key = found.st_dev, found.st_ino
+                            sizes[key] = found.st_blocks * _BLOCK
+                            if found.st_nlink:
+                                self._named[key] = os.readlink(f"/proc/{pid}/fd/{name}")
+        for key, path in list(self._named.items()):
+            try:
+                found = os.lstat(path)
+            except OSError:
+                del self._named[key]
+                continue
+            if (found.st_dev, found.st_ino) != key:
+                del self._named[key]
+            elif key not in sizes:
+                sizes[key] = found.st_blocks * _BLOCK
+        return sizes
+
+    def _own_file_systems(self, pids: Sequence[int]) -> int:
+        """Bytes in file systems of memory that only the job has."""
+        sizes = dict[int, int]()
+        for pid in pids[-1:]:
+            for device, place in tmpfs_of(pid):
+                if device not in self._here and device not in sizes:
+                    with contextlib.suppress(OSError):
+                        found = os.statvfs(f"/proc/{pid}/root{place}")
+                        sizes[device] = (found.f_blocks - found.f_bfree) * found.f_frsize
+        return sum(sizes.values())
+
+
+def _kilobytes(pid: int, file: str, *fields: bytes) -> list[int]:
+    """Return fields of a file of /proc that tell kB, in bytes; nothing if the process has ended."""
+    try:
+        lines = Path(f"/proc/{pid}/{file}").read_bytes().splitlines()
+    except OSError:
+        return []
+    return [int(line.split()[1]) * 1024 for line in lines if line.startswith(fields)]
+
+
+def _shared(pid: int, devices: frozenset[int], known: Collection[tuple[int, int]]) -> int:
+    """Return a process's share of the memory that it has mapped from files that are memory and are not counted yet."""
+    try:
+        lines = Path(f"/proc/{pid}/smaps").read_bytes().splitlines()
+    except OSError:
+        return 0
+    total, counts = 0, False
+    for line in lines:
+        first, *rest = line.split(maxsplit=5)
+        if not first.endswith(b":"):
+            major, minor = (int(word, 16) for word in rest[2].split(b":"))
+            device = os.makedev(major, minor)
+            counts = device in devices and (device, int(rest[3])) not in known
+        elif counts and first == b"Pss:":
+            total += int(rest[0]) * 1024
+    return total
+
+
+def _memory_file_device() -> int:
+    return max(_memory_file_devices(), default=-1)
+
+
+@functools.cache
+def _memory_file_devices() -> frozenset[int]:
+    with contextlib.suppress(OSError, AttributeError):
+        handle = os.memfd_create("look")
+        try:
+            return frozenset({os.fstat(handle).st_dev})
+        finally:
+            os.close(handle)
+    return frozenset()
 
 
 def _numbers(folder: str) -> list[str]:
@@ -174,6 +295,13 @@ class _Looking:
         self._folders = [Path(folder) for folder in order.folders]
         self._hidden: dict[int, int] = {}
         self._next = 0.0
+        self._meter = MemoryMeter()
+        self._pause = _LOOK if order.memory else _DISK
+
+    @property
+    def pause(self) -> float:
+        """Seconds to the next look, at least."""
+        return self._pause
 
     def look(self) -> None:
         """Take one look.
@@ -182,6 +310,12 @@ class _Looking:
             _OverError: the job takes more than it may.
         """
         pids = self._readable() if sys.platform == "linux" else []
+        for pid in pids:
+            _offer_first(pid)
+        if pids and self._order.memory:
+            taken = self._meter.measure(pids, self._order.memory)
+            if taken > self._order.memory:
+                raise _OverError(of="memory", found=taken, most=self._order.memory)
         begun = time.monotonic()
         if begun >= self._next:
             self._disk(pids)
@@ -214,6 +348,12 @@ class _Looking:
             raise _OverError(of="looking", why=str(error)) from error
         if written > self._order.scratch:
             raise _OverError(of="scratch", found=written, most=self._order.scratch)
+
+
+def _offer_first(pid: int) -> None:
+    """Have the system end a process before others where memory runs out, whatever it has set itself."""
+    with contextlib.suppress(OSError):
+        Path(f"/proc/{pid}/oom_score_adj").write_text("1000", encoding="ascii")
 
 
 def _end_job(order: WatchOrder, handle: int) -> None:
@@ -275,7 +415,7 @@ def main(argv: Sequence[str]) -> int:
             sys.stdout.write(f"{json.dumps(over.said)}\n")
             sys.stdout.flush()
             return 0
-        pause = max(_LOOK, 9 * (time.monotonic() - begun))
+        pause = max(looking.pause, 9 * (time.monotonic() - begun))
     return 0
 
 

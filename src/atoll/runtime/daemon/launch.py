@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from atoll.core import message
-from atoll.core.errors import AtollError, TaskError
+from atoll.core.errors import AtollError, JobError, TaskError
 from atoll.core.requests.wire import pack_error
 from atoll.engines.link import LinkClosed
 from atoll.runtime.bundles.manifest import JOB_FILE
+from atoll.runtime.confinement.cgroups import JobGroup, delegated_group
 from atoll.runtime.confinement.confining import UNCONFINED, Confinement
 from atoll.runtime.confinement.folders import HeldFolder, remove_tree
-from atoll.runtime.confinement.walls import Walls
+from atoll.runtime.confinement.walls import JobLimits, Walls
 from atoll.runtime.confinement.watching import WatchOrder
 from atoll.runtime.identity import Peer
 from atoll.runtime.line import Channel, Line, Settings, local_line
@@ -124,6 +125,12 @@ def _error_of(said: Mapping[str, Any]) -> AtollError:
             where="the job's process",
             remedy="let the job write less, or start the server or site with --scratch and a larger size",
         )
+    if said["of"] == "memory":
+        return JobError(
+            f"the job has taken {max(said['found'], said['most'] + 1):,} bytes of memory in all its processes, more than the {said['most']:,} that it may",
+            where="the job's process",
+            remedy="ask for more (resources: {memory: ...}), or use fewer processes, smaller batches or models",
+        )
     return TaskError(
         f"what the job takes of this machine cannot be measured: {said['why']}",
         where="the job's process",
@@ -139,9 +146,13 @@ class JobProcess:
         line: the line to it.
         told: the file with its error, if it could write one.
         lines: its output, for the log.
+        group: its control group, if it has one.
     """
 
-    def __init__(self, process: Process, line: Line, told: Path, lines: Lines) -> None:
+    def __init__(
+        self, process: Process, line: Line, told: Path, lines: Lines, group: JobGroup | None = None, memory: int = 0
+    ) -> None:
+        self._group, self._memory = group, memory
         self._over: AtollError | None = None
         self._watch: JobWatch | None = None
         self._watching: asyncio.Task[None] | None = None
@@ -156,21 +167,26 @@ class JobProcess:
         if self._watching is not None and self._watch is not None:
             await asyncio.wait({self._watching}, timeout=_LAST_LOOK)
             self._watch.stop()
+        if self._group is not None:
+            if self._over is None and self._group.ran_out():
+                self._over = _error_of({"of": "memory", "found": self._memory, "most": self._memory})
+            self._group.remove()
         self._lines.flush()
         return code
 
-    async def watch(self, folders: Sequence[Path], scratch: int) -> None:
+    async def watch(self, folders: Sequence[Path], scratch: int, memory: int = 0) -> None:
         """Have what it takes watched by another process, which ends it beyond that; its error says so then.
 
         Args:
             folders: where it writes.
             scratch: bytes that it may write in total.
+            memory: bytes of memory that all its processes may take together; 0 for no limit.
 
         Raises:
             TaskError: that process cannot be started.
         """
         end = keeper_signal(self._process.keeper)
-        order = WatchOrder(os.getpid(), self._process.pid, end, scratch, tuple(map(str, folders)))
+        order = WatchOrder(os.getpid(), self._process.pid, end, scratch, memory, tuple(map(str, folders)))
         watch = self._watch = await JobWatch.start(order)
 
         async def look() -> None:
@@ -281,20 +297,34 @@ async def launch(
     )  # fmt: skip
     await asyncio.to_thread(_prepare, place, code, bytes(said), role == "site")
     lines, devices = Lines(on_lines), grant is not None and bool(grant.gpus)
+    limits = confinement.limits(0 if grant is None else grant.need.memory, devices)
     reads = (*reads, code, *((place.results, place.record / KEY_FILE) if role == "site" else ()))
+    group = _grouped(limits) if limits.memory else None
     process = await Process.start(
         MODULE, lambda fd: [str(fd), str(order)], folder=home, on_line=lines.add, environment={} if grant is None else grant.environment(),
-        confinement=confinement, limits=confinement.limits(0 if grant is None else grant.need.memory, devices),
-        walls=Walls(home, reads, (place.state,), devices=devices),
+        confinement=confinement, limits=limits,
+        walls=Walls(home, reads, (place.state,), devices=devices, shared=limits.memory), group=group,
     )  # fmt: skip
     try:
         async with pulsing(_telling(on_life), spent=process.cpu):
-            made = JobProcess(process, await _line(process, role, name, place.folder / "spool"), told, lines)
-            await made.watch((home, place.state), confinement.scratch)
+            made = JobProcess(
+                process, await _line(process, role, name, place.folder / "spool"), told, lines, group, limits.memory
+            )
+            await made.watch((home, place.state), confinement.scratch, 0 if group else limits.memory)
             return made
     except BaseException:
         lines.flush()
+        if group is not None:
+            group.remove()
         raise
+
+
+def _grouped(limits: JobLimits) -> JobGroup | None:
+    """Return a control group for a job, where this daemon may make one."""
+    above = delegated_group()
+    with contextlib.suppress(OSError):
+        return None if above is None else JobGroup.make(above, limits.memory, limits.processes)
+    return None
 
 
 def _prepare(place: Place, code: Path, order: bytes, site: bool) -> None:

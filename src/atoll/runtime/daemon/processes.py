@@ -15,6 +15,7 @@ from typing import IO
 
 from atoll.core.errors import TaskError
 from atoll.core.time.effort import cpu_seconds
+from atoll.runtime.confinement.cgroups import JobGroup
 from atoll.runtime.confinement.confining import Confinement
 from atoll.runtime.confinement.system_calls import why_open
 from atoll.runtime.confinement.walls import OPEN, JobLimits, Walls
@@ -121,6 +122,7 @@ class Process:
         confinement: Confinement | None = None,
         walls: Walls | None = None,
         limits: JobLimits = OPEN,
+        group: JobGroup | None = None,
     ) -> Process:
         """Start ``python -m module`` in a folder.
 
@@ -133,6 +135,7 @@ class Process:
             confinement: how it is confined; None for a process that is no job's.
             walls: what it may reach if it is confined.
             limits: what it may take.
+            group: the control group that it enters first.
 
         Raises:
             TaskError: the system cannot start it.
@@ -147,6 +150,8 @@ class Process:
         words += [*(() if keeper is KeptBy.NOBODY or why_open() else (SHUT,)), module, *arguments(theirs.fileno())]
         if confinement is not None and walls is not None:
             words = confinement.command(words, walls)
+        if group is not None:
+            words = group.entering(words)
         try:
             running = await asyncio.create_subprocess_exec(
                 *words, cwd=folder, env={**_inherited(), **(environment or {})},
