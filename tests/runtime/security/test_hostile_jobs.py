@@ -244,7 +244,7 @@ async def run(fed, way, where):
 @pytest.mark.parametrize(
     ("way", "where"),
     [
-        ("closed", "state"), ("child", "scratch"), pytest.param("deep", "state", marks=pytest.mark.slow),
+        ("closed", "state"), pytest.param("child", "scratch", marks=pytest.mark.slow), pytest.param("deep", "state", marks=pytest.mark.slow),
         pytest.param("nameless", "state", marks=pytest.mark.slow), pytest.param("mapped", "scratch", marks=pytest.mark.slow),
     ],
 )  # fmt: skip
@@ -385,7 +385,7 @@ async def run(fed, way):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the system tells of processes' memory below /proc on Linux alone")
-@pytest.mark.parametrize("way", ["shared", "children", *(pytest.param(way, marks=pytest.mark.slow) for way in ("memory_file", "unmapped"))])  # fmt: skip
+@pytest.mark.parametrize("way", ["shared", *(pytest.param(way, marks=pytest.mark.slow) for way in ("children", "memory_file", "unmapped"))])  # fmt: skip
 @MODES
 def test_memory_is_bounded_for_all_processes_of_a_job_together(tmp_path: Path, mode: str, way: str) -> None:
     with open_folder() as folder:

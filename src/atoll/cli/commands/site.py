@@ -80,6 +80,14 @@ LostLedger = Annotated[
     ),
 ]
 
+RestoredServer = Annotated[
+    bool,
+    typer.Option(
+        "--accept-restored-server",
+        help="Take the server as it is, although its folder is older than what this site has seen of it.",
+    ),
+]
+
 
 @app.command("site", rich_help_panel=OPERATE)
 def command(
@@ -105,6 +113,7 @@ def command(
     scratch: Scratch = None,
     metrics: MetricsOption = None,
     accept_lost_ledger: LostLedger = False,
+    accept_restored_server: RestoredServer = False,
     passphrase_file: PassphraseFile = None,
     json: Json = False,
 ) -> int:
@@ -137,7 +146,7 @@ def command(
             logging.getLogger("atoll.runtime").info("%s", line)
         made = Site(
             opened, spec, place, resources, server=server, gpus=names, direct=direct, metrics=metrics, confinement=walls,
-            accept_lost_ledger=accept_lost_ledger,
+            accept_lost_ledger=accept_lost_ledger, accept_restored_server=accept_restored_server,
         )  # fmt: skip
         said = {"folder": str(place), "confined": walls.confined}
         return serving(made.serve(lambda name: output.give({"connected": name, **said})))

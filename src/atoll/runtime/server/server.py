@@ -28,6 +28,7 @@ from atoll.runtime.transport import transport
 from atoll.runtime.transport.own import own
 
 from ..daemon.control import CONTROL, FROM_SITE
+from ..daemon.incarnation import SiteTokens
 from ..daemon.launch import JobProcess, launch
 from ..daemon.monitor import Sample, monitored
 from ..daemon.place import Place
@@ -115,6 +116,7 @@ class Server:
             kit, self._store, self._dispatcher, self._news, lambda job: Place.of(folder, job), self._revoked,
             Quotas(self._store, JOBS if quota is None else quota), self._members, self._seen,
         )  # fmt: skip
+        self._tokens = SiteTokens(folder)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._metrics = metrics
 
@@ -240,6 +242,9 @@ class Server:
             self._members.meet(session.name, session.plays)
         except AtollError as error:  # it is needed only while the site is away
             _LOG.warning("the visit of %s cannot be recorded: %s", line.peer, error)
+        session.on_token = lambda token: self._spawn(self._confirm(session.name, token))
+        session.on_deploy = lambda: self._spawn(self._show(session))
+        await self._show(session)  # before any order: a copy of this folder must give none
         await remind(session, self._store, time.time())
         if line.lost.is_set():
             return
@@ -249,6 +254,14 @@ class Server:
             await session.run()
         finally:
             self._dispatcher.left(session)
+
+    async def _show(self, session: SiteSession) -> None:
+        """Show a site that this server is the one that it knows, and give it a token for the next time."""
+        session.tell("incarnation", **await asyncio.to_thread(self._tokens.offer, session.name))
+
+    async def _confirm(self, site: str, token: str) -> None:
+        with contextlib.suppress(AtollError):  # it is offered the same again
+            await asyncio.to_thread(self._tokens.confirm, site, token)
 
     async def _person(self, line: Line, channel: Channel) -> None:
         if channel.name != REQUEST:

@@ -42,6 +42,8 @@ class SiteSession:
         holding: see above.
         kept: the jobs whose files it keeps now.
         direct: see above.
+        on_token: called with each token that the site says it has kept, see `atoll.runtime.daemon.incarnation`.
+        on_deploy: called when an attempt is deployed there.
     """
 
     def __init__(
@@ -66,6 +68,8 @@ class SiteSession:
         self._allowed, self._since, self._left_out = float(_BURST), time.monotonic(), 0
         self._waiting: dict[tuple[str, int], asyncio.Queue[Frame]] = {}
         self.tell = self._control.tell
+        self.on_token: Callable[[str], None] = lambda token: None
+        self.on_deploy: Callable[[], None] = lambda: None
 
     async def run(self) -> str:
         """Carry frames until the site has gone; return why it went."""
@@ -88,6 +92,7 @@ class SiteSession:
         """
         self.kept.add(job)
         self._control.send(frame)
+        self.on_deploy()
 
     def stop(self, job: str, attempt: int, *, end: bool) -> None:
         """Stop an attempt; with ``end``, make the site forget everything of the job except its privacy ledger."""
@@ -118,6 +123,8 @@ class SiteSession:
         op = frame["op"]
         if op == "offered":
             self._on_offered(self, frame)
+        elif op == "incarnation":
+            self.on_token(text(frame, "now", 100))
         elif op == "log":
             self._on_log(text(frame, "job"), self.name, self._readable(frame.get("lines")))
         elif op in ("starting", "deployed", "exited"):

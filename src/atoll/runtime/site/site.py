@@ -11,7 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from atoll.core.errors import AtollError, JobError, MessageError
+from atoll.core.errors import AtollError, IdentityError, JobError, MessageError
 from atoll.core.persistence.files import write_bytes
 from atoll.core.requests.wire import pack_error
 from atoll.engines.link import LinkClosed
@@ -28,6 +28,7 @@ from atoll.runtime.worker.policies import demand_of_site
 
 from ..daemon.control import CONTROL, FROM_SERVER, Control, content, direct_channel, job_channel, text, whole
 from ..daemon.dialling import dialler
+from ..daemon.incarnation import KnownServer
 from ..daemon.monitor import Sample, monitored
 from ..daemon.place import Place, clear_places
 from .attempt import Post, SiteAttempt
@@ -65,6 +66,7 @@ class Site:
         clock: tells this machine's time, for the hours of the site's consent.
         metrics: ``host:port`` at which it serves ``/healthz`` and ``/metrics``; nowhere by default.
         accept_lost_ledger: start although the privacy ledger has lost lines.
+        accept_restored_server: take the server as it is, although it has forgotten what it did with this site.
 
     Raises:
         ConfigError: the kit is not a site's, its certificate does not name the host to listen at, or the folder belongs
@@ -86,6 +88,7 @@ class Site:
         clock: Callable[[], datetime] = datetime.now,
         metrics: str | None = None,
         accept_lost_ledger: bool = False,
+        accept_restored_server: bool = False,
     ) -> None:
         kit.require(*SITES)
         self.kit = kit
@@ -114,6 +117,8 @@ class Site:
             folder, kit.name, bool(kit.plays), self._demand, ran=self._register.ran, accept_lost=accept_lost_ledger
         )
         self._results = SiteResults(folder, kit.name, bool(kit.plays), confinement.scratch)
+        self._known = KnownServer(folder / "server.token", accept_restored_server)
+        self._stranger: AtollError | None = None
         # Neither an older server nor a hostile one can return this site to an older revocation list.
         self._revoked_file = folder / "revoked.crl"
         for path in (self._revoked_file, kit.revoked_file):
@@ -127,7 +132,7 @@ class Site:
             on_connected: called with the server's name whenever a line begins.
 
         Raises:
-            IdentityError: one end refuses the other, or another process uses the kit: a person must act.
+            IdentityError: one end refuses the other, another process uses the kit, or the server has forgotten what it did with this site: a person must act.
         """
         await self._neighbours.listen()
         try:
@@ -153,6 +158,8 @@ class Site:
                 keeping.cancel()
                 await self._stop_all()
                 await line.close("the site was stopped", within=1.0)
+            if self._stranger is not None:
+                raise LineRefused(self._stranger)
             if isinstance(line.error, LineRefused):
                 raise line.error
             await asyncio.sleep(backoff.pause())
@@ -171,6 +178,7 @@ class Site:
         try:
             channel = line.open(CONTROL)
             channel.narrow(FROM_SERVER)
+            self._known.begin()
             # A new line means that nothing runs here; the server says of jobs whose files are still here whether they
             # have ended.
             folders = sorted(path.name for path in (self.folder / "jobs").glob("[!.]*"))
@@ -223,6 +231,10 @@ class Site:
         if frame["op"] == "revoked":
             self._learn(content(frame, "revoked"))
             return
+        if frame["op"] == "incarnation":
+            self._meet(frame)
+            return
+        self._known.require_shown()
         op, job = frame["op"], text(frame, "job")
         if op not in ("offer", "release", "stop", "deploy"):
             _LOG.warning("unknown order %r from the server", op[:40])
@@ -235,6 +247,16 @@ class Site:
         task = asyncio.create_task(self._order(before, op, job, frame), name=job)
         self._tasks.add(task)
         task.add_done_callback(self._done)
+
+    def _meet(self, frame: Mapping[str, Any]) -> None:
+        """Find whether the server is the one that this site knows."""
+        try:
+            token = self._known.take(frame)
+        except IdentityError as error:
+            self._stranger = error
+            raise
+        if token:
+            self._tell("incarnation", now=token)
 
     def _done(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
