@@ -190,7 +190,8 @@ class Executor:
         island = self.island(
             request, position, key, tables[request.slot], booked.noting, None if inner is None else inner.totals
         )
-        policy, told = self.policy_at(position), self.explain
+        policy = self.policy_at(position)
+        told: Callable[[Exception | SystemExit, Request, int], Exception] = self.explain
         try:
             policy.admit(request)
             told = self.refuse  # from here on the task decides

@@ -120,8 +120,10 @@ class Host:
             self.record.note(row for rows in folded.promised.values() for row in rows)
         except PolicyError as error:
             none, (position, *_) = folded.senders[:0], folded.promised
-            why = {position: refused(self.executor.refuse(error, request, position))}
-            return PartialSum({}, none, none, rejected=why)
+            found = self.executor.refuse(error, request, position)
+            return PartialSum(
+                {}, none, none, rejected={position: refused(found if isinstance(found, PolicyError) else error)}
+            )
         return folded
 
     def seeded(self, request: Request, positions: NDArray[np.int64]) -> Request:

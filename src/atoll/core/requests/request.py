@@ -183,17 +183,9 @@ class Request:
     def binding(self) -> bytes:
         """A hash of the whole request without its letters: whatever a reply depends on. A party answers one request under an id, see `atoll.core.sealing.Record`."""
         uplink, inner = self.uplink, self.wraps
-        said = [
-            self.fingerprint,
-            self.key,
-            self.slot,
-            self.sum,
-            uplink.place,
-            uplink.replies,
-            uplink.hidden,
-            uplink.indexing,
-        ]
-        return hash_parts(*said, b"" if inner is None else inner.binding)
+        own = (self.fingerprint, self.key, self.slot, self.sum)
+        sent = (uplink.place, uplink.replies, uplink.hidden, uplink.indexing)
+        return hash_parts(*own, *sent, b"" if inner is None else inner.binding)
 
     @functools.cached_property
     def matter(self) -> bytes:

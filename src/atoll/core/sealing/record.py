@@ -47,27 +47,27 @@ class Record:
 
     Args:
         path: the file, to which promises are appended. ``None`` keeps them in memory, for a simulation: only the latest, whose number grows with the cohort.
+        renew: begin anew where the file is a copy of another. A copy, such as one from a backup, may lack promises that the original has given.
 
     Attributes:
-        incarnation: 16 random bytes of this record. A folder that was copied or restored from a backup has another, because it may lack promises that the
-            original has given.
+        incarnation: 16 random bytes of this record; a copy that begins anew has others.
         key: 16 secret bytes, with which replies are hashed.
-        renewed: whether the file was another place's, or a copy, so that its promises are void.
+        renewed: whether it began anew.
 
     Raises:
-        CheckpointError: the file is no record.
+        CheckpointError: the file is no record, or a copy that must not begin anew.
     """
 
-    def __init__(self, path: Path | None = None) -> None:
+    def __init__(self, path: Path | None = None, *, renew: bool = True) -> None:
         self.path = path
         self.incarnation, self.key = secrets.token_bytes(HASH), secrets.token_bytes(HASH)
         self.renewed = False
         self._known: dict[bytes, bytes] = {}
         self._step = 0
         if path is not None:
-            self._open(path)
+            self._open(path, renew)
 
-    def _open(self, path: Path) -> None:
+    def _open(self, path: Path, renew: bool) -> None:
         raw = path.read_bytes() if path.exists() else b""
         if len(raw) < _HEAD:  # a crash came before the first promise
             self._begin(path)
@@ -77,6 +77,12 @@ class Record:
         incarnation, key, place = (raw[len(_MAGIC) + i * HASH :][:HASH] for i in range(3))
         if place != _place_of(path):
             # Its bytes were copied to another file: somewhere a longer one may exist.
+            if not renew:
+                raise CheckpointError(
+                    "this record of promises is a copy: it may lack some that were given",
+                    where=str(path),
+                    remedy="submit the job again, or bring back the folder that it was copied from",
+                )
             self.renewed = True
             self._begin(path)
             return
@@ -134,7 +140,7 @@ class Record:
             return
         self._write(fresh)
         self._known.update(fresh)
-        if self.path is None and type(self) is Record:
+        if not self.durable:
             self._step = max(self._step, len(fresh))
             if len(self._known) > max(_FEW, 32 * self._step):
                 for matter in list(islice(self._known, len(self._known) // 2)):

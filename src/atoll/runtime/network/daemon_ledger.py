@@ -7,6 +7,9 @@ job's process                             site's daemon
 {"op": "admit", "title", "most"}      ->  refused, or noted in the ledger
 {"op": "spend", "event", "parties", "request"}
                                       ->  refused, or durable in the ledger
+{"op": "promises"}                    ->
+                                      <-  the record of what the parties have promised in this job
+{"op": "promise", "rows"}             ->  refused, or durable in the record
 {"op": "put", "party", "name", "value", "at_once"}
                                       ->  refused, or durable among the site's results
                                       <-  {"ok": true} or {"error": ...}
@@ -23,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 from atoll.core.event import Event, Ledger, Promise
 from atoll.core.persistence.named_results import NamedResults
 from atoll.core.requests.wire import unpack_error
+from atoll.core.sealing import Record, Row
 
 if TYPE_CHECKING:
     from atoll.core.algebra.tree import Tree
@@ -51,6 +55,7 @@ class DaemonLedger(Ledger):
         self._channel, self._loop, self._turn = channel, loop, asyncio.Lock()
         for line in lines:
             self._take(dict(line))
+        self.record = Record()
 
     @classmethod
     async def opened(cls, channel: Any, job: str) -> DaemonLedger:
@@ -63,7 +68,12 @@ class DaemonLedger(Ledger):
         told = await channel.recv()
         if told.get("error") is not None:
             raise unpack_error(told["error"]) or RuntimeError("unknown")
-        return cls(channel, asyncio.get_running_loop(), job, told["lines"])
+        made = cls(channel, asyncio.get_running_loop(), job, told["lines"])
+        kept = await made._turned({"op": "promises"})
+        if kept.get("error") is not None:
+            raise unpack_error(kept["error"]) or RuntimeError("unknown")
+        made.record = _DaemonRecord(made.ask, kept)
+        return made
 
     def append(self, event: Event, party: str | Sequence[str], request: str = "", *, job: str | None = None) -> None:
         """Let the daemon record an event, unless it is there already. It is durable when this returns.
@@ -107,6 +117,21 @@ class DaemonLedger(Ledger):
         async with self._turn:  # one question, one answer
             await self._channel.send(frame)
             return await self._channel.recv()
+
+
+class _DaemonRecord(Record):
+    """The record of a job's parties, which the site's daemon keeps where no job writes."""
+
+    durable = True
+
+    def __init__(self, ask: Callable[[dict[str, Any]], None], kept: Mapping[str, Any]) -> None:
+        super().__init__()
+        self._ask = ask
+        self.incarnation, self.key = bytes(kept["incarnation"]), bytes(kept["key"])
+        self.read(bytes(kept["rows"]))
+
+    def _write(self, rows: Sequence[Row]) -> None:
+        self._ask({"op": "promise", "rows": b"".join(matter + bound for matter, bound in rows)})
 
 
 class DaemonResults(NamedResults):

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 from atoll.core.errors import AtollError, CheckpointError, MessageError
 from atoll.core.event import Ledger, unpack_event
 from atoll.core.requests.wire import pack_error
+from atoll.core.sealing import Record, rows_in
 from atoll.engines.link import LinkClosed
 from atoll.runtime.confinement.folders import HeldFolder
 
-from ..daemon.place import LEDGER
+from ..daemon.place import LEDGER, Place
 
 if TYPE_CHECKING:
     from atoll.privacy import Demand, LedgerGuard
@@ -28,6 +29,8 @@ _LOG = logging.getLogger("atoll.runtime")
 _FIELDS = ("party", "request", "job")
 _NOTED = "ledger.noted"
 """The file with the number of lines of the ledger and the hash of the last, as it was last written."""
+_PROMISES = "promises"
+"""The file of what the parties have promised in a job; see `atoll.core.sealing.Record`."""
 _OLDEST = 64 << 20
 """Bytes that the ledger of a job of an older version may have."""
 Answer = Callable[[str, Any], Awaitable[dict[str, Any]]]
@@ -63,6 +66,8 @@ class SiteLedger:
         self._demand: Demand | None = None
         self._guarding: LedgerGuard | None = None
         self._one = threading.Lock()
+        self._folder = folder
+        self._records: dict[str, Record] = {}
         self._noted_file = folder / _NOTED
         noted = self._noted()
         if not noted and not self._lines:
@@ -155,7 +160,25 @@ class SiteLedger:
             self._ledger.append(event, parties[0] if len(parties) == 1 else parties, str(frame["request"]), job=job)
             self._note()
             return {"ok": True}
+        if op == "promises":
+            record = self._record_of(job)
+            return {"incarnation": record.incarnation, "key": record.key, "rows": record.rows()}
+        if op == "promise":
+            self._record_of(job).note(rows_in(bytes(frame["rows"])))
+            return {"ok": True}
         raise ValueError(op)
+
+    def _record_of(self, job: str) -> Record:
+        """What the site's parties have promised in a job. It stays as long as the ledger does.
+
+        Raises:
+            CheckpointError: the folder was copied or restored since the job began, so that it may lack promises.
+        """
+        if job not in self._records:
+            place = Place.of(self._folder, job)
+            with place.hold_record():
+                self._records[job] = Record(place.record / _PROMISES, renew=False)
+        return self._records[job]
 
     def _own(self, parties: Any) -> list[str]:
         """The parties, if they are this site's."""

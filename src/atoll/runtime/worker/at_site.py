@@ -157,7 +157,7 @@ def _engine(
     population = SitePopulation(list(rendezvous.names), rendezvous.sizes, mine, rows, others)
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
-    record = Record(None if folder is None else folder / "record.log")
+    record = Record(None if folder is None else folder / "record.log") if ledger is None else ledger.record
     executor = Executor(
         roster, population, data.policy or AllowAll(), secret_seed=rendezvous.secret, sealing=sealing, named=named,
         leaving=leaving, record=record, remote=True,
