@@ -73,7 +73,9 @@ def test_under_a_minimum_count_quantiles_are_near() -> None:
     found = fit(impute="median", scale="robust", min_count=10)
     rank = (WHOLE.age < found.layout.fill["age"]).sum() / WHOLE.age.notna().sum()
     assert abs(rank - 0.5) < 3 * 10 * 2 / len(WHOLE)
-    assert found.layout.fill["age"] not in WHOLE.age.to_numpy()  # no row's own value
+    told = found.layout.fill["age"]  # no row's own value: a point of the public grid, or what ten rows of a party share
+    assert told * 2**20 == int(told * 2**20)
+    assert told not in WHOLE.age.to_numpy() or (WHOLE.age == told).sum() >= 10
     with pytest.raises(ConfigError, match="scale='minmax' with min_count"):
         fit(scale="minmax", min_count=10)
 

@@ -158,10 +158,14 @@ def test_noise_is_as_large_as_it_says_and_charged() -> None:
 
 def test_a_site_that_demands_a_minimum_count_is_asked_for_it() -> None:
     ten = {"south": SitePolicy(min_count=10)}
-    job = Fit(model=KaplanMeier(width=5.0))
+    job = Fit(model=KaplanMeier(width=5.0), min_count=1)
     with pytest.raises(AtollError, match="min_count=1, but this site requires at least 10 rows"):
         atoll.simulate(job, PARTIES, engine="inline", policy=ten)
-    atoll.simulate(Fit(model=KaplanMeier(width=5.0), min_count=10), PARTIES, engine="inline", policy=ten)
+    explicit, taken = (
+        atoll.simulate(Fit(model=KaplanMeier(width=5.0), min_count=least), PARTIES, engine="inline", policy=ten).outcome
+        for least in (10, None)
+    )
+    assert taken.plain() == explicit.plain()
 
 
 @pytest.mark.parametrize(

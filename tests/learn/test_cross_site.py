@@ -102,16 +102,26 @@ def test_a_small_site_tells_nothing_and_sends_no_model():
     assert "fewer rows than min_count=10" in found.withheld["client-3"]
 
 
+def test_without_a_minimum_count_it_is_the_largest_of_the_policies():
+    found = across(policy={"client-1": SitePolicy(min_count=22)}).cross_site
+    assert found.examples == (0, 30, 25, 0)
+    assert "fewer rows than min_count=22" in found.withheld["client-0"]
+
+
 @pytest.mark.parametrize(
-    ("policy", "why"),
+    ("policy", "least", "why"),
     [
-        (SitePolicy(min_count=50), "min_count=1, but this site requires at least 50 rows"),
-        (SitePolicy(tasks=("atoll.models.*", "atoll.learn.linear*")), "atoll.learn.cross_site:judge may not run here"),
+        (SitePolicy(min_count=50), 1, "min_count=1, but this site requires at least 50 rows"),
+        (
+            SitePolicy(tasks=("atoll.models.*", "atoll.learn.linear*")),
+            None,
+            "atoll.learn.cross_site:judge may not run here",
+        ),
     ],
     ids=["min_count", "tasks"],
 )
-def test_a_site_that_refuses_is_named_and_costs_the_others_nothing(policy: Any, why: str):
-    result = across(policy={"client-1": policy})
+def test_a_site_that_refuses_is_named_and_costs_the_others_nothing(policy: Any, least: int | None, why: str):
+    result = across(policy={"client-1": policy}, evaluation=atoll.Evaluation(cross_site=True, min_count=least))
     found = result.cross_site
     assert len(result.metrics) == 2
     assert why in found.withheld["client-1"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -98,9 +99,11 @@ def test_too_few_rows_are_withheld_with_what_gives_them_away() -> None:
         for one in part.values():
             counts = one.histogram.counts if one.histogram else np.zeros(1)
             assert ((counts == 0) | (counts >= 40)).all()
-    assert "at ranks within 117" in found.errors["quantiles"]
+    assert "which stand for at least 40 rows of a site each" in found.errors["quantiles"]
     rank = scipy.stats.percentileofscore(require.age.dropna(), (found["age"].quantiles or {})[0.5]) / 100
-    assert abs(rank - 0.5) * len(require) <= 117 + 3
+    assert abs(rank - 0.5) * len(require) <= 2 * 80  # within an interval of each of two sites
+    assert (found["age"].min, found["age"].max) == (None, None)
+    assert "north: min and max of age: they are values of single rows" in found.withheld
 
 
 def test_two_requests_that_differ_by_few_rows_are_refused(tmp_path: Path) -> None:
@@ -121,7 +124,8 @@ def test_two_requests_that_differ_by_few_rows_are_refused(tmp_path: Path) -> Non
     ):
         atoll.simulate(youngest, rows, engine="inline", results=tmp_path / "others")
     shown = Statistics(columns=["age"], where=[["age", "<", least + 0.001]], min_count=5)
-    atoll.simulate(shown, rows, engine="inline", results=tmp_path / "others")  # another column
+    with pytest.raises(PolicyError, match="of the earlier request 'statistics' is fewer than min_count=5"):
+        atoll.simulate(shown, rows, engine="inline", results=tmp_path / "others")  # another column of the same rows
 
 
 def test_a_refused_request_is_in_no_record_and_a_failed_one_is(tmp_path: Path) -> None:
@@ -149,7 +153,7 @@ def test_a_refused_request_is_in_no_record_and_a_failed_one_is(tmp_path: Path) -
 def test_a_policy_of_a_site_wins() -> None:
     ten = SitePolicy(min_count=10)
     with pytest.raises(PolicyError, match="min_count=1, but this site requires at least 10 rows"):
-        atoll.simulate(Statistics(), frames(), engine="inline", policy={"south": ten})
+        atoll.simulate(Statistics(min_count=1), frames(), engine="inline", policy={"south": ten})
     atoll.simulate(Statistics(min_count=10), frames(), engine="inline", policy={"south": ten})
     with pytest.raises(ConfigError, match="min_count=0"):
         SitePolicy(min_count=0)
@@ -183,7 +187,6 @@ def test_every_engine_finds_the_same(engine: str) -> None:
         ({"epsilon": 1.0, "correlations": True}, ConfigError, "correlations=True with epsilon"),
         ({"exact": True, "min_count": 5}, ConfigError, "exact=True tells values of single rows"),
         ({"ranges": {"age": [3, 1]}}, ConfigError, "ranges="),
-        ({"bins": 4, "extremes": False}, ConfigError, "bins of 'age' without a range, and extremes=False"),
         ({"quantiles": [0.0], "extremes": False}, ConfigError, "quantiles=.* with extremes=False"),
         ({"columns": "age"}, ConfigError, "columns='age'"),
         ({"columns": ["agee"]}, DataError, "no column 'agee'. Did you mean 'age'"),
@@ -218,10 +221,12 @@ def test_sites_find_what_the_simulation_finds(tmp_path: Path) -> None:
         )
         for name, size in {"a": 7, "b": 40, "c": 1}.items()
     }
-    told = held({"job": "statistics"}, sites_of(parts), tmp_path)
+    declared = SitePolicy(extremes=("*",))
+    sites = {name: lambda load=load: replace(load(), policy=declared) for name, load in sites_of(parts).items()}
+    told = held({"job": "statistics"}, sites, tmp_path)
     assert told["status"] == "finished"
     assert told["result"]["global"] == described(parts).plain()["global"]
-    again = held({"job": "statistics"}, sites_of(parts), tmp_path, resume=True)
+    again = held({"job": "statistics"}, sites, tmp_path, resume=True)
     assert (again["result"], again["rounds"]) == (told["result"], 1)
 
 

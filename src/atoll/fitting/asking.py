@@ -35,7 +35,7 @@ class FitRequests:
 
     async def sums(self, task: Task, message: Mapping[str, Any], at: str) -> dict[str, NDArray[np.float64]]:
         """Sums over all parties."""
-        asked = {**message, "least": self.job.min_count, "words": self.words}
+        asked = {**message, "least": self.job.least_rows, "words": self.words}
         found = await self.fed.sum(self.fed.parties, task, asked, reducer=self.job.reducer, quorum=self.quorum, at=at)
         self.parties = found.n
         return summed_numbers(found.value)
@@ -48,7 +48,7 @@ class FitRequests:
                 where="Fit",
                 remedy="choose the setting of the method that needs sums alone, or leave the reducer out",
             )
-        asked = {**message, "least": self.job.min_count, "words": False}
+        asked = {**message, "least": self.job.least_rows, "words": False}
         found = await self.fed.ask_all(self.fed.parties, task, asked, quorum=self.quorum)
         self.parties = len(found.senders)
         return list(found.values)

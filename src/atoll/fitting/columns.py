@@ -56,7 +56,7 @@ async def agreed(asking: FitRequests, contacts: Contacts) -> FeatureLayout:
 
 
 async def _told(asking: FitRequests, contacts: Contacts, message: Mapping[str, Any]) -> list[Any]:
-    asked = {**message, "least": asking.job.min_count}
+    asked = {**message, "least": asking.job.least_rows}
     found = await asking.fed.ask_all(asking.fed.parties, contacts.named, asked, quorum=asking.quorum)
     return [{**one, "site": name} for name, one in zip(found.senders.names, found.values, strict=True)]
 

@@ -14,6 +14,7 @@ from atoll.core.requests.disclosure import Disclosure
 from atoll.core.requests.task import Task
 from atoll.statistics.columns import columns_of, table_of
 from atoll.statistics.described import remember
+from atoll.statistics.disclosure.coarsening import coarsen
 from atoll.statistics.plan import StatisticsPlan
 
 from .method import AtParty, FitMethod
@@ -60,7 +61,7 @@ class Contacts:
         least = 1 if noise else int(message["least"])  # whether rows are few would be told without noise
         layout, kept = FeatureLayout.unpacked(message["layout"]), island.state or {"answered": False, "memory": None}
         if least > 1 and not kept["answered"]:
-            _remember(island, layout, least, type(self._method).__name__)
+            _remember(island, least, type(self._method).__name__)
         rows = self._read(island, layout, least)
         few = 0 < len(rows) < rows.least
         party = AtParty(island.rng.generator(), island.secret, kept["memory"])
@@ -101,7 +102,7 @@ def _same(data: Any, other: Any) -> bool:
     return data is other or (origin is not None and origin == getattr(other, "origin", None))
 
 
-def _remember(island: Any, layout: FeatureLayout, least: int, method: str) -> None:
+def _remember(island: Any, least: int, method: str) -> None:
     """Refuse rows that differ from those behind an earlier answer by too few; else add them to the party's record.
 
     Raises:
@@ -109,10 +110,7 @@ def _remember(island: Any, layout: FeatureLayout, least: int, method: str) -> No
     """
     table = table_of(island.data)
     plan = StatisticsPlan(request=f"fit of {method}", min_count=least)
-    columns = columns_of(
-        table, [*layout.numbers, *layout.levels, *layout.extra, *([layout.label] if layout.label else [])]
-    )
-    remember(island, plan, table, columns, plan.cells_of(table))
+    remember(island, plan, table, plan.cells_of(table))
 
 
 def _summands(made: Mapping[str, NDArray[Any]], message: Any) -> dict[str, Sum]:
@@ -144,7 +142,9 @@ def _named(island: Any, message: Any) -> dict[str, Any]:
     for name in message["columns"] or table.columns:
         column = columns_of(table, [name], categories={name: ()} if name in asked else None)[name]
         kinds[name] = column.kind
-        if message["tell"] and column.kind == "category":
+        if not column.listable:
+            values[name] = []  # a list of the values would be a list of rows
+        elif message["tell"] and column.kind == "category":
             counts, _, _ = column.counted(None, len(table))
             values[name] = [value for value, n in zip(column.coded[0], counts.tolist(), strict=True) if n >= least]
         elif message["numbers"] and column.kind == "number":
@@ -164,7 +164,9 @@ def _prepared(island: Any, message: Any) -> dict[str, Sum]:
     columns = [_numbers(table, layout, name) for name in layout.numbers]
     there = [np.isfinite(values) for values in columns]
     if message["ask"] == "ranks":
-        made: Sums = {"ranks": rank_counts(columns, message, least)}
+        made: Sums = {
+            "ranks": rank_counts([coarsen(values, least) for values in columns] if least > 1 else columns, message)
+        }
     elif message["ask"] == "spread":
         mean = np.asarray(message["mean"])
         made = {"squares": np.array([((v[t] - m) ** 2).sum() for v, t, m in zip(columns, there, mean, strict=True)])}
@@ -182,8 +184,11 @@ def _numbers(table: Any, layout: FeatureLayout, name: str) -> NDArray[np.float64
 
 
 def _counts(table: Any, name: str, values: list[str], least: int) -> NDArray[np.float64]:
-    """How many rows have each value; fewer than the minimum count are not told."""
-    names, codes, _ = column_of(table, name, category=True).coded
+    """How many rows have each value; fewer than the minimum count are not told, and nothing of values that are nearly all different."""
+    column = column_of(table, name, category=True)
+    names, codes, _ = column.coded
+    if not column.listable:
+        return np.zeros(len(values))
     if column_of(table, name, category=False).kind == "number":
         found = [repr(float(value)) for value in names]
     else:

@@ -45,7 +45,8 @@ class Fit(Checked, Job):
         impute: what fills missing numbers: ``"mean"``, ``"median"`` or ``"most_frequent"``; categories get the most frequent. By default missing values are refused.
         scale: ``"standard"`` (mean and standard deviation), ``"minmax"`` (smallest and largest value) or ``"robust"`` (median and quartiles) for columns of numbers.
         encode: categories become ``"onehot"`` features or one ``"ordinal"`` feature. An unknown value is all zeros, or -1.
-        min_count: the smallest number of rows behind what a party tells. What has fewer is left out, as each method says.
+        min_count: the smallest number of rows behind what a party tells. What has fewer is left out, as each method says. ``None`` is the largest that the
+            parties' policies require, 1 if none does.
         reducer: how replies are combined; with a secure reducer the server sees only sums, exactly.
         rounds: most contacts of the method.
         quorum: smallest number of parties; by default all must reply.
@@ -63,7 +64,7 @@ class Fit(Checked, Job):
     impute: str = ""
     scale: str = ""
     encode: str = "onehot"
-    min_count: int = 1
+    min_count: int | None = None
     reducer: Reducer = field(default_factory=Plain)
     rounds: int = 300
     quorum: int | None = None
@@ -81,7 +82,11 @@ class Fit(Checked, Job):
                 raise ConfigError(f"{name}={getattr(self, name)!r}", remedy=f"use one of {', '.join(map(repr, words))}")
         if isinstance(self.columns, str):
             raise ConfigError(f"columns={self.columns!r}", remedy="give a list of names, such as columns=['age']")
-        if self.min_count < 1 or self.rounds < 1 or (self.quorum is not None and self.quorum < 1):
+        if (
+            (self.min_count is not None and self.min_count < 1)
+            or self.rounds < 1
+            or (self.quorum is not None and self.quorum < 1)
+        ):
             raise ConfigError(
                 f"min_count={self.min_count}, rounds={self.rounds}, quorum={self.quorum}",
                 remedy="use whole numbers of at least 1",
@@ -90,7 +95,7 @@ class Fit(Checked, Job):
             name = type(self.model).__name__
             wants = "needs a label: label='...', the column to predict" if self.model.target else "takes no label"
             raise CompositionError(f"label={self.label!r}: {name} {wants}", where="Fit.label")
-        if self.scale == "minmax" and self.min_count > 1:
+        if self.scale == "minmax" and self.least_rows > 1:
             raise ConfigError(
                 "scale='minmax' with min_count: the smallest and the largest value are those of single rows",
                 remedy="use scale='standard' or scale='robust'",
@@ -119,6 +124,11 @@ class Fit(Checked, Job):
             )
 
     @property
+    def least_rows(self) -> int:
+        """The minimum count; 1 until the parties have said what they require."""
+        return self.min_count or 1
+
+    @property
     def most_rounds(self) -> int | None:
         """Not known: a method ends when it has converged."""
         return None
@@ -142,8 +152,8 @@ class Fit(Checked, Job):
             notes.append("no differential privacy: sums are exact")
         else:
             notes.append(f"differential privacy of each row: {noise[0]}")
-        if self.min_count > 1 and noise is None:
-            notes.append(f"what stands for fewer than {self.min_count} rows of a party is not told")
+        if self.least_rows > 1 and noise is None:
+            notes.append(f"what stands for fewer than {self.least_rows} rows of a party is not told")
         return Explanation(self.title, parties, seen, notes=tuple(notes))
 
     def prepare(self, data: Any) -> Prepared:

@@ -1,6 +1,6 @@
 """Imputers and scalers of all rows: means and variances from sums, medians, quartiles and limits from counts of leading bits.
 
-A quantile is found as `atoll.fitting.ranks` says. With a minimum count the search ends after 24 bits: the value errs by at most ``2^-13``, relative, at a rank within ``min_count`` a party and contact.
+A quantile is found as `atoll.fitting.ranks` says. With a minimum count it is one of coarse values, of which each stands for at least so many rows of a party (`atoll.statistics.disclosure.coarsening`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atoll.core.errors import DataError
-from atoll.statistics.aggregates.sketch import BITS
 
 from .contacts import Contacts
 from .ranks import RankSearch
@@ -24,8 +23,6 @@ if TYPE_CHECKING:
 
 __all__ = ["prepared"]
 
-_SHOWN = 24
-"""Bits of a value that are found under a minimum count."""
 _SHARES = {"minmax": (0.0, 1.0), "robust": (0.25, 0.5, 0.75)}
 
 
@@ -91,14 +88,14 @@ class _Preparing:
         for name in names:
             values[name] = sorted({value for one in told for value in one["values"].get(name, ())}, key=float)
             if not values[name]:
-                raise _nothing(name, self.asking.job.min_count)
+                raise _nothing(name, self.asking.job.least_rows)
         return {name: float(value) for name, value in (await self._modes(layout, values, "modes of numbers")).items()}
 
     async def _moments(self, layout: FeatureLayout) -> dict[str, NDArray[np.float64]]:
         sums = await self._sums(layout, "moments", f"moments {len(layout.fill)}")
         for name, count in zip(layout.numbers, sums["counts"].tolist(), strict=True):
             if count < 1:
-                raise _nothing(name, self.asking.job.min_count)
+                raise _nothing(name, self.asking.job.least_rows)
         return sums
 
     async def scale(self, layout: FeatureLayout) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -115,8 +112,8 @@ class _Preparing:
 
     async def _quantiles(self, layout: FeatureLayout, shares: Sequence[float], at: str) -> NDArray[np.float64]:
         """Quantiles of each column, ``(numbers, shares)``."""
-        least = self.asking.job.min_count
-        search = RankSearch(len(layout.numbers), shares, BITS if least == 1 else _SHOWN)
+        least = self.asking.job.least_rows
+        search = RankSearch(len(layout.numbers), shares)
         while search.open:
             asked = search.asked()
             search.take((await self._sums(layout, "ranks", f"{at} {asked['known']}", **asked))["ranks"])

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from atoll.core.errors import DataError
+from atoll.core.federation.row_rules import required_min_count
 
 from .asking import FitRequests
 from .columns import agreed
@@ -25,21 +27,25 @@ __all__ = ["fitted"]
 
 async def fitted(fed: Federation, job: Fit, contacts: Contacts) -> FittedModel:
     """Run the job; a checkpoint follows every contact."""
+    kept = await fed.restore({"least": None, "layout": None, "preparing": {}, "state": None, "number": 0, "counts": {}})
+    asked = job.min_count if kept["least"] is None else kept["least"]
+    quorum = len(fed.parties) if job.quorum is None else job.quorum
+    least = job.least_rows if job.model.events() else await required_min_count(fed, fed.parties, asked, quorum=quorum)
+    job, kept = replace(job, min_count=least), {**kept, "least": least}
     asking = FitRequests(fed, job)
-    kept = await fed.restore({"layout": None, "preparing": {}, "state": None, "number": 0, "counts": {}})
     if kept["layout"] is None:
         layout = await agreed(asking, contacts)
         kept = {**kept, "layout": layout.packed()}
         await fed.checkpoint(kept)
     layout = await prepared(asking, contacts, FeatureLayout.unpacked(kept["layout"]), kept)
     method = job.model
-    known = Known(layout, fed.rng.child("fit").generator(), asking.words, job.min_count)
+    known = Known(layout, fed.rng.child("fit").generator(), asking.words, job.least_rows)
     method.check(known)
     state, number = kept["state"], int(kept["number"])
     counts = dict(kept["counts"])
     state = method.start(known) if state is None else state
     while not state.get("done") and not fed.ending:
-        known = Known(layout, fed.rng.child("fit", number).generator(), asking.words, job.min_count)
+        known = Known(layout, fed.rng.child("fit", number).generator(), asking.words, job.least_rows)
         message = {"layout": layout.packed(), "state": state}
         if state["phase"] in method.singly:
             proposals = await asking.singly(contacts.proposed, message)
@@ -47,7 +53,7 @@ async def fitted(fed: Federation, job: Fit, contacts: Contacts) -> FittedModel:
         else:
             sums = await asking.sums(contacts.replied, message, f"{number}")
             counts = {"rows": int(sums.pop("rows")), "withheld": int(sums.pop("withheld"))}
-            _require_rows(counts, job.min_count)
+            _require_rows(counts, job.least_rows)
             state = method.step(state, sums, known)
         number += 1
         fed.record(

@@ -19,15 +19,12 @@ __all__ = ["RankSearch", "rank_counts"]
 _STEP = 8
 
 
-def rank_counts(
-    columns: Sequence[NDArray[np.float64]], message: Mapping[str, Any], least: int = 1
-) -> NDArray[np.int64]:
+def rank_counts(columns: Sequence[NDArray[np.float64]], message: Mapping[str, Any]) -> NDArray[np.int64]:
     """How many values have which next bits, ``(targets, 2^bits)``, at one party.
 
     Args:
         columns: values of each column; what is not finite is left out.
         message: what `RankSearch.asked` asks.
-        least: minimum count: a smaller count moves to the next bits that have enough with it.
     """
     known, bits = int(message["known"]), int(message["bits"])
     made = np.zeros((len(message["targets"]), 1 << bits), np.int64)
@@ -39,20 +36,7 @@ def rank_counts(
             places = (keys >> (BITS - known - bits)) & ((1 << bits) - 1)
         else:
             places = (keys >> (BITS - bits)) + (1 << (bits - 1))
-        made[k] = _coarse(np.bincount(places, minlength=1 << bits), least)
-    return made
-
-
-def _coarse(counts: NDArray[np.int64], least: int) -> NDArray[np.int64]:
-    if least <= 1:
-        return counts
-    made, carried, last = np.zeros_like(counts), 0, -1
-    for k in np.flatnonzero(counts).tolist():
-        carried += int(counts[k])
-        if carried >= least:
-            made[k], carried, last = carried, 0, k
-    if carried and last >= 0:
-        made[last] += carried
+        made[k] = np.bincount(places, minlength=1 << bits)
     return made
 
 
@@ -98,8 +82,6 @@ class RankSearch:
             row = rows[c, self._prefix[c, rank] if self._known else 0]
             cumulative = self._below[c, rank] + np.cumsum(row)
             place = int(np.searchsorted(cumulative, rank, side="right"))
-            # Under a minimum count, counts of two contacts need not agree: the rank is then that of the last value there.
-            place = min(place, int(np.flatnonzero(row)[-1]) if row.any() else 0)
             self._below[c, rank] = int(cumulative[place] - row[place])
             before = self._prefix[c, rank] << bits if self._known else -(1 << (bits - 1))
             self._prefix[c, rank] = before + place

@@ -63,6 +63,7 @@ class PolicyConfig(Section):
     second_sums: bool | None = None
     privacy: PrivacyConfig | None = None
     min_count: int = 1
+    extremes: list[str] = Field(default_factory=list)
 
     @model_validator(mode="after")
     def _accepted(self) -> PolicyConfig:
@@ -75,7 +76,7 @@ class PolicyConfig(Section):
         from atoll.core.requests.policy import SitePolicy
 
         stages = tuple(part.build(f"{path}.stages[{i}]") for i, part in enumerate(self.stages))
-        words = {name: tuple(getattr(self, name)) for name in ("tasks", "free", "allow")}
+        words = {name: tuple(getattr(self, name)) for name in ("tasks", "free", "allow", "extremes")}
         more: dict[str, Any] = {
             **words,
             "results": self.results,

@@ -31,7 +31,8 @@ Exact = dict[Key, dict[str, dict[float, float]]]
 
 async def by_site(fed: Federation, job: Statistics) -> Summary:
     """Ask each site once for what it can tell alone, once for what needs common bins or means, and for exact quantiles a few times more."""
-    state = await fed.restore({"sites": [], "described": [], "binned": [], "exact": None})
+    state = await fed.restore({"least": None, "sites": [], "described": [], "binned": [], "exact": None})
+    job, state["least"] = await job.resolved(fed, state["least"])
     plan = job.plan.packed()
     if len(fed.records) < 1:
         first = await fed.ask_all(fed.parties, described, {"plan": plan}, quorum=job.least(len(fed.parties)))
@@ -41,7 +42,7 @@ async def by_site(fed: Federation, job: Statistics) -> Summary:
     replies = [SiteReply.unpacked(*pair) for pair in zip(state["sites"], state["described"], strict=True)]
     kinds, whole = kinds_of_all(replies), _whole(replies)
     withheld = [f"{name}: no reply" for name in fed.parties.names if name not in state["sites"]]
-    withheld += _withheld(replies, kinds, job.min_count)
+    withheld += _withheld(replies, kinds, job.least_rows)
     senders = fed.parties.named(*state["sites"])
     edges, means, related = job.edges(whole[WHOLE]), job.means(whole[WHOLE], kinds), None
     if edges or means:
@@ -74,6 +75,11 @@ def _withheld(replies: Sequence[SiteReply], kinds: Mapping[str, str], least: int
             what = f"{column}{_of(family, label)}" if column else f"all rows{_of(family, label)}"
             some = "values of " if column and kinds.get(column) != "number" else ""
             told.append(f"{reply.site}: {some}{what}: fewer than min_count={least} rows, or what would give them away")
+        told += [f"{reply.site}: values of {name}: they are nearly all different" for name in reply.unlisted]
+        told += [
+            f"{reply.site}: min and max of {name}: they are values of single rows"
+            for name in reply.cells.get(WHOLE, CellReply()).ends
+        ]
         told += [f"{reply.site}: {name}: no such column" for name in kinds if name not in reply.kinds]
     return told
 

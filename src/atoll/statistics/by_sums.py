@@ -1,7 +1,8 @@
 """The program where the server sees only sums over all sites: exact whole numbers, under whichever secure reducer.
 
 The smallest and largest value and quantiles come from counts of the leading bits of the values' keys (`atoll.statistics.aggregates.sketch`), 12 bits a contact. They give every column a
-range, and with it the fixed point in which its sums travel: first around the middle of the range, then squares and cubes around the common mean.
+range, and with it the fixed point in which its sums travel: first around the middle of the range, then squares and cubes around the common mean. With a minimum count
+no range is told: the first sums are scaled generously, and a further contact finds the standard deviation, which scales the others.
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ from .aggregates.moments import CentralMoments
 from .aggregates.relations import Relations
 from .aggregates.sketch import BITS, between, edges_of_bucket, middle_of, positions_of
 from .agreement import AgreedColumns, agreed_columns
+from .disclosure.coarsening import public_edges
 from .disclosure.suppression import hidden, shown
 from .replies import _of, number
 from .summary import BinCounts, ColumnSummary, RowsSummary, Summary
-from .summed import STEP, central_sums, first_sums, next_sums, resolution, surveyed
+from .summed import LOWEST, STEP, central_sums, first_sums, next_sums, resolution, surveyed
 
 if TYPE_CHECKING:
     from atoll.core.federation.federation import Federation
@@ -38,6 +40,10 @@ async def by_sums(fed: Federation, job: Statistics) -> Summary:
     return await _Sums(fed, job).run()
 
 
+_MARGIN = 2.0**8
+_SMALLEST = np.finfo(np.float64).tiny * 2**60
+
+
 class _Sums:
     """One run: its checkpointed state, and the contacts."""
 
@@ -45,23 +51,29 @@ class _Sums:
         self.fed, self.job, self.plan = fed, job, job.plan
         self.state: dict[str, Any] = {}
         self.agreed = AgreedColumns({}, ())
+        self._sizes: NDArray[np.int64] = np.zeros((0, 0), np.int64)
 
     async def run(self) -> Summary:
-        self.state = await self.fed.restore({"kinds": {}, "sites": []})
+        self.state = await self.fed.restore({"least": None, "kinds": {}, "sites": []})
+        self.job, self.state["least"] = await self.job.resolved(self.fed, self.state["least"])
+        self.plan = self.job.plan
         self.agreed = await agreed_columns(self.fed, self.job, self.state["kinds"])
         self.state["kinds"] = dict(self.agreed.kinds)
         survey = await self._contact("survey", surveyed, {})
         counts = np.asarray(survey["counts"])
+        self._sizes = np.asarray(survey["tops"]).sum(
+            axis=2
+        )  # with a minimum count, those of parties with enough values
         told = self._told(np.asarray(survey["rows"]))
         wanted = [
             (k, name, rank)
             for k in told
             for j, name in enumerate(self.agreed.numbers)
-            if counts[0, k, j] >= max(1, self.job.min_count)
-            for rank in self._ranks(int(counts[0, k, j]))
+            if counts[0, k, j] >= max(1, self.job.least_rows) and self._sizes[k, j]
+            for rank in self._ranks(self._sizes[k, j])
         ]
-        values = await self._values(wanted, np.asarray(survey["tops"]), counts)
-        moments, central = await self._moments(counts, values)
+        values = await self._values(wanted, np.asarray(survey["tops"]))
+        moments, central = await self._moments(survey, told, values)
         return self._summary(survey, told, moments, values, central)
 
     def _told(self, rows: NDArray[np.int64]) -> list[int]:
@@ -69,7 +81,7 @@ class _Sums:
         small = np.zeros(len(rows), bool)
         for family in dict.fromkeys(family for family, _ in self.agreed.keys):
             mine = np.flatnonzero([family == one for one, _ in self.agreed.keys])
-            small[mine] = hidden(rows[mine], self.job.min_count) | (rows[mine] == 0)
+            small[mine] = hidden(rows[mine], self.job.least_rows) | (rows[mine] == 0)
         return np.flatnonzero(~small).tolist()
 
     async def _contact(self, name: str, task: Any, message: Mapping[str, Any]) -> dict[str, Any]:
@@ -92,15 +104,13 @@ class _Sums:
 
     # ------------------------------------------------------------------ values at ranks
 
-    async def _values(
-        self, wanted: Sequence[Target], tops: NDArray[np.int64], counts: NDArray[np.int64]
-    ) -> dict[Target, float]:
+    async def _values(self, wanted: Sequence[Target], tops: NDArray[np.int64]) -> dict[Target, float]:
         """The values at some ranks: to the bit at both ends, elsewhere with as many bits as the settings ask for."""
         column = {name: j for j, name in enumerate(self.agreed.numbers)}
         first = -(1 << (STEP - 1))
         found = {(k, name, rank): _step(tops[k, column[name]], rank, 0, first) for k, name, rank in wanted}
-        last = BITS if self.job.extremes else STEP
-        enough = {target: last if self._is_end(target, counts) else self._bits for target in wanted}
+        last = BITS if self.job.extremes or self._coarse else STEP
+        enough = {target: last if self._is_end(target) else self._bits for target in wanted}
         known = dict.fromkeys(wanted, STEP)
         for so_far in range(STEP, BITS, STEP):
             open_ = [target for target in wanted if known[target] < enough[target]]
@@ -115,19 +125,17 @@ class _Sums:
                 prefix, below = found[target]
                 found[target] = _step(rows[target[0], target[1], prefix], target[2], below, prefix << bits)
                 known[target] = so_far + bits
-        return {
-            target: self._value(target, prefix, BITS - known[target], counts) for target, (prefix, _) in found.items()
-        }
+        return {target: self._value(target, prefix, BITS - known[target]) for target, (prefix, _) in found.items()}
 
-    def _value(self, target: Target, prefix: int, left: int, counts: NDArray[np.int64]) -> float:
+    def _value(self, target: Target, prefix: int, left: int) -> float:
         """The value of a target, of whose key some bits are left open; of an end, the outermost number."""
-        if left and self._is_end(target, counts):
+        if left and self._is_end(target):
             return edges_of_bucket(prefix, left)[0 if target[2] == 0 else 1]
         return middle_of(prefix, left)
 
-    def _is_end(self, target: Target, counts: NDArray[np.int64]) -> bool:
+    def _is_end(self, target: Target) -> bool:
         k, name, rank = target
-        return rank in (0, int(counts[0, k, self.agreed.numbers.index(name)]) - 1)
+        return rank in (0, int(self._sizes[k, self.agreed.numbers.index(name)]) - 1)
 
     @property
     def _bits(self) -> int:
@@ -137,25 +145,30 @@ class _Sums:
     # ------------------------------------------------------------------ moments
 
     async def _moments(
-        self, counts: NDArray[np.int64], values: Mapping[Target, float]
+        self, survey: Mapping[str, Any], told: Sequence[int], values: Mapping[Target, float]
     ) -> tuple[list[list[CentralMoments | None]], dict[str, Any]]:
         """Means, then centred sums, in fixed point; ``None`` for what is withheld."""
         numbers, cells = self.agreed.numbers, len(self.agreed.keys)
+        counts = np.asarray(survey["counts"])
         size = counts[0]
         ends = np.zeros((2, cells, len(numbers)))
         known = np.zeros((cells, len(numbers)), bool)
         for k in range(cells):
             for j, name in enumerate(numbers):
+                known[k, j] = k in told and counts[0, k, j] >= max(1, self.job.least_rows)
                 if (k, name, 0) in values:
-                    known[k, j] = True
-                    ends[:, k, j] = values[k, name, 0], values[k, name, int(size[k, j]) - 1]
+                    ends[:, k, j] = values[k, name, 0], values[k, name, int(self._sizes[k, j]) - 1]
         ends = np.where(known, ends, ends[:, :1])  # what is withheld is scaled as all rows, and never read
         bits = resolution(int(size.max(initial=1)), len(self.state["sites"]))
-        centres, scales = ends.mean(axis=0), np.maximum(np.ptp(ends, axis=0) / 2, np.finfo(np.float64).tiny * 2**60)
+        centres, scales = ends.mean(axis=0), np.maximum(np.ptp(ends, axis=0) / 2, _SMALLEST)
+        if self._coarse:
+            centres, scales = np.zeros_like(centres), _scales(np.asarray(survey["reach"]))
         first = await self._contact("means", first_sums, {"centres": centres, "scales": scales, "bits": bits})
         total = np.maximum(size, 1)
         means = centres + scales * (np.asarray(first["sums"]) * 2.0**-bits / total)
         spans = np.maximum(np.abs(ends - means).max(axis=0), scales)
+        if self._coarse:
+            spans = await self._spread(means, scales, total, bits)
         edges = self._edges(ends, known)
         message = {
             "centres": means,
@@ -171,17 +184,30 @@ class _Sums:
             second, third = powers[0, k, j] * spans[k, j] ** 2, powers[1, k, j] * spans[k, j] ** 3
             row = (size[k, j], counts[1, k, j], means[k, j], max(0.0, second), third, ends[0, k, j], ends[1, k, j])
             found = CentralMoments(*(np.array([one]) for one in row))
-            made[k][j] = found if self.job.extremes else found.without_ends()
+            made[k][j] = found if self.job.extremes and not self._coarse else found.without_ends()
         return made, {**central, "edges": edges, "fraction": bits}
+
+    @property
+    def _coarse(self) -> bool:
+        """Whether parties answer from coarse values."""
+        return self.job.least_rows > 1
+
+    async def _spread(self, means: Any, scales: Any, total: Any, bits: int) -> NDArray[np.float64]:
+        """``2^8`` standard deviations of each cell and column, as far as the generous scale shows them."""
+        message = {"centres": means, "scales": scales, "bits": bits, "edges": {}, "correlations": False}
+        squares = np.asarray((await self._contact("spread", central_sums, message))["powers"])[0]
+        most = np.maximum(squares, 0) + len(self.state["sites"])  # and what rounding may have left out
+        return np.asarray(np.maximum(_MARGIN * scales * np.sqrt(most * 2.0**-bits / total), _SMALLEST))
 
     def _edges(self, ends: NDArray[np.float64], known: NDArray[np.bool_]) -> dict[str, Any]:
         if not self.job.bins:
             return {}
         made = {}
         for j, name in enumerate(self.agreed.numbers):
-            if known[0, j]:
+            if known[0, j] and (name in self.job.ranges or self._sizes[0, j]):
                 low, high = self.job.ranges.get(name, (ends[0, 0, j], ends[1, 0, j]))
-                made[name] = edges_of(float(low), float(high), self.job.bins)
+                make = public_edges if self._coarse and name not in self.job.ranges else edges_of
+                made[name] = make(float(low), float(high), self.job.bins)
         return made
 
     # ------------------------------------------------------------------ the result
@@ -201,12 +227,12 @@ class _Sums:
             if k not in told:
                 if rows[k]:
                     withheld.append(
-                        f"all rows{_of(*key)}: fewer than min_count={self.job.min_count} rows, or what would give them away"
+                        f"all rows{_of(*key)}: fewer than min_count={self.job.least_rows} rows, or what would give them away"
                     )
                 continue
             columns = self._columns(k, survey, moments[k], values, central)
             withheld += [
-                f"{name}{_of(*key)}: fewer than min_count={self.job.min_count} rows, or none"
+                f"{name}{_of(*key)}: fewer than min_count={self.job.least_rows} rows, or none"
                 for name in self.agreed.kinds
                 if name not in columns
             ]
@@ -218,6 +244,8 @@ class _Sums:
         withheld.append(
             f"each site's own statistics{' and drift' if self.job.drift else ''}: the server sees only sums ({type(self.job.reducer).__name__})"
         )
+        if self._coarse:
+            withheld += [f"min and max of {name}: they are values of single rows" for name in self.agreed.numbers]
         precision = f"within {len(self.state['sites'])} x 2^-{central['fraction'] + 1} of the column's range a value's sum, from fixed point"
         return Summary(
             whole=parts.get(self.agreed.keys[0], RowsSummary(None)),
@@ -241,7 +269,7 @@ class _Sums:
         central: Mapping[str, Any],
     ) -> dict[str, ColumnSummary]:
         made: dict[str, ColumnSummary] = {}
-        least = self.job.min_count
+        least = self.job.least_rows
         for name, kind in self.agreed.kinds.items():
             if kind != "number":
                 *counts, present, missing = np.asarray(survey[f"values {name}"])[k].tolist()
@@ -255,10 +283,12 @@ class _Sums:
             one = moments[self.agreed.numbers.index(name)]
             if one is None:
                 continue
-            size = int(one.count[0])
+            size = int(self._sizes[k, self.agreed.numbers.index(name)])
             quantiles = {
                 share: between(values[k, name, low], values[k, name, high], weight)
-                for share, (low, high, weight) in ((q, positions_of(q, size)) for q in self.job.quantiles)
+                for share, (low, high, weight) in (
+                    (q, positions_of(q, size)) for q in (self.job.quantiles if size else ())
+                )
             }
             bins = None
             if name in central["edges"]:
@@ -272,8 +302,14 @@ class _Sums:
             return None
         unit = 2.0 ** -int(central["fraction"])
         rows = [np.asarray(central[f"related {name}"]) * unit for name in ("sums", "squares", "products")]
-        related = Relations(np.asarray(central["both"], dtype=np.float64), *rows).hiding(self.job.min_count)
+        related = Relations(np.asarray(central["both"], dtype=np.float64), *rows).hiding(self.job.least_rows)
         return self.agreed.numbers, related.correlations()
+
+
+def _scales(reach: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Scales of first sums, ``(cells, numbers)``: ``2^8`` times the largest power of two of any party."""
+    places = np.where(reach > 0, np.arange(reach.shape[2]), 0).max(axis=2) + LOWEST
+    return np.asarray(np.ldexp(_MARGIN, np.clip(places, -900, 1000)))
 
 
 def _step(counts: NDArray[np.int64], rank: int, below: int, first: int) -> tuple[int, int]:

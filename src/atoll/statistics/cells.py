@@ -13,7 +13,7 @@ from atoll.core.errors import ConfigError, DataError, nearest
 from atoll.data.readers.table import holes
 from atoll.data.table import DataTable
 
-from .columns import _texts, moments_in_time
+from .columns import _texts, moments_in_time, nearly_all_differ
 
 __all__ = ["CONDITIONS", "PERIODS", "Cell", "cells_of", "rows_where"]
 
@@ -87,6 +87,8 @@ def _split(
     order = np.argsort(codes, kind="stable")
     ends = np.searchsorted(codes[order], np.arange(len(names) + 1))
     found = {str(name): rows[order[ends[k] : ends[k + 1]]] for k, name in enumerate(names.tolist())}
+    if nearly_all_differ(labels[~hole]):
+        found = {}  # the labels of the groups would be a list of single rows
     none = np.zeros(0, np.int64)
     wanted = found if agreed is None else {str(name): found.get(str(name), none) for name in agreed}
     return [Cell(family, name, part) for name, part in wanted.items()]

@@ -15,7 +15,7 @@ from atoll.data.missing import labelled_rows
 from atoll.data.readers.table import holes
 from atoll.data.table import DataTable
 
-__all__ = ["TableColumn", "columns_of", "moments_in_time", "table_of"]
+__all__ = ["TableColumn", "columns_of", "moments_in_time", "nearly_all_differ", "table_of"]
 
 Kind = Literal["number", "category", "words"]
 Rows = NDArray[np.int64] | None
@@ -43,6 +43,19 @@ class TableColumn:
     def single(self) -> bool:
         """Whether a row has one number."""
         return self.values.ndim == 1
+
+    @property
+    def per_row(self) -> int:
+        """How many numbers a row has."""
+        return int(np.prod(self.values.shape[1:]))
+
+    @cached_property
+    def listable(self) -> bool:
+        """Whether the values may be listed: text and whole numbers that nearly all differ may not. Of such texts, words that several rows have are listed."""
+        if self.kind == "number" and self.values.dtype.kind == "f":
+            there = self.values[np.isfinite(self.values)]
+            return bool((there != np.rint(there)).any()) or not nearly_all_differ(there)
+        return not nearly_all_differ(self.values)
 
     @cached_property
     def coded(self) -> tuple[tuple[str, ...], NDArray[np.int64], NDArray[np.int64]]:
@@ -72,6 +85,15 @@ class TableColumn:
         counts = np.bincount(codes[kept], minlength=len(names))
         present = len(np.unique(where[kept]))
         return counts, present, int(inside.sum()) - present
+
+
+def nearly_all_differ(values: NDArray[Any]) -> bool:
+    """Whether more than three in four of the values that are there are different: names, numbers of patients, dates of birth.
+
+    Such values stand for single rows. They are never listed, whatever the minimum count; statistics of numbers, such as moments, are told of them as of any column.
+    """
+    there = values[~holes(values)] if values.ndim == 1 else values.reshape(-1)
+    return len(np.unique(there)) > 0.75 * len(there)
 
 
 def table_of(data: Any) -> DataTable:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from atoll.core.algebra.tree import Tree
-from atoll.core.errors import ConfigError
-from atoll.core.requests.disclosure import Disclosure
+from atoll.core.requests.disclosure import Disclosure, RowRules
 from atoll.core.requests.task import task
 from atoll.data.table import DataTable
 
@@ -20,11 +20,12 @@ from .aggregates.relations import Relations
 from .aggregates.sketch import Sketch, refined
 from .cells import Cell
 from .columns import TableColumn, table_of
-from .disclosure.answered import NAME, entry_of, require_apart, row_hashes, with_entry
+from .disclosure.answered import AnswerRecord, RowSets, base_sets
+from .disclosure.coarsening import coarsen
 from .disclosure.suppression import hidden, shown
 from .plan import StatisticsPlan
 
-__all__ = ["binned", "described", "next_bits"]
+__all__ = ["binned", "described", "next_bits", "remember"]
 
 
 def _promised(message: Any) -> Disclosure:
@@ -34,82 +35,140 @@ def _promised(message: Any) -> Disclosure:
 @task(discloses=_promised)
 def described(island: Any, message: Any) -> Tree:
     """One party's moments, sketches and categories, of all rows, of each group and of each period."""
-    plan, table = StatisticsPlan.unpacked(message["plan"]), table_of(island.data)
-    columns, cells = plan.columns_of(table), plan.cells_of(table)
-    cells, withheld = visible(cells, plan.min_count, len(table))
-    remember(island, plan, table, columns, cells)
-    told = [_cell(cell, plan, columns, len(table)) for cell in cells]
+    plan, table, columns, cells, record, withheld = _asked(island, message)
+    told = [_Cell(cell, plan, columns, len(table), island.rules).told(record) for cell in cells]
+    record.keep(island)
     for cell, one in zip(cells, told, strict=True):
         withheld += [[cell.family, cell.label, name] for name in one.pop("withheld")]
     kinds = {name: column.kind for name, column in columns.items()}
-    return {"rows": len(table), "kinds": kinds, "cells": told, "withheld": withheld}
+    found = {cell.family for cell in plan.cells_of(table)}
+    listed = [name for name, column in columns.items() if column.kind == "category" and not column.listable]
+    unlisted = [*listed, *(family for family in plan.families if family not in found and len(table))]
+    return {"rows": len(table), "kinds": kinds, "cells": told, "withheld": withheld, "unlisted": unlisted}
 
 
-def asked(island: Any, message: Any) -> tuple[StatisticsPlan, DataTable, dict[str, TableColumn], list[Cell]]:
-    """The plan, the table, its columns and the cells that may be shown, once the request is in the record."""
+def _asked(
+    island: Any, message: Any
+) -> tuple[StatisticsPlan, DataTable, dict[str, TableColumn], list[Cell], AnswerRecord, list[Any]]:
+    """The plan, the table, its columns, the cells that may be shown, the record of answers with them, and what is withheld."""
     plan, table = StatisticsPlan.unpacked(message["plan"]), table_of(island.data)
     columns = plan.columns_of(table)
-    cells, _ = visible(plan.cells_of(table), plan.min_count, len(table))
-    remember(island, plan, table, columns, cells)
-    return plan, table, columns, cells
+    cells, withheld = visible(plan.cells_of(table), plan.min_count, len(table))
+    record = AnswerRecord.opened(island, plan.request, plan.min_count, table)
+    record.describe(base_sets(cells, plan.base, len(table)))
+    return plan, table, columns, cells, record, withheld
 
 
 def visible(cells: list[Cell], least: int, of: int) -> tuple[list[Cell], list[Any]]:
-    """The cells of enough rows, and family, label and column (``""``: all) of the others."""
+    """The cells of enough rows, and family, label and column (``""``: all) of the others.
+
+    The rows that are in no group of a family are a cell too: all rows without the groups would give them away.
+    """
     kept: list[Cell] = []
     withheld: list[Any] = []
+    whole = next((cell.size(of) for cell in cells if not cell.family), of)
     for family in dict.fromkeys(cell.family for cell in cells):
         mine = [cell for cell in cells if cell.family == family]
-        small = hidden([cell.size(of) for cell in mine], least)
+        sizes = [cell.size(of) for cell in mine]
+        small = hidden([*sizes, whole - sum(sizes)] if family else sizes, least)[: len(mine)]
         kept += [cell for cell, hide in zip(mine, small, strict=True) if not hide]
         withheld += [[cell.family, cell.label, ""] for cell, hide in zip(mine, small, strict=True) if hide]
     return kept, withheld
 
 
-def remember(
-    island: Any, plan: StatisticsPlan, table: DataTable, columns: Mapping[str, TableColumn], cells: list[Cell]
-) -> None:
-    """Refuse a request that differs from an answered one by too few rows; else add it to the record, before the reply is made.
+def remember(island: Any, plan: StatisticsPlan, table: DataTable, cells: list[Cell]) -> None:
+    """Refuse a request for sums over parties whose rows differ from answered ones by too few; else add them to the record, before the reply is made.
 
     Raises:
         PolicyError: names the earlier request.
     """
-    if plan.min_count <= 1:
-        return
-    hashes = row_hashes(table)
-    try:
-        record = island.left(NAME)
-    except ConfigError:
-        record = None
-    entry = entry_of(plan.request, plan.base, columns, cells, hashes)
-    require_apart(record, entry, hashes, plan.min_count, island.name)
-    island.leave(NAME, with_entry(record, entry, hashes), at_once=True)
+    record = AnswerRecord.opened(island, plan.request, plan.min_count, table)
+    record.describe(base_sets(cells, plan.base, len(table)), alone=False)
+    record.keep(island)
 
 
-def _cell(cell: Cell, plan: StatisticsPlan, columns: Mapping[str, TableColumn], of: int) -> dict[str, Any]:
-    numbers = {name: column for name, column in columns.items() if column.kind == "number"}
-    values = {name: column.numbers(cell.rows) for name, column in numbers.items()}
-    moments = CentralMoments.of(list(values.values()))
-    few = np.array([_few(numbers[name], values[name], plan.min_count) for name in numbers], dtype=bool)
-    keep = np.flatnonzero(~few)
-    moments = moments if plan.extremes else moments.without_ends()
-    kept = [name for name, small in zip(numbers, few.tolist(), strict=True) if not small]
-    sketches = (
-        [Sketch.of(values[name], plan.digits).coarse(plan.min_count).packed() for name in kept] if plan.digits else []
-    )
-    texts = {name: column for name, column in columns.items() if column.kind != "number"}
-    told = {name: _categories(column, cell.rows, plan, of) for name, column in texts.items()}
-    return {
-        "family": cell.family,
-        "label": cell.label,
-        "rows": cell.size(of),
-        "numbers": kept,
-        "moments": moments.take(keep).packed(),
-        "sketches": sketches,
-        "categories": told,
-        "withheld": [name for name in numbers if name not in kept]
-        + [name for name, one in told.items() if one["withheld"]],
-    }
+class _Cell:
+    """What is told of one cell."""
+
+    def __init__(
+        self, cell: Cell, plan: StatisticsPlan, columns: Mapping[str, TableColumn], of: int, rules: RowRules
+    ) -> None:
+        self.cell, self.plan, self.columns, self.of, self.rules = cell, plan, columns, of, rules
+
+    def told(self, record: AnswerRecord) -> dict[str, Any]:
+        plan, rows = self.plan, self.cell.rows
+        numbers = {name: column for name, column in self.columns.items() if column.kind == "number"}
+        values = {name: column.numbers(rows) for name, column in numbers.items()}
+        kept = [name for name in numbers if not _few(numbers[name], values[name], plan.min_count)]
+        tells = [plan.extremes and self.rules.tells_extremes(name, plan.min_count) for name in kept]
+        coarse = {name: self._coarse(name, values[name], tell) for name, tell in zip(kept, tells, strict=True)}
+        moments = CentralMoments.of([values[name] for name in kept]).without_ends([not tell for tell in tells])
+        texts = {name: column for name, column in self.columns.items() if column.kind != "number"}
+        told = {name: self._categories(column, record) for name, column in texts.items()}
+        return {
+            "family": self.cell.family,
+            "label": self.cell.label,
+            "rows": self.cell.size(self.of),
+            "numbers": kept,
+            "moments": moments.packed(),
+            "sketches": [Sketch.of(coarse[name], plan.digits).packed() for name in kept] if plan.digits else [],
+            "ends": [None if tell or not len(coarse[name]) else [float(coarse[name].min()), float(coarse[name].max())] for name, tell in zip(kept, tells, strict=True)],
+            "categories": told,
+            "withheld": [name for name in numbers if name not in kept] + [name for name, one in told.items() if one["withheld"]],
+        }  # fmt: skip
+
+    def _coarse(self, name: str, values: NDArray[Any], tells: bool) -> NDArray[Any]:
+        """The values that sketches and ranges are made of. Where single rows may be told but no extremes, the range is that of coarse values too."""
+        if tells and self.plan.min_count <= 1:
+            return values
+        column = self.columns[name]
+        return coarsen(values, max(self.plan.min_count, 1 if self.plan.digits else _FEW) * column.per_row)
+
+    def _categories(self, column: TableColumn, record: AnswerRecord) -> dict[str, Any]:
+        """Counts of the values that enough rows have; the others are withheld."""
+        counts, present, missing = column.counted(self.cell.rows, self.of)
+        names = list(column.coded[0])
+        agreed = self.plan.categories.get(column.name)
+        if not column.listable and column.kind != "words":
+            return _told([], np.zeros(0, np.int64), present, missing, 0)
+        if agreed is not None:
+            place = {name: k for k, name in enumerate(names)}
+            counts = np.array([counts[place[name]] if name in place else 0 for name in agreed], dtype=np.int64)
+            names = list(agreed)
+        if column.kind == "words":  # most frequent first; a word of too few rows is not told
+            least = max(self.plan.min_count, 1 if column.listable else 2)
+            ranked = np.lexsort((np.array(names, dtype=np.str_), -counts)).tolist()
+            order = [k for k in ranked if counts[k] >= least][: self.plan.words]
+            return _told([names[k] for k in order], counts[order], present, missing, len(names) - len(order))
+        told, small = shown([*counts, present - int(counts.sum())], self.plan.min_count)
+        told, small = told[:-1], small[:-1]
+        if not record.lists(self._sets(column, [name for name, n in zip(names, told.tolist(), strict=True) if n])):
+            told, small = np.zeros_like(told), told >= 0
+        if agreed is None:
+            keep = np.flatnonzero(told > 0)
+            names, told = [names[k] for k in keep.tolist()], told[keep]
+        return _told(names, told, present, missing, int(small.sum()))
+
+    def _sets(self, column: TableColumn, listed: list[str]) -> RowSets:
+        """The rows of each value that is listed."""
+        names, codes, rows = column.coded
+        place = {name: k for k, name in enumerate(listed)}
+        labels = np.full(self.of, -1, np.int64)
+        labels[rows] = np.array([place.get(name, -1) for name in names] or [-1])[codes]
+        return RowSets([f"{column.name}={name}" for name in listed], _within(labels, self.cell), described=False)
+
+
+_FEW = 10
+"""How many values share an end of a range where extremes are hidden and there is no minimum count."""
+
+
+def _within(labels: NDArray[np.int64], cell: Cell) -> NDArray[np.int64]:
+    """The labels of the rows of a cell; -1 of the others."""
+    if cell.rows is None:
+        return labels
+    made = np.full_like(labels, -1)
+    made[cell.rows] = labels[cell.rows]
+    return made
 
 
 def _few(column: TableColumn, values: NDArray[Any], least: int) -> bool:
@@ -117,30 +176,8 @@ def _few(column: TableColumn, values: NDArray[Any], least: int) -> bool:
     if least <= 1:
         return False
     there = np.isfinite(values) if values.dtype.kind == "f" else np.ones(len(values), bool)
-    rows = there if column.single else there.reshape(-1, int(np.prod(column.values.shape[1:]))).any(axis=1)
+    rows = there if column.single else there.reshape(-1, column.per_row).any(axis=1)
     return 0 < int(rows.sum()) < least
-
-
-def _categories(column: TableColumn, rows: NDArray[np.int64] | None, plan: StatisticsPlan, of: int) -> dict[str, Any]:
-    """Counts of the values that enough rows have; the others are withheld."""
-    counts, present, missing = column.counted(rows, of)
-    names = list(column.coded[0])
-    agreed = plan.categories.get(column.name)
-    if agreed is not None:
-        place = {name: k for k, name in enumerate(names)}
-        counts = np.array([counts[place[name]] if name in place else 0 for name in agreed], dtype=np.int64)
-        names = list(agreed)
-    if column.kind == "words":  # most frequent first; a word of too few rows is not told
-        least = max(1, plan.min_count)
-        order = [k for k in np.lexsort((np.array(names, dtype=np.str_), -counts)).tolist() if counts[k] >= least][
-            : plan.words
-        ]
-        return _told([names[k] for k in order], counts[order], present, missing, len(names) - len(order))
-    told, small = shown(counts, plan.min_count)
-    if agreed is None:
-        keep = np.flatnonzero(told > 0)
-        names, told = [names[k] for k in keep.tolist()], told[keep]
-    return _told(names, told, present, missing, int(small.sum()))
 
 
 def _told(names: list[str], counts: NDArray[np.int64], present: int, missing: int, withheld: int) -> dict[str, Any]:
@@ -155,20 +192,22 @@ def _told(names: list[str], counts: NDArray[np.int64], present: int, missing: in
 
 @task(discloses=_promised)
 def binned(island: Any, message: Any) -> Tree:
-    """One party's histograms over common bins, and sums for correlations around the common means."""
-    plan, _, columns, cells = asked(island, message)
+    """One party's histograms over common bins, and sums for correlations around the common means.
+
+    With a minimum count, bins count coarse values, so that no bin, and no difference of bins of other edges, holds fewer of them.
+    """
+    plan, table, columns, cells, record, _ = _asked(island, message)
     told = []
     for cell in cells:
         counts: dict[str, Any] = {}
         hides: dict[str, int] = {}
         for name, edges in message["edges"].items():
-            if name in columns:
-                values = columns[name].numbers(cell.rows)
-                if _few(columns[name], values, plan.min_count):
-                    continue
-                counts[name], small = shown(counts_in(values, np.asarray(edges)), plan.min_count)
-                hides[name] = int(small.sum())
+            if name in columns and not _few(columns[name], columns[name].numbers(cell.rows), plan.min_count):
+                counts[name], hides[name] = _bins(
+                    columns[name], cell, np.asarray(edges), plan.min_count, record, len(table)
+                )
         told.append({"family": cell.family, "label": cell.label, "counts": counts, "withheld": hides})
+    record.keep(island)
     means = message["means"]
     related: Tree = None
     if means and cells and not cells[0].family:
@@ -177,14 +216,38 @@ def binned(island: Any, message: Any) -> Tree:
     return {"cells": told, "relations": related}
 
 
+def _bins(
+    column: TableColumn, cell: Cell, edges: NDArray[np.float64], least: int, record: AnswerRecord, of: int
+) -> tuple[NDArray[np.int64], int]:
+    """Counts of the bins of a cell, and how many are withheld: all of them, if the rows of one are nearly those of an earlier answer."""
+    values = column.numbers(cell.rows)
+    if least <= 1:
+        return counts_in(values, edges), 0
+    coarse = coarsen(values, least * column.per_row)
+    counts = counts_in(coarse, edges)
+    if column.single:
+        labels = np.full(of, -1, np.int64)
+        rows = np.arange(of) if cell.rows is None else cell.rows
+        rows = rows[np.isfinite(values)] if values.dtype.kind == "f" else rows
+        place = np.where(coarse == edges[-1], len(edges) - 2, np.searchsorted(edges, coarse, side="right") - 1)
+        labels[rows] = np.where((coarse < edges[0]) | (coarse > edges[-1]), -1, place)
+        names = [f"{column.name} from {low:.6g} to {high:.6g}" for low, high in pairwise(edges.tolist())]
+        if not record.lists(RowSets(names, labels, described=False)):
+            return np.zeros_like(counts), int((counts > 0).sum())
+    return counts, 0
+
+
 @task(discloses=_promised)
 def next_bits(island: Any, message: Any) -> Tree:
     """How many of one party's values have which next bits, for each column, cell and prefix that is asked about."""
-    _, _, columns, shown_cells = asked(island, message)
-    cells = {(cell.family, cell.label): cell for cell in shown_cells}
+    plan, _, columns, visible_cells, record, _ = _asked(island, message)
+    record.keep(island)
+    cells = {(cell.family, cell.label): cell for cell in visible_cells}
     rows = []
     for name, family, label, prefix in message["targets"]:
         cell = cells.get((family, label))
         values = columns[name].numbers(cell.rows) if cell is not None and name in columns else np.zeros(0)
+        if plan.min_count > 1 and len(values):
+            values = coarsen(values, plan.min_count * columns[name].per_row)
         rows.append(refined(values, int(prefix), int(message["known"]), int(message["bits"])))
     return {"counts": np.array(rows, dtype=np.int64)}

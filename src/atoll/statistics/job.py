@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from atoll.core.errors import ConfigError
 from atoll.core.event import Event, Laplace, NonPrivate
 from atoll.core.federation.reducer import Plain, Reducer
+from atoll.core.federation.row_rules import required_min_count
 from atoll.core.job import Job, Prepared
 from atoll.core.persistence.json_lines import as_json
 from atoll.core.validation import Checked, is_real, require_parts
 
 from .aggregates.histogram import edges_of
 from .cells import CONDITIONS, PERIODS
+from .disclosure.coarsening import public_edges
 from .plan import StatisticsPlan
 
 if TYPE_CHECKING:
@@ -46,9 +48,10 @@ class Statistics(Checked, Job):
     nobody, and rows are hidden   ``epsilon=1.0``, with or without a reducer  statistics with noise that each site adds
     ============================  ==========================================  ======================================
 
-    ``min_count`` withholds what describes fewer rows: columns, groups, categories and bins, and others that would give them away. Each site keeps a record of
-    the rows behind its answers, and refuses a request that differs from an earlier one by fewer rows. The smallest and largest value and exact quantiles are
-    values of single rows: leave them out with ``extremes=False`` where that matters.
+    ``min_count`` withholds what describes fewer rows: columns, groups and categories, and others that would give them away. Bins and quantiles are those of coarse
+    values, of which each stands for at least so many rows (`atoll.statistics.disclosure.coarsening`); the smallest and the largest value are hidden, unless a site's
+    policy declares them. Each site keeps a record of the rows behind its answers, and refuses a request that differs from an earlier one by fewer rows.
+    Values of columns of text, and of whole numbers, that are nearly all different are never listed.
 
     Attributes:
         columns: columns to describe, in order; by default all that a party has, but those of ``by`` and ``over``.
@@ -59,15 +62,15 @@ class Statistics(Checked, Job):
         period: ``"year"``, ``"month"``, ``"week"``, ``"day"`` or ``"hour"``.
         where: conditions that every row meets: ``[["age", ">=", 18]]``.
         bins: bins of a histogram; 0 for none.
-        ranges: the range of a column's histogram, ``{"age": [0, 120]}``; by default from the smallest to the largest value. With ``epsilon``, values are clipped to it.
+        ranges: the range of a column's histogram, ``{"age": [0, 120]}``; by default from the smallest to the largest value, or with ``min_count`` whole multiples of a power of two around the coarse ones, at most ``bins``. With ``epsilon``, values are clipped to it.
         quantiles: shares, such as ``[0.25, 0.5, 0.75]``.
         digits: bits of a value's fraction in the sketch that quantiles come from: relative error ``2^-(digits + 1)``.
         exact: find exact quantiles, by further contacts.
         correlations: whether to tell the correlations of columns of numbers.
         drift: whether to tell how far each site is from all.
-        extremes: whether to tell the smallest and the largest value.
+        extremes: whether to tell the smallest and the largest value, where that is allowed.
         words: number of words that a site tells of a vocabulary.
-        min_count: the smallest number of rows behind what a site tells.
+        min_count: the smallest number of rows behind what a site tells; ``None`` is the largest that the sites' policies require, 1 if none does.
         epsilon: differential privacy of each row towards the server and everyone after it, for the whole job; ``None`` adds no noise.
         reducer: how replies are combined; with a secure reducer the server sees only sums.
         request: what a site's record calls the request.
@@ -94,7 +97,7 @@ class Statistics(Checked, Job):
     drift: bool = False
     extremes: bool = True
     words: int = 100
-    min_count: int = 1
+    min_count: int | None = None
     epsilon: float | None = None
     reducer: Reducer = field(default_factory=Plain)
     request: str = "statistics"
@@ -119,10 +122,10 @@ class Statistics(Checked, Job):
 
     def _require_alone(self) -> None:
         """Refuse what single rows would show through, or what cannot be told without seeing single replies."""
-        if self.exact and (self.min_count > 1 or self.epsilon is not None):
+        if self.exact and (self.least_rows > 1 or self.epsilon is not None):
             raise ConfigError(
-                "exact=True tells values of single rows",
-                remedy="leave out min_count and epsilon, or leave out exact: quantiles of the sketch have a stated error",
+                f"exact=True tells values of single rows, and min_count={self.least_rows}, epsilon={self.epsilon}",
+                remedy="leave out exact, or min_count and epsilon where sites require none: quantiles of the sketch have a stated error",
             )
         if self.epsilon is not None and self.correlations:
             raise ConfigError(
@@ -144,8 +147,27 @@ class Statistics(Checked, Job):
         digits = self.digits if self.quantiles or self.drift else 0
         return StatisticsPlan(
             request=self.request, columns=tuple(self.columns), text=tuple(self.text), categories=self.categories, by=tuple(self.by),
-            extremes=self.extremes, over=self.over, period=self.period, where=tuple(self.where), digits=digits, words=self.words, min_count=self.min_count,
+            extremes=self.extremes, over=self.over, period=self.period, where=tuple(self.where), digits=digits, words=self.words, min_count=self.least_rows,
         )  # fmt: skip
+
+    @property
+    def least_rows(self) -> int:
+        """The minimum count; 1 until the sites have said what they require."""
+        return self.min_count or 1
+
+    async def resolved(self, fed: Federation, known: int | None = None) -> tuple[Statistics, int]:
+        """The same job with the minimum count that its sites require, if the settings have none, and that number.
+
+        Args:
+            fed: the federation.
+            known: the number that a checkpoint has.
+
+        Raises:
+            ConfigError: the settings want what this minimum count hides.
+        """
+        asked = self.min_count if known is None else known
+        least = await required_min_count(fed, fed.parties, asked, quorum=self.least(len(fed.parties)))
+        return replace(self, min_count=least), least
 
     def least(self, parties: int) -> int:
         """The smallest number of parties, of so many."""
@@ -156,15 +178,18 @@ class Statistics(Checked, Job):
         if not self.bins:
             return {}
         ends = {name: (float(m.low[0]), float(m.high[0])) for name, m in whole.moments.items() if m.count[0]}
+        public = {name: one for name, one in whole.ends.items() if name in ends and name not in self.ranges}
+        ends |= public
         ends |= {name: (float(low), float(high)) for name, (low, high) in self.ranges.items() if name in ends}
         for name, (low, high) in ends.items():
             if not (math.isfinite(low) and math.isfinite(high)):
                 raise ConfigError(
-                    f"bins of {name!r} without a range, and extremes=False",
+                    f"bins of {name!r} without a range, and too few values for one",
                     where="Statistics",
-                    remedy=f"give ranges={{{name!r}: [low, high]}}, or let the smallest and largest value be told",
+                    remedy=f"give ranges={{{name!r}: [low, high]}}",
                 )
-        return {name: edges_of(low, high, self.bins) for name, (low, high) in ends.items()}
+        make = {name: public_edges if name in public else edges_of for name in ends}
+        return {name: make[name](low, high, self.bins) for name, (low, high) in ends.items()}
 
     def means(self, whole: CellReply, kinds: Mapping[str, str]) -> dict[str, float]:
         """Columns of one number a row that correlate, and their means; nothing if correlations are not asked for."""
@@ -176,8 +201,8 @@ class Statistics(Checked, Job):
         """What is not exact, and by how much."""
         if not self.quantiles or self.exact:
             return {}
-        ranks = f", at ranks within {sites * (self.min_count - 1)}" if self.min_count > 1 else ""
-        return {"quantiles": f"within {2.0 ** -(self.digits + 1):.2g} of the values around them, relative{ranks}"}
+        coarse = f", which stand for at least {self.least_rows} rows of a site each" if self.least_rows > 1 else ""
+        return {"quantiles": f"within {2.0 ** -(self.digits + 1):.2g} of the values around them, relative{coarse}"}
 
     @property
     def most_rounds(self) -> int | None:
@@ -192,7 +217,7 @@ class Statistics(Checked, Job):
 
 def _require_numbers(job: Statistics) -> None:
     """Refuse numbers that make no sense."""
-    if job.min_count < 1 or job.bins < 0 or job.words < 1 or not 0 <= job.digits <= 20:
+    if job.least_rows < 1 or job.min_count == 0 or job.bins < 0 or job.words < 1 or not 0 <= job.digits <= 20:
         raise ConfigError(
             f"min_count={job.min_count}, bins={job.bins}, words={job.words}, digits={job.digits}",
             remedy="use min_count and words of at least 1, bins of at least 0, and digits from 0 to 20",

@@ -65,6 +65,11 @@ class StatisticsPlan:
         return cls(**message)
 
     @property
+    def families(self) -> tuple[str, ...]:
+        """The columns that divide the rows into groups and periods."""
+        return (*self.by, *([self.over] if self.over else ()))
+
+    @property
     def base(self) -> str:
         """The rows that are described, in words."""
         conditions = " and ".join(f"{column} {sign} {value}" for column, sign, value in self.where)

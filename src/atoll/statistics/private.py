@@ -120,7 +120,7 @@ class _Private:
             f"{name}: a row has any number of words" for name, kind in self.agreed.kinds.items() if kind == "words"
         ]
         parts = {key: RowsSummary(None, self._columns(k, whole, ranges)) for k, key in enumerate(self.agreed.keys)}
-        if self.job.min_count > 1:
+        if self.job.least_rows > 1:
             withheld += self._too_few(parts)
         groups: dict[str, dict[str, RowsSummary]] = {}
         for (family, label), part in parts.items():
@@ -152,9 +152,9 @@ class _Private:
         """Take out columns of too few rows by their noised counts; return them in words."""
         said = []
         for key, part in parts.items():
-            few = [name for name, one in part.items() if one.count < self.job.min_count]
+            few = [name for name, one in part.items() if one.count < self.job.least_rows]
             parts[key] = RowsSummary(None, {name: one for name, one in part.items() if name not in few})
-            said += [f"{name}{_of(*key)}: a noised count below min_count={self.job.min_count}" for name in few]
+            said += [f"{name}{_of(*key)}: a noised count below min_count={self.job.least_rows}" for name in few]
         return said
 
     def _columns(self, k: int, told: Arrays, ranges: Mapping[str, Sequence[float]]) -> dict[str, ColumnSummary]:

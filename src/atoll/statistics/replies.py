@@ -30,6 +30,7 @@ class CellReply:
         sketches: column of numbers -> its sketch.
         categories: column -> count, missing and counts by value.
         bins: column of numbers -> its histogram.
+        ends: column of numbers whose extremes are not told -> the smallest and the largest coarse value, see `atoll.statistics.disclosure.coarsening`.
     """
 
     rows: int = 0
@@ -37,6 +38,7 @@ class CellReply:
     sketches: dict[str, Sketch] = field(default_factory=dict)
     categories: dict[str, tuple[int, int, dict[str, int]]] = field(default_factory=dict)
     bins: dict[str, BinCounts] = field(default_factory=dict)
+    ends: dict[str, tuple[float, float]] = field(default_factory=dict)
 
     @classmethod
     def unpacked(cls, message: Any) -> CellReply:
@@ -50,6 +52,7 @@ class CellReply:
                 name: (int(one["count"]), int(one["missing"]), dict(zip(one["values"], np.asarray(one["counts"]).tolist(), strict=True)))
                 for name, one in message["categories"].items()
             },
+            ends={name: (float(one[0]), float(one[1])) for name, one in zip(names, message["ends"], strict=True) if one is not None},
         )  # fmt: skip
 
     def part(
@@ -84,18 +87,21 @@ class CellReply:
 
 @dataclass
 class SiteReply:
-    """What one site told: its cells, the kinds of its columns, and what it withholds."""
+    """What one site told: its cells, the kinds of its columns, what it withholds, and the columns whose values it never lists."""
 
     site: str
     kinds: dict[str, str]
     cells: dict[Key, CellReply]
     withheld: list[tuple[str, str, str]]
+    unlisted: list[str] = field(default_factory=list)
 
     @classmethod
     def unpacked(cls, site: str, message: Any) -> SiteReply:
         """A site's reply."""
         cells = {(one["family"], one["label"]): CellReply.unpacked(one) for one in message["cells"]}
-        return cls(site, dict(message["kinds"]), cells, [tuple(one) for one in message["withheld"]])
+        return cls(
+            site, dict(message["kinds"]), cells, [tuple(one) for one in message["withheld"]], list(message["unlisted"])
+        )
 
     def with_bins(self, message: Any, edges: Mapping[str, Sequence[float]]) -> list[str]:
         """Add a reply of histograms; return what it withholds, in words."""
@@ -109,7 +115,7 @@ class SiteReply:
                 cell.bins[name] = BinCounts(np.asarray(edges[name]), np.asarray(counts), hides)
                 if hides:
                     withheld.append(
-                        f"{self.site}: {hides} bins of {name}{_of(one['family'], one['label'])} with too few rows"
+                        f"{self.site}: {hides} bins of {name}{_of(one['family'], one['label'])}: an earlier answer has nearly the same rows"
                     )
         return withheld
 
@@ -165,7 +171,8 @@ def kinds_of_all(replies: Iterable[SiteReply]) -> dict[str, str]:
 def together(cells: Sequence[CellReply]) -> CellReply:
     """The union of the same cell of several sites."""
     made = CellReply(sum(cell.rows for cell in cells))
-    made.moments = _each(cells, "moments", CentralMoments.union)
+    made.moments = _each(cells, "moments", _united)
+    made.ends = {name: (min(lows), max(highs)) for name, (lows, highs) in _ranges(cells).items() if lows}
     made.sketches = _each(cells, "sketches", lambda parts: Sketch.union(parts, parts[0].digits))
     made.bins = _each(cells, "bins", _summed)
     made.categories = _each(cells, "categories", _added)
@@ -175,6 +182,24 @@ def together(cells: Sequence[CellReply]) -> CellReply:
 def _each(cells: Sequence[CellReply], what: str, union: Callable[[list[Any]], Any]) -> dict[str, Any]:
     names = dict.fromkeys(name for cell in cells for name in getattr(cell, what))
     return {name: union([getattr(cell, what)[name] for cell in cells if name in getattr(cell, what)]) for name in names}
+
+
+def _united(parts: list[CentralMoments]) -> CentralMoments:
+    """The moments of all; without extremes if one of the parts does not tell its own."""
+    whole = CentralMoments.union(parts)
+    hides = any(part.count[0] and not np.isfinite(part.low[0]) for part in parts)
+    return whole.without_ends() if hides else whole
+
+
+def _ranges(cells: Sequence[CellReply]) -> dict[str, tuple[list[float], list[float]]]:
+    """Column -> what is known of the smallest and the largest values of the cells, where one of them does not tell its extremes."""
+    found: dict[str, tuple[list[float], list[float]]] = {}
+    for name in dict.fromkeys(name for cell in cells for name in cell.ends):
+        told = [cell.moments[name] for cell in cells if name in cell.moments and name not in cell.ends]
+        known = [(float(one.low[0]), float(one.high[0])) for one in told if one.count[0] and np.isfinite(one.low[0])]
+        known += [cell.ends[name] for cell in cells if name in cell.ends]
+        found[name] = [low for low, _ in known], [high for _, high in known]
+    return found
 
 
 def _summed(parts: list[BinCounts]) -> BinCounts:

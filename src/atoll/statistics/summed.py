@@ -2,6 +2,9 @@
 
 Counts are whole numbers. A sum of real numbers ``v`` with ``|v| <= 1`` becomes ``round(2^bits sum v)``, with as many bits as the sum of all parties has room for
 (`resolution`): it errs by at most ``2^-(bits + 1)`` a party, below ``1e-11`` for a billion rows.
+
+With a minimum count, everything about order (leading bits, ranks, bins) is that of coarse values (`atoll.statistics.disclosure.coarsening`). No range of the values is
+told then, so sums are scaled by a power of two that the parties' `reach` gives, ``2^8`` times as large; what lies beyond counts as its end.
 """
 
 from __future__ import annotations
@@ -22,12 +25,16 @@ from .aggregates.sketch import keys_of, refined
 from .cells import Cell
 from .columns import TableColumn, table_of
 from .described import remember
+from .disclosure.coarsening import coarsen, reach
 from .plan import StatisticsPlan, agreed_parts
 
-__all__ = ["STEP", "central_sums", "first_sums", "named", "next_sums", "resolution", "surveyed"]
+__all__ = ["LOWEST", "STEP", "central_sums", "first_sums", "named", "next_sums", "resolution", "surveyed"]
 
 STEP = 12
 """Bits of a key that a round counts."""
+
+LOWEST = -1100
+"""The exponent of the first place in the counts of parties by `reach`."""
 
 Sums = dict[str, Sum]
 _MOST = 60
@@ -49,7 +56,7 @@ def _asked(island: Any, message: Any) -> tuple[StatisticsPlan, int, dict[str, Ta
         DataError: a column is of another kind here.
     """
     plan, table, columns, cells = agreed_parts(island, message)
-    remember(island, plan, table, columns, [cell for cell in cells if cell.size(len(table))])
+    remember(island, plan, table, [cell for cell in cells if cell.size(len(table))])
     return plan, len(table), columns, cells
 
 
@@ -75,13 +82,19 @@ def surveyed(island: Any, message: Any) -> Sums:
     numbers = _numbers(columns)
     counts = np.zeros((2, len(cells), len(numbers)), np.int64)
     tops = np.zeros((len(cells), len(numbers), 1 << STEP), np.int64)
+    far = np.zeros((len(cells), len(numbers), 1024 - LOWEST + 1), np.int64)
     for k, cell in enumerate(cells):
         for j, column in enumerate(numbers):
             values = column.numbers(cell.rows)
             there = values[np.isfinite(values)] if values.dtype.kind == "f" else values
             counts[:, k, j] = len(there), len(values) - len(there)
-            tops[k, j] = np.bincount((keys_of(there) >> (64 - STEP)) + (1 << (STEP - 1)), minlength=1 << STEP)
+            coarse = coarsen(there, plan.min_count * column.per_row) if plan.min_count > 1 else there
+            tops[k, j] = np.bincount((keys_of(coarse) >> (64 - STEP)) + (1 << (STEP - 1)), minlength=1 << STEP)
+            exponent = reach(there.astype(np.float64), plan.min_count * column.per_row)
+            far[k, j, (LOWEST if exponent is None else exponent) - LOWEST] = 1
     found = {"rows": _whole([cell.size(of) for cell in cells]), "counts": _whole(counts), "tops": _whole(tops)}
+    if plan.min_count > 1:
+        found["reach"] = _whole(far)
     for name, column in columns.items():
         if column.kind != "number":
             found[f"values {name}"] = _whole([_agreed(column, cell, plan, of) for cell in cells])
@@ -89,9 +102,9 @@ def surveyed(island: Any, message: Any) -> Sums:
 
 
 def _agreed(column: TableColumn, cell: Cell, plan: StatisticsPlan, of: int) -> list[int]:
-    """Counts of the agreed values, of rows with any value, and of rows with none."""
+    """Counts of the agreed values, of rows with any value, and of rows with none; of values that are nearly all different, none are counted."""
     counts, present, missing = column.counted(cell.rows, of)
-    place = {name: k for k, name in enumerate(column.coded[0])}
+    place = {name: k for k, name in enumerate(column.coded[0])} if column.listable else {}
     agreed = plan.categories.get(column.name, ())
     return [*(int(counts[place[name]]) if name in place else 0 for name in map(str, agreed)), present, missing]
 
@@ -99,13 +112,17 @@ def _agreed(column: TableColumn, cell: Cell, plan: StatisticsPlan, of: int) -> l
 @task(discloses=_promised)
 def next_sums(island: Any, message: Any) -> Sums:
     """How many values have which next bits, for each target: place of a cell, column, and the known bits."""
-    _, _, columns, cells = _asked(island, message)
+    plan, _, columns, cells = _asked(island, message)
     known, bits = int(message["known"]), int(message["bits"])
-    rows = [
-        refined(columns[name].numbers(cells[k].rows), int(prefix), known, bits)
-        for k, name, prefix in message["targets"]
-    ]
+    values = {(k, name): _ordered(columns[name], cells[k], plan) for k, name, _ in message["targets"]}
+    rows = [refined(values[k, name], int(prefix), known, bits) for k, name, prefix in message["targets"]]
     return {"counts": _whole(np.array(rows, dtype=np.int64).reshape(-1, 1 << bits))}
+
+
+def _ordered(column: TableColumn, cell: Cell, plan: StatisticsPlan) -> NDArray[Any]:
+    """The values of a cell as ranks and bins see them."""
+    values = column.numbers(cell.rows)
+    return coarsen(values, plan.min_count * column.per_row) if plan.min_count > 1 else values
 
 
 @task(discloses=_promised)
@@ -123,7 +140,7 @@ def first_sums(island: Any, message: Any) -> Sums:
 @task(discloses=_promised)
 def central_sums(island: Any, message: Any) -> Sums:
     """Sums of squares and cubes around the common means, histograms over common bins, and sums for correlations."""
-    _, _, columns, cells = _asked(island, message)
+    plan, _, columns, cells = _asked(island, message)
     numbers, bits = _numbers(columns), message["bits"]
     found = np.zeros((2, len(cells), len(numbers)), np.int64)
     edges = {name: np.asarray(row) for name, row in message["edges"].items()}
@@ -134,14 +151,18 @@ def central_sums(island: Any, message: Any) -> Sums:
             found[:, k, j] = _fixed((v * v).sum(), bits), _fixed((v * v * v).sum(), bits)
     made["powers"] = _whole(found)
     for name, row in edges.items():
-        made[f"bins {name}"] = _whole([counts_in(columns[name].numbers(cell.rows), row) for cell in cells])
+        made[f"bins {name}"] = _whole([counts_in(_ordered(columns[name], cell, plan), row) for cell in cells])
     if message["correlations"]:
         single = [j for j, column in enumerate(numbers) if column.single]
+        middles, halves = ([float(message[what][0][j]) for j in single] for what in ("centres", "scales"))
         related = Relations.of(
-            [numbers[j].numbers(cells[0].rows) for j in single],
-            [float(message["centres"][0][j]) for j in single],
-            [float(message["scales"][0][j]) for j in single],
-        )
+            [
+                np.clip(numbers[j].numbers(cells[0].rows), middle - half, middle + half) if plan.min_count > 1 else numbers[j].numbers(cells[0].rows)
+                for j, middle, half in zip(single, middles, halves, strict=True)
+            ],
+            middles,
+            halves,
+        )  # fmt: skip
         made["both"] = _whole(related.both)
         for name in ("sums", "squares", "products"):
             made[f"related {name}"] = _whole(_fixed(getattr(related, name), bits))
@@ -150,7 +171,8 @@ def central_sums(island: Any, message: Any) -> Sums:
 
 def _scaled(column: TableColumn, cell: Cell, message: Any, k: int, j: int) -> NDArray[np.float64]:
     values = column.numbers(cell.rows).astype(np.float64)
-    return (values[np.isfinite(values)] - float(message["centres"][k][j])) / float(message["scales"][k][j])
+    scaled = (values[np.isfinite(values)] - float(message["centres"][k][j])) / float(message["scales"][k][j])
+    return np.clip(scaled, -1.0, 1.0) if int(message["plan"]["min_count"]) > 1 else scaled
 
 
 def _fixed(values: Any, bits: int) -> NDArray[np.int64]:

@@ -33,7 +33,7 @@ def test_a_site_reads_its_policy(tmp_path):
     spec = site(tmp_path, SECTION)
     look_at_headers(spec, "north")
     made = load_site_data(spec, "north")
-    assert made.policy == SitePolicy(stages=[Clip(2.0), GaussianNoise(0.5)], tasks=["atoll.*"])
+    assert made.policy == SitePolicy(stages=[Clip(2.0), GaussianNoise(0.5)], tasks=["atoll.*"], min_count=10)
     assert made.sizes == (4,)
     assert load_site_data(site(tmp_path, ""), "north").policy is None
 

@@ -43,20 +43,6 @@ def test_any_partition_and_order_gives_the_same_sketch(values: list[float], cuts
     assert np.array_equal(found.counts, whole.counts)
 
 
-@given(values=st.lists(st.integers(0, 50), min_size=1, max_size=200), least=st.integers(1, 30))
-def test_coarse_buckets_move_fewer_rows_than_the_least(values: list[int], least: int) -> None:
-    x = np.array(values, dtype=np.float64)
-    whole, coarse = Sketch.of(x), Sketch.of(x).coarse(least)
-    if len(x) < least:
-        assert coarse.size == 0
-        return
-    assert coarse.size == len(x)
-    assert coarse.counts.min() >= least
-    for edge in range(52):
-        apart = int(whole.below(np.array([edge - 0.5]))[0]) - int(coarse.below(np.array([edge - 0.5]))[0])
-        assert abs(apart) < least
-
-
 @given(values=numbers, data=st.data())
 def test_rounds_find_the_value_at_a_rank(values: list[float], data: st.DataObject) -> None:
     x = np.array(values) + 0.0

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from itertools import combinations
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -10,7 +13,7 @@ from hypothesis import strategies as st
 from atoll.core.errors import PolicyError
 from atoll.data import DataTable
 from atoll.statistics.cells import Cell
-from atoll.statistics.disclosure.answered import entry_of, require_apart, row_hashes, with_entry
+from atoll.statistics.disclosure.answered import RowSets, base_sets, require_apart, row_hashes, with_entry
 from atoll.statistics.disclosure.suppression import hidden, shown
 
 
@@ -42,43 +45,95 @@ def table(rows: int, seed: int = 0) -> DataTable:
     )
 
 
-def asked(rows: DataTable, cells: list[Cell], request: str = "first", columns: tuple[str, ...] = ("age",)):
-    return entry_of(request, "all rows", columns, cells, row_hashes(rows)), row_hashes(rows)
+def sets(*cells: Cell, of: int = 100) -> list[RowSets]:
+    return base_sets(list(cells), "all rows", of)
+
+
+def recorded(rows: DataTable, *made: RowSets, request: str = "first", known: Any = None) -> Any:
+    return with_entry(known, request, list(made), row_hashes(rows))
 
 
 def test_a_difference_of_too_few_rows_is_refused_both_ways_and_named() -> None:
     rows = table(100)
-    everything, some = Cell("", "", None), Cell("sex", "f", np.arange(97))
+    hashes = row_hashes(rows)
+    everything, some = sets(Cell("", "", None)), sets(Cell("sex", "f", np.arange(97)))
     for first, second in ((everything, some), (some, everything)):
-        entry, hashes = asked(rows, [first])
-        record = with_entry(None, entry, hashes)
-        other, _ = asked(rows, [second], "second")
-        with pytest.raises(
-            PolicyError, match="of the earlier request 'first' is fewer than min_count=4 rows, and both describe 'age'"
-        ):
-            require_apart(record, other, hashes, 4, "north")
-        require_apart(record, other, hashes, 3, "north")  # three rows are enough
-        unrelated, _ = asked(rows, [second], "second", ("n",))
-        require_apart(record, unrelated, hashes, 4, "north")
-    again, hashes = asked(rows, [everything], "again")
-    require_apart(with_entry(None, again, hashes), again, hashes, 50, "north")
+        record = recorded(rows, *first)
+        with pytest.raises(PolicyError, match="of the earlier request 'first' is fewer than min_count=4 rows"):
+            require_apart(record, second, hashes, 4, "north")
+        require_apart(record, second, hashes, 3, "north")  # three rows are enough
+    require_apart(recorded(rows, *everything), everything, hashes, 50, "north")
+
+
+def test_two_people_who_change_places_are_covered() -> None:
+    rows = table(100)
+    record = recorded(rows, *sets(Cell("", "", np.arange(50))))
+    exchanged = sets(Cell("", "", np.array([*range(49), 60])))
+    for least in (2, 10):
+        with pytest.raises(PolicyError, match=f"fewer than min_count={least}"):
+            require_apart(record, exchanged, row_hashes(rows), least, "north")
+    require_apart(record, sets(Cell("", "", np.arange(30, 90))), row_hashes(rows), 10, "north")
+
+
+def test_a_set_is_compared_with_unions_of_the_groups_of_an_earlier_answer() -> None:
+    rows, hashes = table(100), row_hashes(table(100))
+    groups = sets(
+        *(
+            Cell("ward", name, np.arange(start, start + 25))
+            for name, start in zip("abcd", range(0, 100, 25), strict=True)
+        )
+    )
+    record = recorded(rows, *groups)
+    nearly = sets(Cell("", "", np.arange(48)))  # a and b, without two rows
+    with pytest.raises(
+        PolicyError, match=r"the difference between all rows and all rows with ward=. of the earlier request"
+    ):
+        require_apart(record, nearly, hashes, 3, "north")
+    require_apart(record, nearly, hashes, 2, "north")
+    require_apart(record, sets(Cell("", "", np.arange(50))), hashes, 25, "north")
+    with pytest.raises(PolicyError, match="fewer than min_count=3"):
+        require_apart(recorded(rows, *nearly), groups, hashes, 3, "north")
+
+
+@given(data=st.data())
+def test_no_union_of_an_earlier_answer_is_near_a_set_that_is_admitted(data: st.DataObject) -> None:
+    """The closed form against every union of the earlier sets, and their rest."""
+    rows = 12
+    labels = np.array(data.draw(st.lists(st.integers(-1, 2), min_size=rows, max_size=rows)))
+    mine = np.array(data.draw(st.lists(st.integers(-1, 0), min_size=rows, max_size=rows)))
+    least, hashes = data.draw(st.integers(2, 5)), np.arange(rows, dtype=np.uint64)
+    record = with_entry(None, "first", [RowSets(["a", "b", "c"], labels, described=False)], hashes)
+    inside = mine == 0
+    near = min(
+        int((inside ^ np.isin(labels, chosen)).sum()) for n in range(5) for chosen in combinations((-1, 0, 1, 2), n)
+    )
+    parts = [part for part in (labels == k for k in range(3)) if part.sum() >= least]
+    backwards = [
+        min(int((part ^ union).sum()) for union in (inside, ~inside, inside | ~inside, inside & ~inside))
+        for part in parts
+    ]
+    try:
+        require_apart(record, [RowSets(["s"], mine)], hashes, least, "north")
+        refused = False
+    except PolicyError:
+        refused = True
+    assert refused == ((0 < near < least and inside.sum() >= least) or any(0 < one < least for one in backwards))
 
 
 def test_rows_that_were_added_or_changed_are_seen() -> None:
-    before, hashes = table(100), row_hashes(table(100))
-    entry, _ = asked(before, [Cell("", "", None)])
-    record = with_entry(None, entry, hashes)
+    before = table(100)
+    everything = sets(Cell("", "", None))
+    record = recorded(before, *everything)
     columns = {name: before[name] for name in before.columns}
     more = DataTable(
         {name: np.concatenate([values, values[:2]]) for name, values in columns.items()}
     )  # two patients, twice
     moved = DataTable({name: values[::-1] for name, values in columns.items()})
-    other, others = asked(more, [Cell("", "", None)], "second")
+    longer = sets(Cell("", "", None), of=102)
     with pytest.raises(PolicyError, match="fewer than min_count=3"):
-        require_apart(record, other, others, 3, "north")
-    require_apart(record, other, others, 2, "north")
-    same, those = asked(moved, [Cell("", "", None)], "third")
-    require_apart(record, same, those, 50, "north")
+        require_apart(record, longer, row_hashes(more), 3, "north")
+    require_apart(record, longer, row_hashes(more), 2, "north")
+    require_apart(record, everything, row_hashes(moved), 50, "north")
 
 
 def test_hashes_know_the_content_and_not_the_form() -> None:
@@ -93,6 +148,8 @@ def test_hashes_know_the_content_and_not_the_form() -> None:
 
 
 def test_a_record_keeps_each_answer_once() -> None:
-    entry, hashes = asked(table(20), [Cell("", "", None)])
-    record = with_entry(with_entry(None, entry, hashes), entry, hashes)
+    rows = table(20)
+    everything = sets(Cell("", "", None), of=20)
+    record = recorded(rows, *everything, known=recorded(rows, *everything))
     assert len(record["entries"]) == 1
+    assert list(RowSets.unpacked(record["entries"][0]["sets"][0]).labels) == [0] * 20

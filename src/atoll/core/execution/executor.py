@@ -111,7 +111,7 @@ class Executor:
         self, request: Request, positions: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], dict[int, str], NDArray[np.int64] | None]:
         """The parties of a cohort that accept a request, why the others refuse it, and the maximum size of each reply (``None``: no limit)."""
-        if type(self.policy) is AllowAll:
+        if type(self.policy) is AllowAll and (request.wraps or request).task.discloses is None:
             return positions, {}, None
         found: dict[int, str] = {}  # by policy, since most parties share one
         barred: dict[int, str] = {}
@@ -160,6 +160,7 @@ class Executor:
             matter=lambda: b"" if request.wraps is None or request.wraps.uplink.events else request.wraps.matter,
             remote=self.remote,
             once=self._sums_once(position),
+            rules=self.policy_at(position).rules,
         )
 
     def _sums_once(self, position: int) -> bool:

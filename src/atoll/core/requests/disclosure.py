@@ -1,10 +1,14 @@
-"""What a task promises about the numbers in its reply, for sites whose policy asks for it."""
+"""What a task promises about the numbers in its reply, and what a site's policy says about numbers that describe its rows."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 
-__all__ = ["Disclosure"]
+__all__ = ["RULES_TASK", "Disclosure", "RowRules"]
+
+RULES_TASK = "atoll.core.federation.row_rules:told_rules"
+"""The task that tells a party's smallest minimum count. It looks at the policy and at no row, so every policy admits it."""
 
 
 @dataclass(frozen=True)
@@ -18,3 +22,28 @@ class Disclosure:
 
     min_count: int = 1
     private: bool = False
+
+
+@dataclass(frozen=True)
+class RowRules:
+    """What a party's policy says about numbers that describe its rows.
+
+    Attributes:
+        min_count: smallest number of rows behind every number.
+        extremes: names of columns whose smallest and largest value may be told, with ``*`` and ``?``; ``None`` is no word: then they may be told where a
+            single row may be.
+    """
+
+    min_count: int = 1
+    extremes: tuple[str, ...] | None = None
+
+    def tells_extremes(self, column: str, least: int) -> bool:
+        """Whether the smallest and the largest value of a column may be told.
+
+        Args:
+            column: its name.
+            least: the minimum count of the request.
+        """
+        if self.extremes is None:
+            return max(least, self.min_count) <= 1
+        return any(fnmatchcase(column, pattern) for pattern in self.extremes)

@@ -18,6 +18,7 @@ from ..errors import ConfigError, PolicyError
 from ..event import Event
 from ..persistence.named_results import require_name, slot_of
 from ..sealing import Letter, Letterbox, Row, Sealing, hash_parts
+from .disclosure import RowRules
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -29,6 +30,7 @@ __all__ = ["Island", "Secret", "Uplink"]
 
 
 _THREAD = threading.local()
+_NO_RULES = RowRules()
 
 
 class Uplink(Protocol):
@@ -130,6 +132,7 @@ class Island:
         state: the party's private state, kept between rounds; assign to it to change it.
         remote: whether a server of another organisation asks.
         once: whether the party's policy refuses a second sum of the same task and message over another set of parties.
+        rules: what the party's policy says about numbers that describe its rows.
     """
 
     __slots__ = (
@@ -160,6 +163,7 @@ class Island:
         "once",
         "party",
         "remote",
+        "rules",
     )  # fmt: skip
 
     def __init__(
@@ -183,7 +187,9 @@ class Island:
         matter: Callable[[], bytes] = bytes,
         remote: bool = False,
         once: bool = False,
+        rules: RowRules = _NO_RULES,
     ) -> None:
+        self.rules = rules
         self.party = party
         self._data = data
         self._key = key

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import ConfigError, PolicyError
 from ..validation import Checked
 from .demand import ReplyDemand
+from .disclosure import RULES_TASK, RowRules
 from .stage import Stage
 
 if TYPE_CHECKING:
@@ -33,6 +34,11 @@ class Policy:
 
     single: bool = True
 
+    @property
+    def rules(self) -> RowRules:
+        """What it says about numbers that describe rows."""
+        return RowRules()
+
     def admit_job(self, names: Sequence[str]) -> None:
         """Raise ``PolicyError`` to refuse a job before it begins.
 
@@ -48,7 +54,7 @@ class Policy:
 
     def reveals(self, request: Request) -> bool:
         """Whether a reply may tell something about the data: all but steps of Atoll's own secure reducers that no data are in."""
-        return not is_bare_step(request)
+        return not is_bare_step(request) and request.task.name != RULES_TASK
 
     def settle(self, request: Request, events: Sequence[Event]) -> None:
         """Raise ``PolicyError`` to keep a reply from leaving for what was spent on it.
@@ -67,10 +73,31 @@ class Policy:
         return None
 
 
+@dataclass(frozen=True)
 class AllowAll(Policy):
-    """Allow everything, for simulation."""
+    """Allow everything but numbers about too few rows: for simulation, and for a site without a policy.
 
+    Attributes:
+        min_count: smallest number of rows behind every number that a statistic tells; 1 in a simulation.
+        extremes: see ``SitePolicy``; ``None`` is no word.
+    """
+
+    min_count: int = 1
+    extremes: tuple[str, ...] | None = None
     single = False
+
+    @property
+    def rules(self) -> RowRules:
+        """Return the two settings."""
+        return RowRules(self.min_count, self.extremes)
+
+    def admit(self, request: Request) -> None:
+        """Refuse a request to describe rows that promises less than ``min_count``.
+
+        Raises:
+            PolicyError: names the number.
+        """
+        _require_disclosure(self.min_count, request.wraps or request)
 
 
 @dataclass(frozen=True)
@@ -98,6 +125,7 @@ class SitePolicy(Checked, Policy):
             lies. Then ``smallest_cohort`` binds a dishonest server too: the parties themselves refuse to open a smaller sum.
         second_sums: whether the server may have a second sum of the same task and message over another set of parties: the sums of two sets that differ in one party tell
             its reply. ``None`` refuses it between organisations and allows it in a simulation. Sums with differential privacy are counted in the ledger instead.
+        extremes: names of columns whose smallest and largest value a statistic may tell, with ``*`` and ``?``; an empty list hides those of all columns.
         privacy: what the island demands of every release and of all jobs together (`atoll.privacy.Demand`). With one, a cohort runs party by party.
     """
 
@@ -113,6 +141,7 @@ class SitePolicy(Checked, Policy):
     second_sums: bool | None = None
     privacy: ReplyDemand | None = None
     min_count: int = 1
+    extremes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.privacy is not None and not isinstance(self.privacy, ReplyDemand):
@@ -121,7 +150,13 @@ class SitePolicy(Checked, Policy):
                 where="SitePolicy",
                 remedy="give atoll.privacy.Demand(budget=atoll.privacy.Budget(epsilon=4.0))",
             )
-        for name in ("stages", "tasks", "free", "allow"):
+        for name in ("stages", "tasks", "free", "allow", "extremes"):
+            if isinstance(getattr(self, name), str):
+                raise ConfigError(
+                    f"{name}={getattr(self, name)!r}",
+                    where="SitePolicy",
+                    remedy=f"give a list: {name}=[{getattr(self, name)!r}]",
+                )
             object.__setattr__(self, name, tuple(getattr(self, name)))
         if not all(isinstance(stage, Stage) for stage in self.stages):
             raise ConfigError(f"stages={self.stages!r}", where="SitePolicy", remedy="give stages, such as Clip(1.0)")
@@ -135,6 +170,11 @@ class SitePolicy(Checked, Policy):
             raise ConfigError(
                 f"min_count={self.min_count}", where="SitePolicy", remedy="use a whole number of at least 1"
             )
+
+    @property
+    def rules(self) -> RowRules:
+        """Return ``min_count`` and ``extremes``."""
+        return RowRules(self.min_count, self.extremes)
 
     @property
     def largest(self) -> int | None:
@@ -226,6 +266,8 @@ class SitePolicy(Checked, Policy):
         Raises:
             PolicyError: names the task, the stage or the number.
         """
+        if request.task.name == RULES_TASK and request.wraps is None:
+            return  # it tells of this policy and of no row
         asked = [request] if request.wraps is None else [request, request.wraps]
         for one in asked:
             if self.tasks and not _matches(one.task.name, (*self.tasks, *self.free)):
@@ -233,7 +275,7 @@ class SitePolicy(Checked, Policy):
                     f"the task {one.task.name} may not run here", remedy=f"ask for one of {', '.join(self.tasks)}"
                 )
         inner = asked[-1]
-        self._require_disclosure(inner)
+        _require_disclosure(self.min_count, inner)
         if self.sums_only:
             self._require_sum(request)
             if request.wraps is None:
@@ -250,22 +292,6 @@ class SitePolicy(Checked, Policy):
             raise PolicyError(
                 f"a sum may have {inner.uplink.replies} replies, but this site requires at least {self.smallest_cohort}",
                 remedy=f"use quorum={self.smallest_cohort} or more",
-            )
-
-    def _require_disclosure(self, request: Request) -> None:
-        """Refuse a request to describe rows that promises less than this island requires.
-
-        Raises:
-            PolicyError: names the number.
-        """
-        if request.task.discloses is None:
-            return
-        said = request.task.discloses(request.message)
-        if said.min_count < self.min_count and not said.private:
-            raise PolicyError(
-                f"min_count={said.min_count}, but this site requires at least {self.min_count} rows behind every number",
-                where="policy",
-                remedy=f"use min_count={self.min_count} or more",
             )
 
     def _require_sum(self, request: Request) -> None:
@@ -286,6 +312,23 @@ class SitePolicy(Checked, Policy):
                 f"a sum of {least} parties, but this site requires at least {max(2, self.smallest_cohort)}, against a server that may lie",
                 remedy=f"use SecureAggregation(least={max(2, self.smallest_cohort)}, server='active')",
             )
+
+
+def _require_disclosure(least: int, request: Request) -> None:
+    """Refuse a request to describe rows that promises less than an island requires.
+
+    Raises:
+        PolicyError: names the number.
+    """
+    if request.task.discloses is None:
+        return
+    said = request.task.discloses(request.message)
+    if said.min_count < least and not said.private:
+        raise PolicyError(
+            f"min_count={said.min_count}, but this site requires at least {least} rows behind every number",
+            where="policy",
+            remedy=f"use min_count={least} or more, or leave min_count out: then a job takes the largest that its sites require",
+        )
 
 
 _OWN = "atoll.secure."

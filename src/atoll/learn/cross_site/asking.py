@@ -12,6 +12,7 @@ import numpy as np
 
 from atoll.core.algebra.rng import Rng
 from atoll.core.errors import AtollError
+from atoll.core.federation.row_rules import told_rules
 from atoll.core.requests.disclosure import Disclosure
 from atoll.core.requests.request import Mailboxes
 from atoll.core.requests.task import Task
@@ -110,7 +111,11 @@ class Across:
         watch.observe()
         names, withheld = list(fed.parties.names), dict[str, str]()
         ask = functools.partial(self._each, watch, names, withheld)
-        common = {"min_count": self.context.evaluation.min_count, "key": str(watch.rng.child("own").key)}
+        least = self.context.evaluation.min_count
+        if least is None:
+            rules = await ask(told_rules, dict.fromkeys(names), Mailboxes())
+            least = max((int(one.values[0]["min_count"]) for one in rules.values()), default=1)
+        common = {"min_count": least, "key": str(watch.rng.child("own").key)}
         sent = await ask(self.own, {name: {**common, "model": ended.last, "to": names} for name in names}, Mailboxes())
         made = {name: one for name, one in sent.items() if one.values[0]["sent"]}
         mail = functools.reduce(lambda a, b: a | b, [one.mail for one in made.values()], Mailboxes())
@@ -120,7 +125,7 @@ class Across:
         replies = {name: one.values[0] for name, one in told.items()}
         for name, reply in replies.items():
             if not reply["rows"]:
-                withheld[name] = f"it has fewer rows than min_count={self.context.evaluation.min_count}, or none"
+                withheld[name] = f"it has fewer rows than min_count={least}, or none"
         return _gathered(names, [*models, *(f"site {name}" for name in names if name in made)], replies, withheld)
 
     async def _each(

@@ -44,7 +44,8 @@ class Evaluation(Checked):
         metrics: metrics in addition to the loss and the task's defaults, such as ``Confusion(10)``; see ``atoll.learn.metrics``.
         cross_site: after the last round, also evaluate the global models and each site's own model on every site's data, as ``result.cross_site``;
             see `CrossSite`. A site's own model goes to all other sites, sealed.
-        min_count: smallest number of rows behind what a site tells in ``cross_site``; smaller sites tell nothing.
+        min_count: smallest number of rows behind what a site tells in ``cross_site``; smaller sites tell nothing. ``None`` is the
+            largest that the sites' policies require, 1 if none does.
         participants: whether every round's row lists the invited clients and those with taken replies, by position (``selected_clients``,
             ``replied_clients``); ``History.participation`` counts them.
         human_time: how long every round would take on real devices and links, as ``human_seconds``; not recorded if ``None``.
@@ -59,14 +60,15 @@ class Evaluation(Checked):
     human_time: HumanTime | None = None
     participants: bool = False
     cross_site: bool = False
-    min_count: int = 1
+    min_count: int | None = None
 
     def __post_init__(self) -> None:
         if self.every < 1 or (self.clients_every is not None and self.clients_every < 1):
             raise ConfigError(f"every={self.every}, clients_every={self.clients_every}", remedy="use at least 1 round")
         if self.clients < -1:
             raise ConfigError(f"clients={self.clients}", remedy="use a number of clients, 0 for none, -1 for all")
-        if self.min_count < 1 or (self.min_count > 1 and not self.cross_site):
+        least = 1 if self.min_count is None else self.min_count
+        if least < 1 or (least > 1 and not self.cross_site):
             raise ConfigError(
                 f"min_count={self.min_count} with cross_site={self.cross_site}",
                 where="Evaluation",

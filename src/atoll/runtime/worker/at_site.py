@@ -30,6 +30,7 @@ from .cards import DataCard, card_of
 from .frames import Hello, Rendezvous, error_frame
 from .leaving import leaving
 from .letters import LetterKey
+from .policies import MIN_COUNT
 from .population import SitePopulation
 from .pulses import pulsing
 from .remote import RemoteIslands
@@ -159,7 +160,7 @@ def _engine(
         folder.mkdir(parents=True, exist_ok=True)
     record = Record(None if folder is None else folder / "record.log") if ledger is None else ledger.record
     executor = Executor(
-        roster, population, data.policy or AllowAll(), secret_seed=rendezvous.secret, sealing=sealing, named=named,
+        roster, population, data.policy or AllowAll(MIN_COUNT, ()), secret_seed=rendezvous.secret, sealing=sealing, named=named,
         leaving=leaving, record=record, remote=True,
     )  # fmt: skip
     host = Host(

@@ -13,17 +13,28 @@ if TYPE_CHECKING:
     from atoll.core.requests.policy import SitePolicy
     from atoll.privacy import Demand
 
-__all__ = ["demand_of_site", "named_code", "policy_of_site", "require_allowed", "require_confined", "require_names"]
+__all__ = [
+    "MIN_COUNT",
+    "demand_of_site",
+    "named_code",
+    "policy_of_site",
+    "require_allowed",
+    "require_confined",
+    "require_names",
+]
 
 _CODE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 """How a job's settings name code: ``module:name``."""
+
+MIN_COUNT = 10
+"""Smallest number of rows behind every number that a statistic tells of a site whose policy has no word about it."""
 
 _IMPORTED = (".py", ".so", ".pyd")
 """Ends of files that an interpreter on some system may import."""
 
 
 def policy_of_site(given: Mapping[str, Any], name: str) -> SitePolicy | None:
-    """Return the policy in a site's settings; ``None`` if they have none.
+    """Return the policy in a site's settings; ``None`` if they have none. Without a word about ``min_count`` it has ``MIN_COUNT``.
 
     Args:
         given: the result of `settings_of`.
@@ -38,8 +49,11 @@ def policy_of_site(given: Mapping[str, Any], name: str) -> SitePolicy | None:
 
     from .sitedata import inside
 
+    said = given["policy"]
+    if isinstance(said, Mapping):
+        said = {"min_count": MIN_COUNT, **said}
     with inside(given.get("folder")):
-        return parse_policy(given["policy"], f"policy of site {name!r}")
+        return parse_policy(said, f"policy of site {name!r}")
 
 
 def demand_of_site(given: Mapping[str, Any], name: str, helper: bool = False) -> Demand | None:

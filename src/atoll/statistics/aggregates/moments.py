@@ -105,10 +105,15 @@ class CentralMoments:
         """The moments of some of the columns."""
         return CentralMoments(*(getattr(self, f.name)[columns] for f in fields(self)))
 
-    def without_ends(self) -> CentralMoments:
-        """The same without the smallest and the largest value."""
+    def without_ends(self, which: Sequence[bool] | None = None) -> CentralMoments:
+        """The same without the smallest and the largest value.
+
+        Args:
+            which: of which columns, ``(columns,)``; by default of all.
+        """
         none = CentralMoments.none(len(self.count))
-        return replace(self, low=none.low, high=none.high)
+        hide = np.ones(len(self.count), bool) if which is None else np.array(which, bool)
+        return replace(self, low=np.where(hide, none.low, self.low), high=np.where(hide, none.high, self.high))
 
     # ------------------------------------------------------------------ what people read
 

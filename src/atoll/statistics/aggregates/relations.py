@@ -64,8 +64,13 @@ class Relations:
         return Relations(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
 
     def hiding(self, least: int) -> Relations:
-        """The same without pairs that fewer than ``least`` rows have."""
-        keep = self.both >= least
+        """The same without pairs that fewer than ``least`` rows have, and without pairs that lack only so few of the rows that have one of them.
+
+        Sums over the rows with both columns, and over those with one, differ by the rows between.
+        """
+        alone = np.diag(self.both)
+        lacks = np.minimum(*(np.where(gap > 0, gap, np.inf) for gap in (alone[:, None] - self.both, alone - self.both)))
+        keep = (self.both >= least) & (lacks >= least)
         return Relations(*(np.where(keep, getattr(self, f.name), 0.0) for f in fields(self)))
 
     def correlations(self) -> Matrix:

@@ -116,26 +116,6 @@ class Sketch:
             made = made.merge(part)
         return made
 
-    def coarse(self, least: int) -> Sketch:
-        """The same values in buckets of at least ``least``: a smaller bucket moves into the next that has enough with it.
-
-        Fewer than ``least`` values change their place in the order, so ranks err by less than ``least``.
-        """
-        if least <= 1 or not len(self.counts):
-            return self
-        buckets: list[int] = []
-        counts: list[int] = []
-        carried = 0
-        for bucket, count in zip(self.buckets.tolist(), self.counts.tolist(), strict=True):
-            carried += count
-            if carried >= least:
-                buckets.append(bucket)
-                counts.append(carried)
-                carried = 0
-        if carried and counts:
-            counts[-1] += carried
-        return Sketch(np.array(buckets, np.int64), np.array(counts, np.int64), self.digits)
-
     # ------------------------------------------------------------------ reading
 
     def bucket_at(self, rank: int) -> tuple[int, int]:

@@ -1,27 +1,35 @@
 """What a party has answered: the sets of rows behind earlier replies, so that no two replies differ by fewer rows than the minimum count.
 
-Two sums over nearly the same rows give away the few rows between them (differencing). Each party keeps, for every request that it has answered, which rows of
-which version of its table were in which cell. Before it answers another that shares a column, it counts the rows in one cell and not in the other, both ways, and
-refuses if that is 1 to ``min_count - 1``. Rows are compared by a hash of their content, so rows that were added to the table or changed are seen too.
+Two numbers over nearly the same rows give away the few rows between them (differencing). Each party keeps the sets of rows behind all numbers that it has told: the
+rows of a request, those of each group and period, and those of each value and bin that was listed. They are sets of rows and nothing else: which columns a request
+names, by which conditions or groups it reaches a set, who asks, and in which job, makes no difference. A new set is compared with those of every earlier answer:
 
-This holds for pairs of requests. Combinations of three or more can isolate a row that no pair does: against those only noise with a budget helps (``epsilon``).
+* Rows that a request describes, against rows that an earlier one described: they are refused if they are not the same and fewer than ``min_count`` rows are in one and
+  not in the other, each way. This covers two people who change places: each way it is one row.
+* Any set, against all unions of the sets of one earlier listing: ``sum_j min(n_j, N_j - n_j)`` is the smallest number of rows by which it differs from such a union, with
+  ``n_j`` of its rows in the earlier set ``j`` of ``N_j``. A difference of 1 to ``min_count - 1`` rows is refused.
+
+Rows are compared by a hash of their content, so rows that were added to the table or changed are seen too. This holds for pairs of answers. Combinations of three or more
+can isolate a row that no pair does: against those only noise with a budget helps (``epsilon``).
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from atoll.core.errors import PolicyError
+from atoll.core.errors import ConfigError, PolicyError
 from atoll.data.table import DataTable
 
 from ..cells import Cell
 
-__all__ = ["NAME", "entry_of", "require_apart", "row_hashes", "with_entry"]
+__all__ = ["NAME", "AnswerRecord", "RowSets", "base_sets", "require_apart", "row_hashes", "with_entry"]
 
 NAME = "statistics-answered"
 """Name of the record among the results that stay at a party."""
@@ -29,6 +37,35 @@ NAME = "statistics-answered"
 Hashes = NDArray[np.uint64]
 _MULTIPLIER = np.uint64(0x9E37_79B9_7F4A_7C15)
 _CHUNK = 1 << 16
+_DENSE = 1 << 20
+"""Largest table of counts that is made in full."""
+
+
+@dataclass(frozen=True)
+class RowSets:
+    """Sets of rows without a common row: the groups of a column, the listed values of a column, or all rows.
+
+    Attributes:
+        names: what people call each set.
+        labels: the place of each row's set, -1 for a row in none, ``(rows,)``.
+        described: whether moments of the sets were told, not their sizes alone.
+    """
+
+    names: Sequence[str]
+    labels: NDArray[Any]
+    described: bool = True
+
+    def packed(self) -> dict[str, Any]:
+        """The sets as a message."""
+        small = self.labels.astype(np.min_scalar_type(-max(1, len(self.names))))
+        squeezed = np.frombuffer(zlib.compress(small.tobytes(), 1), np.uint8)
+        return {"names": list(self.names), "labels": squeezed, "dtype": small.dtype.str, "described": self.described}
+
+    @classmethod
+    def unpacked(cls, message: Any) -> RowSets:
+        """The inverse of `packed`."""
+        raw = zlib.decompress(np.asarray(message["labels"], np.uint8).tobytes())
+        return cls(list(message["names"]), np.frombuffer(raw, np.dtype(message["dtype"])), bool(message["described"]))
 
 
 def row_hashes(table: DataTable) -> Hashes:
@@ -67,91 +104,236 @@ def _mixed(words: Hashes) -> Hashes:
     return np.asarray(words ^ (words >> np.uint64(31)))
 
 
-def entry_of(request: str, base: str, columns: Iterable[str], cells: Sequence[Cell], hashes: Hashes) -> dict[str, Any]:
-    """The record of one answer.
+def base_sets(cells: Sequence[Cell], base: str, of: int) -> list[RowSets]:
+    """The sets of rows that a request describes, a family of groups at a time.
 
     Args:
-        request: what people know it by.
-        base: the rows that it is about, in words.
-        columns: the columns that were described.
-        cells: the cells that were described.
+        cells: the cells that are told.
+        base: the rows that the request is about, in words.
+        of: number of rows of the table.
+    """
+    made = []
+    for family in dict.fromkeys(cell.family for cell in cells):
+        mine = [cell for cell in cells if cell.family == family]
+        labels = np.full(of, -1, np.int64)
+        for k, cell in enumerate(mine):
+            labels[slice(None) if cell.rows is None else cell.rows] = k
+        made.append(RowSets([f"{base} with {family}={one.label}" if family else base for one in mine], labels))
+    return made
+
+
+@dataclass
+class AnswerRecord:
+    """The record of a party while it answers one request. With a minimum count of 1 it keeps nothing.
+
+    Attributes:
+        request: what people know the request by.
+        least: the minimum count.
+        party: the party's name.
+        hashes: of the table's rows.
+        kept: what the party has answered; ``None`` is nothing.
+        made: the sets behind the new answer.
+    """
+
+    request: str
+    least: int
+    party: str
+    hashes: Hashes
+    kept: Any = None
+    made: list[RowSets] = field(default_factory=list)
+
+    @classmethod
+    def opened(cls, island: Any, request: str, least: int, table: DataTable) -> AnswerRecord:
+        """The record of a party."""
+        if least <= 1:
+            return cls(request, least, island.name, np.zeros(0, np.uint64))
+        try:
+            kept = island.left(NAME)
+        except ConfigError:
+            kept = None
+        return cls(request, least, island.name, row_hashes(table), kept)
+
+    def describe(self, sets: Sequence[RowSets], *, alone: bool = True) -> None:
+        """Take note of sets that are described.
+
+        Args:
+            sets: the sets, a family of groups at a time.
+            alone: whether the party's own numbers are seen; of sums over parties, the groups of one request are not compared with each other.
+
+        Raises:
+            PolicyError: a set differs from one of an earlier answer by too few rows; names both.
+        """
+        if self.least <= 1:
+            return
+        version = _version(self.kept, self.hashes)
+        known = _known(self.kept, version)
+        fresh = [one for one in sets if _key(one.packed()) not in known]  # what was told once tells nothing more
+        require_apart(self.kept, fresh, self.hashes, self.least, self.party)
+        for k, one in enumerate(sets if alone else ()):
+            for other in sets[:k]:
+                found = next(_isolating(one, other, one.labels, other.labels, self.least, ways=False), None)
+                if found is not None:
+                    raise _too_close(*found, "this request", self.least, self.party)
+        self.made += sets
+
+    def lists(self, sets: RowSets) -> bool:
+        """Take note of sets whose sizes are listed; false, and no note, if a set differs from a union of an earlier answer's by too few rows."""
+        if self.least <= 1:
+            return True
+        if next(_close(self.kept, [sets], self.hashes, self.least), None) is not None:
+            return False
+        self.made.append(sets)
+        return True
+
+    def keep(self, island: Any) -> None:
+        """Make the record durable. Do this before the reply leaves: a server that lets the job fail then gains nothing."""
+        if self.least > 1 and self.made:
+            island.leave(NAME, with_entry(self.kept, self.request, self.made, self.hashes), at_once=True)
+
+
+def with_entry(record: Any, request: str, made: Sequence[RowSets], hashes: Hashes) -> dict[str, Any]:
+    """The record with one more answer; sets that it has already are not added again.
+
+    Args:
+        record: what was answered; ``None`` is nothing.
+        request: what people know the request by.
+        made: the sets of the new answer.
         hashes: of the table's rows.
     """
-    bits = []
-    for cell in cells:
-        inside = np.ones(len(hashes), bool) if cell.rows is None else np.zeros(len(hashes), bool)
-        if cell.rows is not None:
-            inside[cell.rows] = True
-        bits.append(np.packbits(inside))
-    names = [f"{base} with {cell.family}={cell.label}" if cell.family else base for cell in cells]
-    order = np.sort(hashes)
-    version = f"{int(_mixed(np.array([order.sum(dtype=np.uint64) ^ np.uint64(len(order))]))[0]):016x}"
-    return {"request": request, "columns": sorted(columns), "cells": names, "bits": bits, "version": version}
-
-
-def with_entry(record: Any, entry: Mapping[str, Any], hashes: Hashes) -> dict[str, Any]:
-    """The record with one more answer; the same rows of the same columns again add nothing."""
     known = record or {"entries": [], "tables": {}}
-    same = [one for one in known["entries"] if _same(one, entry)]
-    tables = {**known["tables"], entry["version"]: hashes}
-    return {"entries": [*known["entries"], *([] if same else [dict(entry)])], "tables": tables}
+    version = _version(known, hashes)
+    there = _known(known, version)
+    sets = list({_key(one): one for one in (each.packed() for each in made) if _key(one) not in there}.values())
+    if not sets:
+        return dict(known)
+    entry = {"request": request, "version": version, "sets": sets}
+    return {"entries": [*known["entries"], entry], "tables": {**known["tables"], version: hashes}}
 
 
-def _same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    if (
-        one["version"] != other["version"]
-        or one["columns"] != other["columns"]
-        or len(one["bits"]) != len(other["bits"])
-    ):
-        return False
-    return all(np.array_equal(a, b) for a, b in zip(one["bits"], other["bits"], strict=True))
+def _version(record: Any, hashes: Hashes) -> str:
+    """The name of a table: the same rows in another order are another one, since labels go by place."""
+    for name, others in (record or {"tables": {}})["tables"].items():
+        if np.array_equal(hashes, others):
+            return str(name)
+    return str(len((record or {"tables": {}})["tables"]))
 
 
-def require_apart(record: Any, entry: Mapping[str, Any], hashes: Hashes, least: int, party: str) -> None:
-    """Refuse a request whose difference from an answered one isolates fewer rows than the minimum count.
+def _known(record: Any, version: str) -> set[Any]:
+    """Keys of the sets that are in the record."""
+    entries = (record or {"entries": []})["entries"]
+    return {_key(one) for entry in entries if entry["version"] == version for one in entry["sets"]}
+
+
+def _key(packed: Mapping[str, Any]) -> tuple[bytes, str, bool]:
+    """What two equal packed sets have in common."""
+    return bytes(np.asarray(packed["labels"], np.uint8)), str(packed["dtype"]), bool(packed["described"])
+
+
+def require_apart(record: Any, sets: Sequence[RowSets], hashes: Hashes, least: int, party: str) -> None:
+    """Refuse sets whose difference from answered ones isolates fewer rows than the minimum count.
 
     Args:
         record: what the party has answered; ``None`` is nothing.
-        entry: the new request.
+        sets: those of the new request.
         hashes: of the table's rows.
         least: the minimum count.
         party: its name.
 
     Raises:
-        PolicyError: names the earlier request and both cells.
+        PolicyError: names the earlier request and both sets.
     """
-    for earlier in (record or {"entries": []})["entries"]:
-        shared = sorted(set(earlier["columns"]) & set(entry["columns"]))
-        if not shared or _same(earlier, entry):  # a further contact of one request
-            continue
-        others = record["tables"][earlier["version"]]
-        for name, bits in zip(entry["cells"], entry["bits"], strict=True):
-            for before, old in zip(earlier["cells"], earlier["bits"], strict=True):
-                isolated = _between(bits, hashes, old, others, same=earlier["version"] == entry["version"])
-                if 0 < isolated < least:
-                    raise PolicyError(
-                        f"the difference between {name} and {before} of the earlier request {earlier['request']!r} is fewer than min_count={least} rows, "
-                        f"and both describe {shared[0]!r}",
-                        where=party,
-                        remedy="ask for the same rows as before, for rows that differ by more, or with epsilon=, whose noise hides single rows",
-                    )
+    found = next(_close(record, sets, hashes, least), None)
+    if found is not None:
+        name, before, request = found
+        raise _too_close(name, before, f"the earlier request {request!r}", least, party)
 
 
-def _between(bits: NDArray[np.uint8], hashes: Hashes, old: NDArray[np.uint8], others: Hashes, *, same: bool) -> int:
-    """The smaller positive number of rows that are in one set and not in the other; 0 if each way it is none."""
-    if same and np.array_equal(hashes, others):
-        ways = [int(np.unpackbits(bits & ~old).sum()), int(np.unpackbits(old & ~bits).sum())]
-    else:
-        mine = hashes[np.unpackbits(bits, count=len(hashes)).astype(bool)]
-        theirs = others[np.unpackbits(old, count=len(others)).astype(bool)]
-        ways = [_more(mine, theirs), _more(theirs, mine)]
-    return min((way for way in ways if way > 0), default=0)
+def _too_close(name: str, other: str, request: str, least: int, party: str) -> PolicyError:
+    return PolicyError(
+        f"the difference between {name} and {other} of {request} is fewer than min_count={least} rows",
+        where=party,
+        remedy="ask for the same rows as before, for rows that differ by more, or with epsilon=, whose noise hides single rows",
+    )
 
 
-def _more(ones: Hashes, others: Hashes) -> int:
-    """How many rows are in one set and not in the other; rows that occur several times count several times."""
-    keys, counts = np.unique(ones, return_counts=True)
-    known, against = np.unique(others, return_counts=True)
-    place = np.minimum(np.searchsorted(known, keys), max(0, len(known) - 1))
-    found = np.where(known[place] == keys, against[place], 0) if len(known) else np.zeros(len(keys), np.int64)
-    return int(np.maximum(counts - found, 0).sum())
+def _close(record: Any, sets: Sequence[RowSets], hashes: Hashes, least: int) -> Iterator[tuple[str, str, str]]:
+    """A new set, the earlier one that it is too close to, and the earlier request, for each such pair."""
+    for entry in (record or {"entries": []})["entries"]:
+        others = record["tables"][entry["version"]]
+        places = None if np.array_equal(hashes, others) else _places(hashes, others)
+        for packed in entry["sets"]:
+            old = RowSets.unpacked(packed)
+            for new in sets:
+                pair = (new.labels, old.labels) if places is None else _aligned(new.labels, old.labels, *places)
+                for name, before in _isolating(new, old, *pair, least):
+                    yield name, before, str(entry["request"])
+
+
+def _isolating(
+    new: RowSets, old: RowSets, mine: NDArray[Any], theirs: NDArray[Any], least: int, *, ways: bool = True
+) -> Iterator[tuple[str, str]]:
+    """Names of pairs that differ by 1 to ``least - 1`` rows. The last set of each is the rows in no set."""
+    a, b, both = _counts(mine, theirs, len(new.names) + 1, len(old.names) + 1)
+    here, there = np.bincount(a, both, len(new.names) + 1), np.bincount(b, both, len(old.names) + 1)
+    named = (a < len(new.names)) & (b < len(old.names))
+    if ways and new.described and old.described:
+        more = np.maximum(here[a] - both, there[b] - both)
+        for k in np.flatnonzero(named & (more > 0) & (more < least))[:1].tolist():
+            yield new.names[a[k]], old.names[b[k]]
+    for apart, at, sizes, names, others in (
+        (np.minimum(both, there[b] - both), a, here, new.names, old.names),
+        (np.minimum(both, here[a] - both), b, there, old.names, new.names),
+    ):
+        smallest = np.bincount(at, apart, len(names) + 1)[: len(names)]
+        near = (
+            (smallest > 0) & (smallest < least) & (sizes[: len(names)] >= least)
+        )  # smaller sets are told of nobody alone
+        for k in np.flatnonzero(near)[:1].tolist():
+            # The other set of which it has most rows.
+            there_too = np.flatnonzero((at == k) & ((b if at is a else a) < len(others)))
+            most = there_too[np.argmax(both[there_too])] if len(there_too) else None
+            other = "the rest" if most is None else others[(b if at is a else a)[most]]
+            yield (names[k], other) if at is a else (other, names[k])
+
+
+def _counts(
+    mine: NDArray[Any], theirs: NDArray[Any], ours: int, others: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Place in both, and the number of rows, of each pair of sets that have common rows; -1 is the last place."""
+    a, b = (
+        np.where(mine < 0, ours - 1, mine).astype(np.int64),
+        np.where(theirs < 0, others - 1, theirs).astype(np.int64),
+    )
+    codes = a * others + b
+    if ours * others <= _DENSE:
+        counts = np.bincount(codes, minlength=ours * others)
+        found = np.flatnonzero(counts)
+        return found // others, found % others, counts[found]
+    found, some = np.unique(codes, return_counts=True)
+    return found // others, found % others, some
+
+
+def _places(hashes: Hashes, others: Hashes) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
+    """Places of the rows of two tables among the rows of both, and their number; a row that a table has twice is in two places."""
+    keys = np.concatenate([_numbered(hashes), _numbered(others)])
+    unique, place = np.unique(keys, return_inverse=True)
+    return place[: len(hashes)], place[len(hashes) :], len(unique)
+
+
+def _numbered(hashes: Hashes) -> Hashes:
+    """Hashes of rows and of how many rows of the same content stand before them."""
+    order = np.argsort(hashes, kind="stable")
+    ordered = hashes[order]
+    first = np.searchsorted(ordered, ordered)
+    made = np.empty_like(hashes)
+    made[order] = _mixed(ordered + (np.arange(len(ordered)) - first).astype(np.uint64) * _MULTIPLIER)
+    return made
+
+
+def _aligned(
+    mine: NDArray[Any], theirs: NDArray[Any], here: NDArray[np.int64], there: NDArray[np.int64], size: int
+) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Labels of both tables over the rows of both."""
+    made = np.full((2, size), -1, np.int64)
+    made[0, here], made[1, there] = mine, theirs
+    return made[0], made[1]
