@@ -86,13 +86,15 @@ class PrivacyCost:
                 axis.errorbar(xs, ys, yerr=[p.spread for p in known], color=colour, marker="o", capsize=2, label=name)
             axis.axhline(self.without, linestyle="--", linewidth=1.2, color=SERIES[-1], label="without privacy")
             axis.set_xscale("log")
+            axis.xaxis.set_major_formatter("{x:g}")
+            axis.xaxis.set_minor_formatter("")
             axis.set_xlabel("epsilon of the whole training")
             axis.set_title("accuracy on the common test set")
             axis.legend()
 
         drawn = figure("accuracy against epsilon", draw, size=(10.6, 3.8))
         page = render("privacy_cost.html.j2", study=self, figure=drawn)
-        write_bytes(Path(path), page.encode())
+        write_bytes(Path(path), page.encode("utf-8", "replace"))
         return Path(path)
 
     @property

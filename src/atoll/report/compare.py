@@ -118,5 +118,5 @@ def write_comparison(folders: Sequence[RunFolder], path: str | Path, metric: str
         settings=_settings(folders),
         **summary,
     )
-    write_bytes(Path(path), page.encode())
+    write_bytes(Path(path), page.encode("utf-8", "replace"))
     return Path(path)

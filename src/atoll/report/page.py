@@ -49,7 +49,7 @@ def write_report(source: Any, path: str | Path | None = None) -> Path:
         engine=_engine(facts),
     )
     try:
-        write_bytes(target, page.encode())
+        write_bytes(target, page.encode("utf-8", "replace"))
     except CheckpointError as error:
         raise CheckpointError(error.what, where=error.where, remedy="free space or choose another --output") from error
     return target
@@ -65,7 +65,7 @@ def _place(source: Any) -> Path:
 
 
 def render(template: str, **values: Any) -> str:
-    """Fill a template of this package; text is escaped, figures are not."""
+    """Fill a template of this package. Text is escaped everywhere, also in attributes; a `InlineFigure` is put in as it is. No script runs in the page: its policy allows none."""
     jinja2 = need("jinja2", "report", "a report", where="atoll.report")
     loader = jinja2.PackageLoader("atoll.report", "templates")
     environment = jinja2.Environment(

@@ -10,6 +10,7 @@ The command replaces the text between the marks and leaves the rest. It creates 
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -29,6 +30,8 @@ COUNTED = (
     ("not run", "were not run"),
 )
 """Verdicts, and the words that count them."""
+_TAG = re.compile("<(?=[A-Za-z/!?])")
+"""Where Markdown would begin a tag: names of classes and columns are text."""
 _COLUMNS = ("claim", "paper", "ours", "verdict", "note")
 
 
@@ -108,7 +111,7 @@ def _row(claim: Claim) -> tuple[str, ...]:
     derived = "" if claim.basis == "measured" else f"; {claim.basis}"
     verdict = "" if claim.verdict == "figure" else claim.verdict + derived
     values = (claim.claim, claim.paper, claim.ours, verdict, claim.note)
-    return tuple(_shown(value).replace("|", "\\|").replace("\n", " ") for value in values)
+    return tuple(_TAG.sub("&lt;", _shown(value)).replace("|", "\\|").replace("\n", " ") for value in values)
 
 
 def _shown(value: Any) -> str:
