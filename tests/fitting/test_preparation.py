@@ -17,6 +17,7 @@ import atoll
 from atoll.core.errors import AtollError, CompositionError, ConfigError, DataError
 from atoll.fitting import Columns, Fit, FittedModel, KMeans, NaiveBayes, Ridge
 from atoll.secure import SecureAggregation
+from atoll.statistics.disclosure.coarsening import coarsen
 
 SCALERS = {"standard": StandardScaler, "minmax": MinMaxScaler, "robust": RobustScaler}
 SECURE: dict[str, Any] = {
@@ -76,6 +77,9 @@ def test_under_a_minimum_count_quantiles_are_near() -> None:
     told = found.layout.fill["age"]  # no row's own value: a point of the public grid, or what ten rows of a party share
     assert told * 2**20 == int(told * 2**20)
     assert told not in WHOLE.age.to_numpy() or (WHOLE.age == told).sum() >= 10
+    grid = np.unique(np.concatenate([coarsen(np.asarray(table["pressure"]), 10) for table in PARTIES.values()]))
+    between = {float(one) for k in (0, 1) for one in (grid[: len(grid) - k] + grid[k:]) / 2}
+    assert found.layout.fill["pressure"] in between
     with pytest.raises(ConfigError, match="scale='minmax' with min_count"):
         fit(scale="minmax", min_count=10)
 

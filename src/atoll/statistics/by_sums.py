@@ -2,7 +2,8 @@
 
 The smallest and largest value and quantiles come from counts of the leading bits of the values' keys (`atoll.statistics.aggregates.sketch`), 12 bits a contact. They give every column a
 range, and with it the fixed point in which its sums travel: first around the middle of the range, then squares and cubes around the common mean. With a minimum count
-no range is told: the first sums are scaled generously, and a further contact finds the standard deviation, which scales the others.
+no range is told: the first sums are scaled generously, and further contacts find the standard deviation ``s`` of the ``n`` values. None is farther than ``s sqrt(n)``
+from the mean, which scales the others.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from .disclosure.coarsening import public_edges
 from .disclosure.suppression import hidden, shown
 from .replies import _of, number
 from .summary import BinCounts, ColumnSummary, RowsSummary, Summary
-from .summed import LOWEST, STEP, central_sums, first_sums, next_sums, resolution, surveyed
+from .summed import LOWEST, MARGIN, STEP, central_sums, first_sums, next_sums, resolution, surveyed
 
 if TYPE_CHECKING:
     from atoll.core.federation.federation import Federation
@@ -40,7 +41,8 @@ async def by_sums(fed: Federation, job: Statistics) -> Summary:
     return await _Sums(fed, job).run()
 
 
-_MARGIN = 2.0**8
+_SPREADS = 4
+"""Most contacts that look for the standard deviation."""
 _SMALLEST = np.finfo(np.float64).tiny * 2**60
 
 
@@ -168,7 +170,7 @@ class _Sums:
         means = centres + scales * (np.asarray(first["sums"]) * 2.0**-bits / total)
         spans = np.maximum(np.abs(ends - means).max(axis=0), scales)
         if self._coarse:
-            spans = await self._spread(means, scales, total, bits)
+            spans = await self._spread(means, scales, bits)
         edges = self._edges(ends, known)
         message = {
             "centres": means,
@@ -192,12 +194,19 @@ class _Sums:
         """Whether parties answer from coarse values."""
         return self.job.least_rows > 1
 
-    async def _spread(self, means: Any, scales: Any, total: Any, bits: int) -> NDArray[np.float64]:
-        """``2^8`` standard deviations of each cell and column, as far as the generous scale shows them."""
-        message = {"centres": means, "scales": scales, "bits": bits, "edges": {}, "correlations": False}
-        squares = np.asarray((await self._contact("spread", central_sums, message))["powers"])[0]
-        most = np.maximum(squares, 0) + len(self.state["sites"])  # and what rounding may have left out
-        return np.asarray(np.maximum(_MARGIN * scales * np.sqrt(most * 2.0**-bits / total), _SMALLEST))
+    async def _spread(self, means: Any, scales: Any, bits: int) -> NDArray[np.float64]:
+        """``sqrt(n)`` standard deviations of each cell and column, once a scale shows them with enough digits."""
+        number, found = 0, scales
+        while number == 0 or (number < _SPREADS and (found < scales * 2.0**-12).any()):
+            scales = found
+            message = {"centres": means, "scales": scales, "bits": bits, "edges": {}, "correlations": False}
+            powers = (await self._contact(f"spread {number}", central_sums, message))["powers"]
+            most = np.maximum(np.asarray(powers)[0], 0) + len(
+                self.state["sites"]
+            )  # and what rounding may have left out
+            found = np.clip(scales * np.sqrt(most * 2.0**-bits), _SMALLEST, scales)
+            number += 1
+        return np.asarray(found)
 
     def _edges(self, ends: NDArray[np.float64], known: NDArray[np.bool_]) -> dict[str, Any]:
         if not self.job.bins:
@@ -309,7 +318,7 @@ class _Sums:
 def _scales(reach: NDArray[np.int64]) -> NDArray[np.float64]:
     """Scales of first sums, ``(cells, numbers)``: ``2^8`` times the largest power of two of any party."""
     places = np.where(reach > 0, np.arange(reach.shape[2]), 0).max(axis=2) + LOWEST
-    return np.asarray(np.ldexp(_MARGIN, np.clip(places, -900, 1000)))
+    return np.asarray(np.ldexp(MARGIN, np.clip(places, -900, 1000)))
 
 
 def _step(counts: NDArray[np.int64], rank: int, below: int, first: int) -> tuple[int, int]:

@@ -4,11 +4,13 @@ Counts are whole numbers. A sum of real numbers ``v`` with ``|v| <= 1`` becomes 
 (`resolution`): it errs by at most ``2^-(bits + 1)`` a party, below ``1e-11`` for a billion rows.
 
 With a minimum count, everything about order (leading bits, ranks, bins) is that of coarse values (`atoll.statistics.disclosure.coarsening`). No range of the values is
-told then, so sums are scaled by a power of two that the parties' `reach` gives, ``2^8`` times as large; what lies beyond counts as its end.
+told then. A party takes values beyond ``2^8`` times the power of two that enough of them reach as that number, a bound of its own that no message moves: a sum in which the
+server chooses where values are cut would count the values above the cut.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -28,13 +30,16 @@ from .described import remember
 from .disclosure.coarsening import coarsen, reach
 from .plan import StatisticsPlan, agreed_parts
 
-__all__ = ["LOWEST", "STEP", "central_sums", "first_sums", "named", "next_sums", "resolution", "surveyed"]
+__all__ = ["LOWEST", "MARGIN", "STEP", "central_sums", "first_sums", "named", "next_sums", "resolution", "surveyed"]
 
 STEP = 12
 """Bits of a key that a round counts."""
 
 LOWEST = -1100
 """The exponent of the first place in the counts of parties by `reach`."""
+
+MARGIN = 2.0**8
+"""How far beyond the power of two that enough values reach a value counts as it is."""
 
 Sums = dict[str, Sum]
 _MOST = 60
@@ -90,8 +95,7 @@ def surveyed(island: Any, message: Any) -> Sums:
             counts[:, k, j] = len(there), len(values) - len(there)
             coarse = coarsen(there, plan.min_count * column.per_row) if plan.min_count > 1 else there
             tops[k, j] = np.bincount((keys_of(coarse) >> (64 - STEP)) + (1 << (STEP - 1)), minlength=1 << STEP)
-            exponent = reach(there.astype(np.float64), plan.min_count * column.per_row)
-            far[k, j, (LOWEST if exponent is None else exponent) - LOWEST] = 1
+            far[k, j, _exponent(there.astype(np.float64), plan.min_count * column.per_row) - LOWEST] = 1
     found = {"rows": _whole([cell.size(of) for cell in cells]), "counts": _whole(counts), "tops": _whole(tops)}
     if plan.min_count > 1:
         found["reach"] = _whole(far)
@@ -154,15 +158,11 @@ def central_sums(island: Any, message: Any) -> Sums:
         made[f"bins {name}"] = _whole([counts_in(_ordered(columns[name], cell, plan), row) for cell in cells])
     if message["correlations"]:
         single = [j for j, column in enumerate(numbers) if column.single]
-        middles, halves = ([float(message[what][0][j]) for j in single] for what in ("centres", "scales"))
         related = Relations.of(
-            [
-                np.clip(numbers[j].numbers(cells[0].rows), middle - half, middle + half) if plan.min_count > 1 else numbers[j].numbers(cells[0].rows)
-                for j, middle, half in zip(single, middles, halves, strict=True)
-            ],
-            middles,
-            halves,
-        )  # fmt: skip
+            [_bounded(numbers[j], cells[0], plan.min_count) for j in single],
+            [float(message["centres"][0][j]) for j in single],
+            [float(message["scales"][0][j]) for j in single],
+        )
         made["both"] = _whole(related.both)
         for name in ("sums", "squares", "products"):
             made[f"related {name}"] = _whole(_fixed(getattr(related, name), bits))
@@ -170,9 +170,27 @@ def central_sums(island: Any, message: Any) -> Sums:
 
 
 def _scaled(column: TableColumn, cell: Cell, message: Any, k: int, j: int) -> NDArray[np.float64]:
+    values = _bounded(column, cell, int(message["plan"]["min_count"]))
+    return (values[np.isfinite(values)] - float(message["centres"][k][j])) / float(message["scales"][k][j])
+
+
+def _bounded(column: TableColumn, cell: Cell, least: int) -> NDArray[np.float64]:
+    """The values of a cell as moments see them: with a minimum count, none beyond the party's own bound."""
     values = column.numbers(cell.rows).astype(np.float64)
-    scaled = (values[np.isfinite(values)] - float(message["centres"][k][j])) / float(message["scales"][k][j])
-    return np.clip(scaled, -1.0, 1.0) if int(message["plan"]["min_count"]) > 1 else scaled
+    if least <= 1:
+        return values
+    exponent = _exponent(values[np.isfinite(values)], least * column.per_row)
+    most = float(np.ldexp(MARGIN, min(exponent, 1000)))
+    return np.where(np.isfinite(values), np.clip(values, -most, most), np.nan)
+
+
+def _exponent(values: NDArray[np.float64], least: int) -> int:
+    """The power of two that enough values reach; of fewer values, 2 to the next multiple of 16 above all of them."""
+    found = reach(values, least)
+    if found is not None:
+        return max(found, LOWEST)
+    most = float(np.abs(values).max(initial=0.0))
+    return min(1024, 16 * math.ceil(math.frexp(most)[1] / 16)) if most else LOWEST
 
 
 def _fixed(values: Any, bits: int) -> NDArray[np.int64]:

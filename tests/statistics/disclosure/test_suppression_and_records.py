@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from atoll.core.errors import PolicyError
 from atoll.data import DataTable
 from atoll.statistics.cells import Cell
-from atoll.statistics.disclosure.answered import RowSets, base_sets, require_apart, row_hashes, with_entry
+from atoll.statistics.disclosure.answered import AnswerRecord, RowSets, base_sets, require_apart, row_hashes, with_entry
 from atoll.statistics.disclosure.suppression import hidden, shown
 
 
@@ -153,3 +153,20 @@ def test_a_record_keeps_each_answer_once() -> None:
     record = recorded(rows, *everything, known=recorded(rows, *everything))
     assert len(record["entries"]) == 1
     assert list(RowSets.unpacked(record["entries"][0]["sets"][0]).labels) == [0] * 20
+
+
+def test_a_record_of_an_older_version_is_read() -> None:
+    rows = table(20)
+    inside = np.arange(20) < 19
+    old = {"request": "first", "columns": ["age"], "cells": ["all rows"], "bits": [np.packbits(inside)], "version": "a"}
+
+    class Place:
+        name = "north"
+
+        def left(self, name: str) -> Any:
+            return {"entries": [old], "tables": {"a": row_hashes(rows)}}
+
+    record = AnswerRecord.opened(Place(), "second", 3, rows)
+    with pytest.raises(PolicyError, match="of the earlier request 'first' is fewer than min_count=3"):
+        record.describe(sets(Cell("", "", None), of=20))
+    record.describe(sets(Cell("", "", np.arange(19)), of=20))

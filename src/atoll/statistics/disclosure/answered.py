@@ -148,7 +148,7 @@ class AnswerRecord:
         if least <= 1:
             return cls(request, least, island.name, np.zeros(0, np.uint64))
         try:
-            kept = island.left(NAME)
+            kept = _in_sets(island.left(NAME))
         except ConfigError:
             kept = None
         return cls(request, least, island.name, row_hashes(table), kept)
@@ -189,6 +189,19 @@ class AnswerRecord:
         """Make the record durable. Do this before the reply leaves: a server that lets the job fail then gains nothing."""
         if self.least > 1 and self.made:
             island.leave(NAME, with_entry(self.kept, self.request, self.made, self.hashes), at_once=True)
+
+
+def _in_sets(record: Any) -> dict[str, Any]:
+    """A record as it is kept today: earlier versions kept the bits of single cells."""
+    entries = []
+    for entry in record["entries"]:
+        if "sets" not in entry:
+            rows = len(record["tables"][entry["version"]])
+            inside = [np.unpackbits(np.asarray(bits, np.uint8), count=rows) for bits in entry["bits"]]
+            made = [RowSets([name], one.astype(np.int64) - 1) for name, one in zip(entry["cells"], inside, strict=True)]
+            entry = {"request": entry["request"], "version": entry["version"], "sets": [one.packed() for one in made]}
+        entries.append(entry)
+    return {"entries": entries, "tables": dict(record["tables"])}
 
 
 def with_entry(record: Any, request: str, made: Sequence[RowSets], hashes: Hashes) -> dict[str, Any]:
