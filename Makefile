@@ -15,7 +15,7 @@ PYTHON ?= $(shell $(FIND_PYTHON))
 INDEX   := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 TORCH   := $(shell sed -n 's/^torch==//p' constraints.txt)
 PIP     := $(BIN)/python -m pip --disable-pip-version-check --no-input
-INSTALL := install -qq $(INDEX) --constraint constraints.txt --group dev --group docs --editable '.[all,lightgbm,ray]'
+INSTALL := install -qq $(INDEX) --constraint constraints.txt --group dev --group docs --editable '.[all,lightgbm,ray]' --editable ./papers
 
 .DEFAULT_GOAL := setup
 .PHONY: setup help demo test thorough faults check format docs bench clean
@@ -30,11 +30,11 @@ demo: $(READY) ## train on digits over 100 clients and write a report
 	@$(BIN)/atoll demo $(ARGS)
 
 test: $(READY) ## run every test in parallel (WORKERS=n, ARGS="tests/core -k name")
-	@$(BIN)/python -m compileall -q src # also where bytecode is forbidden: tests start hundreds of processes
+	@$(BIN)/python -m compileall -q src papers/src # also where bytecode is forbidden: tests start hundreds of processes
 	@$(BIN)/pytest -q -n $(WORKERS) --dist worksteal --durations=25 $(ARGS)
 
 thorough: $(READY) ## the tests, with the slow ones that have a quick sibling and ten times as many examples of each law
-	@$(BIN)/python -m compileall -q src
+	@$(BIN)/python -m compileall -q src papers/src
 	@$(BIN)/pytest -q -n $(WORKERS) --dist worksteal -m "" --hypothesis-profile=thorough $(ARGS)
 
 faults: $(READY) ## cut networks, fill disks, turn clocks: the tests of failures that take minutes
@@ -62,9 +62,9 @@ bench: $(READY) ## compare speed with other frameworks (installs them in environ
 
 clean: ## remove everything that was built, the environment too
 	rm -rf $(VENV) site dist build .mypy_cache .pytest_cache .ruff_cache .hypothesis
-	find src tests docs examples -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src papers tests docs examples -name __pycache__ -type d -prune -exec rm -rf {} +
 
-$(READY): pyproject.toml constraints.txt
+$(READY): pyproject.toml papers/pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "Atoll needs Python 3.11 or newer. Install it, or run: make PYTHON=/path/to/python3.11" >&2; exit 1; }
 	@test -x $(BIN)/pip || { echo "Creating $(VENV) with $(PYTHON)" >&2; $(PYTHON) -m venv $(VENV); }
 	@$(PIP) install -qq --upgrade 'pip>=25.1'

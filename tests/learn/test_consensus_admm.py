@@ -12,7 +12,7 @@ from atoll.learn.algorithm import RoundInfo
 from atoll.learn.algorithms import CEADMM, AndersonADMM, FastADMM, FedADMM
 from atoll.learn.local.update import local_contact
 from atoll.models.quadratic import quadratics
-from atoll.reproduce.survey.admm import wide_quadratics
+from atoll_papers.survey.admm import wide_quadratics
 
 
 class Run:

@@ -38,8 +38,8 @@ from atoll.learn.catalogue import example, facts, kinds
 from atoll.learn.transforms import Adam, ClipNorm, Momentum, Proximal
 from atoll.learn.wrapped import Wrapped
 from atoll.models.quadratic import Quadratic, minimiser, quadratics
-from atoll.reproduce.survey.row import gap_to_optimum
 from atoll.testing import check_algorithm
+from atoll_papers.survey.row import gap_to_optimum
 
 SETTING: dict[str, Any] = {"lr": 0.02, "steps": 4, "batch_size": None}
 ONE: dict[str, Any] = {"lr": 0.02, "steps": 1, "batch_size": None}

@@ -26,9 +26,9 @@ from atoll.learn.pacing.cached.model_cache import begun, replaced, resummed
 from atoll.learn.pacing.staleness import ConstantStaleness, PolynomialStaleness
 from atoll.learn.selection import CFCFM, Uniform
 from atoll.models.idle import IdleIslands, IdleModel
-from atoll.reproduce.safa.reference import Crashes, draw_crashes, safa
 from atoll.simulation import run_in
 from atoll.stages import QSGD
+from atoll_papers.safa.reference import Crashes, draw_crashes, safa
 
 
 class Traced:

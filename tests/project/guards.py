@@ -27,7 +27,9 @@ PATIENCE = 120.0
 """Seconds after which a test hangs."""
 COPIED = (
     "src",
+    "papers",
     "tests",
+    "conftest.py",
     "docs",
     "examples",
     "benchmarks",

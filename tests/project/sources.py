@@ -12,24 +12,26 @@ from atoll.heap import loading
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "src" / "atoll"
+PAPERS = ROOT / "papers" / "src" / "atoll_papers"
 
 
 @dataclass(frozen=True)
 class Module:
-    """One file of the package."""
+    """One file of the package, or of the papers beside it."""
 
     path: Path
 
     @property
     def name(self) -> str:
         """Its dotted name."""
-        parts = ("atoll", *self.path.relative_to(PACKAGE).with_suffix("").parts)
+        package = PAPERS if self.path.is_relative_to(PAPERS) else PACKAGE
+        parts = self.path.relative_to(package.parent).with_suffix("").parts
         return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
     @property
     def room(self) -> str:
-        """The folder under ``src/atoll``, or the name of a module that lies there."""
-        return [*self.name.split("."), "atoll"][1]
+        """The folder under ``src/atoll``, or the name of a module that lies there; ``papers`` of the papers."""
+        return "papers" if self.path.is_relative_to(PAPERS) else [*self.name.split("."), "atoll"][1]
 
     @property
     def text(self) -> str:
@@ -72,8 +74,8 @@ def _nodes(path: Path) -> tuple[ast.AST, ...]:
 
 @cache
 def modules() -> tuple[Module, ...]:
-    """Every file of the package."""
-    return tuple(Module(path) for path in sorted(PACKAGE.rglob("*.py")))
+    """Every file of the package, and of the papers."""
+    return tuple(Module(path) for package in (PACKAGE, PAPERS) for path in sorted(package.rglob("*.py")))
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,8 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
 def test_the_version_is_the_same_everywhere() -> None:
     released = re.findall(r"^## \[(\d+\.\d+\.\d+)\]", CHANGELOG, flags=re.MULTILINE)
     assert PROJECT["version"] == atoll.__version__
+    papers = tomllib.loads((ROOT / "papers" / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert papers["version"] == atoll.__version__  # their results are those of this version
     # Before its release a version is what "Unreleased" becomes; afterwards it is the newest heading.
     assert not released or released[0] <= PROJECT["version"]
 

@@ -26,7 +26,15 @@ from exactly import environment, extras_of
 from forked import Parent
 from sources import ROOT
 
-PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "ARCHITECTURE.md", *(ROOT / "docs").rglob("*.md")])
+PAGES = sorted(
+    [
+        ROOT / "README.md",
+        ROOT / "CONTRIBUTING.md",
+        ROOT / "ARCHITECTURE.md",
+        *(ROOT / "docs").rglob("*.md"),
+        *(ROOT / "papers").rglob("*.md"),
+    ]
+)
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 PATIENCE = 200  # seconds for one page
 LONG = frozenset(

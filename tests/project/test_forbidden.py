@@ -14,7 +14,7 @@ from sources import ROOT, Module, imports, modules
 from atoll.heap import loading
 
 Nodes = Sequence[ast.AST]
-TESTS = sorted((ROOT / "tests").rglob("*.py"))
+TESTS = sorted([*(ROOT / "tests").rglob("*.py"), *(ROOT / "papers" / "tests").rglob("*.py")])
 
 # They run code that came with the data, or draw from a generator that everybody shares.
 LIBRARIES = {"pickle", "cPickle", "marshal", "shelve", "dill", "cloudpickle", "joblib", "random"}
@@ -112,7 +112,8 @@ def test_only_the_torch_room_narrows_by_assert() -> None:
 
 
 def _file(module: Module) -> str:
-    return module.path.relative_to(ROOT / "src" / "atoll").as_posix()
+    base = ROOT / "papers" / "src" if module.room == "papers" else ROOT / "src" / "atoll"
+    return module.path.relative_to(base).as_posix()
 
 
 def test_source_imports_nothing_that_runs_code_from_data_or_shares_a_generator() -> None:

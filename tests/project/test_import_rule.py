@@ -35,6 +35,7 @@ ROOMS: dict[str, set[str] | None] = {
     "auditing": ANY,
     "cli": ANY,
     "report": ANY,
+    "papers": ANY,  # the papers beside the package
     "reproduce": ANY,
     "runs": ANY,
     "simulation": ANY,
@@ -86,11 +87,17 @@ def test_a_room_imports_only_the_rooms_it_may(room: str) -> None:
 def test_only_people_and_tests_reach_the_runtime() -> None:
     """What is not about networks must run without them. One reproduction is: it measures the transports."""
     users = {item.module.room for item in every_import() if _library(item) == "atoll" and _room(item) == "runtime"}
-    assert users <= {"runtime", "cli", "reproduce", "testing"}
+    assert users <= {"runtime", "cli", "papers", "testing"}
+
+
+def test_nothing_of_the_package_knows_the_papers_beside_it() -> None:
+    """Entry points name them, so that the package is whole without them."""
+    wrong = [i.where for i in every_import() if i.module.room != "papers" and _library(i) == "atoll_papers"]
+    assert not wrong
 
 
 def test_libraries_wait_until_they_are_used() -> None:
-    ready = {"numpy", "atoll", *sys.stdlib_module_names}
+    ready = {"numpy", "atoll", "atoll_papers", *sys.stdlib_module_names}
     wrong = [
         f"{item.where} loads {_library(item)} at once"
         for item in every_import()

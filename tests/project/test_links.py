@@ -10,7 +10,7 @@ from sources import ROOT
 
 # Pages of the site that are made from files of the root.
 MADE = {"architecture.md", "changelog.md", "contributing.md"}
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "papers").rglob("*.md")])
 LINK = re.compile(r"(?<!`)\]\((?!https?:|mailto:|#)([^)\s#]+)(?:#[^)]*)?\)")
 
 

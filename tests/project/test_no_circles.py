@@ -6,15 +6,17 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-SOURCE = Path(__file__).parents[2] / "src"
+ROOT = Path(__file__).parents[2]
+PACKAGES = (ROOT / "src" / "atoll", ROOT / "papers" / "src" / "atoll_papers")
 
 
 def modules() -> dict[str, Path]:
     """Name -> file of every module."""
     found = {}
-    for path in (SOURCE / "atoll").rglob("*.py"):
-        parts = path.relative_to(SOURCE).with_suffix("").parts
-        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    for package in PACKAGES:
+        for path in package.rglob("*.py"):
+            parts = path.relative_to(package.parent).with_suffix("").parts
+            found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
     return found
 
 

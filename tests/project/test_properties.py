@@ -19,7 +19,8 @@ SECTIONS = {
 
 @functools.cache
 def _tests(path: str) -> frozenset[str]:
-    tree = ast.parse((ROOT / "tests" / path).read_text(encoding="utf-8"))
+    file = ROOT / path if path.startswith("papers/") else ROOT / "tests" / path
+    tree = ast.parse(file.read_text(encoding="utf-8"))
     return frozenset(node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from sources import PACKAGE, ROOT
+from sources import PACKAGE, PAPERS, ROOT
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("hatchling") is None, reason="the build backend, hatchling, is not installed"
@@ -57,6 +57,17 @@ def test_the_wheel_carries_its_licence_and_command(wheel: Path) -> None:
     assert any(name.endswith("licenses/LICENSE") for name in names)
     entries = next(name for name in names if name.endswith("entry_points.txt"))
     assert b"atoll = atoll.cli:main" in archive.read(entries)
+
+
+def test_the_wheel_of_the_papers_holds_its_package_and_lists_its_entries(tmp_path: Path) -> None:
+    build = f"import hatchling.build as backend; print(backend.build_wheel({str(tmp_path)!r}))"
+    subprocess.run([sys.executable, "-c", build], cwd=ROOT / "papers", check=True, capture_output=True, text=True)
+    archive = zipfile.ZipFile(next(tmp_path.glob("atoll_papers-*.whl")))
+    inside = {name for name in archive.namelist() if ".dist-info/" not in name}
+    files = [path for path in PAPERS.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+    assert inside == {f"atoll_papers/{path.relative_to(PAPERS).as_posix()}" for path in files}
+    entries = next(name for name in archive.namelist() if name.endswith("entry_points.txt"))
+    assert b"fedavg-mnist = atoll_papers." in archive.read(entries)
 
 
 @pytest.fixture

@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from atoll.reproduce.entry import Claim
+from atoll.reproduce.page import block
 from browser import CHROMIUM, tab
 from small_run import small
 
@@ -21,8 +23,6 @@ from atoll.data import Dataset, Islands
 from atoll.report import write_comparison, write_report
 from atoll.report.bar import NotebookBar
 from atoll.report.drawing import _VARIABLES, InlineFigure, _inline, figure
-from atoll.reproduce.entry import Claim
-from atoll.reproduce.page import block
 from atoll.runs import RunFolder, execute, parse_config
 from atoll.statistics import Statistics
 

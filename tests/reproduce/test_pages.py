@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 import sys
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+import atoll.reproduce
 from atoll.cli import run
 from atoll.core.errors import CheckpointError, ConfigError
-from atoll.reproduce import Claim, Entry, Lab, Page, registry, reproduce
-from atoll.reproduce.page import block
-from atoll.reproduce.tally import read, tallies
+from atoll.reproduce import Claim, Entry, Lab, Page, read_tallies, reproduce, write_block
 
 CLAIMS = [
     Claim("a|b grows", 0.5, [0.4, 0.6], True, "by a rule"),
@@ -33,8 +33,9 @@ def made(monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any]) -> Entry:
         return CLAIMS
 
     entry = Entry("blink", "A title", "A paper, Table 1", judged)
-    monkeypatch.setattr(registry, "reproductions", lambda: {"blink": "atoll.reproduce.blink"})
-    monkeypatch.setitem(sys.modules, "atoll.reproduce.blink", SimpleNamespace(ENTRY=entry))
+    point = EntryPoint("blink", "page_of_blink:ENTRY", "atoll.papers")
+    monkeypatch.setattr(atoll.reproduce, "entry_points", lambda group: [point])
+    monkeypatch.setitem(sys.modules, "page_of_blink", SimpleNamespace(ENTRY=entry))
     return entry
 
 
@@ -95,7 +96,7 @@ def test_the_command_writes_the_page_and_trains_nothing_where_it_may_not(
 
 def test_derived_statements_are_counted_apart_and_circular_ones_are_not_judged(made: Entry) -> None:
     claims = [*CLAIMS, Claim("d", 1, 1, True, basis="derived"), Claim("e", 1, 9, None, basis="circular")]
-    text = block({"name": "blink", "claims": [claim.plain() for claim in claims]})
+    text = write_block({"name": "blink", "claims": [claim.plain() for claim in claims]})
     assert (
         "Of 4 measured statements: 1 hold, 1 do not hold, 1 are undecided, 1 were not run. "
         "Of 2 derived from the paper's own numbers: 1 hold, 0 do not hold, 1 are not judged."
@@ -112,7 +113,7 @@ def test_figures_are_shown_and_counted_in_no_verdict(made: Entry, tmp_path: Path
     assert "Of 2 measured statements: 1 hold, 1 do not hold. Figures without a statement: 2. `atoll" in text
     assert "| accuracy | 0.9 |  | one seed |" in text
     assert "| other |  | not run |  |" in text
-    assert read(tmp_path) == {"blink": {"measured": {"holds": 1, "does not hold": 1}}}
+    assert read_tallies(tmp_path) == {"blink": {"measured": {"holds": 1, "does not hold": 1}}}
     assert [claim.verdict for claim in figures] == ["figure", "not run"]
 
 
@@ -121,15 +122,4 @@ def test_the_tally_of_a_page_is_what_its_first_line_states(made: Entry, tmp_path
     derived = Claim("d", 1, 2, False, basis="derived")
     page.write({"name": "blink", "claims": [claim.plain() for claim in (*CLAIMS, derived)]})
     counts = dict.fromkeys(("holds", "does not hold", "undecided", "not run"), 1)
-    assert read(tmp_path) == {"blink": {"measured": counts, "derived": {"does not hold": 1}}}
-
-
-def test_the_tally_that_is_listed_is_that_of_the_pages() -> None:
-    assert tallies() == read(Path("docs/results")), "run: python -m atoll.reproduce.tally docs/results"
-
-
-def test_the_list_tells_measured_from_derived_statements(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["reproduce", "--list", "--json"]) == 0
-    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)["reproductions"]}
-    assert rows["fedaq-table"]["verdicts"] == tallies()["fedaq-table"]
-    assert set(rows["fedaq-table"]["verdicts"]) == {"measured", "derived"}
+    assert read_tallies(tmp_path) == {"blink": {"measured": counts, "derived": {"does not hold": 1}}}

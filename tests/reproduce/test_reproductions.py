@@ -1,55 +1,115 @@
-"""Reproductions: claims as data, trainings that are kept, and words when the data are not there."""
+"""Reproductions: what distributions list, claims as data, and trainings that are kept."""
 
 from __future__ import annotations
 
-import gzip
 import json
-import struct
+import sys
+from collections.abc import Iterator
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 import atoll.reproduce
 from atoll.cli import run
-from atoll.core.errors import ConfigError, DataError
-from atoll.reproduce import Claim, Entry, Interrupted, Lab, entries, find_entry, reproduce
-from atoll.reproduce.entry import TrainedRun
-from atoll.reproduce.fedavg_mnist import paper_cnn, some_digits
+from atoll.core.errors import ConfigError, DataError, MissingExtraError
+from atoll.core.rooms import loaded
+from atoll.reproduce import Claim, Interrupted, Lab, TrainedRun, entries, find_entry, names, tallies
 from atoll.runs import RunFolder, Stopping
 
-
-def test_every_file_of_the_room_is_an_entry() -> None:
-    found = entries()
-    assert "fedavg-mnist" in found
-    for name, made in found.items():
-        assert isinstance(made, Entry), made
-        assert made.name == name
-        assert made.title
-        assert made.source
-    with pytest.raises(ConfigError, match=r"no reproduction 'fedavg-mnst'\. Did you mean 'fedavg-mnist'"):
-        find_entry("fedavg-mnst")
+ENTRY = """
+from atoll.reproduce import Claim, Entry
+ENTRY = Entry("whole-page", "A title", "A paper", lambda lab, quick: [Claim("a", 1, 1, True)])
+"""
 
 
-def test_a_broken_entry_is_in_nobodys_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    (tmp_path / "torn_page.py").write_text("raise RuntimeError('half a file')")
-    (tmp_path / "empty_page.py").write_text("")
-    monkeypatch.setattr(atoll.reproduce, "__path__", [*atoll.reproduce.__path__, str(tmp_path)])
-    assert find_entry("fedavg-mnist").name == "fedavg-mnist"
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[EntryPoint]]:
+    """A distribution of three reproductions, two of which are broken."""
+    home = tmp_path / "site" / "pages_of_mine"
+    home.mkdir(parents=True)
+    (home / "__init__.py").touch()
+    (home / "whole.py").write_text(ENTRY)
+    (home / "torn.py").write_text("raise RuntimeError('half a file')")
+    (home / "empty.py").write_text("")
+    (home / "tally.json").write_text('{"whole-page": {"measured": {"holds": 1}}}')
+    monkeypatch.syspath_prepend(str(home.parent))
+    points = [
+        EntryPoint(f"{name}-page", f"pages_of_mine.{name}:ENTRY", "atoll.papers") for name in ("whole", "torn", "empty")
+    ]
+    monkeypatch.setattr(atoll.reproduce, "entry_points", lambda group: points)
+    yield points
+    for name in [name for name in sys.modules if name.partition(".")[0] == "pages_of_mine"]:
+        del sys.modules[name]
+
+
+def test_names_are_those_of_the_distributions(installed: list[EntryPoint]) -> None:
+    assert names() == ["empty-page", "torn-page", "whole-page"]
+    assert find_entry("whole-page").title == "A title"
+    with pytest.raises(ConfigError, match=r"no reproduction 'whole-pge'\. Did you mean 'whole-page'"):
+        find_entry("whole-pge")
+
+
+def test_without_a_distribution_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.setattr(atoll.reproduce, "entry_points", lambda group: [])
+    hint = "pip install atoll-papers; from a clone of Atoll: pip install ./papers"
+    for words in (["reproduce"], ["reproduce", "--list"], ["reproduce", "fedavg-mnist", "--quick"]):
+        assert run([*words, "--json"]) == MissingExtraError.exit_code
+        error = json.loads(capsys.readouterr().out)["error"]
+        assert (error["what"], error["remedy"]) == ("no reproductions are installed", hint)
+    with pytest.raises(MissingExtraError, match="no reproductions are installed"):
+        tallies()
+
+
+def test_the_hint_names_the_distribution_that_lies_in_the_repository() -> None:
+    root = Path(__file__).parents[2]
+    assert 'name = "atoll-papers"' in (root / "papers" / "pyproject.toml").read_text(encoding="utf-8")
+
+
+def test_a_module_that_moved_is_found_under_its_old_name(
+    installed: list[EntryPoint], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Configurations and saved runs name parts by the module that they had."""
+    moved = {
+        "atoll.reproduce.old.page": EntryPoint("atoll.reproduce.old.page", "pages_of_mine.whole", "atoll.addresses")
+    }
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group, name: [moved[name]] if name in moved else [])
+    assert loaded("atoll.reproduce.old.page:ENTRY") is find_entry("whole-page")
+    with pytest.raises(AttributeError, match="no attribute 'NOTHING'"):
+        loaded("atoll.reproduce.old.page:NOTHING")
+    with pytest.raises(ModuleNotFoundError, match=r"atoll\.reproduce\.older"):
+        loaded("atoll.reproduce.older:ENTRY")
+
+
+def test_an_old_name_does_not_hide_what_its_module_lacks(
+    installed: list[EntryPoint], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A module that is there, and imports what is not, is not taken for one that moved."""
+    (tmp_path / "site" / "pages_of_mine" / "lacking.py").write_text("import no_such_library")
+    moved = [EntryPoint("pages_of_mine.lacking", "pages_of_mine.whole", "atoll.addresses")]
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group, name: moved)
+    with pytest.raises(ModuleNotFoundError, match="no_such_library"):
+        loaded("pages_of_mine.lacking:ENTRY")
+
+
+def test_a_broken_entry_is_in_nobodys_way(installed: list[EntryPoint], capsys: Any) -> None:
     with pytest.raises(
         ConfigError, match=r"'torn-page' cannot be loaded: RuntimeError: half a file.*repair that module"
     ):
         find_entry("torn-page")
     assert run(["reproduce", "torn-page"]) == ConfigError.exit_code
     capsys.readouterr()
+    assert [type(found).__name__ for found in entries().values()] == ["ConfigError", "ConfigError", "Entry"]
     assert run(["reproduce", "--json"]) == 0
-    listed = {row["name"]: row["title"] for row in json.loads(capsys.readouterr().out)["reproductions"]}
-    assert listed["torn-page"].startswith(
+    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)["reproductions"]}
+    assert rows["torn-page"]["title"].startswith(
         "broken: the reproduction 'torn-page' cannot be loaded: RuntimeError: half a file"
     )
-    assert "no attribute 'ENTRY'" in listed["empty-page"]
-    assert not listed["fedavg-mnist"].startswith("broken")
+    assert "no attribute 'ENTRY'" in rows["empty-page"]["title"]
+    assert {"name", "title", "source", "needs", "verdicts"} == set(rows["whole-page"])
+    assert rows["whole-page"]["title"] == "A title"
+    assert rows["whole-page"]["verdicts"] == {"measured": {"holds": 1}}
 
 
 def test_a_training_runs_once(settings: dict[str, Any], tmp_path: Path) -> None:
@@ -105,98 +165,6 @@ def test_rounds_to_a_target_are_interpolated_on_the_best_so_far() -> None:
         rows(None).best()
 
 
-def test_the_models_are_those_of_the_paper() -> None:
-    pytest.importorskip("torch")
-    import atoll
-
-    # Parameters as the paper counts them (section 3): 199,210 for the 2NN and 1,663,370 for the CNN.
-    assert sum(p.numel() for p in atoll.models.mlp(784, 10, (200, 200))().parameters()) == 199_210
-    assert sum(p.numel() for p in paper_cnn()().parameters()) == 1_663_370
-
-
-def test_without_the_data_it_says_what_to_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    monkeypatch.delenv("ATOLL_DATA", raising=False)
-    assert run(["reproduce", "fedavg-mnist", "--quick", "--root", str(tmp_path), "--json"]) == 3
-    error = json.loads(capsys.readouterr().out)["error"]
-    assert error["kind"] == "DataError"
-    assert error["what"] == "the environment variable ATOLL_DATA is not set"
-    assert "set ATOLL_DATA to the folder with " in error["remedy"]
-
-
-def test_the_registry_is_listed(capsys: Any) -> None:
-    assert run(["reproduce", "--json"]) == 0
-    listed = json.loads(capsys.readouterr().out)["reproductions"]
-    assert {"name", "title", "source", "needs", "verdicts"} == set(listed[0])
-    assert "fedavg-mnist" in [row["name"] for row in listed]
-
-
-@pytest.fixture
-def small_mnist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Made-up images in MNIST's form: 1,200 to train by 40 writers and 200 to test, a bright spot for each class."""
-    rng = np.random.default_rng(0)
-    (tmp_path / "mnist").mkdir()
-    (tmp_path / "qmnist_writers").mkdir()
-    writers = {}
-    for part, count in (("train", 1200), ("t10k", 200)):
-        y = rng.integers(0, 10, count).astype(np.uint8)
-        x = rng.integers(0, 60, (count, 28, 28)).astype(np.uint8)
-        for i, label in enumerate(y):
-            x[i, 2 * label + 2 : 2 * label + 5, 5:23] = 250
-        images = struct.pack(">IIII", 0x803, count, 28, 28) + x.tobytes()
-        labels = struct.pack(">II", 0x801, count) + y.tobytes()
-        (tmp_path / "mnist" / f"{part}-images-idx3-ubyte.gz").write_bytes(gzip.compress(images))
-        (tmp_path / "mnist" / f"{part}-labels-idx1-ubyte.gz").write_bytes(gzip.compress(labels))
-        writers[part] = rng.permutation(np.arange(count) % 40)
-    np.savez(
-        tmp_path / "qmnist_writers" / "mnist_writer_ids.npz", train_writer=writers["train"], test_writer=writers["t10k"]
-    )
-    monkeypatch.setenv("ATOLL_DATA", str(tmp_path))
-    return tmp_path
-
-
-def test_a_part_of_the_digits_is_fixed_and_keeps_writers_whole(small_mnist: Path) -> None:
-    whole, part = some_digits(), some_digits(300)
-    assert (len(whole), len(part), len(part.test or [])) == (1200, 300, 200)
-    assert np.array_equal(part.x, some_digits(300).x)
-    assert some_digits(300, flat=False).x.shape == (300, 1, 28, 28)
-    by_writer, everyone = some_digits(300, writers=True), some_digits(writers=True)
-    people, counts = np.unique(by_writer["writer"], return_counts=True)
-    assert len(by_writer) == 300  # forty writers of thirty rows: ten of them
-    assert len(people) == 10
-    assert all(count == (everyone["writer"] == person).sum() for person, count in zip(people, counts, strict=True))
-
-
-@pytest.mark.slow
-def test_the_quick_reproduction_gives_claims_as_data(
-    small_mnist: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The path of the real thing on data of a second: every claim is judged by its own rule."""
-    pytest.importorskip("torch")
-    from atoll.reproduce import fedavg_mnist
-
-    monkeypatch.setattr(fedavg_mnist, "_QUICK_ROWS", 300)
-    monkeypatch.setattr(fedavg_mnist, "_2NN", {"name": "linear", "features": 784, "outputs": 10})
-    monkeypatch.setattr(fedavg_mnist, "_ENGINE", "inline")
-    found = reproduce("fedavg-mnist", Lab(tmp_path / "kept"), quick=True)
-    assert set(found) == {"name", "claims", "seconds"}
-    assert found["seconds"] > 0
-    for claim in found["claims"]:
-        assert set(claim) == {"claim", "paper", "ours", "holds", "note", "part", "basis"}
-        pooled = float(claim["note"].split()[1]) / 100
-        assert claim["holds"] == (claim["ours"] >= pooled - 0.02)
-        assert claim["note"].endswith("chosen after looking at the test rows: a smoke test, no evidence")
-
-
 def test_a_claim_is_plain_data() -> None:
     claim = Claim("rounds to 97 %", 87, 80.5, True, "rule").plain()
     assert json.loads(json.dumps(claim)) == claim
-
-
-@pytest.mark.parametrize(("values", "ours", "holds"), [((0.5, 0.96, 0.98), 2.5, True), ((0.5, 0.9), None, False)])
-def test_rounds_claims_are_judged_by_their_rule(values: tuple[float, ...], ours: float | None, holds: bool) -> None:
-    from atoll.reproduce.fedavg_mnist import _rounds
-
-    claim = _rounds("rounds to 97 %", 2, rows(*values), 0.97)
-    assert (claim.ours, claim.holds) == (ours, holds)
-    slow = _rounds("rounds to 97 %", 1, rows(*values), 0.97)
-    assert not slow.holds

@@ -1,4 +1,4 @@
-"""What a room adds that configurations and commands can name: kinds of jobs, kinds of parts, reproductions.
+"""What a room adds that configurations and commands can name: kinds of jobs, kinds of parts.
 
 A room lists it in its own module ``room.py``, and is found because that module exists: there is no table of all rooms. The module loads
 only the waist; what it names is loaded on request.
@@ -24,7 +24,6 @@ __all__ = [
     "job_kinds",
     "loaded",
     "part_kinds",
-    "reproductions",
 ]
 
 
@@ -105,20 +104,27 @@ def job_kinds() -> dict[str, str]:
     return {kind: where for room in _rooms() for kind, where in getattr(room, "JOBS", {}).items()}
 
 
-def reproductions() -> dict[str, str]:
-    """All reproductions: maps a name to the module that has its ``ENTRY``."""
-    return {name: module for room in _rooms() for name, module in getattr(room, "reproductions", dict)().items()}
-
-
 def loaded(where: str) -> Any:
     """The object named ``module:name``.
+
+    A module that left this package for a distribution of its own is found under its old name as well, since configurations and saved runs hold that
+    name. The distribution lists such modules as entry points of the group ``atoll.addresses``: the old name, and where the module is today.
 
     Raises:
         ImportError: there is no such module.
         AttributeError: the module has no such name.
     """
     module, _, name = where.partition(":")
-    found: Any = importlib.import_module(module)
+    found: Any
+    try:
+        found = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        from importlib.metadata import entry_points  # nothing else here needs it, and it loads parsers of mail
+
+        moved = entry_points(group="atoll.addresses", name=module)
+        if not moved or not f"{module}.".startswith(f"{error.name}."):
+            raise
+        found = importlib.import_module(next(iter(moved)).value)
     for part in name.split(".") if name else []:
         found = getattr(found, part)
     return found

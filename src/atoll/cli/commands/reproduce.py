@@ -15,8 +15,7 @@ from atoll.cli.output import CHECKPOINT_COUNTS, Output, PlainTable
 from atoll.core.errors import AtollError, ConfigError
 from atoll.core.job import Job
 from atoll.report.progress import Rounds
-from atoll.reproduce import Claim, Entry, Interrupted, Lab, Page, entries, find_entry, reproduce
-from atoll.reproduce.tally import tallies
+from atoll.reproduce import Claim, Entry, Interrupted, Lab, Page, entries, find_entry, reproduce, tallies
 from atoll.runs import INTERRUPTED, Stopping
 
 _BASES = ("measured", "derived")
