@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import argparse
 
-from atoll_papers.flare.costs import BASE, BITS, PARTIES, measure, schemes
+from atoll_papers.flare.encryption import BASE, BITS, PARTIES, measure, schemes
 
 
 def main() -> None:

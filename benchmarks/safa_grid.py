@@ -23,9 +23,18 @@ from atoll.learn import FedAvg, Synchronous, Training, Uniform
 from atoll.learn.pacing import SAFA
 from atoll.learn.selection import CFCFM, FedCS
 from atoll.models.idle import IdleIslands, IdleModel
-from atoll_papers.safa.data import devices, drawn, train_sizes
 from atoll_papers.safa.grid import ALGORITHMS
-from atoll_papers.safa.tasks import CRASHES, FRACTIONS, LAG, TASKS, TRANSFER_SECONDS, SafaTask
+from atoll_papers.safa.tasks import (
+    CRASHES,
+    FRACTIONS,
+    LAG,
+    TASKS,
+    TRANSFER_SECONDS,
+    SafaTask,
+    devices,
+    drawn,
+    train_sizes,
+)
 
 
 def paced(task: SafaTask, algorithm: str, fraction: float) -> dict[str, Any]:

@@ -15,9 +15,8 @@ from typing import Any
 import numpy as np
 import torch
 from atoll.reproduce import Lab
-from atoll_papers.upcycled.cells import UpcycledProtocol, settings
 from atoll_papers.upcycled.data import KINDS, divided
-from atoll_papers.upcycled.methods import UpcycledMethod
+from atoll_papers.upcycled.trainings import UpcycledMethod, UpcycledProtocol, settings
 
 Arrays = list[tuple[torch.Tensor, torch.Tensor]]
 

@@ -13,12 +13,24 @@ from atoll.core.errors import ConfigError
 from atoll.learn.algorithms import FedAC
 from atoll.reproduce import Lab, NotKept, Page, TrainedRun, write_block
 from atoll.runs import RunFolder, parse_config
-from atoll_papers.fedaq import table as judge
-from atoll_papers.fedaq.cells import FedAQCell, cell, first_round, target_of
-from atoll_papers.fedaq.methods import METHODS, settings
-from atoll_papers.fedaq.paper import BITS, COLUMNS
-from atoll_papers.fedaq.tasks import CONVEX, IMAGES, MLP, QUICK, half_cnn, small_cnn
-from atoll_papers.fedaq_table import ENTRY
+from atoll_papers import fedaq
+from atoll_papers.fedaq import TABLE_ENTRY
+from atoll_papers.fedaq_trainings import (
+    BITS,
+    COLUMNS,
+    CONVEX,
+    IMAGES,
+    METHODS,
+    MLP,
+    QUICK,
+    FedAQCell,
+    cell,
+    first_round,
+    half_cnn,
+    settings,
+    small_cnn,
+    target_of,
+)
 
 # Residual per round R_comp T_sim, method by method: worked out independently from the printed rounds, sizes and times (Youn et al. 2022, Tables 14 to 16,
 # with B_down = 0.75 MB/s, B_up = 0.25 MB/s, C_comp = 10 s and S_down = S_up).
@@ -151,59 +163,59 @@ def test_what_a_cell_says() -> None:
 ROUNDS = {"FedAvg": 100, "FedPAQ 8b": 104, "FedCOMGATE 8b": 120, "FedAC-I": 28}
 
 
-@pytest.mark.parametrize(("fedaq", "control"), [(26, 40), (26, 20), (40, 20), (None, 20)])
-def test_claims_follow_their_rules(fedaq: int | None, control: int) -> None:
+@pytest.mark.parametrize(("needed", "control"), [(26, 40), (26, 20), (40, 20), (None, 20)])
+def test_claims_follow_their_rules(needed: int | None, control: int) -> None:
     cells = {name: made(name, n) for name, n in ROUNDS.items()}
-    cells["FedAQ-I 8b"] = made("FedAQ-I 8b", fedaq)
+    cells["FedAQ-I 8b"] = made("FedAQ-I 8b", needed)
     cells["FedAvg, lr = gamma"] = made("FedAvg, lr = gamma", control)
-    found = {c.claim: c for c in judge.claims_of(cells)}
-    assert found["convex: of the paper's methods none needs fewer rounds than a FedAQ"].holds == (fedaq == 26)
+    found = {c.claim: c for c in fedaq.claims_of(cells)}
+    assert found["convex: of the paper's methods none needs fewer rounds than a FedAQ"].holds == (needed == 26)
     assert found["convex: of the paper's methods none needs fewer uplink bits than a FedAQ"].holds == (
-        fedaq is not None
+        needed is not None
     )
     assert found["convex: quantisation does not slow convergence: FedPAQ 8b against FedAvg"].holds
-    assert found["convex: quantisation does not slow convergence: FedAQ-I 8b against FedAC-I"].holds == (fedaq == 26)
+    assert found["convex: quantisation does not slow convergence: FedAQ-I 8b against FedAC-I"].holds == (needed == 26)
     beaten = found["convex: control: FedAQ-I 8b needs fewer rounds than FedAvg, lr = gamma"]
-    assert beaten.holds == (fedaq is not None and fedaq < control)
+    assert beaten.holds == (needed is not None and needed < control)
     assert "gamma = 0.03162 is 15.8 times eta" in beaten.note
 
 
 @pytest.mark.parametrize(("rounds", "holds"), [(300, True), (330, False), (None, False)])
 def test_a_cell_is_judged_by_the_papers_rounds(rounds: int | None, holds: bool) -> None:
-    claim = judge._row(made("FedAvg", rounds), 0.9028)
+    claim = fedaq._row(made("FedAvg", rounds), 0.9028)
     assert (claim.holds, claim.paper) == (holds, "217 / 5.4e+07 / 3220 s")
 
 
 def test_a_scaled_down_task_is_not_judged_by_the_papers_rounds() -> None:
-    claim = judge._row(made("FedAvg", 15, task=IMAGES), 0.37)
+    claim = fedaq._row(made("FedAvg", 15, task=IMAGES), 0.37)
     assert claim.holds
     assert "another task" in claim.note
-    assert not judge._row(made("FedAvg", None, task=IMAGES), 0.37).holds
+    assert not fedaq._row(made("FedAvg", None, task=IMAGES), 0.37).holds
 
 
 def test_the_papers_arithmetic_needs_no_training() -> None:
-    found = {c.claim: c.holds for c in judge.printed()}
+    found = {c.claim: c.holds for c in fedaq.printed()}
     assert found["cifar: the human times follow from the sizes with 18 devices and one computing time"]
     assert not found["cifar: the human times follow from the sizes with 8 devices and one computing time"]
     assert sum(not holds for holds in found.values()) == 1
 
 
 def test_the_page_has_a_place_and_the_arithmetic_of_today(tmp_path: Path) -> None:
-    page = Page(Path(__file__).parents[2] / "docs" / "results" / "fedaq.md", ENTRY).check()
-    arithmetic = write_block({"name": ENTRY.name, "claims": [claim.plain() for claim in judge.printed()]})
+    page = Page(Path(__file__).parents[2] / "docs" / "results" / "fedaq.md", TABLE_ENTRY).check()
+    arithmetic = write_block({"name": TABLE_ENTRY.name, "claims": [claim.plain() for claim in fedaq.printed()]})
     rows = [line for line in arithmetic.splitlines() if line.startswith("| ")][2:]
     assert len(rows) == 5
     text = page.file.read_text(encoding="utf-8")
     assert all(row in text for row in rows)
     with pytest.raises(NotKept, match="fedaq-convex"):
-        ENTRY.run(Lab(tmp_path, kept=True), False)
+        TABLE_ENTRY.run(Lab(tmp_path, kept=True), False)
 
 
 def test_a_column_runs_end_to_end(tmp_path: Path) -> None:
     pytest.importorskip("sklearn")
     lab, small = Lab(tmp_path), replace(QUICK, rounds=6, clients=4, seeds=2)
     target = target_of(lab, small)
-    cells, rows = judge.column(lab, small, ("FedAvg", "FedAQ-I 8b", "FedAvg, lr = gamma"))
+    cells, rows = fedaq.column(lab, small, ("FedAvg", "FedAQ-I 8b", "FedAvg, lr = gamma"))
     every = [lab.train(settings(METHODS["FedAvg"], small, seed)) for seed in (0, 1)]
     assert target == min(found.best() for found in every) < max(found.best() for found in every)
     assert None not in cells["FedAvg"].rounds

@@ -8,21 +8,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atoll.core.errors import ConfigError
-from atoll_papers.fedprof.found import FedProfFound
-from atoll_papers.fedprof.heard import judge_divergences, judge_participation
-from atoll_papers.fedprof.judges import judge_ratios, judge_rounds, rounds_of
-from atoll_papers.fedprof.paper import GROUPS, TABLE_3, TABLE_4, table_of
-from atoll_papers.fedprof.reference import (
+from atoll_papers.fedprof.costs import (
     energy,
     expected_round,
+    judge_ratios,
+    judge_rounds,
     profile_energy,
     profile_seconds,
+    rounds_of,
     transfer_seconds,
     upload_seconds,
     work_seconds,
 )
 from atoll_papers.fedprof.rivals import judge_better, judge_sooner, judge_trained
-from atoll_papers.fedprof.setting import IMAGES, TURBINE
+from atoll_papers.fedprof.tasks import GROUPS, IMAGES, TABLE_3, TABLE_4, TURBINE, table_of
+from atoll_papers.fedprof.trainings import FedProfFound, judge_divergences, judge_participation
 
 
 def test_golden_times():

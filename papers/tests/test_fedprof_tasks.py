@@ -15,12 +15,11 @@ import pytest
 from atoll.core.errors import ConfigError
 from atoll.models import mlp
 from atoll.reproduce import Lab, NotKept, entries
-from atoll_papers.fedprof import colour, heard, quality, rivals, shapes, tasks
-from atoll_papers.fedprof import lab as fedprof
-from atoll_papers.fedprof.paper import GROUPS
-from atoll_papers.fedprof.setting import IMAGES
-from atoll_papers.hybridfl import tasks as hybrid
-from atoll_papers.hybridfl.setting import AEROFOIL, DIGITS
+from atoll_papers.fedprof import entries as fedprof_entries
+from atoll_papers.fedprof import quality, rivals, tasks, trainings
+from atoll_papers.fedprof.tasks import GROUPS, IMAGES
+from atoll_papers.hybridfl import trainings as hybrid
+from atoll_papers.hybridfl.paper import AEROFOIL, DIGITS
 
 SENSORS = "AT,AP,AH,AFDP,GTEP,TIT,TAT,TEY,CDP,CO,NOX"
 FOIL = "frequency_hz,angle_deg,chord_m,velocity_m_s,thickness_m,spl_db"
@@ -59,7 +58,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         **{f"x_{part}": rng.integers(0, 256, (n, 32, 32, 3), np.uint8) for part, n in parts.items()},
         **{f"y_{part}": (np.arange(n) % 10).astype(np.uint8) for part, n in parts.items()},
     )
-    caches = (colour.lone, tasks.islands, hybrid.islands, hybrid.digits, quality.qualities)
+    caches = (fedprof_entries.lone, tasks.islands, hybrid.islands, hybrid.digits, quality.qualities)
     for kept in caches:
         kept.cache_clear()
     with pytest.MonkeyPatch.context() as patch:
@@ -140,17 +139,17 @@ def test_models():
 
 @pytest.mark.slow
 def test_fedprof_runs(folder, tmp_path):
-    protocol = fedprof.FedProfProtocol("gasturbine", rounds=2, seeds=1, shares=(0.2,))
+    protocol = trainings.FedProfProtocol("gasturbine", rounds=2, seeds=1, shares=(0.2,))
     groups = {"full": ("FedAvg",), "partial": ("FedAvg-RP", "FedProx", "FedAdam")}
-    trained = fedprof.runs(Lab(tmp_path / "runs"), protocol, groups)
-    found = fedprof.cells("gasturbine", trained, target=-9.0)
+    trained = trainings.runs(Lab(tmp_path / "runs"), protocol, groups)
+    found = trainings.cells("gasturbine", trained, target=-9.0)
     assert len(found) == 4
     for cell in found.values():
         assert cell.best <= 1.0
         assert cell.rounds == 1
         assert 36.0 < cell.seconds < 110.0  # one round of ten clients: 36 s at the mean bandwidth
         assert 0.03 < cell.watt_hours < 0.08
-    never = fedprof.cells("gasturbine", trained, target=2.0)
+    never = trainings.cells("gasturbine", trained, target=2.0)
     assert never["full", "FedAvg", 0.2].rounds is None
 
 
@@ -171,18 +170,18 @@ def test_hybridfl_runs(folder, tmp_path):
 
 def test_configurations(folder):
     """What each method's configuration says."""
-    protocol = fedprof.FedProfProtocol("images", shares=(0.05,))
-    assert fedprof.settings(protocol, "full", "FedAvg", 0.05, 0)["selection"] == {"name": "Uniform", "count": 50}
-    assert fedprof.settings(protocol, "full", "FedAvg", 0.05, 0)["rounds"] == 300
-    assert fedprof.settings(protocol, "partial", "FedProf", 0.05, 0)["selection"]["alpha"] == 10.0
-    assert fedprof.settings(protocol, "partial", "FedAvg-RP", 0.05, 0)["aggregation"] == "Rescaled"
-    assert fedprof.settings(protocol, "partial", "FedProx", 0.05, 0)["algorithm"]["name"] == "FedProx"
+    protocol = trainings.FedProfProtocol("images", shares=(0.05,))
+    assert trainings.settings(protocol, "full", "FedAvg", 0.05, 0)["selection"] == {"name": "Uniform", "count": 50}
+    assert trainings.settings(protocol, "full", "FedAvg", 0.05, 0)["rounds"] == 300
+    assert trainings.settings(protocol, "partial", "FedProf", 0.05, 0)["selection"]["alpha"] == 10.0
+    assert trainings.settings(protocol, "partial", "FedAvg-RP", 0.05, 0)["aggregation"] == "Rescaled"
+    assert trainings.settings(protocol, "partial", "FedProx", 0.05, 0)["algorithm"]["name"] == "FedProx"
     for task, model in (("gasturbine", tasks.perceptron()), ("images", tasks.lenet())):
-        fleet = fedprof.settings(fedprof.FedProfProtocol(task), "partial", "FedProf", 0.2, 0)["devices"]
+        fleet = trainings.settings(trainings.FedProfProtocol(task), "partial", "FedProf", 0.2, 0)["devices"]
         profile, weights = 8 * tasks.setting_of(task).width, 4 * sum(p.numel() for p in model().parameters())
         assert profile + 256 < fleet["model_over"] < weights  # a profile in its envelope is no model, a model is one
     with pytest.raises(ConfigError, match="method='FedSGD'"):
-        fedprof.selection("FedSGD", 5)
+        trainings.selection("FedSGD", 5)
     parts = hybrid.system("HybridFL", DIGITS, 0)
     groups = parts["topology"]["groups"]
     assert [client for group in groups for client in group] == list(range(500))
@@ -198,9 +197,9 @@ def test_configurations(folder):
 @pytest.mark.parametrize("method", ["FedAvg-RP", "FedProf"])
 def test_participation_by_quality(folder, tmp_path, method):
     """Two seeds of two rounds of ten clients: 20 clients in all; the survey before FedProf's first round is none of them."""
-    protocol = fedprof.FedProfProtocol("gasturbine", rounds=2, seeds=2, shares=(0.2,))
-    trained = fedprof.runs(Lab(tmp_path / "runs"), protocol, {"partial": (method,)})
-    counted = heard.taken_part(protocol, trained["partial", method, 0.2])
+    protocol = trainings.FedProfProtocol("gasturbine", rounds=2, seeds=2, shares=(0.2,))
+    trained = trainings.runs(Lab(tmp_path / "runs"), protocol, {"partial": (method,)})
+    counted = trainings.taken_part(protocol, trained["partial", method, 0.2])
     clients = kinds(tasks.islands("gasturbine"))
     assert set(counted) == {"", "fake", "noise"}
     assert sum(counted[tag] * clients[tag] for tag in counted) == pytest.approx(20)
@@ -214,9 +213,9 @@ def test_what_is_trained_small(folder):
     """The small tasks: as many clients with digits as wished, and rounds by group."""
     digits = hybrid.digits(0, 1000, 50, 10)
     assert (len(digits), sum(digits.sizes), len(digits.test)) == (50, 1000, 10)
-    assert fedprof.settings(fedprof.SMALL, "full", "FedAvg", 0.1, 0)["rounds"] == 76
-    assert fedprof.settings(fedprof.SMALL, "partial", "FedProf", 0.1, 0)["selection"]["count"] == 5
-    assert fedprof.settings(fedprof.SMALL, "partial", "FedProf", 0.1, 0)["rounds"] == 12
+    assert trainings.settings(trainings.SMALL, "full", "FedAvg", 0.1, 0)["rounds"] == 76
+    assert trainings.settings(trainings.SMALL, "partial", "FedProf", 0.1, 0)["selection"]["count"] == 5
+    assert trainings.settings(trainings.SMALL, "partial", "FedProf", 0.1, 0)["rounds"] == 12
 
 
 def test_conditions_of_the_data(folder):
@@ -240,18 +239,20 @@ def test_conditions_of_the_data(folder):
 def test_shapes_of_representations(folder):
     """Moments in closed form, laws of sums, and a network whose neurons are seen before their activation."""
     rng = np.random.default_rng(0)
-    exponential = shapes.shape_of(rng.exponential(size=200_000))
+    exponential = quality.shape_of(rng.exponential(size=200_000))
     assert (exponential.skewness, exponential.kurtosis) == (pytest.approx(2, abs=0.1), pytest.approx(6, abs=0.7))
-    uniform = shapes.shape_of(rng.random(200_000))
+    uniform = quality.shape_of(rng.random(200_000))
     assert (uniform.skewness, uniform.kurtosis) == (pytest.approx(0, abs=0.02), pytest.approx(-1.2, abs=0.02))
-    assert shapes.shape_of([3.0, 3.0]) == shapes.Shape(0.0, 0.0)
-    found = shapes.fan_in()
+    assert quality.shape_of([3.0, 3.0]) == quality.Shape(0.0, 0.0)
+    found = quality.fan_in()
     assert found[64].kurtosis / found[4].kurtosis < 0.15  # 1/16 but for the weights' own spread and 4,000 draws
-    trained = shapes.shapes((0, 1), rows=200)
+    trained = quality.shapes((0, 1), rows=200)
     assert [len(trained[epoch]) for epoch in (0, 1)] == [128, 128]
-    assert shapes.judge_shapes(found, trained)[0].holds
-    assert not shapes.judge_shapes(dict(zip((4, 16, 64, 256), reversed(found.values()), strict=True)), trained)[0].holds
-    assert shapes.shapes((0, 1), rows=200) == trained  # follows its seed
+    assert quality.judge_shapes(found, trained)[0].holds
+    assert not quality.judge_shapes(dict(zip((4, 16, 64, 256), reversed(found.values()), strict=True)), trained)[
+        0
+    ].holds
+    assert quality.shapes((0, 1), rows=200) == trained  # follows its seed
 
 
 @pytest.mark.quick("fedprof-gasturbine")
@@ -269,17 +270,17 @@ def test_entries(name, folder, tmp_path, monkeypatch):
 def test_what_is_not_kept_is_not_run(folder, tmp_path, monkeypatch):
     """Nothing may be trained: cells have the seeds before the first that is missing, and rivals without a training are named."""
     monkeypatch.setattr(tasks, "lenet", lambda channels=1, size=28, dense=128: mlp(channels * size**2, 10, [8]))
-    made = replace(fedprof.SMALL, rows=200, clients=10, seeds=3, lengths={"full": 1, "partial": 1})
+    made = replace(trainings.SMALL, rows=200, clients=10, seeds=3, lengths={"full": 1, "partial": 1})
     lab = Plain(tmp_path)
     for method, seeds in (("FedProf", (0, 1)), ("AFL", (0, 2))):
         for seed in seeds:
-            lab.train(fedprof.settings(made, "partial", method, 0.1, seed))
-    trained = fedprof.runs(Plain(tmp_path, kept=True), made)
+            lab.train(trainings.settings(made, "partial", method, 0.1, seed))
+    trained = trainings.runs(Plain(tmp_path, kept=True), made)
     assert {key[:2]: len(runs) for key, runs in trained.items()} == {
         ("partial", "FedProf"): 2,
         ("partial", "AFL"): 1,
     }
-    assert fedprof.seeds_of(trained) == "1 or 2"
+    assert trainings.seeds_of(trained) == "1 or 2"
     missing = rivals.not_trained(IMAGES, trained, GROUPS, 0.1)
     assert [claim.verdict for claim in missing] == ["not run"] * 5  # all but AFL, in both groups
     assert not any("AFL" in claim.claim for claim in missing)
@@ -291,15 +292,15 @@ def test_what_is_not_kept_is_not_run(folder, tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_coloured_images(folder, tmp_path, monkeypatch):
-    """The lone client's images are held apart from the test's; the target is rounded down; four rivals in accuracy and in rounds, and who is heard."""
+    """The lone client's images are held apart from the test's; the target is rounded down; four rivals in accuracy and in rounds, and who is trainings."""
     monkeypatch.setattr(tasks, "lenet", lambda channels=1, size=28, dense=128: mlp(channels * size**2, 10, [8]))
-    alone = colour.lone_settings(colour.COLOUR, 0)
+    alone = fedprof_entries.lone_settings(fedprof_entries.COLOUR, 0)
     assert alone["data"]["source"]["rows"] == 1000  # ten clients with 100 images each
-    assert alone["rounds"] * 1000 == colour.COLOUR.length("partial") * 5 * 100  # as many local steps
-    assert (len(colour.lone(0, 50)), len(colour.lone(0, 50).shard(0))) == (1, 50)
+    assert alone["rounds"] * 1000 == fedprof_entries.COLOUR.length("partial") * 5 * 100  # as many local steps
+    assert (len(fedprof_entries.lone(0, 50)), len(fedprof_entries.lone(0, 50).shard(0))) == (1, 50)
     reached = [SimpleNamespace(best=lambda best=best: best) for best in (0.1, 0.3, 0.349, 0.9, 0.301)]
-    assert colour.target_of(reached) == colour.target_of(reached[1:2]) == 0.3
-    assert colour.target_of(reached[2:3]) == 0.3
+    assert fedprof_entries.target_of(reached) == fedprof_entries.target_of(reached[1:2]) == 0.3
+    assert fedprof_entries.target_of(reached[2:3]) == 0.3
     claims = entries()["fedprof-cifar"].run(Plain(tmp_path), True)
     assert len(claims) == 4 + 4 + 2 + 2
     assert all(claim.claim.startswith("cifar10") and claim.paper is None for claim in claims)

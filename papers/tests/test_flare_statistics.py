@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from atoll.reproduce import Lab, NotKept
-from atoll_papers.flare_statistics import ENTRY
+from atoll_papers.flare.statistics import ENTRY
 
 
 def test_what_the_paper_implies_holds(tmp_path: Path) -> None:

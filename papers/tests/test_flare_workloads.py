@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from atoll.reproduce import Lab, NotKept
-from atoll_papers import flare_cifar_alpha, flare_drivers, flare_xgboost
+from atoll_papers.flare import cifar_alpha, drivers, xgboost
 from atoll_papers.flare.drivers import timed
 
 
@@ -27,17 +27,17 @@ def test_rounds_over_a_driver_are_timed_and_every_byte_arrives(kind: str) -> Non
 
 
 def test_an_interval_is_the_textbooks() -> None:
-    mean, half = flare_drivers._interval(np.array([1.0, 2.0, 3.0, 4.0]))
+    mean, half = drivers._interval(np.array([1.0, 2.0, 3.0, 4.0]))
     assert mean == 2.5
     assert half == pytest.approx(1.96 * 1.2909944 / 2)
 
 
 def test_rows_like_higgs_have_its_form_and_need_trees() -> None:
-    x, y, held, truth = flare_xgboost.higgs_like(4_000, 1_000, seed=0)
+    x, y, held, truth = xgboost.higgs_like(4_000, 1_000, seed=0)
     assert x.shape == (4_000, 28)
     assert held.shape == (1_000, 28)
     assert 0.3 < y.mean() < 0.7
-    again = flare_xgboost.higgs_like(4_000, 1_000, seed=0)
+    again = xgboost.higgs_like(4_000, 1_000, seed=0)
     np.testing.assert_array_equal(again[0], x)
     # No single measured feature says much, their products do.
     alone = max(abs(np.corrcoef(x[:, k], y)[0, 1]) for k in range(21))
@@ -48,7 +48,7 @@ def test_rows_like_higgs_have_its_form_and_need_trees() -> None:
 @pytest.mark.slow
 def test_xgboost_in_its_quick_form(tmp_path: Path) -> None:
     pytest.importorskip("xgboost")
-    claims = {claim.claim: claim for claim in flare_xgboost.ENTRY.run(Lab(tmp_path), True)}
+    claims = {claim.claim: claim for claim in xgboost.ENTRY.run(Lab(tmp_path), True)}
     assert claims["bagging with one client is ordinary boosting: HIGGS-like"].verdict == "holds"
     pooled = claims["histograms of all sites make the trees of the union: HIGGS-like, 2,000 rows"]
     assert pooled.ours == pooled.paper
@@ -59,19 +59,19 @@ def test_xgboost_in_its_quick_form(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_heterogeneity_in_its_quick_form(tmp_path: Path) -> None:
-    claims = {claim.claim: claim for claim in flare_cifar_alpha.ENTRY.run(Lab(tmp_path), True)}
+    claims = {claim.claim: claim for claim in cifar_alpha.ENTRY.run(Lab(tmp_path), True)}
     assert claims["the more heterogeneous, the lower FedAvg's accuracy"].verdict == "holds"
     assert claims["FedOpt ends better than FedAvg"].verdict == "holds"
 
 
 def test_the_trainings_are_those_of_the_figure() -> None:
-    made = flare_cifar_alpha._settings("FedOpt", 0.1, False)
+    made = cifar_alpha._settings("FedOpt", 0.1, False)
     assert made["data"]["partition"] == {"name": "dirichlet", "parties": 8, "alpha": 0.1, "seed": 1}
     assert made["algorithm"]["name"] == "FedAvgM"
-    assert set(flare_cifar_alpha._METHODS) == {"FedAvg", "FedProx", "FedOpt", "SCAFFOLD"}
+    assert set(cifar_alpha._METHODS) == {"FedAvg", "FedProx", "FedOpt", "SCAFFOLD"}
 
 
-@pytest.mark.parametrize("entry", [flare_drivers.ENTRY, flare_xgboost.ENTRY], ids=lambda entry: entry.name)
+@pytest.mark.parametrize("entry", [drivers.ENTRY, xgboost.ENTRY], ids=lambda entry: entry.name)
 def test_they_keep_no_training(entry: object, tmp_path: Path) -> None:
     with pytest.raises(NotKept, match="flare-"):
         entry.run(Lab(tmp_path, kept=True), True)  # type: ignore[attr-defined]

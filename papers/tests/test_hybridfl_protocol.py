@@ -8,10 +8,8 @@ import pytest
 import torch
 
 from atoll_papers.hybridfl.judges import HybridFound
-from atoll_papers.hybridfl.protocol import LENET, SMALL, HybridProtocol
-from atoll_papers.hybridfl.setting import DIGITS
-from atoll_papers.hybridfl.tasks import perceptron, settings
-from atoll_papers.hybridfl.trained import judge_trained
+from atoll_papers.hybridfl.paper import DIGITS, LENET, SMALL, HybridProtocol
+from atoll_papers.hybridfl.trainings import judge_trained, perceptron, settings
 
 METHODS = ("FedAvg", "HierFAVG", "HybridFL")
 

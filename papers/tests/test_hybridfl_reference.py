@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from atoll.core.errors import ConfigError
 from atoll.learn.pacing.regions.slack import ChanceConstrained, LateCount, PaperLiteral, Ratio, UncensoredOnly
-from atoll_papers.hybridfl.grid import ESTIMATORS, judge_estimators, judge_slack, timing
+from atoll_papers.hybridfl.entries import ESTIMATORS, judge_estimators, judge_slack, timing
 from atoll_papers.hybridfl.judges import (
     HybridFound,
     judge_energy,
@@ -22,7 +22,7 @@ from atoll_papers.hybridfl.judges import (
     judge_limits,
     judge_table,
 )
-from atoll_papers.hybridfl.paper import ENERGY, TABLE_3, TABLE_4
+from atoll_papers.hybridfl.paper import AEROFOIL, DIGITS, DROPS, ENERGY, SHARES, TABLE_3, TABLE_4
 from atoll_papers.hybridfl.reference import (
     METHODS,
     backhaul_seconds,
@@ -31,12 +31,11 @@ from atoll_papers.hybridfl.reference import (
     limit,
     region_sizes,
     simulate,
+    trace,
     transfer_seconds,
     work_seconds,
 )
-from atoll_papers.hybridfl.setting import AEROFOIL, DIGITS, DROPS, SHARES
-from atoll_papers.hybridfl.toy import trace
-from atoll_papers.hybridfl.trained import judge_trained
+from atoll_papers.hybridfl.trainings import judge_trained
 
 
 def test_golden_times():

@@ -22,8 +22,8 @@ from atoll.learn.pacing.regions.slack import (
 )
 from atoll.learn.topology import Hierarchical, Star
 from atoll.models.idle import IdleIslands, IdleModel
+from atoll_papers.hybridfl.paper import AEROFOIL, DIGITS
 from atoll_papers.hybridfl.reference import backhaul_seconds, draw, energy, limit, region_sizes, simulate
-from atoll_papers.hybridfl.setting import AEROFOIL, DIGITS
 
 ROUNDS = 40
 

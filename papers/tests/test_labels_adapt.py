@@ -8,18 +8,16 @@ import numpy as np
 import pytest
 
 from atoll.reproduce import Lab, NotKept, find_entry
-from atoll_papers import labels_adapt
-from atoll_papers.adaptation.sealed import SealedCost, sealed_costs
-from atoll_papers.adaptation.trained import VARIANTS, domains, exchanging, scores
-from atoll_papers.adaptation.turbines import _fitted, _root
+from atoll_papers.labels import adapt
+from atoll_papers.labels.adapt import VARIANTS, SealedCost, _fitted, _root, domains, exchanging, scores, sealed_costs
 
 
 def judged(monkeypatch: pytest.MonkeyPatch, right: dict[str, list[float]], seconds: float = 20.0) -> dict[str, str]:
     """Return the verdicts when trainings have these accuracies, by seed; one that is not named has .5, .51, .52."""
-    monkeypatch.setattr(labels_adapt, "scores", lambda name, seeds, rounds: right.get(name, [0.5, 0.51, 0.52]))
-    monkeypatch.setattr(labels_adapt, "apart", lambda: 1e-7)
+    monkeypatch.setattr(adapt, "scores", lambda name, seeds, rounds: right.get(name, [0.5, 0.51, 0.52]))
+    monkeypatch.setattr(adapt, "apart", lambda: 1e-7)
     costs = (SealedCost(seconds, 900, 1e-8), SealedCost(1.0, 10, 1e-8))
-    monkeypatch.setattr(labels_adapt, "sealed_costs", lambda rows, features: costs)
+    monkeypatch.setattr(adapt, "sealed_costs", lambda rows, features: costs)
     return {claim.claim: claim.verdict for claim in find_entry("labels-adapt").run(Lab(Path("nowhere")), True)}
 
 

@@ -19,10 +19,9 @@ from atoll.labels.methods.robust_self_training import RobustLoss
 from atoll.labels.objectives import attacked_rows
 from atoll.reproduce import Interrupted, Lab, find_entry
 from atoll.runs import Stopping
-from atoll_papers import labels_robust
-from atoll_papers.robust import trainings
-from atoll_papers.robust.trainings import POISONS, RobustTrial, robust_scores
-from atoll_papers.semi.trainings import TrialSize
+from atoll_papers.labels import robust
+from atoll_papers.labels.robust import POISONS, RobustTrial, robust_scores
+from atoll_papers.labels.semi import TrialSize
 
 SCALE = TrialSize(rows=40, parties=10, cohort=2, rounds=1, seeds=1, warm_up=0)
 WEIGHT = torch.tensor([[1.0, -2.0, 0.0], [-1.0, 2.0, 0.0]])
@@ -81,7 +80,7 @@ def squares(monkeypatch: pytest.MonkeyPatch) -> None:
         data = Dataset({"x": x.astype(np.float32), "y": y}, classes=10)
         return atoll.data.iid(data, parties=scale.parties, seed=seed).with_test(data)
 
-    monkeypatch.setattr(trainings, "digits", rows)
+    monkeypatch.setattr(robust, "digits", rows)
 
 
 def test_poisoned_clients_are_three_of_ten(squares: None) -> None:
@@ -112,7 +111,7 @@ def judged(monkeypatch: pytest.MonkeyPatch, scores: dict[tuple[str, str], list[f
     def found(lab: Lab, trial: RobustTrial, scale: TrialSize) -> list[dict[str, float]]:
         return [{"plain": value, "attacked": value} for value in scores.get((trial.method, trial.poison), [0.5, 0.5])]
 
-    monkeypatch.setattr(labels_robust, "robust_scores", found)
+    monkeypatch.setattr(robust, "robust_scores", found)
     return {claim.claim: claim for claim in find_entry("labels-robust").run(Lab(Path("nowhere")), False)}
 
 
@@ -143,9 +142,7 @@ def test_blocks_of_clients_are_attacked_as_single_ones(squares: None) -> None:
     """A quicker sibling of another method: tests/labels/test_fedsr.py."""
     data = RobustTrial("labels", labels=20).islands(SCALE, 0)
     method = RobustSelfTraining(tau=0.2, lr=0.05, steps=1, batch_size=4)
-    job = atoll.Training(
-        model=trainings.network, algorithm=method, selection=atoll.Uniform(2), rounds=1, compile="never"
-    )
+    job = atoll.Training(model=robust.network, algorithm=method, selection=atoll.Uniform(2), rounds=1, compile="never")
     one, many = (
         atoll.simulate(job, data.with_test(None), engine=engine, seed=0, progress=False).params
         for engine in ("inline", "batched")

@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 
 from atoll.reproduce import Lab, find_entry
-from atoll_papers import labels_self
-from atoll_papers.selfsupervised.runs import SelfRun, judged_runs
+from atoll_papers.labels import selfsupervised
+from atoll_papers.labels.selfsupervised import SelfRun, judged_runs
 
 ORDER = "FedX adds to FedSimCLR"
 SKEW = "skew hurts self-supervised learning more than supervised learning"
 
 
 def judged(monkeypatch: pytest.MonkeyPatch, score: Any, quick: bool = False) -> dict[str, Any]:
-    monkeypatch.setattr(labels_self, "_kept", lambda lab, run, seed, rounds: score(run, seed))
+    monkeypatch.setattr(selfsupervised, "_kept", lambda lab, run, seed, rounds: score(run, seed))
     return {claim.claim: claim for claim in find_entry("labels-self").run(Lab(Path("nowhere")), quick)}
 
 
@@ -41,11 +41,11 @@ def test_claims_follow_the_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_results_are_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(SelfRun, "accuracy", lambda self, seed, rounds: 0.25)
     run = SelfRun("FedSimCLR")
-    assert labels_self._kept(Lab(tmp_path, kept=True), run, 0, 2) is None
-    assert labels_self._kept(Lab(tmp_path), run, 0, 2) == 0.25
+    assert selfsupervised._kept(Lab(tmp_path, kept=True), run, 0, 2) is None
+    assert selfsupervised._kept(Lab(tmp_path), run, 0, 2) == 0.25
     monkeypatch.setattr(SelfRun, "accuracy", lambda self, seed, rounds: 0.75)
-    assert labels_self._kept(Lab(tmp_path), run, 0, 2) == 0.25
-    assert labels_self._kept(Lab(tmp_path, fresh=True), run, 0, 2) == 0.75
+    assert selfsupervised._kept(Lab(tmp_path), run, 0, 2) == 0.25
+    assert selfsupervised._kept(Lab(tmp_path, fresh=True), run, 0, 2) == 0.75
 
 
 def test_every_run_is_named_once() -> None:

@@ -11,8 +11,8 @@ import atoll
 from atoll.core.errors import ConfigError
 from atoll.reproduce import Interrupted, Lab, find_entry
 from atoll.runs import Stopping
-from atoll_papers import labels_semi
-from atoll_papers.semi.trainings import TrialSize, scores
+from atoll_papers.labels import semi
+from atoll_papers.labels.semi import TrialSize, scores
 
 SCALE = TrialSize(rows=10, parties=2, cohort=1, rounds=2, seeds=2, warm_up=1)
 
@@ -32,7 +32,7 @@ def judged(monkeypatch: pytest.MonkeyPatch, right: dict[str, list[float]]) -> di
             made.append({"last": row, "rounds": rounds})
         return made
 
-    monkeypatch.setattr(labels_semi, "scores", found)
+    monkeypatch.setattr(semi, "scores", found)
     return {claim.claim: claim for claim in find_entry("labels-semi").run(Lab(Path("nowhere")), False)}
 
 
@@ -81,7 +81,7 @@ def test_a_score_is_kept_and_an_interrupted_run_keeps_the_others(tmp_path: Path)
 
 
 def test_a_view_that_is_not_there_is_refused() -> None:
-    from atoll_papers.semi.settings import _view
+    from atoll_papers.labels.semi import _view
 
     assert _view("no") is None
     with pytest.raises((ConfigError, AttributeError), match="loud"):
@@ -90,9 +90,8 @@ def test_a_view_that_is_not_there_is_refused() -> None:
 
 def test_methods_train_on_rows_without_labels_where_the_survey_does() -> None:
     from atoll.labels import FixMatch
-    from atoll_papers.semi import settings
 
-    made = settings._on_any_rows(FixMatch)(lr=0.1, horizon=3)
+    made = semi._on_any_rows(FixMatch)(lr=0.1, horizon=3)
     assert made.label_holders == ()
     assert FixMatch(lr=0.1).label_holders == ("clients",)
     assert repr(made) == repr(FixMatch(lr=0.1, horizon=3))

@@ -17,7 +17,7 @@ from atoll.cli import run
 from atoll.core.rooms import loaded
 from atoll.reproduce import Entry, Lab, TrainedRun, entries, names, read_tallies, reproduce, tallies
 from atoll.runs import RunFolder
-from atoll_papers.fedavg_mnist import paper_cnn, some_digits
+from atoll_papers.fedavg import paper_cnn, some_digits
 
 PAPERS = Path(__file__).parents[1]
 PROJECT = tomllib.loads((PAPERS / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -138,11 +138,11 @@ def test_the_quick_reproduction_gives_claims_as_data(
 ) -> None:
     """The path of the real thing on data of a second: every claim is judged by its own rule."""
     pytest.importorskip("torch")
-    from atoll_papers import fedavg_mnist
+    from atoll_papers import fedavg
 
-    monkeypatch.setattr(fedavg_mnist, "_QUICK_ROWS", 300)
-    monkeypatch.setattr(fedavg_mnist, "_2NN", {"name": "linear", "features": 784, "outputs": 10})
-    monkeypatch.setattr(fedavg_mnist, "_ENGINE", "inline")
+    monkeypatch.setattr(fedavg, "_QUICK_ROWS", 300)
+    monkeypatch.setattr(fedavg, "_2NN", {"name": "linear", "features": 784, "outputs": 10})
+    monkeypatch.setattr(fedavg, "_ENGINE", "inline")
     found = reproduce("fedavg-mnist", Lab(tmp_path / "kept"), quick=True)
     assert set(found) == {"name", "claims", "seconds"}
     assert found["seconds"] > 0
@@ -155,7 +155,7 @@ def test_the_quick_reproduction_gives_claims_as_data(
 
 @pytest.mark.parametrize(("values", "ours", "holds"), [((0.5, 0.96, 0.98), 2.5, True), ((0.5, 0.9), None, False)])
 def test_rounds_claims_are_judged_by_their_rule(values: tuple[float, ...], ours: float | None, holds: bool) -> None:
-    from atoll_papers.fedavg_mnist import _rounds
+    from atoll_papers.fedavg import _rounds
 
     claim = _rounds("rounds to 97 %", 2, rows(*values), 0.97)
     assert (claim.ours, claim.holds) == (ours, holds)

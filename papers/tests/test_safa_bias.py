@@ -17,12 +17,12 @@ from atoll.learn.pacing.cached.bias import (
     chances,
     chances_by_formula,
 )
-from atoll_papers.safa.bias_claims import bias_claims, contributed
-from atoll_papers.safa.cells import settings
+from atoll_papers.safa.costs import bias_claims, contributed
+from atoll_papers.safa.entries import CELLS, LAGS, judge_losses
 from atoll_papers.safa.paper import STUDY
 from atoll_papers.safa.reference import draw_crashes, safa
+from atoll_papers.safa.scores import settings
 from atoll_papers.safa.tasks import BOSTON
-from atoll_papers.safa.tolerance import CELLS, LAGS, judge_losses
 
 PROBABILITY = st.floats(0.0, 0.95)
 

@@ -11,11 +11,21 @@ import pytest
 from atoll.devices.accounting import CORRECTED, RoundAccount
 from atoll.reproduce import Lab
 from atoll.runs import parse_config
-from atoll_papers.safa import data as rows
-from atoll_papers.safa.cells import METRICS, alone, efforts, pace, score, settings
-from atoll_papers.safa.data import ScaledAccuracy, cnn, devices, drawn, islands, svm, train_sizes
+from atoll_papers.safa import tasks
 from atoll_papers.safa.grid import ALGORITHMS, simulate
-from atoll_papers.safa.scores import PLANS, Learnt, ScorePlan, accuracy_claims, train
+from atoll_papers.safa.scores import (
+    METRICS,
+    PLANS,
+    Learnt,
+    ScorePlan,
+    accuracy_claims,
+    alone,
+    efforts,
+    pace,
+    score,
+    settings,
+    train,
+)
 from atoll_papers.safa.tasks import (
     BOSTON,
     COPY_SECONDS,
@@ -26,6 +36,13 @@ from atoll_papers.safa.tasks import (
     MNIST,
     TASKS,
     TRANSFER_SECONDS,
+    ScaledAccuracy,
+    cnn,
+    devices,
+    drawn,
+    islands,
+    svm,
+    train_sizes,
 )
 
 INPUTS = "CRIM,ZN,INDUS,CHAS,NOX,RM,AGE,DIS,RAD,TAX,PTRATIO,B,LSTAT"
@@ -43,9 +60,9 @@ def houses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with gzip.open(folder / "boston_housing.csv.gz", "wt") as file:
         file.write("\n".join(lines))
     monkeypatch.setenv("ATOLL_DATA", str(tmp_path / "data"))
-    rows._rows.cache_clear()
+    tasks._rows.cache_clear()
     yield
-    rows._rows.cache_clear()
+    tasks._rows.cache_clear()
 
 
 def test_accuracy_of_scaled_targets() -> None:
@@ -87,7 +104,7 @@ def test_devices_are_those_of_the_grid(task) -> None:
     members, crashes = drawn(task, 0.3, 2)
     made = devices(task.name, 0.3, 2)
     everyone = Roster(task.clients).all()
-    train = train_sizes(members.sizes, rows._train_rows(task))
+    train = train_sizes(members.sizes, tasks._train_rows(task))
     epochs = np.full(task.clients, task.epochs)
     work = Workload(train, -(-train // task.batch_size) * epochs, epochs)
     request = Request("train", 40_000, 0, 0.0, 0, lambda: work, 7)

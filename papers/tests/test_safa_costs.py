@@ -9,15 +9,16 @@ from atoll.devices.accounting import COMPAT, CORRECTED
 from atoll_papers.safa.grid import (
     ALGORITHMS,
     GridCost,
+    agrees,
     cost,
     costs,
     grid,
     printed_futility,
     printed_ratio,
+    row_claims,
     simulate,
     study,
 )
-from atoll_papers.safa.judge import agrees, row_claims
 from atoll_papers.safa.paper import LOSSES, STATEMENTS, STUDY, TABLES
 from atoll_papers.safa.reference import Crashes, draw_crashes, fedcs, safa
 from atoll_papers.safa.tasks import BOSTON, CRASHES, FRACTIONS, KDD, MNIST, TASKS, fleet

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from atoll_papers.safa.figures import draw_losses, draw_timeline, lengths, losses, main
-from atoll_papers.safa.timelines import Span, Timeline, timeline
+from atoll_papers.safa.figures import Span, Timeline, draw_losses, draw_timeline, lengths, losses, main, timeline
 
 
 def test_a_timeline_is_a_run() -> None:

@@ -16,14 +16,29 @@ from atoll.core.requests.task import Workload
 from atoll.reproduce import Lab, NotKept, find_entry
 from atoll.rounds.history import History
 from atoll.runs import parse_config
-from atoll_papers.safa import study_claims
-from atoll_papers.safa.data import train_sizes
-from atoll_papers.safa.study import SafaCell, StudyPlan, compared, study, target_of
-from atoll_papers.safa.study_claims import claims
-from atoll_papers.safa.study_data import DIGITS, FIFTH, STUDIED, devices, islands, members
-from atoll_papers.safa.study_methods import COMPAT_TIME, METHODS, PUBLISHED, SAME, pace, settings
-from atoll_papers.safa.study_runs import WINDOW, Run, Settled, measured, settled, trained
-from atoll_papers.safa.tasks import KDD
+from atoll_papers.safa import study as beyond
+from atoll_papers.safa.study import SafaCell, StudyPlan, compared, judge_study, study, target_of
+from atoll_papers.safa.study_trainings import (
+    COMPAT_TIME,
+    DIGITS,
+    FIFTH,
+    METHODS,
+    PUBLISHED,
+    SAME,
+    STUDIED,
+    WINDOW,
+    Run,
+    Settled,
+    devices,
+    islands,
+    measured,
+    members,
+    pace,
+    settings,
+    settled,
+    trained,
+)
+from atoll_papers.safa.tasks import KDD, train_sizes
 
 
 def run_of(losses, seconds=None, clients=10) -> Run:
@@ -184,7 +199,7 @@ def test_the_tables_time_is_another_clock_of_the_same_rounds(tmp_path: Path) -> 
 
 
 def test_cells_that_are_not_kept_are_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(study_claims, "PLANS", (StudyPlan("digits", 6, (0.1, 0.3), (0.3,), 1),))
+    monkeypatch.setattr(beyond, "PLANS", (StudyPlan("digits", 6, (0.1, 0.3), (0.3,), 1),))
 
     def kept(lab: Lab, task: str, method: str, crash: float, *rest: object, rate: float = 1.0) -> Run:
         if crash == 0.1:
@@ -192,7 +207,7 @@ def test_cells_that_are_not_kept_are_not_run(tmp_path: Path, monkeypatch: pytest
         return run_of([1] * 9 + [0] * 11)
 
     monkeypatch.setattr("atoll_papers.safa.study.trained", kept)
-    made = claims(Lab(tmp_path, kept=True), False)
+    made = judge_study(Lab(tmp_path, kept=True), False)
     assert [c.claim for c in made if c.verdict == "not run"] == ["digits cr 0.1 C 0.3: all methods"]
     assert sum(c.claim.startswith("digits cr 0.3") for c in made) == len(METHODS)
     told = [c for c in made if "1 cells are not run" in c.note]
@@ -218,7 +233,7 @@ def test_a_study_is_kept_and_judged(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_the_entry_runs_without_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ATOLL_DATA", raising=False)
-    assert find_entry("safa-study").run is claims
-    made = claims(Lab(tmp_path), True)
+    assert find_entry("safa-study").run is judge_study
+    made = judge_study(Lab(tmp_path), True)
     assert len(made) == 12 + 11 + 14
     assert all(claim.note for claim in made)

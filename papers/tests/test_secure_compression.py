@@ -11,9 +11,18 @@ import atoll
 from atoll.reproduce import find_entry
 from atoll.runs import parse_config
 from atoll.stages import ProductQuantizer, RandomK, ScalarQuantizer
-from atoll_papers.compression.judges import judge_all, judge_without_enclave
-from atoll_papers.compression.sweep import UPLINKS, CompressionTask, Found, found_of, settings
-from atoll_papers.compression.tasks import LENGTH, _encoded, characters
+from atoll_papers.secure_compression import (
+    LENGTH,
+    UPLINKS,
+    CompressionTask,
+    Found,
+    _encoded,
+    characters,
+    found_of,
+    judge_all,
+    judge_without_enclave,
+    settings,
+)
 
 NAMES = ("secure-compression-femnist", "secure-compression-celeba", "secure-compression-sent140")
 TASK = CompressionTask(

@@ -9,9 +9,9 @@ import pytest
 
 from atoll.learn.catalogue import kinds, programs
 from atoll.models.quadratic import minimiser
-from atoll_papers.survey.fit import alike, evenness, order, slope, wide
-from atoll_papers.survey.rate import Rate
-from atoll_papers.survey.table import families, rates, unclaimed
+from atoll_papers.survey.quadratics import families, rates, unclaimed
+from atoll_papers.survey.rates import alike, evenness, order, slope, wide
+from atoll_papers.survey.row import Rate
 
 RATES = rates()
 

@@ -36,8 +36,8 @@ from atoll.learn.algorithms import (
     Walkman,
 )
 from atoll.testing import check_algorithm
+from atoll_papers.survey.quadratics import families, rows
 from atoll_papers.survey.row import SurveyRow
-from atoll_papers.survey.table import families, rows
 
 ROWS = rows()
 METHODS = list({repr(row.algorithm): row for row in reversed(ROWS)}.values())[::-1]

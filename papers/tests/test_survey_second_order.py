@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from atoll.learn.algorithms import DANE, DINGO, GIANT, FedNL, FedSSO
-from atoll_papers.survey.logistic import L2, logistic_clients
-from atoll_papers.survey.second_order import ROWS
+from atoll_papers.survey.second_order import L2, ROWS, logistic_clients
 
 CLIENTS, DIM = 8, 12
 SHARDS = [logistic_clients().shard(k) for k in range(CLIENTS)]

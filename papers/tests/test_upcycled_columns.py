@@ -11,11 +11,18 @@ import pytest
 
 from atoll.core.errors import DataError
 from atoll.reproduce import Lab, find_entry
-from atoll_papers.upcycled.cells import UpcycledProtocol, settings
-from atoll_papers.upcycled.columns import COLUMNS, divided, encode, islands, model, vocabulary
-from atoll_papers.upcycled.methods import UpcycledMethod
-from atoll_papers.upcycled_columns import PROTOCOL as AT_90
-from atoll_papers.upcycled_table3_columns import PROTOCOL, RATES
+from atoll_papers.upcycled.entries import PROTOCOL_AT_30, PROTOCOL_AT_90, RATES
+from atoll_papers.upcycled.trainings import (
+    COLUMNS,
+    UpcycledMethod,
+    UpcycledProtocol,
+    divided,
+    encode,
+    islands,
+    model,
+    settings,
+    vocabulary,
+)
 
 TINY = UpcycledProtocol(late=0.9, rounds=2, seeds=1, epochs=2, rows=1500)
 
@@ -131,7 +138,7 @@ def test_table_3_has_the_rates_that_were_picked_for_table_1():
         r"\| Upcycled-(\w+) is better than \w+ on our \w+, (\w+) \|.* lr=([\d.]+) -> lr=([\d.]+), u=0.3 \|"
     )
     assert {(base, kind): (float(own), float(up)) for base, kind, own, up in row.findall(picked)} == RATES
-    assert replace(PROTOCOL, late=0.9) == AT_90
+    assert replace(PROTOCOL_AT_30, late=0.9) == PROTOCOL_AT_90
 
 
 def test_missing_data_are_named(tmp_path, monkeypatch):

@@ -9,16 +9,25 @@ import pytest
 import atoll
 from atoll.reproduce import Lab, NotKept, Page, find_entry
 from atoll.runs import parse_config
-from atoll_papers.upcycled.cells import UpcycledCell, UpcycledProtocol, cell, settings, tuned
-from atoll_papers.upcycled.data import KINDS, divided, islands
-from atoll_papers.upcycled.judges import judge_bases, judge_gains, judge_level
-from atoll_papers.upcycled.methods import BASES, UpcycledMethod, algorithm, tries
-from atoll_papers.upcycled.model import logistic
-from atoll_papers.upcycled.pairs import PairedCells, chosen_at, decided, over_populations
+from atoll_papers.upcycled.data import KINDS, divided, islands, logistic
+from atoll_papers.upcycled.entries import TABLE_1, TABLE_3
 from atoll_papers.upcycled.private import Trial
-from atoll_papers.upcycled.table import table
-from atoll_papers.upcycled_table1 import _PAPER as TABLE_1
-from atoll_papers.upcycled_table3 import _PAPER as TABLE_3
+from atoll_papers.upcycled.table import judge_bases, judge_gains, judge_level, table
+from atoll_papers.upcycled.trainings import (
+    BASES,
+    PairedCells,
+    UpcycledCell,
+    UpcycledMethod,
+    UpcycledProtocol,
+    algorithm,
+    cell,
+    chosen_at,
+    decided,
+    over_populations,
+    settings,
+    tries,
+    tuned,
+)
 
 TINY = UpcycledProtocol(late=0.9, rounds=4, seeds=2, tuning_seeds=1, epochs=2, rows=60)
 

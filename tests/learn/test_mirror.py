@@ -16,7 +16,7 @@ from atoll.learn.algorithms import FedAvg, FedDualAvg, FedMirror
 from atoll.learn.numerics.mirror import Entropy, PNorm, soft
 from atoll.models.quadratic import Quadratic, minimiser, quadratics
 from atoll.testing import check_algorithm
-from atoll_papers.survey.lasso import LASSO_L1, LASSO_LR, lasso, lasso_gap, lasso_optimum, non_zeros
+from atoll_papers.survey.first_order import LASSO_L1, LASSO_LR, lasso, lasso_gap, lasso_optimum, non_zeros
 
 vectors = arrays(np.float64, 4, elements=st.floats(-10, 10).filter(lambda x: x == 0 or abs(x) > 1e-3))
 exponents = st.floats(1.2, 2.0)

@@ -6,7 +6,7 @@ import pytest
 
 from atoll.learn import private
 from atoll.reproduce import find_entry
-from atoll_papers.private.audits import audits
+from atoll_papers.privacy_audit import audits
 
 CASES = audits()
 

@@ -10,13 +10,11 @@ import pytest
 from atoll.reproduce import Lab, find_entry
 from atoll.runs import parse_config
 from atoll_papers import survey_privacy
-from atoll_papers.private import mechanisms
-from atoll_papers.private.figure import draw
-from atoll_papers.private.survey_claims import formulas, unprotected
+from atoll_papers.survey_privacy import draw, formulas, unprotected
 
 
-@pytest.mark.parametrize("tested", mechanisms.COMPARED, ids=lambda one: one.name)
-def test_every_mechanism_is_a_run_that_can_be_written(tested: mechanisms.ComparedMechanism) -> None:
+@pytest.mark.parametrize("tested", survey_privacy.COMPARED, ids=lambda one: one.name)
+def test_every_mechanism_is_a_run_that_can_be_written(tested: survey_privacy.ComparedMechanism) -> None:
     epsilon = None if tested.privacy is None else 4.0
     made = parse_config(tested.settings(epsilon, 0, 1000), "here").made(checking=True)
     assert (made.privacy is None) == (tested.privacy is None)

@@ -10,9 +10,8 @@ from collections.abc import Collection, Mapping, Sequence
 
 from atoll.reproduce import Claim
 
-from .found import FedProfFound
-from .paper import GROUPS, Key, table_of
-from .setting import FedProfSetting
+from .tasks import GROUPS, FedProfSetting, Key, table_of
+from .trainings import FedProfFound
 
 __all__ = ["judge_better", "judge_sooner", "judge_trained", "not_trained"]
 

@@ -1,1 +1,1 @@
-"""NVIDIA FLARE's Table 1, the cost of homomorphic encryption: what is measured, and what the table is compared with."""
+"""NVIDIA FLARE's paper: encryption, drivers, statistics, federated XGBoost, and how its algorithms meet heterogeneity."""

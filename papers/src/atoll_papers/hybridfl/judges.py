@@ -13,9 +13,8 @@ import numpy as np
 
 from atoll.reproduce import Claim
 
-from .paper import DOUBTFUL, ENERGY, OFFSET, Key, table_of
+from .paper import DOUBTFUL, ENERGY, OFFSET, HybridSetting, Key, table_of
 from .reference import backhaul_seconds, limit
-from .setting import HybridSetting
 
 __all__ = [
     "HybridFound",
@@ -26,6 +25,7 @@ __all__ = [
     "judge_limits",
     "judge_table",
 ]
+
 
 _BASELINES = ("FedAvg", "HierFAVG")
 _LENGTHS = 0.15

@@ -25,10 +25,11 @@ from atoll.models.idle import IdleIslands, IdleModel
 from atoll.rounds.history import History
 from atoll.simulation import simulate
 
+from .paper import DIGITS, HybridSetting
 from .reference import limit, region_sizes
-from .setting import DIGITS, HybridSetting
 
 __all__ = ["DRIFT", "PACES", "RecordedPace", "held", "measured", "table"]
+
 
 DRIFT = "0.1 -> 0.6"
 """Drop-out that changes half-way."""

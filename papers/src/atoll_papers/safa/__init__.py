@@ -11,7 +11,7 @@ runs. Two kinds of result are judged separately:
 * **What rounds cost** (lengths, distribution time, synchronisation ratio, futility) depends on which clients crash
   when, and not on the training. `reference` simulates only this, short and slow, and is the oracle of the pacing that
   trains; `grid` simulates all 240 runs in seconds.
-* **What is learnt** (the accuracies of appendix A) needs trainings, which `cells` describes one by one.
+* **What is learnt** (the accuracies of appendix A) needs trainings, which `scores` describes one by one.
 
-`paper` has every printed cell, and `judge` the rules that compare ours with them.
+`paper` has every printed cell, and `grid` the rules that compare ours with them.
 """

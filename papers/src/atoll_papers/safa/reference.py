@@ -12,6 +12,7 @@ from atoll.devices.accounting import RoundAccount
 
 __all__ = ["Crashes", "SafaRounds", "cached", "cfcfm", "draw_crashes", "fedavg", "fedcs", "local", "quota_of", "safa"]
 
+
 Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -14,6 +14,7 @@ from .row import SurveyRow
 
 __all__ = ["ROWS", "wide_quadratics"]
 
+
 _WEIGHT = 20.0
 _MAX = 558.482184  # the largest curvature of a client's loss in matrix_observations()
 

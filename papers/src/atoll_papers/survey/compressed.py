@@ -24,6 +24,7 @@ from .row import SurveyRow
 
 __all__ = ["ROWS"]
 
+
 _L = 10.0
 """The largest curvature that a client of the suite can have."""
 _LR = 1 / (_L * (1 + 6 * 3 / 10))

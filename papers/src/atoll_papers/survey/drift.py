@@ -20,6 +20,7 @@ from .row import SurveyRow
 
 __all__ = ["ROWS"]
 
+
 _T5: dict[str, Any] = {"lr": 0.01, "steps": 5, "batch_size": None}
 _T20: dict[str, Any] = {"lr": 0.01, "steps": 20, "batch_size": None}
 _SAMPLED: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""One line of a convergence table: a method, its setting, and the gap that an independent implementation left."""
+"""One line of a convergence table: a method, its setting, and the gap that an independent implementation left. And one claimed rate, fitted to a run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from atoll.models.quadratic import Quadratic, minimiser, quadratics
 if TYPE_CHECKING:
     from atoll.learn.algorithm import Algorithm
 
-__all__ = ["SurveyRow", "gap_to_optimum"]
+__all__ = ["Rate", "SurveyRow", "gap_to_optimum"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,3 +127,45 @@ def gap_to_optimum(islands: Any, params: Any) -> float:
     matrix = np.mean([np.asarray(islands.shard(k).x) for k in range(len(islands))], axis=0)
     off = params["w"] - best
     return float(0.5 * off @ matrix @ off)
+
+
+# ------------------------------------------------------------------ claimed rates
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rate:
+    """A rate that a source claims, and a number fitted to a run.
+
+    Attributes:
+        name: the method, and the variable of the fit if it is not rounds.
+        methods: names of its methods in the catalogue.
+        claim: as the source writes it.
+        source: its place.
+        fit: runs the method and returns the fitted number.
+        expected: the number that the claim implies.
+        tol: how far the fit may be from it.
+        bound: the claim is an upper bound that our problem does not attain: the fit may be smaller by any amount (a
+            faster decrease).
+        but: why the claim does not hold in this setting; empty if it does.
+        note: what was fitted, and where.
+    """
+
+    name: str
+    methods: tuple[str, ...]
+    claim: str
+    source: str
+    fit: Callable[[], float]
+    expected: float
+    tol: float = 0.1
+    bound: bool = False
+    but: str = ""
+    note: str = ""
+
+    def holds(self, found: float) -> bool:
+        """Tell whether a fitted number agrees with the claim."""
+        return found <= self.expected + self.tol and (self.bound or found >= self.expected - self.tol)
+
+    def stated(self) -> str:
+        """Return the claim and its number, in words."""
+        near = "at most " if self.bound else ""
+        return f"{self.claim}: {near}{self.expected:g} ± {self.tol:g}"

@@ -11,6 +11,7 @@ from .row import SurveyRow
 
 __all__ = ["ROWS"]
 
+
 _T1: dict[str, Any] = {"lr": 0.01, "steps": 1, "batch_size": None}
 _T5: dict[str, Any] = {"lr": 0.01, "steps": 5, "batch_size": None}
 

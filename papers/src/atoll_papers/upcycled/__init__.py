@@ -10,6 +10,6 @@ seeds, the table's own number of rounds, accuracy on rows that are neither train
 client's training rows), 90 % stragglers. ``u`` is the default of the authors' code, 0.3, and is not tuned. Each table
 also has Upcycled at the rate picked for its base, and the base with server learning rate ``1 + u`` at ``T`` rounds,
 which is the same method in theory. pFedMe (no local momentum) is measured with personal models on each client's own
-test rows. Real data has a smaller protocol, see `atoll_papers.upcycled_columns`. The synthetic data is drawn from
+test rows. Real data has a smaller protocol, see `atoll_papers.upcycled.entries`. The synthetic data is drawn from
 our seed: accuracies change by many points with the draw, differences between methods do not.
 """

@@ -1,1 +1,0 @@
-"""What the reproduction of adaptation trains and measures."""

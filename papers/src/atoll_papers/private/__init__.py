@@ -1,1 +1,0 @@
-"""Reproductions about differential privacy: what mechanisms cost, and audits of them."""

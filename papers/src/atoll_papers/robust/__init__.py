@@ -1,1 +1,0 @@
-"""Trainings of `labels-robust`: small noise that is chosen against the model, and clients that poison what others learn."""

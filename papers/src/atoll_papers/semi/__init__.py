@@ -1,1 +1,0 @@
-"""Trainings of `labels-semi`: few labels on MNIST, at the server, at clients, and of some classes only."""
