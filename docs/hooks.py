@@ -13,9 +13,11 @@ from docstrings import shown
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "src" / "atoll"
+RESULTS = ROOT / "papers" / "docs"
 NOTEBOOKS = sorted((ROOT / "docs" / "tutorials").glob("*.ipynb"))
 ELSEWHERE = re.compile(
     r"""<(?:script|img|iframe|source)[^>]*\ssrc=["'](?:https?:)?//|<link[^>]*\srel=["']stylesheet["'][^>]*href=["'](?:https?:)?//"""
@@ -38,12 +40,20 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages that are made, not written."""
     made = {f"{name.lower()}.md": _from_root(f"{name}.md") for name in ("ARCHITECTURE", "CHANGELOG", "CONTRIBUTING")}
+    made |= {f"results/{page.name}": page.read_text(encoding="utf-8") for page in RESULTS.glob("*.md")}
     made |= {f"reference/{room}.md": _reference(room) for room in _rooms()}
     made |= {f"reference/{path}.md": text for path, text in _symbols().items()}
     made |= {f"tutorials/{notebook.stem}.md": _page_of(notebook) for notebook in NOTEBOOKS}
     for path, text in made.items():
         files.append(File.generated(config, path, content=text))
     return files
+
+
+def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
+    """Turn links between `docs` and the papers' pages into those of the site, where these pages lie in `results`."""
+    if page.file.src_uri.startswith("results/"):
+        return markdown.replace("](../../docs/", "](../")
+    return re.sub(r"\]\(((?:\.\./)*)\.\./papers/docs/", r"](\1results/", markdown)
 
 
 def on_post_build(config: MkDocsConfig) -> None:
@@ -57,7 +67,7 @@ def on_post_build(config: MkDocsConfig) -> None:
 def _from_root(name: str) -> str:
     """A page that lies at the root of the repository, with its links as seen from the site."""
     text = (ROOT / name).read_text(encoding="utf-8")
-    text = re.sub(r"\]\(docs/", "](", text)
+    text = re.sub(r"\]\(docs/", "](", text).replace("](papers/docs/", "](results/")
     return re.sub(r"\]\((ARCHITECTURE|CHANGELOG|CONTRIBUTING)\.md", lambda m: f"]({m[1].lower()}.md", text)
 
 

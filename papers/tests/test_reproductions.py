@@ -22,7 +22,7 @@ from atoll_papers.fedavg import paper_cnn, some_digits
 PAPERS = Path(__file__).parents[1]
 PROJECT = tomllib.loads((PAPERS / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 POINTS: dict[str, str] = PROJECT["entry-points"]["atoll.papers"]
-PAGES = PAPERS.parent / "docs" / "results"
+PAGES = PAPERS / "docs"
 ADDRESSES: dict[str, str] = PROJECT["entry-points"]["atoll.addresses"]
 
 
@@ -62,7 +62,7 @@ def test_no_address_is_without_a_declared_name() -> None:
 
 
 def test_the_tally_that_is_listed_is_that_of_the_pages() -> None:
-    assert tallies() == read_tallies(PAGES), "run: python -m atoll_papers docs/results"
+    assert tallies() == read_tallies(PAGES), "run: python -m atoll_papers papers/docs"
 
 
 def test_the_list_tells_measured_from_derived_statements(capsys: pytest.CaptureFixture[str]) -> None:

@@ -40,7 +40,7 @@ This page helps you choose an algorithm, and lists what each of them costs.
 | there is no server | `DADMM`, `DLM`, or the topology [`Gossip`](howto/topologies.md) | neighbours exchange models |
 | clients are slow or fail | any of them, with another [pacing](howto/pacing.md) | how long a round waits is not part of the algorithm |
 
-Measure on your own data before you decide: [Compare fairly](howto/sweeps.md) runs several algorithms under the same seeds. The [results](results/fedavg.md) show what held
+Measure on your own data before you decide: [Compare fairly](howto/sweeps.md) runs several algorithms under the same seeds. The [results](../papers/docs/fedavg.md) show what held
 when we repeated published comparisons.
 
 ## Read the tables
