@@ -137,7 +137,7 @@ class Executor:
         key: int,
         table: StateTable,
         spend: Spend | None,
-        totals: Callable[[], Awaitable[Totals]] | None = None,
+        totals: Callable[[int | None], Awaitable[Totals]] | None = None,
     ) -> Island:
         """The view that a task receives."""
         party = self.roster.party(position)
@@ -187,7 +187,7 @@ class Executor:
         """Run the task at one party; in ``turns`` with others, if the wrapped task runs for all of them at once."""
         booked = Booked(spend)
         asked = request.inner
-        inner = None if asked is None else _Inner(self, asked, position, tables, booked.noting, turns)
+        inner = None if asked is None else _Inner(self, request, asked, position, tables, booked.noting, turns)
         island = self.island(
             request, position, key, tables[request.slot], booked.noting, None if inner is None else inner.totals
         )
@@ -239,6 +239,7 @@ class Executor:
             replay: returns replies that must not be made twice.
             spend: records privacy events.
         """
+        request = request.alone
         positions, barred, limits = self._admitted(request, positions)
         keys = self.keys(request, positions)
         spending = UplinkSpending(request, self.roster, spend)
@@ -360,7 +361,21 @@ class Executor:
         inner = request.inner or request
         parties = Parties(self.roster, positions)
         cohort = Cohort(parties, self.keys(inner, positions), self.population, tables[inner.slot])
-        return WrappedCohort(inner, cohort, tables, UplinkSpending(inner, self.roster, spend), self.explain)
+        return WrappedCohort(
+            inner,
+            cohort,
+            tables,
+            UplinkSpending(inner, self.roster, spend),
+            self.explain,
+            functools.partial(self._refuses, request),
+        )
+
+    def _refuses(self, request: Request, position: int, wrapped: Request) -> str:
+        """Why a party refuses a sum of fewer replies than the request promises; empty if it does not."""
+        policy = self.policy_at(position)
+        if wrapped is request.inner or isinstance(policy, AllowAll):
+            return ""
+        return refusal(policy, replace(request, wraps=wrapped))
 
     def _halves(
         self,
@@ -391,6 +406,7 @@ class Executor:
             spend: records privacy events.
             known: maps a place to a reply that must not be made twice.
         """
+        request = request.alone
         keys, found = self.keys(request, positions), dict(known or {})
         fresh = [i for i in range(len(positions)) if i not in found]
         if self.wraps_blocks(request):
@@ -543,6 +559,7 @@ class _Inner:
     def __init__(
         self,
         executor: Executor,
+        outer: Request,
         request: Request,
         position: int,
         tables: Tables,
@@ -550,6 +567,7 @@ class _Inner:
         turns: Stepper | None,
     ) -> None:
         self._executor = executor
+        self._outer = outer
         self._request = request
         self._position = position
         self._tables = tables
@@ -560,13 +578,16 @@ class _Inner:
         self.rejected = ""
         self.sealed = False
 
-    async def totals(self) -> Totals:
+    async def totals(self, among: int | None = None) -> Totals:
         """See ``Island.totals``."""
         if self._told is not None:
             return self._told
         if self._turns is None or not self._turns.active:
+            self._request = self._request.among(among or 1)
+            if among is not None and self._request is not self._outer.inner:
+                self._executor.policy_at(self._position).admit(replace(self._outer, wraps=self._request))
             return await self._alone()
-        answer = await self._turns.asked()
+        answer = await self._turns.asked(among)
         self.sealed = self._request.uplink.secret
         if answer.error is not None:
             raise answer.error

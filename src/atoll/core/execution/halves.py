@@ -132,14 +132,14 @@ class HalfCohort(IslandCohort):
         """Those whose wrapped reply must not be in the sum."""
         return [*self._wrapped.rejected, *self._wrapped.errors]
 
-    def totals(self) -> Iterator[TotalsBlock]:
+    def totals(self, among: int | None = None) -> Iterator[TotalsBlock]:
         """See ``Cohort.totals``."""
         if self._asked[self._places].any():
             raise ConfigError("the totals of a cohort were requested twice", remedy="keep what you need of each block")
         self._asked[self._places] = True
         own = np.zeros(len(self._asked), dtype=np.int64)
         own[self._places] = np.arange(len(self._places))
-        for block in self._wrapped.blocks(self._places):
+        for block in self._wrapped.blocks(self._places, among):
             yield replace(block, positions=own[block.positions])
 
 
@@ -159,8 +159,15 @@ class Answered:
     rejected: str = ""
 
 
+@dataclass(frozen=True)
 class _Asks:
-    """A half waits for its totals; only ``Stepper`` sees this."""
+    """A half waits for its totals; only ``Stepper`` sees this.
+
+    Attributes:
+        among: see ``Island.totals``.
+    """
+
+    among: int | None
 
     def __await__(self) -> Generator[Any, Any, Answered]:
         answer: Answered = yield self
@@ -184,10 +191,11 @@ class Stepper:
     active: bool = False
     _waiting: dict[int, Half] = field(default_factory=dict)
     _order: list[int] = field(default_factory=list)
+    _among: list[int | None] = field(default_factory=list)
 
-    async def asked(self) -> Answered:
+    async def asked(self, among: int | None) -> Answered:
         """The result of the wrapped request; call it while ``active``."""
-        return await _Asks()
+        return await _Asks(among)
 
     async def run(self, halves: dict[int, Half], wrapped: WrappedCohort) -> None:
         """Run halves, and their wrapped tasks in blocks.
@@ -210,7 +218,9 @@ class Stepper:
 
     async def _in_blocks(self, wrapped: WrappedCohort) -> Exception | None:
         """Hand out totals as blocks are done; return an error that concerns no single client."""
-        blocks = wrapped.blocks(np.array(list(self._waiting), dtype=np.int64))
+        known = [among for among in self._among if among is not None]
+        among = min(known) if len(known) == len(self._among) else None
+        blocks = wrapped.blocks(np.array(list(self._waiting), dtype=np.int64), among)
         while True:
             try:
                 block = next(blocks, None)
@@ -231,6 +241,10 @@ class Stepper:
         else:
             self.done[place] = ran
             self._flush()
+
+    def noted(self, asks: _Asks) -> None:
+        """Remember what a half knows of its sum."""
+        self._among.append(asks.among)
 
     def _flush(self) -> None:
         while self._order and self._order[-1] in self.done:
@@ -256,6 +270,7 @@ class _Leg:
             finally:
                 self.turns.active = False
             if isinstance(said, _Asks):
+                self.turns.noted(said)
                 return None
             try:
                 send, sent = self.half.send, (yield said)

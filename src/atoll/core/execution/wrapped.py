@@ -46,6 +46,7 @@ class WrappedCohort:
         tables: the parties' private states, by slot.
         spending: collects what the stages release, before a block is handed out.
         explain: adds the request to an error.
+        refusal: why a party refuses the wrapped request in a sum of fewer replies than it promises; empty if it does not.
         rejected: maps a position to why its reply must not be in the sum.
         errors: maps a position to the error that its task raised.
         left: new states by slot, of the parties whose totals were handed out.
@@ -56,22 +57,37 @@ class WrappedCohort:
     tables: Mapping[str, StateTable]
     spending: UplinkSpending
     explain: Callable[[Exception | SystemExit, Request, int | None], Exception]
+    refusal: Callable[[int, Request], str]
     rejected: dict[int, str] = field(default_factory=dict)
     errors: dict[int, Exception] = field(default_factory=dict)
     left: dict[str, States] = field(default_factory=dict)
 
-    def blocks(self, places: NDArray[np.int64]) -> Iterator[TotalsBlock]:
+    def blocks(self, places: NDArray[np.int64], among: int | None = None) -> Iterator[TotalsBlock]:
         """Run the task for some clients of the cohort, in blocks that it chooses; each block has at least one client.
+
+        Args:
+            places: the clients' places in the cohort.
+            among: see ``Island.totals``.
 
         Raises:
             CompositionError: the task replies with ``Parts``, which cannot be summed.
             Exception: an error of the task that concerns no single client, with its request.
         """
+        self.request = self.request.among(among or 1)
+        if among is not None:
+            places = self._willing(places)
         for part in self._parts(places):
             try:
                 yield from self._of(part)
             except (Exception, SystemExit) as error:
                 raise self.explain(error, self.request, None) from error
+
+    def _willing(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Those whose policy admits a sum of so many replies."""
+        positions = self.cohort.positions[places].tolist()
+        refused = {p: why for p in positions if (why := self.refusal(p, self.request))}
+        self.rejected.update(refused)
+        return places[[p not in refused for p in positions]] if refused else places
 
     def _parts(self, places: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
         """Split the clients for a task that returns the totals of all in one piece, so that they fit into memory."""

@@ -122,10 +122,13 @@ class Cohort:
             return self.population.shard(position)
         return getattr(self.population, "others", {}).get(self.parties.roster.name(position))
 
-    def totals(self) -> Iterator[TotalsBlock]:
+    def totals(self, among: int | None = None) -> Iterator[TotalsBlock]:
         """Run the program's own task in blocks, and yield what ``Island.totals`` returns for each client, with a leading client axis.
 
         Use it in the ``many`` of a reducer's half. A client whose reply is not finite is in no block, and the federation keeps it out of the sum.
+
+        Args:
+            among: see ``Island.totals``: the least number that holds for all of them.
 
         Raises:
             ConfigError: this request wraps no other, or its totals were requested before.

@@ -177,7 +177,7 @@ class Island:
         ledger: Callable[[Event, str, str], None] | None = None,
         letters: Letterbox | None = None,
         secret_seed: int | None = None,
-        totals: Callable[[], Awaitable[Totals]] | None = None,
+        totals: Callable[[int | None], Awaitable[Totals]] | None = None,
         asked: Callable[[], str] = str,
         uplink: Callable[[], Uplink | None] = lambda: None,
         named: Callable[[str], Tree] | None = None,
@@ -405,13 +405,18 @@ class Island:
 
     # ------------------------------------------------------------------ results
 
-    async def totals(self) -> Totals:
+    async def totals(self, among: int | None = None) -> Totals:
         """Run the program's own task as it would run without the half; return this party's named totals, encoded by the uplink's stages.
 
         The party half of a reducer masks or encrypts them. The task has its own random stream, private state and stages. If its reply is
         not finite, this call does not return: the federation keeps the reply out of the sum and counts it.
 
+        Args:
+            among: the least number of replies in a sum that anybody may see, by the agreement that this party holds: noise that replies share relies on it,
+                and a request that promises more is not believed. ``None`` is 1: the party then adds all of the noise itself.
+
         Raises:
+            PolicyError: the party's policy requires sums of more replies.
             ConfigError: this request wraps no other.
             CompositionError: the task replied with ``Parts``, which cannot be summed.
         """
@@ -421,7 +426,7 @@ class Island:
                 where=self._request,
                 remedy="send the half with `reduction.fold(half)` or `reduction.exchange(..., wraps=True)`",
             )
-        return await self._totals()
+        return await self._totals(among)
 
     def leave(self, name: str, value: Tree, *, at_once: bool = False) -> None:
         """Leave a named result at this party, for people there and for later jobs: half of a model, an answer, an index. It never leaves the party.

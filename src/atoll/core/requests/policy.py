@@ -109,8 +109,8 @@ class SitePolicy(Checked, Policy):
             and so is a request for a single reply, on which no stage acts.
         largest_reply: maximum number of bytes of a reply on the wire.
         smallest_cohort: minimum number of replies in each sum with this island's reply. The server states the number with the request (its quorum), and
-            a request for single replies states 1. This binds an honest server: a dishonest one can state any number. Against a dishonest
-            server, only a secure reducer helps whose protocol enforces its threshold among the parties.
+            a request for single replies states 1. This binds an honest server: a dishonest one can state any number. Under a secure reducer the number that
+            the parties have agreed on counts (``Island.totals(among)``). Against a dishonest server, only one helps whose protocol enforces its threshold among the parties.
         tasks: names of tasks that may run, with ``*`` and ``?``; an empty list allows all.
         free: names of tasks that release nothing of the data, such as a protocol's key exchange: ``stages`` and ``smallest_cohort`` do
             not apply to them.

@@ -173,6 +173,25 @@ class Request:
             return self.wraps
         return replace(self.wraps, uplink=self.wraps.uplink.without_excess())
 
+    @property
+    def alone(self) -> Request:
+        """The request as a party runs it that no half of a reducer wraps: its reply can be seen, whatever the request says."""
+        chain = self.uplink
+        if not chain.hidden:
+            return self
+        return replace(self, uplink=chain.within(chain.replies, hidden=False, indexing=chain.indexing))
+
+    def among(self, replies: int) -> Request:
+        """The wrapped request, in a sum that has at least so many replies by what the half knows: a request that promises more is not believed.
+
+        Args:
+            replies: the least number of replies; 1 if nobody knows.
+        """
+        chain = self.uplink
+        if chain.replies <= replies:
+            return self
+        return replace(self, uplink=chain.within(replies, hidden=chain.hidden, indexing=chain.indexing))
+
     @functools.cached_property
     def fingerprint(self) -> str:
         """A hash of what every party is asked: task, message, stages and their round parameters; 64 hexadecimal digits."""

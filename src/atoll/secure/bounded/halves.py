@@ -62,8 +62,9 @@ _FINE = 8
 @task
 async def split(island: Island, message: Tree) -> Tree:
     """Run the program's task, and seal a share of its words to each server. Return the form of the totals, which is public."""
-    plan, totals = BoundPlan.of(message), await island.totals()
+    plan = BoundPlan.of(message)
     island.bind_letters(plan.fingerprint)
+    totals = await island.totals(plan.least)
     layout = plan.layout(form_of(totals))
     plan.bounded(layout)
     lanes = layout.encode(totals, island.name)

@@ -117,7 +117,7 @@ async def encrypt_totals(island: Island, message: Tree) -> Tree:
             remedy="look at the server: it tells parties different things",
         )
     (maker,) = island.inbox
-    totals = await island.totals()
+    totals = await island.totals(agreed.least)
     layout = agreed.layout(form_of(totals))
     lanes = agreed.lanes(layout)
     numbers = numbers_of(lanes, layout.encode(totals, island.name))

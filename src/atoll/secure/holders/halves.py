@@ -32,6 +32,7 @@ from atoll.core.requests.task import Batch, task
 from ..ballot import Electorate, ready_to_vote, require_majority
 from ..keystream import SEED, add_masks, derived
 from ..masking.agreement import Agreement
+from ..masking.blocks import least_of
 from ..words import WordLayout, form_of
 from ..words.blocks import CodedBlock
 from .attestation import SimulatedAttestation
@@ -116,7 +117,7 @@ def _agreed(island: Island) -> Agreement:
 def _masked_many(cohort: Cohort, message: Tree) -> Iterator[Batch]:
     """`masked` for a cohort in blocks."""
     del message
-    for block in cohort.totals():
+    for block in cohort.totals(least_of(cohort)):
         islands = [cohort.island(i) for i in block.positions.tolist()]
         agreed = [_agreed(island) for island in islands]
         made = CodedBlock.of(block, agreed[0].layout, [island.name for island in islands])
@@ -130,7 +131,7 @@ async def masked(island: Island, message: Tree) -> Tree:
     """Reply with the masked words of the party's totals, by lane."""
     del message
     agreed = _agreed(island)
-    totals = await island.totals()
+    totals = await island.totals(agreed.least)
     layout = agreed.layout(form_of(totals))
     lanes = layout.encode(totals, island.name)
     _mask(island, agreed, layout, lanes)

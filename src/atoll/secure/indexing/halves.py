@@ -128,7 +128,7 @@ async def send(island: Island, message: Tree) -> Tree:
     plan = IndexPlan.of(message)
     island.bind_letters(plan.fingerprint)
     salts = [b""] * len(_helpers(plan))
-    numbers, found = parted(await island.totals(), plan.unit, plan.most, island.name)
+    numbers, found = parted(await island.totals(plan.least), plan.unit, plan.most, island.name)
     if plan.noise is not None:
         require_alone(numbers, {name: one.weight for name, one in found.items()}, island.name)
         salts = _spent(island, plan.noise.event(sizes_of(found), plan.grid(sizes_of(found))[0]), len(_helpers(plan)))

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from atoll.core.requests.cohort import Cohort, TotalsBlock
     from atoll.core.requests.island import Island
 
-__all__ = ["masked_many"]
+__all__ = ["least_of", "masked_many"]
 
 _MOST = 1 << 29
 """Bytes of words that are masked together."""
@@ -37,7 +37,7 @@ def masked_many(cohort: Cohort, message: Tree) -> Iterator[Batch]:
         yield from _unmasked_many(cohort, Agreement.of(message))
         return
     waiting, nbytes = list[_MaskedBlock](), 0
-    for block in cohort.totals():
+    for block in cohort.totals(least_of(cohort)):
         waiting.append(_MaskedBlock.of(cohort, block))
         nbytes += sum(words.nbytes for words in waiting[-1].coded.lanes.values())
         if nbytes > _MOST:
@@ -50,6 +50,13 @@ def _dealing() -> str:
     from .halves import deal
 
     return deal.name
+
+
+def least_of(cohort: Cohort) -> int | None:
+    """The least number of parties in a sum by the agreements that the parties of a cohort hold; ``None`` if one holds none."""
+    states = (cohort.state(i) for i in range(len(cohort)))
+    found = [int(state["agreed"]["least"]) if state and "agreed" in state else 0 for state in states]
+    return min(found, default=0) or None
 
 
 @dataclass
@@ -111,7 +118,7 @@ def _together(blocks: list[_MaskedBlock]) -> Iterator[Batch]:
 
 def _unmasked_many(cohort: Cohort, agreed: Agreement) -> Iterator[Batch]:
     """The words themselves, for a simulation with virtual masks."""
-    for block in cohort.totals():
+    for block in cohort.totals(agreed.least):
         encoded = M.encode(form_of(block.totals, block=True))
         made, form = CodedBlock.under(agreed.known_layout(encoded), block), np.frombuffer(encoded, dtype=np.uint8)
         states = {"form": np.broadcast_to(form, (len(made.good), len(form)))}

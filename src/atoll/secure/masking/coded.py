@@ -112,7 +112,8 @@ class Code:
 @task
 async def code_words(island: Island, message: Tree) -> Tree:
     """Reply with the masked words of the party's totals, and seal to every party its share of the mask."""
-    agreed, totals = Agreement.of(message["agreed"]), await island.totals()
+    agreed = Agreement.of(message["agreed"])
+    totals = await island.totals(agreed.least)
     code = Code(len(agreed.names), agreed.threshold, int(message["private"]))
     if not 1 <= code.private < code.threshold:
         raise PolicyError(

@@ -99,7 +99,7 @@ async def _unmasked(island: Island, agreed: Agreement) -> Tree:
     """
     if island.sealing.real:
         raise PolicyError("words without masks", where="masked sum", remedy="use masks='real'")
-    totals = await island.totals()
+    totals = await island.totals(agreed.least)
     layout = agreed.layout(form_of(totals))
     lanes = layout.encode(totals, island.name)
     island.state = {"form": np.frombuffer(M.encode(layout.form), dtype=np.uint8)}
@@ -112,7 +112,7 @@ async def masked(island: Island, message: Tree) -> Tree:
     if message is not None:
         return await _unmasked(island, Agreement.of(message))
     agreed, letters = prepared(island, deal.name)
-    totals = await island.totals()
+    totals = await island.totals(agreed.least)
     layout = agreed.layout(form_of(totals))
     lanes = layout.encode(totals, island.name)
     add_parts(island, layout, lanes)

@@ -143,7 +143,7 @@ async def masked(island: Island, message: Tree) -> Tree:
     steps = _steps_to(state, terms)
     require_noise(island, agreed)
     me, near = agreed.place(island.name), _neighbours(island, terms)
-    totals = await island.totals()
+    totals = await island.totals(agreed.least)
     layout = agreed.layout(form_of(totals))
     lanes = layout.encode(totals, island.name)
     context = terms.context(island.asked, layout.fingerprint)
