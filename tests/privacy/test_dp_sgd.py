@@ -118,14 +118,15 @@ def test_layers_share_the_bound():
 
 
 def test_a_step_is_the_definition():
-    """``w - lr (sum_i clip(g_i) + z C n) / B``, with the mini-batches and the noise of the stream."""
+    """``w - lr (sum_i clip(g_i) + z C n) / B``, with the mini-batches and the noise of the stream, whose deviation is ``z C / B``."""
     draw = np.random.default_rng(1)
     model, (x, y) = learner(), rows(draw, 30, "cross_entropy")
     private = DPSGD(FedAvg(lr=0.5, steps=3, batch_size=8), clip=0.4, noise=1.3)
     params = params_of(draw)
     reply, _, _ = local_update(private, model.loss_gradient, {"params": params, "lr": 0.5}, None, x, y, 7, noise=Rng(5))
-    secrets, want = StepSecrets(ExampleSteps(8), 30, 3, Rng(5)), params
+    secrets, want = StepSecrets(private.example_steps, 30, 3, Rng(5)), params
     assert len({len(taken) for taken in secrets.rows}) > 1  # mini-batches have no fixed size
+    drawn = []
     for taken in secrets.rows:
         total = {"weight": np.zeros((5, 3)), "bias": np.zeros(3)}
         for i in taken.tolist():
@@ -133,7 +134,9 @@ def test_a_step_is_the_definition():
             length = np.sqrt(sum((leaf**2).sum() for leaf in g.values()))
             total = {name: total[name] + g[name] * (0.4 / max(0.4, length)) for name in total}
         noise = secrets.like(want)
-        want = {name: want[name] - 0.5 * (total[name] + 1.3 * 0.4 * noise[name]) / 8 for name in want}
+        drawn.append(np.concatenate([leaf.ravel() for leaf in noise.values()]))
+        want = {name: want[name] - 0.5 * (total[name] / 8 + noise[name]) for name in want}
+    assert np.concatenate(drawn).std() == pytest.approx(1.3 * 0.4 / 8, rel=0.3)
     for name, leaf in reply["update"].value.items():
         np.testing.assert_allclose(leaf, want[name] - params[name], rtol=1e-4, atol=1e-6)
 

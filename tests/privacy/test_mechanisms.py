@@ -102,7 +102,7 @@ def test_no_upload_is_computed_from_the_model_without_noise(base):
         uploads.append(numbers(reply, kept))
     for a, b in zip(*uploads, strict=True):
         assert np.abs(a - b).min() > 0
-        if base is ONE[0]:
+        if base is ONE[0] and a.size >= 80:
             assert (a - b).std() == pytest.approx(2.0 * math.sqrt(2), rel=0.3)
 
 

@@ -100,6 +100,11 @@ class NoiseStream:
             np.less(self._words(len(part), np.dtype("<u8")), below, out=part)
         return made
 
+    def words(self, count: int) -> NDArray[np.uint64]:
+        """Return the next uniform words of 64 bits."""
+        parts = [self._words(min(_PIECE, count - at), np.dtype("<u8")).copy() for at in range(0, count, _PIECE)]
+        return np.concatenate([np.empty(0, np.uint64), *parts])
+
     def _words(self, count: int, dtype: np.dtype[Any]) -> NDArray[Any]:
         """Return the next words of the stream, in a buffer that the next call overwrites."""
         size = count * dtype.itemsize

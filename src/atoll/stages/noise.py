@@ -14,6 +14,7 @@ from atoll.core.errors import CompositionError, ConfigError
 from atoll.core.event import Event, Gaussian
 from atoll.core.requests.context import StageContext
 from atoll.core.requests.stage import Stage
+from atoll.privacy.discrete import GaussianLattice, clip_rows, words_of
 
 from .remembering import one_of
 from .rows import lay_out, put_back
@@ -33,7 +34,8 @@ class GaussianNoise(Stage):
     Steinke 2021, "The Distributed Discrete Gaussian Mechanism for Federated Learning with Secure Aggregation" (shared noise).
 
     Each client draws from its own secret, and each named value of its reply is a separate release. The number of examples that weights a reply
-    is not protected. We deviate from the papers: noise is floating-point, not discrete, and we claim no amplification by sampling.
+    is not protected. The noise is a discrete Gaussian on a lattice of a power of two, to which the update is rounded, so that no last bits tell it (Mironov 2012; see
+    `atoll.privacy.discrete.additive`); an update that is longer than its bound by rounding is scaled down again. We claim no amplification by sampling.
 
     Attributes:
         multiplier: noise divided by sensitivity.
@@ -62,12 +64,12 @@ class GaussianNoise(Stage):
     def encode_block(self, block: Tree, context: StageContext) -> Tree:
         """Add independent noise to each client's update."""
         rows, like = lay_out(block)
-        noise = np.empty(rows.shape)
-        for i, secret in enumerate(context.secrets()):
-            secret.generator().standard_normal(out=noise[i, :])
-        noise *= self.scale(context)
-        noise += rows
-        return put_back(noise, like)
+        lattice = GaussianLattice(self.scale(context))
+        noisy = clip_rows(np.asarray(rows, np.float64), _bounded(context.sensitivity), 2, lattice.step)
+        for row, secret in zip(noisy, context.secrets(), strict=True):
+            row += lattice.draw(words_of(secret.generator()), len(row))
+        noisy *= lattice.step
+        return put_back(noisy, like)
 
     def scale(self, context: StageContext) -> float:
         """The standard deviation of one client's noise."""

@@ -17,7 +17,7 @@ from atoll.core.federation.reducer import Plain
 from atoll.core.requests.island import Secret
 from atoll.learn.convex import AggregatedGradients, AggregatedOutput, gradient_deviation, output_scale
 from atoll.learn.convex.logistic import gradient, minimiser, rows_of
-from atoll.learn.convex.shared_noise import gaussian_share, radial_share
+from atoll.learn.convex.shared_noise import add_gaussian_share, add_radial_share
 from atoll.privacy import spent
 
 VIRTUAL = atoll.SecureAggregation(masks="virtual")
@@ -38,12 +38,18 @@ def test_output_noise_is_m_times_smaller_than_that_of_one_party(parties, smalles
 def test_shares_add_up_to_the_noise_of_the_paper(parties):
     """A density ~ exp(-||b|| / s) in d dimensions has ||b|| ~ Gamma(d, s) and a uniform direction."""
     dim, scale, n = 4, 0.7, 1200
-    made = [sum(radial_share(Secret(parties * i + j), dim, scale, parties) for j in range(parties)) for i in range(n)]
+    made = [
+        sum(add_radial_share(np.zeros(dim), Secret(parties * i + j), scale, parties) for j in range(parties))
+        for i in range(n)
+    ]
     lengths = np.linalg.norm(made, axis=1)
     assert stats.kstest(lengths, stats.gamma(dim, scale=scale).cdf).pvalue > 1e-3
     cosines = np.array(made)[:, 0] / lengths
     assert stats.kstest(cosines**2, stats.beta(0.5, (dim - 1) / 2).cdf).pvalue > 1e-3
-    plain = [sum(gaussian_share(Secret(7 * i + j), 1, 2.0, parties)[0] for j in range(parties)) for i in range(n)]
+    plain = [
+        sum(add_gaussian_share(np.zeros(1), Secret(7 * i + j), 2.0, parties)[0] for j in range(parties))
+        for i in range(n)
+    ]
     assert stats.kstest(plain, stats.norm(scale=2.0).cdf).pvalue > 1e-3
 
 

@@ -78,6 +78,25 @@ def test_golden_numbers_of_skellam():
     assert skellam_bound(2, 100.0) == pytest.approx(0.010225, abs=1e-12)
 
 
+def test_golden_numbers_of_skellam_vectors():
+    """By hand from Theorem 3.5: with 16 entries and D = 8, D1 = min(4 8, 64) = 32; with 100 entries and D = 3, D1 = min(10 3, 9) = 9; variance 100, order 2."""
+    assert skellam_bound(2, 100.0, 8.0, 16) == pytest.approx(0.64 + (192 + 192) / 40_000, abs=1e-12)
+    assert skellam_bound(2, 100.0, 3.0, 100) == pytest.approx(0.09 + (27 + 54) / 40_000, abs=1e-12)
+    assert skellam_bound(2, 0.5, 8.0, 16) == pytest.approx(
+        128 + 96, abs=1e-12
+    )  # of little noise the other bound: 3 D1 / (2 v)
+
+
+@pytest.mark.parametrize("variance", [0.5, 1.0, 4.0, 30.0])
+@pytest.mark.parametrize("entries", [1, 4, 25])
+def test_no_skellam_vector_exceeds_its_bound(entries, variance):
+    """Each entry moves by one: L2 ``sqrt(entries)``, L1 ``entries``, and the divergence is the sum of those of the entries."""
+    for order in (2.0, 3.0, 9.0):
+        exact = entries * skellam_divergence(order, variance)
+        event = Skellam(variance=variance, sensitivity=math.sqrt(entries), values=max(2, entries))
+        assert exact <= divergence(event, order) * (1 + 1e-9)
+
+
 def mixed(x, law, reach):
     """The law of a rounded entry plus noise: a mixture of two shifts."""
     low = math.floor(x)

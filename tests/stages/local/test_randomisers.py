@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -18,9 +19,9 @@ from atoll.core.requests.context import StageContext
 from atoll.core.requests.island import Secret
 from atoll.learn.aggregation import EqualWeights
 from atoll.privacy import spent
+from atoll.privacy.discrete import clip_rows
 from atoll.stages import FedSel, LocalGaussian, LocalLaplace, RandomisedSigns
 from atoll.stages.local.fedsel import chosen
-from atoll.stages.local.noise import clipped
 from atoll.stages.local.response import response
 
 STAGES = [
@@ -38,16 +39,27 @@ def draws(count):
 
 @given(vectors, st.floats(1e-3, 1e3), st.sampled_from([1, 2]))
 def test_no_two_values_are_further_apart_than_twice_the_bound(rows, bound, norm):
-    one, other = clipped(rows, bound, norm)
-    assert np.linalg.norm(one - other, norm) <= 2 * bound * (1 + 1e-9)
-    assert np.linalg.norm(one, norm) <= bound * (1 + 1e-12)
+    step = 2.0**-30
+    steps = clip_rows(rows, bound, norm, step)
+    assert np.array_equal(steps, np.trunc(steps))
+    for row in steps:  # in exact arithmetic: so two of them are at most twice the bound apart
+        length = sum(abs(Fraction(x)) ** norm for x in row.tolist())
+        assert length <= (Fraction(bound) / Fraction(step)) ** norm
 
 
 def test_values_within_the_bound_stay_as_they_are():
-    rows = np.array([[0.3, -0.4, 0.0]])
-    assert np.allclose(clipped(rows, 0.7, 1), rows)
-    assert np.allclose(clipped(rows, 0.5, 2), rows)
-    assert np.allclose(clipped(rows, 0.25, 2), rows / 2)
+    rows, step = np.array([[0.3, -0.4, 0.0]]), 2.0**-40
+    assert np.allclose(step * clip_rows(rows, 0.7, 1, step), rows)
+    assert np.allclose(step * clip_rows(rows, 0.5, 2, step), rows)
+    assert np.allclose(step * clip_rows(rows, 0.25, 2, step), rows / 2)
+
+
+def test_the_bound_of_laplace_noise_is_one_of_the_l1_norm():
+    """A hundred equal entries of L1 norm 100 are scaled down to norm 1; by their L2 norm, which is 10, they would keep a norm of 10."""
+    (told,) = LocalLaplace(bound=1.0, epsilon=1e9).randomise(np.ones((1, 100)), draws(1))
+    assert np.abs(told).sum() == pytest.approx(1.0, rel=1e-5)
+    (told,) = LocalGaussian(bound=1.0, multiplier=1e-9).randomise(np.ones((1, 100)), draws(1))
+    assert np.linalg.norm(told) == pytest.approx(1.0, rel=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -129,3 +129,21 @@ def test_the_ledger_has_the_whole_budget() -> None:
 def test_settings_that_make_no_sense_are_refused(settings: dict[str, float], match: str) -> None:
     with pytest.raises(ConfigError, match=match):
         SparseVector(**settings)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("entries", [1, 5])
+def test_every_comparison_and_every_value_has_noise_for_all_entries(entries: int) -> None:
+    """Of an update of zeros: the first comparison passes with the chance of two Laplace variables, and a value is inside the limit with that of one, whose scales have the factor ``2 entries``."""
+    stage = SparseVector(limit=1.0, epsilon=3.0 * entries, entries=entries, threshold=1.0)
+    first, asking, values = stage.budgets
+    around, spread, count = 1 / first, 2 * entries / asking, 3000
+    draws = [Secret(entries).generator()] * count
+    passed = sum(len(stage.passed(np.zeros(1), draw)) for draw in draws)
+    # P(N - R >= 1) for Laplace N and R of scales b and a: (b^2 exp(-1 / b) - a^2 exp(-1 / a)) / (2 (b^2 - a^2))
+    tail = (spread**2 * math.exp(-1 / spread) - around**2 * math.exp(-1 / around)) / (2 * (spread**2 - around**2))
+    assert stats.binomtest(passed, count, tail).pvalue > 1e-3
+    sure = SparseVector(limit=1.0, epsilon=3.0 * entries, entries=entries, threshold=0.0)
+    told = sure.randomise(np.zeros((400, 50)), draws[:400])
+    told = told[told != 0]
+    inside = 1 - math.exp(-values / (2 * entries))
+    assert stats.binomtest(int((np.abs(told) < 1).sum()), told.size, inside).pvalue > 1e-3

@@ -90,7 +90,7 @@ class DPSGD(Wrapped):
     ``z / sqrt(k)``. It protects single examples: of neighbouring data, one has an example whose gradient counts and the other does not (add-remove). The client's *number* of
     examples is public, because it weights replies. A full gradient of a client, such as an anchor, is estimated from a mini-batch of expected size ``B`` too.
 
-    We deviate from the paper: the noise is floating-point, clipping leaves a margin of 1e-5 for rounding, and an example whose gradient is not finite counts as zero.
+    We deviate from the paper: the noise of a model in float32 is floating-point (in float64 it is discrete, on a lattice to which sums are rounded), clipping leaves a margin of 1e-5 for rounding, and an example whose gradient is not finite counts as zero.
 
     Attributes:
         base: the algorithm inside. Its epochs or steps fix the number of releases beforehand; stragglers are charged in full.
@@ -154,7 +154,8 @@ class DPSGD(Wrapped):
     @property
     def example_steps(self) -> ExampleSteps:
         """Mini-batches and noise come from the client's secret."""
-        return ExampleSteps(self.size, self.rate, self.gradients, self.noise * self.clip / self.size)
+        moved = self.clip / self.size
+        return ExampleSteps(self.size, self.rate, self.gradients, self.noise * moved, moved)
 
     @property
     def needs(self) -> tuple[Need, ...]:
@@ -200,7 +201,7 @@ class _Noisy:
     def __call__(self, params: Tree) -> Tree:
         rule = self._rule
         total = self._grad.clipped(params, Clipping(rule.clip, rule.group_wise, 1.0 / rule.size))
-        return T.add(total, self._grad.normal(params))
+        return T.add(rule.example_steps.rounded(total), self._grad.normal(params))
 
     def loss(self, params: Tree) -> Any:
         raise _looks("the loss of a mini-batch")

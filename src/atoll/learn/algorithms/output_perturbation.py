@@ -15,6 +15,7 @@ from atoll.core.errors import ConfigError
 from atoll.core.event import Event, Gaussian
 from atoll.learn.card import Card
 from atoll.learn.local.client_mechanism import ClientMechanism
+from atoll.privacy.discrete import GaussianLattice, words_of
 
 __all__ = ["OutputPerturbation"]
 
@@ -65,15 +66,21 @@ class OutputPerturbation(ClientMechanism):
 
     def noise(self, rng: Rng, entry: Tree) -> Tree:
         """Draw ``N(0, sigma^2)`` on every coordinate."""
-        draw = rng.generator()
+        words, lattice = words_of(rng.generator()), self._lattice(entry)
 
         def one(leaf: Any) -> Any:
-            return np.asarray(draw.normal(0.0, self.sigma, np.shape(leaf)), dtype=np.asarray(leaf).dtype)
+            drawn = lattice.draw(words, math.prod(np.shape(leaf))) * lattice.step
+            return drawn.reshape(np.shape(leaf)).astype(np.asarray(leaf).dtype)
 
         return T.map(one, entry)
 
+    def _lattice(self, entry: Tree) -> GaussianLattice:
+        """Where noise and models are in float64; a sensitivity of your own says nothing of rounding, for which the noise is wider."""
+        size = sum(math.prod(np.shape(leaf)) for leaf in T.leaves(entry))
+        return GaussianLattice.covering(self.sigma, self.sensitivity, size)
+
     def privatise(self, entry: Tree, noise: Tree) -> Tree:
-        """Return the entry, clipped and with noise."""
+        """Return the entry, clipped and with noise; in float64 on a lattice, so that no last bits tell it."""
         length = T.norm(entry)
         factor = self.tau / (self.tau + (length - self.tau) * (length > self.tau))
-        return T.add(T.scale(entry, factor), noise)
+        return T.add(self._lattice(entry).rounded(T.scale(entry, factor)), noise)

@@ -44,7 +44,9 @@ def play(island: Island, message: Tree) -> dict[str, Sum]:
             where=f"turn {message['turn']}",
             remedy="scale contexts to norm 1 and rewards to [-1, 1]: the noise is made for these",
         )
-    gram = policy.seen(arms[arm], reward)
+    gram, step = policy.seen(arms[arm], reward), message["step"]
+    if step:  # towards zero: no addend grows
+        gram = np.trunc(gram / step) * step
     own, plays = state["own"] + gram, state["plays"] + 1
     island.state = {
         **state,
@@ -208,5 +210,5 @@ class FederatedBandit(Checked):
         threshold = float("inf") if self.threshold is None else self.threshold
         return {
             "turn": turn, "common": common, "policy": asdict(self.policy), "due": due, "threshold": threshold,
-            "open": self.epsilon is None,
+            "open": self.epsilon is None, "step": 0.0 if self.tree is None else self.tree.lattice.step,
         }  # fmt: skip

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from atoll.core.errors import ConfigError
 from atoll.core.event import Event, Gaussian
+from atoll.privacy.discrete import GaussianLattice, words_of
 
 __all__ = ["NoisyPrefix"]
 
@@ -48,6 +49,11 @@ class NoisyPrefix:
         """Nodes that an addend is in, at most."""
         return self.length.bit_length()
 
+    @property
+    def lattice(self) -> GaussianLattice:
+        """Where the noise of all nodes is; addends are rounded to it, each before it is added up, so that what is told is on it too."""
+        return GaussianLattice(self.multiplier * self.sensitivity)
+
     def event(self, unit: str = "example") -> Event:
         """What all releases together cost."""
         return Gaussian(unit=unit, noise_multiplier=self.multiplier, count=self.levels)
@@ -67,6 +73,7 @@ class NoisyPrefix:
         for level, number in self.nodes(t):
             seed = hashlib.blake2b(f"{level}/{number}".encode(), key=key, digest_size=32).digest()
             draw = np.random.Generator(np.random.Philox(np.random.SeedSequence(int.from_bytes(seed, "little"))))
-            upper = np.triu(draw.normal(0.0, self.multiplier * self.sensitivity, (dim, dim)))
+            steps = self.lattice.draw(words_of(draw), dim * dim).reshape(dim, dim)
+            upper = np.triu(steps * self.lattice.step)
             total += upper + np.triu(upper, 1).T
         return total

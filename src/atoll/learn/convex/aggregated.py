@@ -19,7 +19,7 @@ from atoll.privacy import RandomisedResponse
 from atoll.secure import SecureAggregation
 
 from .logistic import gradient, minimiser, rows_of
-from .shared_noise import gaussian_share, gradient_deviation, output_scale, radial_share
+from .shared_noise import add_gaussian_share, add_radial_share, gradient_deviation, output_scale
 
 if TYPE_CHECKING:
     from atoll.core.federation.federation import Federation
@@ -37,7 +37,7 @@ def noisy_minimiser(island: Island, message: Tree) -> dict[str, Sum]:
     # Randomised response is the worst of all releases that are equally private: an upper bound for every composition.
     island.spend(RandomisedResponse(unit="example", epsilon=message["epsilon"]))
     w = minimiser(rows, message["ridge"]) / message["parties"]
-    return {"model": Sum(w + radial_share(island.secret, len(w), message["scale"], message["parties"]))}
+    return {"model": Sum(add_radial_share(w, island.secret, message["scale"], message["parties"]))}
 
 
 @task
@@ -46,9 +46,9 @@ def noisy_gradient(island: Island, message: Tree) -> dict[str, Sum]:
     rows = rows_of(island.data, message["smallest"], island.name)
     island.spend(Gaussian(unit="example", noise_multiplier=message["multiplier"]))
     slope = gradient(np.asarray(message["w"]), rows, message["ridge"]) / message["parties"]
-    return {
-        "gradient": Sum(slope + gaussian_share(island.secret, len(slope), message["deviation"], message["parties"]))
-    }
+    moved = message["deviation"] / message["multiplier"]
+    noisy = add_gaussian_share(slope, island.secret, message["deviation"], message["parties"], moved)
+    return {"gradient": Sum(noisy)}
 
 
 @dataclass(frozen=True, kw_only=True)

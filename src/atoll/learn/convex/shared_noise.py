@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 from atoll.core.calls import checked_call
 from atoll.core.errors import ConfigError
 from atoll.core.requests.island import Secret
+from atoll.privacy.discrete import add_gaussian, snap
 
-__all__ = ["gaussian_share", "gradient_deviation", "output_scale", "radial_share"]
+__all__ = ["add_gaussian_share", "add_radial_share", "gradient_deviation", "output_scale"]
 
 Array = NDArray[np.float64]
 
@@ -60,22 +61,33 @@ def gradient_deviation(
     return math.sqrt(8 * rounds * math.log(1 / delta)) * lipschitz / (parties * smallest * epsilon)
 
 
-def gaussian_share(secret: Secret, dim: int, deviation: float, parties: int) -> Array:
-    """One of ``parties`` shares of ``N(0, deviation^2 I)``."""
-    found: Array = secret.generator().normal(0.0, deviation / math.sqrt(parties), dim)
-    return found
+def add_gaussian_share(
+    values: Array, secret: Secret, deviation: float, parties: int, sensitivity: float | None = None
+) -> Array:
+    """Return the values with one of ``parties`` shares of ``N(0, deviation^2 I)``, on a lattice that all parties have.
+
+    Args:
+        values: a vector.
+        secret: of the party.
+        deviation: of the noise of all parties.
+        parties: how many share it.
+        sensitivity: how far one unit moves the sum of all, which rounding adds to; see `add_gaussian`.
+    """
+    each = math.sqrt(parties)
+    return add_gaussian(
+        values, deviation / each, secret.generator(), None if sensitivity is None else sensitivity / each
+    )
 
 
-def radial_share(secret: Secret, dim: int, scale: float, parties: int) -> Array:
-    """One of ``parties`` shares of noise with density ``~ exp(-||b|| / scale)``.
+def add_radial_share(values: Array, secret: Secret, scale: float, parties: int) -> Array:
+    """Return the values with one of ``parties`` shares of noise with density ``~ exp(-||b|| / scale)``, rounded to a lattice.
 
     Its characteristic function ``(1 + scale^2 ||t||^2)^(-(dim + 1) / 2)`` is the product of ``parties`` equal ones. Each is that of ``sqrt(V) N(0, I)`` with
-    ``V ~ Gamma((dim + 1) / (2 parties), 2 scale^2)``.
+    ``V ~ Gamma((dim + 1) / (2 parties), 2 scale^2)``. No exact sampler of it is known: the numbers are floating-point, and only rounding hides their last bits.
     """
-    draw = secret.generator()
+    draw, dim = secret.generator(), len(values)
     spread = draw.gamma((dim + 1) / (2 * parties), 2 * scale**2)
-    found: Array = math.sqrt(spread) * draw.normal(size=dim)
-    return found
+    return snap(values + math.sqrt(spread) * draw.normal(size=dim), scale)
 
 
 def _require_positive(**values: float) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 from atoll.core.algebra import tree as T
 from atoll.core.algebra.rng import Rng
 from atoll.core.algebra.tree import Tree
+from atoll.privacy.discrete import GaussianLattice
 from atoll.secure.normals import NoiseStream
 
 from .secret import seed_of
@@ -67,12 +68,24 @@ class ExampleSteps:
         rate: the probability that an example is in a mini-batch; ``None`` is ``min(1, batch / n)`` at a client with ``n`` examples.
         draws: how often a step draws noise in the shape of the parameters.
         deviation: standard deviation of the noise.
+        sensitivity: how far one example moves a sum, in L2.
     """
 
     batch: int
     rate: float | None = None
     draws: int = 1
     deviation: float = 1.0
+    sensitivity: float | None = None
+
+    def lattice(self, params: Tree) -> GaussianLattice:
+        """Where the noise for NumPy parameters in float64 is, and the sums that it hides: no last bits tell them."""
+        entries = sum(int(np.size(leaf)) for leaf in T.leaves(params))
+        return GaussianLattice.covering(self.deviation, self.sensitivity, entries)
+
+    def rounded(self, total: Tree) -> Tree:
+        """Return a sum as it is before noise is added: on the lattice, if it is one of NumPy in float64."""
+        exact = all(isinstance(leaf, np.ndarray | np.generic) and leaf.dtype == np.float64 for leaf in T.leaves(total))
+        return self.lattice(total).rounded(total) if exact else total
 
     def rate_of(self, examples: int) -> float:
         """Return the probability that an example is in a mini-batch of a client with ``examples`` examples."""
@@ -92,7 +105,7 @@ class StepSecrets:
     """
 
     def __init__(self, plan: ExampleSteps, examples: int, steps: int, secret: Rng) -> None:
-        self._deviation = plan.deviation
+        self._plan, self._deviation = plan, plan.deviation
         self.stream = NoiseStream(seed_of(secret.child("examples")))
         rate = plan.rate_of(examples)
         self.rows = [np.flatnonzero(self.stream.coins(examples, rate)) for _ in range(steps)]
@@ -104,7 +117,12 @@ class StepSecrets:
     def like(self, params: Tree) -> Tree:
         """Return noise in the shapes and dtypes of NumPy parameters: one draw."""
         leaves = T.leaves(params)
-        flat = self.normal(sum(int(np.size(leaf)) for leaf in leaves))
+        count = sum(int(np.size(leaf)) for leaf in leaves)
+        if all(np.asarray(leaf).dtype == np.float64 for leaf in leaves):
+            lattice = self._plan.lattice(params)
+            flat: NDArray[Any] = lattice.draw(self.stream.words, count) * lattice.step
+        else:
+            flat = self.normal(count)
         cuts = np.cumsum([np.size(leaf) for leaf in leaves])[:-1]
         parts = np.split(flat, cuts)
         made = [p.reshape(np.shape(leaf)).astype(np.asarray(leaf).dtype) for p, leaf in zip(parts, leaves, strict=True)]

@@ -59,7 +59,7 @@ class CentralDP(Mechanism):
     A sample counts only if it is drawn from the server's secret: ``Uniform(m)`` becomes a Poisson sample of ``m`` expected clients, or a fixed sample
     if clients are replaced. What a round costs is then charged to every client. Samples and noise come from a key of the server that is in its folder,
     never from the seed. If a client sends several values, each has its own clip and noise, and all of them together have noise multiplier ``z``. The
-    noise is floating-point (Mironov 2012 attacks the last bits of Laplace noise), and drawn for the very sum that it hides: a round that is
+    noise is discrete, on a lattice to which the sum is rounded (Mironov 2012 attacks the last bits of floating-point noise), and drawn for the very sum that it hides: a round that is
     repeated with the same sum releases the same, and one with another sum is counted anew.
 
     The server sees updates, or their sum under a secure reducer: it is trusted. Its own records (rows, device tables, the run folder) are not protected;

@@ -6,8 +6,13 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from atoll.core.algebra import tree as T
 from atoll.core.algebra.tree import Tree
 from atoll.core.requests.results import Combined
+from atoll.privacy.discrete import snap
 from atoll.privacy.factorisation import Factorisation
 
 from ..algorithm import RoundInfo
@@ -41,4 +46,14 @@ class CorrelatedSum(NoisySum):
         numbers, size = self.secret_of(info).generator(), entries(combined)
         noise, memory = self.factorisation.step(memory, lambda: numbers.standard_normal(size))
         deviation = self.noise * math.sqrt(self.values * self.cost) * self.sensitivity
-        return noisy_sums(combined, noise, self.expected, lambda name: deviation), memory
+        rest = iter(np.split(noise, np.cumsum([_size(combined.value[name]) for name in sorted(combined.value)])[:-1]))
+
+        def add(name: str, values: NDArray[np.float64]) -> NDArray[np.float64]:
+            del name
+            return snap(values + deviation * next(rest), deviation)
+
+        return noisy_sums(combined, add, self.expected), memory
+
+
+def _size(value: Any) -> int:
+    return sum(math.prod(np.shape(leaf)) for leaf in T.leaves(value))

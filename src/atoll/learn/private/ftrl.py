@@ -31,7 +31,7 @@ class DPFTRL(CentralDP):
     rounds, which is what the model follows, has little of it: ``factorisation="tree"`` (Kairouz et al. 2021, with restarts and Honaker's estimate), ``"banded"``
     (Kalinin, Lampert 2024) or ``"optimal"`` (Choquette-Choo et al. 2023: bands of least error for the rounds of the training, found by SciPy). See ``atoll.privacy.factorisation``. No amplification is claimed, so nothing about the selection need be secret; what counts is how often
     a client takes part, and how many rounds lie between. ``Uniform(m)`` therefore becomes ``CyclicGroups(m)``: groups of ``m`` clients take turns. An event is
-    charged to a client for every round in which it takes part.
+    charged to a client for every round in which it takes part. The noise is floating-point, since no lattice has the sums of several rounds; what is released is rounded to ``2^-20`` of its scale.
 
     Attributes:
         factorisation: ``"banded"``, ``"optimal"`` or ``"tree"``.

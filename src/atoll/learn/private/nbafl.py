@@ -18,7 +18,7 @@ from ..algorithms.output_perturbation import OutputPerturbation
 from ..capabilities import PLAIN_MEAN
 from .base import Mechanism
 from .claim import Attendance
-from .noisy_sum import entries, noisy_sums
+from .noisy_sum import noisy_sums
 from .parts import TrainingParts
 
 __all__ = ["NbAFL", "broadcast_deviation"]
@@ -149,4 +149,5 @@ class BroadcastNoise(Aggregation):
         if not self.noisy or info.secret is None:
             return super().combine(combined, params, memory, info)
         whole = replace(combined, kinds=dict.fromkeys(combined.value, "sum"))  # means stay means
-        return noisy_sums(whole, info.secret.normal(entries(combined)), 1.0, lambda name: self.deviation), memory
+        draw = info.secret.generator()
+        return noisy_sums(whole, lambda _, v: v + self.deviation * draw.standard_normal(v.size), 1.0), memory

@@ -8,22 +8,24 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from atoll.core.algebra import tree as T
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import CompositionError
 from atoll.core.event import Event
 from atoll.core.requests.results import Combined
+from atoll.privacy.discrete import add_gaussian
 
 from ..aggregation import Aggregation, EqualWeights
 from ..algorithm import Algorithm, RoundInfo
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from atoll.core.requests.island import Secret
 
-__all__ = ["NoisySum", "entries", "noisy_sums", "plus"]
+__all__ = ["NoisySum", "entries", "noisy_sums"]
+
+Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +34,8 @@ class NoisySum(Aggregation):
 
     Clients count the same, whatever they hold, and ``m`` is public: neither the number of replies nor anybody's number of examples is in the result.
     Each value has noise of its own, ``z_v = z / sqrt(s_v)`` with shares ``s_v`` that add up to 1, so that all values of a client's replies in one round
-    are together one Gaussian release of noise multiplier ``z``: ``1/z^2 = sum_v 1/z_v^2``. Folds are told ``m`` replies, not how many there were. The noise is floating-point.
+    are together one Gaussian release of noise multiplier ``z``: ``1/z^2 = sum_v 1/z_v^2``. Folds are told ``m`` replies, not how many there were. The noise is discrete Gaussian on
+    a lattice, wider by what rounding the sum to it may add to ``D``; see `atoll.privacy.discrete.additive`.
 
     Attributes:
         bound: largest L2 norm of one value of one client.
@@ -73,9 +76,12 @@ class NoisySum(Aggregation):
             CompositionError: the round has no secret, because it is none of a central server's own.
         """
         del params
-        numbers = self.secret_of(info).normal(entries(combined))
-        made = noisy_sums(combined, numbers, self.expected, self.deviation)
-        return made, memory
+        draw = self.secret_of(info).generator()
+
+        def add(name: str, values: Array) -> Array:
+            return add_gaussian(values, self.deviation(name), draw, self.sensitivity)
+
+        return noisy_sums(combined, add, self.expected), memory
 
     @staticmethod
     def secret_of(info: RoundInfo) -> Secret:
@@ -104,38 +110,34 @@ def entries(combined: Combined) -> int:
     return sum(math.prod(np.shape(leaf)) for value in combined.value.values() for leaf in T.leaves(value))
 
 
-def noisy_sums(
-    combined: Combined, numbers: NDArray[np.float64], expected: float, deviation: Callable[[str], float]
-) -> dict[str, Any]:
-    """Return the sums plus noise, over ``expected`` where they are means: ``(sum + deviation numbers) / expected``, by name.
+def noisy_sums(combined: Combined, add: Callable[[str, Array], Array], expected: float) -> dict[str, Any]:
+    """Return the sums plus noise, over ``expected`` where they are means: ``add(sum) / expected``, by name.
 
     Args:
         combined: sums and means; a mean is its sum over its weight.
-        numbers: one for each entry, in order of names.
+        add: adds the noise to all entries of a name, in float64; called in order of names.
         expected: the denominator in place of the weight.
-        deviation: of a name's noise.
     """
-    made, at = dict[str, Any](), 0
+    made = dict[str, Any]()
     for name in sorted(combined.value):
         factor, over = (combined.weight[name], expected) if combined.kinds[name] == "mean" else (1.0, 1.0)
-        scale, leaves = deviation(name), list[Any]()
-        for leaf in T.leaves(combined.value[name]):
-            shape = np.shape(leaf)
-            count = math.prod(shape)
-            leaves.append(plus(leaf, factor, scale * numbers[at : at + count].reshape(shape), over))
-            at += count
+        given = T.leaves(combined.value[name])
+        hosts = [np.ravel(host_of(leaf)) for leaf in given]
+        noisy = add(name, np.concatenate([np.empty(0), *hosts]) * factor) / over
+        parts = np.split(noisy, np.cumsum([len(host) for host in hosts])[:-1])
+        leaves = [_like(part.reshape(np.shape(leaf)), leaf) for part, leaf in zip(parts, given, strict=True)]
         made[name] = T.rebuild(combined.value[name], leaves)
     return made
 
 
-def plus(leaf: Any, factor: float, noise: NDArray[np.float64], over: float) -> Any:
-    """``(factor * leaf + noise) / over`` in the leaf's own library and dtype, computed in float64."""
+def host_of(leaf: Any) -> Array:
+    """A leaf as an array of NumPy in float64."""
+    return np.asarray(leaf if T.namespace(leaf) is np else leaf.detach().cpu(), dtype=np.float64)
+
+
+def _like(made: Array, leaf: Any) -> Any:
+    """The numbers in the leaf's own library and dtype."""
     xp = T.namespace(leaf)
-    host: NDArray[np.float64] = np.asarray(leaf if xp is np else leaf.detach().cpu(), dtype=np.float64)
-    made = host if factor == 1.0 else host * factor
-    made = made + noise
-    if over != 1.0:
-        made /= over
     if xp is np:
         return np.asarray(made, dtype=np.asarray(leaf).dtype)[()]
     return xp.as_tensor(made, dtype=leaf.dtype, device=leaf.device)

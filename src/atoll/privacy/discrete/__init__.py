@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from .additive import GaussianLattice, LaplaceLattice, add_gaussian, add_laplace, clip_rows, snap, words_of
     from .laws import DiscreteGaussianLaw, DiscreteLaplaceLaw, Law, PoissonLaw, SkellamLaw
     from .sampler import DISTANCE, DiscreteSampler, Source, sampler_of
 else:
@@ -11,6 +12,15 @@ else:
     __getattr__, __dir__ = lazy(
         __name__,
         {
+            "additive": (
+                "GaussianLattice",
+                "LaplaceLattice",
+                "add_gaussian",
+                "add_laplace",
+                "clip_rows",
+                "snap",
+                "words_of",
+            ),
             "laws": ("DiscreteGaussianLaw", "DiscreteLaplaceLaw", "Law", "PoissonLaw", "SkellamLaw"),
             "sampler": ("DISTANCE", "DiscreteSampler", "Source", "sampler_of"),
         },
@@ -21,9 +31,16 @@ __all__ = [
     "DiscreteGaussianLaw",
     "DiscreteLaplaceLaw",
     "DiscreteSampler",
+    "GaussianLattice",
+    "LaplaceLattice",
     "Law",
     "PoissonLaw",
     "SkellamLaw",
     "Source",
+    "add_gaussian",
+    "add_laplace",
+    "clip_rows",
     "sampler_of",
+    "snap",
+    "words_of",
 ]

@@ -18,7 +18,7 @@ __all__ = ["TAIL_BITS", "DiscreteGaussianLaw", "DiscreteLaplaceLaw", "Law", "Poi
 TAIL_BITS = 120
 """The values that a law leaves out have mass at most ``2^-TAIL_BITS``."""
 _FAR = 130 * math.log(2)
-_DIGITS = Context(prec=60, Emax=MAX_EMAX, Emin=MIN_EMIN)
+DIGITS = Context(prec=60, Emax=MAX_EMAX, Emin=MIN_EMIN)
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class DiscreteGaussianLaw(Law):
     def weights(self) -> tuple[int, list[Decimal]]:
         """By the recurrence ``w(k + 1) = w(k) exp(-(2 k + 1) / (2 variance))``."""
         reach = math.ceil(math.sqrt(2 * self.variance * (_FAR + math.log(self.variance + 2)))) + 2
-        with localcontext(_DIGITS):
+        with localcontext(DIGITS):
             ratio = (Decimal(-1) / (2 * Decimal(self.variance))).exp()
             step, half = ratio * ratio, [Decimal(1)]
             for _ in range(reach):
@@ -90,7 +90,7 @@ class SkellamLaw(Law):
         v = self.variance
         reach = _least(lambda t: t * math.asinh(t / v) - (math.hypot(t, v) - v)) + 2
         start = reach + 60 + int(10 * math.sqrt(v))
-        with localcontext(_DIGITS):
+        with localcontext(DIGITS):
             twice, ratio, ratios = 2 / Decimal(v), Decimal(0), []
             for k in range(start, 0, -1):
                 ratio = 1 / (twice * k + ratio)
@@ -120,7 +120,7 @@ class DiscreteLaplaceLaw(Law):
     def weights(self) -> tuple[int, list[Decimal]]:
         """Powers of ``exp(-1 / scale)``."""
         reach = math.ceil(self.scale * (_FAR + math.log(self.scale + 2))) + 2
-        with localcontext(_DIGITS):
+        with localcontext(DIGITS):
             ratio, half = (Decimal(-1) / Decimal(self.scale)).exp(), [Decimal(1)]
             for _ in range(reach):
                 half.append(half[-1] * ratio)
@@ -147,7 +147,7 @@ class PoissonLaw(Law):
         mean, mode = self.mean, int(self.mean)
         above = _least(lambda t: (mean + t) * math.log1p(t / mean) - t) + 2
         below = _least(lambda t: t * t / (2 * mean)) + 2
-        with localcontext(_DIGITS):
+        with localcontext(DIGITS):
             rate, up, down = Decimal(mean), [Decimal(1)], [Decimal(1)]
             for k in range(mode + 1, mode + above + 2):
                 up.append(up[-1] * rate / k)

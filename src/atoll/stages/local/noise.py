@@ -8,6 +8,7 @@ from typing import Literal
 import numpy as np
 
 from atoll.core.event import Event, Gaussian, Laplace
+from atoll.privacy.discrete import GaussianLattice, LaplaceLattice, clip_rows, words_of
 
 from .base import Randomiser, Rows, require_positive
 
@@ -19,7 +20,8 @@ class LocalLaplace(Randomiser):
     """Scale the value down to an L1 norm of at most ``bound``, and add Laplace noise of scale ``2 bound / epsilon`` to each entry.
 
     Two values of L1 norm ``bound`` are at most ``2 bound`` apart, so the release is ``epsilon``-private against everybody who sees it. Dwork, McSherry,
-    Nissim, Smith 2006, "Calibrating Noise to Sensitivity in Private Data Analysis". The noise is floating-point.
+    Nissim, Smith 2006, "Calibrating Noise to Sensitivity in Private Data Analysis". The noise is discrete Laplace on a lattice of a power of two, and the value is
+    rounded to the lattice towards zero, so that its norm stays bounded: no last bits tell it (Mironov 2012). See `atoll.privacy.discrete.additive`.
 
     Attributes:
         bound: largest L1 norm.
@@ -36,10 +38,7 @@ class LocalLaplace(Randomiser):
 
     def randomise(self, rows: Rows, draws: list[np.random.Generator]) -> Rows:
         """Clip and add noise."""
-        found = clipped(rows, self.bound, 1)
-        for row, draw in zip(found, draws, strict=True):
-            row += draw.laplace(0.0, 2 * self.bound / self.epsilon, len(row))
-        return found
+        return _noisy(rows, self.bound, 1, LaplaceLattice(2 * self.bound / self.epsilon), draws)
 
     def events(self, sensitivity: float | None) -> tuple[Event, ...]:
         """Return one Laplace release."""
@@ -69,10 +68,7 @@ class LocalGaussian(Randomiser):
 
     def randomise(self, rows: Rows, draws: list[np.random.Generator]) -> Rows:
         """Clip and add noise."""
-        found = clipped(rows, self.bound, 2)
-        for row, draw in zip(found, draws, strict=True):
-            row += draw.normal(0.0, 2 * self.bound * self.multiplier, len(row))
-        return found
+        return _noisy(rows, self.bound, 2, GaussianLattice(2 * self.bound * self.multiplier), draws)
 
     def events(self, sensitivity: float | None) -> tuple[Event, ...]:
         """Return one Gaussian release."""
@@ -80,12 +76,12 @@ class LocalGaussian(Randomiser):
         return (Gaussian(unit=self.unit, noise_multiplier=self.multiplier),)
 
 
-def clipped(rows: Rows, bound: float, norm: int) -> Rows:
-    """Scale each row down to a norm of at most ``bound``; rows that are not finite become zero, so that they stay bounded."""
-    peak = np.abs(rows).max(axis=1, initial=0.0, keepdims=True)
-    usable = np.isfinite(peak)
-    safe = np.where(usable & (peak > 0), peak, 1.0)
-    part = np.where(usable, rows, 0.0) / safe
-    length = np.linalg.norm(part, norm, axis=1, keepdims=True)  # of the row over its peak: squares do not overflow
-    found: Rows = part * np.minimum(safe, bound / np.where(length > 0, length, 1.0))
+def _noisy(
+    rows: Rows, bound: float, norm: int, lattice: LaplaceLattice | GaussianLattice, draws: list[np.random.Generator]
+) -> Rows:
+    """Clip each row on the lattice, and add the client's noise."""
+    found = clip_rows(rows, bound, norm, lattice.step)
+    for row, draw in zip(found, draws, strict=True):
+        row += lattice.draw(words_of(draw), len(row))
+    found *= lattice.step
     return found

@@ -10,6 +10,7 @@ import numpy as np
 
 from atoll.core.errors import ConfigError
 from atoll.core.event import Event
+from atoll.privacy.discrete import LaplaceLattice, words_of
 from atoll.privacy.events import RandomisedResponse
 
 from .base import Randomiser, Rows, require_positive
@@ -31,6 +32,8 @@ class SparseVector(Randomiser):
     Steps 1 and 2 are ``e1 + e2``-private for any number of entries that do not pass (Lyu, Su, Li 2017, "Understanding the Sparse Vector Technique for Differential
     Privacy", theorem 4), with their best split ``e2 = e1 (2 c)^(2/3)``; step 3 adds ``e3``. The whole budget counts, also if fewer entries pass. The ledger has one
     randomised response of ``epsilon``, whose loss dominates that of every ``epsilon``-private release (Kairouz, Oh, Viswanath 2015).
+
+    All noise is discrete Laplace on lattices of powers of two, the same for threshold and comparisons; entries are rounded to them towards zero (`atoll.privacy.discrete.additive`).
 
     NVIDIA FLARE's SVTPrivacy is not this mechanism: it asks again, with new noise, until enough entries have passed, and gives each of ``c`` values noise for one, so values alone cost
     ``c e3`` where it counts ``e3``.
@@ -73,12 +76,12 @@ class SparseVector(Randomiser):
         """Report the entries that pass."""
         found = np.zeros_like(rows)
         clipped = np.clip(np.nan_to_num(rows, nan=0.0), -self.limit, self.limit)
+        told = LaplaceLattice(2 * self.entries * self.limit / self.budgets[2])
         for row, out, draw in zip(clipped, found, draws, strict=True):
             order = draw.permutation(len(row))
             passed = self.passed(np.abs(row[order]), draw)
             at = order[passed]
-            told = row[at] + draw.laplace(0.0, 2 * self.entries * self.limit / self.budgets[2], len(at))
-            out[at] = np.clip(told, -self.limit, self.limit)
+            out[at] = np.clip(told.add(row[at], words_of(draw)), -self.limit, self.limit)
         return found
 
     def passed(self, sizes: Rows, draw: np.random.Generator) -> np.ndarray:
@@ -89,9 +92,10 @@ class SparseVector(Randomiser):
             draw: the client's secret stream.
         """
         first, asking, _ = self.budgets
-        least = self.threshold * self.limit + draw.laplace(0.0, self.limit / first)
-        noise = draw.laplace(0.0, 2 * self.entries * self.limit / asking, len(sizes))
-        return np.flatnonzero(sizes + noise >= least)[: self.entries]
+        of_threshold = LaplaceLattice(self.limit / first)
+        of_size = LaplaceLattice(2 * self.entries * self.limit / asking, of_threshold.step)
+        least = of_threshold.add(np.array([self.threshold * self.limit]), words_of(draw))
+        return np.flatnonzero(of_size.add(sizes, words_of(draw)) >= least)[: self.entries]
 
     def events(self, sensitivity: float | None) -> tuple[Event, ...]:
         """Return one release of the whole budget."""

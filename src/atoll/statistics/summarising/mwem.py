@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from decimal import Decimal, localcontext
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +13,8 @@ from atoll.core.errors import ConfigError
 from atoll.core.event import Event, Laplace
 from atoll.core.requests.island import Secret
 from atoll.privacy import RandomisedResponse
+from atoll.privacy.discrete import add_laplace, words_of
+from atoll.privacy.discrete.laws import DIGITS
 
 __all__ = ["Mwem"]
 
@@ -25,7 +28,7 @@ class Mwem:
     Hardt, Ligett, McSherry 2012, "A Simple and Practical Algorithm for Differentially Private Data Release", figure 1.
     In each of ``steps`` rounds the exponential mechanism chooses a query that is answered badly (``epsilon / (2 steps)``; one row changes an answer by at most
     1), Laplace noise of scale ``2 steps / epsilon`` measures it (``m``), and ``A(x) <- A(x) exp(q(x) (m - q(A)) / (2 n))``, normalised to ``n`` rows. The result is the
-    mean of all ``A``. The number of rows is public: neighbours replace one row.
+    mean of all ``A``. The number of rows is public: neighbours replace one row. Choices and measurements are drawn in whole steps, so that no last bits tell the data.
 
     Attributes:
         epsilon: of the whole.
@@ -73,12 +76,29 @@ class Mwem:
         total = np.zeros(len(counts))
         for _ in range(self.steps):
             errors = np.abs(true - queries @ weights)
-            # Gumbel noise turns the largest into a draw of the exponential mechanism, exp(each * error / 2).
-            at = int(np.argmax(each * errors / 2 + draw.gumbel(size=len(errors))))
-            measured = true[at] + draw.laplace(0.0, 1 / each)
+            at = choose(errors, each, draw)
+            measured = float(add_laplace(true[at], 1 / each, draw, 1.0))
             moved = np.log(weights) + queries[at] * (measured - queries[at] @ weights) / (2 * n)
             weights = np.exp(moved - moved.max())
             weights *= n / weights.sum()
             total += weights
         found: Array = total / self.steps
         return found
+
+
+def choose(errors: Array, epsilon: float, draw: np.random.Generator) -> int:
+    """Return a place by the exponential mechanism, ``P(i) ~ exp(epsilon error_i / 2)``, for errors that one row moves by at most 1.
+
+    Errors count in steps of ``2^-20``, rounded down, which one row moves by at most ``2^20 + 1``. Weights have 60 digits, and 128 random bits choose.
+    """
+    steps = np.floor(errors * 2.0**20).astype(np.int64).tolist()
+    most, bits = max(steps), [int(word) for word in words_of(draw)(2)]
+    with localcontext(DIGITS):
+        rate = Decimal(epsilon) / (2 * ((1 << 20) + 1))
+        weights = [(rate * (step - most)).exp() for step in steps]
+        left = sum(weights) * (Decimal((bits[0] << 64) | bits[1]) / Decimal(1 << 128))
+        for place, weight in enumerate(weights):
+            left -= weight
+            if left < 0:
+                return place
+    return len(steps) - 1

@@ -18,6 +18,7 @@ from atoll.core.federation.reducer import Plain, Reducer
 from atoll.core.requests.task import task
 from atoll.core.validation import Checked
 from atoll.privacy import NoisePlan, noise_for
+from atoll.privacy.discrete import add_gaussian
 
 from .features import RandomFeatures
 from .greedy import ChosenPoints, choose_points
@@ -38,9 +39,10 @@ def noisy_embedding(island: Island, message: Tree) -> dict[str, Sum]:
     hashed = RandomFeatures(**message["features"])
     rows = np.asarray(island.data["x"], np.float64)
     island.spend(Gaussian(unit="example", noise_multiplier=message["noise"]))
-    scale = message["noise"] * 2 * hashed.length / math.sqrt(message["sharing"])
-    noise = island.secret.generator().normal(0.0, scale, hashed.count)
-    return {"sum": Sum(hashed.of(rows).sum(axis=0) + noise), "rows": Sum(np.float64(len(rows)))}
+    scale = message["noise"] * 2 * hashed.length / math.sqrt(message["sharing"])  # each party's share
+    moved = 2 * hashed.length / math.sqrt(message["sharing"])
+    noisy = add_gaussian(hashed.of(rows).sum(axis=0), scale, island.secret.generator(), moved)
+    return {"sum": Sum(noisy), "rows": Sum(np.float64(len(rows)))}
 
 
 @task

@@ -84,9 +84,9 @@ def _context(public: Tree, rng: Rng) -> StageContext:
 
 
 def _contexts(public: Tree, keys: Any) -> StageContext:
-    """Return contexts with values of norm 1 and secrets that follow from the keys, so that encoding is a function here."""
+    """Return contexts with values of norm at most 64 and secrets that follow from the keys, so that encoding is a function here."""
     seeds = np.stack([Rng(int(k)).generator().integers(0, 256, SEED_BYTES, dtype=np.uint8) for k in keys])
-    return StageContext(public, keys, seeds, sensitivity=1.0)
+    return StageContext(public, keys, seeds, sensitivity=64.0)
 
 
 def _value(rng: Rng) -> Tree:

@@ -12,6 +12,7 @@ import numpy as np
 
 from atoll.core.errors import ConfigError, DataError
 from atoll.core.event import Event, Gaussian
+from atoll.privacy.discrete import GaussianLattice, words_of
 from atoll.privacy.voting import NoisyVote, log_odds_of_answer, log_odds_of_winner
 from atoll.secure.noise import SkellamNoise
 
@@ -136,16 +137,16 @@ class VoteRule:
         )
 
     def outcome(self, counts: NDArray[Any], secret: Secret) -> VoteOutcome:
-        """Return the outcome of exact counts ``(rows, classes)``, with noise of the server's own."""
-        numbers = secret.stream()
+        """Return the outcome of exact counts ``(rows, classes)``, with noise of the server's own: whole numbers are on its lattices, so that nothing is rounded."""
+        draw = words_of(secret.stream())
         counts = np.asarray(counts, np.float64)
         checked = np.ones(len(counts), bool)
         events: list[Event] = []
         if self.threshold is not None:
             largest = counts.max(axis=1)
-            checked = largest + numbers.normal(0.0, self.threshold_sigma, len(counts)) >= self.threshold
+            checked = GaussianLattice(self.threshold_sigma).add(largest, draw) >= self.threshold
             events += self._events([self._odds_of_check(row) for row in counts], self.threshold_sigma)
-        noisy = counts + numbers.normal(0.0, self.sigma, counts.shape)
+        noisy = GaussianLattice(self.sigma).add(counts, draw)
         asked = counts[checked]
         events += self._events([self._odds_of_winner(row) for row in asked], self.multiplier)
         return VoteOutcome(np.where(checked, noisy.argmax(axis=1), NOBODY), tuple(events))
