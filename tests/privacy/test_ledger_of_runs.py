@@ -44,14 +44,17 @@ def test_runs_that_share_a_ledger_add_up(tmp_path):
         atoll.simulate(training(rounds=rounds), islands(), ledger=path, folder=tmp_path / name)
     alone = {"one": 2, "two": 3}
     found = spent(path)
-    assert found == pytest.approx({n: atoll.privacy.exact_epsilon(r / 16, 1e-5) for n, r in alone.items()})
-    (row,) = [row for row in statement(LedgerAccount(Ledger(path))) if row.party == "c0"]
-    assert row.spent.pld == pytest.approx(atoll.privacy.exact_epsilon(5 / 16, 1e-5))
+    assert found == pytest.approx({n: atoll.privacy.exact_epsilon(r / 4, 1e-5) for n, r in alone.items()})
+    server, others = [row for row in statement(LedgerAccount(Ledger(path))) if row.party == "c0"]
+    assert server.spent.pld == pytest.approx(atoll.privacy.exact_epsilon(5 / 4, 1e-5))
+    assert (server.adversaries, server.neighbours) == (("server",), "replace-one")  # it sees who takes part
+    assert others.spent.pld == pytest.approx(atoll.privacy.exact_epsilon(5 / 16, 1e-5))
+    assert (others.adversaries, others.neighbours) == (("clients", "model"), "add-remove")
     assert not (tmp_path / "one" / "checkpoints" / "ledger.jsonl").exists()
 
 
 def test_a_budget_counts_what_other_runs_have_spent(tmp_path):
-    path, budget = tmp_path / "ledger.jsonl", Budget(epsilon=atoll.privacy.exact_epsilon(4 / 16, 1e-5))
+    path, budget = tmp_path / "ledger.jsonl", Budget(epsilon=atoll.privacy.exact_epsilon(4 / 4, 1e-5))
     atoll.simulate(training(rounds=3), islands(), ledger=path)
     with pytest.raises(PolicyError, match="2 rounds exceed the privacy budget, and 1 fit"):
         atoll.simulate(training(rounds=2, budget=budget), islands(), ledger=path)
@@ -84,8 +87,8 @@ def test_a_sweep_spends_from_one_ledger(tmp_path):
         training(), islands(), over={"algorithm.lr": [0.1, 0.2]}, seeds=2, folder=tmp_path / "sweep", ledger=path, parallel=2
     )  # fmt: skip
     assert len(spent(path)) == 4
-    (row,) = [row for row in statement(LedgerAccount(Ledger(path))) if row.party == "c1"]
-    assert row.spent.pld == pytest.approx(atoll.privacy.exact_epsilon(8 / 16, 1e-5))
+    row, _ = [row for row in statement(LedgerAccount(Ledger(path))) if row.party == "c1"]
+    assert row.spent.pld == pytest.approx(atoll.privacy.exact_epsilon(8 / 4, 1e-5))
 
 
 @pytest.mark.parametrize("engine", ["inline", "batched"])
@@ -197,7 +200,7 @@ def test_a_program_that_spends_more_than_it_said_stops_at_the_budget(tmp_path):
 
 
 def test_a_job_that_may_exceed_the_rest_of_a_budget_is_refused_before_it_begins(tmp_path):
-    path, limit = tmp_path / "ledger.jsonl", atoll.privacy.exact_epsilon(5 / 16, 1e-5)
+    path, limit = tmp_path / "ledger.jsonl", atoll.privacy.exact_epsilon(5 / 4, 1e-5)
     policy = demanding(epsilon=limit)
     atoll.simulate(training(rounds=3), islands(), ledger=path, policy=policy)
     before = len(Ledger(path))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -20,7 +21,7 @@ from atoll.core.requests.task import Batch, Task, task
 from atoll.core.world import World
 from atoll.engines import Batched, Inline, Processes
 from atoll.learn.pacing import SAFA, FedAsync, FedBuff, PaceSteering, PartialBarrier, Tiered
-from atoll.privacy import exact_epsilon, spent
+from atoll.privacy import Demand, PrivacyLoss, exact_epsilon, spent
 from atoll.runtime.network.rehearsal import Rehearsal
 from atoll.stages import Clip, ErrorFeedback, GaussianNoise, Threshold
 from atoll.testing import check_stage, killed_and_resumed, live
@@ -90,7 +91,9 @@ def test_the_sum_has_the_noise_that_it_should_and_the_ledger_says_so(engine):
     assert {(e["kind"], e["noise_multiplier"], e["unit"], e["scope"], e["count"]) for e in entries} == {
         ("gaussian", 0.5, "user", "*", 1)
     }
-    assert spent(ran.ledger, 1e-5)["client-0"] == pytest.approx(exact_epsilon(1 / 0.5**2, 1e-5))
+    assert spent(ran.ledger, 1e-5)["client-0"] == pytest.approx(
+        exact_epsilon(1 / 0.25**2, 1e-5)
+    )  # the server sees who takes part
 
 
 def test_blocks_and_single_replies_write_the_same_ledger_and_the_same_noise_from_one_seed():
@@ -224,7 +227,7 @@ FLOWERS = atoll.data.iid(atoll.data.iris(), parties=10, seed=0)
 @pytest.mark.parametrize("engine", ["inline", "batched", "processes"])
 def test_a_training_shows_its_epsilon_and_sends_no_measurements(engine):
     result = atoll.simulate(training(selection=atoll.Everyone()), FLOWERS, engine=engine)
-    assert result.metrics.column("epsilon") == pytest.approx([exact_epsilon(n / 4, 1e-5) for n in (1, 2, 3)])
+    assert result.metrics.column("epsilon") == pytest.approx([exact_epsilon(n, 1e-5) for n in (1, 2, 3)])
     assert "loss" not in result.metrics.names
 
 
@@ -255,7 +258,7 @@ def test_every_pace_shows_its_epsilon(pace, tmp_path):
 def test_a_budget_stops_a_training_whose_stages_spend(algorithm):
     """Scaffold sends two values a round, so that it affords half as many rounds."""
     values = 2 if isinstance(algorithm, atoll.learn.algorithms.Scaffold) else 1
-    limit = exact_epsilon(2 * values / 4, 1e-5)
+    limit = exact_epsilon(2 * values, 1e-5)
     budget = atoll.privacy.Budget(limit * 1.0001, on_excess="stop")
     job = training(algorithm, rounds=9, selection=atoll.Everyone(), budget=budget)
     result = atoll.simulate(job, FLOWERS)
@@ -274,3 +277,26 @@ def test_what_would_leave_beside_the_noise_is_refused():
         CompositionError, match="Budget counts what is released under privacy, and FedAvg promises no privacy"
     ):
         atoll.simulate(training(uplink=[Clip(1.0)], budget=atoll.privacy.Budget(1.0)), FLOWERS)
+
+
+def test_a_server_sees_who_takes_part_and_counts_by_replacing_one():
+    """Noise of 2 times the bound: epsilon 4.38 at delta 1e-5 for a client whose update is replaced, 1.99 for those who do not see that it is missing."""
+    (event,) = GaussianNoise(2.0).events(1.0)
+    budget = atoll.privacy.Budget(9.0, method="pld")
+    loss = PrivacyLoss.of(event)
+    for method in ("exact", "pld"):
+        assert loss.epsilon(1e-5, method) == pytest.approx(4.377, abs=1e-3)
+        assert loss.epsilon(1e-5, method, "model") == pytest.approx(1.993, abs=1e-3)
+        assert loss.epsilon(1e-5, method, "model", "replace-one") == pytest.approx(4.377, abs=1e-3)
+    assert "neighbours replace-one, adversary server" in budget.terms(loss)
+    assert Demand(budget=budget).counted(loss) == pytest.approx(4.377, abs=1e-3)
+
+
+def test_a_trusted_server_is_none_that_a_party_is_protected_from():
+    """A request for trusted noise says nothing of whom the party trusts: one that demands protection from the server keeps its reply."""
+    events = GaussianNoise(8.0, trusted=True).events(1.0)
+    with pytest.raises(PolicyError, match="only the others' trust protects without noise"):
+        Demand().settle("work", events)
+    model = Demand(budget=atoll.privacy.Budget(9.0, method="pld", adversary="model"))
+    model.settle("work", events)
+    assert sum((PrivacyLoss.of(event) for event in events), PrivacyLoss()).epsilon(1e-5, "pld") == math.inf

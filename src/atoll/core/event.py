@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -91,15 +91,28 @@ class Sampled(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Gaussian(Sampled):
-    """Gaussian noise of standard deviation ``noise_multiplier * sensitivity``."""
+    """Gaussian noise of standard deviation ``noise_multiplier * sensitivity``.
+
+    Attributes:
+        noise_multiplier: deviation over sensitivity.
+        between: the neighbours whose distance the sensitivity is, if it is not that of a replaced unit: ``"add-remove"`` where it is that of a unit which is
+            there or not. Accountants count twice the distance where units are replaced; see ``atoll.privacy.sampling.as_counted``.
+    """
 
     noise_multiplier: float
+    between: str = ""
     kind: ClassVar[str] = "gaussian"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not (math.isfinite(self.noise_multiplier) and self.noise_multiplier >= 0):
             raise ConfigError(f"noise_multiplier={self.noise_multiplier}", remedy="use a finite number >= 0")
+        if self.between not in ("", "add-remove"):
+            raise ConfigError(f"between={self.between!r}", remedy="use '' or 'add-remove'")
+
+    def twice_as_far(self) -> Gaussian:
+        """The release as a unit sees it that moves it twice as far."""
+        return replace(self, noise_multiplier=self.noise_multiplier / 2, between="")
 
 
 @dataclass(frozen=True, kw_only=True)

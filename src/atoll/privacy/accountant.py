@@ -14,7 +14,7 @@ from atoll.core.event import Event, Gaussian, Laplace, Ledger, NonPrivate, Seede
 from .accountants import ACCOUNTANTS, epsilon_of
 from .events import Lattice, Perturbed, RandomisedResponse
 from .gaussian import exact_epsilon, moments_epsilon
-from .sampling import in_the_clear
+from .sampling import as_counted, in_the_clear
 from .shuffling import Shuffled
 
 __all__ = ["METHODS", "LossTally", "Perturbed", "PrivacyLoss", "spent"]
@@ -88,7 +88,7 @@ class PrivacyLoss:
             method: ``"exact"`` or ``"moments"`` (never smaller; the bound that papers report), which give all of ``delta`` to the Gaussian part;
                 or an accountant, see `epsilon_of`.
             adversary: for an accountant: only sampling that it does not know counts.
-            neighbours: for an accountant: which data sets are neighbours.
+            neighbours: which data sets are neighbours; see `as_counted` for those that a server sees.
 
         Raises:
             ConfigError: the method does not exist, or does not count a release.
@@ -110,12 +110,18 @@ class PrivacyLoss:
                 )
         if any(in_the_clear(event, adversary) for event, _ in self.releases):
             return math.inf
-        if not (math.isfinite(self.gaussian) and math.isfinite(self.pure)):
+        seen = ((as_counted(event, adversary, neighbours), event, n) for event, n in self.releases)
+        gaussian = self.gaussian + sum(
+            n * (PrivacyLoss.of(far).gaussian - PrivacyLoss.of(event).gaussian)
+            for far, event, n in seen
+            if far is not event
+        )
+        if not (math.isfinite(gaussian) and math.isfinite(self.pure)):
             return math.inf
-        if self.gaussian == 0.0:
+        if gaussian == 0.0:
             return self.pure
         bound = exact_epsilon if method == "exact" else moments_epsilon
-        return self.pure + bound(self.gaussian, delta)
+        return self.pure + bound(gaussian, delta)
 
 
 @dataclass

@@ -18,7 +18,7 @@ from .events import Lattice, Perturbed, RandomisedResponse
 from .gaussian import exact_epsilon
 from .loss_distribution import compose
 from .renyi import ORDERS, renyi_curve, renyi_epsilon
-from .sampling import hidden_rate, in_the_clear, require_setting
+from .sampling import as_counted, hidden_rate, in_the_clear, require_setting
 from .shuffling import Shuffled
 
 __all__ = ["ACCOUNTANTS", "Accountant", "epsilon_of"]
@@ -60,7 +60,9 @@ def epsilon_of(
             where="epsilon_of",
             remedy=f"use one of {', '.join(ACCOUNTANTS)}, and delta in (0, 1)",
         )
-    counted = [(event, n * event.count) for event, n in releases if not event.free and n > 0]
+    counted = [
+        (as_counted(event, adversary, neighbours), n * event.count) for event, n in releases if not event.free and n > 0
+    ]
     if any(in_the_clear(event, adversary) for event, _ in counted):
         return math.inf
     counted = [(event, n) for event, n in counted if not isinstance(event, NonPrivate)]

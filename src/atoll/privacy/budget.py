@@ -14,7 +14,7 @@ from atoll.core.extras import need
 from atoll.core.validation import Checked, is_real
 
 from .accountant import METHODS, LossTally, PrivacyLoss
-from .sampling import require_setting
+from .sampling import neighbours_counted, require_setting
 
 __all__ = ["Budget"]
 
@@ -33,7 +33,8 @@ class Budget(Checked):
             known beforehand, or ``"stop"`` it before the round that would exceed the budget.
         adversary: from whom the budget protects: ``"server"``, ``"clients"`` or ``"model"`` (whoever gets the model). An accountant counts
             only sampling that it does not know.
-        neighbours: ``"add-remove"`` or ``"replace-one"``: an accountant counts sampling that fits. Noise is relative to this sensitivity.
+        neighbours: ``"add-remove"`` or ``"replace-one"``: an accountant counts sampling that fits. Noise is relative to this sensitivity. Against a server, which sees
+            who takes part, releases of users and islands count by replacing one, whatever this says (`GaussianNoise`).
     """
 
     epsilon: float
@@ -97,8 +98,10 @@ class Budget(Checked):
 
     def terms(self, loss: PrivacyLoss) -> str:
         """What the epsilon of a loss means: unit, neighbours, adversary and how it is counted."""
+        events = [event for event, _ in loss.releases]
+        neighbours = neighbours_counted(events, self.adversary, self.neighbours)
         units = " and ".join(sorted({event.unit for event, _ in loss.releases})) or "none"
-        return f"unit {units}, neighbours {self.neighbours}, adversary {self.adversary}, counted by {self.method}"
+        return f"unit {units}, neighbours {neighbours}, adversary {self.adversary}, counted by {self.method}"
 
     def exceeded(self, tally: LossTally, parties: Iterable[str], planned: Mapping[str, Iterable[Event]]) -> str | None:
         """Return why a request may not be made, or ``None`` if each party can afford it.

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self
 
 from atoll.core.errors import ConfigError
 from atoll.core.event import Event, Sampled, register_event
@@ -61,12 +61,14 @@ class Lattice(Sampled):
         sensitivity: how far one unit moves the vector, in L2.
         values: the number of entries; one, or as many as the vector has.
         slack: statistical distance of the drawn noise from its law, over all entries and parties. Accountants charge it to delta.
+        between: see `Gaussian`.
     """
 
     variance: float
     sensitivity: float = 1.0
     values: int = 1
     slack: float = 0.0
+    between: str = ""
     rounded: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -75,12 +77,18 @@ class Lattice(Sampled):
         _require_positive("sensitivity", self.sensitivity)
         if not 0 <= self.slack < 1:
             raise ConfigError(f"slack={self.slack}", remedy="use a statistical distance in [0, 1)")
+        if self.between not in ("", "add-remove"):
+            raise ConfigError(f"between={self.between!r}", remedy="use '' or 'add-remove'")
         whole = self.sensitivity == int(self.sensitivity) or not self.rounded
         if self.values < 1 or (self.values == 1 and not whole):
             raise ConfigError(
                 f"sensitivity={self.sensitivity}, values={self.values}",
                 remedy="use at least one value, and a whole sensitivity where there is one: the noise is on whole numbers",
             )
+
+    def twice_as_far(self) -> Self:
+        """The release as a unit sees it that moves it twice as far."""
+        return replace(self, sensitivity=2 * self.sensitivity, between="")
 
 
 @register_event
@@ -144,6 +152,10 @@ class SkellamMixture(Lattice):
         super().__post_init__()
         if self.largest < 1:
             raise ConfigError(f"largest={self.largest}", remedy="use a whole number of at least 1")
+
+    def twice_as_far(self) -> Self:
+        """The same between two vectors that were both rounded."""
+        return replace(super().twice_as_far(), largest=2 * self.largest, both=True)
 
 
 def _require_positive(name: str, value: float) -> None:

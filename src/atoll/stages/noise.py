@@ -11,7 +11,7 @@ import numpy as np
 from atoll.core.algebra import tree as T
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import CompositionError, ConfigError
-from atoll.core.event import Event, Gaussian
+from atoll.core.event import Event, Gaussian, NonPrivate
 from atoll.core.requests.context import StageContext
 from atoll.core.requests.stage import Stage
 from atoll.privacy.discrete import GaussianLattice, clip_rows, words_of
@@ -27,7 +27,8 @@ class GaussianNoise(Stage):
     """Add ``N(0, (multiplier S)^2 / n)`` to each entry, where ``S`` bounds the client's update (``Clip``) and ``n`` replies share the noise.
 
     Every observer sees noise of standard deviation at least ``multiplier S``, so one round is a Gaussian release of noise multiplier
-    ``multiplier``: it bounds how well two runs can be told apart that differ in one client's update. ``n = 1`` if single replies can be seen
+    ``multiplier``: it bounds how well two runs can be told apart of which one lacks a client's update. A server sees who takes part: against it a client's update is
+    replaced by another, which moves the sum twice as far, and accountants count half the multiplier. ``n = 1`` if single replies can be seen
     (local differential privacy). ``n`` is the quorum if only sums can be seen (a secure reducer), or if the party that adds up is
     ``trusted`` to reveal only the sum. A weighted mean also needs ``n = 1``: clients with less weight would add too little noise, so use
     ``aggregation=Equal()``. McMahan et al. 2018, "Learning Differentially Private Recurrent Language Models" (clipping and noise); Kairouz, Liu,
@@ -83,9 +84,11 @@ class GaussianNoise(Stage):
         return self.multiplier >= other.multiplier and (other.trusted or not self.trusted)
 
     def events(self, sensitivity: float | None) -> tuple[Event, ...]:
-        """Return one Gaussian release."""
+        """Return one Gaussian release, and that the server sees replies with less noise if it is ``trusted``."""
         _bounded(sensitivity)
-        return (Gaussian(unit=self.unit, noise_multiplier=self.multiplier),)
+        noise = Gaussian(unit=self.unit, noise_multiplier=self.multiplier, between="add-remove")
+        shown = NonPrivate(unit=self.unit, what="updates that only the others' trust protects", seen_by="server")
+        return (noise, shown) if self.trusted else (noise,)
 
 
 def _bounded(sensitivity: float | None) -> float:

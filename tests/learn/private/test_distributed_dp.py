@@ -68,7 +68,7 @@ def test_the_model_has_the_noise_that_is_claimed(law: Any) -> None:
     training = job(algorithm=FedAvg(lr=1e-12), privacy=DistributedDP(**SHARED, law=law))
     stage = stage_of(training)
     noise, expected = moved(training), stage.deviation(PARTIES) / PARTIES
-    assert expected == pytest.approx(1.5 * 1.01 * math.sqrt(12 / 8) / 12, rel=1e-3)
+    assert expected == pytest.approx(2 * 1.5 * 1.01 * math.sqrt(12 / 8) / 12, rel=1e-3)
     z = noise / expected
     assert abs((z**2).sum() - len(z)) < 6 * math.sqrt(2 * len(z))
 
@@ -135,7 +135,7 @@ def test_noise_that_the_sum_does_not_need_is_taken_back(gone: int) -> None:
     noise = np.concatenate([(made.params[k] - start[k]).ravel() for k in start])
     stage, replies = stage_of(training), PARTIES - gone
     assert made.metrics.last("replied") == replies
-    assert (stage.most, stage.deviation(replies)) == (PARTIES, pytest.approx(1.5 * 1.01, rel=1e-3))
+    assert (stage.most, stage.deviation(replies)) == (PARTIES, pytest.approx(2 * 1.5 * 1.01, rel=1e-3))
     z = noise * replies / stage.deviation(replies)
     assert abs((z**2).sum() - len(z)) < 6 * math.sqrt(2 * len(z))
     claim = made.prepared.claim
@@ -257,3 +257,16 @@ def test_noise_in_too_many_parts_says_so() -> None:
     taking = Attendance(clients=300, rounds=1, values=1, cohort=300.0, entries=650)
     with pytest.raises(ConfigError, match=r"noise in 200 parts.*use least=200 or more"):
         DistributedDP(noise=1.5, clip=1.0, least=100, remove_excess=True).stage(taking, 1.5)
+
+
+def test_nobody_hides_from_a_server_whether_it_takes_part() -> None:
+    """The server sees who is in a sum: against it the claim is for a client whose data are replaced, and costs twice the noise."""
+    with pytest.raises(ConfigError, match="neighbours='add-remove' against a server, which sees who takes part"):
+        DistributedDP(**SHARED, neighbours="add-remove")
+    both = [DistributedDP(**SHARED, **more) for more in ({}, {"adversary": "model", "neighbours": "add-remove"})]
+    seen, told = (run(job(algorithm=FedAvg(lr=1e-12), privacy=one)).prepared.claim for one in both)
+    assert (seen.neighbours, seen.adversary) == ("replace-one", "server")
+    assert seen.epsilon == pytest.approx(told.epsilon, rel=1e-3)  # by the same multiplier of what counts
+    widths = [stage_of(job(privacy=one)).deviation(8) for one in both]
+    assert widths[0] == pytest.approx(2 * widths[1], rel=0.01)
+    assert epsilon_of(tuple((event, 1) for event in told.events), 1e-5, "rdp", "server") > 1.9 * told.epsilon

@@ -78,7 +78,8 @@ def test_the_noise_has_the_variance_of_its_event(space):
     assert event.variance == pytest.approx((0.7 * noise.moved(sizes, made)) ** 2)
     z = values / math.sqrt(event.variance)
     assert abs((z**2).sum() - len(z)) < 6 * math.sqrt(2 * len(z))
-    assert epsilon_of(((event, 1),), 1e-5, "rdp") < 9
+    assert epsilon_of(((event, 1),), 1e-5, "rdp", "model") < 9
+    assert epsilon_of(((event, 1),), 1e-5, "rdp") > 17  # helpers see who takes part
 
 
 # ---------------------------------------------------------------------- trainings

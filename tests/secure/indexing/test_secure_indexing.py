@@ -216,7 +216,7 @@ def asked(by, change, least=3):
             post=lambda to, letter, letters=letters, number=number: boxes[to].update({f"party-{number}": letters(letter)}),
         )  # fmt: skip
 
-        async def found(totals=totals):
+        async def found(among=None, totals=totals):
             return totals
 
         island.totals = found

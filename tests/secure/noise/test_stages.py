@@ -119,7 +119,21 @@ def test_a_release_costs_about_what_gaussian_noise_of_the_multiplier_does(kind):
     gauss = epsilon_of(((Gaussian(noise_multiplier=2.0), 10),), 1e-6, "rdp")
     for least in (1, 50):
         event = kind(multiplier=2.0, clip=1.0, step=1e-3, least=least).released()
-        assert gauss <= epsilon_of(((event, 10),), 1e-6, "rdp") <= 1.02 * gauss
+        assert gauss <= epsilon_of(((event, 10),), 1e-6, "rdp", "model") <= 1.02 * gauss
+        replaced = kind(multiplier=2.0, clip=1.0, step=1e-3, least=least, replaced=True).released()
+        wide = 1.4 if kind is SkellamMixtureNoise else 1.02  # two vectors that were both rounded
+        assert gauss <= epsilon_of(((replaced, 10),), 1e-6, "rdp") <= wide * gauss
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_server_that_sees_who_takes_part_counts_by_replacing_one(kind):
+    """Noise for a client that is left out is half the noise for one that is replaced, whatever neighbours one asks for."""
+    twice = epsilon_of(((Gaussian(noise_multiplier=1.0), 10),), 1e-6, "rdp")
+    event = kind(multiplier=2.0, clip=1.0, step=1e-3, least=4).released()
+    for neighbours in ("add-remove", "replace-one"):
+        assert twice <= epsilon_of(((event, 10),), 1e-6, "rdp", "server", neighbours)
+    assert twice <= epsilon_of(((event, 10),), 1e-6, "rdp", "model", "replace-one")
+    assert epsilon_of(((event, 10),), 1e-6, "rdp", "model") < 0.6 * twice
 
 
 # ---------------------------------------------------------------------- sums

@@ -59,6 +59,7 @@ class LocalPasses:
                 count=steps,
                 sampling=rate,
                 drawn_by="party",
+                between="add-remove",
             )
             for gradients, steps in found.items()
             if gradients and steps

@@ -159,7 +159,8 @@ class CentralDP(Mechanism):
     def events(self, taking: Attendance, noise: float) -> tuple[Event, ...]:
         """Return one Gaussian release of a round."""
         drawn = taking.drawn if self.amplified else {}
-        return (Gaussian(unit=self.unit, noise_multiplier=noise, **drawn),)
+        between = "add-remove" if self.neighbours == "add-remove" else ""
+        return (Gaussian(unit=self.unit, noise_multiplier=noise, between=between, **drawn),)
 
     def exposures(self, claim: Guarantee) -> tuple[Exposure, ...]:
         """Return what the promise is for."""

@@ -57,7 +57,8 @@ class DistributedDP(Mechanism):
     Wang, Chen 2024): once it is known who replied, the clients reveal the seeds of the noise that the sum does not need, and the sum has what ``epsilon`` needs, whoever dropped out. The
     ledger is charged for the noise that remains. See `atoll.secure.noise.ExcessNoise` and docs/concepts/privacy.md.
 
-    The sample of clients is not counted, because the server knows it. That a client takes part is not hidden.
+    The sample of clients is not counted, because the server knows it. That a client takes part is not hidden from it either: against the server the claim is for neighbours that
+    replace a client's data. ``adversary="model"`` can claim ``neighbours="add-remove"``, with half the noise.
 
     Attributes:
         clip: largest norm of a client's update.
@@ -83,6 +84,7 @@ class DistributedDP(Mechanism):
     unit: Literal["user", "island"] = "user"
     accountant: Literal["rdp"] = "rdp"
     adversary: Literal["server", "clients", "model"] = "server"
+    neighbours: Literal["add-remove", "replace-one"] = "replace-one"
     protects: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "unit": ("user", "island"),
         "adversary": ("server", "clients", "model"),
@@ -94,6 +96,7 @@ class DistributedDP(Mechanism):
     def __post_init__(self) -> None:
         super().__post_init__()
         where = "DistributedDP"
+        self._require_neighbours(where)
         if not (math.isfinite(self.clip) and self.clip > 0):
             raise ConfigError(f"clip={self.clip}", where=where, remedy="use a finite norm above 0")
         if self.bound is not None and not (math.isfinite(self.bound) and self.bound > 0):
@@ -126,6 +129,15 @@ class DistributedDP(Mechanism):
                 f"corrupt={self.corrupt} of least={self.least}",
                 where=where,
                 remedy="use a larger least: nobody is left who adds noise",
+            )
+
+    def _require_neighbours(self, where: str) -> None:
+        """Refuse to hide from a server whether a client takes part."""
+        if self.adversary == "server" and self.neighbours == "add-remove":
+            raise ConfigError(
+                "neighbours='add-remove' against a server, which sees who takes part",
+                where=where,
+                remedy="use neighbours='replace-one', or adversary='model'",
             )
 
     @property

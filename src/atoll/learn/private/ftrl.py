@@ -127,4 +127,5 @@ class DPFTRL(CentralDP):
 
     def events(self, taking: Attendance, noise: float) -> tuple[Event, ...]:
         """Return one Gaussian release for each participation: they add up to the release of all rounds."""
-        return (Gaussian(unit=self.unit, noise_multiplier=noise),)
+        between = "add-remove" if self.neighbours == "add-remove" else ""
+        return (Gaussian(unit=self.unit, noise_multiplier=noise, between=between),)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 from atoll.core.capability import CENTRAL_SERVER, SERVER, Need
@@ -54,6 +54,10 @@ class LocalDP(Mechanism):
         """
         raise NotImplementedError
 
+    def stage(self, taking: Attendance, noise: float) -> Randomiser:
+        """Return the randomiser of each value of a round."""
+        return self.randomiser(taking.values, noise)
+
     @property
     def needs(self) -> tuple[Need, ...]:
         """A server that takes a plain mean of one kind of reply."""
@@ -78,11 +82,11 @@ class LocalDP(Mechanism):
 
     def parts(self, training: TrainingParts, taking: Attendance, noise: float) -> Mapping[str, Any]:
         """Install the randomiser before all other stages, and equal weights."""
-        return {"uplink": (self.randomiser(taking.values, noise), *training.uplink), "aggregation": EqualWeights()}
+        return {"uplink": (self.stage(taking, noise), *training.uplink), "aggregation": EqualWeights()}
 
     def events(self, taking: Attendance, noise: float) -> tuple[Event, ...]:
         """Return what the randomiser releases, for all values of a round."""
-        each = self.randomiser(taking.values, noise).events(None)
+        each = self.stage(taking, noise).events(None)
         return tuple(event for event in each for _ in range(taking.values))
 
 
@@ -135,16 +139,30 @@ class LaplaceLDP(_PureLDP, _ClippedLDP):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SignsLDP(_PureLDP):
+class _EntriesLDP(_PureLDP):
+    """A local mechanism that reports single entries: at most as many as the largest value has, so that no part of epsilon is for reports that are never made.
+
+    Attributes:
+        entries: how many entries a client reports of a value.
+    """
+
+    entries: int = 1
+
+    def stage(self, taking: Attendance, noise: float) -> Randomiser:
+        """Return the randomiser for values of this size."""
+        made = self.randomiser(taking.values, noise)
+        return replace(made, entries=min(self.entries, taking.entries)) if taking.entries else made  # type: ignore[call-arg]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SignsLDP(_EntriesLDP):
     """Clients report the signs of random entries by randomised response; see `atoll.stages.RandomisedSigns`.
 
     Attributes:
         limit: largest magnitude of an entry.
-        entries: how many entries a client reports of a value.
     """
 
     limit: float
-    entries: int = 1
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -156,20 +174,18 @@ class SignsLDP(_PureLDP):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedSelDP(_PureLDP):
+class FedSelDP(_EntriesLDP):
     """Clients choose one of their largest entries privately and report it by randomised response; see `atoll.stages.FedSel`.
 
     Attributes:
         limit: largest magnitude of a reported entry.
         fraction: share of the entries that count as the largest.
-        entries: how many entries a client reports of a value.
         share: part of epsilon for the choice.
         decay: factor on what was not reported, from round to round.
     """
 
     limit: float
     fraction: float = 0.1
-    entries: int = 1
     share: float = 0.5
     decay: float = 1.0
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from atoll.core.algebra.rng import Rng
 from atoll.core.algebra.tree import Tree
 from atoll.privacy import LossTally
+from atoll.privacy.sampling import neighbours_counted
 from atoll.rounds.loop import Course
 
 if TYPE_CHECKING:
@@ -71,7 +72,9 @@ def _terms(context: Context) -> tuple[float, str, str, str]:
     budget = context.budget
     if budget is not None:
         return budget.delta, budget.method, budget.adversary, budget.neighbours
-    return 1e-5, "exact", "server", "add-remove"
+    stages = [stage for phase in context.algorithm.phases for stage in context.uplink(phase).stages]
+    trusted = any(getattr(stage, "trusted", False) for stage in stages)
+    return 1e-5, "exact", "model" if trusted else "server", "add-remove"
 
 
 _MANY = 1 << 20
@@ -88,6 +91,8 @@ def counted_as(context: Context) -> dict[str, Any]:
         return {}
     delta, accountant, adversary, neighbours = _terms(context)
     phases = context.algorithm.phases
-    units = {event.unit for event in context.events(_MANY, phases, context.learner.init(Rng(0)))}
+    events = context.events(_MANY, phases, context.learner.init(Rng(0)))
+    units = {event.unit for event in events}
     unit = " and ".join(sorted(units))
+    neighbours = neighbours_counted(events, adversary, neighbours)
     return {"unit": unit, "neighbours": neighbours, "adversary": adversary, "accountant": accountant, "delta": delta}

@@ -13,7 +13,7 @@ from atoll.core.event import NonPrivate
 
 from ..accountant import PrivacyLoss
 from ..composition import grouped
-from ..sampling import ADVERSARIES, require_setting
+from ..sampling import ADVERSARIES, neighbours_counted, require_setting
 from .account import LedgerAccount
 from .demand import UNITS, at_unit
 
@@ -122,13 +122,20 @@ def _entries(
         counts = terms if terms.get("unit") == unit and terms.get("adversary") in whom and records == 1 else {}
         made.append(
             StatementEntry(
-                party, unit, tuple(whom), neighbours, delta, spent, sum(n for _, n in whole.releases),
+                party, unit, tuple(whom), _meant(whole, whom, neighbours), delta, spent, sum(n for _, n in whole.releases),
                 tuple(_unprotected(whole)),
                 {job: _spent(loss, delta, whom[0], neighbours) for job, loss in losses.items()},
                 float(counts["epsilon"]) if counts else None, _left(account, party, counts) if counts else None,
             )
         )  # fmt: skip
     return made
+
+
+def _meant(loss: PrivacyLoss, whom: Sequence[str], neighbours: str) -> str:
+    """The neighbours that an epsilon against these adversaries is about."""
+    events = [event for event, _ in loss.releases]
+    found = {neighbours_counted(events, adversary, neighbours) for adversary in whom}
+    return found.pop() if len(found) == 1 else neighbours
 
 
 def _left(account: LedgerAccount, party: str, terms: Mapping[str, Any]) -> float:

@@ -93,6 +93,7 @@ class CountNoise(Checked):
             sensitivity=moved,
             values=values,
             slack=min(0.5, values * DISTANCE),
+            between="" if self.replaced else "add-remove",
         )
 
     def add(self, totals: list[Array], sizes: Sizes, books: Mapping[str, list[Book]], source: Source) -> list[Array]:

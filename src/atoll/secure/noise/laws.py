@@ -52,6 +52,7 @@ class DiscreteGaussianNoise(LatticeNoise):
             values=_MANY,
             parties=self.sharing,
             slack=self.slack,
+            between=self.between,
         )
 
 
@@ -70,7 +71,9 @@ class SkellamNoise(LatticeNoise):
 
     def released(self) -> Event:
         """One Skellam release."""
-        return Skellam(unit=self.unit, variance=self.variance, sensitivity=self.apart, values=_MANY, slack=self.slack)
+        return Skellam(
+            unit=self.unit, variance=self.variance, sensitivity=self.apart, values=_MANY, slack=self.slack, between=self.between,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,5 +96,5 @@ class SkellamMixtureNoise(SkellamNoise):
         reach = math.isqrt(self._most) + 1
         return SkellamMixture(
             unit=self.unit, variance=self.variance, sensitivity=self.apart, values=_MANY, slack=self.slack,
-            largest=2 * reach if self.replaced else reach, both=self.replaced,
+            largest=2 * reach if self.replaced else reach, both=self.replaced, between=self.between,
         )  # fmt: skip

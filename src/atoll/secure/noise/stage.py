@@ -53,7 +53,8 @@ class LatticeNoise(Stage):
         corrupt: how many of them may tell the server their noise, so that it does not count.
         bits: word length.
         inflation: by how much rounding may lengthen an update.
-        replaced: whether neighbours replace a client's update (``D`` is doubled) or leave it out.
+        replaced: whether neighbours replace a client's update (``D`` is doubled) or leave it out. A server sees who takes part: against it, accountants count
+            replacement in either case.
         unit: the unit of protection.
         most: the replies up to which a reducer takes back what a sum has beyond its noise (`ExcessNoise`), above ``least``; 0 is none. Under a reducer
             that cannot, the stage adds all of the noise itself, and none is taken back.
@@ -269,6 +270,11 @@ class LatticeNoise(Stage):
         """Return one release; the bound of the noise is the stage's own ``clip``."""
         del sensitivity
         return (self.released(),)
+
+    @property
+    def between(self) -> str:
+        """The neighbours whose distance `apart` is, as events say it."""
+        return "" if self.replaced else "add-remove"
 
     def released(self) -> Event:
         """What one reply releases."""

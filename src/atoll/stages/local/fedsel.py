@@ -39,7 +39,7 @@ class FedSel(Randomiser):
         limit: largest magnitude of a reported entry.
         epsilon: of one release.
         fraction: ``k / d``.
-        entries: how many are reported.
+        entries: how many are reported; a value with fewer reports all of them, each with its share of epsilon.
         share: part of epsilon for the choice, in (0, 1).
         decay: factor on the residual from round to round, in [0, 1].
         unit: ``"user"`` or ``"island"``.
@@ -83,7 +83,7 @@ class FedSel(Randomiser):
         """Choose and report entries."""
         found = np.zeros_like(rows)
         count = min(self.entries, rows.shape[1])
-        each = self.epsilon / count
+        each = self.epsilon / self.entries  # as the ledger has it: a value with fewer entries costs less
         for row, out, draw in zip(rows, found, draws, strict=True):
             at = chosen(np.abs(np.nan_to_num(row)), self.fraction, count, self.share * each, draw)
             out[at] = response(row[at], self.limit, (1 - self.share) * each, draw)

@@ -29,7 +29,7 @@ class RandomisedSigns(Randomiser):
     Attributes:
         limit: largest magnitude of an entry.
         epsilon: of one release, all its entries together.
-        entries: how many are reported.
+        entries: how many are reported. A value with fewer reports all of them, each with ``epsilon / entries``: it costs less than the ledger says.
         unit: ``"user"`` or ``"island"``.
     """
 
@@ -50,7 +50,7 @@ class RandomisedSigns(Randomiser):
         count = min(self.entries, size)
         for row, out, draw in zip(rows, found, draws, strict=True):
             at = draw.choice(size, count, replace=False)
-            out[at] = response(row[at], self.limit, self.epsilon / count, draw) * (size / count)
+            out[at] = response(row[at], self.limit, self.epsilon / self.entries, draw) * (size / count)
         return found
 
     def events(self, sensitivity: float | None) -> tuple[Event, ...]:
