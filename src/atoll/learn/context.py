@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from atoll.core.algebra import tree as T
 
-from .local.release import is_private
+from .leaving import promises_privacy
 from .offered import metrics_of
 from .server.declared import declared_bits
 from .wrapped import dry_reply
@@ -133,8 +133,7 @@ class Context:
     @property
     def protected(self) -> bool:
         """Whether the algorithm or the uplink stages make replies private, or the server their sum."""
-        staged = any(self.uplink(p).events for p in self.algorithm.phases)
-        return is_private(self.algorithm) or staged or self.aggregation.event is not None
+        return promises_privacy(self.algorithm, self.uplink, self.aggregation)
 
     def events(self, examples: int, phases: Sequence[str], params: Tree) -> list[Event]:
         """Return what a client releases in some phases: the algorithm's events, the stages' for every named value of its reply, and those of the sum.

@@ -32,6 +32,7 @@ class LearnerSettings:
         compile: auto, always or never.
         buffers: how to treat buffers of normalisation layers: ``"averaged"`` or ``"local"``.
         factory: makes the model; its initial weights then follow the run's seed.
+        protected: whether something in the training makes replies private, so that nothing may leave beside what it protects.
         volume: client updates expected in the whole run; it decides whether compiling pays off.
     """
 
@@ -42,6 +43,7 @@ class LearnerSettings:
     buffers: str = "averaged"
     factory: Callable[[], Any] | None = None
     volume: int | None = None
+    protected: bool = False
 
 
 class Learner(Protocol):

@@ -29,6 +29,7 @@ from .capabilities import (
     SUMMED,
 )
 from .compose import Placed, lack_of
+from .leaving import arrays_leaving
 from .wrapped import dry_reply, innermost, shown_name
 
 if TYPE_CHECKING:
@@ -203,7 +204,8 @@ def values_of(job: Replying, learner: Learner) -> tuple[int, int]:
     """Return the number of named values of a client's replies in a round, over all phases, on which uplink stages act (at least 1), and the entries of the largest."""
     params = learner.init(Rng(0))
     phases = job.algorithm.phases
-    replies = [job.up(phase).leaving(dry_reply(job.local_algorithm, params, phase)) for phase in phases]
+    buffers = learner.buffers()
+    replies = [arrays_leaving(job.local_algorithm, params, buffers, phase, uplink=job.up(phase)) for phase in phases]
     staged = [a.value for reply in replies for a in reply.values() if a.staged]
     sizes = [sum(math.prod(np.shape(leaf)) for leaf in T.leaves(value)) for value in staged]
     return max(1, len(staged)), max(sizes, default=0)

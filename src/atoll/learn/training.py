@@ -30,6 +30,7 @@ from .composition import LATER, check_prepared, parts_of, prepared_parts
 from .context import Context
 from .cross_site.asking import Across
 from .learner import Learner, LearnerSettings, adapt
+from .leaving import promises_privacy
 from .local.targets import LOSS_NAMES
 from .offered import SupportsReports, let_go, offered_by
 from .pacing import Pacing, Synchronous
@@ -225,6 +226,7 @@ class Training(Checked, Job):
             compile=self.compile,
             buffers=self.buffers,
             volume=self.rounds * self.pacing.updates(self.selection, len(data)),
+            protected=promises_privacy(self.algorithm, self.up, self.aggregation),
         )
         made = adapt(self.model, settings, data)
         self.check(made, data)

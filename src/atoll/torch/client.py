@@ -35,6 +35,7 @@ class ClientTraining:
         buffers: see `LocalTraining`.
         volume: client updates expected in the whole run.
         loss_metric: name of the metric that carries each client's mean training loss; ``""`` for none.
+        protected: whether something makes replies private, so that buffers may not leave.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class ClientTraining:
         buffers: str,
         volume: int,
         loss_metric: str,
+        protected: bool = False,
     ) -> None:
         self.network = network
         self.algorithm = Drawing(base=algorithm) if algorithm.overrides("draw") else algorithm
@@ -53,6 +55,7 @@ class ClientTraining:
         self.buffers = buffers
         self.volume = volume
         self.loss_metric = loss_metric
+        self.protected = protected or is_private(algorithm)
         self._stateful: str | None = None
 
     def _train_one(
@@ -103,20 +106,26 @@ class ClientTraining:
         return bool(self.stateful(x) and self.network.buffer_names)
 
     def refuse_leak(self, x: torch.Tensor) -> None:
-        """Refuse a privacy mechanism around a model whose buffers follow the data, if they would leave the client without noise.
+        """Refuse whatever makes replies private around a model whose buffers follow the data, if they would leave the client: no clip and no noise is made for them.
 
         Raises:
             CompositionError: the buffers would leave the client.
         """
+        moves = self.keeps_buffers(x)  # remembered: what travels is known from then on
         if self.algorithm.example_steps is not None and self.network.mixes_rows():
             return  # refused when the parts are put together, with the better reason
-        if self.buffers != "local" and is_private(self.algorithm) and self.keeps_buffers(x):
+        if self.buffers != "local" and self.protected and moves:
             names = ", ".join(self.network.buffer_names)
             raise CompositionError(
                 f"training changes buffers of the model ({names}), and they would leave the clients without noise",
                 where="Training.buffers",
                 remedy="use buffers='local', or a model whose buffers do not depend on the data",
             )
+
+    @property
+    def moves_buffers(self) -> bool:
+        """Tell whether a training pass on data that were looked at changes buffers."""
+        return bool(self._stateful and self.network.buffer_names)
 
     def stateful(self, x: torch.Tensor) -> str:
         """Return why clients must be trained one by one in full batches of their own, or ``""``."""

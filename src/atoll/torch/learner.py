@@ -89,6 +89,7 @@ class TorchLearner(Reporting):
             "device": settings.device,
             "compile": settings.compile,
             "buffers": settings.buffers,
+            "protected": settings.protected,
             "volume": settings.volume,
             "measured": loss_of_task(model, task),
             "loss_metric": "" if settings.algorithm.alone else "loss",
@@ -187,10 +188,10 @@ class TorchLearner(Reporting):
         return self.training.network.loss.name not in ("hinge", "multiclass_hinge", "l1")
 
     def buffers(self) -> Tree:
-        """Return the running statistics that travel with the parameters; empty if they stay local or there are none."""
+        """Return the buffers that travel with the parameters: running statistics, and what a training pass on the data that it has seen changes; empty if they stay local or there are none."""
         network = self.training.network
         stays = self.training.buffers == "local" or not network.buffer_names
-        return {} if stays or not network.normalises() else buffers_of(self.model)
+        return {} if stays or not (network.normalises() or self.training.moves_buffers) else buffers_of(self.model)
 
     def check(self, data: Any) -> None:
         """Refuse data that does not fit the model, before any client is contacted."""

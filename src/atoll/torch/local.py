@@ -62,6 +62,7 @@ class LocalTraining(ClientTraining):
         volume: client updates expected in the whole run, for "auto"; ``None`` assumes 2,000.
         choices: a record of earlier decisions, to repeat them.
         loss_metric: name of the metric that carries each client's mean training loss; ``""`` for none.
+        protected: whether something makes replies private, so that buffers which follow the data must not leave.
         measured: name of the loss for evaluation if ``loss`` needs what exists only in training.
         others: further losses that the algorithm's steps may ask for.
 
@@ -83,6 +84,7 @@ class LocalTraining(ClientTraining):
         volume: int | None = None,
         choices: dict[str, Any] | None = None,
         loss_metric: str = "loss",
+        protected: bool = False,
         measured: str = "cross_entropy",
         others: Sequence[Any] = (),
     ) -> None:
@@ -96,6 +98,7 @@ class LocalTraining(ClientTraining):
             buffers=buffers,
             volume=2000 if volume is None else volume,
             loss_metric=loss_metric,
+            protected=protected,
         )
         self.asked = algorithm
         self._choices = None if choices is None else Choices.of(choices)

@@ -29,7 +29,12 @@ class EqualWeights(Aggregation):
 
 @dataclass(frozen=True, kw_only=True)
 class _Equal(Wrapped):
-    """Replies with weight 1."""
+    """Replies with weight 1, also of a pass of another kind, such as a full gradient."""
+
+    def passes(self, phase: str) -> tuple[Algorithm, ...]:
+        """Run the base's passes; what the last one sends has weight 1, whatever it is."""
+        *before, last = super().passes(phase)
+        return (*before, last if isinstance(last, _Equal) else _Equal(base=last))
 
     def finish(self, local: Tree, broadcast: Tree, client: Tree, work: LocalWork) -> tuple[dict[str, Aggregate], Tree]:
         """Return the base's reply with equal weights, also if it weights sums and single replies by examples."""

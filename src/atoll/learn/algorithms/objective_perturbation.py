@@ -21,12 +21,14 @@ from atoll.learn.local.client_mechanism import ClientMechanism
 from atoll.learn.local.examples import Clipping
 from atoll.learn.wrapped import Wrapped
 from atoll.privacy import Perturbed, objective_epsilon
+from atoll.privacy.discrete import snap
 
 from .feddyn import FedDyn
 from .fedprox import FedProx
 
 __all__ = ["ObjectivePerturbation"]
 
+_GRAIN = 2.0**-11
 _RADIUS = 2.0
 """Two outputs and a bias: the loss is a function of the margin ``(w_1 - w_0)^T (x, 1)``, a vector of norm ``sqrt(2 (||x||^2 + 1)) <= 2``."""
 
@@ -124,9 +126,14 @@ class ObjectivePerturbation(ClientMechanism):
         return T.rebuild(entry, made)
 
     def privatise(self, entry: Tree, noise: Tree) -> Tree:
-        """Return the minimiser unchanged: the noise was in its objective."""
+        """Return the minimiser: the noise was in its objective. In float64 it is rounded to ``2^-31``, so that no last bits tell the data (Mironov 2012)."""
         del noise
-        return entry
+
+        def rounded(leaf: Any) -> Any:
+            exact = isinstance(leaf, np.ndarray | np.generic) and leaf.dtype == np.float64
+            return snap(leaf, _GRAIN)[()] if exact else leaf
+
+        return T.map(rounded, entry)
 
     def step(self, local: Tree, grad: Gradient, broadcast: Tree) -> Tree:
         """Take the base's step on the tilted objective, so that momentum and everything else treat the noise like the loss."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 from atoll.core.algebra.tree import Tree
+from atoll.core.capability import UNMEASURED, Need
 from atoll.core.errors import CompositionError, ConfigError
 from atoll.core.event import Event, Gaussian
 from atoll.core.requests.results import Combined
@@ -74,6 +75,11 @@ class NbAFL(Mechanism):
                 where="NbAFL",
                 remedy="give epsilon and delta: a budget then ends the training before a client takes part more often",
             )
+
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        """Nothing beside what has noise, such as numbers of steps, which tell how many examples a client holds."""
+        return (Need(UNMEASURED, "protects what it adds noise to, and nothing beside it"),)
 
     def check(self, training: TrainingParts) -> None:
         """Refuse another aggregation."""

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from atoll.core.algebra.aggregate import Aggregate, Mean, Parts
+from atoll.core.algebra.aggregate import Aggregate, Parts
 from atoll.core.requests.reply_form import ReplyForm
 
+from ..leaving import BUFFERS, arrays_leaving
 from ..local.reports import key_of
 from ..wrapped import dry_reply
 
@@ -37,7 +38,7 @@ def reply_form(context: Context, state: Tree, phase: str, reports: Mapping[str, 
         key_of(name): _report(name, told) for name, told in (reports or {}).items()
     }
     if buffers:
-        optional["buffers"] = Mean(buffers, role="buffer")
+        optional[BUFFERS] = arrays_leaving(algorithm, params, buffers, phase)[BUFFERS]
     weights = {
         name: (float(one[name].weight), float(three[name].weight))
         for name in one
