@@ -42,12 +42,11 @@ for _name in ("COLUMNS", "LINES"):
 
 pytest_plugins = ["hangs"]
 
-# 50 examples for a law that does not say how many it needs; with `make thorough` 500.
+# 50 examples for a law that does not say how many it needs, the same at every run, so that what passes here passes in every clone. `make thorough` draws 500, anew each time.
 _COMMON: dict[str, Any] = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow], "max_examples": 50}
-settings.register_profile("local", **_COMMON)
 settings.register_profile("repeatable", **_COMMON, derandomize=True)
-settings.register_profile("thorough", **{**_COMMON, "max_examples": 500})
-settings.load_profile("repeatable" if os.environ.get("CI") else "local")
+settings.register_profile("thorough", **{**_COMMON, "max_examples": 500}, derandomize=False)
+settings.load_profile("repeatable")
 
 
 def pytest_configure(config: pytest.Config) -> None:
