@@ -58,10 +58,11 @@ def test_adam_is_the_ratio_of_weighted_means(seen: list[np.ndarray], b1: float, 
         weights = np.array([beta ** (len(values) - 1 - i) for i in range(len(values))])
         return np.tensordot(weights / weights.sum(), np.array(values), axes=1)
 
-    wanted = mean(b1, seen) / (np.sqrt(mean(b2, [g * g for g in seen])) + 1e-8)
-    np.testing.assert_allclose(after(Adam(b1, b2), seen)[0], wanted, rtol=1e-6, atol=1e-9)
+    below = np.sqrt(mean(b2, [g * g for g in seen])) + 1e-8
+    terms = mean(b1, [np.abs(g) for g in seen]) / below  # which may cancel above a root that is nearly 0
+    assert (np.abs(after(Adam(b1, b2), seen)[0] - mean(b1, seen) / below) <= 1e-9 * terms).all()
     rms = seen[-1] / (np.sqrt(mean(b2, [g * g for g in seen])) + 1e-8)
-    np.testing.assert_allclose(after(RMSProp(b2), seen)[0], rms, rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(after(RMSProp(b2), seen)[0], rms, rtol=1e-9)
 
 
 @given(gradients)
