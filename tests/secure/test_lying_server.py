@@ -34,7 +34,7 @@ from atoll.core.sealing import Letter, VirtualSealing
 from atoll.core.time.clock import run
 from atoll.core.world import World
 from atoll.engines import Inline
-from atoll.secure import BoundedSum, Enclave, OneShot, SecureAggregation, TwoServers
+from atoll.secure import BoundedSum, Enclave, OneShot, SecureAggregation, SecureIndexing, TwoServers
 from atoll.secure.encrypted import BatchCrypt, Digits
 from atoll.secure.masking.coded import Code
 from atoll.stages import Clip, GaussianNoise, RandomK
@@ -280,8 +280,8 @@ def test_a_helper_opens_no_mask_with_the_letter_of_an_earlier_sum(reducer, prete
 BOUNDED = BoundedSum(norm=1000.0, max_weight=64.0)
 
 
-def test_two_servers_take_no_share_of_an_earlier_sum():
-    """The server hands over what client-5 sealed for the first sum, and never delivered, among the shares of the second: it is usable for neither server."""
+def mixing_sums(seal, add):
+    """A server that keeps what client-5 seals for the first sum from the helpers, and hands it over among the letters of the second."""
     letters = []
 
     async def keeping(server, request, positions):
@@ -295,12 +295,25 @@ def test_two_servers_take_no_share_of_an_earlier_sum():
         mail = with_letters(request.mail, letters[0], ["client-5"])
         return await server.also_ask(replace(request, mail=mail), positions)
 
-    lying = LyingServer(split=keeping, receive=mixing)
+    return LyingServer(**{seal: keeping, add: mixing})
+
+
+def test_two_servers_take_no_share_of_an_earlier_sum():
+    """It is usable for neither server."""
+    lying = mixing_sums("split", "receive")
     first, second = summed(BOUNDED, lying, sums=2)
     assert len(lying.answers) == 2
     assert all(reply.error is not None or "client-5" not in reply.value for reply in lying.answers)
     assert is_honest(first, PARTIES[:5])
     assert isinstance(second, AtollError) or is_honest(second, PARTIES[:5])
+
+
+@pytest.mark.parametrize("by", ["enclave", "shares", "keys"])
+def test_helpers_count_no_indices_of_an_earlier_sum(by):
+    lying = mixing_sums("send", "add")
+    _, second = summed(SecureIndexing(by), lying, sums=2)
+    assert are_refused(lying.answers)
+    assert isinstance(second, AtollError)
 
 
 # ---------------------------------------------------------------------- norms of hidden updates
