@@ -95,6 +95,24 @@ def add(
     output_of(context).give(found, _table(found))
 
 
+@group.command("attack")
+def attack(
+    context: typer.Context,
+    protocol: Annotated[str, typer.Option("--protocol", help="A protocol, or all of them.")] = "all",
+    move: Annotated[list[str] | None, typer.Option("--move", help="A move of the server; by default all.")] = None,
+    real: Annotated[bool, typer.Option("--real", help="Between real site processes.")] = False,
+    json: Json = False,
+) -> None:
+    """Let a server lie to secure sums in every way it can, and say what it learns."""
+    from atoll.cli.sums.attacks import findings_table, run_attacks
+
+    output = output_of(context)
+    found = run_attacks(protocol, move or (), real, output.note)
+    output.give(found.message(), findings_table(found))
+    if found.learned:
+        raise typer.Exit(1)
+
+
 def _require_writable(out: Path) -> None:
     """Refuse a file that cannot be written, before the sum is made.
 

@@ -48,6 +48,7 @@ def check_reducer(
     dropouts: bool = True,
     others: Mapping[str, Any] | None = None,
     proved: Collection[Task] = (),
+    lies: Collection[str] = (),
     seed: int = 0,
 ) -> None:
     """Require a reducer to keep these laws. An error begins with the name of the law.
@@ -76,6 +77,10 @@ def check_reducer(
       sums of a round, with a dropout at each superstep, for a party whose reply arrives after the sum was closed, and
       for a server that repeats the supersteps after the replies, as if another party had dropped out.
 
+    * **lies** (a secure reducer, with ``lies``): a server that sends what no honest server sends learns nothing that the honest sum does not tell: it repeats steps with
+      other letters, keys, labels and sets, withholds orders, delivers old letters, restarts parties, tells parties different things. ``atoll.testing.lying.MOVES``
+      has the moves. Of a protocol that is not Atoll's own, the law cannot take masks off: it refuses two different answers of a party to one step behind the words.
+
     The law of hiding is stricter than secrecy if a server learns a secret's image that it cannot invert (a public
     key) or a sum of masks. Name the tasks that reply with these in ``proved``, and prove elsewhere that they reveal
     nothing. The law cannot detect that the server knows an encryption key, or that a threshold is so low that two groups
@@ -89,6 +94,7 @@ def check_reducer(
         dropouts: whether it must survive a party that drops out. If not, such a sum may fail, but must not be wrong.
         others: data of helper parties that the reducer asks, by name.
         proved: tasks of the reducer whose replies provably reveal nothing about a party.
+        lies: the names of the moves that a lying server makes, such as ``atoll.testing.lying.MOVES``.
         seed: of the worlds.
 
     Raises:
@@ -101,6 +107,10 @@ def check_reducer(
     if reducer.secure:
         laws.refusal()
         require_secrecy(reducer, others=others, proved=proved, seed=seed)
+        if lies:
+            from atoll.testing.lying import require_refusals
+
+            require_refusals(reducer, others=others, moves=lies, seed=seed)
     laws.recovery()
     laws.all_or_nothing()
     laws.terms()

@@ -1,0 +1,8 @@
+"""A server that lies to secure sums, in every way that Atoll promises to withstand: ``atoll secure attack`` and ``check_reducer`` run it."""
+
+from __future__ import annotations
+
+from .attack import TARGETS, Findings, Target, attack, attack_all, require_refusals
+from .moves import MOVES
+
+__all__ = ["MOVES", "TARGETS", "Findings", "Target", "attack", "attack_all", "require_refusals"]

@@ -1,0 +1,219 @@
+"""Attacks on every secure reducer: who takes part, what a move may come to, and the report."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from atoll.core.errors import ConfigError
+from atoll.core.federation.federation import run_program
+from atoll.core.requests.cohort import Community
+from atoll.core.requests.policy import SitePolicy
+from atoll.core.time.clock import Clock, run
+from atoll.core.world import World
+from atoll.secure import (
+    BoundedSum,
+    Enclave,
+    Encrypted,
+    MultiRound,
+    OneShot,
+    SecureAggregation,
+    SecureIndexing,
+    SecureTree,
+    TwoServers,
+)
+
+from .moves import MOVES, Trial
+from .opening import READERS
+from .server import LyingInline
+
+if TYPE_CHECKING:
+    from atoll.core.federation.federation import Federation
+    from atoll.core.federation.reducer import Reducer
+
+    from .opening import Reader
+
+__all__ = ["TARGETS", "Findings", "Target", "attack", "attack_all", "require_refusals"]
+
+_LEAST = 6
+
+
+@dataclass(frozen=True)
+class Target:
+    """A reducer to attack.
+
+    Attributes:
+        reducer: the reducer.
+        halves: the module of its halves, without ``atoll.secure``; ``""`` for a protocol that no reader knows.
+        parties: size of the cohort.
+        least: the smallest sum that its sites agree to.
+        none: move -> why it does not apply.
+        others: data of helpers, by name; by default none.
+    """
+
+    reducer: Reducer
+    halves: str
+    parties: int = 7
+    least: int = _LEAST
+    none: Mapping[str, str] = field(default_factory=dict)
+    others: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def reader(self) -> Reader | None:
+        """What takes masks off."""
+        return READERS.get(self.halves)
+
+
+TARGETS: dict[str, Target] = {
+    "secagg": Target(SecureAggregation(least=_LEAST), "masking.halves"),
+    "secagg-active": Target(SecureAggregation(least=_LEAST, server="active"), "masking.halves"),
+    "multi-round": Target(MultiRound(least=_LEAST, server="active"), "standing.halves"),
+    "one-shot": Target(OneShot(least=_LEAST), "masking.coded"),
+    "two-servers": Target(TwoServers(least=_LEAST), "holders.halves"),
+    "enclave": Target(Enclave(least=_LEAST), "holders.halves"),
+    "bounded": Target(BoundedSum(norm=2.0**16, max_weight=1.0, least=_LEAST), "bounded.halves"),
+    **{
+        f"indexing-{by}": Target(SecureIndexing(by, least=_LEAST), "indexing.halves")
+        for by in ("enclave", "shares", "keys")
+    },
+    **{
+        name: Target(Encrypted(name, least=_LEAST), "encrypted.halves")
+        for name in ("bfv", "ckks", "paillier", "batchcrypt")
+    },
+    "tree": Target(SecureTree(SecureAggregation(least=_LEAST, server="active"), size=7), "masking.halves", parties=14),
+}
+"""Protocol -> its reducer, with sums of six parties and more of seven."""
+
+
+@dataclass
+class Findings:
+    """What attacks have come to.
+
+    Attributes:
+        protocols: protocol -> move -> ``"refused"``, ``"same bytes"``, ``"none"`` or ``"learned"``.
+        reasons: the same, in words.
+    """
+
+    protocols: dict[str, dict[str, str]] = field(default_factory=dict)
+    reasons: dict[str, dict[str, str]] = field(default_factory=dict)
+
+    @property
+    def moves(self) -> int:
+        """Moves that were made."""
+        return sum(found != "none" for rows in self.protocols.values() for found in rows.values())
+
+    @property
+    def learned(self) -> int:
+        """Moves by which the server learned what it must not."""
+        return sum(found == "learned" for rows in self.protocols.values() for found in rows.values())
+
+    def message(self) -> dict[str, Any]:
+        """The findings as ``atoll secure attack --json`` prints them."""
+        return {
+            "protocols": self.protocols,
+            "reasons": self.reasons,
+            "moves": self.moves,
+            "learned": self.learned,
+        }
+
+
+def attack(
+    target: Target, *, moves: Collection[str] = tuple(MOVES), real: bool = False, seed: int = 0
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Attack one reducer, move by move, in one world.
+
+    Args:
+        target: the reducer.
+        moves: names of `MOVES`.
+        real: between real site processes, instead of in this process.
+        seed: of the world.
+
+    Returns:
+        What each move has come to, and why.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        names = [f"client-{i}" for i in range(target.parties)]
+        data = {name: np.array([i, len(names), 3 + 2 * i]) for i, name in enumerate(names)}
+        people = Community(data, others={**dict.fromkeys(target.reducer.others), **target.others})
+        server: Any
+        if real:
+            from .sites import LyingRehearsal
+
+            server = LyingRehearsal(7)
+        else:
+            server = LyingInline()
+        world = World(
+            people,
+            server,
+            seed=seed,
+            clock=Clock(virtual=not real),
+            folder=Path(folder),
+            sealing="real",
+            errors="drop",
+            policy=SitePolicy(smallest_cohort=target.least, free=("atoll.secure.*",)),
+        )
+        found, reasons = dict[str, str](), dict[str, str]()
+
+        async def program(fed: Federation) -> None:
+            it = Trial(server, fed, target.reducer, names, target.least, target.reader)
+            await it.learn_steps()
+            for name in moves:
+                if name in target.none:
+                    found[name], reasons[name] = "none", target.none[name]
+                    continue
+                it.begin()
+                await MOVES[name](it)
+                found[name], reasons[name] = it.judge()
+
+        run(run_program(world, program), virtual=not real)
+    return found, reasons
+
+
+def require_refusals(
+    reducer: Reducer, *, others: Mapping[str, Any] | None = None, moves: Collection[str] = tuple(MOVES), seed: int = 0
+) -> None:
+    """Require that a server that lies learns nothing, whatever its moves; see ``check_reducer``.
+
+    Raises:
+        AssertionError: it learns something; names the move.
+    """
+    kind = type(reducer)
+    halves = next((row.halves for row in TARGETS.values() if type(row.reducer) is kind), "")
+    target = Target(reducer, halves, least=max(2, int(getattr(reducer, "least", 2))), others=others or {})
+    found, reasons = attack(target, moves=moves, seed=seed)
+    for move, what in found.items():
+        if what == "learned":
+            raise AssertionError(f"{kind.__name__} breaks the law of lies, {move}: the server learns {reasons[move]}")
+
+
+def attack_all(
+    protocols: Collection[str] = tuple(TARGETS),
+    *,
+    moves: Collection[str] = tuple(MOVES),
+    real: bool = False,
+    told: Callable[[str], None] = lambda name: None,
+) -> Findings:
+    """Attack Atoll's own reducers.
+
+    Args:
+        protocols: names of `TARGETS`.
+        moves: names of `MOVES`.
+        real: between real site processes.
+        told: called with the name of each protocol before it is attacked.
+
+    Raises:
+        ConfigError: a protocol or a move has another name.
+    """
+    for name, known in [*((p, TARGETS) for p in protocols), *((m, MOVES) for m in moves)]:
+        if name not in known:
+            raise ConfigError(f"{name!r}", where="atoll secure attack", remedy=f"use one of {', '.join(known)}")
+    findings = Findings()
+    for name in protocols:
+        told(name)
+        findings.protocols[name], findings.reasons[name] = attack(TARGETS[name], moves=moves, real=real)
+    return findings

@@ -1,0 +1,386 @@
+"""What a server can compute from the answers it has: every sum of some parties' numbers that they open.
+
+The parties' numbers are chosen so that a sum says who is in it (`held`): each party has a number in a place of its own, and zeros elsewhere. A vector of words is *open* if every place holds a small
+whole number; while one mask is on it, all places are uniform, and a vector of eight looks open with a chance below ``2^-300``. So nobody needs to say what a reply hides: whoever combines answers until a
+vector is open has learned the sum of the parties whose places are not zero.
+
+A reader knows one protocol: which seeds, shares or sums its answers give, and how they take masks off. `differences` needs no reader.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from atoll.core.algebra.aggregate import Sum
+from atoll.core.errors import AtollError
+from atoll.core.requests.request import Request
+from atoll.core.requests.task import task
+from atoll.secure.encrypted.agreement import EncryptedAgreement
+from atoll.secure.encrypted.lanes import words_of
+from atoll.secure.keystream import add_masks, derived
+from atoll.secure.masking.agreement import Agreement
+from atoll.secure.masking.coded import Code
+from atoll.secure.masking.seeds import opened, pair_seed, public_key
+from atoll.secure.masking.unmasking import is_dealt
+from atoll.secure.standing.chain import hidden
+from atoll.secure.standing.terms import StandingTerms
+
+if TYPE_CHECKING:
+    from atoll.core.algebra.tree import Tree
+    from atoll.core.requests.island import Island
+
+    from .server import Answer
+
+__all__ = ["READERS", "SumView", "differences", "held", "open_places", "reading"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+LANE = "64"
+"""The lane of numbers of any size."""
+_UNIT = 1 << 24
+"""Units of a whole number in that lane."""
+_MOST = 1 << 20
+"""No sum of the numbers of `held` is larger."""
+_DRAWS = 1000
+
+
+@task
+def held(island: Island, message: Tree) -> Tree:
+    """A number in the party's own place; it follows from the request's random key too, unless the message says otherwise."""
+    place, places, number = (int(x) for x in island.data)
+    row = np.zeros(places)
+    drawn = int(island.rng.child("drawn").generator().integers(1, _DRAWS)) if message["draws"] else 1
+    row[place] = number * drawn
+    return {"x": Sum(row)}
+
+
+def open_places(vector: Any) -> tuple[int, ...] | None:
+    """The whole numbers of a vector of words without a mask; ``None`` while one is on it."""
+    words = np.ascontiguousarray(vector)
+    if words.dtype.kind not in "ui" or words.ndim != 1 or not 2 <= words.size <= 64:
+        return None
+    whole = words.astype(np.uint64).view(np.int64)
+    if np.any(whole % _UNIT) or np.any(np.abs(whole // _UNIT) > _MOST):
+        return None
+    return tuple((whole // _UNIT).tolist())
+
+
+def lanes_in(value: Any) -> Mapping[str, Any] | None:
+    """The lanes of words in a reply, wherever they are."""
+    if not isinstance(value, Mapping):
+        return None
+    if LANE in value:
+        return value
+    return next((found for name in ("words", "lanes") if (found := lanes_in(value.get(name))) is not None), None)
+
+
+@dataclass(eq=False)
+class SumView:
+    """What a server knows of one sum.
+
+    Attributes:
+        path: of the sum.
+        names: the cohort, in order.
+        answers: every answer in it, honest or not.
+        before: answers of earlier sums and set-ups.
+    """
+
+    path: str
+    names: list[str]
+    answers: list[Answer]
+    before: list[Answer]
+
+    def of(self, *ends: str) -> list[Answer]:
+        """The answers of tasks whose names end so."""
+        return [one for one in self.answers if one.task.endswith(ends) and one.value is not None]
+
+    @property
+    def words(self) -> dict[str, list[Array]]:
+        """The words of each party, as often as they differ."""
+        found = defaultdict[str, list[Array]](list)
+        for one in self.answers:
+            lanes = None if one.request.wraps is None else lanes_in(one.value)
+            if lanes is None or one.party not in self.names:
+                continue
+            row = np.asarray(lanes[LANE]).astype(np.uint64)
+            if not any(np.array_equal(row, known) for known in found[one.party]):
+                found[one.party].append(row)
+        return dict(found)
+
+    def choices(self, names: Sequence[str]) -> Iterator[dict[str, Array]]:
+        """Ways to take one answer of each of these parties: the first ones, the last ones, and each one that differs."""
+        words = self.words
+        if not names or any(name not in words for name in names):
+            return
+        yield {name: words[name][0] for name in names}
+        if any(len(words[name]) > 1 for name in names):
+            yield {name: words[name][-1] for name in names}
+        for name in names:
+            for other in words[name][1:]:
+                yield {**{each: words[each][0] for each in names}, name: other}
+
+
+Reader = Callable[[SumView], Iterator[Array]]
+
+
+def reading(view: SumView, reader: Reader | None) -> Iterator[Array]:
+    """Every vector that the answers open, with the protocol's reader."""
+    if reader is None:
+        return
+    try:
+        yield from reader(view)
+    except (AtollError, KeyError, ValueError, TypeError, IndexError):
+        return  # answers that do not fit together open nothing
+
+
+def differences(view: SumView) -> Iterator[tuple[str, Array]]:
+    """The difference of every two answers of a party: with one mask on both, it is open."""
+    for name, rows in view.words.items():
+        for i, row in enumerate(rows):
+            for other in rows[:i]:
+                yield name, row - other
+
+
+def _total(rows: Mapping[str, Array]) -> Array:
+    return np.sum(list(rows.values()), axis=0, dtype=np.uint64)
+
+
+def _masked(lengths: Mapping[str, int]) -> dict[str, Array]:
+    return {lane: np.zeros(length, dtype=np.uint64) for lane, length in lengths.items() if lane == LANE}
+
+
+# ---------------------------------------------------------------------- a holder of seeds, and coded masks
+
+
+def held_seeds(view: SumView) -> Iterator[Array]:
+    """`Enclave` and `TwoServers`: the words of a set, without the sum of its masks."""
+    for one in view.of(":open_masks"):
+        senders = [name for name in view.names if name in _senders(one)]
+        for rows in view.choices(senders):
+            yield _total(rows) - np.asarray(one.value[LANE]).astype(np.uint64)
+
+
+def _senders(one: Answer) -> set[str]:
+    return set() if one.request.mail is None else set(one.request.mail.box(one.party))
+
+
+def coded_masks(view: SumView) -> Iterator[Array]:
+    """`OneShot`: the words of a set, without the mask that a threshold of summed shares gives."""
+    sets = defaultdict[tuple[int, ...], dict[int, list[Array]]](lambda: defaultdict(list))
+    sent = view.of(":code_words")
+    if not sent:
+        return
+    first = sent[0]
+    agreed, private = Agreement.of(first.request.message["agreed"]), int(first.request.message["private"])
+    code = Code(len(agreed.names), agreed.threshold, private)
+    for one in view.of(":sum_shares"):
+        sets[tuple(sorted(one.request.message["kept"]))][agreed.place(one.party)].append(np.asarray(one.value[LANE]))
+    length = len(next(iter(view.words.values()))[0])
+    for kept, shares in sets.items():
+        if len(shares) < code.threshold:
+            continue
+        for pick in (0, -1):
+            mask, _ = code.opened({place: rows[pick] for place, rows in shares.items()}, length, int(LANE))
+            for rows in view.choices([agreed.names[i] for i in kept]):
+                yield _total(rows) - mask
+
+
+# ---------------------------------------------------------------------- sums that helpers open
+
+
+def summed_shares(view: SumView) -> Iterator[Array]:
+    """`BoundedSum` and `SecureIndexing`: what the helpers' answers add up to."""
+    rows = defaultdict[str, list[Array]](list)
+    for one in view.of(":add"):
+        lanes = lanes_in(one.value)
+        if lanes is not None:
+            rows[one.party].append(np.asarray(lanes[LANE]).astype(np.uint64))
+    for chosen in product(*rows.values()) if rows else ():
+        yield np.sum(chosen, axis=0, dtype=np.uint64)
+
+
+def decrypted(view: SumView) -> Iterator[Array]:
+    """`Encrypted` with a key holder: what it decrypts."""
+    for one in view.of(":open_sum"):
+        first = view.of(":encrypt_totals")[0]
+        agreed = EncryptedAgreement.of(first.request.message["agreed"], real=False)
+        lanes = agreed.lanes(agreed.layout(one.request.message["form"]))
+        yield words_of(lanes, [np.asarray(row) for row in one.value], len(one.request.message["kept"]))[LANE]
+
+
+# ---------------------------------------------------------------------- double masks
+
+
+def double_masks(view: SumView) -> Iterator[Array]:
+    """`SecureAggregation`: the words of a set, without the masks whose seeds the shares give."""
+    dealt = _last({one.party: [] for one in view.of(":deal")}, view.of(":deal"))
+    if not dealt:
+        return
+    agreed = Agreement.of(next(iter(dealt.values())).request.message)
+    keys = {name: one.value["key"] for name, one in dealt.items() if is_dealt(agreed, name, one.value)}
+    if not view.words:
+        return
+    layout = agreed.layout(_form(view))
+    context = agreed.context(_asked(view).fingerprint, layout.fingerprint)
+    seeds, old = _seeds(view.of(":reveal"), agreed), _seeds_before(view)
+    own = {name: seed for (use, name), seed in seeds.items() if use == "own"}
+    secret = {name: seed for (use, name), seed in seeds.items() if use == "key"}
+    for name in own:
+        for row in _without_pairs(view, name):
+            lanes = {LANE: row}
+            add_masks(lanes, [(derived(own[name], "own", context), True)])
+            yield lanes[LANE]
+    for kept in _sets(view, agreed):
+        for chosen in ([*kept],) if len(kept) == 1 else ([*kept], *([name] for name in kept)):
+            if any(name not in own for name in chosen):
+                continue
+            masks = [(derived(own[name], "own", context), True) for name in chosen]
+            sealed = True
+            for name in chosen:
+                i = agreed.place(name)
+                for j in agreed.graph[i]:
+                    other = agreed.names[j]
+                    if other in chosen or other not in keys:
+                        continue
+                    if other in secret:
+                        seed = pair_seed(secret[other], keys[name], context)
+                    elif name in secret:
+                        seed = pair_seed(secret[name], keys[other], context)
+                    elif other in old:
+                        seed = pair_seed(old[other], keys[name], context)
+                    else:
+                        sealed = False
+                        break
+                    masks.append((seed, not j < i))
+            if not sealed:
+                continue
+            for rows in view.choices(chosen):
+                lanes = {LANE: _total(rows)}
+                add_masks(lanes, masks)
+                yield lanes[LANE]
+
+
+def _without_pairs(view: SumView, name: str) -> Iterator[Array]:
+    """A party's words without the masks of its pairs: each is the difference of what its neighbour sends with the party's letter, and without it."""
+    rows = defaultdict[str, dict[frozenset[str], Array]](dict)
+    for one in view.answers:
+        lanes = None if one.request.wraps is None else lanes_in(one.value)
+        if lanes is not None:
+            rows[one.party].setdefault(frozenset(_senders(one)), np.asarray(lanes[LANE]).astype(np.uint64))
+    if name not in rows:
+        return
+    everyone, row = max(rows[name].items(), key=lambda each: len(each[0]))
+    fewer = everyone - {name}
+    others = [rows[other] for other in sorted(fewer) if other in rows]
+    if len(others) == len(fewer) and all(everyone in each and fewer in each for each in others):
+        yield row + np.sum([each[everyone] - each[fewer] for each in others], axis=0, dtype=np.uint64)
+
+
+def standing_masks(view: SumView) -> Iterator[Array]:
+    """`MultiRound`: the same, with seeds of pairs that lie at the server under the party's key of the sum."""
+    words = [one for one in view.answers if one.request.wraps is not None and one.value is not None]
+    if not words:
+        return
+    terms = StandingTerms.of(words[0].request.message)
+    agreed = terms.agreed
+    joined = {one.party: one.value for one in [*view.before, *view.answers] if _joins(one, terms.setup)}
+    layout = agreed.layout(_form(view))
+    context = terms.context(_asked(view).fingerprint, layout.fingerprint)
+    seeds = _seeds(view.of(":reveal"), agreed)
+    own = {name: seed for (use, name), seed in seeds.items() if use == "own"}
+    secret = {name: seed for (use, name), seed in seeds.items() if use == "key"}
+    in_sum = [agreed.names[i] for i in terms.who]
+    for kept in _sets(view, agreed):
+        for chosen in ([*kept],) if len(kept) == 1 else ([*kept], *([name] for name in kept)):
+            if any(name not in own for name in chosen):
+                continue
+            masks, sealed = [(derived(own[name], "own", context), True) for name in chosen], True
+            for name, other in ((a, b) for a in chosen for b in in_sum if b not in chosen):
+                holder = other if other in secret else name
+                if holder not in secret:
+                    sealed = False
+                    break
+                end = name if holder == other else other
+                said = joined[holder]
+                at = 32 * (terms.round * len(said["names"]) + said["names"].index(end))
+                seed = hidden(secret[holder], end, said["sealed"][at : at + 32])
+                masks.append((derived(seed, "pair", context), not agreed.place(other) < agreed.place(name)))
+            for rows in view.choices(chosen) if sealed else ():
+                lanes = {LANE: _total(rows)}
+                add_masks(lanes, masks)
+                yield lanes[LANE]
+
+
+def _joins(one: Answer, setup: str) -> bool:
+    return one.task.endswith(":join") and one.value is not None and one.request.message["id"] == setup
+
+
+def _last(into: dict[str, Any], answers: Sequence[Answer]) -> dict[str, Any]:
+    return {**into, **{one.party: one for one in answers}}
+
+
+def _asked(view: SumView) -> Request:
+    """The program's request, as most parties got it."""
+    asked = [(one.extra, one.request.wraps) for one in view.answers if one.request.wraps is not None]
+    return next((wraps for extra, wraps in asked if not extra), asked[0][1])
+
+
+def _form(view: SumView) -> Any:
+    said = [one.value["form"] for one in view.of(":reveal", ":describe") if isinstance(one.value, dict)]
+    return said[0] if said else [["x", "sum", "update", f"<f8({len(next(iter(view.words.values()))[0])})"]]
+
+
+def _sets(view: SumView, agreed: Agreement) -> list[list[str]]:
+    """Every set of parties that anybody was asked to open."""
+    found = {tuple(sorted(one.request.message["kept"])) for one in view.of(":reveal")}
+    return [[agreed.names[i] for i in kept] for kept in sorted(found)]
+
+
+def _seeds(revealed: Sequence[Answer], agreed: Agreement) -> dict[tuple[str, str], bytes]:
+    """The seeds that shares give: ``(use, dealer) -> seed``."""
+    shares = defaultdict[tuple[str, str], dict[int, bytes]](dict)
+    for one in revealed:
+        lost = {agreed.names[i] for i in one.request.message["lost"]}
+        for name, share in one.value["shares"].items():
+            place = agreed.holders(agreed.place(name)).index(agreed.place(one.party))
+            shares["key" if name in lost else "own", name][place] = share
+    found = {}
+    for which, rows in shares.items():
+        if len(rows) >= agreed.threshold:
+            try:
+                found[which] = opened(dict(sorted(rows.items())[: agreed.threshold]))
+            except AtollError:
+                continue
+    return found
+
+
+def _seeds_before(view: SumView) -> dict[str, bytes]:
+    """Keys that earlier sums have opened, by dealer."""
+    found: dict[str, bytes] = {}
+    for path in dict.fromkeys(one.request.sum for one in view.before if one.task.endswith("masking.halves:reveal")):
+        here = [one for one in view.before if one.request.sum == path and one.value is not None]
+        dealt = [one for one in here if one.task.endswith(":deal")]
+        if not dealt:
+            continue
+        agreed = Agreement.of(dealt[0].request.message)
+        said = {one.party: one.value["key"] for one in dealt}
+        seeds = _seeds([one for one in here if one.task.endswith(":reveal")], agreed)
+        found |= {name: seed for (use, name), seed in seeds.items() if use == "key" and public_key(seed) == said[name]}
+    return found
+
+
+READERS: dict[str, Reader] = {
+    "masking.halves": double_masks,
+    "standing.halves": standing_masks,
+    "masking.coded": coded_masks,
+    "holders.halves": held_seeds,
+    "bounded.halves": summed_shares,
+    "indexing.halves": summed_shares,
+    "encrypted.halves": decrypted,
+}
+"""The module of a reducer's halves, without ``atoll.secure`` -> how to read what it opens."""
