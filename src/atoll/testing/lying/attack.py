@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 __all__ = ["TARGETS", "Findings", "Target", "attack", "attack_all", "require_refusals"]
 
 _LEAST = 6
+_SITES = 7
 
 
 @dataclass(frozen=True)
@@ -123,7 +124,12 @@ class Findings:
 
 
 def attack(
-    target: Target, *, moves: Collection[str] = tuple(MOVES), real: bool = False, seed: int = 0
+    target: Target,
+    *,
+    moves: Collection[str] = tuple(MOVES),
+    real: bool = False,
+    make_server: Callable[[], Any] | None = None,
+    seed: int = 0,
 ) -> tuple[dict[str, str], dict[str, str]]:
     """Attack one reducer, move by move, in one world.
 
@@ -131,6 +137,7 @@ def attack(
         target: the reducer.
         moves: names of `MOVES`.
         real: between real site processes, instead of in this process.
+        make_server: makes another lying server, whose parties are real processes.
         seed: of the world.
 
     Returns:
@@ -138,15 +145,10 @@ def attack(
     """
     with tempfile.TemporaryDirectory() as folder:
         names = [f"client-{i}" for i in range(target.parties)]
-        data = {name: np.array([i, len(names), 3 + 2 * i]) for i, name in enumerate(names)}
+        data = {name: np.array([i, len(names)]) for i, name in enumerate(names)}
         people = Community(data, others={**dict.fromkeys(target.reducer.others), **target.others})
-        server: Any
-        if real:
-            from .sites import LyingRehearsal
-
-            server = LyingRehearsal(7)
-        else:
-            server = LyingInline()
+        real = real or make_server is not None
+        server = _server(real) if make_server is None else make_server()
         world = World(
             people,
             server,
@@ -172,6 +174,14 @@ def attack(
 
         run(run_program(world, program), virtual=not real)
     return found, reasons
+
+
+def _server(real: bool) -> Any:
+    if not real:
+        return LyingInline()
+    from .sites import LyingSites
+
+    return LyingSites(_SITES)
 
 
 def require_refusals(

@@ -8,6 +8,8 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from atoll.core import message as M
 from atoll.core.errors import AtollError
 from atoll.core.federation.labels import Labels
@@ -18,14 +20,16 @@ from atoll.secure.encrypted.agreement import EncryptedAgreement
 from atoll.secure.encrypted.agreement import label_of as label_of_names
 from atoll.secure.encrypted.halves import require_ciphertext
 from atoll.secure.masking.halves import label_of
+from atoll.stages import Clip, GaussianNoise
 
-from .opening import SumView, differences, held, open_places, reading
+from .opening import SumView, differences, held, number_of, open_places, reading
 from .server import Answer, LyingServer, Script, mail_of
 
 if TYPE_CHECKING:
     from atoll.core.federation.federation import Federation
     from atoll.core.federation.reducer import Reducer
     from atoll.core.requests.request import Request
+    from atoll.core.requests.stage import Stage
 
     from .opening import Reader
 
@@ -44,7 +48,10 @@ class Trial:
         least: the smallest number of parties whose sum may be opened.
         reader: takes masks off; ``None`` for a protocol that nobody knows.
         slack: how many parties may drop out of a sum.
-        number: the label of the next sum.
+        number: the label of the last sum.
+        partner: a party that colludes with the server in this move.
+        found: what a move has found by itself.
+        opening: the tasks of the steps after the words.
     """
 
     server: LyingServer
@@ -55,7 +62,8 @@ class Trial:
     reader: Reader | None = None
     slack: int = 1
     number: int = 0
-    steps: list[str] = field(default_factory=list)
+    partner: str = ""
+    found: list[str] = field(default_factory=list)
     opening: list[str] = field(default_factory=list)
     _memory: Any = None
     _since: int = 0
@@ -83,6 +91,7 @@ class Trial:
         quorum: int | None = None,
         message: int | None = None,
         again: bool = False,
+        uplink: tuple[Stage, ...] = (),
     ) -> Any:
         """Make a sum; return it, or ``None`` if it fails.
 
@@ -95,6 +104,7 @@ class Trial:
             quorum: another quorum.
             message: the number of the sum whose message it has; by default its own.
             again: whether it is the last one, which begins anew.
+            uplink: stages.
         """
         if at is None:
             self.number += 1
@@ -114,6 +124,7 @@ class Trial:
                 reducer=reducer or self.reducer,
                 at=at,
                 quorum=self.least if quorum is None else quorum,
+                uplink=uplink,
             )
         except AtollError:
             return None
@@ -146,14 +157,22 @@ class Trial:
         asked = self.told
         if self.reader is not None and not all(len(opens) == 1 for opens in self._opens().values()):
             raise RuntimeError(f"the reader of {type(self.reducer).__name__} does not open an honest sum")
-        self.steps = list(dict.fromkeys(one.task for one in asked))
-        words = next((i for i, name in enumerate(self.steps) if any(a.request.wraps for a in asked if a.task == name)), 0)
-        self.opening = self.steps[words + 1 :]
+        steps = list(dict.fromkeys(one.task for one in asked))
+        wrapping = {one.task for one in asked if one.request.wraps is not None}
+        words = next((i for i, name in enumerate(steps) if name in wrapping), 0)
+        self.opening = steps[words + 1 :]
 
     def opens(self, request: Request) -> bool:
         """Whether a request is of a step that names a set of parties, or of the last one."""
         names_set = isinstance(request.message, Mapping) and "kept" in request.message
         return request.task.name in self.opening and (names_set or request.task.name == self.opening[-1])
+
+    def error_of(self, made: Any) -> float | None:
+        """How far a sum is from the exact one, as a root mean square; ``None`` if it failed."""
+        if made is None:
+            return None
+        exact = np.array([number_of(i) if name in made.senders.names else 0.0 for i, name in enumerate(self.names)])
+        return float(np.sqrt(np.mean((np.asarray(made["x"]) - exact) ** 2)))
 
     # ------------------------------------------------------------------ other requests
 
@@ -240,7 +259,7 @@ class Trial:
 
     def begin(self) -> None:
         """Begin a move: what was answered before is known, and judged no more."""
-        self._since = len(self.server.answers)
+        self._since, self.found, self.partner = len(self.server.answers), [], ""
 
     @property
     def told(self) -> list[Answer]:
@@ -271,14 +290,14 @@ class Trial:
         for path in dict.fromkeys(one.request.sum for one in self.told if one.request.wraps is not None):
             here = [one for one in self.told if one.request.sum == path]
             others = [one for one in self.server.answers if one.request.sum != path]
-            view = SumView(path, self.names, here, others)
+            view = SumView(path, self.names, here, others, self.partner, self.fed.world.seals().open)
             made = (open_places(vector) for vector in reading(view, self.reader))
             found[view] = {places for places in made if places and any(places)}
         return found
 
     def _learned(self) -> list[str]:
         """What the answers of a move open that they must not."""
-        found, everywhere = [], dict[tuple[int, ...], str]()
+        found, everywhere = list(self.found), dict[tuple[int, ...], str]()
         for view, opens in self._opens().items():
             path = view.path
             found += [f"the sum of {self._inside(places)} alone" for places in opens if _support(places) < self.least]
@@ -339,7 +358,7 @@ async def repeat(it: Trial) -> None:
 
 
 async def other_letters(it: Trial) -> None:
-    """Send every step once more without the victim's letter."""
+    """Send every step once more without the victim's letter, and then as it was, so that the protocol goes on."""
 
     async def after(request: Request, names: list[str]) -> None:
         if request.mail is not None and any(sender == it.victim for sender, _ in request.mail.routes):
@@ -347,6 +366,7 @@ async def other_letters(it: Trial) -> None:
             for name in names:
                 if name != it.victim:
                     await it.press(replace(request, mail=mail), name)
+                    await it.press(request, name)
 
     await it.sum(Script(after=after))
 
@@ -393,8 +413,9 @@ async def settle_twice(it: Trial) -> None:
 
 async def withheld_orders(it: Trial) -> None:
     """Never say what becomes of the sum, and make it again without the victim."""
-    await it.sum(Script(withholds=True))
-    await it.again(hides=[it.victim], withholds=True)
+    last = tuple(it.opening[-1:])
+    await it.sum(Script(withholds=last))
+    await it.again(hides=[it.victim], withholds=last)
 
 
 async def doubled_orders(it: Trial) -> None:
@@ -413,7 +434,8 @@ async def old_letters(it: Trial) -> None:
             if one.party == lost:
                 kept.update({(one.task, lost, to): letter for to, letter in one.letters.items()})
 
-    for j in [it.victim] if helpers else it.rest:
+    few = it.names[: it.least + 1]  # a tree's cohorts change from sum to sum, unless there is one
+    for j in [it.victim] if helpers else few[1:]:
         since = len(it.server.answers)
 
         def alter(request: Request, name: str, j: str = j) -> Request:
@@ -425,7 +447,7 @@ async def old_letters(it: Trial) -> None:
         def hides(request: Request, name: str, j: str = j) -> bool:
             return request.wraps is not None and name == j
 
-        await it.sum(Script(alter=alter, hides=hides))
+        await it.sum(Script(alter=alter, hides=hides), cohort=few)
         keep(j)
 
     def deliver(request: Request, name: str) -> Request:
@@ -435,7 +457,7 @@ async def old_letters(it: Trial) -> None:
         old = {s: letter for (task, s, to), letter in kept.items() if to == name and s in there and _is_of(task, there[s])}
         return _with_mail(request, old, name)
 
-    await it.sum(Script(alter=deliver))
+    await it.sum(Script(alter=deliver), cohort=few)
 
 
 def _is_of(task: str, letter: Any) -> bool:
@@ -498,10 +520,7 @@ async def edited_sizes(it: Trial) -> None:
 
     def alter(request: Request, name: str) -> Request:
         del name
-        if request.wraps is None:
-            return request
-        uplink = request.wraps.uplink.within(10_000, hidden=True)
-        return replace(request, wraps=replace(request.wraps, uplink=uplink))
+        return _hidden_among(request, 10_000)
 
     for size in (it.least - 2, it.least - 1):
         few = it.names[: max(2, size)]
@@ -510,6 +529,29 @@ async def edited_sizes(it: Trial) -> None:
             return request.wraps is not None and name in it.names and name not in few
 
         await it.sum(Script(alter=alter, hides=hides), reducer=with_least(it.reducer, 2), quorum=2)
+    await it.sum(_in_halves(it, {"threshold": 2, "least": 2, "private": 1}))
+
+
+async def edited_replies(it: Trial) -> None:
+    """Say that replies hide among ten thousand, so that each party adds a hundredth of its noise."""
+    stages = (Clip(64.0), GaussianNoise(1.0))
+
+    def alter(request: Request, name: str) -> Request:
+        del name
+        return _hidden_among(request, 10_000)
+
+    usual = it.error_of(await it.sum(uplink=stages, draws=False))
+    less = it.error_of(await it.sum(Script(alter=alter), uplink=stages, draws=False))
+    if usual is not None and less is not None and less < usual / 5:
+        it.found.append(f"a sum with noise of {less:.2g}, where the parties owe {usual:.2g}")
+
+
+def _hidden_among(request: Request, replies: int) -> Request:
+    """The request whose stages share their noise among so many replies."""
+    if request.wraps is None:
+        return request
+    uplink = request.wraps.uplink.within(replies, hidden=True)
+    return replace(request, wraps=replace(request.wraps, uplink=uplink))
 
 
 def with_least(reducer: Any, least: int) -> Any:
@@ -524,34 +566,40 @@ async def below_least(it: Trial) -> None:
     """Open the sum of two parties."""
     few = it.names[:2]
 
-    def alter(request: Request, name: str) -> Request | None:
-        if not it.opens(request):
-            return request
-        return None if name in it.names and name not in few else it.resized(request, few)
+    def alter(request: Request, name: str) -> Request:
+        del name
+        return it.resized(request, few) if it.opens(request) else request
 
     await it.sum(Script(alter=alter))
 
 
 async def two_halves(it: Trial) -> None:
     """Open the sum of each half of the cohort."""
+    await it.sum(_in_halves(it, {}))
+
+
+def _in_halves(it: Trial, sizes: Mapping[str, int]) -> Script:
+    """Tell each half that the sum is its own, and helpers both; with other sizes in the agreement."""
     middle = -(-len(it.names) // 2)
     halves = it.names[:middle], it.names[middle:]
 
     def alter(request: Request, name: str) -> Request:
-        if not it.opens(request):
-            return request
-        return it.resized(request, halves[0] if name in halves[0] or name not in it.names else halves[1])
+        if it.opens(request):
+            return it.resized(request, halves[0] if name in halves[0] or name not in it.names else halves[1])
+        other = edited(request.message, lambda said: {**said, **{n: x for n, x in sizes.items() if n in said}})
+        return replace(request, message=other) if sizes else request
 
     async def after(request: Request, names: list[str]) -> None:
         if it.opens(request):
             await it.server.ask(it.resized(request, halves[1]), [name for name in names if name not in it.names])
 
-    await it.sum(Script(alter=alter, after=after))
+    return Script(alter=alter, after=after)
 
 
 async def split_views(it: Trial) -> None:
-    """Tell some that the victim is in the sum, and others that it is not; ask helpers for both."""
-    told = set(it.names[: -(-len(it.names) // 2)])
+    """Tell some that the victim is in the sum, and others that it is not; one party colludes with the server. Ask helpers for both."""
+    it.partner = it.names[-1]
+    told = set(it.names[: len(it.names) // 2])
 
     def alter(request: Request, name: str) -> Request:
         if not it.opens(request) or name in told or name not in it.names:
@@ -568,15 +616,16 @@ async def split_views(it: Trial) -> None:
 
 async def smaller_sum(it: Trial) -> None:
     """Make a second sum of the same task and message, without the victim, under a new id."""
-    await it.sum(draws=False)
-    await it.sum(Script(lies=True), draws=False, cohort=it.rest, message=it.number)
+    few = it.names[: it.least + 1]
+    await it.sum(draws=False, cohort=few)
+    await it.sum(Script(lies=True), draws=False, cohort=few[1:], message=it.number)
 
 
 MOVES: dict[str, Move] = {
     made.__name__.replace("_", "-"): made
     for made in (
         repeat, other_letters, other_key, other_label, other_set, settle_twice, withheld_orders, doubled_orders, old_letters,
-        kill, reordered_names, edited_sizes, below_least, two_halves, split_views, smaller_sum,
+        kill, reordered_names, edited_sizes, edited_replies, below_least, two_halves, split_views, smaller_sum,
     )
 }  # fmt: skip
 """Name -> what the server does."""

@@ -21,6 +21,7 @@ from atoll.core.algebra.aggregate import Sum
 from atoll.core.errors import AtollError
 from atoll.core.requests.request import Request
 from atoll.core.requests.task import task
+from atoll.core.sealing import Letter
 from atoll.secure.encrypted.agreement import EncryptedAgreement
 from atoll.secure.encrypted.lanes import words_of
 from atoll.secure.keystream import add_masks, derived
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 
     from .server import Answer
 
-__all__ = ["READERS", "SumView", "differences", "held", "open_places", "reading"]
+__all__ = ["READERS", "SumView", "differences", "held", "number_of", "open_places", "reading"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 LANE = "64"
@@ -52,11 +53,16 @@ _DRAWS = 1000
 @task
 def held(island: Island, message: Tree) -> Tree:
     """A number in the party's own place; it follows from the request's random key too, unless the message says otherwise."""
-    place, places, number = (int(x) for x in island.data)
+    place, places = (int(x) for x in island.data)
     row = np.zeros(places)
     drawn = int(island.rng.child("drawn").generator().integers(1, _DRAWS)) if message["draws"] else 1
-    row[place] = number * drawn
+    row[place] = number_of(place) * drawn
     return {"x": Sum(row)}
+
+
+def number_of(place: int) -> int:
+    """The number of the party at a place."""
+    return 3 + 2 * place
 
 
 def open_places(vector: Any) -> tuple[int, ...] | None:
@@ -88,12 +94,16 @@ class SumView:
         names: the cohort, in order.
         answers: every answer in it, honest or not.
         before: answers of earlier sums and set-ups.
+        partner: a party that puts what it has together with the server; ``""`` for none.
+        unseal: opens letters to that party.
     """
 
     path: str
     names: list[str]
     answers: list[Answer]
     before: list[Answer]
+    partner: str = ""
+    unseal: Callable[[Any], Any] | None = None
 
     def of(self, *ends: str) -> list[Answer]:
         """The answers of tasks whose names end so."""
@@ -227,7 +237,7 @@ def double_masks(view: SumView) -> Iterator[Array]:
         return
     layout = agreed.layout(_form(view))
     context = agreed.context(_asked(view).fingerprint, layout.fingerprint)
-    seeds, old = _seeds(view.of(":reveal"), agreed), _seeds_before(view)
+    seeds, old = _seeds(view.of(":reveal"), agreed, _partners_shares(view, agreed)), _seeds_before(view)
     own = {name: seed for (use, name), seed in seeds.items() if use == "own"}
     secret = {name: seed for (use, name), seed in seeds.items() if use == "key"}
     for name in own:
@@ -341,9 +351,27 @@ def _sets(view: SumView, agreed: Agreement) -> list[list[str]]:
     return [[agreed.names[i] for i in kept] for kept in sorted(found)]
 
 
-def _seeds(revealed: Sequence[Answer], agreed: Agreement) -> dict[tuple[str, str], bytes]:
+Shares = dict[tuple[str, str], dict[int, bytes]]
+"""``(use, dealer)`` -> the holder's place among the dealer's holders -> share."""
+
+
+def _partners_shares(view: SumView, agreed: Agreement) -> Shares:
+    """The shares in the letters to the party that colludes with the server."""
+    found: Shares = {}
+    for one in view.of(":deal") if view.partner and view.unseal is not None else ():
+        letter = one.letters.get(view.partner)
+        if letter is None:
+            continue
+        place = agreed.holders(agreed.place(one.party)).index(agreed.place(view.partner))
+        held_shares = view.unseal(Letter.decode(view.unseal(letter)["shares"]))
+        for use in ("own", "key"):
+            found[use, one.party] = {place: held_shares[use]}
+    return found
+
+
+def _seeds(revealed: Sequence[Answer], agreed: Agreement, known: Shares | None = None) -> dict[tuple[str, str], bytes]:
     """The seeds that shares give: ``(use, dealer) -> seed``."""
-    shares = defaultdict[tuple[str, str], dict[int, bytes]](dict)
+    shares = defaultdict[tuple[str, str], dict[int, bytes]](dict, known or {})
     for one in revealed:
         lost = {agreed.names[i] for i in one.request.message["lost"]}
         for name, share in one.value["shares"].items():

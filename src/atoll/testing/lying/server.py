@@ -85,7 +85,7 @@ class Script:
         alter: ``(request, name) -> request`` as that party gets it; ``None`` leaves the party out, as if it had dropped out.
         hides: ``(request, name) -> bool``: whether the reducer is told that this party was lost, although its reply has come.
         after: called after a step has been answered, with its request and the parties asked.
-        withholds: whether the server never says what becomes of replies and sums.
+        withholds: tasks of which the server never says what becomes of their replies; if there are any, it does not end the sum either.
         repeats: whether it gives such orders twice.
         lies: whether no honest server would make the sum at all.
     """
@@ -93,7 +93,7 @@ class Script:
     alter: Alter = _honestly
     hides: Callable[[Request, str], bool] = _nobody
     after: Hook = _nothing
-    withholds: bool = False
+    withholds: tuple[str, ...] = ()
     repeats: bool = False
     lies: bool = False
 
