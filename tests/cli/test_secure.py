@@ -301,3 +301,26 @@ def test_an_array_without_axes_is_quantised_too(capsys, tmp_path):
         np.save(tmp_path / f"p{k}.npy", np.float64(k - 0.7))
     found = answer(capsys, "sum", tmp_path, "--encode", "sq")
     assert found["max_error"] <= found["bound"]
+
+
+def test_an_attack_says_what_each_move_has_come_to(capsys):
+    found = answer(capsys, "attack", "--protocol", "two-servers", "--move", "repeat", "--move", "below-least")
+    assert found["protocols"] == {"two-servers": {"repeat": "refused", "below-least": "refused"}}
+    assert (found["moves"], found["learned"]) == (2, 0)
+    assert "fewer than 6" in found["reasons"]["two-servers"]["below-least"]
+    assert run(["secure", "attack", "--protocol", "two-servers", "--move", "below-least"]) == 0
+    assert "below-least" in capsys.readouterr().out
+
+
+def test_an_attack_that_succeeds_has_an_exit_code_of_its_own(capsys):
+    from atoll.testing.lying.guards import without_guard
+
+    with without_guard("sets"):
+        found = answer(capsys, "attack", "--protocol", "bfv", "--move", "below-least", code=1)
+    assert (found["protocols"], found["learned"]) == ({"bfv": {"below-least": "learned"}}, 1)
+
+
+@pytest.mark.parametrize("words", [("--protocol", "secag"), ("--move", "shout")])
+def test_an_attack_of_another_name_is_refused(capsys, words):
+    found = answer(capsys, "attack", *words, code=2)
+    assert words[1] in found["error"]["what"]

@@ -28,13 +28,15 @@ from atoll.secure import (
     TwoServers,
 )
 
-from .moves import MOVES, Trial
+from .moves import MOVES
 from .opening import READERS
 from .server import LyingInline
+from .trial import Trial
 
 if TYPE_CHECKING:
     from atoll.core.federation.federation import Federation
     from atoll.core.federation.reducer import Reducer
+    from atoll.core.requests.request import Request
 
     from .opening import Reader
 
@@ -89,6 +91,16 @@ TARGETS: dict[str, Target] = {
     "tree": Target(SecureTree(SecureAggregation(least=_LEAST, server="active"), size=7), "masking.halves", parties=14),
 }
 """Protocol -> its reducer, with sums of six parties and more of seven."""
+
+
+@dataclass(frozen=True)
+class _SumPolicy(SitePolicy):
+    """A site's rule for replies to the program; the steps of a reducer that wrap none are free, whoever wrote it."""
+
+    def admit(self, request: Request) -> None:
+        """Refuse a request for a reply that may be in a sum of too few."""
+        if request.wraps is not None:
+            super().admit(request)
 
 
 @dataclass
@@ -157,7 +169,7 @@ def attack(
             folder=Path(folder),
             sealing="real",
             errors="drop",
-            policy=SitePolicy(smallest_cohort=target.least, free=("atoll.secure.*",)),
+            policy=_SumPolicy(smallest_cohort=target.least),
         )
         found, reasons = dict[str, str](), dict[str, str]()
 
@@ -219,11 +231,16 @@ def attack_all(
     Raises:
         ConfigError: a protocol or a move has another name.
     """
-    for name, known in [*((p, TARGETS) for p in protocols), *((m, MOVES) for m in moves)]:
-        if name not in known:
-            raise ConfigError(f"{name!r}", where="atoll secure attack", remedy=f"use one of {', '.join(known)}")
+    _require_known("protocol", protocols, tuple(TARGETS))
+    _require_known("move", moves, tuple(MOVES))
     findings = Findings()
     for name in protocols:
         told(name)
         findings.protocols[name], findings.reasons[name] = attack(TARGETS[name], moves=moves, real=real)
     return findings
+
+
+def _require_known(kind: str, names: Collection[str], known: Collection[str]) -> None:
+    for name in names:
+        if name not in known:
+            raise ConfigError(f"{kind} {name!r}", where="atoll secure attack", remedy=f"use one of {', '.join(known)}")

@@ -33,11 +33,16 @@ class Guard:
     instead: Callable[..., Any] = lambda *args, **more: None
 
 
+_SECOND_SETS = ("other-set", "withheld-orders", "doubled-orders", "kill")
+
 GUARDS: dict[str, Guard] = {
     "once": Guard(
         "a party opens one set a sum: it binds itself, and a letter opens in one request",
         ("atoll.core.event:Ledger._require_kept", "atoll.core.sealing.receipts:Receipts.require_fresh"),
-        {},
+        {
+            **dict.fromkeys(("secagg", "secagg-active", "multi-round"), _SECOND_SETS),
+            **dict.fromkeys(("one-shot", "bfv", "ckks", "paillier", "batchcrypt"), (*_SECOND_SETS, "settle-twice")),
+        },
     ),
     "sets": Guard(
         "a set has the least number of parties, and is one piece",
@@ -45,12 +50,12 @@ GUARDS: dict[str, Guard] = {
             "atoll.secure.masking.agreement:Agreement.require_set",
             "atoll.secure.encrypted.agreement:EncryptedAgreement.require_set",
         ),
-        {},
+        dict.fromkeys(("secagg", "bfv", "ckks", "paillier", "batchcrypt"), ("below-least", "two-halves")),
     ),
     "noise": Guard(
         "a sum has the noise that its stages rely on",
         ("atoll.secure.masking.party:require_noise", "atoll.secure.standing.halves:require_noise"),
-        {},
+        dict.fromkeys(("secagg", "secagg-active", "multi-round", "tree"), ("edited-sizes", "edited-replies")),
     ),
 }
 """Name -> guard."""

@@ -4,19 +4,21 @@ The parties' numbers are chosen so that a sum says who is in it (`held`): each p
 whole number; while one mask is on it, all places are uniform, and a vector of eight looks open with a chance below ``2^-300``. So nobody needs to say what a reply hides: whoever combines answers until a
 vector is open has learned the sum of the parties whose places are not zero.
 
-A reader knows one protocol: which seeds, shares or sums its answers give, and how they take masks off. `differences` needs no reader.
+A reader knows one protocol: which seeds, shares or sums its answers give, and how they take masks off. `under_one_mask` needs no reader.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from atoll.core.algebra import tree as T
 from atoll.core.algebra.aggregate import Sum
 from atoll.core.errors import AtollError
 from atoll.core.requests.request import Request
@@ -24,7 +26,7 @@ from atoll.core.requests.task import task
 from atoll.core.sealing import Letter
 from atoll.secure.encrypted.agreement import EncryptedAgreement
 from atoll.secure.encrypted.lanes import words_of
-from atoll.secure.keystream import add_masks, derived
+from atoll.secure.keystream import SEED, add_masks, derived
 from atoll.secure.masking.agreement import Agreement
 from atoll.secure.masking.coded import Code
 from atoll.secure.masking.seeds import opened, pair_seed, public_key
@@ -38,7 +40,7 @@ if TYPE_CHECKING:
 
     from .server import Answer
 
-__all__ = ["READERS", "SumView", "differences", "held", "number_of", "open_places", "reading"]
+__all__ = ["READERS", "SumView", "held", "number_of", "open_places", "reading", "under_one_mask", "whole_places"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 LANE = "64"
@@ -48,6 +50,7 @@ _UNIT = 1 << 24
 _MOST = 1 << 20
 """No sum of the numbers of `held` is larger."""
 _DRAWS = 1000
+_NEAR = 1e-3
 
 
 @task
@@ -74,6 +77,13 @@ def open_places(vector: Any) -> tuple[int, ...] | None:
     if np.any(whole % _UNIT) or np.any(np.abs(whole // _UNIT) > _MOST):
         return None
     return tuple((whole // _UNIT).tolist())
+
+
+def whole_places(values: Array) -> tuple[int, ...] | None:
+    """The whole numbers of a sum that a reducer has decoded; ``None`` if they are none, or too large to be sums of the parties' numbers."""
+    rounded = np.rint(values)
+    near = np.all(np.isfinite(values)) and np.all(np.abs(values - rounded) < _NEAR) and np.all(np.abs(values) < _MOST)
+    return tuple(rounded.astype(int).tolist()) if near else None
 
 
 def lanes_in(value: Any) -> Mapping[str, Any] | None:
@@ -103,7 +113,7 @@ class SumView:
     answers: list[Answer]
     before: list[Answer]
     partner: str = ""
-    unseal: Callable[[Any], Any] | None = None
+    unseal: Callable[[Any], Any] = field(default=lambda letter: None)
 
     def of(self, *ends: str) -> list[Answer]:
         """The answers of tasks whose names end so."""
@@ -148,20 +158,33 @@ def reading(view: SumView, reader: Reader | None) -> Iterator[Array]:
         return  # answers that do not fit together open nothing
 
 
-def differences(view: SumView) -> Iterator[tuple[str, Array]]:
-    """The difference of every two answers of a party: with one mask on both, it is open."""
-    for name, rows in view.words.items():
-        for i, row in enumerate(rows):
-            for other in rows[:i]:
-                yield name, row - other
+def under_one_mask(view: SumView) -> list[str]:
+    """The parties of which two answers differ in no place but their own: the mask on both is the same, or there is none."""
+    found = list[str]()
+    for name, rows in _whole_rows(view).items():
+        apart = [row - other for i, row in enumerate(rows) for other in rows[:i] if row.shape == other.shape]
+        if any(np.any(each) and np.count_nonzero(each[: len(view.names)]) <= 1 for each in apart):
+            found.append(name)
+    return found
+
+
+def _whole_rows(view: SumView) -> dict[str, list[Array]]:
+    """The arrays of whole numbers in the words of each party, wherever they are."""
+    found = defaultdict[str, list[Array]](list)
+    for one in view.answers:
+        for _, leaf in T.items(one.value) if one.request.wraps is not None and one.value is not None else ():
+            if (
+                isinstance(leaf, np.ndarray)
+                and leaf.dtype.kind in "ui"
+                and leaf.ndim == 1
+                and leaf.size >= len(view.names)
+            ):
+                found[one.party].append(np.asarray(leaf))
+    return found
 
 
 def _total(rows: Mapping[str, Array]) -> Array:
-    return np.sum(list(rows.values()), axis=0, dtype=np.uint64)
-
-
-def _masked(lengths: Mapping[str, int]) -> dict[str, Array]:
-    return {lane: np.zeros(length, dtype=np.uint64) for lane, length in lengths.items() if lane == LANE}
+    return np.asarray(np.sum(list(rows.values()), axis=0, dtype=np.uint64))
 
 
 # ---------------------------------------------------------------------- a holder of seeds, and coded masks
@@ -211,7 +234,7 @@ def summed_shares(view: SumView) -> Iterator[Array]:
         if lanes is not None:
             rows[one.party].append(np.asarray(lanes[LANE]).astype(np.uint64))
     for chosen in product(*rows.values()) if rows else ():
-        yield np.sum(chosen, axis=0, dtype=np.uint64)
+        yield np.asarray(np.sum(chosen, axis=0, dtype=np.uint64))
 
 
 def decrypted(view: SumView) -> Iterator[Array]:
@@ -228,50 +251,98 @@ def decrypted(view: SumView) -> Iterator[Array]:
 
 def double_masks(view: SumView) -> Iterator[Array]:
     """`SecureAggregation`: the words of a set, without the masks whose seeds the shares give."""
-    dealt = _last({one.party: [] for one in view.of(":deal")}, view.of(":deal"))
-    if not dealt:
+    dealt = {one.party: one for one in view.of(":deal")}
+    if not dealt or not view.words:
         return
     agreed = Agreement.of(next(iter(dealt.values())).request.message)
     keys = {name: one.value["key"] for name, one in dealt.items() if is_dealt(agreed, name, one.value)}
-    if not view.words:
-        return
     layout = agreed.layout(_form(view))
     context = agreed.context(_asked(view).fingerprint, layout.fingerprint)
-    seeds, old = _seeds(view.of(":reveal"), agreed, _partners_shares(view, agreed)), _seeds_before(view)
-    own = {name: seed for (use, name), seed in seeds.items() if use == "own"}
-    secret = {name: seed for (use, name), seed in seeds.items() if use == "key"}
+    own, secret = _seeds(view.of(":reveal"), agreed, _partners_shares(view, agreed))
+    old = _keys_before(view)
     for name in own:
         for row in _without_pairs(view, name):
             lanes = {LANE: row}
             add_masks(lanes, [(derived(own[name], "own", context), True)])
             yield lanes[LANE]
-    for kept in _sets(view, agreed):
-        for chosen in ([*kept],) if len(kept) == 1 else ([*kept], *([name] for name in kept)):
-            if any(name not in own for name in chosen):
-                continue
-            masks = [(derived(own[name], "own", context), True) for name in chosen]
-            sealed = True
-            for name in chosen:
-                i = agreed.place(name)
-                for j in agreed.graph[i]:
-                    other = agreed.names[j]
-                    if other in chosen or other not in keys:
-                        continue
-                    if other in secret:
-                        seed = pair_seed(secret[other], keys[name], context)
-                    elif name in secret:
-                        seed = pair_seed(secret[name], keys[other], context)
-                    elif other in old:
-                        seed = pair_seed(old[other], keys[name], context)
-                    else:
-                        sealed = False
-                        break
-                    masks.append((seed, not j < i))
-            if not sealed:
-                continue
+
+    def pair(name: str, other: str) -> bytes | None:
+        if other in secret or other in old:
+            return pair_seed(secret.get(other) or old[other], keys[name], context)
+        return pair_seed(secret[name], keys[other], context) if name in secret else None
+
+    yield from _unmasked(view, _Masks(agreed, context, own, set(keys), pair))
+
+
+def standing_masks(view: SumView) -> Iterator[Array]:
+    """`MultiRound`: the same, with seeds of pairs that lie at the server under the party's key of the sum."""
+    words = [one for one in view.answers if one.request.wraps is not None and one.value is not None]
+    if not words:
+        return
+    terms = StandingTerms.of(words[0].request.message)
+    agreed = terms.agreed
+    joined = {one.party: one.value for one in [*view.before, *view.answers] if _joins(one, terms.setup)}
+    layout = agreed.layout(_form(view))
+    context = terms.context(_asked(view).fingerprint, layout.fingerprint)
+    own, secret = _seeds(view.of(":reveal"), agreed)
+
+    def pair(name: str, other: str) -> bytes | None:
+        holder, end = (other, name) if other in secret else (name, other)
+        if holder not in secret:
+            return None
+        said = joined[holder]
+        at = SEED * (terms.round * len(said["names"]) + said["names"].index(end))
+        return derived(hidden(secret[holder], end, said["sealed"][at : at + SEED]), "pair", context)
+
+    yield from _unmasked(view, _Masks(agreed, context, own, {agreed.names[i] for i in terms.who}, pair))
+
+
+@dataclass
+class _Masks:
+    """What is known of the masks of one sum.
+
+    Attributes:
+        agreed: the agreement.
+        context: what the masks are bound to.
+        own: seeds of parties' own masks.
+        inside: the parties that share masks.
+        pair: the seed of the mask that two share; ``None`` if nobody knows it.
+    """
+
+    agreed: Agreement
+    context: bytes
+    own: Mapping[str, bytes]
+    inside: set[str]
+    pair: Callable[[str, str], bytes | None]
+
+    def of(self, chosen: Sequence[str]) -> list[tuple[bytes, bool]] | None:
+        """The masks on the sum of some parties' words, and which are subtracted to take them off; ``None`` if one is not known."""
+        if any(name not in self.own for name in chosen):
+            return None
+        masks = [(derived(self.own[name], "own", self.context), True) for name in chosen]
+        for name in chosen:
+            i = self.agreed.place(name)
+            near = [(j, self.agreed.names[j]) for j in self.agreed.graph[i]]
+            for j, other in near:
+                if other in chosen or other not in self.inside:
+                    continue
+                seed = self.pair(name, other)
+                if seed is None:
+                    return None
+                masks.append((seed, not j < i))
+        return masks
+
+
+def _unmasked(view: SumView, masks: _Masks) -> Iterator[Array]:
+    """The words of every set that anybody was asked to open, and of each party in it, as far as their masks are known."""
+    sets = sorted({tuple(sorted(one.request.message["kept"])) for one in view.of(":reveal")})
+    names = [[masks.agreed.names[i] for i in kept] for kept in sets]
+    for chosen in [*names, *([name] for name in dict.fromkeys(name for kept in names for name in kept))]:
+        known = masks.of(chosen)
+        if known is not None:
             for rows in view.choices(chosen):
                 lanes = {LANE: _total(rows)}
-                add_masks(lanes, masks)
+                add_masks(lanes, known)
                 yield lanes[LANE]
 
 
@@ -291,47 +362,8 @@ def _without_pairs(view: SumView, name: str) -> Iterator[Array]:
         yield row + np.sum([each[everyone] - each[fewer] for each in others], axis=0, dtype=np.uint64)
 
 
-def standing_masks(view: SumView) -> Iterator[Array]:
-    """`MultiRound`: the same, with seeds of pairs that lie at the server under the party's key of the sum."""
-    words = [one for one in view.answers if one.request.wraps is not None and one.value is not None]
-    if not words:
-        return
-    terms = StandingTerms.of(words[0].request.message)
-    agreed = terms.agreed
-    joined = {one.party: one.value for one in [*view.before, *view.answers] if _joins(one, terms.setup)}
-    layout = agreed.layout(_form(view))
-    context = terms.context(_asked(view).fingerprint, layout.fingerprint)
-    seeds = _seeds(view.of(":reveal"), agreed)
-    own = {name: seed for (use, name), seed in seeds.items() if use == "own"}
-    secret = {name: seed for (use, name), seed in seeds.items() if use == "key"}
-    in_sum = [agreed.names[i] for i in terms.who]
-    for kept in _sets(view, agreed):
-        for chosen in ([*kept],) if len(kept) == 1 else ([*kept], *([name] for name in kept)):
-            if any(name not in own for name in chosen):
-                continue
-            masks, sealed = [(derived(own[name], "own", context), True) for name in chosen], True
-            for name, other in ((a, b) for a in chosen for b in in_sum if b not in chosen):
-                holder = other if other in secret else name
-                if holder not in secret:
-                    sealed = False
-                    break
-                end = name if holder == other else other
-                said = joined[holder]
-                at = 32 * (terms.round * len(said["names"]) + said["names"].index(end))
-                seed = hidden(secret[holder], end, said["sealed"][at : at + 32])
-                masks.append((derived(seed, "pair", context), not agreed.place(other) < agreed.place(name)))
-            for rows in view.choices(chosen) if sealed else ():
-                lanes = {LANE: _total(rows)}
-                add_masks(lanes, masks)
-                yield lanes[LANE]
-
-
 def _joins(one: Answer, setup: str) -> bool:
     return one.task.endswith(":join") and one.value is not None and one.request.message["id"] == setup
-
-
-def _last(into: dict[str, Any], answers: Sequence[Answer]) -> dict[str, Any]:
-    return {**into, **{one.party: one for one in answers}}
 
 
 def _asked(view: SumView) -> Request:
@@ -345,12 +377,6 @@ def _form(view: SumView) -> Any:
     return said[0] if said else [["x", "sum", "update", f"<f8({len(next(iter(view.words.values()))[0])})"]]
 
 
-def _sets(view: SumView, agreed: Agreement) -> list[list[str]]:
-    """Every set of parties that anybody was asked to open."""
-    found = {tuple(sorted(one.request.message["kept"])) for one in view.of(":reveal")}
-    return [[agreed.names[i] for i in kept] for kept in sorted(found)]
-
-
 Shares = dict[tuple[str, str], dict[int, bytes]]
 """``(use, dealer)`` -> the holder's place among the dealer's holders -> share."""
 
@@ -358,7 +384,7 @@ Shares = dict[tuple[str, str], dict[int, bytes]]
 def _partners_shares(view: SumView, agreed: Agreement) -> Shares:
     """The shares in the letters to the party that colludes with the server."""
     found: Shares = {}
-    for one in view.of(":deal") if view.partner and view.unseal is not None else ():
+    for one in view.of(":deal") if view.partner else ():
         letter = one.letters.get(view.partner)
         if letter is None:
             continue
@@ -369,36 +395,35 @@ def _partners_shares(view: SumView, agreed: Agreement) -> Shares:
     return found
 
 
-def _seeds(revealed: Sequence[Answer], agreed: Agreement, known: Shares | None = None) -> dict[tuple[str, str], bytes]:
-    """The seeds that shares give: ``(use, dealer) -> seed``."""
+def _seeds(
+    revealed: Sequence[Answer], agreed: Agreement, known: Shares | None = None
+) -> tuple[dict[str, bytes], dict[str, bytes]]:
+    """The seeds of parties' own masks, and their keys, that shares give."""
     shares = defaultdict[tuple[str, str], dict[int, bytes]](dict, known or {})
     for one in revealed:
         lost = {agreed.names[i] for i in one.request.message["lost"]}
         for name, share in one.value["shares"].items():
             place = agreed.holders(agreed.place(name)).index(agreed.place(one.party))
             shares["key" if name in lost else "own", name][place] = share
-    found = {}
-    for which, rows in shares.items():
+    found: dict[str, dict[str, bytes]] = {"own": {}, "key": {}}
+    for (use, name), rows in shares.items():
         if len(rows) >= agreed.threshold:
-            try:
-                found[which] = opened(dict(sorted(rows.items())[: agreed.threshold]))
-            except AtollError:
-                continue
-    return found
+            with contextlib.suppress(AtollError):
+                found[use][name] = opened(dict(sorted(rows.items())[: agreed.threshold]))
+    return found["own"], found["key"]
 
 
-def _seeds_before(view: SumView) -> dict[str, bytes]:
+def _keys_before(view: SumView) -> dict[str, bytes]:
     """Keys that earlier sums have opened, by dealer."""
     found: dict[str, bytes] = {}
     for path in dict.fromkeys(one.request.sum for one in view.before if one.task.endswith("masking.halves:reveal")):
         here = [one for one in view.before if one.request.sum == path and one.value is not None]
         dealt = [one for one in here if one.task.endswith(":deal")]
-        if not dealt:
-            continue
-        agreed = Agreement.of(dealt[0].request.message)
-        said = {one.party: one.value["key"] for one in dealt}
-        seeds = _seeds([one for one in here if one.task.endswith(":reveal")], agreed)
-        found |= {name: seed for (use, name), seed in seeds.items() if use == "key" and public_key(seed) == said[name]}
+        if dealt:
+            agreed = Agreement.of(dealt[0].request.message)
+            said = {one.party: one.value["key"] for one in dealt}
+            _, keys = _seeds([one for one in here if one.task.endswith(":reveal")], agreed)
+            found |= {name: key for name, key in keys.items() if public_key(key) == said[name]}
     return found
 
 

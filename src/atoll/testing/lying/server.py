@@ -105,16 +105,19 @@ class LyingServer:
         script: what it does now.
         answers: all that it was told so far.
         folding: the names of tasks whose replies are summands.
+        fault: an error of a script's own, which no reducer may hide.
     """
 
     script: Script
     answers: list[Answer]
     folding: set[str]
+    fault: Exception | None
     _extra: list[Request]
 
     def begin(self) -> None:
         """Forget everything."""
         self.script, self.answers, self.folding, self._extra = Script(), [], set(), []
+        self.fault = None
 
     # ------------------------------------------------------------------ what the engines differ in
 
@@ -135,7 +138,18 @@ class LyingServer:
         """A request as a party gets it."""
         if any(request is one for one in self._extra):
             return request
-        return self.script.alter(request, self.name_of(position))
+        try:
+            return self.script.alter(request, self.name_of(position))
+        except Exception as error:
+            self.fault = error
+            raise
+
+    async def _after(self, request: Request, positions: NDArray[np.int64]) -> None:
+        try:
+            await self.script.after(request, [self.name_of(p) for p in positions.tolist()])
+        except Exception as error:
+            self.fault = error
+            raise
 
     async def restart(self, names: Iterable[str]) -> None:
         """Kill the processes of these parties, and start them again from their folders."""
@@ -212,7 +226,7 @@ class LyingServer:
             if mine is None or self.script.hides(request, self.name_of(position)):
                 reply = Reply(position, error=_lost())
             replies.append(reply)
-        await self.script.after(request, [self.name_of(p) for p in positions.tolist()])
+        await self._after(request, positions)
         return replies
 
     async def fold(self, request: Request, positions: NDArray[np.int64]) -> PartialSum:
@@ -229,7 +243,7 @@ class LyingServer:
             if mine is None or self.script.hides(request, self.name_of(position)):
                 part = PartialSum({}, where[:0], where[:0], errors={position: _lost()})
             parts.append(part)
-        await self.script.after(request, [self.name_of(p) for p in positions.tolist()])
+        await self._after(request, positions)
         return added([_copied(part) for part in parts])
 
     async def _honest_run(self, request: Request, mine: Request, position: int) -> list[Reply]:
