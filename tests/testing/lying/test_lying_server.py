@@ -14,8 +14,8 @@ from atoll.core.errors import ConfigError
 from atoll.core.federation.reducer import Plain
 from atoll.core.requests.task import task
 from atoll.testing import check_reducer
-from atoll.testing.lying import MOVES, TARGETS, Target, attack, attack_all, require_refusals
-from atoll.testing.lying.guards import GUARDS, Guard, without_guard
+from atoll.testing.lying import MOVES, TARGETS, AttackTarget, attack, attack_all, require_refusals
+from atoll.testing.lying.guards import GUARDS, LieGuard, without_guard
 from atoll.testing.lying.opening import open_places, whole_places
 
 # ---------------------------------------------------------------------- what it can see
@@ -67,7 +67,7 @@ def test_every_guard_counts():
 
 
 def test_a_guard_that_has_moved_is_named(monkeypatch):
-    monkeypatch.setitem(GUARDS, "gone", Guard("nothing", ("atoll.secure.tree:Oak.climb",), {}))
+    monkeypatch.setitem(GUARDS, "gone", LieGuard("nothing", ("atoll.secure.tree:Oak.climb",), {}))
     with pytest.raises(ConfigError, match=r"no Oak\.climb in atoll\.secure\.tree"), without_guard("gone"):
         pass
     with pytest.raises(ConfigError, match="guard 'none of ours'"), without_guard("none of ours"):
@@ -113,7 +113,7 @@ def test_a_reducer_of_your_own_is_attacked():
         AssertionError, match=r"DoubleMasked breaks the law of lies, other-label: .* what client-0 holds"
     ):
         require_refusals(honest, moves=["other-label"])
-    with pytest.raises(AssertionError, match="the law of lies, other-key: .* two answers of client-0 under one mask"):
+    with pytest.raises(AssertionError, match=r"the law of lies, other-key: .* two answers of client-0 under one mask"):
         require_refusals(honest, moves=["other-key"])
     with pytest.raises(AssertionError, match="NeverSums breaks the law of lies: an honest sum fails"):
         require_refusals(NeverSums())
@@ -135,7 +135,7 @@ class Faulty(Plain):
 
 
 def test_a_plain_sum_that_claims_to_be_secure_is_read():
-    found, reasons = attack(Target(Faulty(), "", least=6), moves=["smaller-sum"])
+    found, reasons = attack(AttackTarget(Faulty(), "", least=6), moves=["smaller-sum"])
     assert found == {"smaller-sum": "learned"}
     assert reasons["smaller-sum"] == "two sums whose difference is what client-0 holds"
 

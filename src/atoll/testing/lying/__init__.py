@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .attack import TARGETS, Findings, Target, attack, attack_all, require_refusals
+from .attack import TARGETS, AttackTarget, Findings, attack, attack_all, require_refusals
 from .moves import MOVES
 
-__all__ = ["MOVES", "TARGETS", "Findings", "Target", "attack", "attack_all", "require_refusals"]
+__all__ = ["MOVES", "TARGETS", "Findings", "AttackTarget", "attack", "attack_all", "require_refusals"]

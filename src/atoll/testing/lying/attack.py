@@ -31,7 +31,7 @@ from atoll.secure import (
 from .moves import MOVES
 from .opening import READERS
 from .server import LyingInline
-from .trial import Trial
+from .trial import AttackTrial
 
 if TYPE_CHECKING:
     from atoll.core.federation.federation import Federation
@@ -40,14 +40,14 @@ if TYPE_CHECKING:
 
     from .opening import Reader
 
-__all__ = ["TARGETS", "Findings", "Target", "attack", "attack_all", "require_refusals"]
+__all__ = ["TARGETS", "Findings", "AttackTarget", "attack", "attack_all", "require_refusals"]
 
 _LEAST = 6
 _SITES = 7
 
 
 @dataclass(frozen=True)
-class Target:
+class AttackTarget:
     """A reducer to attack.
 
     Attributes:
@@ -72,23 +72,25 @@ class Target:
         return READERS.get(self.halves)
 
 
-TARGETS: dict[str, Target] = {
-    "secagg": Target(SecureAggregation(least=_LEAST), "masking.halves"),
-    "secagg-active": Target(SecureAggregation(least=_LEAST, server="active"), "masking.halves"),
-    "multi-round": Target(MultiRound(least=_LEAST, server="active"), "standing.halves"),
-    "one-shot": Target(OneShot(least=_LEAST), "masking.coded"),
-    "two-servers": Target(TwoServers(least=_LEAST), "holders.halves"),
-    "enclave": Target(Enclave(least=_LEAST), "holders.halves"),
-    "bounded": Target(BoundedSum(norm=2.0**16, max_weight=1.0, least=_LEAST), "bounded.halves"),
+TARGETS: dict[str, AttackTarget] = {
+    "secagg": AttackTarget(SecureAggregation(least=_LEAST), "masking.halves"),
+    "secagg-active": AttackTarget(SecureAggregation(least=_LEAST, server="active"), "masking.halves"),
+    "multi-round": AttackTarget(MultiRound(least=_LEAST, server="active"), "standing.halves"),
+    "one-shot": AttackTarget(OneShot(least=_LEAST), "masking.coded"),
+    "two-servers": AttackTarget(TwoServers(least=_LEAST), "holders.halves"),
+    "enclave": AttackTarget(Enclave(least=_LEAST), "holders.halves"),
+    "bounded": AttackTarget(BoundedSum(norm=2.0**16, max_weight=1.0, least=_LEAST), "bounded.halves"),
     **{
-        f"indexing-{by}": Target(SecureIndexing(by, least=_LEAST), "indexing.halves")
+        f"indexing-{by}": AttackTarget(SecureIndexing(by, least=_LEAST), "indexing.halves")
         for by in ("enclave", "shares", "keys")
     },
     **{
-        name: Target(Encrypted(name, least=_LEAST), "encrypted.halves")
+        name: AttackTarget(Encrypted(name, least=_LEAST), "encrypted.halves")
         for name in ("bfv", "ckks", "paillier", "batchcrypt")
     },
-    "tree": Target(SecureTree(SecureAggregation(least=_LEAST, server="active"), size=7), "masking.halves", parties=14),
+    "tree": AttackTarget(
+        SecureTree(SecureAggregation(least=_LEAST, server="active"), size=7), "masking.halves", parties=14
+    ),
 }
 """Protocol -> its reducer, with sums of six parties and more of seven."""
 
@@ -136,7 +138,7 @@ class Findings:
 
 
 def attack(
-    target: Target,
+    target: AttackTarget,
     *,
     moves: Collection[str] = tuple(MOVES),
     real: bool = False,
@@ -174,7 +176,7 @@ def attack(
         found, reasons = dict[str, str](), dict[str, str]()
 
         async def program(fed: Federation) -> None:
-            it = Trial(server, fed, target.reducer, names, target.least, target.reader)
+            it = AttackTrial(server, fed, target.reducer, names, target.least, target.reader)
             await it.learn_steps()
             for name in moves:
                 if name in target.none:
@@ -206,7 +208,7 @@ def require_refusals(
     """
     kind = type(reducer)
     halves = next((row.halves for row in TARGETS.values() if type(row.reducer) is kind), "")
-    target = Target(reducer, halves, least=max(2, int(getattr(reducer, "least", 2))), others=others or {})
+    target = AttackTarget(reducer, halves, least=max(2, int(getattr(reducer, "least", 2))), others=others or {})
     found, reasons = attack(target, moves=moves, seed=seed)
     for move, what in found.items():
         if what == "learned":

@@ -13,11 +13,11 @@ from typing import Any
 
 from atoll.core.errors import ConfigError
 
-__all__ = ["GUARDS", "Guard", "without_guard"]
+__all__ = ["GUARDS", "LieGuard", "without_guard"]
 
 
 @dataclass(frozen=True)
-class Guard:
+class LieGuard:
     """One reason why a lying server learns nothing.
 
     Attributes:
@@ -35,8 +35,8 @@ class Guard:
 
 _SECOND_SETS = ("other-set", "withheld-orders", "doubled-orders", "kill")
 
-GUARDS: dict[str, Guard] = {
-    "once": Guard(
+GUARDS: dict[str, LieGuard] = {
+    "once": LieGuard(
         "a party opens one set a sum: it binds itself, and a letter opens in one request",
         ("atoll.core.event:Ledger._require_kept", "atoll.core.sealing.receipts:Receipts.require_fresh"),
         {
@@ -44,7 +44,7 @@ GUARDS: dict[str, Guard] = {
             **dict.fromkeys(("one-shot", "bfv", "ckks", "paillier", "batchcrypt"), (*_SECOND_SETS, "settle-twice")),
         },
     ),
-    "sets": Guard(
+    "sets": LieGuard(
         "a set has the least number of parties, and is one piece",
         (
             "atoll.secure.masking.agreement:Agreement.require_set",
@@ -52,7 +52,7 @@ GUARDS: dict[str, Guard] = {
         ),
         dict.fromkeys(("secagg", "bfv", "ckks", "paillier", "batchcrypt"), ("below-least", "two-halves")),
     ),
-    "noise": Guard(
+    "noise": LieGuard(
         "a sum has the noise that its stages rely on",
         ("atoll.secure.masking.party:require_noise", "atoll.secure.standing.halves:require_noise"),
         dict.fromkeys(("secagg", "secagg-active", "multi-round", "tree"), ("edited-sizes", "edited-replies")),
@@ -62,7 +62,7 @@ GUARDS: dict[str, Guard] = {
 
 
 @contextmanager
-def without_guard(name: str) -> Iterator[Guard]:
+def without_guard(name: str) -> Iterator[LieGuard]:
     """Switch a guard off.
 
     Args:

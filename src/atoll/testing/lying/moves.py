@@ -9,29 +9,29 @@ from typing import TYPE_CHECKING, Any
 from atoll.core.requests.request import Mailboxes
 from atoll.stages import Clip, GaussianNoise
 
-from .server import Script
-from .trial import Trial
+from .server import LyingScript
+from .trial import AttackTrial
 
 if TYPE_CHECKING:
     from atoll.core.requests.request import Request
 
 __all__ = ["MOVES"]
 
-Move = Callable[[Trial], Awaitable[None]]
+Move = Callable[[AttackTrial], Awaitable[None]]
 
 
-async def repeat(it: Trial) -> None:
+async def repeat(it: AttackTrial) -> None:
     """Send every step twice, and then the whole sum."""
 
     async def after(request: Request, names: list[str]) -> None:
         for name in names:
             await it.server.ask(request, [name])
 
-    await it.sum(Script(after=after))
+    await it.sum(LyingScript(after=after))
     await it.again()
 
 
-async def other_letters(it: Trial) -> None:
+async def other_letters(it: AttackTrial) -> None:
     """Send every step once more without the victim's letter, and then as it was, so that the protocol goes on."""
 
     async def after(request: Request, names: list[str]) -> None:
@@ -42,10 +42,10 @@ async def other_letters(it: Trial) -> None:
                     await it.press(replace(request, mail=mail), name)
                     await it.press(request, name)
 
-    await it.sum(Script(after=after))
+    await it.sum(LyingScript(after=after))
 
 
-async def other_key(it: Trial) -> None:
+async def other_key(it: AttackTrial) -> None:
     """Ask for the words once more, with another random key of the program's request."""
 
     async def after(request: Request, names: list[str]) -> None:
@@ -54,19 +54,19 @@ async def other_key(it: Trial) -> None:
             for name in names:
                 await it.press(other, name)
 
-    await it.sum(Script(after=after))
+    await it.sum(LyingScript(after=after))
 
 
-async def other_label(it: Trial) -> None:
+async def other_label(it: AttackTrial) -> None:
     """Make one program's request in two sums, the second without the victim."""
     await it.sum()
     asked = next((one.request.wraps for one in it.told if one.request.wraps is not None), None)
     if asked is not None:
-        script = Script(lies=True, hides=lambda request, name: request.wraps is not None and name == it.victim)
+        script = LyingScript(lies=True, hides=lambda request, name: request.wraps is not None and name == it.victim)
         await it.reduce(asked, f"{it.fed.slot}/again-{it.number}", script)
 
 
-async def other_set(it: Trial) -> None:
+async def other_set(it: AttackTrial) -> None:
     """Ask for the sum without the victim, once the sum is opened."""
 
     async def after(request: Request, names: list[str]) -> None:
@@ -74,10 +74,10 @@ async def other_set(it: Trial) -> None:
         if it.opening and request.task.name == it.opening[-1]:
             await it.open_for(request.sum, it.rest)
 
-    await it.sum(Script(after=after))
+    await it.sum(LyingScript(after=after))
 
 
-async def settle_twice(it: Trial) -> None:
+async def settle_twice(it: AttackTrial) -> None:
     """Call two generations safe, and make the sum again without the victim."""
     await it.sum()
     for _ in range(2):
@@ -85,20 +85,20 @@ async def settle_twice(it: Trial) -> None:
     await it.again(hides=[it.victim])
 
 
-async def withheld_orders(it: Trial) -> None:
+async def withheld_orders(it: AttackTrial) -> None:
     """Never say what becomes of the sum, and make it again without the victim."""
     last = tuple(it.opening[-1:])
-    await it.sum(Script(withholds=last))
+    await it.sum(LyingScript(withholds=last))
     await it.again(hides=[it.victim], withholds=last)
 
 
-async def doubled_orders(it: Trial) -> None:
+async def doubled_orders(it: AttackTrial) -> None:
     """Say twice what becomes of the sum, and make it again without the victim."""
-    await it.sum(Script(repeats=True))
+    await it.sum(LyingScript(repeats=True))
     await it.again(hides=[it.victim], repeats=True)
 
 
-async def old_letters(it: Trial) -> None:
+async def old_letters(it: AttackTrial) -> None:
     """Keep letters that ordinary losses left unopened, and deliver them in a later sum."""
     kept = dict[tuple[str, str, str], Any]()
     helpers = set(it.reducer.others)
@@ -121,7 +121,7 @@ async def old_letters(it: Trial) -> None:
         def hides(request: Request, name: str, j: str = j) -> bool:
             return request.wraps is not None and name == j
 
-        await it.sum(Script(alter=alter, hides=hides), cohort=few)
+        await it.sum(LyingScript(alter=alter, hides=hides), cohort=few)
         keep(j)
 
     def deliver(request: Request, name: str) -> Request:
@@ -133,7 +133,7 @@ async def old_letters(it: Trial) -> None:
         }
         return _with_mail(request, old, name)
 
-    await it.sum(Script(alter=deliver), cohort=few)
+    await it.sum(LyingScript(alter=deliver), cohort=few)
 
 
 def _is_of(task: str, letter: Any) -> bool:
@@ -157,7 +157,7 @@ def _with(mail: Mailboxes, old: Mapping[str, Any], to: str) -> Mailboxes:
     return made
 
 
-async def kill(it: Trial) -> None:
+async def kill(it: AttackTrial) -> None:
     """Kill every site once the sum is opened, and make it again without the victim."""
 
     async def after(request: Request, names: list[str]) -> None:
@@ -165,11 +165,11 @@ async def kill(it: Trial) -> None:
         if it.opening and request.task.name == it.opening[-1]:
             await it.server.restart([*it.names, *it.reducer.others])
 
-    await it.sum(Script(after=after))
+    await it.sum(LyingScript(after=after))
     await it.again(hides=[it.victim])
 
 
-async def reordered_names(it: Trial) -> None:
+async def reordered_names(it: AttackTrial) -> None:
     """Tell half of the parties the names in another order."""
     half = set(it.names[: len(it.names) // 2])
 
@@ -181,7 +181,7 @@ async def reordered_names(it: Trial) -> None:
         )
         return request if message is request.message else replace(request, message=message)
 
-    await it.sum(Script(alter=alter))
+    await it.sum(LyingScript(alter=alter))
 
 
 def edited(message: Any, change: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> Any:
@@ -192,7 +192,7 @@ def edited(message: Any, change: Callable[[Mapping[str, Any]], Mapping[str, Any]
     return change(inner if any(inner[name] is not message[name] for name in message) else message)
 
 
-async def edited_sizes(it: Trial) -> None:
+async def edited_sizes(it: AttackTrial) -> None:
     """Say that sums are of two parties and more, and that replies hide among ten thousand; then open the sum of as few as the threshold allows."""
 
     def alter(request: Request, name: str) -> Request:
@@ -205,11 +205,11 @@ async def edited_sizes(it: Trial) -> None:
         def hides(request: Request, name: str, few: list[str] = few) -> bool:
             return request.wraps is not None and name in it.names and name not in few
 
-        await it.sum(Script(alter=alter, hides=hides), reducer=with_least(it.reducer, 2), quorum=2)
+        await it.sum(LyingScript(alter=alter, hides=hides), reducer=with_least(it.reducer, 2), quorum=2)
     await it.sum(_in_halves(it, {"threshold": 2, "least": 2, "private": 1}))
 
 
-async def edited_replies(it: Trial) -> None:
+async def edited_replies(it: AttackTrial) -> None:
     """Say that replies hide among ten thousand, so that each party adds a hundredth of its noise."""
     stages = (Clip(64.0), GaussianNoise(1.0))
 
@@ -218,7 +218,7 @@ async def edited_replies(it: Trial) -> None:
         return _hidden_among(request, 10_000)
 
     usual = it.error_of(await it.sum(uplink=stages, draws=False))
-    less = it.error_of(await it.sum(Script(alter=alter), uplink=stages, draws=False))
+    less = it.error_of(await it.sum(LyingScript(alter=alter), uplink=stages, draws=False))
     if usual is not None and less is not None and less < usual / 5:
         it.found.append(f"a sum with noise of {less:.2g}, where the parties owe {usual:.2g}")
 
@@ -239,7 +239,7 @@ def with_least(reducer: Any, least: int) -> Any:
     return replace(reducer, least=least) if hasattr(reducer, "least") else reducer
 
 
-async def below_least(it: Trial) -> None:
+async def below_least(it: AttackTrial) -> None:
     """Open the sum of two parties."""
     few = it.names[:2]
 
@@ -247,15 +247,15 @@ async def below_least(it: Trial) -> None:
         del name
         return it.resized(request, few) if it.opens(request) else request
 
-    await it.sum(Script(alter=alter))
+    await it.sum(LyingScript(alter=alter))
 
 
-async def two_halves(it: Trial) -> None:
+async def two_halves(it: AttackTrial) -> None:
     """Open the sum of each half of the cohort."""
     await it.sum(_in_halves(it, {}))
 
 
-def _in_halves(it: Trial, sizes: Mapping[str, int]) -> Script:
+def _in_halves(it: AttackTrial, sizes: Mapping[str, int]) -> LyingScript:
     """Tell each half that the sum is its own, and helpers both; with other sizes in the agreement."""
     middle = -(-len(it.names) // 2)
     halves = it.names[:middle], it.names[middle:]
@@ -270,10 +270,10 @@ def _in_halves(it: Trial, sizes: Mapping[str, int]) -> Script:
         if it.opens(request):
             await it.server.ask(it.resized(request, halves[1]), [name for name in names if name not in it.names])
 
-    return Script(alter=alter, after=after)
+    return LyingScript(alter=alter, after=after)
 
 
-async def split_views(it: Trial) -> None:
+async def split_views(it: AttackTrial) -> None:
     """Tell some that the victim is in the sum, and others that it is not; one party colludes with the server. Ask helpers for both."""
     it.partner = it.names[-1]
     told = set(it.names[: len(it.names) // 2])
@@ -288,14 +288,14 @@ async def split_views(it: Trial) -> None:
             other = it.resized(request, it.rest)
             await it.server.ask(other, [name for name in names if name not in it.names])
 
-    await it.sum(Script(alter=alter, after=after))
+    await it.sum(LyingScript(alter=alter, after=after))
 
 
-async def smaller_sum(it: Trial) -> None:
+async def smaller_sum(it: AttackTrial) -> None:
     """Make a second sum of the same task and message, without the victim, under a new id."""
     few = it.block
     await it.sum(draws=False, cohort=few)
-    await it.sum(Script(lies=True), draws=False, cohort=few[1:], message=it.number)
+    await it.sum(LyingScript(lies=True), draws=False, cohort=few[1:], message=it.number)
 
 
 MOVES: dict[str, Move] = {

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from atoll.core.algebra.tree import Tree
     from atoll.core.requests.island import Island
 
-    from .server import Answer
+    from .server import PartyAnswer
 
 __all__ = ["READERS", "SumView", "held", "number_of", "open_places", "reading", "under_one_mask", "whole_places"]
 
@@ -110,12 +110,12 @@ class SumView:
 
     path: str
     names: list[str]
-    answers: list[Answer]
-    before: list[Answer]
+    answers: list[PartyAnswer]
+    before: list[PartyAnswer]
     partner: str = ""
     unseal: Callable[[Any], Any] = field(default=lambda letter: None)
 
-    def of(self, *ends: str) -> list[Answer]:
+    def of(self, *ends: str) -> list[PartyAnswer]:
         """The answers of tasks whose names end so."""
         return [one for one in self.answers if one.task.endswith(ends) and one.value is not None]
 
@@ -198,7 +198,7 @@ def held_seeds(view: SumView) -> Iterator[Array]:
             yield _total(rows) - np.asarray(one.value[LANE]).astype(np.uint64)
 
 
-def _senders(one: Answer) -> set[str]:
+def _senders(one: PartyAnswer) -> set[str]:
     return set() if one.request.mail is None else set(one.request.mail.box(one.party))
 
 
@@ -362,7 +362,7 @@ def _without_pairs(view: SumView, name: str) -> Iterator[Array]:
         yield row + np.sum([each[everyone] - each[fewer] for each in others], axis=0, dtype=np.uint64)
 
 
-def _joins(one: Answer, setup: str) -> bool:
+def _joins(one: PartyAnswer, setup: str) -> bool:
     return one.task.endswith(":join") and one.value is not None and one.request.message["id"] == setup
 
 
@@ -396,7 +396,7 @@ def _partners_shares(view: SumView, agreed: Agreement) -> Shares:
 
 
 def _seeds(
-    revealed: Sequence[Answer], agreed: Agreement, known: Shares | None = None
+    revealed: Sequence[PartyAnswer], agreed: Agreement, known: Shares | None = None
 ) -> tuple[dict[str, bytes], dict[str, bytes]]:
     """The seeds of parties' own masks, and their keys, that shares give."""
     shares = defaultdict[tuple[str, str], dict[int, bytes]](dict, known or {})

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
     from atoll.core.execution.engine import RunContext
 
-__all__ = ["Answer", "LyingInline", "LyingServer", "Script", "mail_of"]
+__all__ = ["PartyAnswer", "LyingInline", "LyingServer", "LyingScript", "mail_of"]
 
 
 @dataclass(eq=False)
-class Answer:
+class PartyAnswer:
     """What one party said to one request.
 
     Attributes:
@@ -47,7 +47,7 @@ class Answer:
         """The name of the task that answered."""
         return self.request.task.name
 
-    def says_same(self, other: Answer) -> bool:
+    def says_same(self, other: PartyAnswer) -> bool:
         """Whether two answers have the same bytes, letters included."""
         return self.refused == other.refused and self.digest == other.digest
 
@@ -78,7 +78,7 @@ def _nobody(request: Request, name: str) -> bool:
 
 
 @dataclass
-class Script:
+class LyingScript:
     """What a server does beside its work, in one sum.
 
     Attributes:
@@ -99,7 +99,7 @@ class Script:
 
 
 class LyingServer:
-    """Mixed into an engine, before it: follows a `Script`, and keeps what parties say.
+    """Mixed into an engine, before it: follows a `LyingScript`, and keeps what parties say.
 
     Attributes:
         script: what it does now.
@@ -108,15 +108,15 @@ class LyingServer:
         fault: an error of a script's own, which no reducer may hide.
     """
 
-    script: Script
-    answers: list[Answer]
+    script: LyingScript
+    answers: list[PartyAnswer]
     folding: set[str]
     fault: Exception | None
     _extra: list[Request]
 
     def begin(self) -> None:
         """Forget everything."""
-        self.script, self.answers, self.folding, self._extra = Script(), [], set(), []
+        self.script, self.answers, self.folding, self._extra = LyingScript(), [], set(), []
         self.fault = None
 
     # ------------------------------------------------------------------ what the engines differ in
@@ -165,7 +165,7 @@ class LyingServer:
         """The positions of some parties."""
         return np.array([self.context.roster.position(name) for name in names], dtype=np.int64)
 
-    async def ask(self, request: Request, names: Iterable[str]) -> list[Answer]:
+    async def ask(self, request: Request, names: Iterable[str]) -> list[PartyAnswer]:
         """Send a request that no honest server would send to each of these parties, and keep the answers."""
         found, folds = [], request.task.name in self.folding
         for name in names:
@@ -177,20 +177,20 @@ class LyingServer:
                 else:
                     found += [self._replied(request, one, extra=True) for one in await self.plain_run(request, where)]
             except AtollError as error:
-                found.append(self._noted(Answer(name, request, None, refused=str(error), extra=True)))
+                found.append(self._noted(PartyAnswer(name, request, None, refused=str(error), extra=True)))
             finally:
                 self._extra.remove(request)
         return found
 
     # ------------------------------------------------------------------ what it is told
 
-    def _noted(self, answer: Answer) -> Answer:
+    def _noted(self, answer: PartyAnswer) -> PartyAnswer:
         self.answers.append(answer)
         return answer
 
-    def _replied(self, request: Request, reply: Reply, *, extra: bool = False) -> Answer:
+    def _replied(self, request: Request, reply: Reply, *, extra: bool = False) -> PartyAnswer:
         refused = "" if reply.error is None else str(reply.error)
-        said = Answer(
+        said = PartyAnswer(
             self.name_of(reply.party),
             request,
             wire_form(reply.value) if reply.usable else None,
@@ -202,14 +202,14 @@ class LyingServer:
 
     def _folded(
         self, request: Request, positions: NDArray[np.int64], part: PartialSum, *, extra: bool = False
-    ) -> list[Answer]:
+    ) -> list[PartyAnswer]:
         """Note the summand of one party."""
         (position,) = positions.tolist()
         why = str(part.errors.get(position, "")) or part.rejected.get(position, "")
         there = position in part.senders.tolist()
         value = {name: M.decode(M.encode(total.value)) for name, total in part.totals.items()} if there else None
         refused = "" if there else why or "no reply"
-        return [self._noted(Answer(self.name_of(position), request, value, {}, refused, extra))]
+        return [self._noted(PartyAnswer(self.name_of(position), request, value, {}, refused, extra))]
 
     # ------------------------------------------------------------------ the engine's verbs
 
@@ -265,7 +265,7 @@ def _copied(part: PartialSum) -> PartialSum:
     return replace(part, totals=totals)
 
 
-def mail_of(answers: Iterable[Answer]) -> Mailboxes:
+def mail_of(answers: Iterable[PartyAnswer]) -> Mailboxes:
     """The letters that came with some answers."""
     made = Mailboxes()
     for one in answers:

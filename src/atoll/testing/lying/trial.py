@@ -21,7 +21,7 @@ from atoll.secure.encrypted.halves import require_ciphertext
 from atoll.secure.masking.halves import label_of
 
 from .opening import SumView, held, number_of, open_places, reading, under_one_mask, whole_places
-from .server import Answer, LyingServer, Script, mail_of
+from .server import LyingScript, LyingServer, PartyAnswer, mail_of
 
 if TYPE_CHECKING:
     from atoll.core.federation.federation import Federation
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 
     from .opening import Reader
 
-__all__ = ["Trial"]
+__all__ = ["AttackTrial"]
 
 
 @dataclass
-class Trial:
+class AttackTrial:
     """One reducer, a server that lies, and what comes of it.
 
     Attributes:
@@ -85,7 +85,7 @@ class Trial:
 
     async def sum(
         self,
-        script: Script | None = None,
+        script: LyingScript | None = None,
         *,
         at: Any = None,
         cohort: list[str] | None = None,
@@ -112,7 +112,7 @@ class Trial:
         if at is None:
             self.number += 1
             at = self.number
-        self.server.script = script or Script()
+        self.server.script = script or LyingScript()
         self.fed._labels, self.fed.world.decisions = Labels(), Decisions()
         if again:
             self.fed.world.reducers = copy.deepcopy(self._memory)
@@ -134,7 +134,7 @@ class Trial:
             self._require_no_fault()
             return None
         finally:
-            self.server.script = Script()
+            self.server.script = LyingScript()
 
     def _noted(self, name: str, made: Any) -> Any:
         """Keep what the reducer has opened, as the server that runs it does."""
@@ -147,7 +147,7 @@ class Trial:
         if self.server.fault is not None:
             raise self.server.fault
 
-    async def reduce(self, asked: Request, path: str, script: Script) -> Any:
+    async def reduce(self, asked: Request, path: str, script: LyingScript) -> Any:
         """Make a sum of a program's request that another sum was made of, under another path; return it, or ``None`` if it fails."""
         self.server.script = script
         try:
@@ -158,12 +158,12 @@ class Trial:
             self._require_no_fault()
             return None
         finally:
-            self.server.script = Script()
+            self.server.script = LyingScript()
 
     async def again(self, *, hides: Iterable[str] = (), **more: Any) -> Any:
         """Make the last sum again under the same ids, as if some of its parties had dropped out once they were masked."""
         gone = set(hides)
-        script = Script(lies=True, hides=lambda request, name: request.wraps is not None and name in gone, **more)
+        script = LyingScript(lies=True, hides=lambda request, name: request.wraps is not None and name in gone, **more)
         return await self.sum(script, at=self.number, again=True)
 
     async def learn_steps(self) -> None:
@@ -259,7 +259,7 @@ class Trial:
             if name in who:
                 await self.server.ask(earlier, [name])
 
-    async def press(self, request: Request, name: str) -> Answer:
+    async def press(self, request: Request, name: str) -> PartyAnswer:
         """Send a changed request; if it is refused, send all before it once more, and then again."""
         (answer,) = await self.server.ask(request, [name])
         if answer.refused:
@@ -269,7 +269,7 @@ class Trial:
 
     async def open_for(self, path: str, kept: list[str]) -> None:
         """Ask for the sum of other parties, by every step after the words."""
-        posted: list[Answer] = []
+        posted: list[PartyAnswer] = []
         before = ""
         for task, (request, who) in self.asked(path).items():
             if task in self.opening:
@@ -287,7 +287,7 @@ class Trial:
         self._since, self.found, self.results, self.partner = len(self.server.answers), [], {}, ""
 
     @property
-    def told(self) -> list[Answer]:
+    def told(self) -> list[PartyAnswer]:
         """The answers of the move."""
         return self.server.answers[self._since :]
 
@@ -299,7 +299,7 @@ class Trial:
         refused = [one for one in lies if one.refused]
         if refused:
             return "refused", refused[-1].refused
-        honest = defaultdict[tuple[str, str], list[Answer]](list)
+        honest = defaultdict[tuple[str, str], list[PartyAnswer]](list)
         for one in self.told:
             if not one.extra:
                 honest[one.request.id, one.party].append(one)
@@ -351,7 +351,7 @@ class Trial:
 
     def _answered_twice(self) -> list[str]:
         """Who has answered two requests for the same step of a sum, behind the words, in two ways: without a reader, nobody knows what that opens."""
-        first = dict[tuple[str, str, str], Answer]()
+        first = dict[tuple[str, str, str], PartyAnswer]()
         found = list[str]()
         for one in self.told:
             if one.request.wraps is None and one.value is not None and one.task in self.opening:
