@@ -122,7 +122,7 @@ def test_a_reducer_of_your_own_is_attacked():
 @pytest.mark.slow
 def test_check_reducer_makes_the_moves():
     check_reducer(D.DoubleMasked(), lies=["repeat", "below-least", "two-halves"])
-    with pytest.raises(AssertionError, match="DoubleMasked breaks the law of lies, other-label"):
+    with pytest.raises(AssertionError, match="DoubleMasked breaks the law of lies, other-key"):
         check_reducer(D.DoubleMasked(), lies=MOVES)
 
 

@@ -44,6 +44,8 @@ __all__ = ["TARGETS", "Findings", "AttackTarget", "attack", "attack_all", "requi
 
 _LEAST = 6
 _SITES = 7
+_PATIENCE = 120.0
+"""Seconds after which a site that shows no progress ends the attack with an error."""
 
 
 @dataclass(frozen=True)
@@ -195,7 +197,7 @@ def _server(real: bool) -> Any:
         return LyingInline()
     from .sites import LyingSites
 
-    return LyingSites(_SITES)
+    return LyingSites(_SITES, patience=_PATIENCE)
 
 
 def require_refusals(

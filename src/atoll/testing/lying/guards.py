@@ -55,7 +55,10 @@ GUARDS: dict[str, LieGuard] = {
     "noise": LieGuard(
         "a sum has the noise that its stages rely on",
         ("atoll.secure.masking.party:require_noise", "atoll.secure.standing.halves:require_noise"),
-        dict.fromkeys(("secagg", "secagg-active", "multi-round", "tree"), ("edited-sizes", "edited-replies")),
+        {
+            **dict.fromkeys(("secagg", "secagg-active", "multi-round"), ("edited-sizes", "edited-replies")),
+            "tree": ("edited-replies",),
+        },
     ),
 }
 """Name -> guard."""

@@ -163,7 +163,7 @@ def under_one_mask(view: SumView) -> list[str]:
     found = list[str]()
     for name, rows in _whole_rows(view).items():
         apart = [row - other for i, row in enumerate(rows) for other in rows[:i] if row.shape == other.shape]
-        if any(np.any(each) and np.count_nonzero(each[: len(view.names)]) <= 1 for each in apart):
+        if any(np.count_nonzero(each) == 1 for each in apart):
             found.append(name)
     return found
 

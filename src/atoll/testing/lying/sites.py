@@ -118,6 +118,7 @@ class LyingSites(LyingServer, Rehearsal):
         process.kill()
         await asyncio.to_thread(process.join)
         await old.close()
+        self._replies.lost(self.sites.at(old), world.clock.now())  # of another sum that is under way
         folder = None if world.folder is None else world.folder / "sites" / name
         make = partial(site_of, world.executor(vectorised=False), world.registry, folder, True, self._pulse)
         self._started[name] = len(self.processes)

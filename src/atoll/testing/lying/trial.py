@@ -323,10 +323,12 @@ class AttackTrial:
     def _learned(self) -> list[str]:
         """What the answers of a move open that they must not."""
         opened = self._opens()
-        found = [*self.found, *self._too_much(opened.values()), *self._too_much(self.results.values())]
+        found = [*self.found, *self._too_much(opened.values())]
         for view in opened:
             found += [f"two answers of {name} under one mask" for name in under_one_mask(view)]
-        return found if self.reader is not None else found + self._answered_twice()
+        if self.reader is None:  # all that is known of its masks is what the reducer makes of them
+            found += [*self._too_much(self.results.values()), *self._answered_twice()]
+        return found
 
     def _too_much(self, sums: Iterable[set[tuple[int, ...]]]) -> list[str]:
         """What sums tell beside one sum of enough parties an id.
