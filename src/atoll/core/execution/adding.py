@@ -89,7 +89,7 @@ class Adding:
         """What the party promises with what it adds: these very words, and all that they follow from."""
         reply = ran.reply
         words = {name: [total.value, total.weight] for name, total in made.totals.items()}
-        content = self.record.hash_reply(words, reply.mail)
+        content = self.record.hash_reply(words, reply.mail, masked=self.request.wraps is not None)
         return self.request.promises(self.roster.name(reply.party), ran, "fold", content)
 
     def _add(self, reply: Reply, key: int, memory: StageMemory) -> Summands | None:

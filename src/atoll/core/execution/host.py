@@ -93,7 +93,8 @@ class Host:
             return ran
         content = b""
         if form != "role":
-            content = self.record.hash_reply({"value": wire_form(reply.value), "notes": reply.notes}, reply.mail)
+            said = {"value": wire_form(reply.value), "notes": reply.notes}
+            content = self.record.hash_reply(said, reply.mail, masked=request.wraps is not None)
         name = self.executor.roster.name(reply.party)
         try:
             self.record.note(request.promises(name, ran, form, content))

@@ -151,9 +151,16 @@ class Record:
         """Whether promises outlive this process."""
         return self.path is not None
 
-    def hash_reply(self, value: Tree, letters: Mapping[str, Letter]) -> bytes:
-        """A hash of the bytes that leave with a reply. In memory it is a fresh number: nothing asks twice there after a crash, so a second reply is refused unread."""
-        if not self.durable:
+    def hash_reply(self, value: Tree, letters: Mapping[str, Letter], *, masked: bool) -> bytes:
+        """A hash of the bytes that leave with a reply.
+
+        Args:
+            value: the reply.
+            letters: those that it posts.
+            masked: whether the reply is made for a reducer. In memory its hash is a fresh number: no crash makes anybody ask twice there, so a second reply is refused
+                unread, and a simulation saves a pass over all words.
+        """
+        if masked and not self.durable:
             return secrets.token_bytes(HASH)
         return hash_parts(hash_tree(self.key, value), hash_letters(letters))
 
