@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from atoll.core.algebra import tree as T
 
-from .leaving import promises_privacy
+from .local.leaving import promises_privacy
 from .offered import metrics_of
 from .server.declared import declared_bits
 from .wrapped import dry_reply

@@ -29,7 +29,7 @@ from .capabilities import (
     SUMMED,
 )
 from .compose import Placed, lack_of
-from .leaving import arrays_leaving
+from .local.leaving import arrays_leaving
 from .wrapped import dry_reply, innermost, shown_name
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ from .composition import LATER, check_prepared, parts_of, prepared_parts
 from .context import Context
 from .cross_site.asking import Across
 from .learner import Learner, LearnerSettings, adapt
-from .leaving import promises_privacy
+from .local.leaving import promises_privacy
 from .local.targets import LOSS_NAMES
 from .offered import SupportsReports, let_go, offered_by
 from .pacing import Pacing, Synchronous

@@ -33,8 +33,9 @@ class _Equal(Wrapped):
 
     def passes(self, phase: str) -> tuple[Algorithm, ...]:
         """Run the base's passes; what the last one sends has weight 1, whatever it is."""
-        *before, last = super().passes(phase)
-        return (*before, last if isinstance(last, _Equal) else _Equal(base=last))
+        made = self.base.passes(phase)
+        own = (type(part) is type(self.base) or at == len(made) - 1 for at, part in enumerate(made))
+        return tuple(replace(self, base=part) if mine else part for part, mine in zip(made, own, strict=True))
 
     def finish(self, local: Tree, broadcast: Tree, client: Tree, work: LocalWork) -> tuple[dict[str, Aggregate], Tree]:
         """Return the base's reply with equal weights, also if it weights sums and single replies by examples."""

@@ -10,7 +10,7 @@ import numpy as np
 from atoll.core.algebra.aggregate import Aggregate, Parts
 from atoll.core.requests.reply_form import ReplyForm
 
-from ..leaving import BUFFERS, arrays_leaving
+from ..local.leaving import BUFFERS, arrays_leaving
 from ..local.reports import key_of
 from ..wrapped import dry_reply
 

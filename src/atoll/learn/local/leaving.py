@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING
 
 from atoll.core.algebra.aggregate import Aggregate, Mean
 
-from .local.release import is_private
-from .wrapped import dry_reply
+from ..wrapped import dry_reply
+from .release import is_private
 
 if TYPE_CHECKING:
     from atoll.core.algebra.tree import Tree
     from atoll.core.requests.chain import Chain
 
-    from .aggregation.base import Aggregation
-    from .algorithm import Algorithm
+    from ..aggregation.base import Aggregation
+    from ..algorithm import Algorithm
 
 __all__ = ["BUFFERS", "arrays_leaving", "promises_privacy"]
 
