@@ -85,7 +85,7 @@ def test_no_second_set_is_voted_for_or_revealed(steps):
         assert answer.error.what == "this party does not answer", "a refusal tells a server nothing, whatever the cause"
 
 
-def test_a_promise_in_a_ledger_outlives_a_crash(tmp_path):
+def test_a_promise_outlives_a_crash(tmp_path):
     """The ledger that a killed party reads again refuses another value, accepts the same, and keeps parties and matters apart."""
     ledger = Ledger(tmp_path / "ledger.jsonl")
     ledger.append(Promise(what="sum 1", bound="all"), "north", "request")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import inspect
 import logging
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
@@ -34,11 +33,9 @@ from .adding import Adding
 from .admission import oversize, refusal, refused
 from .blocks import fold_batches
 from .halves import HalfCohort, IslandCohort, Stepper
-from .memory import StageMemory
 from .session import GuardedPeers, LocalPeers
 from .spending import Booked, Spend, UplinkSpending
-from .summands import aggregates_of, summands
-from .wrapped import WrappedCohort, require_sums
+from .wrapped import InnerRequest, UnfitReply, WrappedCohort, answer_request
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterator
@@ -55,10 +52,6 @@ _ATTEMPTS = 3
 Tables = Mapping[str, StateTable]
 """The parties' private states, for each slot that a request may read; see ``Request.slots``."""
 Replay = Callable[[int], "TaskResult | None"]
-
-
-class UnfitReply(Exception):  # noqa: N818  it ends a task, and is no fault
-    """The reply of a wrapped task must not be in a sum; this passes through the task that wraps it."""
 
 
 @dataclass
@@ -187,7 +180,7 @@ class Executor:
         """Run the task at one party; in ``turns`` with others, if the wrapped task runs for all of them at once."""
         booked = Booked(spend)
         asked = request.inner
-        inner = None if asked is None else _Inner(self, request, asked, position, tables, booked.noting, turns)
+        inner = None if asked is None else InnerRequest(self, request, asked, position, tables, booked.noting, turns)
         island = self.island(
             request, position, key, tables[request.slot], booked.noting, None if inner is None else inner.totals
         )
@@ -196,7 +189,7 @@ class Executor:
         try:
             policy.admit(request)
             told = self.refuse  # from here on the task decides
-            value = await _answer(request, island)
+            value = await answer_request(request, island)
             told = self.explain
             policy.settle(request, (*booked.events, *request.uplink.events))
             for leaving in (value, *island.notes):  # letters passed the policy when they were sealed
@@ -535,92 +528,10 @@ class Executor:
         return wrapped
 
 
-async def _answer(request: Request, island: Island) -> Any:
-    """A task's reply, after checking its message and reply against the task's schema."""
-    if request.misfit is not None:
-        raise request.misfit
-    value = request.task(island, request.message)
-    if inspect.isawaitable(value):
-        value = await value
-    if request.task.schema is not None:
-        request.task.schema.require_reply(value)
-    return value
-
-
 def _known(replay: Replay, positions: NDArray[np.int64]) -> dict[int, TaskResult]:
     """Replies that must not be made twice, by place."""
     found = ((i, replay(position)) for i, position in enumerate(positions.tolist()))
     return {i: ran for i, ran in found if ran is not None}
-
-
-class _Inner:
-    """The wrapped request of a task, at one party: it runs as it would alone, with its own random key, private state and stages."""
-
-    def __init__(
-        self,
-        executor: Executor,
-        outer: Request,
-        request: Request,
-        position: int,
-        tables: Tables,
-        spend: Spend | None,
-        turns: Stepper | None,
-    ) -> None:
-        self._executor = executor
-        self._outer = outer
-        self._request = request
-        self._position = position
-        self._tables = tables
-        self._spend = spend
-        self._turns = turns
-        self._told: Totals | None = None
-        self.left: dict[str, Tree] = {}
-        self.rejected = ""
-        self.sealed = False
-
-    async def totals(self, among: int | None = None) -> Totals:
-        """See ``Island.totals``."""
-        if self._told is not None:
-            return self._told
-        if self._turns is None or not self._turns.active:
-            self._request = self._request.among(among or 1)
-            if among is not None and self._request is not self._outer.inner:
-                self._executor.policy_at(self._position).admit(replace(self._outer, wraps=self._request))
-            return await self._alone()
-        answer = await self._turns.asked(among)
-        self.sealed = self._request.uplink.secret
-        if answer.error is not None:
-            raise answer.error
-        if answer.rejected:
-            self.rejected = answer.rejected
-            raise UnfitReply(answer.rejected)
-        self.left, self._told = answer.left, answer.totals
-        return self._told
-
-    async def _alone(self) -> Totals:
-        """Run the task at this party only."""
-        executor, request, position = self._executor, self._request, self._position
-        key = int(executor.keys(request, np.array([position], dtype=np.int64))[0])
-        island = executor.island(request, position, key, self._tables[request.slot], self._spend)
-        memory = StageMemory(self._tables.get(request.memory), position)
-        try:
-            value = await _answer(request, island)
-            executor.policy_at(position).release(island.party, request.task.name, value)
-            aggregates = aggregates_of(value, request.task.name, island.name)
-            require_sums(aggregates)
-            made = summands(request, aggregates, key, memory)
-            spending = UplinkSpending(request, executor.roster, self._spend)
-            spending.add([position], made.encoded)
-            spending.write()
-        except (Exception, SystemExit) as error:
-            raise executor.explain(error, request, position) from error
-        finally:
-            self.sealed = self.sealed or island.sealed or request.uplink.secret
-        if made.rejected:
-            self.rejected = made.rejected
-            raise UnfitReply(made.rejected)
-        self.left = {**({request.memory: memory.now} if memory.now else {}), **island.behind(request.slot)}
-        return made.totals
 
 
 def _reason(error: Exception | SystemExit, at: str, message: Any, *, inline: bool) -> tuple[str, str]:

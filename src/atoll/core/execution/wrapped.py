@@ -1,10 +1,11 @@
-"""A wrapped request in blocks: its task runs for many parties at once, and its totals have a leading client axis."""
+"""A wrapped request: at one party, and in blocks, where its task runs for many parties at once and its totals have a leading client axis."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,19 +17,24 @@ from ..persistence.state_table import StateTable
 from ..persistence.states import States
 from ..requests.cohort import TotalsBlock
 from .blocks import ReplyBlock
+from .memory import StageMemory
+from .spending import UplinkSpending
+from .summands import aggregates_of, summands
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from numpy.typing import NDArray
 
+    from ..algebra.aggregate import Totals
     from ..algebra.tree import Tree
     from ..requests.cohort import Cohort
+    from ..requests.island import Island
     from ..requests.request import Request
     from ..requests.task import Batch, Summed
-    from .spending import UplinkSpending
+    from .spending import Spend
 
-__all__ = ["WrappedCohort", "require_sums"]
+__all__ = ["InnerRequest", "UnfitReply", "WrappedCohort", "answer_request", "require_sums"]
 
 _MOST = 32 << 20  # maximum number of bytes of totals to request at once
 
@@ -180,3 +186,89 @@ def require_sums(reply: Mapping[str, Aggregate]) -> None:
                 f"{name!r} is a single reply, which this reducer does not reveal",
                 remedy="use a plain reducer, or an algorithm whose replies are sums",
             )
+
+
+class UnfitReply(Exception):  # noqa: N818  it ends a task, and is no fault
+    """The reply of a wrapped task must not be in a sum; this passes through the task that wraps it."""
+
+
+async def answer_request(request: Request, island: Island) -> Any:
+    """A task's reply, after checking its message and reply against the task's schema."""
+    if request.misfit is not None:
+        raise request.misfit
+    value = request.task(island, request.message)
+    if inspect.isawaitable(value):
+        value = await value
+    if request.task.schema is not None:
+        request.task.schema.require_reply(value)
+    return value
+
+
+class InnerRequest:
+    """The wrapped request of a task, at one party: it runs as it would alone, with its own random key, private state and stages."""
+
+    def __init__(
+        self,
+        executor: Any,  # an `Executor`: its module imports this one
+        outer: Request,
+        request: Request,
+        position: int,
+        tables: Mapping[str, StateTable],
+        spend: Spend | None,
+        turns: Any,  # a `Stepper`, or None
+    ) -> None:
+        self._executor = executor
+        self._outer = outer
+        self._request = request
+        self._position = position
+        self._tables = tables
+        self._spend = spend
+        self._turns = turns
+        self._told: Totals | None = None
+        self.left: dict[str, Tree] = {}
+        self.rejected = ""
+        self.sealed = False
+
+    async def totals(self, among: int | None = None) -> Totals:
+        """See ``Island.totals``."""
+        if self._told is not None:
+            return self._told
+        if self._turns is None or not self._turns.active:
+            self._request = self._request.among(among or 1)
+            if among is not None and self._request is not self._outer.inner:
+                self._executor.policy_at(self._position).admit(replace(self._outer, wraps=self._request))
+            return await self._alone()
+        answer = await self._turns.asked(among)
+        self.sealed = self._request.uplink.secret
+        if answer.error is not None:
+            raise answer.error
+        if answer.rejected:
+            self.rejected = answer.rejected
+            raise UnfitReply(answer.rejected)
+        self.left, self._told = answer.left, answer.totals
+        return self._told
+
+    async def _alone(self) -> Totals:
+        """Run the task at this party only."""
+        executor, request, position = self._executor, self._request, self._position
+        key = int(executor.keys(request, np.array([position], dtype=np.int64))[0])
+        island = executor.island(request, position, key, self._tables[request.slot], self._spend)
+        memory = StageMemory(self._tables.get(request.memory), position)
+        try:
+            value = await answer_request(request, island)
+            executor.policy_at(position).release(island.party, request.task.name, value)
+            aggregates = aggregates_of(value, request.task.name, island.name)
+            require_sums(aggregates)
+            made = summands(request, aggregates, key, memory)
+            spending = UplinkSpending(request, executor.roster, self._spend)
+            spending.add([position], made.encoded)
+            spending.write()
+        except (Exception, SystemExit) as error:
+            raise executor.explain(error, request, position) from error
+        finally:
+            self.sealed = self.sealed or island.sealed or request.uplink.secret
+        if made.rejected:
+            self.rejected = made.rejected
+            raise UnfitReply(made.rejected)
+        self.left = {**({request.memory: memory.now} if memory.now else {}), **island.behind(request.slot)}
+        return made.totals
