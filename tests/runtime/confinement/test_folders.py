@@ -6,6 +6,7 @@ import os
 import stat
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,15 @@ from atoll.runtime.confinement.folders import (
 )
 
 
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Path]:
+    """A folder that goes whatever a test leaves in it: pytest removes no folders without end."""
+    made = tmp_path / "place"
+    made.mkdir()
+    yield made
+    subprocess.run(["rm", "-rf", str(made)], check=True)
+
+
 def nested(top: Path, deep: int, size: int = 0) -> None:
     """A path of so many folders, longer than the system takes as one path if ``deep`` is large; a file of some bytes at its end."""
     handle = os.open(top, os.O_RDONLY)
@@ -37,24 +47,24 @@ def nested(top: Path, deep: int, size: int = 0) -> None:
     os.close(handle)
 
 
-def test_what_lies_beyond_the_longest_path_is_counted_and_removed(tmp_path: Path) -> None:
-    top = tmp_path / "top"
+def test_what_lies_beyond_the_longest_path_is_counted_and_removed(place: Path) -> None:
+    top = place / "top"
     top.mkdir()
     nested(top, 30, 300_000)  # 6,000 letters
     assert measure_folders([top]) >= 300_000
     remove_tree(top)
-    assert list(tmp_path.iterdir()) == []
+    assert list(place.iterdir()) == []
 
 
-def test_folders_without_end_end_the_measuring_and_are_removed(tmp_path: Path) -> None:
-    top = tmp_path / "top"
+def test_folders_without_end_end_the_measuring_and_are_removed(place: Path) -> None:
+    top = place / "top"
     top.mkdir()
     nested(top, 1500)
     with pytest.raises(UnmeasuredError, match=f"more than {DEEPEST} deep"):
         measure_folders([top])
     before = len(list(Path("/proc/self/fd").iterdir()))
     remove_tree(top)
-    assert list(tmp_path.iterdir()) == []
+    assert list(place.iterdir()) == []
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 

@@ -313,6 +313,8 @@ async def launch(
             await made.watch((home, place.state), confinement.scratch, 0 if group else limits.memory)
             return made
     except BaseException:
+        if process.alive:  # nothing runs that nobody watches
+            await asyncio.shield(process.stop(0.0))
         lines.flush()
         if group is not None:
             group.remove()
