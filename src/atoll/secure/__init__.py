@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     )
     from .holders import Attestation, Enclave, SimulatedAttestation, TwoServers
     from .indexing import CountNoise, SecureIndexing
+    from .lot import Lot, accept_lot, draw_lot
     from .masking import OneShot, SecureAggregation
     from .noise import DiscreteGaussianNoise, LatticeNoise, SkellamMixtureNoise, SkellamNoise
     from .standing import MultiRound
@@ -40,6 +41,7 @@ else:
             "encrypted": ("Encrypted",),
             "holders": ("Attestation", "Enclave", "SimulatedAttestation", "TwoServers"),
             "indexing": ("CountNoise", "SecureIndexing"),
+            "lot": ("Lot", "accept_lot", "draw_lot"),
             "masking": ("OneShot", "SecureAggregation"),
             "noise": ("DiscreteGaussianNoise", "LatticeNoise", "SkellamMixtureNoise", "SkellamNoise"),
             "standing": ("MultiRound",),
@@ -57,6 +59,7 @@ __all__ = [
     "Encrypted",
     "FixedPoint",
     "LatticeNoise",
+    "Lot",
     "MultiRound",
     "OneShot",
     "SecureAggregation",
@@ -67,6 +70,8 @@ __all__ = [
     "SkellamNoise",
     "TwoServers",
     "WordLayout",
+    "accept_lot",
+    "draw_lot",
     "encrypt",
     "encryption_key",
     "make_keys",

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from atoll.core import message as M
 from atoll.core.algebra.tree import Tree
-from atoll.core.errors import LetterError, PolicyError
+from atoll.core.errors import LetterError, MessageError, PolicyError
 from atoll.core.requests.task import task
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ __all__ = [
     "bind_set",
     "cast_vote",
     "collect_votes",
+    "count_votes",
     "hash_set",
     "ready_to_vote",
     "require_majority",
@@ -166,6 +167,18 @@ async def collect_votes(
     return {opener: {name: reply[opener] for name, reply in said.items() if opener in reply} for opener in openers}
 
 
+def count_votes(island: Island, label: str, votes: Mapping[str, Any]) -> int:
+    """At who opens: the number of sealed votes, by voter, for a set; a letter that does not open here is no vote."""
+    agree = 0
+    for name, sealed in votes.items():
+        try:
+            said = island.open(name, sealed)
+        except (LetterError, MessageError):
+            continue
+        agree += isinstance(said, str) and said == label
+    return agree
+
+
 def require_majority(
     island: Island, electorate: Electorate, kept: Collection[str], votes: Mapping[str, Any], cast_in: str = ""
 ) -> None:
@@ -186,16 +199,10 @@ def require_majority(
     if not island.remote:
         return
     island.bind_letters(electorate.agreed, cast_in or vote.name)
-    agree = set()
-    for name in set(votes) & set(kept):
-        try:
-            if island.open(name, votes[name]) == label:
-                agree.add(name)
-        except LetterError:
-            continue
-    if len(agree) < electorate.majority:
+    agree = count_votes(island, label, {name: votes[name] for name in set(votes) & set(kept)})
+    if agree < electorate.majority:
         raise PolicyError(
-            f"{len(agree)} of {len(electorate.names)} parties vote for this sum, fewer than {electorate.majority}",
+            f"{agree} of {len(electorate.names)} parties vote for this sum, fewer than {electorate.majority}",
             where="votes",
             remedy="look at the server: it may have told parties different sets",
         )
