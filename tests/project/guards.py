@@ -67,6 +67,8 @@ EXPECTED = "runtime/network/test_expected.py"
 HOSTILE = "runtime/security/test_hostile.py"
 PEOPLE = "runtime/security/test_people.py"
 CONSENT = "runtime/security/test_consent.py"
+LOTS = "secure/test_lot.py"
+DOCTOR = "runtime/provision/test_doctor.py"
 OPERATORS = "runtime/security/test_operators.py"
 CROWDS = "runtime/transport/test_crowds.py"
 HOSTILE_JOBS = "runtime/security/test_hostile_jobs.py"
@@ -211,6 +213,27 @@ GUARDS: tuple[Guard, ...] = (
     Guard("operators", "a disk that is full and says ok", "runtime/server/server.py", 'return "" if free > _ROOM else', 'return "" if True else', f"{OPERATORS}::test_health_and_metrics_of_a_server_and_a_site[tcp]"),
     Guard("operators", "a revoked site that is waited for without a word", "runtime/server/seen.py", "return row is not None and self._revoked(int(row.serial, 16))", "return False", f"{OPERATORS}::test_every_site_of_the_project_is_listed_with_when_it_was_last_there[tcp]"),
     Guard("operators", "a failure that names no site", "cli/asking.py", "if place and place not in job[\"reason\"] else", "if False else", "cli/test_asking.py::test_a_failure_names_where_it_happened"),
+    # 11. nobody chooses a public lot
+    Guard("lots", 'another set of commitments than the one shown before', "secure/lot.py", '    island.promise(f"set {attempt} of the lot {path}", label)\n    return label', '    return label', f"{LOTS}::test_a_server_that_shows_parties_different_commitments_gets_no_reveal"),
+    Guard("lots", 'two sets, each shown to some parties', "secure/lot.py", '        if agree < majority:', '        if False:', f"{LOTS}::test_a_server_that_shows_parties_different_commitments_gets_no_reveal"),
+    Guard("lots", 'votes of parties that were told of another cohort', "secure/lot.py", '_digest("set", path, attempt, terms.message(), dict(', '_digest("set", path, attempt, dict(', f"{LOTS}::test_votes_count_for_the_terms_that_a_party_was_told"),
+    Guard("lots", "a lot without a party's own commitment", "secure/lot.py", 'if not _opens(path, attempt, island.name, commitments.get(island.name, b""), secret):', 'if False:', f"{LOTS}::test_a_server_that_leaves_a_party_out_or_puts_another_commitment_in_its_place_gets_nothing_from_it"),
+    Guard("lots", 'a second commitment in an attempt', "secure/lot.py", '    island.promise(f"commitment {attempt} of the lot {path}", commitment)\n', '', f"{LOTS}::test_a_party_that_has_committed_uses_no_lot_with_another_commitment_of_its_own"),
+    Guard("lots", 'more attempts than agreed', "secure/lot.py", 'not 0 <= attempt <= terms.retries', 'not 0 <= attempt', f"{LOTS}::test_a_server_that_asks_twice_gets_the_same_bytes_or_a_refusal"),
+    Guard("lots", 'a lot that was drawn anew', "secure/lot.py", '        island.promise(f"outcome {before} of the lot {path}", "void")', '        pass', f"{LOTS}::test_a_server_that_asks_twice_gets_the_same_bytes_or_a_refusal"),
+    Guard("lots", 'other terms in a later attempt', "secure/lot.py", '    island.promise(f"terms of the lot {path}", _digest("terms", path, terms.message()))', '    pass', f"{LOTS}::test_a_server_that_asks_twice_gets_the_same_bytes_or_a_refusal"),
+    Guard("lots", 'bytes that were not committed to, at a party', "secure/lot.py", '[name for name in made.parties if not made.opens(name)]', '[]', f"{LOTS}::test_a_lot_is_a_message_and_every_field_counts"),
+    Guard("lots", 'bytes that were not committed to, at the server', "secure/lot.py", 'return name in lot.commitments and lot.opens(name)', 'return name in lot.reveals', f"{LOTS}::test_who_lies_or_withholds_is_named_and_left_out_and_the_lot_is_drawn_anew"),
+    Guard("lots", 'another lot in place of the one that was named', "secure/lot.py", 'if lot.path.rpartition("/")[2] != _name(at):', 'if False:', f"{LOTS}::test_a_party_uses_one_lot_of_a_name_and_none_of_another"),
+    Guard("lots", 'a second lot of a name', "secure/lot.py", '    island.promise(f"the lot {lot.path}", lot.value)\n', '', f"{LOTS}::test_a_party_uses_one_lot_of_a_name_and_none_of_another"),
+    Guard("lots", 'a lot of another set than the one revealed for', "secure/lot.py", '    _bind_set(island, lot.path, lot.attempt, terms, lot.commitments)\n', '', f"{LOTS}::test_a_party_that_was_shown_a_set_uses_no_lot_of_another"),
+    Guard("lots", 'a commitment in the name of a party that was not asked', "secure/lot.py", 'return bool(own and lot.reveals.get(island.name) == state["secret"])', 'return True', f"{LOTS}::test_a_party_denies_a_lot_that_has_words_put_into_its_mouth"),
+    # 12. the authority that certifies keys is not the server's
+    Guard("authority", "the authority's key in the server's kit", "runtime/provision/checkup/paper.py", 'for path in (kit.folder, near, work, work / kit.name)', 'for path in (near, work, work / kit.name)', f"{DOCTOR}::test_a_server_has_the_authoritys_key_nowhere_near_its_kit"),
+    Guard("authority", 'an encrypted key of the authority', "runtime/provision/checkup/paper.py", 'if file.name.startswith("ca-key"):', 'if False:', f"{DOCTOR}::test_an_old_key_of_the_authority_counts_and_so_does_an_encrypted_one"),
+    Guard("authority", "a server's certificate that is an authority's", "runtime/provision/checkup/paper.py", '.value.ca:', '.value.ca and False:', f"{DOCTOR}::test_a_server_that_can_certify_keys_is_found_by_itself_and_by_its_sites"),
+    Guard("authority", 'a server with the key of the authority', "runtime/provision/checkup/paper.py", 'if any(own == _public(authority) for authority in authorities):', 'if False:', f"{DOCTOR}::test_a_server_that_can_certify_keys_is_found_by_itself_and_by_its_sites"),
+    Guard("authority", 'a server that certifies keys, at a site', "runtime/provision/checkup/reach.py", '    yield _apart(kit, made.certificate, node)\n', '', f"{DOCTOR}::test_a_server_that_can_certify_keys_is_found_by_itself_and_by_its_sites"),
 )  # fmt: skip
 
 

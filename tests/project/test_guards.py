@@ -10,7 +10,7 @@ import pytest
 from guards import GUARDS, Guard
 from sources import PACKAGE, ROOT
 
-FEWEST = {"words": 8, "replies": 15, "keys": 5, "host": 12, "people": 8, "influence": 4, "consent": 8, "takeovers": 8, "residue": 4, "operators": 5}  # fmt: skip
+FEWEST = {"words": 8, "replies": 15, "keys": 5, "host": 12, "people": 8, "influence": 4, "consent": 8, "takeovers": 8, "residue": 4, "operators": 5, "lots": 12, "authority": 5}  # fmt: skip
 
 
 @cache

@@ -16,6 +16,7 @@ from atoll.core.federation.federation import run_program
 from atoll.core.requests.cohort import Community
 from atoll.core.requests.request import Mailboxes
 from atoll.core.requests.task import task
+from atoll.core.sealing import RealSealing
 from atoll.core.time.clock import Clock, run
 from atoll.core.world import World
 from atoll.engines import Inline
@@ -117,6 +118,14 @@ def test_a_lot_is_a_message_and_every_field_counts():
     swapped = {"a": lot.commitments["b"], "b": lot.commitments["a"]}
     with pytest.raises(PolicyError, match="a revealed other bytes"):
         Lot.of({**lot.message(), "commitments": swapped, "reveals": {"a": lot.reveals["b"], "b": lot.reveals["a"]}})
+
+
+def test_the_bytes_of_every_party_decide():
+    lot = lot_of(3)
+    others = [replace(lot, reveals={**lot.reveals, name: bytes(64)}) for name in lot.parties]
+    others += [replace(lot, path="main/lot@1"), replace(lot, attempt=1), replace(lot, invited=("a", "b", "c"))]
+    assert len({each.value for each in (lot, *others)}) == 6
+    assert replace(lot, reveals=dict(reversed(lot.reveals.items()))).value == lot.value
 
 
 @pytest.mark.parametrize("engine", [None, "network"])
@@ -349,8 +358,13 @@ def test_a_server_that_asks_twice_gets_the_same_bytes_or_a_refusal():
         assert same_or_refused(first, again)
         assert all(isinstance(each, bytes) for each in first.values())
         # It draws anew as if somebody had withheld: from then on the first attempt is void, and there are no more than agreed.
-        for attempt in (1, 2):
-            await server.commit(attempt)
+        second = await server.commit(1)
+        longer = replace(server.terms, retries=9)
+        said, _ = await server.ask(protocol.commit, longer.message(), NAMES, 2)
+        assert refused_by(said, "has bound itself to something else in 'terms of the lot") == NAMES
+        await server.commit(2)
+        said, _ = await server.ask(protocol.vote, {"commitments": second}, attempt=1)
+        assert refused_by(said, "has not committed in attempt 1") == NAMES
         said, _ = await server.ask(protocol.commit, server.terms.message(), NAMES, 3)
         assert refused_by(said, "attempt 3 of 3") == NAMES
         lot = Lot(server.scope.slot, 0, **vars(server.terms), commitments=made, reveals=first)
@@ -394,6 +408,22 @@ def test_a_party_that_has_committed_uses_no_lot_with_another_commitment_of_its_o
     on_both(lie)
 
 
+def test_a_party_that_was_shown_a_set_uses_no_lot_of_another():
+    async def lie(server):
+        made = await server.commit()
+        shown = {"commitments": made}
+        _, mail = await server.ask(protocol.vote, shown)
+        said, _ = await server.ask(protocol.reveal, shown, mail=mail)
+        path, lie = server.scope.slot, bytes(64)
+        other = {**made, LIAR: protocol._digest("commitment", path, 0, LIAR, lie)}
+        lot = Lot(path, 0, **vars(server.terms), commitments=other, reveals={**said, LIAR: lie})
+        honest = [name for name in NAMES if name != LIAR]
+        said, _ = await server.ask(use_lot, lot.message(), honest)
+        assert refused_by(said, "has bound itself to something else in 'set 0 of the lot") == honest
+
+    on_both(lie)
+
+
 def test_votes_count_for_the_terms_that_a_party_was_told():
     """Told of a smaller cohort, a party would need fewer votes: those who were told of others vote for something else."""
 
@@ -405,6 +435,16 @@ def test_votes_count_for_the_terms_that_a_party_was_told():
         _, mail = await server.ask(protocol.vote, shown, NAMES[:3])
         said, _ = await server.ask(protocol.reveal, shown, NAMES[:1], mail=mail)
         assert refused_by(said, "1 of 3 parties were shown the same commitments, fewer than 2") == NAMES[:1]
+
+    on_both(lie)
+
+
+def test_parties_whose_letters_have_one_key_are_one_organisation(monkeypatch):
+    monkeypatch.setattr(RealSealing, "organisation", lambda self, party: "a hospital")
+
+    async def lie(server):
+        said, _ = await server.ask(protocol.reveal, {"commitments": await server.commit()})
+        assert refused_by(said, "5 parties of 1 organisations, with at least 2") == NAMES
 
     on_both(lie)
 

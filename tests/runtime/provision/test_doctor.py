@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import logging
 import shutil
@@ -26,8 +27,11 @@ from atoll.runs.versions import versions
 from atoll.runtime.line import Channel, Line, Switchboard, dial_line
 from atoll.runtime.line.pulse import Pulse
 from atoll.runtime.provision import Kit, ProjectConfig, provision
+from atoll.runtime.provision.certificates import pem_of
 from atoll.runtime.provision.checkup import Finding, examine
 from atoll.runtime.provision.checkup.machine import check_disk
+from atoll.runtime.provision.files import write
+from atoll.runtime.provision.keys import load_key, sealed
 from atoll.runtime.transport import transport
 
 Tree = dict[str, Any]
@@ -129,6 +133,7 @@ def problems(kit: Path, work: Path = Path()) -> dict[str, Finding]:
 @pytest.mark.parametrize("name", ["grpc", "tcp"])
 def test_all_is_well(kits: Callable[..., Path], name: str, tmp_path: Path) -> None:
     folder = kits(free_port(), transport=name, helpers={"keys": "key holder"})
+    (folder / "ca").rename(tmp_path / "offline")
     with serving(folder):
         for party in ("north", "anna", "otto", "server", "keys"):
             findings = list(examine(Kit.read(folder / party), tmp_path))
@@ -138,7 +143,11 @@ def test_all_is_well(kits: Callable[..., Path], name: str, tmp_path: Path) -> No
     paper = ["files", "key", "certificate", "authority", "validity", "disk"]
     for step in ("revocation list", "jobs"):  # which sites have, and people have not
         steps.remove(step)
-    assert steps == asked == [*paper, "name", "port", "TLS", "server", "clock", "admission", "clock skew", "version"]
+    assert (
+        steps
+        == asked
+        == [*paper, "name", "port", "TLS", "server", "authority's key", "clock", "admission", "clock skew", "version"]
+    )
 
 
 @pytest.mark.parametrize("name", ["grpc", "tcp"])
@@ -350,6 +359,125 @@ def test_a_kit_that_cannot_prove_itself_is_not_tried(kits: Callable[..., Path]) 
     shutil.copy(folder / "south" / "key.pem", folder / "north" / "key.pem")
     findings = list(examine(Kit.read(folder / "north"), Path()))
     assert {f.step: f.state for f in findings if f.state != "ok"} == {"key": "problem", "server": "skipped"}
+
+
+def apart(kit: Path, work: Path) -> Finding:
+    return next(f for f in examine(Kit.read(kit), work, patience=5) if f.step == "authority's key")
+
+
+def test_the_authority_is_named_by_its_fingerprint_at_every_party(kits: Callable[..., Path], tmp_path: Path) -> None:
+    folder = kits(free_port())
+    printed = hashlib.sha256(ssl.PEM_cert_to_DER_cert((folder / "ca" / "ca.pem").read_text())).hexdigest().upper()
+    colons = ":".join(printed[i : i + 2] for i in range(0, 64, 2))
+    for party in ("north", "south", "server", "anna"):
+        said = next(f for f in examine(Kit.read(folder / party), tmp_path) if f.step == "authority")
+        assert said.state == "ok"
+        assert f"O=Atoll certificate authority,CN=lungs, SHA-256 {colons}, signed the certificate" in said.said
+        assert "also trusts" not in said.said
+
+
+def test_a_second_authority_that_a_kit_trusts_is_named_too(
+    kits: Callable[..., Path], tree: Tree, loaded: Load, tmp_path: Path
+) -> None:
+    folder = kits(free_port())
+    provision(loaded(tree), folder, rotate=True)
+    said = next(f for f in examine(Kit.read(folder / "north"), tmp_path) if f.step == "authority").said
+    assert said.count("SHA-256") == 2
+    assert "; ca.pem also trusts " in said
+
+
+def test_a_server_has_the_authoritys_key_nowhere_near_its_kit(kits: Callable[..., Path], tmp_path: Path) -> None:
+    folder, work = kits(free_port()), tmp_path / "work"
+    found = apart(folder / "server", work)
+    assert found.state == "warning"  # where the kits were made, or all parties are on one machine
+    assert f"the authority's key is here: {folder / 'ca' / 'ca-key.pem'}, beside the kit" in found.said
+    (folder / "ca").rename(tmp_path / "offline")
+    key = tmp_path / "offline" / "ca-key.pem"
+    assert apart(folder / "server", work).state == "ok"
+    for place in (
+        folder / "server" / "spare.pem",
+        work / "old.key",
+        work / "ca" / "any-name",
+        work / "server" / "x.pem",
+    ):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(key, place)
+        found = apart(folder / "server", work)
+        assert found.state == "problem"
+        assert f"the authority's key is here: {place}" in found.said
+        assert "--rotate-ca" in (found.remedy or "")
+        elsewhere = apart(folder / "server", tmp_path / "elsewhere")
+        assert elsewhere.state == ("problem" if place.is_relative_to(folder) else "ok")
+        place.unlink()
+    (folder / "server" / "another.pem").write_bytes((folder / "north" / "key.pem").read_bytes())
+    assert apart(folder / "server", work).state == "ok"  # keys of others are not the authority's
+
+
+def test_an_old_key_of_the_authority_counts_and_so_does_an_encrypted_one(
+    kits: Callable[..., Path], tree: Tree, loaded: Load, tmp_path: Path
+) -> None:
+    folder = kits(free_port())
+    provision(loaded(tree), folder, rotate=True)
+    (folder / "ca").rename(tmp_path / "offline")
+    (old,) = (tmp_path / "offline").glob("ca-key-*.pem")
+    shutil.copy(old, folder / "server" / "kept.pem")
+    assert apart(folder / "server", tmp_path / "work").state == "problem"
+    (folder / "server" / "kept.pem").unlink()
+    other = {"project": "lungs", "servers": [{"name": "server", "hosts": ["127.0.0.1"]}]}
+    sealed = provision(
+        ProjectConfig.model_validate(other), tmp_path / "sealed", ca_passphrase=lambda: b"long enough a phrase"
+    )
+    shutil.copy(sealed.folder / "ca" / "ca-key.pem", sealed.folder / "server" / "ca-key.pem")
+    assert apart(sealed.folder / "server", tmp_path / "work").state == "problem"
+
+
+def with_certificate(folder: Path, *, ca: bool, own_key: bool) -> None:
+    """Give the server's kit a certificate of its authority that is an authority's, or the authority's own key."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes
+
+    signer = load_key((folder / "ca" / "ca-key.pem").read_bytes(), None, "ca")
+    before = x509.load_pem_x509_certificate((folder / "server" / "certificate.pem").read_bytes())
+    key = signer if own_key else load_key((folder / "server" / "key.pem").read_bytes(), None, "key")
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(before.subject)
+        .issuer_name(before.issuer)
+        .public_key(key.public_key())
+        .serial_number(before.serial_number + 1)
+        .not_valid_before(before.not_valid_before_utc)
+        .not_valid_after(before.not_valid_after_utc)
+    )
+    for extension in before.extensions:
+        value, critical = extension.value, extension.critical
+        if isinstance(value, x509.SubjectKeyIdentifier):
+            value = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
+        if ca and isinstance(value, x509.BasicConstraints):
+            value = x509.BasicConstraints(ca=True, path_length=None)
+        made = made.add_extension(value, critical=critical)
+    (folder / "server" / "certificate.pem").write_bytes(pem_of(made.sign(signer, hashes.SHA256())))
+    write(folder / "server" / "key.pem", sealed(key), private=True)
+
+
+@pytest.mark.parametrize(
+    ("lie", "words"),
+    [
+        ({"ca": True, "own_key": False}, "its certificate is an authority's"),
+        ({"ca": False, "own_key": True}, "its key is the authority's"),
+    ],
+)
+def test_a_server_that_can_certify_keys_is_found_by_itself_and_by_its_sites(
+    kits: Callable[..., Path], lie: dict[str, bool], words: str, tmp_path: Path
+) -> None:
+    folder = kits(free_port(), transport="tcp")
+    with_certificate(folder, **lie)
+    found = apart(folder / "server", tmp_path)
+    assert (found.state, found.said) == ("problem", f"server 'server': {words}")
+    with serving(folder):
+        at_site = apart(folder / "north", tmp_path)
+    assert at_site.state == "problem"
+    assert at_site.said.endswith(f": {words}, so that it certifies keys")
+    assert "run no job there" in (at_site.remedy or "")
 
 
 def test_a_server_whose_port_is_taken_or_list_is_damaged(kits: Callable[..., Path]) -> None:

@@ -10,7 +10,7 @@ from atoll.runtime.provision.kit import Kit
 
 from .finding import Finding
 from .machine import check_confinement, check_disk, check_handles, check_own_port
-from .paper import check_paper
+from .paper import check_authority, check_paper
 from .reach import check_reach
 
 __all__ = ["Finding", "examine"]
@@ -30,6 +30,7 @@ def examine(kit: Kit, work: Path, patience: float = 5.0) -> Iterator[Finding]:
     if kit.role in ("server", *SITES):
         yield check_confinement(kit)
     if kit.role == "server":
+        yield check_authority(kit, work)
         yield check_own_port(kit)
         yield check_handles(kit)
     elif any(finding.state == "problem" and finding.step in ("files", "key") for finding in paper):

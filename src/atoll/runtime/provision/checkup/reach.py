@@ -18,6 +18,7 @@ from atoll.runtime.transport import Pipe, PipeClosed, transport
 
 from .finding import Finding, Step
 from .handshake import advice, greet, plain_words
+from .paper import authorities_of, find_fault
 from .talk import check_talk, compared
 from .visit import visit
 
@@ -100,6 +101,7 @@ def _handshake(kit: Kit, way: Way, node: str, plain: socket.socket, patience: fl
         yield Finding.problem("server", f"{node}: {error.what}", error.remedy or "correct the address")
         return
     yield Finding.ok("server", f"{node}: {peer}, project {peer.project!r}")
+    yield _apart(kit, made.certificate, node)
     yield _clock(made.certificate, node)
     told: dict[str, Any] = {}
     admission = _admission(kit, way.address, node, patience, told)
@@ -138,6 +140,19 @@ async def _answer(pipe: Pipe) -> dict[str, Any]:
         return (await read_hello(pipe)).about
     except (PipeClosed, Violation):  # it says nothing about itself
         return {}
+
+
+def _apart(kit: Kit, certificate: bytes, node: str) -> Finding:
+    """Check that the authority, which certifies the keys of letters, has another key than the server."""
+    from cryptography import x509
+
+    fault = find_fault(x509.load_der_x509_certificate(certificate), authorities_of(kit))
+    if not fault:
+        return Finding.ok("authority's key", f"{node}: the server's key is another, which certifies nobody")
+    remedy = (
+        "run no job there: this server can read sealed letters. Ask who provisions the project for another authority"
+    )
+    return Finding.problem("authority's key", f"{node}: {fault}, so that it certifies keys", remedy)
 
 
 def _clock(certificate: bytes, node: str) -> Finding:
