@@ -167,7 +167,7 @@ def test_a_job_that_plants_links_pipes_and_lines_harms_neither_its_site_nor_its_
                     await admin.delete(job)
                 assert not (server / "jobs" / job).exists()
                 await _gone(site / "jobs" / job / "state" / "closed")
-                await _gone(site / "record" / job)
+                await _gone(site / "record" / job / "letters.key")  # its promises stay, as the ledger does
             for front in ("north", "server"):
                 left = [path for path in (walled.place(front) / "jobs").rglob("*") if path.is_file()]
                 assert sum(path.stat().st_size for path in left if "ledger" in path.name) < 10_000
