@@ -419,3 +419,34 @@ def test_shared_memory_of_a_sandbox_has_a_size_and_its_devices_are_closed(tmp_pa
             assert "refused Read-only file system" in said["north"]
 
         played(walled, body)
+
+
+BLINDING = """
+import os
+import signal
+from pathlib import Path
+
+
+async def run(fed):
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        words = path.read_bytes().split(b"\\0")
+        if b"atoll.runtime.confinement.watching" in words and str(Path.cwd()).encode() in words[-2]:
+            print("blinded", flush=True)
+            os.kill(int(path.parent.name), signal.SIGKILL)
+    signal.pause()
+"""
+
+
+@pytest.mark.slow
+def test_a_job_that_ends_the_process_that_watches_it_ends_too(tmp_path: Path) -> None:
+    """Without a sandbox, where it sees that process."""
+    with open_folder() as folder:
+        walled = Walled(folder, options=confined("never"))
+
+        async def body(admin: Admin) -> None:
+            said = await walled.run(admin, write_job(tmp_path / "blinds", BLINDING, patience=120.0), state="failed")
+            assert "blinded" in said["server"]
+            (job,) = await admin.jobs()
+            assert "the process that watches what the job takes has ended, with exit code -9" in str(job["error"])
+
+        played(walled, body)

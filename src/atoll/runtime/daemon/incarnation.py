@@ -1,6 +1,6 @@
 """How a site finds a server that was started from a copy of its folder, or from a backup: it has forgotten what they did together.
 
-With each line and each deployment, the server draws a new token for the site, keeps it, and sends it with the one before,
+A site says in its greeting that it keeps tokens. With each line and each deployment, the server draws a new token for the site, keeps it, and sends it with the one before,
 which the site has. The site keeps the new one and says so. A server whose folder is older than what the site has seen
 cannot name the site's token: the folder was copied, restored or lost. So whichever of two servers with one history a site
 meets second, it refuses.

@@ -303,7 +303,7 @@ async def launch(
     process = await Process.start(
         MODULE, lambda fd: [str(fd), str(order)], folder=home, on_line=lines.add, environment={} if grant is None else grant.environment(),
         confinement=confinement, limits=limits,
-        walls=Walls(home, reads, (place.state,), devices=devices, shared=limits.memory), group=group,
+        walls=Walls(home, reads, (place.state,), devices=devices, shared=limits.memory // 2), group=group,
     )  # fmt: skip
     try:
         async with pulsing(_telling(on_life), spent=process.cpu):

@@ -232,7 +232,7 @@ class Server:
             return
         channel.narrow(FROM_SITE)
         try:
-            holding, kept, direct = _greeting(await channel.recv(), str(line.peer))
+            holding, kept, direct, tokens = _greeting(await channel.recv(), str(line.peer))
         except (LinkClosed, AtollError) as error:
             _LOG.warning("%s is refused: %s", line.peer, error)
             await line.close(f"refused: {error}")
@@ -243,8 +243,9 @@ class Server:
         except AtollError as error:  # it is needed only while the site is away
             _LOG.warning("the visit of %s cannot be recorded: %s", line.peer, error)
         session.on_token = lambda token: self._spawn(self._confirm(session.name, token))
-        session.on_deploy = lambda: self._spawn(self._show(session))
-        await self._show(session)  # before any order: a copy of this folder must give none
+        if tokens:
+            session.on_deploy = lambda: self._spawn(self._show(session))
+            await self._show(session)  # before any order: a copy of this folder must give none
         await remind(session, self._store, time.time())
         if line.lost.is_set():
             return
@@ -315,8 +316,8 @@ class Server:
                 self._news.tell_log(job)
 
 
-def _greeting(frame: object, where: str) -> tuple[list[str], list[str], str]:
-    """Return what a site says first: the jobs that run there, those whose files it keeps, and where it listens for other sites.
+def _greeting(frame: object, where: str) -> tuple[list[str], list[str], str, bool]:
+    """Return what a site says first: the jobs that run there, those whose files it keeps, where it listens for other sites, and whether it keeps tokens.
 
     Raises:
         MessageError: it is not a greeting.
@@ -327,4 +328,4 @@ def _greeting(frame: object, where: str) -> tuple[list[str], list[str], str]:
         raise MessageError("no hello", where=where, remedy="use the same version of Atoll at both ends")
     if not isinstance(direct, str) or len(direct) > 300:
         raise MessageError("no address for other sites", where=where, remedy="check its --direct")
-    return list(said["holding"]), list(said.get("kept", [])), direct
+    return list(said["holding"]), list(said.get("kept", [])), direct, said.get("tokens") is True

@@ -184,7 +184,7 @@ class Site:
             folders = sorted(path.name for path in (self.folder / "jobs").glob("[!.]*"))
             over = self._register.over
             kept = [job for job in folders if job not in over]
-            hello = {"op": "hello", "holding": [], "kept": kept}
+            hello = {"op": "hello", "holding": [], "kept": kept, "tokens": True}
             await channel.send({**hello, "direct": self._neighbours.address} if self._neighbours.address else hello)
             self._control = Control(channel, self._frame)
             on_connected(line.peer.name)
