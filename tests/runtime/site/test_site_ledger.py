@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import threading
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 from atoll.core.errors import CheckpointError, MessageError, PolicyError
 from atoll.core.event import Gaussian, Ledger, NonPrivate
+from atoll.core.sealing import hash_parts
 from atoll.engines.link import LinkClosed
 from atoll.privacy import Budget, Demand
 from atoll.runtime.network.daemon_ledger import DaemonLedger
@@ -45,6 +47,44 @@ def test_jobs_share_one_file_and_hear_of_their_own_lines_only(tmp_path: Path) ->
         ["2"],
     ]
     assert [line["party"] for line in Ledger(tmp_path / "ledger.jsonl")] == ["north", "north/anna"]
+
+
+def promise(what: str, bound: str) -> dict[str, Any]:
+    return {"op": "promise", "rows": hash_parts(what) + hash_parts(bound)}
+
+
+def test_what_parties_have_promised_is_kept_for_each_job_and_never_changes(tmp_path: Path) -> None:
+    assert asked(made(tmp_path), promise("set", "all"), promise("set", "all")) == [{"ok": True}] * 2
+    again = made(tmp_path)  # of another process
+    (kept,) = asked(again, {"op": "promises"})
+    assert kept["rows"] == hash_parts("set") + hash_parts("all")
+    (told,) = asked(again, promise("set", "fewer"))
+    assert "has answered otherwise before" in told["error"]["what"]
+    assert asked(again, promise("set", "fewer"), job="2") == [{"ok": True}]  # of another job
+    assert asked(again, {"op": "promises"})[0]["rows"] == kept["rows"]
+
+
+def test_a_site_whose_folder_was_copied_answers_for_no_job_that_began_before(tmp_path: Path) -> None:
+    """A backup may lack what was promised after it was made."""
+    first = tmp_path / "first"
+    asked(made(first), promise("set", "all"))
+    shutil.copytree(first, tmp_path / "copy")
+    copy = made(tmp_path / "copy")
+    for frame in ({"op": "promises"}, promise("set", "fewer")):
+        (told,) = asked(copy, frame)
+        assert "is a copy: it may lack some that were given" in told["error"]["what"]
+        assert "submit the job again" in told["error"]["remedy"]
+    assert asked(copy, promise("set", "fewer"), job="2") == [{"ok": True}]  # a new job
+    first.rename(tmp_path / "moved")
+    assert asked(made(tmp_path / "moved"), {"op": "promises"})[0]["rows"]
+
+
+def test_no_job_fills_the_disk_with_promises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("atoll.runtime.site.ledger._MOST_PROMISES", 64)
+    book = made(tmp_path)
+    assert asked(book, promise("1", "x"), promise("2", "x")) == [{"ok": True}] * 2
+    (told,) = asked(book, promise("3", "x"))
+    assert "has promised 2 things, and may promise 2" in told["error"]["what"]
 
 
 @pytest.mark.parametrize("party", ["south", "northern", "", 7, "south/north"])

@@ -11,10 +11,10 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from atoll.core.errors import AtollError, CheckpointError, MessageError
+from atoll.core.errors import AtollError, CheckpointError, MessageError, PolicyError
 from atoll.core.event import Ledger, unpack_event
 from atoll.core.requests.wire import pack_error
-from atoll.core.sealing import Record, rows_in
+from atoll.core.sealing import HASH, Record, rows_in
 from atoll.engines.link import LinkClosed
 from atoll.runtime.confinement.folders import HeldFolder
 
@@ -31,6 +31,8 @@ _NOTED = "ledger.noted"
 """The file with the number of lines of the ledger and the hash of the last, as it was last written."""
 _PROMISES = "promises"
 """The file of what the parties have promised in a job; see `atoll.core.sealing.Record`."""
+_MOST_PROMISES = 256 << 20
+"""Bytes of it, so that no job fills the disk of a daemon."""
 _OLDEST = 64 << 20
 """Bytes that the ledger of a job of an older version may have."""
 Answer = Callable[[str, Any], Awaitable[dict[str, Any]]]
@@ -164,7 +166,14 @@ class SiteLedger:
             record = self._record_of(job)
             return {"incarnation": record.incarnation, "key": record.key, "rows": record.rows()}
         if op == "promise":
-            self._record_of(job).note(rows_in(bytes(frame["rows"])))
+            record, rows = self._record_of(job), bytes(frame["rows"])
+            if len(record) * 2 * HASH + len(rows) > _MOST_PROMISES:
+                raise PolicyError(
+                    f"the job has promised {len(record):,} things, and may promise {_MOST_PROMISES // (2 * HASH):,}",
+                    where="record",
+                    remedy="submit the job again; a job of Atoll's own promises a few in each round",
+                )
+            record.note(rows_in(rows))
             return {"ok": True}
         raise ValueError(op)
 
