@@ -17,6 +17,7 @@ from atoll.core.requests.policy import Policy
 from atoll.core.requests.request import Mailboxes
 from atoll.core.requests.task import task
 from atoll.core.sealing import DerivedKeys, Letter, RealSealing, Record, VirtualSealing, hash_parts, hash_tree, hpke
+from atoll.core.sealing import record as record_module
 from atoll.core.world import World
 from atoll.engines import Inline
 from atoll.simulation import run_in
@@ -182,6 +183,25 @@ def test_a_copied_record_is_another_incarnation(tmp_path):
     (tmp_path / "other.log").write_bytes(b"something else" * 9)
     with pytest.raises(CheckpointError, match="no record of promises"):
         Record(tmp_path / "other.log")
+
+
+def test_promises_of_many_parties_are_written_once(tmp_path, monkeypatch):
+    written = []
+    append = record_module.append_bytes
+    monkeypatch.setattr(
+        record_module, "append_bytes", lambda path, rows, **at: (written.append(len(rows)), append(path, rows, **at))
+    )
+    record = Record(tmp_path / "record.log")
+    written.clear()
+    with record.write_together():
+        record.note([promise("a", "x")])
+        with pytest.raises(PolicyError, match="has answered otherwise before"):
+            record.note([promise("a", "y")])
+        record.note([promise("b", "x")])
+        assert written == []
+    assert written == [2 * 32]
+    record.note([promise("c", "x")])
+    assert len(Record(tmp_path / "record.log")) == 3
 
 
 def test_without_a_file_only_the_latest_promises_are_kept():

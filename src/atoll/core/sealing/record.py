@@ -10,8 +10,10 @@ restart. So a server that lies about what a party did finds the same bytes or a 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import secrets
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
@@ -64,6 +66,7 @@ class Record:
         self.renewed = False
         self._known: dict[bytes, bytes] = {}
         self._step = 0
+        self._held: dict[int, list[Row]] = {}
         if path is not None:
             self._open(path, renew)
 
@@ -138,13 +141,28 @@ class Record:
         fresh = self.require(rows)
         if not fresh:
             return
-        self._write(fresh)
+        held = self._held.get(threading.get_ident())
+        if held is None:
+            self._write(fresh)
+        else:
+            held += fresh
         self._known.update(fresh)
         if not self.durable:
             self._step = max(self._step, len(fresh))
             if len(self._known) > max(_FEW, 32 * self._step):
                 for matter in list(islice(self._known, len(self._known) // 2)):
                     del self._known[matter]
+
+    @contextlib.contextmanager
+    def write_together(self) -> Iterator[None]:
+        """Write the promises that this thread gives in the block at once, at its end: until then nothing that they are for may leave."""
+        held = self._held[threading.get_ident()] = []
+        try:
+            yield
+        finally:
+            del self._held[threading.get_ident()]
+            if held:
+                self._write(held)
 
     @property
     def durable(self) -> bool:

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from atoll.core import message as M
 from atoll.core.requests.chain import Chain
 from atoll.core.requests.request import PartialSum, Request
 from atoll.core.requests.stage import Stage
@@ -37,6 +39,9 @@ if TYPE_CHECKING:
     from atoll.core.execution.host import Host
 
 __all__ = ["SiteEngine"]
+
+_TOGETHER = 64 << 20
+"""Bytes of replies that wait until what their parties promise is durable."""
 
 
 class SiteEngine:
@@ -139,9 +144,9 @@ class SiteEngine:
                 continue
             for step in self._steps(frame, body):
                 answer = await self._work_thread.run(step)
-                if answer is not None:
+                for one in answer if isinstance(answer, list) else () if answer is None else (answer,):
                     self._signs.giving = True
-                    await self.link.send(answer)
+                    await self.link.send(one)
                     self._signs.giving = False
 
     def _heard(self) -> tuple[int, float]:
@@ -162,10 +167,24 @@ class SiteEngine:
         if frame["op"] == "launch":
             request = unpack_request(worded(frame["request"], body), self.registry)
             positions = [int(p) for p in frame["positions"]]
+            if request.recorded and len(positions) > 1:
+                waiting = deque(positions)
+                return [lambda: self._launch_together(request, waiting, frame["push"]) for _ in positions]
             return [lambda p=p: self._launch(request, p, frame["push"]) for p in positions]  # type: ignore[misc]
         if frame["op"] == "collect":
             return [lambda p=int(p): self._collect(frame, p) for p in frame["positions"]]  # type: ignore[misc]
         return [lambda: self._keep(frame)]
+
+    async def _launch_together(self, request: Request, waiting: deque[int], push: str) -> list[Any]:
+        """Run the task at the parties that wait, until their replies are long, and write what they promise once; their answers."""
+        answers, nbytes = list[Any](), 0
+        with self.host.record.write_together():
+            while waiting and nbytes < _TOGETHER:
+                answer = await self._launch(request, waiting.popleft(), push)
+                if answer is not None:
+                    answers.append(answer)
+                    nbytes += M.nbytes(answer)
+        return answers
 
     async def _launch(self, request: Request, position: int, push: str) -> Any:
         if (request.id, position) in self._unwanted:
