@@ -221,6 +221,8 @@ async def edited_replies(it: AttackTrial) -> None:
     less = it.error_of(await it.sum(LyingScript(alter=alter), uplink=stages, draws=False))
     if usual is not None and less is not None and less < usual / 5:
         it.found.append(f"a sum with noise of {less:.2g}, where the parties owe {usual:.2g}")
+    elif less is not None:
+        it.because = "each party adds its part for the smallest sum that it agreed to, whatever the request says"
 
 
 def _hidden_among(request: Request, replies: int) -> Request:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from atoll.core.execution.engine import RunContext
+    from atoll.core.execution.host import Host
 
 __all__ = ["PartyAnswer", "LyingInline", "LyingServer", "LyingScript", "mail_of"]
 
@@ -238,13 +239,20 @@ class LyingServer:
         for position in positions.tolist():
             where, mine = np.array([position], dtype=np.int64), self.sent(request, position)
             if mine is not None:
-                part = await self._honest_fold(request, mine, where)
+                part = await self._refusable(request, mine, where)
                 self._folded(mine, where, part, extra=self.script.lies or mine is not request)
             if mine is None or self.script.hides(request, self.name_of(position)):
                 part = PartialSum({}, where[:0], where[:0], errors={position: _lost()})
             parts.append(part)
         await self._after(request, positions)
         return added([_copied(part) for part in parts])
+
+    async def _refusable(self, request: Request, mine: Request, where: NDArray[np.int64]) -> PartialSum:
+        """A summand; the refusal of a whole cohort is that of its one party."""
+        try:
+            return await self._honest_fold(request, mine, where)
+        except AtollError as error:
+            return PartialSum({}, where[:0], where[:0], errors={int(where[0]): error})
 
     async def _honest_run(self, request: Request, mine: Request, position: int) -> list[Reply]:
         del request
@@ -274,7 +282,9 @@ def mail_of(answers: Iterable[PartyAnswer]) -> Mailboxes:
 
 
 class LyingInline(LyingServer, Inline):
-    """A lying server whose parties are in its own process, each with its own record."""
+    """A lying server whose parties are in its own process. They take it for a server of another organisation, so they vote, and tell it one thing when they refuse."""
+
+    live: ClassVar[bool] = True
 
     def __init__(self) -> None:
         super().__init__()
@@ -291,7 +301,11 @@ class LyingInline(LyingServer, Inline):
     async def open(self, world: RunContext) -> None:
         """Create the host."""
         self._context = world
-        await super().open(world)
+        self._host = self._made(world)
+
+    def _made(self, world: RunContext) -> Host:
+        made = world.host(vectorised=False)
+        return replace(made, executor=replace(made.executor, remote=True))
 
     async def plain_run(self, request: Request, positions: NDArray[np.int64]) -> list[Reply]:
         """Run as the engine does."""
@@ -309,4 +323,4 @@ class LyingInline(LyingServer, Inline):
     async def restart(self, names: Iterable[str]) -> None:
         """Make the host again from its folder."""
         del names
-        self._host = self.context.host(vectorised=False)
+        self._host = self._made(self.context)

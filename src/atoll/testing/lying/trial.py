@@ -48,6 +48,7 @@ class AttackTrial:
         number: the label of the last sum.
         partner: a party that colludes with the server in this move.
         found: what a move has found by itself.
+        because: why a move came to nothing, if it knows.
         results: sum -> what the reducer has made of it in this move, as often as that differs.
         opening: the tasks of the steps after the words.
     """
@@ -61,6 +62,7 @@ class AttackTrial:
     number: int = 0
     partner: str = ""
     found: list[str] = field(default_factory=list)
+    because: str = ""
     results: dict[str, set[tuple[int, ...]]] = field(default_factory=dict)
     opening: list[str] = field(default_factory=list)
     _memory: Any = None
@@ -285,6 +287,7 @@ class AttackTrial:
     def begin(self) -> None:
         """Begin a move: what was answered before is known, and judged no more."""
         self._since, self.found, self.results, self.partner = len(self.server.answers), [], {}, ""
+        self.because = ""
 
     @property
     def told(self) -> list[PartyAnswer]:
@@ -296,8 +299,10 @@ class AttackTrial:
         if found := self._learned():
             return "learned", found[0]
         lies = [one for one in self.told if one.extra]
-        refused = [one for one in lies if one.refused]
-        if refused:
+        refused = [one for one in (*self.told, *lies) if one.refused and lies]
+        if (
+            refused
+        ):  # a lie itself, or the honest step after it, where parties find that they agreed on different things
             return "refused", refused[-1].refused
         honest = defaultdict[tuple[str, str], list[PartyAnswer]](list)
         for one in self.told:
@@ -307,7 +312,7 @@ class AttackTrial:
             return "same bytes", f"{len(lies)} answers, each as before"
         if not lies:
             return "none", "nothing could be asked beside the protocol"
-        return "none", f"{len(lies)} answers, and no combination of them opens anything but the sum"
+        return "none", self.because or f"{len(lies)} answers, and no combination of them opens anything but the sum"
 
     def _opens(self) -> dict[SumView, set[tuple[int, ...]]]:
         """The sums that the answers of a move open, by the id of the sum."""
