@@ -277,13 +277,25 @@ def _in_halves(it: AttackTrial, sizes: Mapping[str, int]) -> LyingScript:
 
 async def split_views(it: AttackTrial) -> None:
     """Tell some that the victim is in the sum, and others that it is not; one party colludes with the server. Ask helpers for both."""
+    await _split(it, {})
+
+
+async def edited_terms(it: AttackTrial) -> None:
+    """Say that the parties trust the server, so that half of them open a seed and nobody votes; then split their views."""
+    half = (len(it.names) + 1) // 2
+    for terms in ({"active": False, "threshold": half}, {"active": False, "threshold": 2, "least": 2}):
+        await _split(it, terms)
+
+
+async def _split(it: AttackTrial, terms: Mapping[str, Any]) -> None:
     it.partner = it.names[-1]
     told = set(it.names[: len(it.names) // 2])
 
     def alter(request: Request, name: str) -> Request:
-        if not it.opens(request) or name in told or name not in it.names:
-            return request
-        return it.resized(request, it.rest)
+        if it.opens(request) and name not in told and name in it.names:
+            return it.resized(request, it.rest)
+        other = edited(request.message, lambda said: {**said, **{n: x for n, x in terms.items() if n in said}})
+        return replace(request, message=other) if terms else request
 
     async def after(request: Request, names: list[str]) -> None:
         if it.opens(request):
@@ -304,7 +316,7 @@ MOVES: dict[str, Move] = {
     made.__name__.replace("_", "-"): made
     for made in (
         repeat, other_letters, other_key, other_label, other_set, settle_twice, withheld_orders, doubled_orders, old_letters,
-        kill, reordered_names, edited_sizes, edited_replies, below_least, two_halves, split_views, smaller_sum,
+        kill, reordered_names, edited_sizes, edited_replies, below_least, two_halves, split_views, edited_terms, smaller_sum,
     )
 }  # fmt: skip
 """Name -> what the server does."""

@@ -113,7 +113,7 @@ class SumView:
     answers: list[PartyAnswer]
     before: list[PartyAnswer]
     partner: str = ""
-    unseal: Callable[[Any], Any] = field(default=lambda letter: None)
+    unseal: Callable[..., Any] = field(default=lambda letter, agreed=b"": None)
 
     def of(self, *ends: str) -> list[PartyAnswer]:
         """The answers of tasks whose names end so."""
@@ -389,7 +389,7 @@ def _partners_shares(view: SumView, agreed: Agreement) -> Shares:
         if letter is None:
             continue
         place = agreed.holders(agreed.place(one.party)).index(agreed.place(view.partner))
-        held_shares = view.unseal(Letter.decode(view.unseal(letter)["shares"]))
+        held_shares = view.unseal(Letter.decode(view.unseal(letter, agreed.fingerprint)["shares"]), agreed.fingerprint)
         for use in ("own", "key"):
             found[use, one.party] = {place: held_shares[use]}
     return found
