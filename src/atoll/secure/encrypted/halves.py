@@ -252,7 +252,19 @@ def _require_pads(name: str, letter: Any) -> None:
 
 
 def _agreed(island: Island, message: Tree) -> EncryptedAgreement:
-    return EncryptedAgreement.of(message, real=island.sealing.real)
+    """The terms of a sum.
+
+    Raises:
+        PolicyError: they are none, or a server of another organisation says that the parties trust it.
+    """
+    agreed = EncryptedAgreement.of(message, real=island.sealing.real)
+    if island.remote and agreed.threshold and not agreed.active:
+        raise PolicyError(
+            "an encrypted sum that trusts the server, between organisations",
+            where="encrypted sum",
+            remedy="use server='active', or leave it out",
+        )
+    return agreed
 
 
 def require_ciphertext(reply: Any) -> tuple[Any, Any]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from atoll.core.errors import ConfigError, QuorumError
+from atoll.core.errors import CompositionError, ConfigError, QuorumError
 from atoll.core.exposure import Exposure
 from atoll.core.requests.request import Reduced
 from atoll.core.validation import Checked
@@ -178,7 +178,11 @@ class Encrypted(Checked, WordSums):
 
     async def reduce(self, reduction: Reduction) -> Reduced:
         """Let keys be made, add up what the parties encrypt, and let the sum be opened."""
-        active = (self.server or ("active" if reduction.live else "honest")) == "active"
+        active = (self.server or ("active" if reduction.between else "honest")) == "active"
+        if reduction.between and self.keys == "threshold" and not active:
+            raise CompositionError(
+                "server='honest' between organisations", where="Encrypted", remedy="leave server out"
+            )
         agreed = self._agreement(tuple(reduction.parties.names), reduction.request.uplink, reduction.terms, active)
         maker, half = (DEALER, deal_keys) if agreed.threshold else (HOLDER, make_keys)
         first = await _asked(reduction, maker, half, agreed.message())

@@ -17,6 +17,8 @@ from .graph import in_one_piece, rings
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from atoll.core.requests.island import Island
+
 __all__ = ["Agreement", "known_form", "use_of"]
 
 
@@ -86,7 +88,7 @@ class Agreement:
             raise PolicyError(
                 f"{made.degree} neighbours of {len(made.names)} parties against a server that may lie",
                 where="masked sum",
-                remedy="let all parties be neighbours, or assume server='honest'",
+                remedy="let all parties be neighbours, or, in a simulation, assume server='honest'",
             )
         if not sound or (made.active and 3 * made.threshold <= 2 * (made.degree + 1)):
             raise PolicyError(
@@ -153,6 +155,19 @@ class Agreement:
             layout: fingerprint of the layout.
         """
         return hashlib.sha256(b"atoll masks" + self.fingerprint + bytes.fromhex(asked) + layout).digest()
+
+    def require_active(self, island: Island) -> None:
+        """Refuse to trust the server on its own word: whoever says that it is honest may open two sets, without votes and with half of the shares.
+
+        Raises:
+            PolicyError: a server of another organisation says that the parties trust it.
+        """
+        if island.remote and not self.active:
+            raise PolicyError(
+                "a masked sum that trusts the server, between organisations",
+                where="masked sum",
+                remedy="use server='active', or leave it out",
+            )
 
     def require_set(self, kept: set[int], lost: set[int], me: int, organisation: Callable[[str], str] = str) -> None:
         """Refuse to open a sum whose set of parties would reveal a sum of a few.

@@ -69,6 +69,7 @@ def _promised_before(message: Tree) -> int | None:
 def deal(island: Island, message: Tree) -> Tree:
     """Deal shares of a new key and of a new seed to the holders, in sealed letters."""
     agreed = Agreement.of(message)
+    agreed.require_active(island)
     island.bind_letters(agreed.fingerprint)
     holders = agreed.holders(agreed.place(island.name))
     key, own = island.secret.bytes(SEED), island.secret.bytes(SEED)

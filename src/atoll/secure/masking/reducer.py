@@ -206,9 +206,17 @@ class SecureAggregation(Checked, WordSums):
         )
 
     def agreement(self, reduction: Reduction) -> Agreement:
-        """What the parties of a sum agree on."""
+        """What the parties of a sum agree on.
+
+        Raises:
+            CompositionError: it trusts the server, between organisations.
+        """
         names = tuple(reduction.parties.names)
-        active = (self.server or ("active" if reduction.live else "honest")) == "active"
+        active = (self.server or ("active" if reduction.between else "honest")) == "active"
+        if reduction.between and not active:
+            raise CompositionError(
+                "server='honest' between organisations", where="SecureAggregation", remedy="leave server out"
+            )
         degree, threshold = self.holders(len(names), active=active)
         least = max(self.least, reduction.terms.quorum)
         uplink = reduction.request.uplink

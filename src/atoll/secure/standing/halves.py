@@ -64,6 +64,7 @@ def _promised_before(message: Tree) -> None:
 def introduce(island: Island, message: Tree) -> Tree:
     """Deal shares of the secrets of every sum to come, and a public key, to the holders."""
     agreed, (sums, label) = Agreement.of(message["agreed"]), setup_context(message)
+    agreed.require_active(island)
     island.bind_letters(agreed.fingerprint)
     holders = agreed.holders(agreed.place(island.name))
     key, link = island.secret.bytes(SEED), island.secret.bytes(SEED)
