@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from atoll.core.errors import ConfigError
+from atoll.core.requests.request import Request, TaskResult
+from atoll.core.sealing import Letterbox, Row, hash_parts
 
 __all__ = ["GUARDS", "LieGuard", "without_guard"]
 
@@ -22,43 +24,129 @@ class LieGuard:
 
     Attributes:
         says: what it holds to.
-        parts: the functions that hold it, ``module:name`` or ``module:Class.name``.
-        moves: protocol -> moves by which the server learns something once the guard is off.
-        instead: what stands in for each function.
+        off: what holds it, ``module:name`` or ``module:Class.name``, and what stands there once it is switched off.
+        moves: protocol -> moves by which the server learns something once the guard is off, and those behind it.
+        behind: guards of which one alone stops these moves too, so that all are switched off together.
     """
 
     says: str
-    parts: tuple[str, ...]
+    off: Mapping[str, Any]
     moves: Mapping[str, tuple[str, ...]]
-    instead: Callable[..., Any] = lambda *args, **more: None
+    behind: tuple[str, ...] = ()
 
 
-_SECOND_SETS = ("other-set", "withheld-orders", "doubled-orders", "kill")
+def _pass(*args: Any, **more: Any) -> None:
+    """Refuse nothing."""
+    del args, more
+
+
+def _no_bytes(*args: Any, **more: Any) -> bytes:
+    """Bind to nothing."""
+    del args, more
+    return b""
+
+
+def _requests_without(kind: str) -> Callable[..., tuple[Row, ...]]:
+    """`Request.promises` without the rows of one kind."""
+    honest = Request.promises
+
+    def promises(self: Request, party: str, ran: TaskResult, form: str, content: bytes) -> tuple[Row, ...]:
+        rows = honest(self, party, ran, form, content)
+        gone = {hash_parts("letter", party, *tag) for tag in ran.opened} if kind == "letter" else set()
+        if kind == "inner" and self.wraps is not None:
+            gone = {hash_parts("request", self.wraps.id, party)}
+        return tuple(row for row in rows if row[0] not in gone)
+
+    return promises
+
+
+def _bind_nothing(self: Letterbox, agreed: bytes, written_in: str = "") -> None:
+    """`Letterbox.bind` without the agreement."""
+    self._agreed, self._step = b"", f"/{written_in}/" if written_in else ""
+
+
+def _bind_no_step(self: Letterbox, agreed: bytes, written_in: str = "") -> None:
+    """`Letterbox.bind` without the step."""
+    del written_in
+    self._agreed, self._step = agreed, ""
+
+
+def _believe(self: Request, replies: int) -> Request:
+    """`Request.among` that takes the request's word."""
+    del replies
+    return self
+
+
+_REQUEST = "atoll.core.requests.request"
+_BOX = "atoll.core.sealing.letterbox:Letterbox"
 
 GUARDS: dict[str, LieGuard] = {
-    "once": LieGuard(
-        "a party opens one set a sum: it binds itself, and a letter opens in one request",
-        ("atoll.core.event:Ledger._require_kept", "atoll.core.sealing.receipts:Receipts.require_fresh"),
-        {
-            **dict.fromkeys(("secagg", "secagg-active", "multi-round"), _SECOND_SETS),
-            **dict.fromkeys(("one-shot", "bfv", "ckks", "paillier", "batchcrypt"), (*_SECOND_SETS, "settle-twice")),
-        },
+    "requests": LieGuard(
+        "an id is bound to the whole request, letters included",
+        {f"{_REQUEST}:Request.binding": property(_no_bytes), f"{_REQUEST}:Mailboxes.digest": _no_bytes},
+        {},
     ),
-    "sets": LieGuard(
-        "a set has the least number of parties, and is one piece",
-        (
-            "atoll.secure.masking.agreement:Agreement.require_set",
-            "atoll.secure.encrypted.agreement:EncryptedAgreement.require_set",
-        ),
-        dict.fromkeys(("secagg", "bfv", "ckks", "paillier", "batchcrypt"), ("below-least", "two-halves")),
+    "replies": LieGuard(
+        "a request answered again gives the same bytes",
+        {"atoll.core.sealing.record:Record.hash_reply": _no_bytes},
+        {},
+    ),
+    "inner": LieGuard(
+        "one program's request is answered in one sum", {f"{_REQUEST}:Request.promises": _requests_without("inner")}, {}
+    ),
+    "letters": LieGuard(
+        "a letter is opened in one request", {f"{_REQUEST}:Request.promises": _requests_without("letter")}, {}
+    ),
+    "here": LieGuard("a letter opens in its own sum", {f"{_BOX}._require_here": _pass}, {}),
+    "step": LieGuard("a letter opens where one of its step is read", {f"{_BOX}.bind": _bind_no_step}, {}),
+    "agreement": LieGuard("what was agreed is authenticated with a letter", {f"{_BOX}.bind": _bind_nothing}, {}),
+    "sets": LieGuard("a party opens one set a sum", {"atoll.core.requests.island:Island.promise": _pass}, {}),
+    "votes": LieGuard(
+        "a majority has voted for the set",
+        {
+            f"atoll.secure.{room}:{name}": _pass
+            for room, name in (
+                ("holders.halves", "require_majority"),
+                ("bounded.halves", "require_majority"),
+                ("indexing.halves", "require_majority"),
+                ("encrypted.halves", "require_majority"),
+                ("masking.coded", "require_majority"),
+                ("masking.halves", "require_votes"),
+                ("standing.halves", "require_votes"),
+            )
+        },
+        {},
+    ),
+    "least": LieGuard(
+        "a set has the least number of parties",
+        {
+            "atoll.secure.masking.agreement:Agreement.require_set": _pass,
+            "atoll.secure.encrypted.agreement:EncryptedAgreement.require_set": _pass,
+            "atoll.secure.ballot:Electorate.require_set": _pass,
+        },
+        {},
+    ),
+    "second": LieGuard(
+        "a site refuses a second sum", {"atoll.core.execution.executor:Executor._sums_once": lambda *_: False}, {}
     ),
     "noise": LieGuard(
         "a sum has the noise that its stages rely on",
-        ("atoll.secure.masking.party:require_noise", "atoll.secure.standing.halves:require_noise"),
         {
-            **dict.fromkeys(("secagg", "secagg-active", "multi-round"), ("edited-sizes", "edited-replies")),
-            "tree": ("edited-replies",),
+            "atoll.secure.masking.party:require_noise": _pass,
+            "atoll.secure.standing.halves:require_noise": _pass,
+            f"{_REQUEST}:Request.among": _believe,
         },
+        {},
+    ),
+    "trust": LieGuard(
+        "parties trust no server of another organisation",
+        {"atoll.secure.masking.agreement:Agreement.require_active": _pass},
+        {},
+    ),
+    "refusal": LieGuard(
+        "a refusal tells nothing",
+        {"atoll.core.execution.executor:Executor.refuse": lambda s, e, r, p: s.explain(e, r, p)},
+        {},
     ),
 }
 """Name -> guard."""
@@ -77,11 +165,16 @@ def without_guard(name: str) -> Iterator[LieGuard]:
     if name not in GUARDS:
         raise ConfigError(f"guard {name!r}", where="without_guard", remedy=f"use one of {', '.join(GUARDS)}")
     guard, undo = GUARDS[name], list[tuple[Any, str, Any]]()
+    off = {
+        part: stand_in
+        for one in (guard, *(GUARDS[other] for other in guard.behind))
+        for part, stand_in in one.off.items()
+    }
     try:
-        for part in guard.parts:
+        for part, stand_in in off.items():
             owner, attribute = _owner_of(part)
             undo.append((owner, attribute, owner.__dict__[attribute]))
-            setattr(owner, attribute, guard.instead)
+            setattr(owner, attribute, stand_in)
         yield guard
     finally:
         for owner, attribute, was in reversed(undo):

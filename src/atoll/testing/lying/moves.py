@@ -307,10 +307,12 @@ async def _split(it: AttackTrial, terms: Mapping[str, Any]) -> None:
 
 
 async def smaller_sum(it: AttackTrial) -> None:
-    """Make a second sum of the same task and message, without the victim, under a new id."""
+    """Make a second sum of the same task and message, without the victim, under a new id: with votes, and without asking for any."""
     few = it.block
     await it.sum(draws=False, cohort=few)
-    await it.sum(LyingScript(lies=True), draws=False, cohort=few[1:], message=it.number)
+    asked = it.number
+    for votes in (True, False):
+        await it.sum(LyingScript(lies=True), draws=False, cohort=few[1:], message=asked, votes=votes)
 
 
 MOVES: dict[str, Move] = {

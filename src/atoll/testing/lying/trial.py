@@ -12,12 +12,13 @@ import numpy as np
 
 from atoll.core import message as M
 from atoll.core.federation.labels import Labels
+from atoll.core.federation.reduction import Reduction
 from atoll.core.persistence.decisions import Decisions
 from atoll.core.requests.request import Mailboxes
 from atoll.core.requests.results import Terms
 from atoll.secure.encrypted.agreement import EncryptedAgreement
 from atoll.secure.encrypted.agreement import label_of as label_of_names
-from atoll.secure.encrypted.halves import require_ciphertext
+from atoll.secure.encrypted.halves import require_ciphertext, threshold_of
 from atoll.secure.masking.halves import label_of
 
 from .opening import SumView, held, number_of, open_places, reading, under_one_mask, whole_places
@@ -97,6 +98,7 @@ class AttackTrial:
         message: int | None = None,
         again: bool = False,
         uplink: tuple[Stage, ...] = (),
+        votes: bool = True,
     ) -> Any:
         """Make a sum; return it, or ``None`` if it fails.
 
@@ -110,11 +112,13 @@ class AttackTrial:
             message: the number of the sum whose message it has; by default its own.
             again: whether it is the last one, which begins anew.
             uplink: stages.
+            votes: whether the server lets the parties vote.
         """
         if at is None:
             self.number += 1
             at = self.number
         self.server.script = script or LyingScript()
+        between, Reduction.between = Reduction.between, Reduction.between if votes else property(lambda _: False)  # type: ignore[assignment, method-assign]
         self.fed._labels, self.fed.world.decisions = Labels(), Decisions()
         if again:
             self.fed.world.reducers = copy.deepcopy(self._memory)
@@ -136,6 +140,7 @@ class AttackTrial:
             self._require_no_fault()
             return None
         finally:
+            Reduction.between = between  # type: ignore[method-assign]
             self.server.script = LyingScript()
 
     def _noted(self, name: str, made: Any) -> Any:
@@ -239,8 +244,9 @@ class AttackTrial:
             return request.message["sealed"]
         first = sent[kept[0]].request.message
         agreed = EncryptedAgreement.of(first["agreed"], real=False)
-        form = agreed.form(agreed.lanes(agreed.layout(request.message["form"])))
-        adder = agreed.scheme.adder(first["public"], form)
+        form = agreed.form(agreed.lanes(agreed.layout(require_ciphertext(sent[kept[0]].value)[1])))
+        scheme = threshold_of(agreed.scheme) if agreed.threshold else agreed.scheme
+        adder = scheme.adder(first["public"], form)
         for one in sent.values():
             adder.add(require_ciphertext(one.value)[0])
         return adder.sealed()
