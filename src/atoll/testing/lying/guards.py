@@ -13,7 +13,8 @@ from typing import Any
 
 from atoll.core.errors import ConfigError
 from atoll.core.requests.request import Request, TaskResult
-from atoll.core.sealing import Letterbox, Row, hash_parts
+from atoll.core.sealing import Row, hash_parts
+from atoll.secure.ballot import hash_set
 
 __all__ = ["GUARDS", "LieGuard", "without_guard"]
 
@@ -60,17 +61,6 @@ def _requests_without(kind: str) -> Callable[..., tuple[Row, ...]]:
     return promises
 
 
-def _bind_nothing(self: Letterbox, agreed: bytes, written_in: str = "") -> None:
-    """`Letterbox.bind` without the agreement."""
-    self._agreed, self._step = b"", f"/{written_in}/" if written_in else ""
-
-
-def _bind_no_step(self: Letterbox, agreed: bytes, written_in: str = "") -> None:
-    """`Letterbox.bind` without the step."""
-    del written_in
-    self._agreed, self._step = agreed, ""
-
-
 def _believe(self: Request, replies: int) -> Request:
     """`Request.among` that takes the request's word."""
     del replies
@@ -78,75 +68,97 @@ def _believe(self: Request, replies: int) -> Request:
 
 
 _REQUEST = "atoll.core.requests.request"
-_BOX = "atoll.core.sealing.letterbox:Letterbox"
+
+_ALL = ("secagg", "secagg-active", "multi-round", "one-shot", "two-servers", "enclave", "bounded", "indexing-enclave", "indexing-shares", "indexing-keys",
+        "bfv", "ckks", "paillier", "batchcrypt")  # fmt: skip
+_HELPED = tuple(name for name in _ALL[4:])
+_KEYS = ("bfv", "ckks", "paillier", "batchcrypt")
+_SECOND_SETS = ("withheld-orders", "doubled-orders", "kill")
 
 GUARDS: dict[str, LieGuard] = {
     "requests": LieGuard(
         "an id is bound to the whole request, letters included",
         {f"{_REQUEST}:Request.binding": property(_no_bytes), f"{_REQUEST}:Mailboxes.digest": _no_bytes},
-        {},
+        {"secagg": ("other-letters", "other-key"), "enclave": ("other-key",), "two-servers": ("other-key",)},
+        ("replies",),
     ),
     "replies": LieGuard(
-        "a request answered again gives the same bytes",
+        "a request that is answered again gives the same bytes",
         {"atoll.core.sealing.record:Record.hash_reply": _no_bytes},
-        {},
+        {"secagg-active": ("other-letters", "other-key"), "enclave": ("settle-twice",)},
+        ("requests", "sets"),
     ),
     "inner": LieGuard(
-        "one program's request is answered in one sum", {f"{_REQUEST}:Request.promises": _requests_without("inner")}, {}
+        "one request of the program is answered in one sum",
+        {f"{_REQUEST}:Request.promises": _requests_without("inner")},
+        dict.fromkeys(("secagg", "one-shot", "enclave", "bfv"), ("other-label",)),
+        ("second",),
     ),
     "letters": LieGuard(
-        "a letter is opened in one request", {f"{_REQUEST}:Request.promises": _requests_without("letter")}, {}
+        "a letter is opened in one request",
+        {f"{_REQUEST}:Request.promises": _requests_without("letter")},
+        dict.fromkeys(("one-shot", *_KEYS), _SECOND_SETS),
+        ("sets",),
     ),
-    "here": LieGuard("a letter opens in its own sum", {f"{_BOX}._require_here": _pass}, {}),
-    "step": LieGuard("a letter opens where one of its step is read", {f"{_BOX}.bind": _bind_no_step}, {}),
-    "agreement": LieGuard("what was agreed is authenticated with a letter", {f"{_BOX}.bind": _bind_nothing}, {}),
-    "sets": LieGuard("a party opens one set a sum", {"atoll.core.requests.island:Island.promise": _pass}, {}),
+    "here": LieGuard(
+        "a letter opens in the sum in which it was written",
+        {"atoll.core.sealing.letterbox:Letterbox._require_here": _pass},
+        dict.fromkeys(("secagg", "secagg-active"), ("old-letters",)),
+    ),
+    "sets": LieGuard(
+        "a party opens one set a sum",
+        {"atoll.core.requests.island:Island.promise": _pass},
+        dict.fromkeys(("secagg", "secagg-active", "one-shot"), ("other-set", *_SECOND_SETS)),
+        ("letters",),
+    ),
+    "holders": LieGuard(
+        "a helper opens one set a sum",
+        {"atoll.secure.ballot:bind_set": lambda island, kept, matter=b"": hash_set(kept)},
+        dict.fromkeys(("enclave", "two-servers"), ("settle-twice", *_SECOND_SETS)),
+        ("requests", "replies"),
+    ),
     "votes": LieGuard(
-        "a majority has voted for the set",
+        "a majority of the parties has voted for a set before anybody opens it",
         {
-            f"atoll.secure.{room}:{name}": _pass
-            for room, name in (
-                ("holders.halves", "require_majority"),
-                ("bounded.halves", "require_majority"),
-                ("indexing.halves", "require_majority"),
-                ("encrypted.halves", "require_majority"),
-                ("masking.coded", "require_majority"),
-                ("masking.halves", "require_votes"),
-                ("standing.halves", "require_votes"),
-            )
+            **{
+                f"atoll.secure.{room}:require_majority": _pass
+                for room in ("holders.halves", "bounded.halves", "indexing.halves", "encrypted.halves", "masking.coded")
+            },
+            **{f"atoll.secure.{room}:require_votes": _pass for room in ("masking.halves", "standing.halves")},
         },
-        {},
+        dict.fromkeys(_HELPED, ("smaller-sum",)),
     ),
     "least": LieGuard(
-        "a set has the least number of parties",
+        "a set has the least number of parties, and is one piece",
         {
             "atoll.secure.masking.agreement:Agreement.require_set": _pass,
             "atoll.secure.encrypted.agreement:EncryptedAgreement.require_set": _pass,
             "atoll.secure.ballot:Electorate.require_set": _pass,
         },
-        {},
+        {
+            **dict.fromkeys(("secagg", "secagg-active", "multi-round"), ("below-least",)),
+            **dict.fromkeys(_KEYS, ("two-halves",)),
+        },
+        ("votes",),
     ),
     "second": LieGuard(
-        "a site refuses a second sum", {"atoll.core.execution.executor:Executor._sums_once": lambda *_: False}, {}
+        "a site refuses a second sum of the same over another set",
+        {"atoll.core.execution.executor:Executor._sums_once": lambda executor, position: False},
+        dict.fromkeys(_ALL, ("smaller-sum",)),
     ),
     "noise": LieGuard(
-        "a sum has the noise that its stages rely on",
+        "a sum has the noise that its stages rely on, and as many parties as were agreed",
         {
             "atoll.secure.masking.party:require_noise": _pass,
             "atoll.secure.standing.halves:require_noise": _pass,
             f"{_REQUEST}:Request.among": _believe,
         },
-        {},
+        dict.fromkeys(("secagg", "multi-round", "one-shot", "enclave", *_KEYS), ("edited-sizes", "edited-replies")),
     ),
     "trust": LieGuard(
-        "parties trust no server of another organisation",
+        "parties trust no server of another organisation on its word",
         {"atoll.secure.masking.agreement:Agreement.require_active": _pass},
-        {},
-    ),
-    "refusal": LieGuard(
-        "a refusal tells nothing",
-        {"atoll.core.execution.executor:Executor.refuse": lambda s, e, r, p: s.explain(e, r, p)},
-        {},
+        dict.fromkeys(("secagg", "secagg-active"), ("edited-terms",)),
     ),
 }
 """Name -> guard."""
