@@ -16,7 +16,17 @@ from atoll.core.requests.cohort import Community
 from atoll.core.requests.policy import Policy
 from atoll.core.requests.request import Mailboxes
 from atoll.core.requests.task import task
-from atoll.core.sealing import DerivedKeys, Letter, RealSealing, Record, VirtualSealing, hash_parts, hash_tree, hpke
+from atoll.core.sealing import (
+    DerivedKeys,
+    Letter,
+    Letterbox,
+    RealSealing,
+    Record,
+    VirtualSealing,
+    hash_parts,
+    hash_tree,
+    hpke,
+)
 from atoll.core.sealing import record as record_module
 from atoll.core.world import World
 from atoll.engines import Inline
@@ -427,3 +437,35 @@ def test_without_cryptography_the_remedy_is_the_install(monkeypatch):
 def test_bytes_that_are_no_letter_are_refused_in_words(raw):
     with pytest.raises(LetterError, match="not a letter"):
         Letter.decode(raw)
+
+
+# ---------------------------------------------------------------------- what a letter is for
+
+
+def in_sum(party, request, agreed=b"", written_in="", arrived=None):
+    """The letterbox of a party in a step of a sum."""
+    box = Letterbox(party, request, sealing(), arrived, sum=request.rpartition("/")[0].rpartition("/")[0])
+    box.bind(agreed, written_in)
+    return box
+
+
+@pytest.mark.parametrize(
+    ("request_", "agreed", "step", "why"),
+    [
+        ("main/train/@0//Sum/masked/0", b"agreed", "deal", ""),
+        ("main/train/@1//Sum/masked/0", b"agreed", "deal", "it was written in main/train/@0//Sum/deal/0"),
+        ("main/train/@0//Sum/masked/0", b"other", "deal", "does not open"),
+        ("main/train/@0//Sum/masked/0", b"agreed", "vote", "it was written in main/train/@0//Sum/deal/0"),
+    ],
+)
+def test_a_letter_opens_in_its_sum_for_its_agreement_and_in_its_step(request_, agreed, step, why):
+    letter = in_sum("client-0", "main/train/@0//Sum/deal/0", b"agreed").write(
+        "client-1", SECRET, lambda n: bytes(range(n))
+    )
+    box = in_sum("client-1", request_, agreed, step)
+    if not why:
+        assert box.open("client-0", letter) == SECRET
+        return
+    with pytest.raises(LetterError, match=why):
+        box.open("client-0", letter)
+    assert box.opened == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import numpy as np
@@ -10,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atoll.core import message as M
-from atoll.core.errors import AtollError, ConfigError, SessionError, TaskError
+from atoll.core.errors import AtollError, ConfigError, PolicyError, SessionError, TaskError
 from atoll.core.event import Laplace
 from atoll.core.requests.cohort import Community
+from atoll.core.requests.request import Request
 from atoll.core.requests.task import Work, task
 from atoll.core.sealing import sealed_nbytes
 from atoll.core.time.clock import Clock
@@ -437,3 +439,18 @@ def test_a_task_error_is_still_a_task_error():
 @task
 async def thirsty(island, peers):
     await peers.recv("guest")
+
+
+def test_a_session_of_a_sum_is_begun_three_times_and_no_more():
+    world = World(Community([1.0, 2.0]), Inline())
+    executor = world.executor(vectorised=False)
+    request = Request("main/sum/@0//Talk/talk/0", guest, None, "main", 0, sum="main/sum/@0//Talk")
+    for _ in range(3):
+        executor._begin_session(request, 0)
+    with pytest.raises(PolicyError, match="attempt 4 at a session of one sum"):
+        executor._begin_session(request, 0)
+    executor._begin_session(request, 1)  # another party's own
+    for _ in range(9):
+        executor._begin_session(
+            dataclasses.replace(request, sum=""), 0
+        )  # outside sums a session tells what its program says

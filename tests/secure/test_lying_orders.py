@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from atoll.core.algebra.aggregate import Sum
-from atoll.core.errors import PolicyError, QuorumError
+from atoll.core.errors import CompositionError, PolicyError, QuorumError
 from atoll.core.federation.federation import run_program
 from atoll.core.requests.cohort import Community
 from atoll.core.requests.policy import SitePolicy
@@ -26,7 +26,9 @@ from atoll.secure import (
     SecureIndexing,
     TwoServers,
 )
-from atoll.secure.ballot import Electorate
+from atoll.secure.ballot import Electorate, require_majority
+from atoll.secure.masking.agreement import Agreement
+from atoll.secure.words import FixedPoint
 
 NAMES = [f"client-{i}" for i in range(6)]
 REDUCERS = {
@@ -166,3 +168,50 @@ def test_two_majorities_share_more_parties_than_collude(n):
         colluding = (n - 1) // 3 if corrupt is None else corrupt
         assert 2 * electorate.majority - n > colluding
         assert electorate.majority <= n
+
+
+class Organised:
+    """A party whose cohort has fewer organisations than parties: two parties each."""
+
+    name, sum, once, remote = "0/a", "main/sum", False, False
+
+    def organisation(self, name):
+        return name.partition("/")[0]
+
+    def promise(self, what, bound):
+        raise AssertionError("it bound itself to a set of too few")
+
+
+def test_the_least_sum_counts_organisations():
+    names = tuple(f"{site}/{one}" for site in range(3) for one in "ab")
+    many = Agreement(names, 5, 0, 5, 3, True, FixedPoint())
+    organisation = Organised().organisation
+    many.require_set(set(range(6)), set(), 0, organisation)
+    few = replace(many, least=4)
+    with pytest.raises(PolicyError, match="a sum of 6 parties of 3 organisations, fewer than 5"):
+        few.require_set(set(range(6)), set(), 0, organisation)
+    Electorate(names, 3, b"").require_set(Organised(), names)
+    with pytest.raises(PolicyError, match="a sum of 6 parties of 3 organisations, with at least 4"):
+        require_majority(Organised(), Electorate(names, 4, b""), names, {})
+
+
+@pytest.mark.parametrize(
+    "reducer", [SecureAggregation(server="honest"), Encrypted("paillier", keys="threshold", server="honest")]
+)
+def test_between_organisations_no_reducer_trusts_the_server(reducer):
+    with pytest.raises(CompositionError, match="server='honest' between organisations"):
+        summed(reducer, Rehearsal(6 + len(reducer.others)))
+
+
+class Flattering(Rehearsal):
+    """Tells sites that they trust the server."""
+
+    def launch(self, request, positions, push):
+        if step_of(request) == "deal":
+            request = replace(request, message={**request.message, "active": False, "threshold": 3})
+        return super().launch(request, positions, push)
+
+
+def test_a_site_trusts_no_server_on_its_word():
+    with pytest.raises(QuorumError):
+        summed(SecureAggregation(), Flattering(6))
