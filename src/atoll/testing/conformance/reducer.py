@@ -48,7 +48,7 @@ def check_reducer(
     dropouts: bool = True,
     others: Mapping[str, Any] | None = None,
     proved: Collection[Task] = (),
-    lies: Collection[str] = (),
+    lies: Collection[str] | None = None,
     seed: int = 0,
 ) -> None:
     """Require a reducer to keep these laws. An error begins with the name of the law.
@@ -77,7 +77,7 @@ def check_reducer(
       sums of a round, with a dropout at each superstep, for a party whose reply arrives after the sum was closed, and
       for a server that repeats the supersteps after the replies, as if another party had dropped out.
 
-    * **lies** (a secure reducer, with ``lies``): a server that sends what no honest server sends learns nothing that the honest sum does not tell: it repeats steps with
+    * **lies** (a secure reducer): a server that sends what no honest server sends learns nothing that the honest sum does not tell: it repeats steps with
       other letters, keys, labels and sets, withholds orders, delivers old letters, restarts parties, tells parties different things. ``atoll.testing.lying.MOVES``
       has the moves. Of a protocol that is not Atoll's own, the law cannot take masks off: it refuses two different answers of a party to one step behind the words.
 
@@ -94,7 +94,8 @@ def check_reducer(
         dropouts: whether it must survive a party that drops out. If not, such a sum may fail, but must not be wrong.
         others: data of helper parties that the reducer asks, by name.
         proved: tasks of the reducer whose replies provably reveal nothing about a party.
-        lies: the names of the moves that a lying server makes, such as ``atoll.testing.lying.MOVES``.
+        lies: the names of the moves that a lying server makes. By default those of ``atoll.testing.lying.WAIST_MOVES``, which every reducer withstands that lets the waist
+            ask. A reducer that is to withstand all of them (``MOVES``) binds its parties to one set a sum, and lets them vote (`atoll.secure.ballot`).
         seed: of the worlds.
 
     Raises:
@@ -107,14 +108,14 @@ def check_reducer(
     if reducer.secure:
         laws.refusal()
         require_secrecy(reducer, others=others, proved=proved, seed=seed)
-        if lies:
-            from atoll.testing.lying import require_refusals
-
-            require_refusals(reducer, others=others, moves=lies, seed=seed)
     laws.recovery()
     laws.all_or_nothing()
     laws.terms()
     laws.crashes()
+    if reducer.secure and (lies is None or lies):
+        from atoll.testing.lying import WAIST_MOVES, require_refusals
+
+        require_refusals(reducer, others=others, moves=WAIST_MOVES if lies is None else lies, seed=seed)
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from .attack import TARGETS, AttackTarget, Findings, attack, attack_all, require_refusals
-from .moves import MOVES
+from .moves import MOVES, WAIST_MOVES
 
-__all__ = ["MOVES", "TARGETS", "Findings", "AttackTarget", "attack", "attack_all", "require_refusals"]
+__all__ = ["MOVES", "TARGETS", "WAIST_MOVES", "Findings", "AttackTarget", "attack", "attack_all", "require_refusals"]

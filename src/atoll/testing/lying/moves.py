@@ -15,7 +15,7 @@ from .trial import AttackTrial
 if TYPE_CHECKING:
     from atoll.core.requests.request import Request
 
-__all__ = ["MOVES"]
+__all__ = ["MOVES", "WAIST_MOVES"]
 
 Move = Callable[[AttackTrial], Awaitable[None]]
 
@@ -323,3 +323,6 @@ MOVES: dict[str, Move] = {
     )
 }  # fmt: skip
 """Name -> what the server does."""
+
+WAIST_MOVES = ("repeat", "other-key", "other-label")
+"""Moves that the waist withstands for every reducer, whatever its steps are: its parties' record has their requests and replies."""
