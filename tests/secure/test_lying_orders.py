@@ -213,5 +213,5 @@ class Flattering(Rehearsal):
 
 
 def test_a_site_trusts_no_server_on_its_word():
-    with pytest.raises(QuorumError):
+    with pytest.raises(QuorumError, match="fewer than"):
         summed(SecureAggregation(), Flattering(6))
