@@ -10,8 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from atoll.reproduce.entry import Claim
-from atoll.reproduce.page import block
 from browser import CHROMIUM, tab
 from small_run import small
 
@@ -23,6 +21,7 @@ from atoll.data import Dataset, Islands
 from atoll.report import write_comparison, write_report
 from atoll.report.bar import NotebookBar
 from atoll.report.drawing import _VARIABLES, InlineFigure, _inline, figure
+from atoll.reproduce import Claim, write_block
 from atoll.runs import RunFolder, execute, parse_config
 from atoll.statistics import Statistics
 
@@ -186,5 +185,5 @@ def test_templates_escape_everything_and_a_page_in_markdown_has_no_tags() -> Non
         assert not re.search(r"\|\s*safe\b|autoescape|Markup", text), template.name
         assert not re.search(r"=\{\{|='\{\{", text), f"{template.name}: an attribute without double quotes"
     claims = [Claim(name, None, name, "holds", name) for name in NAMES]
-    text = block({"name": "x", "claims": [vars(claim) for claim in claims]})
+    text = write_block({"name": "x", "claims": [vars(claim) for claim in claims]})
     assert not re.search(r"<[A-Za-z/!?]", text)
