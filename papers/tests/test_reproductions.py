@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from atoll.cli import run
-from atoll.core.rooms import loaded
+from atoll.core.addresses import load_object
 from atoll.reproduce import Entry, Lab, TrainedRun, entries, names, read_tallies, reproduce, tallies
 from atoll.runs import RunFolder
 from atoll_papers.fedavg import paper_cnn, some_digits
@@ -54,7 +54,7 @@ DECLARED = (Path(__file__).parent / "declared_names.txt").read_text(encoding="ut
 
 @pytest.mark.parametrize("name", DECLARED)
 def test_a_declared_name_finds_its_part(name: str) -> None:
-    assert callable(loaded(name))
+    assert callable(load_object(name))
 
 
 def test_no_address_is_without_a_declared_name() -> None:

@@ -6,8 +6,8 @@ import pytest
 from sources import ROOT, imports, modules
 
 LAYERS = (
-    ("errors", "exposure", "rooms", "capability", "overview", "redaction"),
-    ("calls", "lazy"),
+    ("addresses", "errors", "exposure", "capability", "overview", "redaction"),
+    ("calls", "lazy", "rooms"),
     ("extras", "validation", "message", "time"),
     ("algebra",),
     ("persistence",),

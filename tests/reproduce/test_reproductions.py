@@ -13,8 +13,8 @@ import pytest
 
 import atoll.reproduce
 from atoll.cli import run
+from atoll.core.addresses import load_object
 from atoll.core.errors import ConfigError, DataError, MissingExtraError
-from atoll.core.rooms import loaded
 from atoll.reproduce import Claim, Interrupted, Lab, TrainedRun, entries, find_entry, names, tallies
 from atoll.runs import RunFolder, Stopping
 
@@ -75,11 +75,11 @@ def test_a_module_that_moved_is_found_under_its_old_name(
         "atoll.reproduce.old.page": EntryPoint("atoll.reproduce.old.page", "pages_of_mine.whole", "atoll.addresses")
     }
     monkeypatch.setattr("importlib.metadata.entry_points", lambda group, name: [moved[name]] if name in moved else [])
-    assert loaded("atoll.reproduce.old.page:ENTRY") is find_entry("whole-page")
+    assert load_object("atoll.reproduce.old.page:ENTRY") is find_entry("whole-page")
     with pytest.raises(AttributeError, match="no attribute 'NOTHING'"):
-        loaded("atoll.reproduce.old.page:NOTHING")
+        load_object("atoll.reproduce.old.page:NOTHING")
     with pytest.raises(ModuleNotFoundError, match=r"atoll\.reproduce\.older"):
-        loaded("atoll.reproduce.older:ENTRY")
+        load_object("atoll.reproduce.older:ENTRY")
 
 
 def test_an_old_name_does_not_hide_what_its_module_lacks(
@@ -90,7 +90,7 @@ def test_an_old_name_does_not_hide_what_its_module_lacks(
     moved = [EntryPoint("pages_of_mine.lacking", "pages_of_mine.whole", "atoll.addresses")]
     monkeypatch.setattr("importlib.metadata.entry_points", lambda group, name: moved)
     with pytest.raises(ModuleNotFoundError, match="no_such_library"):
-        loaded("pages_of_mine.lacking:ENTRY")
+        load_object("pages_of_mine.lacking:ENTRY")
 
 
 def test_a_broken_entry_is_in_nobodys_way(installed: list[EntryPoint], capsys: Any) -> None:

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from .addresses import load_object
+
 __all__ = [
     "Named",
     "Own",
@@ -22,7 +24,6 @@ __all__ = [
     "gives",
     "is_class",
     "job_kinds",
-    "loaded",
     "part_kinds",
 ]
 
@@ -104,37 +105,11 @@ def job_kinds() -> dict[str, str]:
     return {kind: where for room in _rooms() for kind, where in getattr(room, "JOBS", {}).items()}
 
 
-def loaded(where: str) -> Any:
-    """The object named ``module:name``.
-
-    A module that left this package for a distribution of its own is found under its old name as well, since configurations and saved runs hold that
-    name. The distribution lists such modules as entry points of the group ``atoll.addresses``: the old name, and where the module is today.
-
-    Raises:
-        ImportError: there is no such module.
-        AttributeError: the module has no such name.
-    """
-    module, _, name = where.partition(":")
-    found: Any
-    try:
-        found = importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        from importlib.metadata import entry_points  # nothing else here needs it, and it loads parsers of mail
-
-        moved = entry_points(group="atoll.addresses", name=module)
-        if not moved or not f"{module}.".startswith(f"{error.name}."):
-            raise
-        found = importlib.import_module(next(iter(moved)).value)
-    for part in name.split(".") if name else []:
-        found = getattr(found, part)
-    return found
-
-
 def is_class(base: str, *, itself: bool = False) -> Callable[[Any], bool]:
     """Return a test for subclasses of ``module:Class``, and with ``itself`` for that class too."""
 
     def test(found: Any) -> bool:
-        parent = loaded(base)
+        parent = load_object(base)
         return inspect.isclass(found) and issubclass(found, parent) and (itself or found is not parent)
 
     return test

@@ -46,11 +46,10 @@ class Contacts:
         self._method = method
         self._kept: OrderedDict[str, tuple[Any, FeatureLayout, PartyRows]] = OrderedDict()
         promise = _promised if method.events() is None else lambda message: Disclosure(private=True)
-        place = "atoll.fitting.contacts"
-        self.named = Task(f"{place}:named", _named, discloses=_promised)
-        self.prepared = Task(f"{place}:prepared", _prepared, discloses=_promised)
-        self.replied = Task(f"{place}:replied", self._replied, discloses=promise)
-        self.proposed = Task(f"{place}:proposed", self._proposed, discloses=promise)
+        self.named = Task("atoll.fitting.contacts:named", _named, discloses=_promised)
+        self.prepared = Task("atoll.fitting.contacts:prepared", _prepared, discloses=_promised)
+        self.replied = Task("atoll.fitting.contacts:replied", self._replied, discloses=promise)
+        self.proposed = Task("atoll.fitting.contacts:proposed", self._proposed, discloses=promise)
         self.tasks = (self.named, self.prepared, self.replied, self.proposed)
 
     def _rows(self, island: Any, message: Any) -> tuple[PartyRows, AtParty, int]:

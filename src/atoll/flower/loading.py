@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+from atoll.core.addresses import load_object
 from atoll.core.errors import ConfigError
-from atoll.core.rooms import loaded
 
 __all__ = ["loaded_app"]
 
@@ -19,7 +19,7 @@ def loaded_app(where: str, kind: str) -> Any:
         ConfigError: it cannot be imported.
     """
     try:
-        return loaded(where)
+        return load_object(where)
     except (ImportError, AttributeError) as error:
         raise ConfigError(
             f"{kind} {where!r} cannot be imported: {error}",

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
+from atoll.core.addresses import load_object
 from atoll.core.algebra.rng import Rng
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError
@@ -125,8 +125,7 @@ def adapt(model: Any, settings: LearnerSettings, data: Any, adapters: Mapping[st
     for base in type(model).__mro__:
         where = known.get(base.__module__.partition(".")[0])
         if where is not None:
-            module, _, name = where.partition(":")
-            adapter: Adapter = getattr(importlib.import_module(module), name)
+            adapter: Adapter = load_object(where)
             return adapter(model, settings, data)
     if callable(model):
         return adapt(_made(model), replace(settings, factory=model), data, known)

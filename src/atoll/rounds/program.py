@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from atoll.core import message
+from atoll.core.addresses import declared_name
 from atoll.core.errors import ConfigError, MessageError
 from atoll.core.job import EDGE, Job, Prepared
 from atoll.core.persistence.json_lines import as_json
@@ -225,4 +226,4 @@ def _require_arguments(program: Callable[..., Any], arguments: Mapping[str, Any]
 
 
 def _name(program: Any) -> str:
-    return f"{getattr(program, '__module__', '?')}:{getattr(program, '__qualname__', type(program).__name__)}"
+    return declared_name(program if hasattr(program, "__qualname__") else type(program))

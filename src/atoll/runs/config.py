@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from pydantic import Field, ValidationError, create_model, model_validator
 from pydantic_core import PydanticCustomError
 
+from atoll.core.addresses import load_object
 from atoll.core.errors import AtollError, ConfigError, nearest
 from atoll.core.job import Job
-from atoll.core.rooms import Own, job_kinds, loaded, part_kinds
+from atoll.core.rooms import Own, job_kinds, part_kinds
 
 from . import yaml
 from .parts import PartConfig, argument, part_class, refusing
@@ -241,7 +242,7 @@ def job_class(name: Any) -> type[Job]:
     if isinstance(name, str) and ":" in name:
         found = imported(name, "kind of job", where="job")
     elif name in kinds:
-        found = loaded(kinds[name])
+        found = load_object(kinds[name])
     else:
         raise ConfigError(
             f"job={name!r} is not a kind of job.{nearest(str(name), kinds)}",

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from atoll.core.addresses import declared_name
+
 from . import yaml
 from .folder import FROM_PYTHON
 
@@ -86,5 +88,5 @@ def _text(value: Any) -> Any:
         return {"name": type(value).__name__, **own}
     if isinstance(value, type) or callable(value):
         home = value if hasattr(value, "__qualname__") else type(value)
-        return f"{home.__module__}:{home.__qualname__}"
-    return f"{type(value).__module__}:{type(value).__qualname__}"[:_LONGEST]
+        return declared_name(home)
+    return declared_name(type(value))[:_LONGEST]

@@ -11,8 +11,9 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
+from atoll.core.addresses import load_object
 from atoll.core.errors import ConfigError, MissingExtraError, nearest
-from atoll.core.rooms import PartKind, loaded, part_kinds
+from atoll.core.rooms import PartKind, part_kinds
 
 from .schema import SettingsSchema, schema_of
 
@@ -39,7 +40,7 @@ def imported(name: str, kind: str, *, where: str | None = None) -> Any:
         ConfigError: it cannot be imported, or is neither a class nor a function.
     """
     try:
-        found = loaded(name)
+        found = load_object(name)
     except Exception as error:  # the module is the user's own and may raise anything
         why, remedy = _not_imported(name, kind, error)
         raise ConfigError(f"{name!r} cannot be imported: {why}", where=where, remedy=remedy) from error

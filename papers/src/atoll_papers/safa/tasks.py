@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -332,6 +332,8 @@ class ScaledAccuracy(ScoreMetric):
     The smallest target is then 0, where the fraction is 1 for a guess above 0 and undefined below. Such a row counts as
     an error of 1, and another row counts as more than a guess of 0 would only if its guess is negative.
     """
+
+    declared: ClassVar[str] = "atoll.reproduce.safa.data:ScaledAccuracy"
 
     def zero(self) -> Summary:
         """No rows."""

@@ -30,6 +30,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
+from ..addresses import declared_name
 from ..algebra import tree as T
 from ..algebra.rng import Rng
 from ..algebra.tree import Tree
@@ -300,7 +301,7 @@ class Stage(Checked):
     @property
     def name(self) -> str:
         """The stage's name in messages and records."""
-        return f"{type(self).__module__}:{type(self).__qualname__}"
+        return declared_name(type(self))
 
     def settings(self) -> dict[str, Any]:
         """The stage's fields, as plain values; an inner stage becomes ``{"stage": name, "settings": ...}``."""

@@ -7,8 +7,8 @@ a cohort as a few large array operations.
 
 from __future__ import annotations
 
+import contextlib
 import functools
-import importlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, overload
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol, overload
 import numpy as np
 
 from .. import message as M
+from ..addresses import declared_name, load_object
 from ..algebra import tree as T
 from ..algebra.aggregate import Aggregate, Totals
 from ..algebra.tree import Tree
@@ -173,7 +174,8 @@ class Task:
     """A named piece of work at a party.
 
     Attributes:
-        name: ``"module:function"``, or a name that the program registered.
+        name: ``"module:function"``, or a name that the program registered. Random keys, ledgers and checkpoints follow it, so it never
+            changes: a task that moves gets a line in `atoll.core.addresses.MOVED`.
         run: ``(island, message) -> reply``, plain or ``async``.
         many: ``(cohort, message) -> Iterator[Batch]``, optional.
         work: ``(data, args, message) -> Work``, declared before the task runs; the message is that of the request.
@@ -316,7 +318,7 @@ def task(
     """
 
     def wrap(function: Callable[..., Any]) -> Task:
-        full = name or f"{function.__module__}:{function.__qualname__}"
+        full = name or declared_name(function)
         more: dict[str, Any] = {"promise": promise, "discloses": discloses, "adds_excess": adds_excess}
         return Task(full, function, many, work, reply_bytes, schema=schema, **more)
 
@@ -329,7 +331,7 @@ def done_before(task: Task) -> Task:
 
 
 def resolve(name: str, registry: Mapping[str, Any], kind: type | tuple[type, ...] = Task) -> Any:
-    """Find a named object: first in the program's registry, then as ``module:name``.
+    """Find a named object: first in the program's registry, then as ``module:name``, wherever that lies today.
 
     Only objects of the expected kind are returned, so that a peer cannot name an arbitrary function of an installed module.
 
@@ -338,15 +340,11 @@ def resolve(name: str, registry: Mapping[str, Any], kind: type | tuple[type, ...
     """
     if name in registry:
         return registry[name]
-    module_name, _, attribute = name.partition(":")
+    module, _, attribute = name.partition(":")
     found: Any = None
-    if attribute and "<locals>" not in attribute:
-        try:
-            found = importlib.import_module(module_name)
-            for part in attribute.split("."):
-                found = getattr(found, part)
-        except (ImportError, AttributeError):
-            found = None
+    if module and attribute and "<locals>" not in attribute:
+        with contextlib.suppress(ImportError, AttributeError):
+            found = load_object(name)
     expected = kind if isinstance(kind, tuple) else (kind,)
     if isinstance(found, expected) or (isinstance(found, type) and issubclass(found, expected)):
         return found

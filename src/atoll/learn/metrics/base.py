@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from atoll.core.addresses import declared_name
 from atoll.core.algebra.metric import Metric, Summary
 from atoll.core.algebra.tree import Tree
 from atoll.core.capability import SINGLE_REPLIES, Capability, Need
@@ -98,7 +99,7 @@ def pack_metric(metric: Metric) -> Tree:
     """Return a metric as its name and plain settings."""
     kind = type(metric)
     settings = {f.name: getattr(metric, f.name) for f in fields(metric)}
-    return {"metric": f"{kind.__module__}:{kind.__qualname__}", "settings": settings}
+    return {"metric": declared_name(kind), "settings": settings}
 
 
 def unpack_metric(packed: Any) -> Any:

@@ -187,7 +187,7 @@ def _tasks(learner: Any, plan: Algorithm) -> tuple[Task, Task]:
     return Task("atoll.learn.divergence:local", local), Task("atoll.learn.divergence:central", central)
 
 
-@task(name="atoll.learn.divergence:sizes_of")  # names of tasks stay where modules go: they seed random numbers
+@task
 def sizes_of(island: Island, message: Tree) -> dict[str, Aggregate]:
     """Return how many examples each client has."""
     del message

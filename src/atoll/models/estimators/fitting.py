@@ -102,12 +102,11 @@ class FitTransformers(Checked, Job):
 class _PreparedTransformers(Prepared):
     def __init__(self, job: FitTransformers, steps: Sequence[Any], columns: int) -> None:
         self.job, self.steps, self.columns = job, steps, columns
-        place = "atoll.models.estimators.fitting"
-        self.sums = Task(f"{place}:sums", self._sums)
-        self.spread = Task(f"{place}:spread", self._spread)
-        self.products = Task(f"{place}:products", self._products)
-        self.ranks = Task(f"{place}:ranks", self._ranks)
-        self.seen = Task(f"{place}:seen", self._seen)
+        self.sums = Task("atoll.models.estimators.fitting:sums", self._sums)
+        self.spread = Task("atoll.models.estimators.fitting:spread", self._spread)
+        self.products = Task("atoll.models.estimators.fitting:products", self._products)
+        self.ranks = Task("atoll.models.estimators.fitting:ranks", self._ranks)
+        self.seen = Task("atoll.models.estimators.fitting:seen", self._seen)
         self.tasks = (self.sums, self.spread, self.products, self.ranks, self.seen)
 
     # ---------------------------------------------------------------- at a party

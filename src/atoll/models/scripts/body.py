@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from atoll.core.addresses import load_object
 from atoll.core.algebra import tree as T
 from atoll.core.algebra.rng import Rng
 from atoll.core.algebra.tree import Tree, items
 from atoll.core.errors import ConfigError
-from atoll.core.rooms import loaded
 from atoll.learn.learner import LearnerSettings, adapt
 
 __all__ = ["ScriptBody", "body_of"]
@@ -63,14 +62,11 @@ def body_of(model: Any, settings: LearnerSettings, data: Any) -> ScriptBody:
     """
     factory = None
     if isinstance(model, str):
-        model = loaded(model)
+        model = load_object(model)
     if callable(model) and not hasattr(model, "learner") and not _is_module(model):
         factory, model = model, _made(model)
     if _is_module(model):
-        where, _, name = _MODULES.partition(":")
-        made = getattr(importlib.import_module(where), name)(
-            model if factory is None else factory, model, settings, data
-        )
+        made = load_object(_MODULES)(model if factory is None else factory, model, settings, data)
         return ScriptBody(made[0], None, "torch", *made[1:])
     if isinstance(model, Mapping):
         return _of_arrays(model)

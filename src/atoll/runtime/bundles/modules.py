@@ -12,6 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from atoll.core.addresses import declared_name
 from atoll.core.errors import ConfigError
 from atoll.runs.registries import HOME
 
@@ -59,7 +60,8 @@ def reference_of(found: Any, where: str) -> str:
     name, module = getattr(found, "__qualname__", None), getattr(found, "__module__", None)
     if not isinstance(name, str) or not isinstance(module, str):
         raise _refused(f"a live {type(found).__name__} cannot travel", where)
-    return require_name(f"{module}:{name}", where, found)
+    require_name(f"{module}:{name}", where, found)
+    return declared_name(found)
 
 
 def require_name(reference: str, where: str, found: Any = None) -> str:
