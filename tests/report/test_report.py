@@ -317,7 +317,7 @@ def test_a_private_run_shows_epsilon_by_round_against_accuracy_and_says_what_it_
         assert "Epsilon by round, against the server" in page.text
         assert "Accuracy by epsilon" in page.text
         assert (
-            "counted by exact at delta 1e-05. It protects one user (add-remove neighbours) against the server."
+            "counted by exact at delta 1e-05. It protects one user (replace-one neighbours) against the server."
             in page.text
         )
 
@@ -347,8 +347,10 @@ def test_runs_are_compared_by_epsilon(tmp_path: Path) -> None:
         atoll.simulate(one, islands, folder=tmp_path / name, progress=False)
     folders = [RunFolder(tmp_path / name) for name in ("loud", "quiet", "open")]
     rows = {row["run"]: row for row in compare_runs(folders)}
-    assert rows["loud"]["epsilon"] == pytest.approx(atoll.privacy.exact_epsilon(4 / 4, 1e-5))
-    assert rows["quiet"]["epsilon"] == pytest.approx(atoll.privacy.exact_epsilon(4 / 64, 1e-5))
+    assert rows["loud"]["epsilon"] == pytest.approx(
+        atoll.privacy.exact_epsilon(4 * 4 / 4, 1e-5)
+    )  # a user is replaced: the server sees who takes part
+    assert rows["quiet"]["epsilon"] == pytest.approx(atoll.privacy.exact_epsilon(4 * 4 / 64, 1e-5))
     assert rows["open"]["epsilon"] is None
     page = Page(write_comparison(folders, tmp_path / "page.html").read_text(encoding="utf-8"))
     assert "Accuracy by epsilon" in page.figures

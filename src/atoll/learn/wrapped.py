@@ -124,7 +124,15 @@ class Wrapped(Algorithm):
     def passes(self, phase: str) -> tuple[Algorithm, ...]:
         """Run the base's passes; a pass of the base's own kind stays wrapped."""
         made = self.base.passes(phase)
-        return tuple(replace(self, base=part) if type(part) is type(self.base) else part for part in made)
+        last = len(made) - 1
+        return tuple(
+            replace(self, base=part) if self._keeps(part, at == last) else part for at, part in enumerate(made)
+        )
+
+    def _keeps(self, part: Algorithm, last: bool) -> bool:
+        """Whether a pass of the base stays wrapped; ``last`` is the one whose reply is sent."""
+        del last
+        return type(part) is type(self.base)
 
     @property
     def helpers(self) -> Mapping[str, str]:

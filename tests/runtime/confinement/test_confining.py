@@ -55,7 +55,7 @@ def test_a_sandbox_that_cannot_be_made_is_explained(monkeypatch: pytest.MonkeyPa
 def test_a_policy_insists(tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text("name: job\n")
     given = {"path": "rows.npz", "policy": {"confined": True}}
-    assert policy_of_site(given, "north") == SitePolicy(confined=True)
+    assert policy_of_site(given, "north") == SitePolicy(confined=True, min_count=10)
     require_allowed(given, "north", tmp_path / "job.yaml", None, confined=True)
     with pytest.raises(PolicyError, match=r"jobs must run confined here, and they do not.*policy of site 'north'"):
         require_allowed(given, "north", tmp_path / "job.yaml", None)

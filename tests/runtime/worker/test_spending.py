@@ -45,9 +45,10 @@ def test_a_site_books_noise_that_the_server_adds_when_the_job_begins_and_once(tm
     (line,) = lines(tmp_path)
     assert (line["party"], line["count"], line["noise_multiplier"]) == ("a", 3, 2.0)
     rows = statement(LedgerAccount(Ledger(tmp_path / "at" / "a" / "ledger.jsonl")))
-    assert {row.adversaries: row.spent.pld for row in rows}["server", "clients", "model"] == pytest.approx(
-        exact_epsilon(3 / 4, 1e-5)
-    )  # a ledger of one job says nothing of what the server sees; a site's own does
+    spent = {row.adversaries: row.spent.pld for row in rows}
+    assert spent["clients", "model"] == pytest.approx(exact_epsilon(3 / 4, 1e-5))
+    # Against a server that sees who takes part, a user is replaced: twice the distance, four times its square.
+    assert spent["server",] == pytest.approx(exact_epsilon(4 * 3 / 4, 1e-5))
 
 
 def test_a_site_that_demands_privacy_refuses_a_job_before_it_begins(tmp_path: Path) -> None:

@@ -88,7 +88,13 @@ class Adding:
     def _promises(self, ran: TaskResult, made: Summands) -> tuple[Row, ...]:
         """What the party promises with what it adds: these very words, and all that they follow from."""
         reply = ran.reply
-        words = {name: [total.value, total.weight] for name, total in made.totals.items()}
+        words = {
+            name: [
+                [[part.value, part.weight] for part in total.value] if total.kind == "parts" else total.value,
+                total.weight,
+            ]
+            for name, total in made.totals.items()
+        }
         content = self.record.hash_reply(words, reply.mail, masked=self.request.wraps is not None)
         return self.request.promises(self.roster.name(reply.party), ran, "fold", content)
 

@@ -31,11 +31,9 @@ class EqualWeights(Aggregation):
 class _Equal(Wrapped):
     """Replies with weight 1, also of a pass of another kind, such as a full gradient."""
 
-    def passes(self, phase: str) -> tuple[Algorithm, ...]:
-        """Run the base's passes; what the last one sends has weight 1, whatever it is."""
-        made = self.base.passes(phase)
-        own = (type(part) is type(self.base) or at == len(made) - 1 for at, part in enumerate(made))
-        return tuple(replace(self, base=part) if mine else part for part, mine in zip(made, own, strict=True))
+    def _keeps(self, part: Algorithm, last: bool) -> bool:
+        """Keep the last pass too: what it sends has weight 1, whatever it is."""
+        return last or super()._keeps(part, last)
 
     def finish(self, local: Tree, broadcast: Tree, client: Tree, work: LocalWork) -> tuple[dict[str, Aggregate], Tree]:
         """Return the base's reply with equal weights, also if it weights sums and single replies by examples."""
