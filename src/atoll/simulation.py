@@ -109,7 +109,7 @@ class Result:
             names: columns of the records; by default those that the job's tables show.
             axes: matplotlib axes to draw into.
         """
-        from .report.plot import plot_history
+        from .report.overview import plot_history
 
         return plot_history(self.metrics, self.job, names, axes)
 

@@ -19,9 +19,9 @@ from atoll.core.errors import ConfigError
 from atoll.core.overview import Overview
 from atoll.data import Dataset, Islands
 from atoll.report import write_comparison, write_report
-from atoll.report.bar import NotebookBar
 from atoll.report.drawing import _VARIABLES, InlineFigure, _inline, figure
 from atoll.reproduce import Claim, write_block
+from atoll.report.progress import NotebookBar
 from atoll.runs import RunFolder, execute, parse_config
 from atoll.statistics import Statistics
 

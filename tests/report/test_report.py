@@ -20,9 +20,8 @@ from atoll.report import cite, partition_facts, write_comparison, write_report
 from atoll.report.compare import compare_runs
 from atoll.report.drawing import INK, SERIES, figure
 from atoll.report.facts import facts_of
+from atoll.report.figures import accuracies_by_epsilon, devices_figure, lorenz
 from atoll.report.page import human_bytes, verdict
-from atoll.report.privacy import accuracies_by_epsilon
-from atoll.report.taking_part import devices_figure, lorenz
 from atoll.runs import RunFolder, execute, parse_config
 
 VOID = {"meta", "link", "br", "img", "input", "circle", "hr"}

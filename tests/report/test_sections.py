@@ -10,7 +10,7 @@ import pytest
 
 import atoll
 from atoll.report import write_report
-from atoll.report.sections import drawn
+from atoll.report.page import drawn
 from atoll.statistics import Statistics
 
 

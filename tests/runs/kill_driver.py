@@ -92,7 +92,7 @@ def main(config: str, work: Path, seed: int, cases: int) -> None:
         "learn.server.measures",
         "learn.server.phases",
         "learn.server.rounds",
-        "report.partition",
+        "report.facts",
         "simulation",
     ):
         importlib.import_module(f"atoll.{module}")

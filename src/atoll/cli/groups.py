@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from atoll.report.bands import shown_difference, shown_mean
+from atoll.report.groups import shown_difference, shown_mean
 
 from .output import PlainTable
 

@@ -87,7 +87,7 @@ class Prepared:
         return {}
 
     def sections(self, outcome: Any) -> Sequence[Mapping[str, Any]]:
-        """Tables and pictures of the outcome for a report, as plain data; see `atoll.report.sections`."""
+        """Tables and pictures of the outcome for a report, as plain data; see `atoll.report.page`."""
         del outcome
         return ()
 

@@ -3,20 +3,18 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .citations import cite
     from .compare import compare_runs, write_comparison
+    from .facts import cite, partition_facts, summarise_data
     from .page import write_report
-    from .partition import partition_facts, summarise_data
 else:
     from atoll.core.lazy import lazy
 
     __getattr__, __dir__ = lazy(
         __name__,
         {
-            "citations": ("cite",),
+            "facts": ("cite", "partition_facts", "summarise_data"),
             "compare": ("compare_runs", "write_comparison"),
             "page": ("write_report",),
-            "partition": ("partition_facts", "summarise_data"),
         },
     )
 

@@ -9,12 +9,10 @@ from typing import TYPE_CHECKING, Any
 from atoll.core.errors import ConfigError
 from atoll.core.persistence.files import write_bytes
 
-from .bands import shown_difference, shown_mean
 from .facts import Facts, facts_of
-from .figures import bands_figure, overlay
-from .groups import differences, grouped, main_metric
+from .figures import bands_figure, meaning, overlay, privacy_overlay
+from .groups import differences, grouped, main_metric, shown_difference, shown_mean
 from .page import render
-from .privacy import meaning, privacy_overlay
 
 if TYPE_CHECKING:
     from atoll.runs import RunFolder

@@ -1,11 +1,15 @@
-"""The facts that a report shows, from a result in memory or a run folder."""
+"""What reports know of a run, from its folder or from its result: rows, data, privacy, and what to cite."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from atoll.core.errors import CheckpointError, ConfigError
 
@@ -14,7 +18,97 @@ if TYPE_CHECKING:
     from atoll.runs import RunFolder
     from atoll.simulation import Result
 
-__all__ = ["Facts", "facts_of"]
+__all__ = ["Facts", "cite", "facts_of", "partition_facts", "summarise_data"]
+
+
+# What to cite: the publications of the methods and data in a job.
+
+
+def cite(job: Any, islands: Any = None) -> list[str]:
+    """The publications behind a job's parts, each once, in the order of the parts.
+
+    A part declares its own in the class attribute ``citation``; parts inside other parts count too.
+
+    Args:
+        job: the training.
+        islands: its data, which declare their own too.
+    """
+    found = [str(part.citation) for part in _find_parts(job) if getattr(part, "citation", "")]
+    about = getattr(islands, "about", None)
+    if about is not None and about.citation:
+        found.append(about.citation)
+    return list(dict.fromkeys(found))
+
+
+def _find_parts(value: Any) -> Iterator[Any]:
+    if isinstance(value, list | tuple):
+        for one in value:
+            yield from _find_parts(one)
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        yield value
+        for field in dataclasses.fields(value):
+            yield from _find_parts(getattr(value, field.name))
+
+
+# A partition in a few numbers, enough to draw it again without the data.
+
+
+_SHOWN = 60
+_BINS = 24
+
+
+def partition_facts(islands: Any) -> dict[str, Any]:
+    """Sizes, label skew and the class counts of some clients, as plain numbers; class and feature names in the order of outputs and inputs.
+
+    Args:
+        islands: the federated data set; if it cannot be described, only its number of clients is returned.
+    """
+    if not hasattr(islands, "describe"):
+        return {"clients": len(islands)}
+    seen = islands.describe()
+    edges = _edges_of_bins(seen.sizes)
+    facts: dict[str, Any] = {
+        "name": seen.name,
+        "scheme": seen.scheme,
+        "clients": int(seen.clients),
+        "rows": int(seen.rows),
+        "test_rows": 0 if islands.test is None else len(islands.test),
+        "task": islands.task,
+        "labels": list(islands.about.labels),
+        "features": list(islands.about.features),
+        "size_mean": seen.size_mean,
+        "size_std": seen.size_std,
+        "size_quantiles": {str(k): v for k, v in seen.size_quantiles.items()},
+        "size_edges": edges.tolist(),
+        "size_counts": np.histogram(seen.sizes, edges)[0].tolist(),
+        "classes_per_client": seen.classes_per_client,
+        "label_skew": seen.label_skew,
+        "corrupted": dict(seen.corrupted),
+        "table": seen.table(),
+    }
+    if seen.counts is not None and len(seen.counts):
+        shown = np.unique(np.linspace(0, len(seen.counts) - 1, min(_SHOWN, len(seen.counts))).astype(int))
+        facts |= {"class_names": list(seen.classes), "class_counts": seen.counts[shown].tolist()}
+    return facts
+
+
+def _edges_of_bins(sizes: np.ndarray) -> np.ndarray:
+    """Bins that each contain equally many whole numbers."""
+    low, high = int(sizes.min()), int(sizes.max())
+    step = max(1, -(-(high - low + 1) // _BINS))
+    return np.arange(low, high + step + 1, step) - 0.5
+
+
+def summarise_data(islands: Any, path: Path) -> None:
+    """Write the facts of a partition to a run folder.
+
+    Raises:
+        CheckpointError: the file cannot be written.
+    """
+    from atoll.core.persistence.files import write_bytes
+    from atoll.core.persistence.json_lines import as_json
+
+    write_bytes(path, as_json(partition_facts(islands), indent=1).encode())
 
 
 @dataclass(frozen=True)
@@ -38,7 +132,7 @@ class Facts:
         comparison: alone, federated and pooled, if they were compared.
         devices: what each device did, once the training has ended.
         sites: whether real sites took part. Then what clients measured is their word, which the server cannot check.
-        sections: what the kind of job shows; see `atoll.report.sections`.
+        sections: what the kind of job shows; see `atoll.report.page`.
         audit: what canaries say about the claimed epsilon, if the run had some.
         privacy: what the epsilon of the rows means: delta, unit, neighbours, adversary and accountant, if they have one.
     """
@@ -95,15 +189,15 @@ def facts_of(source: Any) -> Facts:
     from atoll.simulation import Result
 
     if isinstance(source, Result):
-        return _of_result(source)
+        return _read_result(source)
     if isinstance(source, str | Path):
-        return _of_folder(RunFolder(source))
+        return _read_folder(RunFolder(source))
     if isinstance(source, RunFolder):
-        return _of_folder(source)
+        return _read_folder(source)
     raise ConfigError(f"a report of a {type(source).__name__}", remedy="give a Result, or the path of a run folder")
 
 
-def _of_folder(folder: RunFolder) -> Facts:
+def _read_folder(folder: RunFolder) -> Facts:
     from atoll.runs import yaml
     from atoll.runs.devices import read_devices
     from atoll.runs.kept import SECTIONS
@@ -115,8 +209,8 @@ def _of_folder(folder: RunFolder) -> Facts:
         status=folder.status(),
         rows=rows,
         settings=yaml.dump(chosen),
-        data=_json(folder.data_file),
-        bytes=manifest.get("bytes") or {f"bytes_{way}": _sum(rows, f"bytes_{way}") for way in ("down", "up")},
+        data=_read_json(folder.data_file),
+        bytes=manifest.get("bytes") or {f"bytes_{way}": _sum_column(rows, f"bytes_{way}") for way in ("down", "up")},
         engine=manifest.get("engine") or {},
         versions=manifest.get("versions") or {},
         citations=manifest.get("citations") or [],
@@ -124,30 +218,30 @@ def _of_folder(folder: RunFolder) -> Facts:
         started=manifest.get("started"),
         seconds=manifest.get("seconds"),
         error=manifest.get("error"),
-        comparison=_json(folder.path / "comparison.json") or None,
+        comparison=_read_json(folder.path / "comparison.json") or None,
         devices=read_devices(folder.devices_file),
-        sections=_list(folder.path / SECTIONS),
-        audit=_json(folder.path / "audit.json") or None,
+        sections=_read_lines(folder.path / SECTIONS),
+        audit=_read_json(folder.path / "audit.json") or None,
         sites="sites" in chosen,
         privacy=manifest.get("privacy"),
     )
 
 
-def _sum(rows: list[dict[str, Any]], name: str) -> int:
+def _sum_column(rows: list[dict[str, Any]], name: str) -> int:
     return sum(int(row.get(name) or 0) for row in rows)
 
 
-def _list(path: Path) -> list[dict[str, Any]]:
-    made = _content(path)
+def _read_lines(path: Path) -> list[dict[str, Any]]:
+    made = _parse_json(path)
     return made if isinstance(made, list) else []
 
 
-def _json(path: Path) -> dict[str, Any]:
-    made = _content(path)
+def _read_json(path: Path) -> dict[str, Any]:
+    made = _parse_json(path)
     return made if isinstance(made, dict) else {}
 
 
-def _content(path: Path) -> Any:
+def _parse_json(path: Path) -> Any:
     if not path.exists():
         return None
     try:
@@ -158,11 +252,8 @@ def _content(path: Path) -> Any:
         ) from error
 
 
-def _of_result(result: Result) -> Facts:
+def _read_result(result: Result) -> Facts:
     from atoll.runs.versions import versions
-
-    from .citations import cite
-    from .partition import partition_facts
 
     job = result.job
     shown = [f"{name}: {getattr(job, name)!r}" for name in getattr(job, "__dataclass_fields__", {})]

@@ -1,26 +1,38 @@
-"""The figures of a report."""
+"""A page's figures: curves, clients, the partition, privacy, and how often devices took part."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .bands import draw_bands
 from .drawing import GRID, INK, MUTED, SERIES, SURFACE, figure
 from .facts import Facts
-from .groups import Group
+from .groups import Group, draw_bands
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from atoll.rounds.by_device import ByDevice
 
 __all__ = [
+    "accuracies_by_epsilon",
     "bands_figure",
     "bytes_figure",
     "clients_figure",
     "comparison_figure",
     "curves_figure",
+    "devices_figure",
+    "lorenz",
+    "meaning",
     "overlay",
     "partition_figure",
+    "privacy_figure",
+    "privacy_overlay",
 ]
+
 
 _LINES = (
     ("test/accuracy", "test set", 0),
@@ -33,11 +45,11 @@ _ERRORS = (("test/rmse", "test set, RMSE", 0), ("clients/rmse", "clients, RMSE",
 
 def curves_figure(facts: Facts) -> str | None:
     """Accuracy (or error) and loss by round."""
-    first = [line for line in _LINES if _points(facts.rows, line[0])[0]]
+    first = [line for line in _LINES if _points_of_metric(facts.rows, line[0])[0]]
     title = "Accuracy by round"
     if not first:
-        first, title = [line for line in _ERRORS if _points(facts.rows, line[0])[0]], "Error by round"
-    second = [line for line in _LOSSES if _points(facts.rows, line[0])[0]]
+        first, title = [line for line in _ERRORS if _points_of_metric(facts.rows, line[0])[0]], "Error by round"
+    second = [line for line in _LOSSES if _points_of_metric(facts.rows, line[0])[0]]
     panels = [(lines, head) for lines, head in ((first, title), (second, "Loss by round")) if lines]
     if not panels:
         return None
@@ -45,14 +57,14 @@ def curves_figure(facts: Facts) -> str | None:
     def draw(axes: Any) -> None:
         for axis, (lines, head) in zip(np.atleast_1d(axes), panels, strict=True):
             for name, label, series in lines:
-                x, y = _points(facts.rows, name)
+                x, y = _points_of_metric(facts.rows, name)
                 said = label + facts.word_of(name)
                 axis.plot(x, y, color=SERIES[series], label=said, marker="o" if len(x) < 3 else None, markersize=3.5)
                 axis.plot(x[-1:], y[-1:], color=SERIES[series], marker="o", markersize=4.5)
             axis.set_title(head)
             axis.set_xlabel("round")
             if head.startswith("Accuracy"):
-                _percent(axis)
+                _show_percent(axis)
             else:
                 axis.set_ylim(bottom=0)
             axis.legend(loc="lower right" if head.startswith("Accuracy") else "upper right", fontsize=8.5)
@@ -60,12 +72,12 @@ def curves_figure(facts: Facts) -> str | None:
     return figure("learning curves", draw, size=(5.3 * len(panels), 3.2), columns=len(panels))
 
 
-def _points(rows: Sequence[dict[str, Any]], name: str) -> tuple[list[int], list[float]]:
+def _points_of_metric(rows: Sequence[dict[str, Any]], name: str) -> tuple[list[int], list[float]]:
     kept = [(row["round"], row[name]) for row in rows if row.get(name) is not None]
     return [r for r, _ in kept], [v for _, v in kept]
 
 
-def _percent(axis: Any) -> None:
+def _show_percent(axis: Any) -> None:
     axis.yaxis.set_major_formatter(lambda v, _: f"{100 * v:.0f} %")
     axis.set_ylim(top=1.0)
 
@@ -87,7 +99,7 @@ def clients_figure(facts: Facts) -> str | None:
         left.set_xlabel(
             f"{len(ordered):,} clients, each on its own rows; the worst tenth has {100 * worst:.1f} % on average"
         )
-        _percent(left)
+        _show_percent(left)
         left.set_xticks([])
         edges = np.linspace(max(0.0, float(ordered[0]) - 1e-9), 1.0, 16)
         right.hist(ordered, bins=edges, color=SERIES[0], edgecolor=SURFACE, linewidth=0.8)
@@ -146,8 +158,8 @@ def bytes_figure(facts: Facts) -> str | None:
         return None
     rounds = [row["round"] for row in rows]
     up, down = (np.cumsum([row[f"bytes_{way}"] for row in rows]) for way in ("up", "down"))
-    unit, scale = _unit(float(max(up[-1], down[-1])))
-    x, y = _points(rows, "test/accuracy")
+    unit, scale = _choose_unit(float(max(up[-1], down[-1])))
+    x, y = _points_of_metric(rows, "test/accuracy")
     spent = dict(zip(rounds, up + down, strict=True))
 
     def draw(axes: Any) -> None:
@@ -162,13 +174,13 @@ def bytes_figure(facts: Facts) -> str | None:
             panels[1].plot([spent[r] / scale for r in x], y, color=SERIES[0])
             panels[1].set_title("Accuracy by what was sent")
             panels[1].set_xlabel(f"{unit}, up and down")
-            _percent(panels[1])
+            _show_percent(panels[1])
 
     columns = 2 if x else 1
     return figure("bytes sent", draw, size=(5.3 * columns, 2.9), columns=columns)
 
 
-def _unit(count: float) -> tuple[str, float]:
+def _choose_unit(count: float) -> tuple[str, float]:
     for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if count >= scale:
             return unit, scale
@@ -213,14 +225,14 @@ def bands_figure(name: str, groups: Sequence[Group], metric: str) -> str | None:
         draw_bands(axis, groups, metric, SERIES)
         axis.set_title(name)
         if "accuracy" in metric:
-            _percent(axis)
+            _show_percent(axis)
 
     return figure(name, draw, size=(10.6, 3.6))
 
 
 def overlay(name: str, runs: Sequence[tuple[str, Facts]], metric: str) -> str | None:
     """One metric of several runs by round."""
-    lines = [(label, *_points(facts.rows, metric)) for label, facts in runs]
+    lines = [(label, *_points_of_metric(facts.rows, metric)) for label, facts in runs]
     lines = [line for line in lines if line[1]]
     if not lines:
         return None
@@ -233,7 +245,140 @@ def overlay(name: str, runs: Sequence[tuple[str, Facts]], metric: str) -> str | 
         axis.set_xlabel("round")
         axis.set_title(name)
         if "accuracy" in metric:
-            _percent(axis)
+            _show_percent(axis)
         axis.legend(loc="best", fontsize=8.5)
 
     return figure(name, draw, size=(10.6, 3.6))
+
+
+# What privacy has cost and what it bought: epsilon by round, accuracy by epsilon, and what the epsilon means.
+
+
+_WHOM = {"server": "the server", "clients": "other clients", "model": "whoever gets the model"}
+
+
+def meaning(privacy: Mapping[str, Any] | None) -> str:
+    """What an epsilon means, in a sentence: delta, unit, neighbours, adversary and accountant; none is left out."""
+    if not privacy:
+        return ""
+    units = privacy["unit"] if isinstance(privacy["unit"], str) else " and ".join(privacy["unit"])
+    said = (
+        f"Epsilon is counted by {privacy['accountant']} at delta {float(privacy['delta']):g}. It protects one {units} "
+        f"({privacy['neighbours']} neighbours) against {_WHOM.get(privacy['adversary'], privacy['adversary'])}."
+    )
+    return f"{said} {privacy['how']}" if privacy.get("how") else said
+
+
+def accuracies_by_epsilon(rows: Sequence[Mapping[str, Any]]) -> list[tuple[float, float]]:
+    """(epsilon, accuracy) of each round with an accuracy, with the epsilon that was spent until then; infinite ones are left out."""
+    spent, made = None, []
+    for row in rows:
+        spent = row.get("epsilon") if row.get("epsilon") is not None else spent
+        if spent is not None and math.isfinite(spent) and row.get("test/accuracy") is not None:
+            made.append((float(spent), float(row["test/accuracy"])))
+    return made
+
+
+def _by_round(rows: Sequence[Mapping[str, Any]]) -> list[tuple[int, float]]:
+    found = [(row["round"], row["epsilon"]) for row in rows if row.get("epsilon") is not None]
+    return [(number, float(value)) for number, value in found if math.isfinite(value)]
+
+
+def privacy_figure(facts: Facts) -> str | None:
+    """Epsilon by round, and accuracy by epsilon; ``None`` if no round has a finite epsilon."""
+    spent, reached = _by_round(facts.rows), accuracies_by_epsilon(facts.rows)
+    if not spent:
+        return None
+    whom = _WHOM.get(str((facts.privacy or {}).get("adversary")), "")
+
+    def draw(axes: Any) -> None:
+        panels = np.atleast_1d(axes)
+        x, y = zip(*spent, strict=True)
+        panels[0].plot(x, y, color=SERIES[0], marker="o" if len(x) < 3 else None, markersize=3.5)
+        panels[0].set_title("Epsilon by round" + (f", against {whom}" if whom else ""))
+        panels[0].set_xlabel("round")
+        panels[0].set_ylim(bottom=0)
+        if reached:
+            _draw_accuracies(panels[1], reached, SERIES[0], None)
+
+    columns = 2 if reached else 1
+    return figure("privacy spent", draw, size=(5.3 * columns, 2.9), columns=columns)
+
+
+def privacy_overlay(runs: Sequence[tuple[str, Facts]]) -> str | None:
+    """Accuracy of several runs by the epsilon that each had spent; ``None`` without one."""
+    lines = [(label, found) for label, facts in runs if (found := accuracies_by_epsilon(facts.rows))]
+    if not lines:
+        return None
+
+    def draw(axis: Any) -> None:
+        for i, (label, found) in enumerate(lines):
+            _draw_accuracies(axis, found, SERIES[i % len(SERIES)], label)
+        axis.legend(loc="best", fontsize=8.5)
+
+    return figure("Accuracy by epsilon", draw, size=(10.6, 3.6))
+
+
+def _draw_accuracies(axis: Any, found: Sequence[tuple[float, float]], colour: str, label: str | None) -> None:
+    x, y = zip(*found, strict=True)
+    axis.plot(x, y, color=colour, label=label, marker="o" if len(x) < 3 else None, markersize=3.5)
+    axis.plot(x[-1:], y[-1:], color=colour, marker="o", markersize=4.5)
+    axis.set_title("Accuracy by epsilon")
+    axis.set_xlabel("epsilon")
+    axis.set_xlim(left=0)
+    axis.yaxis.set_major_formatter(lambda v, _: f"{100 * v:.0f} %")
+    axis.set_ylim(top=1.0)
+
+
+# The figure of participation: how often each client replied, and its share of the energy and the replies.
+
+
+_POINTS = 200
+
+
+def devices_figure(facts: Facts) -> str | None:
+    """Replies per client, and the shares of the busiest; ``None`` if all clients took part equally and no energy is counted."""
+    devices = facts.devices
+    if devices is None or not len(devices):
+        return None
+    histogram = devices.histogram()
+    if len(histogram) == 1 and not devices.powered:
+        return None
+    curves = [("replies", "answered", 0), ("energy", "energy", 2)]
+    curves = [curve for curve in curves if devices[curve[1]].sum() > 0]
+
+    def draw(axes: Any) -> None:
+        left, right = axes
+        step = 1 + max(histogram) // 40
+        left.hist(
+            list(histogram), bins=np.arange(0, max(histogram) + step + 1, step) - 0.5,
+            weights=list(histogram.values()), color=SERIES[0], edgecolor=SURFACE, linewidth=0.8,
+        )  # fmt: skip
+        left.set_title("How many clients answered how often")
+        left.set_xlabel(f"replies of a client; {histogram.get(0, 0):,} of {devices.population:,} never answered")
+        left.set_ylabel("clients")
+        left.xaxis.get_major_locator().set_params(integer=True)
+        for label, column, series in curves:
+            right.plot(*lorenz(devices, column), color=SERIES[series], label=label)
+        right.plot([0, 1], [0, 1], color=MUTED, linewidth=1.0, linestyle=":", label="all alike")
+        right.set_title("Whose share is how large")
+        right.set_xlabel("share of the clients, the busiest first")
+        right.xaxis.set_major_formatter(lambda v, _: f"{100 * v:.0f} %")
+        right.yaxis.set_major_formatter(lambda v, _: f"{100 * v:.0f} %")
+        right.set_ylim(bottom=0)
+        right.legend(loc="lower right", fontsize=8.5)
+
+    return figure("participation of devices", draw, size=(10.6, 3.1), columns=2)
+
+
+def lorenz(devices: ByDevice, column: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Shares of the population, the busiest first, and their shares of a column's sum: a few points from (0, 0) to (1, 1).
+
+    Args:
+        devices: the record of the devices.
+        column: a column of it, whose sum is above 0.
+    """
+    values = np.sort(devices[column].astype(np.float64))[::-1]
+    reached = np.concatenate([[0.0], np.cumsum(values) / values.sum()])
+    at = np.unique(np.linspace(0, len(values), min(_POINTS, len(values) + 1)).astype(np.int64))
+    return np.append(at / devices.population, 1.0), np.append(reached[at], 1.0)

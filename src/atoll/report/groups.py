@@ -1,11 +1,11 @@
-"""Runs of one configuration under several seeds as one group: mean, spread, bands, and differences between groups."""
+"""Groups of runs that differ in their seeds alone: their differences, a plot with a band for each, and a table as text."""
 
 from __future__ import annotations
 
 import json
 import re
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,19 @@ from .facts import Facts, facts_of
 if TYPE_CHECKING:
     from atoll.runs import RunFolder
 
-__all__ = ["Difference", "Group", "differences", "grouped", "main_metric"]
+__all__ = [
+    "Difference",
+    "Group",
+    "differences",
+    "draw_bands",
+    "grouped",
+    "main_metric",
+    "plot_bands",
+    "shown_difference",
+    "shown_mean",
+    "text_of",
+]
+
 
 _SEEDS = ("seed", "data.partition.seed", "data.corruption_seed")
 """The settings in which the runs of a group may differ, besides their name and the number of processes."""
@@ -112,8 +124,8 @@ def grouped(folders: Sequence[RunFolder]) -> list[Group]:
     found: dict[str, list[tuple[RunFolder, dict[str, Any]]]] = {}
     for folder in folders:
         settings = folder.settings()
-        found.setdefault(_key(folder, settings), []).append((folder, settings))
-    tables = [_flat(members[0][1]) for members in found.values()]
+        found.setdefault(_key_without_seed(folder, settings), []).append((folder, settings))
+    tables = [_flatten_settings(members[0][1]) for members in found.values()]
     paths = [p for p in dict.fromkeys(p for t in tables for p in t) if len({repr(t.get(p)) for t in tables}) > 1]
     paths = [p for p in paths if p not in (*_SEEDS, *_ASIDE)]
     groups = []
@@ -125,28 +137,32 @@ def grouped(folders: Sequence[RunFolder]) -> list[Group]:
             while seed in runs:  # a second run of one seed counts as a run of its own
                 seed += 1_000_000
             runs[seed] = (folder.name, facts_of(folder))
-        groups.append(Group(_label(members, own), own, runs))
+        groups.append(Group(_label_group(members, own), own, runs))
     return groups
 
 
-def _key(folder: RunFolder, settings: dict[str, Any]) -> str:
+def _key_without_seed(folder: RunFolder, settings: dict[str, Any]) -> str:
     named = _NAMED.fullmatch(folder.name)
-    rest = {path: value for path, value in _flat(settings).items() if path not in (*_SEEDS, *_ASIDE)}
+    rest = {path: value for path, value in _flatten_settings(settings).items() if path not in (*_SEEDS, *_ASIDE)}
     return json.dumps([named and named.group(1), rest], sort_keys=True, default=str)
 
 
-def _label(members: Sequence[tuple[RunFolder, dict[str, Any]]], own: dict[str, Any]) -> str:
+def _label_group(members: Sequence[tuple[RunFolder, dict[str, Any]]], own: dict[str, Any]) -> str:
     names = {match.group(1) for folder, _ in members if (match := _NAMED.fullmatch(folder.name))}
     if len(names) == 1:
         return names.pop()
     return ", ".join(f"{path}={value}" for path, value in own.items()) or members[0][0].name
 
 
-def _flat(tree: Any, path: str = "") -> dict[str, Any]:
+def _flatten_settings(tree: Any, path: str = "") -> dict[str, Any]:
     """A tree of settings as paths and values; lists stay whole."""
     if not isinstance(tree, dict):
         return {path: tree}
-    return {p: v for key, value in tree.items() for p, v in _flat(value, f"{path}.{key}" if path else key).items()}
+    return {
+        p: v
+        for key, value in tree.items()
+        for p, v in _flatten_settings(value, f"{path}.{key}" if path else key).items()
+    }
 
 
 def main_metric(groups: Sequence[Group], wanted: str | None = None) -> str:
@@ -183,10 +199,10 @@ def main_metric(groups: Sequence[Group], wanted: str | None = None) -> str:
 def differences(groups: Sequence[Group], metric: str) -> list[Difference]:
     """Compare each group with the first: the same seeds in pairs, else as independent samples."""
     first, *others = groups
-    return [_difference(first, other, metric) for other in others]
+    return [_compare_groups(first, other, metric) for other in others]
 
 
-def _difference(first: Group, other: Group, metric: str) -> Difference:
+def _compare_groups(first: Group, other: Group, metric: str) -> Difference:
     a, b = first.last(metric), other.last(metric)
     seeds = sorted(a.keys() & b.keys())
     if len(seeds) > 1:
@@ -216,3 +232,70 @@ def _t_test(mean: float, error: float, freedom: float) -> tuple[float | None, fl
         return None, None, None
     reach = float(t.ppf(0.975, freedom)) * error
     return mean - reach, mean + reach, float(2.0 * t.sf(abs(mean) / error, freedom))
+
+
+# Groups of runs on paper: a plot with a band for each group, and a table as text.
+
+
+def plot_bands(groups: Sequence[Group], metric: str, axes: Any = None) -> Any:
+    """Draw a metric by round: a line for the mean of each group, and a band of one standard deviation around it.
+
+    Raises:
+        MissingExtraError: matplotlib is not installed.
+    """
+    if axes is None:
+        axes = need("matplotlib.pyplot", "report", "a plot", where="atoll.report").subplots()[1]
+    draw_bands(axes, groups, metric)
+    axes.set_ylabel(metric)
+    return axes
+
+
+def draw_bands(axes: Any, groups: Sequence[Group], metric: str, colours: Sequence[str] | None = None) -> None:
+    """Draw into axes."""
+    for i, group in enumerate(groups):
+        band = group.band(metric)
+        if not band:
+            continue
+        rounds, means = [at for at, _, _ in band], [mean for _, mean, _ in band]
+        own = {} if colours is None else {"color": colours[i % len(colours)]}
+        (line,) = axes.plot(rounds, means, label=f"{group.label} ({len(group.runs)} runs)", **own)
+        low, high = [m - sd for _, m, sd in band], [m + sd for _, m, sd in band]
+        axes.fill_between(rounds, low, high, alpha=0.2, color=line.get_color(), linewidth=0)
+    axes.set_xlabel("round")
+    axes.legend(loc="best", fontsize=8.5)
+
+
+def shown_mean(row: Mapping[str, Any]) -> str:
+    """A mean with its standard deviation."""
+    if row["mean"] is None:
+        return "none"
+    return f"{row['mean']:.4g}" + ("" if row["sd"] is None else f" ± {row['sd']:.2g}")
+
+
+def shown_difference(one: Difference) -> str:
+    """A difference with its interval and its test."""
+    if one.mean is None:
+        return "unknown"
+    interval = "" if one.low is None or one.high is None else f" [{one.low:+.3g}, {one.high:+.3g}]"
+    p = "" if one.p is None else f", p = {one.p:.2g} ({one.test}, {one.n} seeds)"
+    return f"{one.mean:+.4g}{interval}{p}"
+
+
+def text_of(rows: Sequence[Mapping[str, Any]], found: Sequence[Difference]) -> str:
+    """The table as text."""
+    metric = rows[0]["metric"] if rows else ""
+    against = {one.group: shown_difference(one) for one in found}
+    head = (
+        "variant",
+        f"{metric}, mean ± sd",
+        "runs",
+        f"difference from {rows[0]['group']} (95 % interval)" if found else "",
+    )
+    lines = [head]
+    for row in rows:
+        runs = f"{row['finished']}" + (f" ({len(row['failed'])} failed)" if row["failed"] else "")
+        lines.append((row["group"], shown_mean(row), runs, against.get(row["group"], "")))
+    widths = [max(len(line[i]) for line in lines) for i in range(4)]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
+    )

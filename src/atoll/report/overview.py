@@ -1,17 +1,21 @@
-"""A few lines about the result of a run."""
+"""What a result shows of itself: an overview as text, and a plot of its measures."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from atoll.core.errors import ConfigError
+from atoll.core.extras import need
 from atoll.core.overview import Overview, counted, human_bytes
 
 if TYPE_CHECKING:
     from atoll.core.job import Job
+    from atoll.rounds.history import History
     from atoll.simulation import Result
 
-__all__ = ["of_result"]
+__all__ = ["of_result", "plot_history"]
+
 
 _MEASURES = 4
 
@@ -26,16 +30,16 @@ def of_result(result: Result) -> Overview:
     up, down = (human_bytes(result.bytes.get(f"bytes_{way}", 0)) for way in ("up", "down"))
     lines = {
         "rounds": f"{rounds}; ended: {result.reason}",
-        "measured": _measured(job, rows) or "nothing",
-        **_promised(result),
+        "measured": _describe_measures(job, rows) or "nothing",
+        **_describe_promise(result),
         "sent": f"{up} up, {down} down",
         "took": f"{result.seconds:.3g} s on {on}",
         "next": ".metrics  .outcome  .to_pandas()  .plot()  .report()",
     }
-    return Overview(f"Result of {job.title} on {_data(result.data)}", lines)
+    return Overview(f"Result of {job.title} on {_describe_data(result.data)}", lines)
 
 
-def _promised(result: Result) -> dict[str, str]:
+def _describe_promise(result: Result) -> dict[str, str]:
     """What a privacy mechanism promises, and what is spent."""
     claim = getattr(result.prepared, "claim", None)
     if claim is None:
@@ -44,16 +48,50 @@ def _promised(result: Result) -> dict[str, str]:
     return {"privacy": f"{claim}" + ("" if spent is None else f"; spent {spent:.4g}"), "mechanism": claim.how}
 
 
-def _data(data: Any) -> str:
+def _describe_data(data: Any) -> str:
     name = getattr(data, "name", "")
     return f"{name!r}, {counted(len(data), 'client')}" if name else counted(len(data), "client")
 
 
-def _measured(job: Job, rows: Sequence[Mapping[str, Any]]) -> str:
+def _describe_measures(job: Job, rows: Sequence[Mapping[str, Any]]) -> str:
     columns = list(dict.fromkeys(job.measures(rows).values()))
     last = {name: next((row[name] for row in reversed(rows) if row.get(name) is not None), None) for name in columns}
-    return ", ".join(f"{name} {value:.4g}" for name, value in [*_known(last)][:_MEASURES])
+    return ", ".join(f"{name} {value:.4g}" for name, value in [*_known_measures(last)][:_MEASURES])
 
 
-def _known(last: Mapping[str, Any]) -> list[tuple[str, float]]:
+def _known_measures(last: Mapping[str, Any]) -> list[tuple[str, float]]:
     return [(name, value) for name, value in last.items() if isinstance(value, int | float)]
+
+
+# Measures of a run by round, drawn with matplotlib.
+
+
+def plot_history(history: History, job: Job, names: Sequence[str] = (), axes: Any = None) -> Any:
+    """Draw measures by round.
+
+    Args:
+        history: the records.
+        job: the job whose measures are drawn if there are no names.
+        names: columns of the records.
+        axes: matplotlib axes to draw into; by default those of a new figure.
+
+    Returns:
+        The axes.
+
+    Raises:
+        ConfigError: no round has the column, or nothing was measured.
+        MissingExtraError: matplotlib is not installed.
+    """
+    measured = set(history.names)
+    chosen = list(names) or [name for name in dict.fromkeys(job.measures(history.rows).values()) if name in measured]
+    if not chosen:
+        raise ConfigError("nothing was measured", where="plot", remedy=f"name columns: {', '.join(history.names)}")
+    columns = {name: history.column(name) for name in chosen}
+    if axes is None:
+        axes = need("matplotlib.pyplot", "report", "a plot", where="atoll.report").subplots()[1]
+    for name, values in columns.items():
+        points = [(row["round"], value) for row, value in zip(history.rows, values, strict=True) if value is not None]
+        axes.plot([number for number, _ in points], [value for _, value in points], marker=".", label=name)
+    axes.set_xlabel("round")
+    axes.legend()
+    return axes

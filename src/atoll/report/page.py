@@ -1,23 +1,113 @@
-"""The report as one self-contained HTML page."""
+"""A page about one run, as HTML.
+
+Sections that a job gives a report as plain data: a title, a text, tables and pictures.
+
+``Prepared.sections`` returns a list of ``{"title", "text", "tables": [{"head", "rows"}], "figures": [...]}``. A figure has a ``"name"``, unique on the page, and a ``"kind"``:
+
+==============  ==========================================================================
+kind            what it has
+==============  ==========================================================================
+``histogram``   ``edges`` (bins + 1) and ``series`` of ``{"name", "values"}`` (bins)
+``bars``        ``labels`` and ``series`` of ``{"name", "values"}``, side by side
+``points``      ``labels`` in order and ``series`` of ``{"name", "values"}``, joined by lines
+``matrix``      ``labels`` and ``values`` in [-1, 1], ``(labels, labels)``
+==============  ==========================================================================
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from atoll.core.errors import CheckpointError
 from atoll.core.extras import need
 from atoll.core.overview import human_bytes
 from atoll.core.persistence.files import write_bytes
 
+from .drawing import INK, SERIES, SURFACE, figure
 from .facts import Facts, facts_of
-from .figures import bytes_figure, clients_figure, comparison_figure, curves_figure, partition_figure
-from .privacy import meaning, privacy_figure
+from .figures import (
+    bytes_figure,
+    clients_figure,
+    comparison_figure,
+    curves_figure,
+    devices_figure,
+    meaning,
+    partition_figure,
+    privacy_figure,
+)
 from .scalars import flat
-from .sections import drawn
-from .taking_part import devices_figure
 
-__all__ = ["render", "write_report"]
+__all__ = ["drawn", "render", "write_report"]
+
+
+# Sections that a job gives a report as plain data: a title, a text, tables and pictures.
+
+
+def drawn(sections: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The same sections with pictures as SVG."""
+    return [{**section, "pictures": [_draw_section(one) for one in section.get("figures", ())]} for section in sections]
+
+
+def _draw_section(one: Mapping[str, Any]) -> str:
+    kinds = {"histogram": _draw_histogram, "bars": _draw_bars, "points": _draw_points, "matrix": _draw_matrix}
+    draw = kinds[one["kind"]]
+    size = (5.3, 5.3) if one["kind"] == "matrix" else (5.3, 2.9)
+
+    def panel(axis: Any) -> None:
+        draw(axis, one)
+        axis.set_title(str(one["name"]))
+
+    return figure(str(one["name"]), panel, size=size)
+
+
+def _draw_histogram(axis: Any, one: Mapping[str, Any]) -> None:
+    edges = np.asarray(one["edges"], dtype=np.float64)
+    for k, series in enumerate(one["series"]):
+        colour = SERIES[k % len(SERIES)]
+        values = np.asarray(series["values"], dtype=np.float64)
+        axis.bar(edges[:-1], values, np.diff(edges), align="edge", color=colour, edgecolor=SURFACE, linewidth=0.6)
+    axis.set_ylabel(str(one["series"][0]["name"]))
+
+
+def _draw_bars(axis: Any, one: Mapping[str, Any]) -> None:
+    places, series = np.arange(len(one["labels"])), one["series"]
+    width = 0.8 / len(series)
+    for k, each in enumerate(series):
+        offset = (k - (len(series) - 1) / 2) * width
+        axis.bar(places + offset, each["values"], width, color=SERIES[k % len(SERIES)], label=str(each["name"]))
+    _label_ticks(axis, one["labels"])
+    if len(series) > 1:
+        axis.legend(fontsize=8)
+
+
+def _draw_points(axis: Any, one: Mapping[str, Any]) -> None:
+    for k, each in enumerate(one["series"]):
+        axis.plot(range(len(one["labels"])), each["values"], color=SERIES[k % len(SERIES)], marker="o", markersize=4)
+    _label_ticks(axis, one["labels"])
+
+
+def _draw_matrix(axis: Any, one: Mapping[str, Any]) -> None:
+    values = np.array([[np.nan if r is None else r for r in row] for row in one["values"]], dtype=np.float64)
+    for (i, j), r in np.ndenumerate(values):
+        if np.isfinite(r):
+            colour = SERIES[0] if r >= 0 else SERIES[2]
+            axis.scatter(j, i, s=abs(r) * 260 / max(1.0, len(values) / 6), color=colour, alpha=0.8, linewidths=0)
+            if len(values) <= 10:
+                axis.annotate(f"{r:.2f}", (j, i), ha="center", va="center", fontsize=7, color=INK)
+    axis.set_yticks(range(len(values)), [str(label)[:18] for label in one["labels"]], fontsize=7.5)
+    axis.set_ylim(len(values) - 0.5, -0.5)
+    axis.set_xlim(-0.5, len(values) - 0.5)
+    _label_ticks(axis, one["labels"])
+
+
+def _label_ticks(axis: Any, labels: Sequence[Any]) -> None:
+    shown = [str(label)[:18] for label in labels]
+    turn = 45 if sum(map(len, shown)) > 48 else 0
+    axis.set_xticks(range(len(shown)), shown, rotation=turn, ha="right" if turn else "center", fontsize=7.5)
 
 
 def write_report(source: Any, path: str | Path | None = None) -> Path:
@@ -35,18 +125,18 @@ def write_report(source: Any, path: str | Path | None = None) -> Path:
         CheckpointError: the folder cannot be read, or the page cannot be written.
     """
     facts = facts_of(source)
-    target = Path(path) if path is not None else _place(source)
+    target = Path(path) if path is not None else _choose_place(source)
     page = render(
         "report.html.j2",
         facts=facts,
-        figures=_figures(facts),
+        figures=_draw_figures(facts),
         sections=drawn(facts.sections),
-        tiles=_tiles(facts),
+        tiles=_make_tiles(facts),
         verdict=verdict(facts),
-        audited=_audited(facts),
+        audited=_describe_audit(facts),
         meaning=meaning(facts.privacy),
         caveat=CAVEAT,
-        engine=_engine(facts),
+        engine=_describe_engine(facts),
     )
     try:
         write_bytes(target, page.encode("utf-8", "replace"))
@@ -55,7 +145,7 @@ def write_report(source: Any, path: str | Path | None = None) -> Path:
     return target
 
 
-def _place(source: Any) -> Path:
+def _choose_place(source: Any) -> Path:
     from atoll.runs import RunFolder
 
     folder = source if isinstance(source, RunFolder) else None
@@ -71,11 +161,16 @@ def render(template: str, **values: Any) -> str:
     environment = jinja2.Environment(
         loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters |= {"bytes": human_bytes, "percent": _percent, "number": _number, "moment": _moment}
+    environment.filters |= {
+        "bytes": human_bytes,
+        "percent": _format_percent,
+        "number": _format_number,
+        "moment": _format_moment,
+    }
     return str(environment.get_template(template).render(**values))
 
 
-def _figures(facts: Facts) -> dict[str, str | None]:
+def _draw_figures(facts: Facts) -> dict[str, str | None]:
     return {
         "comparison": comparison_figure(facts),
         "curves": curves_figure(facts),
@@ -87,28 +182,30 @@ def _figures(facts: Facts) -> dict[str, str | None]:
     }
 
 
-def _tiles(facts: Facts) -> list[tuple[str, str, str]]:
+def _make_tiles(facts: Facts) -> list[tuple[str, str, str]]:
     """Headline numbers: label, value, remark."""
     tiles: list[tuple[str, str, str]] = []
     accuracy, best = facts.last("test/accuracy"), facts.best("test/accuracy")
     if accuracy is not None and best is not None:
-        tiles.append(("test accuracy", _percent(accuracy), f"best {_percent(best[1])} in round {best[0]}"))
+        tiles.append(
+            ("test accuracy", _format_percent(accuracy), f"best {_format_percent(best[1])} in round {best[0]}")
+        )
     elif facts.last("test/rmse") is not None:
-        tiles.append(("test RMSE", _number(facts.last("test/rmse")), "root of the mean squared error"))
+        tiles.append(("test RMSE", _format_number(facts.last("test/rmse")), "root of the mean squared error"))
     worst = facts.last("clients/accuracy/worst_decile")
     if worst is not None:
-        spread = _percent(facts.last("clients/accuracy/std"))
+        spread = _format_percent(facts.last("clients/accuracy/std"))
         tiles.append(
             (
                 "worst tenth of clients",
-                _percent(worst),
+                _format_percent(worst),
                 f"standard deviation {spread}{facts.word_of('clients/accuracy')}",
             )
         )
     if facts.last("epsilon") is not None:
         terms = facts.privacy or {}
         remark = f"one {terms['unit']}, at delta {terms['delta']:g}" if isinstance(terms.get("unit"), str) else "spent"
-        tiles.append(("epsilon", _number(facts.last("epsilon")), f"{remark}{facts.word_of('epsilon')}"))
+        tiles.append(("epsilon", _format_number(facts.last("epsilon")), f"{remark}{facts.word_of('epsilon')}"))
     tiles.append(("rounds", f"{len(facts.rows):,}", facts.reason or facts.status))
     clients = facts.data.get("clients")
     if clients:
@@ -121,14 +218,14 @@ def _tiles(facts: Facts) -> list[tuple[str, str, str]]:
     return tiles
 
 
-def _audited(facts: Facts) -> str:
+def _describe_audit(facts: Facts) -> str:
     """What the canaries of a run say, in a sentence."""
     from atoll.privacy.canaries import Audit
 
     return Audit.of(facts.audit).verdict if facts.audit else ""
 
 
-def _engine(facts: Facts) -> list[tuple[str, Any]]:
+def _describe_engine(facts: Facts) -> list[tuple[str, Any]]:
     """Name and choices, one line each."""
     return list(flat(facts.engine).items()) if facts.engine else []
 
@@ -152,13 +249,13 @@ def verdict(facts: Facts) -> str:
     )
 
 
-def _percent(share: Any) -> str:
+def _format_percent(share: Any) -> str:
     return "-" if share is None else f"{100 * float(share):.1f} %"
 
 
-def _number(value: Any) -> str:
+def _format_number(value: Any) -> str:
     return "-" if value is None else f"{float(value):,.4g}"
 
 
-def _moment(text: Any) -> str:
+def _format_moment(text: Any) -> str:
     return str(text or "").replace("T", " ").replace("+00:00", " UTC")

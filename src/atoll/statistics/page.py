@@ -1,4 +1,4 @@
-"""The page of statistics: tables and pictures as plain data, which the report draws (`atoll.report.sections`)."""
+"""The page of statistics: tables and pictures as plain data, which the report draws (`atoll.report.page`)."""
 
 from __future__ import annotations
 

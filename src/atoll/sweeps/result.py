@@ -75,7 +75,7 @@ class SweepResult:
 
     def plot(self, metric: str | None = None, axes: Any = None) -> Any:
         """Draw a metric by round with matplotlib, mean and standard deviation of each variant; return the axes."""
-        from atoll.report.bands import plot_bands
+        from atoll.report.groups import plot_bands
 
         return plot_bands(self.groups, metric or self.metric, axes)
 
@@ -86,7 +86,7 @@ class SweepResult:
         return write_comparison([run for run in self.runs if run.begun], path or self.folder / "comparison.html")
 
     def __str__(self) -> str:
-        from atoll.report.bands import text_of
+        from atoll.report.groups import text_of
 
         return text_of(self.rows, self.differences)
 

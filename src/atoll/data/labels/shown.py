@@ -22,7 +22,7 @@ def labels_section(
     exposures: Sequence[Exposure],
     gain: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Return the section as plain data; see `atoll.report.sections`.
+    """Return the section as plain data; see `atoll.report.page`.
 
     Args:
         found: who has which labels.
