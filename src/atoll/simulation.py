@@ -375,7 +375,7 @@ def simulated(
         The result, and what the program returned.
     """
     from .runs.spending import admitted, close_spending
-    from .runs.watching import watching
+    from .runs.stopping import watching
 
     begin = time.perf_counter()
     others = job.others(len(islands))

@@ -12,7 +12,7 @@ import pytest
 
 from atoll.core.errors import CheckpointError, ConfigError, DataError
 from atoll.runs import RunFolder, execute, new_folder, parse_config, read_model, runs_in, write_model
-from atoll.runs.devices import read_devices
+from atoll.runs.folder import read_devices
 
 DAY = datetime(2026, 3, 14, tzinfo=UTC)
 

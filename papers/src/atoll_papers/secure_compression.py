@@ -283,7 +283,7 @@ def sweep(lab: Lab, task: CompressionTask, names: tuple[str, ...] = ()) -> dict[
 def parameters(run: TrainedRun) -> int:
     """Return the number of parameters of a training's model."""
     from atoll.core.algebra import tree as T
-    from atoll.runs.model import read_model
+    from atoll.runs.kept import read_model
 
     return sum(int(np.size(leaf)) for leaf in T.leaves(read_model(run.folder.model_file)))
 

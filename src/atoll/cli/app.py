@@ -10,8 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from atoll.core.errors import AtollError
-from atoll.runs.stopping import INTERRUPTED
-from atoll.runs.watching import own_display
+from atoll.runs.stopping import INTERRUPTED, own_display
 
 from .output import Output, only_json_on_stdout, show_error, show_usage
 

@@ -199,7 +199,7 @@ def facts_of(source: Any) -> Facts:
 
 def _read_folder(folder: RunFolder) -> Facts:
     from atoll.runs import yaml
-    from atoll.runs.devices import read_devices
+    from atoll.runs.folder import read_devices
     from atoll.runs.kept import SECTIONS
 
     manifest, rows = folder.manifest(), folder.metrics()

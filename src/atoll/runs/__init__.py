@@ -4,13 +4,11 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .config import DataConfig, RunConfig, json_schema, load_config, parse_config, parse_data, to_job
-    from .execution import execute
+    from .execution import execute, result_of
     from .folder import RunFolder, new_folder, runs_in
-    from .kept import Kept, keeping
-    from .model import read_model, write_model
+    from .kept import Kept, keeping, read_model, write_model
     from .policy import parse_demand, parse_policy
     from .registries import Registry, register, registry
-    from .results import result_of
     from .stopping import INTERRUPTED, Stopping
 else:
     from atoll.core.lazy import lazy
@@ -19,13 +17,11 @@ else:
         __name__,
         {
             "config": ("DataConfig", "RunConfig", "json_schema", "load_config", "parse_config", "parse_data", "to_job"),
-            "execution": ("execute",),
+            "execution": ("execute", "result_of"),
             "folder": ("RunFolder", "new_folder", "runs_in"),
-            "kept": ("Kept", "keeping"),
-            "model": ("read_model", "write_model"),
+            "kept": ("Kept", "keeping", "read_model", "write_model"),
             "policy": ("parse_demand", "parse_policy"),
             "registries": ("Registry", "register", "registry"),
-            "results": ("result_of",),
             "stopping": ("INTERRUPTED", "Stopping"),
         },
     )

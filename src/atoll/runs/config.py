@@ -19,9 +19,8 @@ from atoll.core.rooms import Own, job_kinds, part_kinds
 from . import yaml
 from .parts import PartConfig, argument, part_class, refusing
 from .policy import PolicyConfig
-from .problems import Problem, closest, collect, refused
 from .registries import imported, registry
-from .schema import Section, names_at, schema_of
+from .schema import Problem, Section, closest, collect, names_at, refused, schema_of
 
 if TYPE_CHECKING:
     from atoll.data import Islands

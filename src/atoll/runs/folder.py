@@ -1,22 +1,10 @@
-"""A run folder: the settings, the records and the results of a run.
-
-```
-config.yaml        all settings
-manifest.json      status, versions, seed, engine and its choices, times, citations
-metrics.jsonl      one record a round
-data.json          the partition in numbers; the names of classes and features, in the order of outputs and inputs
-devices.json       what each device was asked and did, written at the end
-model.safetensors  the trained parameters
-report.html        the report
-log.jsonl          the structured log
-checkpoints/       generations of the run's state
-results/           named results that stay at parties, one folder each
-```
-"""
+"""A run folder: the settings, the records and the results of a run."""
 
 from __future__ import annotations
 
 import contextlib
+import csv
+import io
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,10 +20,12 @@ from .yaml import dump, read
 
 if TYPE_CHECKING:
     from atoll.core.job import Job
+    from atoll.rounds.by_device import ByDevice
 
     from .config import RunConfig
 
-__all__ = ["RunFolder", "new_folder", "runs_in"]
+__all__ = ["RunFolder", "devices_table", "new_folder", "read_devices", "runs_in", "write_devices"]
+
 
 FORMAT = 1
 FROM_PYTHON = "from Python"
@@ -300,3 +290,45 @@ def runs_in(root: str | Path) -> list[RunFolder]:
     """All runs below a folder, sorted by name."""
     found = Path(root).glob("*/config.yaml") if Path(root).is_dir() else ()
     return [RunFolder(path.parent) for path in sorted(found)]
+
+
+# The record of a run's devices in its folder: written at the end, read by reports and commands.
+
+
+def write_devices(path: Path, devices: ByDevice) -> None:
+    """Write the columns to a file.
+
+    Raises:
+        CheckpointError: the file cannot be written.
+    """
+    write_bytes(path, as_json(devices.packed()).encode() + b"\n")
+
+
+def read_devices(path: Path) -> ByDevice | None:
+    """Read the columns; ``None`` without a file: the run has not ended, or is not a training.
+
+    Raises:
+        CheckpointError: the file cannot be read, or is damaged.
+    """
+    from atoll.rounds.by_device import ByDevice
+
+    if not path.exists():
+        return None
+    try:
+        return ByDevice.unpacked(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError, ConfigError) as error:
+        raise CheckpointError(
+            f"the record of the devices cannot be read: {getattr(error, 'what', error)}",
+            where=str(path),
+            remedy="restore the file, or remove it: it is not needed for the rest of the run",
+        ) from error
+
+
+def devices_table(devices: ByDevice) -> str:
+    """One line per device, separated by commas, below a line with the names of the columns."""
+    rows, text = list(devices.rows()), io.StringIO()
+    if rows:
+        writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    return text.getvalue()

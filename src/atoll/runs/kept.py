@@ -1,4 +1,4 @@
-"""The files of a run: every way of running writes them so that you can kill the run at any moment and resume it."""
+"""What a run keeps, so that you can kill it at any moment and resume it: settings, records, parameters."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from atoll.core.algebra.arrays import safetensors_of
 from atoll.core.errors import AtollError, CheckpointError, ConfigError, MissingExtraError
 from atoll.core.federation.scope import MAIN
 from atoll.core.persistence.files import write_bytes
 from atoll.core.persistence.json_lines import as_json
 
 from .config import RunConfig
-from .devices import write_devices
-from .folder import RunFolder
+from .folder import RunFolder, write_devices
 from .from_python import PythonRun
 from .log import logger, logging_to
 from .stopping import INTERRUPTED
@@ -26,7 +27,38 @@ if TYPE_CHECKING:
     from atoll.core.job import Job
     from atoll.simulation import Result
 
-__all__ = ["Kept", "Listener", "keeping", "not_the_same"]
+__all__ = ["Kept", "Listener", "keeping", "not_the_same", "read_model", "write_model"]
+
+
+# Trained parameters in a safetensors file.
+
+
+def write_model(path: Path, params: Any) -> None:
+    """Write a tree of arrays; the same parameters give the same bytes.
+
+    Raises:
+        CheckpointError: the file cannot be written; an earlier model file stays intact.
+    """
+    write_bytes(path, safetensors_of(params))
+
+
+def read_model(path: str | Path) -> dict[str, Any]:
+    """Read the arrays of a model by name.
+
+    Raises:
+        CheckpointError: the file is missing, or is not a safetensors file.
+    """
+    from safetensors import SafetensorError
+    from safetensors.numpy import load
+
+    try:
+        return dict(load(Path(path).read_bytes()))
+    except (OSError, SafetensorError) as error:
+        said = getattr(error, "strerror", None) or str(error)
+        raise CheckpointError(
+            f"the model cannot be read: {said}", where=str(path), remedy="resume the run, which writes the model again"
+        ) from error
+
 
 SECTIONS = "sections.json"
 """The file of what a kind of job shows in its report."""
@@ -73,7 +105,7 @@ class Kept:
 
         if not self.folder.data_file.exists():
             summarise_data(data, self.folder.data_file)
-        self.trackers = _trackers(self.config, self.folder)
+        self.trackers = _make_trackers(self.config, self.folder)
         self._listeners = (*self.trackers, *listeners)
         self.folder.write_manifest(citations=cite(job, data))
 
@@ -131,7 +163,7 @@ class Kept:
         before = float(self.folder.manifest().get("seconds") or 0.0)
         status = INTERRUPTED if reason == INTERRUPTED else "finished"
         self.folder.write_manifest(
-            status=status, ended=_now(), seconds=round(before + seconds, 3), reason=reason, **facts
+            status=status, ended=_format_now(), seconds=round(before + seconds, 3), reason=reason, **facts
         )
         logger.info("the run ends", extra={"run": self.folder.name, "reason": reason, "seconds": round(seconds, 3)})
 
@@ -174,17 +206,17 @@ def keeping(
         CheckpointError: the folder contains another run, or cannot be read or written.
         ConfigError: the settings differ from those of the run to resume.
     """
-    _prepare(config, folder, resume)
+    _prepare_folder(config, folder, resume)
     with folder.lock() as free, logging_to(folder.log_file):
         if not free:
             raise CheckpointError(
                 "another process is running in this folder", where=str(folder.path), remedy="wait for it, or stop it"
             )
-        with _recorded(config, folder, resume):
+        with _keep_status(config, folder, resume):
             yield Kept(config, folder, on_record, on_start)
 
 
-def _prepare(config: RunConfig | PythonRun, folder: RunFolder, resume: bool) -> None:
+def _prepare_folder(config: RunConfig | PythonRun, folder: RunFolder, resume: bool) -> None:
     if folder.blank:
         folder.clear()  # the user has corrected refused settings and uses the same folder again
     elif folder.begun:
@@ -216,9 +248,9 @@ def _prepare(config: RunConfig | PythonRun, folder: RunFolder, resume: bool) -> 
 
 
 @contextlib.contextmanager
-def _recorded(config: RunConfig | PythonRun, folder: RunFolder, resume: bool) -> Iterator[None]:
+def _keep_status(config: RunConfig | PythonRun, folder: RunFolder, resume: bool) -> Iterator[None]:
     """Keep the manifest's status true in any event."""
-    now = _now()
+    now = _format_now()
     begun: dict[str, Any] = {}
     with contextlib.suppress(CheckpointError):
         begun = folder.manifest() if resume else {}
@@ -244,17 +276,17 @@ def _recorded(config: RunConfig | PythonRun, folder: RunFolder, resume: bool) ->
         else:
             logger.error("the run ended early", extra={"error": f"{type(error).__name__}: {error}"})
         with contextlib.suppress(CheckpointError):  # the disk may be full: report the first error
-            folder.write_manifest(status=status, ended=_now(), error=_told(error))
+            folder.write_manifest(status=status, ended=_format_now(), error=_describe_error(error))
         raise
 
 
-def _told(error: BaseException) -> dict[str, Any]:
+def _describe_error(error: BaseException) -> dict[str, Any]:
     if isinstance(error, AtollError):
         return {"kind": type(error).__name__, "what": error.what, "where": error.where, "remedy": error.remedy}
     return {"kind": type(error).__name__, "what": str(error), "where": None, "remedy": None}
 
 
-def _trackers(config: RunConfig | PythonRun, folder: RunFolder) -> list[Any]:
+def _make_trackers(config: RunConfig | PythonRun, folder: RunFolder) -> list[Any]:
     made = [part.build(f"trackers[{i}]") for i, part in enumerate(config.trackers)]
     for tracker in made:
         if hasattr(tracker, "attach"):
@@ -262,5 +294,5 @@ def _trackers(config: RunConfig | PythonRun, folder: RunFolder) -> list[Any]:
     return made
 
 
-def _now() -> str:
+def _format_now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")

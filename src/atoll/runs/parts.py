@@ -14,8 +14,7 @@ from pydantic_core import CoreSchema, PydanticCustomError
 from atoll.core.errors import AtollError, ConfigError
 from atoll.core.rooms import part_kinds
 
-from .problems import Loc, Problem, collect
-from .schema import Section, is_value, names_at
+from .schema import Loc, Problem, Section, collect, is_value, names_at
 
 __all__ = ["PartConfig", "argument", "part_class", "part_type", "plain", "refusing"]
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field, ValidationError, model_validator
 
 from .parts import part_class, refusing
-from .problems import collect, refused
-from .schema import Section, names_at
+from .schema import Section, collect, names_at, refused
 
 if TYPE_CHECKING:
     from atoll.core.requests.policy import Policies, SitePolicy

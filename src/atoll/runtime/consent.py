@@ -26,8 +26,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import ValidationError, model_validator
 
 from atoll.core.errors import AtollError, ConfigError, PolicyError
-from atoll.runs.problems import collect, refused
-from atoll.runs.schema import Section, names_at
+from atoll.runs.schema import Section, collect, names_at, refused
 
 from .bundles.manifest import JOB_FILE, SOURCE
 from .hours import Hours

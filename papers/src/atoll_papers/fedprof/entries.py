@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from atoll.reproduce import Claim, Entry, Lab, NotKept, TrainedRun
-from atoll.runs.model import read_model
+from atoll.runs.kept import read_model
 
 from .costs import judge_ratios, judge_rounds, rounds_of
 from .quality import conditions, fan_in, judge_conditions, judge_shapes, shapes

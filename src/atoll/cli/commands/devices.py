@@ -15,7 +15,7 @@ from atoll.cli.output import PlainTable
 from atoll.core.errors import CheckpointError
 from atoll.core.overview import human_bytes
 from atoll.core.persistence.files import write_bytes
-from atoll.runs.devices import devices_table, read_devices
+from atoll.runs.folder import devices_table, read_devices
 
 if TYPE_CHECKING:
     from atoll.rounds.by_device import ByDevice

@@ -169,7 +169,7 @@ def _killing(poc: Any, victim: str, folder: RunFolder, output: Output) -> Callab
 
 def _against_plain(config: Any, islands: Any, names: list[str], folder: RunFolder) -> dict[str, Any]:
     """What the masked run gave beside the plain run of the same rounds, in a simulation."""
-    from atoll.runs.model import read_model
+    from atoll.runs.kept import read_model
     from atoll.runtime.client.secure_trial import compared, survivors_of
 
     rows = folder.metrics()

@@ -11,8 +11,7 @@ from pydantic_core import PydanticCustomError
 
 from atoll.core.errors import AtollError, ConfigError
 from atoll.runs import yaml
-from atoll.runs.problems import Problem, collect, refused
-from atoll.runs.schema import Section, names_at
+from atoll.runs.schema import Problem, Section, collect, names_at, refused
 
 from ..identity import is_part
 from ..scheduling.amounts import Resources, bytes_of

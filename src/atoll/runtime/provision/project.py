@@ -13,8 +13,7 @@ from pydantic_core import PydanticCustomError
 
 from atoll.core.errors import ConfigError
 from atoll.runs import yaml
-from atoll.runs.problems import Loc, Problem, collect, refused
-from atoll.runs.schema import Section, names_at
+from atoll.runs.schema import Loc, Problem, Section, collect, names_at, refused
 from atoll.runtime.identity import HELPER, NO_PARTS, is_part
 
 __all__ = [
