@@ -25,7 +25,7 @@ import numpy as np
 from atoll.core.algebra.aggregate import Sum
 from atoll.core.requests.task import Batch, Task, Workload
 from atoll.devices import Exponential, Fleet, GeneratedTrace, Throughput
-from atoll.devices.compute import BatchRate
+from atoll.devices.rules import BatchRate
 
 
 class Registered:

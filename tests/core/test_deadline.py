@@ -15,7 +15,7 @@ from atoll.core.requests.task import Work, task
 from atoll.core.time.deadline import Deadline
 from atoll.core.world import World
 from atoll.devices import Fleet, GeneratedTrace, Throughput
-from atoll.devices.compute import BatchRate
+from atoll.devices.rules import BatchRate
 from atoll.engines import Inline
 from atoll.simulation import run_in
 from atoll.testing import Timetable

@@ -13,7 +13,7 @@ from atoll.core.requests.task import task
 from atoll.core.sealing import sealed_nbytes
 from atoll.core.world import World
 from atoll.devices import Fleet, Throughput
-from atoll.devices.compute import BatchRate
+from atoll.devices.rules import BatchRate
 from atoll.engines import ENGINES, Inline
 from atoll.engines.link import SocketLink
 from atoll.runtime.network.rehearsal import Rehearsal

@@ -21,7 +21,7 @@ from atoll.core.time.clock import Clock
 from atoll.core.time.prospect import Prospect
 from atoll.core.world import World
 from atoll.devices import Backhaul, BatchRate, Fleet, GeneratedTrace, Throughput
-from atoll.devices.windows import Windows
+from atoll.devices.availability import Windows
 from atoll.engines import ENGINES, Inline
 from atoll.simulation import run_in
 from atoll.testing import Timetable, killed_and_resumed

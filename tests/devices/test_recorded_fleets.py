@@ -163,7 +163,7 @@ def rewritten(path, change):
 
 def signed(change):
     """A change by somebody who knows how the digest is made."""
-    from atoll.devices.files.zipped import digest
+    from atoll.devices.traces import digest
 
     def both(header, content):
         change(header, content)

@@ -15,7 +15,7 @@ import atoll
 from atoll.core.errors import ConfigError
 from atoll.core.requests.party import Parties, Roster
 from atoll.devices import Fleet, GeneratedTrace, Normal, Recorded, load_trace, mec, planned, safa
-from atoll.devices.draws import DrawnPopulation
+from atoll.devices.distributions import DrawnPopulation
 from atoll.learn.algorithms import Upcycled
 from atoll.learn.pacing import SAFA, FedBuff, PaceSteering
 

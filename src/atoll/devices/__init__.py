@@ -9,14 +9,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .accounting import COMPAT, CORRECTED, Accounting, RoundAccount
     from .availability import Availability, Diurnal, Markov, Windows
-    from .compute import BatchRate, Compute, Cycles
     from .distributions import Distribution, Equal, Exponential, Normal, Uniform
-    from .feasible import planned, require_feasible
-    from .files.fleets import load_fleet
-    from .fleet import Fleet
-    from .links import Backhaul, Link, Shannon, Throughput
-    from .power import Battery, DeviceMemory, Power
+    from .fleet import Fleet, planned, require_feasible
+    from .fleet_file import load_fleet
     from .presets import exponential, mec, safa
+    from .rules import Backhaul, BatchRate, Battery, Compute, Cycles, DeviceMemory, Link, Power, Shannon, Throughput
     from .traces import GeneratedTrace, Recorded, Trace, load_trace
     from .traits import ByRegion, GivenTraits, Trait
 else:
@@ -27,13 +24,21 @@ else:
         {
             "accounting": ("COMPAT", "CORRECTED", "Accounting", "RoundAccount"),
             "availability": ("Availability", "Diurnal", "Markov", "Windows"),
-            "compute": ("BatchRate", "Compute", "Cycles"),
+            "rules": (
+                "BatchRate",
+                "Compute",
+                "Cycles",
+                "Backhaul",
+                "Link",
+                "Shannon",
+                "Throughput",
+                "Battery",
+                "DeviceMemory",
+                "Power",
+            ),
             "distributions": ("Distribution", "Equal", "Exponential", "Normal", "Uniform"),
-            "feasible": ("planned", "require_feasible"),
-            "fleet": ("Fleet",),
-            "files.fleets": ("load_fleet",),
-            "links": ("Backhaul", "Link", "Shannon", "Throughput"),
-            "power": ("Battery", "DeviceMemory", "Power"),
+            "fleet": ("planned", "require_feasible", "Fleet"),
+            "fleet_file": ("load_fleet",),
             "presets": ("exponential", "mec", "safa"),
             "traces": ("GeneratedTrace", "Recorded", "Trace", "load_trace"),
             "traits": ("ByRegion", "GivenTraits", "Trait"),

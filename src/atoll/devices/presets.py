@@ -9,11 +9,9 @@ from typing import Literal, TypeVar
 from atoll.core.calls import checked_call
 from atoll.core.errors import ConfigError, nearest
 
-from .compute import BatchRate, Cycles
 from .distributions import Equal, Exponential, Normal
 from .fleet import Fleet
-from .links import Backhaul, Shannon, Throughput
-from .power import Power
+from .rules import Backhaul, BatchRate, Cycles, Power, Shannon, Throughput
 from .traces import GeneratedTrace
 from .traits import Trait, probability
 

@@ -1,7 +1,12 @@
-"""Crashes by turn and device, drawn by a seed or recorded. Every method that runs under the same trace meets the same crashes."""
+"""Traces: which devices crash, by turn, and when; as rules, and as files in NumPy's zipped form with a checked header."""
 
 from __future__ import annotations
 
+import hashlib
+import io
+import json
+import zipfile
+import zlib
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -11,13 +16,186 @@ from numpy.typing import NDArray
 
 from atoll.core.calls import checked_call
 from atoll.core.errors import ConfigError
+from atoll.core.persistence.files import write_bytes
 from atoll.core.validation import Checked
 
-from .draws import DrawnPopulation, key_of, uniforms
-from .files.traces import read_trace, write_trace
+from .distributions import DrawnPopulation, key_of, uniforms
 from .traits import Trait, lift, probability
 
-__all__ = ["GeneratedTrace", "Recorded", "Span", "Trace", "load_trace"]
+__all__ = [
+    "FORMAT",
+    "VERSION",
+    "GeneratedTrace",
+    "Recorded",
+    "Span",
+    "Trace",
+    "check_version",
+    "digest",
+    "load_trace",
+    "packed",
+    "read_arrays",
+    "read_trace",
+    "unpacked",
+    "write_arrays",
+    "write_trace",
+]
+
+
+# Arrays in one file: NumPy's zipped form with a JSON header, never pickled, with checked contents.
+
+
+def write_arrays(path: Path, header: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> Path:
+    """Write a header and arrays.
+
+    Raises:
+        CheckpointError: the file cannot be written.
+    """
+    content = io.BytesIO()
+    np.savez_compressed(content, allow_pickle=False, header=np.array(json.dumps(header)), **arrays)
+    write_bytes(path, content.getvalue())
+    return path
+
+
+def read_arrays(path: Path, noun: str, remedy: str) -> tuple[Any, dict[str, NDArray[Any]]]:
+    """The inverse of ``write_arrays``.
+
+    Args:
+        path: the file.
+        noun: what the file contains, for errors.
+        remedy: where such a file comes from.
+
+    Raises:
+        ConfigError: there is no file, or it contains something else.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+            return json.loads(str(arrays.pop("header")[()])), arrays
+    except FileNotFoundError as error:
+        raise ConfigError("there is no such file", where=str(path), remedy=f"record a {noun} and save it") from error
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        EOFError,
+        zipfile.BadZipFile,
+        zlib.error,
+    ) as error:
+        raise ConfigError(f"the file is not a {noun}: {error}", where=str(path), remedy=remedy) from error
+
+
+def check_version(path: Path, noun: str, found: int, version: int) -> None:
+    """Refuse files of later versions.
+
+    Raises:
+        ConfigError: the file is of a later version.
+    """
+    if found > version:
+        raise ConfigError(
+            f"the {noun} has version {found}, but this Atoll reads up to {version}",
+            where=str(path),
+            remedy="use a later Atoll",
+        )
+
+
+def digest(header: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> str:
+    """A digest of a file's header and arrays, without the digest itself."""
+    found = hashlib.sha256(json.dumps({k: v for k, v in header.items() if k != "digest"}, sort_keys=True).encode())
+    for name in sorted(arrays):
+        array = np.ascontiguousarray(arrays[name])
+        found.update(f"|{name} {array.dtype.str} {array.shape}|".encode())
+        found.update(array.tobytes())
+    return found.hexdigest()
+
+
+# Traces as files: a trace in NumPy's zipped form, with a checked header.
+
+
+FORMAT = "atoll trace of devices"
+VERSION = 1
+_REMEDY = "give a file that Recorded.save wrote"
+_FIELDS = {"format": str, "version": int, "turns": int, "devices": int, "within": str, "digest": str}
+
+
+def packed(crashed: NDArray[np.bool_], point: NDArray[np.float64]) -> tuple[NDArray[np.uint8], NDArray[np.float64]]:
+    """The crashes as bits, and the points of the crashes in order."""
+    return np.packbits(crashed), np.asarray(point[crashed], dtype="<f8")
+
+
+def unpacked(
+    bits: NDArray[np.uint8], points: NDArray[np.float64], turns: int, devices: int
+) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
+    """The inverse of ``packed``.
+
+    Raises:
+        ValueError: the numbers of points and crashes differ.
+    """
+    crashed = np.unpackbits(bits, count=turns * devices).astype(bool).reshape(turns, devices)
+    if points.shape != (int(crashed.sum()),):
+        raise ValueError(f"{len(points)} points for {int(crashed.sum())} crashes")
+    point = np.zeros((turns, devices))
+    point[crashed] = points
+    return crashed, point
+
+
+def write_trace(path: Path, crashed: NDArray[np.bool_], point: NDArray[np.float64], within: str) -> Path:
+    """Write a trace to a file; see ``packed``.
+
+    Raises:
+        CheckpointError: the file cannot be written.
+    """
+    bits, points = packed(crashed, point)
+    header = {
+        "format": FORMAT,
+        "version": VERSION,
+        "turns": crashed.shape[0],
+        "devices": crashed.shape[1],
+        "within": within,
+        "digest": _digest_trace(bits, points),
+    }
+    return write_arrays(path, header, {"crashed": bits, "points": points})
+
+
+def read_trace(path: Path) -> tuple[NDArray[np.bool_], NDArray[np.float64], Literal["training", "response"]]:
+    """The inverse of ``write_trace``.
+
+    Raises:
+        ConfigError: the file is not a trace, is of a later version, or is damaged.
+    """
+    header, arrays = read_arrays(path, "trace", _REMEDY)
+    _check_header(path, header)
+    if not {"crashed", "points"} <= arrays.keys():
+        raise _refuse_file(path, "the file is not a trace: arrays are missing")
+    bits, points = arrays["crashed"], arrays["points"]
+    turns, devices = header["turns"], header["devices"]
+    sized = bits.dtype == np.uint8 and bits.shape == (-(-turns * devices // 8),) and points.dtype == np.dtype("<f8")
+    if not sized or header["digest"] != _digest_trace(bits, points):
+        raise _refuse_file(path, "the file is damaged: its contents do not match its header")
+    try:
+        crashed, point = unpacked(bits, points, turns, devices)
+    except ValueError as error:
+        raise _refuse_file(path, f"the file is damaged: {error}") from error
+    return crashed, point, header["within"]
+
+
+def _check_header(path: Path, header: Any) -> None:
+    said = isinstance(header, dict) and header.get("format") == FORMAT
+    if not said or any(not isinstance(header.get(name), kind) for name, kind in _FIELDS.items()):
+        raise _refuse_file(path, "the file is not a trace: it has another header")
+    check_version(path, "trace", header["version"], VERSION)
+    if header["turns"] < 1 or header["devices"] < 1 or header["within"] not in ("training", "response"):
+        raise _refuse_file(path, "the file is damaged: its header is invalid")
+
+
+def _refuse_file(path: Path, what: str) -> ConfigError:
+    return ConfigError(what, where=str(path), remedy=_REMEDY)
+
+
+def _digest_trace(bits: NDArray[np.uint8], points: NDArray[np.float64]) -> str:
+    return hashlib.sha256(bits.tobytes() + b"|" + points.tobytes()).hexdigest()
+
 
 Span = Literal["training", "response"]
 """The base of crash points: the training, or everything from the download to the upload."""

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from atoll.core.errors import ConfigError
 from atoll.core.validation import is_real, numbers
 
-from .distributions import Distribution, Equal
-from .draws import DrawnPopulation, known_region
+from .distributions import Distribution, DrawnPopulation, Equal, known_region
 
 __all__ = ["ByRegion", "GivenTraits", "Trait", "lift", "positive", "probability"]
 

@@ -12,18 +12,18 @@ from numpy.typing import NDArray
 from atoll.core.calls import checked_call
 from atoll.core.errors import ConfigError
 
-from ..availability import Windows
-from ..compute import BatchRate, Cycles
-from ..distributions import Equal
-from ..fleet import Fleet
-from ..links import Backhaul, Shannon, Throughput
-from ..power import Battery, DeviceMemory, Power
-from ..traces import Recorded
-from ..traits import GivenTraits
-from .traces import packed, unpacked
-from .zipped import check_version, digest, read_arrays, write_arrays
+from .availability import Windows
+from .distributions import Equal
+from .fleet import Fleet
+from .rules import Backhaul, BatchRate, Battery, Cycles, DeviceMemory, Power, Shannon, Throughput
+from .traces import Recorded, check_version, digest, packed, read_arrays, unpacked, write_arrays
+from .traits import GivenTraits
 
 __all__ = ["FORMAT", "VERSION", "load_fleet", "write_fleet"]
+
+
+# Recorded fleets as files: rules by name with plain settings, as in configurations, and every draw as an array.
+
 
 FORMAT = "atoll fleet of devices"
 VERSION = 1
@@ -40,7 +40,7 @@ Arrays = dict[str, NDArray[Any]]
 def write_fleet(path: Path, fleet: Fleet) -> Path:
     """Write a recorded fleet; see ``Fleet.save``."""
     arrays: Arrays = {}
-    header = {"format": FORMAT, "version": VERSION, "rules": _plain(fleet, "fleet", arrays)}
+    header = {"format": FORMAT, "version": VERSION, "rules": _serialise(fleet, "fleet", arrays)}
     return write_arrays(path, header | {"digest": digest(header, arrays)}, arrays)
 
 
@@ -58,26 +58,26 @@ def load_fleet(path: str | Path, wrap: bool = False) -> Fleet:
     place = Path(path)
     header, arrays = read_arrays(place, "fleet", _REMEDY)
     if not isinstance(header, dict) or header.get("format") != FORMAT or not isinstance(header.get("version"), int):
-        _refuse(place, "the file is not a fleet: it has another header")
+        _refuse_file(place, "the file is not a fleet: it has another header")
     check_version(place, "fleet", header["version"], VERSION)
     if header.get("digest") != digest(header, arrays):
-        _refuse(place, "the file is damaged: its contents do not match its header")
+        _refuse_file(place, "the file is damaged: its contents do not match its header")
     try:
-        found = _made(header.get("rules"), "fleet", arrays, {"wrap": wrap, "_where": str(place)})
+        found = _restore(header.get("rules"), "fleet", arrays, {"wrap": wrap, "_where": str(place)})
     except ConfigError as error:
         raise ConfigError(f"the file is not a fleet: {error.what}", where=str(place), remedy=_REMEDY) from error
     except (TypeError, ValueError, KeyError, AttributeError, IndexError) as error:
         raise ConfigError(f"the file is not a fleet: {error}", where=str(place), remedy=_REMEDY) from error
     if not isinstance(found, Fleet):
-        _refuse(place, "the file is not a fleet: it has another header")
+        _refuse_file(place, "the file is not a fleet: it has another header")
     return found
 
 
-def _refuse(path: Path, what: str) -> NoReturn:
+def _refuse_file(path: Path, what: str) -> NoReturn:
     raise ConfigError(what, where=str(path), remedy=_REMEDY)
 
 
-def _plain(value: Any, path: str, arrays: Arrays) -> Any:
+def _serialise(value: Any, path: str, arrays: Arrays) -> Any:
     """A part as plain data; its arrays are stored separately under their path."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
@@ -90,7 +90,7 @@ def _plain(value: Any, path: str, arrays: Arrays) -> Any:
             remedy="save what fleet.recorded(...) returns, with Atoll's own rules; with rules of your own, save only the trace",
         )
     if isinstance(value, GivenTraits | Windows | Recorded):
-        arrays.update({f"{path}.{name}": column for name, column in _columns(value).items()})
+        arrays.update({f"{path}.{name}": column for name, column in _columns_of(value).items()})
     settings = [f.name for f in fields(value) if f.init and not f.name.startswith("_") and f.name not in _ASIDE]
     made = {"name": type(value).__name__}
     for name in settings:
@@ -100,7 +100,7 @@ def _plain(value: Any, path: str, arrays: Arrays) -> Any:
             arrays[f"{path}.regions"] = np.array([names.index(str(region)) for region in found], dtype="<i4")
             made[name] = names  # type: ignore[assignment]
         else:
-            made[name] = _plain(found, f"{path}.{name}", arrays)
+            made[name] = _serialise(found, f"{path}.{name}", arrays)
     return made
 
 
@@ -108,7 +108,7 @@ _ASIDE = ("values", "windows", "crashed", "point", "wrap")
 """Settings that are arrays, or that the reader of the file gives."""
 
 
-def _columns(value: GivenTraits | Windows | Recorded) -> Arrays:
+def _columns_of(value: GivenTraits | Windows | Recorded) -> Arrays:
     if isinstance(value, GivenTraits):
         return {"values": np.asarray(value.values, dtype="<f8")}
     if isinstance(value, Windows):
@@ -117,11 +117,11 @@ def _columns(value: GivenTraits | Windows | Recorded) -> Arrays:
     return {"shape": np.array(value.crashed.shape, dtype="<i8"), "crashed": bits, "points": points}
 
 
-def _made(said: Any, path: str, arrays: Arrays, trace: dict[str, Any]) -> Any:
-    """The inverse of ``_plain``."""
+def _restore(said: Any, path: str, arrays: Arrays, trace: dict[str, Any]) -> Any:
+    """The inverse of ``_serialise``."""
     if not isinstance(said, dict):
         return said
-    settings = {k: _made(v, f"{path}.{k}", arrays, trace) for k, v in said.items() if k != "name"}
+    settings = {k: _restore(v, f"{path}.{k}", arrays, trace) for k, v in said.items() if k != "name"}
     part = _KNOWN[said["name"]]
     allowed = {f.name for f in fields(part) if f.init and not f.name.startswith("_") and f.name not in _ASIDE}
     if not settings.keys() <= allowed:
