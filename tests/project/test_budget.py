@@ -10,7 +10,7 @@ from functools import cache
 
 from sources import Module, modules
 
-HARD_CAP = 600  # lines of a file, all counted
+HARD_CAP = 600  # code lines of a file: one idea may take them, and its docstrings as well
 MEDIAN = 110  # code lines of the median module
 NINETIETH = 300  # code lines that nine modules in ten stay under
 FUNCTION = 60  # code lines of a function
@@ -40,7 +40,7 @@ def lines_of(module: Module) -> list[int]:
 
 
 def test_no_module_passes_the_cap() -> None:
-    assert not {m.name: m.text.count("\n") for m in modules() if m.text.count("\n") > HARD_CAP}
+    assert not {m.name: len(lines_of(m)) for m in modules() if len(lines_of(m)) > HARD_CAP}
 
 
 def test_modules_are_short() -> None:
