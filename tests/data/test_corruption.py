@@ -6,7 +6,7 @@ import pytest
 import atoll.data
 from atoll.core.errors import DataError
 from atoll.data import Blur, Corruption, Dataset, Fake, GradedNoise, Irrelevant, Mislabel, Noise, Rotate, SaltAndPepper
-from atoll.data.corruption.images import gaussian_blur
+from atoll.data.corruption import gaussian_blur
 
 
 def images(n=400, side=8, dtype=np.float32):

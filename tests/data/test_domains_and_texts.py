@@ -22,7 +22,7 @@ from atoll.data import (
     divided_by_party,
     read_data,
 )
-from atoll.data.generation.pictures import enlarged, on_patches, printed_digits, textures
+from atoll.data.folder.images import enlarged, on_patches, printed_digits, textures
 from atoll.data.missing import labelled_rows
 
 

@@ -9,7 +9,7 @@ import atoll.data
 from atoll.core.errors import DataError
 from atoll.data import Dataset
 from atoll.data.partition._rows import apportion
-from atoll.data.partition.dirichlet import draw
+from atoll.data.partition.label_skew import draw
 
 
 def balanced(n=6000, classes=10):

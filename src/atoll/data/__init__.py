@@ -15,7 +15,6 @@ Importing this package imports NumPy only.
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .about import About
     from .bundled import breast_cancer, diabetes, digits, iris, linnerud, wine
     from .corruption import (
         Blur,
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
         SaltAndPepper,
         corrupt,
     )
-    from .dataset import Dataset
+    from .dataset import About, Dataset
     from .describe import Description
     from .folder import (
         airfoil,
@@ -98,7 +97,7 @@ else:
     __getattr__, __dir__ = lazy(
         __name__,
         {
-            "about": ("About",),
+            "dataset": ("About", "Dataset"),
             "bundled": ("breast_cancer", "diabetes", "digits", "iris", "linnerud", "wine"),
             "corruption": (
                 "Blur",
@@ -113,7 +112,6 @@ else:
                 "CorruptionScope",
                 "corrupt",
             ),
-            "dataset": ("Dataset",),
             "describe": ("Description",),
             "folder": (
                 "airfoil",

@@ -9,11 +9,55 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atoll.core.algebra.rng import Rng
+from atoll.core.extras import need
 
 from ._checks import Array
-from .about import About
+from .dataset import About
 
 __all__ = ["Description"]
+
+
+# The picture of a population.
+
+
+def draw(description: Description, clients: int) -> Any:
+    """Return a Figure: bubbles of rows per class and client, and the histogram of the clients' sizes."""
+    figure_module = need("matplotlib.figure", "report", "a picture of a partition")
+    with_labels = description.counts is not None
+    figure = figure_module.Figure(figsize=(10, 4.2) if with_labels else (5, 4.2), layout="constrained")
+    axes = figure.subplots(1, 2 if with_labels else 1, squeeze=False)[0]
+    if with_labels:
+        _draw_bubbles(axes[0], description, clients)
+    _draw_histogram(axes[-1], description)
+    figure.suptitle(f"{description.name}, {description.scheme or 'clients'}: {description.clients:,} clients")
+    return figure
+
+
+def _draw_bubbles(axes: Any, description: Description, clients: int) -> None:
+    counts = description.counts
+    if counts is None:
+        return
+    shown = np.unique(np.linspace(0, len(counts) - 1, min(clients, len(counts))).astype(int))
+    counts = counts[shown]
+    column, row = np.nonzero(counts)
+    area = 120.0 * counts[column, row] / max(int(counts.max()), 1)
+    axes.scatter(column, row, s=area, c=row, cmap="tab10" if counts.shape[1] <= 10 else "viridis", alpha=0.8)
+    places = np.unique(np.linspace(0, len(shown) - 1, min(8, len(shown))).astype(int))
+    axes.set_xticks(places, [f"{description.looked_at[shown[p]]}" for p in places])
+    if counts.shape[1] <= 20:
+        axes.set_yticks(range(counts.shape[1]), description.classes)
+    axes.set_xlabel("client" if len(shown) == description.clients else f"client ({len(shown)} shown)")
+    axes.set_ylabel("class")
+    axes.set_title(f"rows per class (label skew {description.label_skew or 0.0:.2f})")
+
+
+def _draw_histogram(axes: Any, description: Description) -> None:
+    axes.hist(description.sizes, bins=min(40, max(5, len(np.unique(description.sizes)))), color="tab:blue")
+    axes.axvline(description.size_mean, color="black", linestyle="--", linewidth=1)
+    axes.set_xlabel("rows")
+    axes.set_ylabel("clients")
+    axes.set_title(f"sizes: {description.size_mean:,.0f} ± {description.size_std:,.0f}")
+
 
 _SHOWN = 5  # classes that a note names
 _QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
@@ -94,14 +138,14 @@ class Description:
         empty = np.flatnonzero(holders == 0)
         if len(empty):
             hint = "; if your labels begin at 1, use y - 1" if empty[0] == 0 else ""
-            found.append(f"no row has {_named(self.classes, empty)}{hint}")
+            found.append(f"no row has {_list_names(self.classes, empty)}{hint}")
         lone = np.flatnonzero(holders == 1)
         if len(lone) and self.clients > 1:
             where = sorted({int(self.looked_at[np.argmax(self.counts[:, c])]) for c in lone})
             one = (
                 f"client {where[0]}" if len(where) == 1 else f"one client each ({', '.join(map(str, where[:_SHOWN]))})"
             )
-            found.append(f"{_named(self.classes, lone)}: at {one} alone, so no other client learns or tests it")
+            found.append(f"{_list_names(self.classes, lone)}: at {one} alone, so no other client learns or tests it")
         return found
 
     def table(self) -> str:
@@ -142,8 +186,6 @@ class Description:
         Raises:
             MissingExtraError: matplotlib is not installed.
         """
-        from ._picture import draw
-
         return draw(self, clients)
 
     def _nonempty(self) -> NDArray[np.int64] | None:
@@ -159,7 +201,7 @@ class Description:
     __repr__ = __str__
 
 
-def _named(names: tuple[str, ...], which: NDArray[np.int64]) -> str:
+def _list_names(names: tuple[str, ...], which: NDArray[np.int64]) -> str:
     shown = ", ".join(names[c] for c in which[:_SHOWN])
     return f"{'class' if len(which) == 1 else 'classes'} {shown}{', ...' if len(which) > _SHOWN else ''}"
 

@@ -2,29 +2,182 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from atoll.core.algebra.rng import Rng
-from atoll.core.errors import DataError
+from atoll.core.algebra.rng import Rng, keyed, mix64, mix_key, mix_keys
+from atoll.core.errors import AtollError, DataError
 from atoll.core.overview import Overview
 
 from ._checks import Array
-from ._generated import GeneratedData, Make, Sizes
-from ._holdout import hold_out
-from ._supply import Located, Pooled, Supply, offsets_of
-from .about import About
-from .dataset import Dataset, root
+from ._supply import ByteCache, Located, Pooled, Supply, offsets_of
+from .dataset import About, Dataset, Rows, root
 from .describe import Description, describe, sampled
 from .join import concatenate
 from .names import ColumnNames, Tags
 from .shard import Shard
 
 __all__ = ["Islands"]
+
+
+# Populations whose clients' data are made on demand from a key of (seed, client).
+
+
+Make = Callable[[int, np.random.Generator], Dataset | Mapping[str, Any]]
+Sizes = int | NDArray[np.int64] | None
+
+
+class GeneratedData(Supply):
+    """Clients made on demand; a client's data depend on the key and its number, never on the order of calls."""
+
+    def __init__(self, count: int, make: Make, sizes: Sizes, rng: Rng, cache_bytes: int, name: str) -> None:
+        self.count = count
+        self._make = make
+        self._key = rng.child("client").key
+        self._name = name
+        self._cache = ByteCache(cache_bytes)
+        self._sizes = _as_sizes(sizes, count, name)
+
+    def sizes(self) -> NDArray[np.int64]:
+        if self._sizes is None:
+            self._sizes = np.array([len(self._source(i)) for i in range(self.count)], np.int64)
+        if isinstance(self._sizes, int):
+            return np.full(self.count, self._sizes, np.int64)
+        return self._sizes
+
+    def size_of(self, client: int) -> int:
+        known = self._expected(client)
+        return len(self._source(client)) if known is None else known
+
+    def locate(self, client: int) -> tuple[Dataset, Rows]:
+        source = self._source(client)
+        return source, slice(0, len(source))
+
+    def _source(self, client: int) -> Dataset:
+        return self._cache.get(client, self._build)
+
+    def _build(self, client: int) -> Dataset:
+        where = f"client-{client} of {self._name!r}"
+        try:
+            made = self._make(client, keyed(mix_key(self._key, client)))
+        except AtollError:
+            raise
+        except Exception as error:  # the generator is the user's own and may raise anything
+            raise DataError(
+                f"the generator raised {type(error).__name__}: {error}",
+                where=where,
+                remedy="correct it; it is called as make(client, rng)",
+            ) from error
+        if not isinstance(made, Dataset):
+            if not isinstance(made, Mapping):
+                raise DataError(
+                    f"the generator returned {type(made).__name__}",
+                    where=where,
+                    remedy="return a Dataset, or a dict of columns",
+                )
+            made = Dataset(made, name=self._name)
+        expected = self._expected(client)
+        if expected is not None and len(made) != expected:
+            raise DataError(
+                f"the generator made {len(made)} rows, but sizes= says {expected}",
+                where=where,
+                remedy="make as many rows as announced, or leave sizes= out",
+            )
+        return made
+
+    def _expected(self, client: int) -> int | None:
+        if self._sizes is None or isinstance(self._sizes, int):
+            return self._sizes
+        return int(self._sizes[client])
+
+
+def _as_sizes(sizes: Any, count: int, name: str) -> Sizes:
+    if sizes is None or isinstance(sizes, int):
+        if isinstance(sizes, int) and sizes < 0:
+            raise DataError(f"sizes={sizes} is negative", where=f"population {name!r}", remedy="give 0 or more")
+        return sizes
+    array = np.asarray(sizes)
+    if array.shape != (count,) or array.dtype.kind not in "iu" or (count and array.min() < 0):
+        raise DataError(
+            f"sizes of shape {array.shape} and dtype {array.dtype} for {count} clients",
+            where=f"population {name!r}",
+            remedy="give one whole number per client, or a single one for all",
+        )
+    return array.astype(np.int64)
+
+
+# Splitting each client's rows into a training and a test part.
+
+
+Part = Literal["train", "test"]
+
+
+def train_sizes(sizes: NDArray[np.int64], fraction: float) -> NDArray[np.int64]:
+    """Return ``floor((1 - fraction) * size)``, but at least one row if there is one."""
+    kept = np.floor((1.0 - fraction) * sizes + 1e-9).astype(np.int64)
+    return np.asarray(np.maximum(kept, np.minimum(sizes, 1)))
+
+
+def chosen(key: int, clients: NDArray[np.int64], sizes: NDArray[np.int64], fraction: float) -> NDArray[np.bool_]:
+    """Mark the training rows, client after client, shape ``(sum(sizes),)``.
+
+    Each row has a 64-bit hash of (key, client, position); the rows with the smallest hashes of a client train. So
+    a client's split depends only on its number and its size, for a given key.
+    """
+    keys = np.repeat(mix_keys(key, clients.astype(np.uint64)), sizes)
+    starts = offsets_of(sizes)[:-1]
+    position = np.arange(int(sizes.sum())) - np.repeat(starts, sizes)
+    noise = mix64(keys ^ mix64(position.astype(np.uint64)))
+    owner = np.repeat(np.arange(len(sizes)), sizes)
+    # The rows are sorted by client, then by hash: the rank within the client follows from the position.
+    by_hash = np.lexsort((noise, owner))
+    rank = np.empty(len(by_hash), np.int64)
+    rank[by_hash] = position
+    return rank < np.repeat(train_sizes(sizes, fraction), sizes)
+
+
+def hold_out(base: Supply, fraction: float, key: int, part: Part) -> Supply:
+    """Return the training or the test part of each client."""
+    if not isinstance(base, Pooled):
+        return HeldOut(base, fraction, key, part)
+    sizes = base.sizes()
+    mask = chosen(key, np.arange(base.count), sizes, fraction)
+    kept = train_sizes(sizes, fraction)
+    if part == "test":
+        mask, kept = ~mask, sizes - kept
+    return Pooled(base.pool, offsets_of(kept), base.order[mask])
+
+
+class HeldOut(Supply):
+    """One part of each client of a population whose rows are not in one pool."""
+
+    def __init__(self, base: Supply, fraction: float, key: int, part: Part) -> None:
+        self.count = base.count
+        self._base, self._fraction, self._key, self._part = base, fraction, key, part
+
+    def sizes(self) -> NDArray[np.int64]:
+        sizes = self._base.sizes()
+        kept = train_sizes(sizes, self._fraction)
+        return kept if self._part == "train" else sizes - kept
+
+    def size_of(self, client: int) -> int:
+        size = self._base.size_of(client)
+        kept = int(train_sizes(np.array([size]), self._fraction)[0])
+        return kept if self._part == "train" else size - kept
+
+    def locate(self, client: int) -> tuple[Dataset, Rows]:
+        source, rows = self._base.locate(client)
+        index = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
+        mask = chosen(self._key, np.array([client]), np.array([len(index)]), self._fraction)
+        return source, index[mask if self._part == "train" else ~mask]
+
+    def sample(self) -> Dataset:
+        return self._base.sample()
+
 
 _POOLED_BYTES = 4 << 30
 _CACHE_BYTES = 64 << 20

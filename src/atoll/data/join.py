@@ -10,8 +10,7 @@ import numpy as np
 from atoll.core.calls import checked_call
 from atoll.core.errors import DataError
 
-from .coding import named, united
-from .dataset import Dataset
+from .dataset import Dataset, named, united
 from .missing import labelled_rows
 
 __all__ = ["concatenate"]

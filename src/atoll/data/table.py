@@ -14,7 +14,7 @@ from atoll.core.errors import DataError, nearest
 
 from .readers.arrow import table_of_parquet
 from .readers.csv import table_of_csv
-from .readers.pandas_like import table_of_frame
+from .readers.libraries import table_of_frame
 from .readers.table import holes
 
 __all__ = ["DataTable"]

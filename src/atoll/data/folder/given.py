@@ -1,7 +1,9 @@
-"""The DATA of a command: a name, an archive or a table."""
+"""Data that words name: `open` by name, and the DATA of a command, which is a name, an archive or a table."""
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,18 +13,84 @@ from atoll.core.algebra.rng import Rng
 from atoll.core.calls import checked_call
 from atoll.core.errors import DataError, nearest
 
+from .. import bundled
 from ..dataset import Dataset, root
 from ..islands import Islands
 from ..missing import Missing, labelled_rows
 from ..partition import dirichlet, iid, natural
+from ..readers.arrays import arrays_of, names_in, read_npz
 from ..readers.csv import read_csv
-from ..readers.npz import arrays_of, names_in, read_npz
-from ..readers.text_vectors import TextVectors, with_text_vectors
-from ..readers.word_vectors import WordVectors
+from ..readers.text_vectors import TextVectors, WordVectors, with_text_vectors
 from ._place import Folder
-from .named import available, open  # noqa: A004
+from .images import cifar10_subset, digit_domains, mnist, qmnist_writers
+from .tables import (
+    airfoil,
+    airline_tweets,
+    boston_housing,
+    celeba_attributes,
+    gas_turbine,
+    kddcup99_tcp,
+    movielens_100k,
+    sentiment140,
+)
 
-__all__ = ["PARTY", "divided_by_party", "read_data"]
+__all__ = ["PARTY", "available", "divided_by_party", "open", "read_data"]
+
+
+# Data sets by name, for configuration files and the command line.
+
+
+_BUNDLED: dict[str, Callable[..., Dataset]] = {name: getattr(bundled, name) for name in bundled.__all__}
+_FOLDER: dict[str, Callable[..., Dataset]] = {
+    load.__name__: load
+    for load in (
+        digit_domains,
+        cifar10_subset,
+        mnist,
+        qmnist_writers,
+        airfoil,
+        boston_housing,
+        celeba_attributes,
+        gas_turbine,
+        kddcup99_tcp,
+        movielens_100k,
+        airline_tweets,
+        sentiment140,
+    )
+}
+
+
+@checked_call
+def available() -> dict[str, str]:
+    """Map each name that `open` knows to a line on the data set; those in a folder need ``ATOLL_DATA``."""
+    return {name: str(load.__doc__).partition("\n")[0] for name, load in sorted((_BUNDLED | _FOLDER).items())}
+
+
+def open(name: str, **options: Any) -> Dataset:  # noqa: A001 - read as atoll.data.open("mnist")
+    """Load a data set by name.
+
+    Args:
+        name: one of `available`.
+        options: passed to the loader of that name.
+
+    Raises:
+        DataError: an unknown name or option, or a missing or malformed file.
+    """
+    loaders = _BUNDLED | _FOLDER
+    if name not in loaders:
+        raise DataError(
+            f"no data set {name!r}.{nearest(str(name), loaders)}", remedy=f"choose one of {', '.join(sorted(loaders))}"
+        )
+    known = inspect.unwrap(loaders[name]).__kwdefaults__ or {}
+    for option in options:
+        if option not in known:
+            raise DataError(
+                f"no option {option!r}.{nearest(option, known)}",
+                where=f"data set {name!r}",
+                remedy=f"its options are {', '.join(known)}",
+            )
+    return loaders[name](**options)
+
 
 PARTY = "party"
 """The column that names the owner of each row."""
@@ -70,11 +138,11 @@ def read_data(
     Raises:
         DataError: an unknown name, a missing file, no target, or too few rows.
     """
-    whole, text = _read(str(data), target, text, party, missing, folder)
+    whole, text = _read_rows(str(data), target, text, party, missing, folder)
     rng = root(seed).child("data")
-    whole = _tested(whole, test, rng)
+    whole = _split_test(whole, test, rng)
     if size is not None:
-        whole = _drawn(whole, size, rng.child("size"), "size").with_test(whole.test)
+        whole = _draw_rows(whole, size, rng.child("size"), "size").with_test(whole.test)
     if text is not None:
         return whole if vectors is False else with_text_vectors(whole, column=text, form=vectors or None)
     if "x" not in whole:
@@ -98,14 +166,14 @@ def divided_by_party(dataset: Dataset, *, parties: int = 20, alpha: float | None
     )
 
 
-def _read(
+def _read_rows(
     data: str, target: str | None, text: str | None, party: str | None, missing: Missing, folder: Folder
 ) -> tuple[Dataset, str | None]:
     """The rows as they are, and the name of their text column if features come from it."""
     suffixes = "".join(Path(data).suffixes[-2:])
     if data.endswith(".npz"):
         _without_columns(data, target, text)
-        return _owned(data, read_npz(data, missing=missing), party), None
+        return _own_archive(data, read_npz(data, missing=missing), party), None
     if data.endswith(".csv") or suffixes == ".csv.gz":
         return _of_table(data, target, text, party, missing), text
     if data not in available():
@@ -113,15 +181,15 @@ def _read(
             f"DATA {data!r} is neither a file .npz or .csv nor the name of a data set.{nearest(data, available())}",
             where="DATA", remedy=f"give a file, or one of {', '.join(available())}",
         )  # fmt: skip
-    options: dict[str, Any] = {"folder": folder} if folder is not None and data not in _bundled() else {}
+    options: dict[str, Any] = {"folder": folder} if folder is not None and data not in _bundled_names() else {}
     made = open(data, **options)
     owner = party or _PARTIES.get(data)
     if owner is not None:
-        made = _renamed(made, owner)
+        made = _add_owner(made, owner)
     return made, text or ("text" if "x" not in made and "text" in made else None)
 
 
-def _bundled() -> tuple[str, ...]:
+def _bundled_names() -> tuple[str, ...]:
     from .. import bundled
 
     return tuple(bundled.__all__)
@@ -132,10 +200,10 @@ def _of_table(data: str, target: str | None, text: str | None, party: str | None
         raise DataError("the target column is not set", where=Path(data).name, remedy="name it: --target COLUMN")
     keep = tuple(column for column in (text, party) if column is not None)
     made = read_csv(data, target=target, features=() if text else None, keep=keep, missing=missing)
-    return made if party is None else _renamed(made, party)
+    return made if party is None else _add_owner(made, party)
 
 
-def _renamed(made: Dataset, owner: str) -> Dataset:
+def _add_owner(made: Dataset, owner: str) -> Dataset:
     """The same rows with the owners, as texts, in the column ``party``."""
 
     def of(rows: Dataset) -> Dataset:
@@ -158,7 +226,7 @@ def _without_columns(data: str, target: str | None, text: str | None) -> None:
             )
 
 
-def _owned(data: str, made: Dataset, party: str | None) -> Dataset:
+def _own_archive(data: str, made: Dataset, party: str | None) -> Dataset:
     """The rows of an archive with the owners that it names."""
     have = names_in(data)
     if party is not None and party not in have:
@@ -180,7 +248,7 @@ def _owned(data: str, made: Dataset, party: str | None) -> Dataset:
     return made.with_columns({PARTY: owners.astype(np.str_)}).with_test(made.test)
 
 
-def _tested(whole: Dataset, test: float, rng: Rng) -> Dataset:
+def _split_test(whole: Dataset, test: float, rng: Rng) -> Dataset:
     """The rows with test rows: their own, or some that have a label; 0 draws none."""
     if whole.test is None and test == 0:
         return whole
@@ -189,7 +257,7 @@ def _tested(whole: Dataset, test: float, rng: Rng) -> Dataset:
         return (
             whole
             if test < 1 or test >= len(own)
-            else whole.with_test(_drawn(own, int(test), rng.child("test"), "test"))
+            else whole.with_test(_draw_rows(own, int(test), rng.child("test"), "test"))
         )
     there = np.flatnonzero(labelled_rows(whole))
     count = int(test) if test >= 1 else round(test * len(there))
@@ -203,7 +271,7 @@ def _tested(whole: Dataset, test: float, rng: Rng) -> Dataset:
     return whole.take(~chosen).with_test(whole.take(chosen))
 
 
-def _drawn(rows: Dataset, size: int, rng: Rng, what: str) -> Dataset:
+def _draw_rows(rows: Dataset, size: int, rng: Rng, what: str) -> Dataset:
     if not 0 < size <= len(rows):
         raise DataError(
             f"{what}={size} of {len(rows):,} rows",

@@ -1,4 +1,4 @@
-"""Tables: airfoil, Boston housing, KDD Cup 1999, gas turbine, CelebA attributes, MovieLens."""
+"""Tables and texts from the folder in ``ATOLL_DATA``."""
 
 from __future__ import annotations
 
@@ -11,11 +11,23 @@ from atoll.core.errors import DataError
 
 from ..dataset import Dataset
 from ..join import concatenate
-from ..readers.csv import read_csv
-from ..readers.npz import arrays_of
+from ..readers.arrays import arrays_of
+from ..readers.csv import read_csv, table_of_csv
+from ..readers.table import from_table
 from ._place import Folder, divided, locate
 
-__all__ = ["airfoil", "boston_housing", "celeba_attributes", "gas_turbine", "kddcup99_tcp", "movielens_100k"]
+__all__ = [
+    "airfoil",
+    "airline_tweets",
+    "boston_housing",
+    "celeba_attributes",
+    "crowd_labels",
+    "fate_vertical",
+    "gas_turbine",
+    "kddcup99_tcp",
+    "movielens_100k",
+    "sentiment140",
+]
 
 
 @checked_call
@@ -170,3 +182,140 @@ def movielens_100k(*, folder: Folder = None) -> Dataset:
         citation="Harper and Konstan: The MovieLens datasets: history and context, 2015",
         features=("user", "item"),
     )
+
+
+# Tweets with a sentiment label.
+
+
+@checked_call
+def airline_tweets(*, test: float = 0.2, seed: int | None = 0, folder: Folder = None) -> Dataset:
+    """Load 14,640 tweets on six airlines: columns ``text``, ``airline``, ``user`` and 3 classes of sentiment.
+
+    There is no ``x``: encode the text, for example with `hash_words`. Six natural clients: ``natural(data,
+    "airline")``. File: ``airline_tweets/airline_tweets.csv.gz``.
+
+    Args:
+        test: share of the rows held out for the server; 0 for none.
+        seed: the seed that chooses the test rows; ``None`` takes the last rows.
+        folder: data folder; the environment variable ``ATOLL_DATA`` by default.
+
+    Raises:
+        DataError: a missing or malformed file.
+    """
+    whole = read_csv(
+        locate(folder, "airline_tweets", "airline_tweets.csv.gz"),
+        target="airline_sentiment",
+        features=(),
+        keep=("text", "airline", "user_id"),
+        categories={"airline_sentiment": ("negative", "neutral", "positive")},
+        name="airline_tweets",
+        citation="CrowdFlower: Twitter US airline sentiment, 2015",
+    )
+    return divided(_rename_set(whole), test, seed)
+
+
+@checked_call
+def sentiment140(*, test: float = 0.2, seed: int | None = 0, folder: Folder = None) -> Dataset:
+    """Load 19,999 tweets of Sentiment140: columns ``text``, ``user``; ``y`` is 1 for positive.
+
+    No user has more than 9 tweets, so clients must be made in another way. File:
+    ``sent140/sent140_20k_with_users.csv.gz``.
+
+    Args:
+        test: share of the rows held out for the server; 0 for none.
+        seed: the seed that chooses the test rows; ``None`` takes the last rows.
+        folder: data folder; the environment variable ``ATOLL_DATA`` by default.
+
+    Raises:
+        DataError: a missing or malformed file.
+    """
+    whole = read_csv(
+        locate(folder, "sent140", "sent140_20k_with_users.csv.gz"),
+        target="label",
+        task="binary",
+        features=(),
+        keep=("text", "user_id"),
+        name="sentiment140",
+        citation="Go, Bhayani, Huang: Twitter sentiment classification using distant supervision, 2009",
+    )
+    return divided(_rename_set(whole), test, seed)
+
+
+def _rename_set(whole: Dataset) -> Dataset:
+    columns = {"user" if name == "user_id" else name: whole[name] for name in whole.columns}
+    about = whole.about
+    return Dataset(
+        columns,
+        task=about.task,
+        classes=about.classes,
+        labels=about.labels,
+        name=about.name,
+        citation=about.citation,
+    )
+
+
+# Data sets of two tables: vertical federated learning, and crowd labels with the true labels.
+
+
+_VERTICAL = {"breast": ("y", "binary"), "default_credit": ("y", "binary"), "motor": ("motor_speed", "regression")}
+_CROWDS = ("bluebirds", "dog", "ducks", "emotion_numeric", "snow_rte", "snow_temp", "weather_sentiment")
+
+
+@checked_call
+def fate_vertical(name: str, *, folder: Folder = None) -> tuple[Dataset, Dataset]:
+    """Load one of FATE's vertical examples as (guest, host): the guest has the target, both have a column ``id``.
+
+    The rows are not aligned: match the ids first. Files: ``fate_vfl/<name>_hetero_{guest,host}.csv.gz``.
+
+    Args:
+        name: "breast" (569 rows, 10 + 20 features), "default_credit" (30,000, 13 + 10) or "motor" (800, 4 + 7).
+        folder: data folder; the environment variable ``ATOLL_DATA`` by default.
+
+    Raises:
+        DataError: another name, or missing or malformed files.
+    """
+    if name not in _VERTICAL:
+        raise DataError(f"no vertical example {name!r}", remedy=f"choose one of {', '.join(_VERTICAL)}")
+    target, task = _VERTICAL[name]
+    citation = "FATE examples (Apache-2.0), from UCI and Kaggle; features standardised there"
+    guest = locate(folder, "fate_vfl", f"{name}_hetero_guest.csv.gz")
+    host = locate(folder, "fate_vfl", f"{name}_hetero_host.csv.gz")
+    parts = []
+    for part, path, of, kind in (("guest", guest, target, task), ("host", host, None, None)):
+        table = table_of_csv(path)
+        key = next((column for column in ("id", "idx") if column in table), None)
+        if key is None:
+            raise DataError("no column id", where=path.name, remedy="give each row its id, as FATE's files do")
+        columns = {"id" if column == key else column: values for column, values in table.items()}
+        made = from_table(
+            columns, target=of, task=kind, keep=["id"], name=f"{name} ({part})", citation=citation, row_offset=2
+        )
+        parts.append(made)
+    return parts[0], parts[1]
+
+
+@checked_call
+def crowd_labels(name: str, *, folder: Folder = None) -> tuple[Dataset, Dataset]:
+    """Load crowd labels as (labels, truth): columns ``task``, ``worker``, ``label``, and ``task``, ``truth``.
+
+    Files: ``crowd_truth/<name>_labels.csv.gz`` and ``crowd_truth/<name>_truth.csv.gz``.
+
+    Args:
+        name: "bluebirds", "dog", "ducks", "emotion_numeric", "snow_rte", "snow_temp" or "weather_sentiment".
+        folder: data folder; the environment variable ``ATOLL_DATA`` by default.
+
+    Raises:
+        DataError: another name, or missing or malformed files.
+    """
+    if name not in _CROWDS:
+        raise DataError(f"no crowd labels {name!r}", remedy=f"choose one of {', '.join(_CROWDS)}")
+    parts = []
+    for part, columns in (("labels", ("task", "worker", "label")), ("truth", ("task", "truth"))):
+        path = locate(folder, "crowd_truth", f"{name}_{part}.csv.gz")
+        table = table_of_csv(path)
+        absent = [column for column in columns if column not in table]
+        if absent:
+            raise DataError(f"no column {', '.join(absent)}", where=path.name, remedy=f"give {', '.join(columns)}")
+        chosen = {column: np.asarray(table[column]) for column in columns}
+        parts.append(Dataset(chosen, name=f"{name} ({part})", citation="see the crowd data's own publication"))
+    return parts[0], parts[1]

@@ -15,9 +15,114 @@ from .._supply import Pooled, offsets_of
 from ..dataset import Dataset, root
 from ..islands import Islands
 from ..missing import without_hidden
-from .keeping import balanced_rows, chosen_classes, covering_parties, spread_rows
 
 __all__ = ["LABELS", "PROBE", "Where", "unlabel"]
+
+
+# Choosing rows, clients and classes that keep their labels, so that every class keeps one where the number allows.
+
+
+Codes = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+
+
+def quotas(counts: Codes, total: int, rng: np.random.Generator) -> Codes:
+    """Divide ``total`` among classes as equally as their numbers of rows allow; what does not divide goes to random classes."""
+    given = np.zeros(len(counts), np.int64)
+    left = min(total, int(counts.sum()))
+    while left:
+        free = np.flatnonzero(counts > given)
+        share = left // len(free)
+        if share == 0:
+            given[rng.permutation(free)[:left]] += 1
+            break
+        more = np.minimum(share, counts[free] - given[free])
+        given[free] += more
+        left -= int(more.sum())
+    return given
+
+
+def balanced_rows(codes: Codes, free: Mask, total: int, rng: np.random.Generator, where: str) -> Mask:
+    """Mark ``total`` of the free rows, with as equal numbers of each class as there are.
+
+    Raises:
+        DataError: there are fewer free rows.
+    """
+    if total > int(free.sum()):
+        raise DataError(
+            f"keep={total}, but only {int(free.sum()):,} labelled rows can leave the clients, which keep one row each",
+            where=where,
+            remedy=f"keep at most {int(free.sum()):,}",
+        )
+    chosen = np.zeros(len(codes), np.bool_)
+    counts = np.bincount(codes[free], minlength=1)
+    for code, quota in enumerate(quotas(counts, total, rng)):
+        rows = np.flatnonzero(free & (codes == code))
+        chosen[rng.permutation(rows)[:quota]] = True
+    return chosen
+
+
+def spread_rows(codes: Codes, owner: Codes, free: Mask, total: int, rng: np.random.Generator) -> Mask:
+    """Mark ``total`` of the free rows, with as equal numbers of each class as there are, spread over the clients.
+
+    Class by class, the rarest first: a class' next row is that of the client with the fewest rows so far (ties by the seed).
+    """
+    chosen = np.zeros(len(codes), np.bool_)
+    counts = np.bincount(codes[free], minlength=1)
+    load = np.zeros(int(owner.max(initial=0)) + 1, np.int64)
+    given = quotas(counts, total, rng)
+    for code in np.argsort(counts, kind="stable"):
+        rows = rng.permutation(np.flatnonzero(free & (codes == code)))
+        rows = rows[np.argsort(owner[rows], kind="stable")]
+        begin = np.searchsorted(owner[rows], owner[rows])
+        level = (
+            load[owner[rows]] + np.arange(len(rows)) - begin
+        )  # the client's load if the rows before this one are taken too
+        taken = rows[np.lexsort((rng.random(len(rows)), level))[: given[code]]]
+        chosen[taken] = True
+        np.add.at(load, owner[taken], 1)
+    return chosen
+
+
+def covering_parties(
+    codes: Codes, owner: Codes, free: Mask, parties: int, total: int, rng: np.random.Generator
+) -> Codes:
+    """Choose ``total`` clients with labels, each the one with the most classes that nobody chosen has (ties by the seed)."""
+    held = _find_held(codes, owner, free, parties)
+    candidates = [int(p) for p in rng.permutation(np.flatnonzero(held.any(axis=1)))]
+    covered = np.zeros(held.shape[1], np.bool_)
+    chosen: list[int] = []
+    while candidates and len(chosen) < total:
+        best = max(candidates, key=lambda party: int((held[party] & ~covered).sum()))
+        candidates.remove(best)
+        chosen.append(best)
+        covered |= held[best]
+    return np.array(sorted(chosen), np.int64)
+
+
+def chosen_classes(codes: Codes, owner: Codes, free: Mask, parties: int, total: int, rng: np.random.Generator) -> Mask:
+    """Choose ``total`` of each client's own classes, ``(parties, classes)``: first each class at one client, the rarest first, then those that the fewest have."""
+    held = _find_held(codes, owner, free, parties)
+    kept = np.zeros_like(held)
+    for code in np.argsort(held.sum(axis=0), kind="stable"):
+        able = np.flatnonzero(held[:, code] & (kept.sum(axis=1) < total))
+        if len(able):
+            able = rng.permutation(able)
+            kept[able[np.argmin(kept[able].sum(axis=1))], code] = True
+    for party in rng.permutation(parties):
+        for _ in range(total - int(kept[party].sum())):
+            able = rng.permutation(np.flatnonzero(held[party] & ~kept[party]))
+            if len(able):
+                kept[party, able[np.argmin(kept[:, able].sum(axis=0))]] = True
+    return kept
+
+
+def _find_held(codes: Codes, owner: Codes, free: Mask, parties: int) -> Mask:
+    """Which client has a labelled row of which class."""
+    held = np.zeros((parties, int(codes.max(initial=0)) + 1), np.bool_)
+    held[owner[free], codes[free]] = True
+    return held
+
 
 LABELS = "labels"
 """The helper party whose rows have labels if no client's have."""
@@ -80,12 +185,14 @@ def unlabel(islands: Islands, *, keep: float = 0, at: Where = "rows", seed: int 
             where=where,
             remedy="remove labels at the server last",
         )
-    pool, order, offsets = _stored(islands, where)
-    owner = _owners(islands, len(pool), order, offsets)
-    there = _marks(pool) & (owner >= 0)
-    codes = _codes(pool)
+    pool, order, offsets = _gather_rows(islands, where)
+    owner = _owners_of_rows(islands, len(pool), order, offsets)
+    there = _mark_labelled(pool) & (owner >= 0)
+    codes = _codes_of_rows(pool)
     rng = root(seed).child("unlabel", at).generator()
-    count = _count(keep, at, len(islands) if at == "parties" else int(there.sum()), len(np.unique(codes[there])), where)
+    count = _count_kept(
+        keep, at, len(islands) if at == "parties" else int(there.sum()), len(np.unique(codes[there])), where
+    )
     moved = np.zeros(len(pool), np.bool_)
     if at == "parties":
         kept = there & np.isin(owner, covering_parties(codes, owner, there, len(islands), count, rng))
@@ -94,14 +201,14 @@ def unlabel(islands: Islands, *, keep: float = 0, at: Where = "rows", seed: int 
     elif at == "rows":
         kept = spread_rows(codes, owner, there, count, rng)
     else:
-        moved = balanced_rows(codes, _spare(owner, there, rng), count, rng, where)
+        moved = balanced_rows(codes, _find_spare(owner, there, rng), count, rng, where)
         kept = moved
     others = {**islands.others, **({LABELS if at == "server" else PROBE: pool.take(moved)} if moved.any() else {})}
-    supply = _without(pool, order, offsets, kept & ~moved, moved)
+    supply = _hide_labels(pool, order, offsets, kept & ~moved, moved)
     return islands._with(supply=supply, others=others)
 
 
-def _stored(islands: Islands, where: str) -> tuple[Dataset, NDArray[np.int64], NDArray[np.int64]]:
+def _gather_rows(islands: Islands, where: str) -> tuple[Dataset, NDArray[np.int64], NDArray[np.int64]]:
     """All rows as one data set, row numbers ordered by client, and the start of each client of the supply in them."""
     if "y" not in islands.columns:
         raise DataError("the rows have no labels", where=where, remedy="give the data a column 'y'")
@@ -116,7 +223,9 @@ def _stored(islands: Islands, where: str) -> tuple[Dataset, NDArray[np.int64], N
     return islands.pooled(), np.concatenate(parts), offsets_of(sizes)
 
 
-def _owners(islands: Islands, rows: int, order: NDArray[np.int64], offsets: NDArray[np.int64]) -> NDArray[np.int64]:
+def _owners_of_rows(
+    islands: Islands, rows: int, order: NDArray[np.int64], offsets: NDArray[np.int64]
+) -> NDArray[np.int64]:
     """The position of each row's client, ``(rows,)``; -1 for rows of nobody here."""
     position = np.full(len(offsets) - 1, -1, np.int64)
     position[islands.clients] = np.arange(len(islands))
@@ -125,14 +234,14 @@ def _owners(islands: Islands, rows: int, order: NDArray[np.int64], offsets: NDAr
     return owner
 
 
-def _marks(pool: Dataset) -> NDArray[np.bool_]:
+def _mark_labelled(pool: Dataset) -> NDArray[np.bool_]:
     """Which rows have any label."""
     if "labelled" not in pool:
         return np.ones(len(pool), np.bool_)
     return np.asarray(np.asarray(pool["labelled"]).reshape(len(pool), -1).any(axis=1))
 
 
-def _codes(pool: Dataset) -> NDArray[np.int64]:
+def _codes_of_rows(pool: Dataset) -> NDArray[np.int64]:
     """The class of each row; 0 if rows do not have one class each."""
     if pool.task == "classification":
         return np.asarray(pool.y, np.int64)
@@ -141,7 +250,7 @@ def _codes(pool: Dataset) -> NDArray[np.int64]:
     return np.zeros(len(pool), np.int64)
 
 
-def _count(keep: float, at: str, most: int, classes: int, where: str) -> int:
+def _count_kept(keep: float, at: str, most: int, classes: int, where: str) -> int:
     """The whole number that ``keep`` means."""
     whole = float(keep) == int(keep)
     if keep < 0 or (not whole and (keep > 1 or at == "classes")):
@@ -163,7 +272,7 @@ def _count(keep: float, at: str, most: int, classes: int, where: str) -> int:
     return count
 
 
-def _spare(owner: NDArray[np.int64], there: NDArray[np.bool_], rng: np.random.Generator) -> NDArray[np.bool_]:
+def _find_spare(owner: NDArray[np.int64], there: NDArray[np.bool_], rng: np.random.Generator) -> NDArray[np.bool_]:
     """Rows that may leave: those with a label, without one row of each client that stays."""
     free = there.copy()
     mixed = rng.permutation(len(owner))
@@ -172,7 +281,7 @@ def _spare(owner: NDArray[np.int64], there: NDArray[np.bool_], rng: np.random.Ge
     return free & (owner >= 0)
 
 
-def _without(
+def _hide_labels(
     pool: Dataset,
     order: NDArray[np.int64],
     offsets: NDArray[np.int64],

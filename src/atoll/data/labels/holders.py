@@ -11,7 +11,7 @@ import numpy as np
 from atoll.core.calls import checked_call
 from atoll.core.errors import DataError
 
-from ..about import About
+from ..dataset import About
 from ..missing import labelled_rows
 from .hiding import LABELS
 

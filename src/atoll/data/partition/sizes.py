@@ -1,4 +1,4 @@
-"""Quantity skew: clients of different sizes, with rows drawn at random."""
+"""Partitioners by size: equal shares at random, and sizes that are skewed."""
 
 from __future__ import annotations
 
@@ -11,8 +11,34 @@ from atoll.core.errors import DataError
 
 from ..dataset import Dataset, root
 from ..islands import Islands
-from ._rows import Counts, apportion, check_parties, check_sizes, consecutive
-from .dirichlet import draw
+from ._rows import Counts, apportion, check_parties, check_sizes, consecutive, even
+from .label_skew import draw
+
+# The uniform partition.
+
+
+@checked_call
+def iid(
+    dataset: Dataset, *, parties: int, seed: int | Rng = 0, min_size: int = 1, allow_empty: bool = False
+) -> Islands:
+    """Shuffle the rows and deal them out evenly: sizes differ by at most one.
+
+    Args:
+        dataset: the rows to divide.
+        parties: number of clients.
+        seed: seed or random stream.
+        min_size: minimum number of rows of a client.
+        allow_empty: whether clients may have no rows.
+
+    Raises:
+        DataError: a client would get fewer than ``min_size`` rows.
+    """
+    check_parties(dataset, parties, "iid")
+    sizes = even(len(dataset), parties)
+    check_sizes(sizes, dataset, "iid", min_size=min_size, allow_empty=allow_empty, remedy="ask for fewer parties")
+    order = root(seed).child("iid").generator().permutation(len(dataset))
+    return consecutive(dataset, order, sizes, "iid")
+
 
 _TRIES = 100
 
@@ -48,7 +74,7 @@ def quantity_skew(
     scheme = f"quantity_skew({f'alpha={alpha:g}' if alpha is not None else f'power={power}'})"
     check_parties(dataset, parties, scheme)
     rng = root(seed).child("quantity_skew")
-    shares = _shares(parties, alpha, power, rng.child("shares").generator(), scheme)
+    shares = _draw_shares(parties, alpha, power, rng.child("shares").generator(), scheme)
     floor = 0 if allow_empty else min_size
     if floor * parties > len(dataset):
         check_sizes(
@@ -64,7 +90,7 @@ def quantity_skew(
     return consecutive(dataset, order, sizes, scheme)
 
 
-def _shares(
+def _draw_shares(
     parties: int, alpha: float | None, power: float | None, rng: np.random.Generator, scheme: str
 ) -> NDArray[np.float64]:
     if (alpha is None) == (power is None):

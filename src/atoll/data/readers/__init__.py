@@ -1,17 +1,13 @@
 """Readers for files, and for data sets of other libraries."""
 
+from .arrays import read_idx, read_idx_pair, read_npz
 from .arrow import from_arrow, read_parquet
 from .csv import read_csv
-from .hugging_face import from_hugging_face
-from .idx import read_idx, read_idx_pair
 from .leaf import read_leaf
-from .npz import read_npz
-from .pandas_like import from_pandas
+from .libraries import from_hugging_face, from_pandas, from_torch
 from .tables import from_csv_files, from_csv_folder, from_dataframes
-from .text_vectors import TextVectors, with_text_vectors
+from .text_vectors import TextVectors, WordVectors, with_text_vectors
 from .tokens import from_tokens
-from .torch_like import from_torch
-from .word_vectors import WordVectors
 
 __all__ = [
     "TextVectors",

@@ -17,7 +17,7 @@ from ..islands import Islands
 from ..missing import Missing
 from ._words import require_categories
 from .csv import table_of_csv
-from .pandas_like import table_of_frame
+from .libraries import table_of_frame
 from .table import (
     empty_as_numbers,
     existing,

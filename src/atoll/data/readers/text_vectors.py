@@ -1,11 +1,14 @@
-"""Texts as vectors: hashed words, weighted by rarity, projected on the directions of most variance."""
+"""Vectors of texts: hashed n-grams, the common words of all parties, or their directions of most variance."""
 
 from __future__ import annotations
 
+import math
+import re
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,17 +19,137 @@ from atoll.core.errors import DataError
 
 from .._checks import Array
 from ..dataset import Dataset
-from .grams import at_length, grams, rarities
 
-if TYPE_CHECKING:
-    from .word_vectors import WordVectors
+__all__ = [
+    "FittedTexts",
+    "FittedWords",
+    "TextVectors",
+    "WordVectors",
+    "at_length",
+    "grams",
+    "rarities",
+    "with_text_vectors",
+]
 
-__all__ = ["FittedTexts", "TextVectors", "with_text_vectors"]
+
+# The words of a text, their rarity, and what the forms of text vectors share.
+
+
+Floats = NDArray[np.float32]
+
+_WORD = re.compile(r"\w+(?:'\w+)?")
+
+
+def grams(text: str, pairs: bool) -> list[bytes]:
+    """Return the words of a text in lower case, and with ``pairs`` also each two neighbours."""
+    words = [word.encode() for word in _WORD.findall(text.lower())]
+    return words + [a + b" " + b for a, b in pairwise(words)] if pairs else words
+
+
+def rarities(documents: NDArray[np.int64], texts: int) -> NDArray[np.float32]:
+    """Return the weight ``ln((1 + n) / (1 + n_word)) + 1`` of words that ``documents`` of ``texts`` have."""
+    return np.asarray(np.log((1 + texts) / (1 + documents)) + 1, np.float32)
+
+
+def at_length(rows: NDArray[Any], length: float) -> NDArray[np.float32]:
+    """Return rows at an Euclidean length; zeros stay zeros."""
+    own = np.linalg.norm(rows, axis=1, keepdims=True)
+    return np.asarray(rows / np.maximum(own, 1e-12) * np.float32(length), np.float32)
+
+
+# Texts as vectors of their common words: which words a text has, weighted by rarity.
+
+
+@dataclass(frozen=True)
+class WordVectors:
+    """How texts become vectors of their common words; `fit` learns from one sum over parties which words are common.
+
+    The words are the ``dims`` hashes that most texts have. A text has ``log(1 + count)`` of each, times ``idf = ln((1 + n) / (1 + n_word)) + 1``, at a fixed length.
+    Other words are left out.
+
+    `TextVectors` projects on the directions of most variance instead. Where parties write of different things, those directions name the party, such as an airline, and
+    say little of a party whose texts have no label. Words keep their meaning there, and a view that hides entries, `MaskFeatures`, leaves out words.
+
+    A party adds to the sum its numbers of texts with each hash, ``(buckets,)``. Several parties get the vectors of their pooled texts, to the bit.
+
+    Attributes:
+        dims: length of a vector at most; less if there are fewer words.
+        buckets: number of hashes. Different words may share one.
+        pairs: whether neighbouring words count as words too.
+        norm: Euclidean length of a vector. At 8, the entries of a text of 16 words are about 2.
+        seed: of the hashes.
+    """
+
+    dims: int = 1024
+    buckets: int = 1 << 17
+    pairs: bool = False
+    norm: float = 8.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.dims <= self.buckets or not 0.0 < self.norm < math.inf:
+            raise DataError(
+                f"dims={self.dims}, buckets={self.buckets}, norm={self.norm}",
+                where="WordVectors",
+                remedy="use at least one word, as many buckets as words, and a length above 0",
+            )
+
+    def hashes(self, text: str) -> list[int]:
+        """Return the hash of each word of a text, in order."""
+        return [zlib.crc32(gram, self.seed) % self.buckets for gram in grams(text, self.pairs)]
+
+    def documents(self, texts: Sequence[str] | Array) -> NDArray[np.int64]:
+        """Return the number of texts with each hash, ``(buckets,)``: what a party adds to the sum."""
+        made = np.zeros(self.buckets, np.int64)
+        for text in texts:
+            made[np.unique(np.array(self.hashes(str(text)), np.int64))] += 1
+        return made
+
+    def fit(self, parties: Iterable[Sequence[str] | Array]) -> FittedWords:
+        """Learn from the texts of parties which words are common.
+
+        Raises:
+            DataError: there is no word.
+        """
+        held = list(parties)
+        total = sum(map(len, held))
+        documents = np.sum([self.documents(texts) for texts in held], axis=0, initial=0)
+        kept = np.argsort(-documents, kind="stable")[: self.dims]
+        kept = kept[documents[kept] > 0]
+        if not len(kept):
+            raise DataError(
+                "there are no words to fit", where="WordVectors", remedy="give the texts of at least one party"
+            )
+        return FittedWords(self, kept, rarities(documents[kept], total))
+
+
+@dataclass(frozen=True, eq=False)
+class FittedWords:
+    """Vectors of common words.
+
+    Attributes:
+        form: the settings.
+        kept: hashes of the common words, the commonest first, ``(dims,)``.
+        idf: weight of each, ``(dims,)``.
+    """
+
+    form: WordVectors
+    kept: NDArray[np.int64]
+    idf: Floats
+
+    def __call__(self, texts: Sequence[str] | Array) -> Floats:
+        """Return the vectors of texts, ``(texts, dims)`` float32, of length ``norm``; 0 for a text without a common word."""
+        places = np.full(self.form.buckets, -1, np.int64)
+        places[self.kept] = np.arange(len(self.kept))
+        made = np.zeros((len(texts), len(self.kept)), np.float32)
+        for row, text in enumerate(texts):
+            found = places[np.array(self.form.hashes(str(text)), np.int64)]
+            np.add.at(made[row], found[found >= 0], 1.0)
+        return at_length(np.log1p(made) * self.idf, self.form.norm)
+
 
 _BLOCK = 1024
 _MORE = 10  # directions beyond those asked for, as Halko, Martinsson and Tropp 2011 advise
-
-Floats = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
@@ -72,13 +195,13 @@ class TextVectors:
 
     def documents(self, texts: Sequence[str] | Array) -> NDArray[np.int64]:
         """Return the number of texts with each hash, ``(buckets,)``: what a party adds to the first sum."""
-        parts = [np.count_nonzero(self.counts(block), axis=0) for block in _blocks(texts)]
+        parts = [np.count_nonzero(self.counts(block), axis=0) for block in _split_blocks(texts)]
         return np.sum(parts, axis=0, dtype=np.int64) if parts else np.zeros(self.buckets, np.int64)
 
     def product(self, texts: Sequence[str] | Array, idf: Floats, basis: Floats) -> Floats:
         """Return ``X^T X Q`` of a party's weighted rows ``X``, ``(buckets, r)``: what it adds to the sum of a later round."""
         made = np.zeros_like(basis)
-        for block in _blocks(texts):
+        for block in _split_blocks(texts):
             rows = at_length(self.counts(block) * idf, 1.0)
             made += rows.T @ (rows @ basis)
         return made
@@ -125,12 +248,12 @@ class FittedTexts:
 
     def __call__(self, texts: Sequence[str] | Array) -> Floats:
         """Return the vectors of texts, ``(texts, dims)`` float32: at length 1 where a text has a known direction, times the root of ``dims``."""
-        parts = [at_length(self.form.counts(block) * self.idf, 1.0) @ self.basis for block in _blocks(texts)]
+        parts = [at_length(self.form.counts(block) * self.idf, 1.0) @ self.basis for block in _split_blocks(texts)]
         rows = np.concatenate(parts) if parts else np.zeros((0, self.form.dims), np.float32)
         return at_length(rows, float(np.sqrt(self.form.dims)))
 
 
-def _blocks(texts: Sequence[str] | Array) -> Iterator[Sequence[str] | Array]:
+def _split_blocks(texts: Sequence[str] | Array) -> Iterator[Sequence[str] | Array]:
     return (texts[begin : begin + _BLOCK] for begin in range(0, len(texts), _BLOCK))
 
 

@@ -13,7 +13,7 @@ from torch import nn
 from atoll.core.algebra.rng import Rng
 from atoll.core.calls import checked_call
 from atoll.core.errors import ConfigError, DataError
-from atoll.data.labels.keeping import quotas
+from atoll.data.labels.hiding import quotas
 
 __all__ = ["FineTuned", "fine_tune", "labelled_share"]
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from atoll.core.errors import DataError
-from atoll.data.coding import united
+from atoll.data.dataset import united
 
 from .cards import MOST_CLASSES, DataCard
 

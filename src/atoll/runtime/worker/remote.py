@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from atoll.core.errors import DataError, PolicyError
 from atoll.data import Dataset, Description, Tags
-from atoll.data.about import About
+from atoll.data.dataset import About
 from atoll.data.names import ColumnNames
 
 from .cards import Column, DataCard
