@@ -25,7 +25,7 @@ import numpy as np
 import xgboost
 from atoll.data import Dataset, Islands
 from atoll.trees import Trees
-from atoll.trees.scores import auc
+from atoll.trees.tree import auc
 
 
 def table(rows: int, seed: int) -> tuple[np.ndarray, np.ndarray]:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from atoll.cli.app import run
-from atoll.trees.scores import auc
+from atoll.trees.tree import auc
 
 xgboost = pytest.importorskip("xgboost")
 

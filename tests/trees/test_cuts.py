@@ -12,9 +12,8 @@ from hypothesis.extra import numpy as hnp
 
 from atoll.core.errors import MessageError
 from atoll.trees.blocks import _by_feature, runs_before, runs_of, sorted_blocks
-from atoll.trees.cuts import binned, count_parts, ordered, value_of
-from atoll.trees.search import CutSearch
-from atoll.trees.sketch import SketchSizes, cuts_of_blocks
+from atoll.trees.histogram import CutSearch
+from atoll.trees.sketch import SketchSizes, binned, count_parts, cuts_of_blocks, ordered, value_of
 
 NUMBERS = hnp.arrays(np.float32, st.integers(2, 60), elements=st.floats(-(2.0**99), 2.0**99, width=32))
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atoll.trees import kernel
-from atoll.trees.growing import Growth, TreeLimits
+from atoll.trees.histogram import Growth, TreeLimits
 from atoll.trees.kernel import gradient_histogram, place_in_bins, split_rows
 
 LIMITS = TreeLimits(eta=0.3, max_depth=3, reg_lambda=1.0, gamma=0.0, min_child_weight=1.0)

@@ -10,9 +10,9 @@ from atoll.core.errors import CompositionError, ConfigError, MissingExtraError
 from atoll.data import Dataset, Islands
 from atoll.trees import Trees, model_file
 from atoll.trees.leafwise import one_side_sample
-from atoll.trees.lightgbm_file import lightgbm_trees
+from atoll.trees.model_files import lightgbm_trees
 from atoll.trees.objectives import LOGISTIC, TreeLoss
-from atoll.trees.scores import auc
+from atoll.trees.tree import auc
 
 RNG = np.random.default_rng(3)
 WHOLE = RNG.normal(size=(900, 5)).astype(np.float32)

@@ -13,7 +13,7 @@ from atoll.data import Dataset, Islands
 from atoll.secure import FixedPoint, SecureAggregation
 from atoll.testing import Timetable
 from atoll.trees import Trees, model_file
-from atoll.trees.scores import auc
+from atoll.trees.tree import auc
 
 xgboost = pytest.importorskip("xgboost")
 RNG = np.random.default_rng(7)

@@ -54,8 +54,8 @@ def compared(
     from atoll.runs.config import job_class
     from atoll.simulation import simulate
     from atoll.trees.objectives import objective_of
-    from atoll.trees.scores import score
     from atoll.trees.sketch import SketchSizes
+    from atoll.trees.tree import score
 
     islands = from_csv_files(files, target=label, test=test, missing_features=missing_features)
     held: Dataset = known_rows(islands.test, "trees")

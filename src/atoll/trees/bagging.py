@@ -19,10 +19,10 @@ from atoll.data.missing import known_rows
 
 from . import columns as C
 from .histogram import first_guess
-from .kept import PartyCache
+from .model_files import trees_of
 from .objectives import TreeLoss
+from .parties import PartyCache
 from .tree import Ensemble, Tree, base_score
-from .xgboost_file import trees_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from atoll.core.federation.federation import Federation
 
     from .job import Trees
-    from .scores import Scores
+    from .tree import Scores
 
 __all__ = ["grow_apart", "grow_trees", "margins_of"]
 

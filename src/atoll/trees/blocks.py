@@ -17,8 +17,7 @@ from atoll.core.errors import MessageError, QuorumError
 from atoll.core.requests.task import task
 from atoll.data.missing import known_rows
 
-from .cuts import ordered
-from .sketch import SketchSizes, cuts_of_blocks
+from .sketch import SketchSizes, cuts_of_blocks, ordered
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -1,7 +1,23 @@
-"""Boosting on sums of histograms: the trees of all rows together."""
+"""Boosting on sums of histograms: the trees of all rows together.
+
+The server's search for the values that become cuts, by counts over all parties.
+
+The server knows intervals of single-precision numbers (`atoll.trees.sketch`), and how many rows each holds. It finds by XGBoost's rule (`atoll.trees.sketch`) which intervals hold
+cuts, as if the rows inside an interval had different values, and asks for the parts of these intervals. It is done when all of them are single values. The cuts are then those
+that XGBoost finds on the union of the rows, if
+
+* at most 257 values are different: all of them are found;
+* or the rows are at most 2,048, or at most 2,048 values are different;
+* or the rows are at most 8,194 and all of them have different values, but for the lowest, the highest and those that are cuts.
+
+The numbers are those of 256 bins. In other cases XGBoost's choice depends on more values. With ``exact`` the server asks for all of them, where the rows are at most 8,194 or the
+different values at most 4,097 (more of many rows). Beyond that it depends on the order of the rows, which counts do not show, and a cut can be some ranks from XGBoost's, as XGBoost's own
+are in another order. `atoll.trees.blocks` finds XGBoost's.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,11 +27,10 @@ from atoll.core.federation.reducer import Plain
 
 from . import columns as C
 from .blocks import cuts_by_blocks
-from .growing import Growth, TreeLimits
 from .objectives import TreeLoss
 from .parties import add_gradients, count_labels, count_values
-from .search import CutSearch
-from .tree import Ensemble
+from .sketch import BITS, FIRST, STEP, SketchSizes, pruned, value_of
+from .tree import Ensemble, Tree
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -23,12 +38,305 @@ if TYPE_CHECKING:
     from atoll.core.federation.federation import Federation
 
     from .job import Trees
-    from .scores import Scores
+    from .tree import Scores
+
+__all__ = ["CutSearch", "Growth", "TreeLimits", "first_guess", "grow_together"]
+
+
+# A tree in growth at the server: which split each node gets, from sums of gradients alone.
+
+
+_EPSILON = 1e-6
+"""The least gain of a split, as in XGBoost."""
+_NOTHING = 1e-7
+"""The share of a node's second derivatives up to which no row lacks a feature: sums round, and masked ones are whole numbers of a unit."""
+_LARGEST = float(np.finfo(np.float32).max)
+
+
+@dataclass(frozen=True)
+class TreeLimits:
+    """What trees may become, in XGBoost's terms: see `atoll.trees.Trees`."""
+
+    eta: float
+    max_depth: int
+    reg_lambda: float
+    gamma: float
+    min_child_weight: float
+
+    def weight(self, total: NDArray[np.float64]) -> NDArray[np.float64]:
+        """``-G / (H + lambda)``."""
+        made: NDArray[np.float64] = -total[..., 0] / (total[..., 1] + self.reg_lambda)
+        return made
+
+    def score(self, total: NDArray[np.float64]) -> NDArray[np.float64]:
+        """``G^2 / (H + lambda)``; 0 for nothing."""
+        below = total[..., 1] + self.reg_lambda
+        made: NDArray[np.float64] = np.divide(total[..., 0] ** 2, below, out=np.zeros_like(below), where=below > 0)
+        return made
+
+
+@dataclass
+class Growth:
+    """One tree, level by level.
+
+    Chen, Guestrin 2016, equation 7: the gain of a split is ``G_L^2 / (H_L + lambda) + G_R^2 / (H_R + lambda) - G^2 / (H + lambda)`` (theirs
+    is half of it), and it must exceed ``gamma``. Of two children, parties add up the one with less weight; the other is the difference to their parent.
+
+    Where features are missing (section 3.4 there), the last bin has the sums of the rows without the feature. Each split is tried with them on its right
+    and on its left, and with all other rows on one side; the node keeps the better direction, and of equal ones what XGBoost finds first.
+
+    Attributes:
+        limits: the settings.
+        cuts: cuts of each feature.
+        group: the output that the tree adds to.
+        missing: whether features may be missing.
+    """
+
+    limits: TreeLimits
+    cuts: list[NDArray[np.float32]]
+    group: int
+    missing: bool = False
+    feature: list[int] = field(default_factory=lambda: [-1])
+    cut: list[int] = field(default_factory=lambda: [0])
+    left: list[int] = field(default_factory=lambda: [-1])
+    gain: list[float] = field(default_factory=lambda: [0.0])
+    default_left: list[bool] = field(default_factory=lambda: [False])
+    total: dict[int, NDArray[np.float64]] = field(default_factory=dict)
+    _sums: dict[int, NDArray[np.float64]] = field(default_factory=dict)
+    _open: list[int] = field(default_factory=lambda: [0])
+    _pairs: list[tuple[int, int, int]] = field(default_factory=list)
+    depth: int = 0
+
+    @property
+    def asked(self) -> list[int]:
+        """Nodes that the parties must add up next; none when the tree is grown."""
+        if self.depth >= self.limits.max_depth:
+            return []
+        return [0] if self.depth == 0 else [small for _, small, _ in self._pairs]
+
+    @property
+    def message(self) -> dict[str, Any]:
+        """The tree so far, in bins."""
+        columns = {"feature": np.int32, "cut": np.int16, "left": np.int32, "default_left": np.bool_}
+        return {"group": self.group, **{name: np.array(getattr(self, name), dtype) for name, dtype in columns.items()}}
+
+    def take(self, histograms: NDArray[np.float64]) -> None:
+        """Split the open nodes by the sums that `asked` wanted, ``(nodes, features, width, 2)``."""
+        sums: dict[int, NDArray[np.float64]] = {}
+        if self.depth == 0:
+            sums[0] = histograms[0]
+            self.total[0] = histograms[0][0].sum(axis=0)
+        for (parent, small, large), found in zip(self._pairs, histograms, strict=False):
+            sums[small], sums[large] = found, self._sums[parent] - found
+        self._sums, self._pairs, open_ = sums, [], self._open
+        self._open = []
+        self.depth += 1
+        for node in open_:
+            self._split(node, sums[node])
+
+    def _split(self, node: int, sums: NDArray[np.float64]) -> None:
+        whole = self.total[node]
+        left = self._candidates(sums, whole)
+        right = whole - left
+        gains = self.limits.score(left) + self.limits.score(right) - self.limits.score(whole)
+        gains = np.where(self._allowed(left, right, sums[:, -1, 1] > _NOTHING * whole[1]), gains, -np.inf)
+        f, place = divmod(int(gains.argmax()), gains.shape[1])
+        if not gains[f, place] > max(self.limits.gamma, _EPSILON):
+            return
+        child, middle = len(self.feature), sums.shape[1] - 1
+        self.default_left[node] = place >= middle
+        self.feature[node], self.left[node] = f, child
+        self.cut[node] = place if place < middle else 2 * middle - 2 - place
+        self.gain[node] = float(gains[f, place])
+        for part in (left[f, place], right[f, place]):
+            self._open.append(len(self.feature))
+            self.total[len(self.feature)] = part
+            self.feature.append(-1)
+            self.cut.append(0)
+            self.left.append(-1)
+            self.gain.append(0.0)
+            self.default_left.append(False)
+        small, large = sorted((child, child + 1), key=lambda one: (self.total[one][1], one))
+        self._pairs.append((node, small, large))
+
+    def _candidates(self, sums: NDArray[np.float64], whole: NDArray[np.float64]) -> NDArray[np.float64]:
+        """What goes left in each split, ``(features, splits, 2)``.
+
+        Split ``c`` sends the bins up to ``c`` left. Where features are missing, further ones send them left too: backwards from the last bin, as XGBoost
+        looks for them, to the split that sends nothing else left.
+        """
+        if not self.missing:
+            return np.cumsum(sums, axis=1)[:, :-1]
+        known = np.cumsum(sums[:, :-1], axis=1)
+        absent = sums[:, -1:]
+        nothing = np.zeros_like(absent)
+        return np.concatenate([known, absent + np.concatenate([nothing, known[:, :-1]], axis=1)[:, ::-1]], axis=1)
+
+    def _allowed(
+        self, left: NDArray[np.float64], right: NDArray[np.float64], absent: NDArray[np.bool_]
+    ) -> NDArray[np.bool_]:
+        """Which splits may be, ``(features, splits)``; ``absent`` says of which features some rows have none."""
+        least = self.limits.min_child_weight
+        made: NDArray[np.bool_] = (left[..., 1] >= least) & (right[..., 1] >= least)
+        made &= (right[..., 1] > 0) & (left[..., 1] > 0)
+        counts, place = np.array([len(mine) for mine in self.cuts])[:, None], np.arange(left.shape[1])
+        if not self.missing:
+            return made & (place < counts)
+        middle = left.shape[1] // 2
+        cut = np.where(place < middle, place, 2 * middle - 2 - place)
+        return made & np.where(
+            place < middle, (cut < counts) | ((cut == counts) & absent[:, None]), (cut < counts) & absent[:, None]
+        )
+
+    def value(self) -> NDArray[np.float32]:
+        """What each node adds, or would add, as a leaf: ``-eta G / (H + lambda)``."""
+        totals = np.stack([self.total[node] for node in range(len(self.feature))])
+        return (self.limits.eta * self.limits.weight(totals)).astype(np.float32)
+
+    def tree(self) -> Tree:
+        """The tree, with numbers in place of bins."""
+        feature, totals = np.array(self.feature, np.int32), [self.total[n] for n in range(len(self.feature))]
+        threshold = [self._threshold(f, c) if f >= 0 else 0.0 for f, c in zip(self.feature, self.cut, strict=True)]
+        hessian = np.array([total[1] for total in totals], np.float32)
+        columns = np.array(threshold, np.float32), np.array(self.left, np.int32), self.value(), hessian
+        return Tree(feature, *columns, np.array(self.gain, np.float32), np.array(self.default_left), self.group)
+
+    def _threshold(self, f: int, cut: int) -> float:
+        """The number that a feature is below in the bins up to ``cut``; below or above all numbers if only missing rows go one way."""
+        if 0 <= cut < len(self.cuts[f]):
+            return float(self.cuts[f][cut])
+        return -_LARGEST if cut < 0 else _LARGEST
+
+
+# The server's search for the values that become cuts, by counts over all parties.
+
+
+_CONTACTS = 12
+"""Five contacts find single values; a heavy lowest value moves the ranks once they are known, which may take a few more."""
+
+
+@dataclass
+class CutSearch:
+    """The search for the cuts of several features.
+
+    Args:
+        features: how many.
+        bins: at most so many bins of a feature.
+        exact: whether to find all values where XGBoost's choice depends on more than those that become cuts.
+    """
+
+    features: int
+    bins: int
+    exact: bool = False
+    contacts: int = 0
+    _columns: list[_Column] = field(default_factory=list)
+    _wanted: list[NDArray[np.int64]] = field(default_factory=list)
+
+    @property
+    def done(self) -> bool:
+        """Whether all cuts are known, or the search has taken its contacts."""
+        return self.contacts > 0 and (self.contacts >= _CONTACTS or not any(len(mine) for mine in self._wanted))
+
+    def asked(self) -> dict[str, NDArray[np.uint32]]:
+        """The intervals whose parts are counted next: where they begin and how many bits they share, ``(features, intervals)``; without bits it asks for nothing."""
+        if not self.contacts:
+            nothing = np.zeros((self.features, 1), np.uint32)
+            return {"starts": nothing, "bits": nothing}
+        made = np.zeros((2, self.features, max(len(mine) for mine in self._wanted)), np.uint32)
+        for f, (column, mine) in enumerate(zip(self._columns, self._wanted, strict=True)):
+            made[0, f, : len(mine)], made[1, f, : len(mine)] = column.starts[mine], column.bits[mine]
+        return {"starts": made[0], "bits": made[1]}
+
+    def take(self, counts: NDArray[np.int64]) -> None:
+        """Learn the counts of the parts, ``(features, parts)``."""
+        if not self.contacts:
+            self._columns = [_Column.of(row) for row in counts]
+        else:
+            for column, mine, row in zip(self._columns, self._wanted, counts, strict=True):
+                column.divide(mine, row[: len(mine) << STEP].reshape(-1, 1 << STEP))
+        self.contacts += 1
+        self._wanted = [column.wanted(self.bins, self.exact) for column in self._columns]
+
+    def cuts(self) -> list[NDArray[np.float32]]:
+        """Where the bins of each feature begin, ascending; its lowest value is not among them."""
+        return [column.cuts(self.bins) for column in self._columns]
+
+
+@dataclass
+class _Column:
+    """The intervals of one feature that hold rows, ascending: where they begin, how many bits their keys share, and their rows."""
+
+    starts: NDArray[np.uint32]
+    bits: NDArray[np.uint32]
+    rows: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, counts: NDArray[np.int64]) -> _Column:
+        held = np.flatnonzero(counts > 0)
+        starts = held.astype(np.uint32) << np.uint32(BITS - FIRST)
+        return cls(starts, np.full(len(held), FIRST, np.uint32), counts[held])
+
+    def divide(self, mine: NDArray[np.int64], parts: NDArray[np.int64]) -> None:
+        """Put the parts of some intervals in their place."""
+        bits = self.bits[mine] + np.uint32(STEP)
+        names = np.arange(1 << STEP, dtype=np.uint32) << (np.uint32(BITS) - bits[:, None])
+        kept = np.delete(np.arange(len(self.starts)), mine)
+        starts = np.concatenate((self.starts[kept], (self.starts[mine][:, None] + names).ravel()))
+        bits = np.concatenate((self.bits[kept], np.repeat(bits, 1 << STEP)))
+        rows = np.concatenate((self.rows[kept], parts.ravel()))
+        order = np.argsort(starts, kind="stable")
+        order = order[rows[order] > 0]
+        self.starts, self.bits, self.rows = starts[order], bits[order], rows[order]
+
+    def wanted(self, bins: int, exact: bool) -> NDArray[np.int64]:
+        """The intervals that hold cuts and are wider than one value; with ``exact``, all that matter to XGBoost's choice."""
+        held = self._held(bins)
+        if exact and self._others_matter(bins):
+            held = np.arange(len(self.rows))
+        return held[self.bits[held] < BITS]
+
+    def cuts(self, bins: int) -> NDArray[np.float32]:
+        last = SketchSizes.of(int(self.rows.sum()), bins).bins
+        found = value_of(self.starts[self._held(bins)][1:last])
+        return found[np.isfinite(found)]
+
+    def _others_matter(self, bins: int) -> bool:
+        total = int(self.rows.sum())
+        sizes = SketchSizes.of(total, bins)
+        limit, middle, last = sizes.steps
+        return total > middle and len(self.rows) > last and (total <= sizes.queue or self._different() <= limit)
+
+    def _held(self, bins: int) -> NDArray[np.int64]:
+        """The intervals that hold the entries of XGBoost's last sketch."""
+        total, single = int(self.rows.sum()), self.bits == BITS
+        sizes = SketchSizes.of(total, bins)
+        if len(self.rows) <= sizes.steps[-1]:
+            return np.arange(len(self.rows))
+        limit, middle, last = sizes.steps
+        different = self._different()
+        if different <= middle or (total > sizes.queue and not (single.all() and different <= limit)):
+            least, most = (int(self.rows[end]) if single[end] else 1 for end in (0, -1))
+            return pruned(np.cumsum(self.rows) - self.rows, self.rows, last, (least, most))
+        owner = np.repeat(np.arange(len(self.rows)), np.where(single, 1, self.rows))
+        rows = np.where(single[owner], self.rows[owner], 1)
+        below = np.cumsum(rows) - rows
+        for size in sizes.steps:
+            if different > size:
+                kept = pruned(below, rows, size)
+                owner, below, rows = owner[kept], below[kept], rows[kept]
+        return np.unique(owner)
+
+    def _different(self) -> float:
+        """How many values are different. Of rows whose value is not known yet, those at equal steps of rank that are known tell by how many others share theirs."""
+        single, ends, steps = self.bits == BITS, np.cumsum(self.rows), 256
+        at = np.searchsorted(ends, np.arange(steps) * (ends[-1] / steps), side="right")
+        alike = self.rows[at][single[at] & (self.rows[at] < ends[-1] / steps)]
+        share = float(np.mean(1 / alike)) if len(alike) else 1.0
+        return int(single.sum()) + share * float(self.rows[~single].sum())
+
 
 _NEEDED = ("feature", "cut", "left", "value", "default_left")
 """What a party must know of the nodes of finished trees."""
-
-__all__ = ["first_guess", "grow_together"]
 
 
 async def grow_together(

@@ -16,8 +16,7 @@ from atoll.data.missing import known_rows
 
 from .model_files import model_file, model_file_name
 from .objectives import TreeLoss, objective_of
-from .scores import Scores, score
-from .tree import Ensemble
+from .tree import Ensemble, Scores, score
 
 if TYPE_CHECKING:
     from atoll.core.federation.federation import Federation
@@ -41,7 +40,7 @@ class Trees(Checked, Job):
     ``forest``     trees grown on samples of their own rows, once              the average of all trees
     =============  ==========================================================  =====================================
 
-    ``histogram`` equals XGBoost on the union of the rows but for the bins' edges, which counting finds, see `atoll.trees.cuts`. ``bagging`` and
+    ``histogram`` equals XGBoost on the union of the rows but for the bins' edges, which counting finds, see `atoll.trees.sketch`. ``bagging`` and
     ``forest`` need XGBoost (``pip install "atoll[trees]"``), ``lightgbm`` needs LightGBM (``pip install "atoll[lightgbm]"``), and the server sees each party's trees: their splits are values of that party's rows.
     Features may be missing, if the data declare it (``missing_features=True``): each node learns which way rows without its feature go.
     Chen, Guestrin 2016, "XGBoost: A Scalable Tree Boosting System"; Roth et al. 2022, "NVIDIA FLARE: Federated Learning from Simulation to Real-World".

@@ -17,7 +17,7 @@ from atoll.data.missing import known_rows
 
 from . import columns as C
 from .bagging import margins_of
-from .lightgbm_file import OBJECTIVES, lightgbm_trees
+from .model_files import OBJECTIVES, lightgbm_trees
 from .objectives import SOFTMAX, TreeLoss
 
 if TYPE_CHECKING:

@@ -1,26 +1,92 @@
-"""Which values become cuts: XGBoost's rule. Whoever knows the ranks of values finds the cuts of the union by it.
+"""Bins and cuts: values as whole numbers that keep their order, and XGBoost's rule for which values become cuts.
 
-XGBoost keeps a sketch of each feature's values: entries with a value, the rows below it, and the rows that have it. It prunes a sketch of ``m`` entries to ``s < m``: the first
-and the last stay, and of ``s - 2`` ranks at equal steps between them, the entries that hold the ranks or are nearest to them. New values wait in a queue; equal values
-that follow each other are one entry of it, a run. While the queue holds all (8,194 rows with 256 bins), the cuts do not depend on the order of the rows. A full queue is sorted, becomes
-a summary, and is merged with earlier ones: then they depend on which runs fill the queue together, but not on the order of these.
+Common bins: values of features as whole numbers that have their order, and how many of them lie in which intervals.
 
-Chen, Guestrin 2016, "XGBoost: A Scalable Tree Boosting System", appendix A, and its implementation: ``WQSummary``, ``WQuantileSketch`` and ``HostSketchContainer`` of version 3.2. Ranks are
-single-precision numbers there and here.
+A single-precision number with its sign bit turned is a whole number of 32 bits that has the same order. Parties count how many of their values begin with which bits: all values
+by the first 12, then those in the intervals that the server asks for, by 5 more at a time. The server sees counts, which a secure reducer can add up, and finds with them
+the values that become cuts (`atoll.trees.histogram`). It learns these values, and how many rows lie near them; features that are missing are not counted.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from math import ceil
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
+from .kernel import place_in_bins
 
-__all__ = ["SketchSizes", "cuts_of_blocks", "pruned"]
+__all__ = [
+    "BITS",
+    "FIRST",
+    "STEP",
+    "SketchSizes",
+    "binned",
+    "count_parts",
+    "cuts_of_blocks",
+    "ordered",
+    "pruned",
+    "value_of",
+]
+
+
+# Common bins: values of features as whole numbers that have their order, and how many of them lie in which intervals.
+
+
+BITS, FIRST, STEP = 32, 12, 5
+"""Bits of a number, those of the first contact, and those that each later one adds."""
+
+
+def ordered(x: NDArray[Any]) -> NDArray[np.uint32]:
+    """Whole numbers in the order of single-precision ``x``; zeros of both signs are one."""
+    bits = (x.astype(np.float32) + np.float32(0.0)).view(np.uint32)
+    return np.where(bits >> 31, ~bits, bits | np.uint32(1 << 31))
+
+
+def value_of(key: NDArray[np.uint32]) -> NDArray[np.float32]:
+    """The number whose place in the order is ``key``."""
+    bits = np.where(key >> 31, key & np.uint32(0x7FFFFFFF), ~key)
+    return bits.astype(np.uint32).view(np.float32)
+
+
+def count_parts(x: NDArray[Any], starts: NDArray[np.uint32], bits: NDArray[np.uint32]) -> NDArray[np.int64]:
+    """How many values of each feature lie in which parts of intervals.
+
+    Args:
+        x: ``(rows, features)``.
+        starts: the lowest number of each interval, ``(features, intervals)``.
+        bits: how many bits the numbers of an interval share; 0 for no interval. If none is given, all numbers are counted by their first 12 bits.
+
+    Returns:
+        ``(features, 4096)``, or ``(features, intervals * 32)``.
+    """
+    known = (ordered(column[~np.isnan(column)]) for column in x.astype(np.float32, copy=False).T)
+    if not bits.any():
+        return np.stack([np.bincount(column >> (BITS - FIRST), minlength=1 << FIRST) for column in known]).astype(
+            np.int64
+        )
+    made = np.zeros((x.shape[1], starts.shape[1], 1 << STEP), np.int64)
+    parts = np.arange(1 << STEP, dtype=np.uint32)
+    for f, column in enumerate(known):
+        column.sort()
+        asked = np.flatnonzero(bits[f])
+        width = np.uint32(BITS) - bits[f, asked]
+        edges = starts[f, asked, None] + (parts << (width - np.uint32(STEP))[:, None])
+        last = starts[f, asked] + np.uint32((1 << width.astype(np.uint64)) - np.uint64(1))
+        places = np.column_stack((np.searchsorted(column, edges), np.searchsorted(column, last, side="right")))
+        made[f, asked] = np.diff(places, axis=1)
+    return made.reshape(x.shape[1], -1)
+
+
+def binned(x: NDArray[Any], cuts: list[NDArray[np.float32]], missing: int = -1) -> Any:
+    """The bin of each value, ``(rows, features)``: the number of cuts that are not above it, or ``missing`` for NaN."""
+    made = np.empty(x.shape, np.uint8 if missing < 256 else np.uint16)
+    for f, mine in enumerate(cuts):
+        place_in_bins(x[:, f].astype(np.float32), mine, made, f, missing)
+    return made
+
 
 _FACTOR = 8
 """A sketch is so many times finer than the bins."""
@@ -70,10 +136,10 @@ def pruned(
     low, high = below.astype(np.float32), (below + rows).astype(np.float32)
     first, last = ends or (int(rows[0]), int(rows[-1]))
     begin, end = np.float32(below[0] + first), np.float32(below[-1] + rows[-1] - last)
-    return _nearest(low + high, high, low, (begin, end), size)
+    return _choose_nearest(low + high, high, low, (begin, end), size)
 
 
-def _nearest(
+def _choose_nearest(
     twice: NDArray[np.float32],
     behind: NDArray[np.float32],
     before: NDArray[np.float32],
@@ -118,7 +184,7 @@ def cuts_of_blocks(
     *full, rest = (_Summary.of(values[mine], rows[mine]) for mine in np.split(order, ends))
     levels: list[_Summary | None] = []
     for summary in full:
-        _push(levels, summary, limit)
+        _push_summary(levels, summary, limit)
     found = rest.pruned(limit)
     for level in levels:
         if level is not None:
@@ -127,7 +193,7 @@ def cuts_of_blocks(
     return kept[np.isfinite(kept)]
 
 
-def _push(levels: list[_Summary | None], summary: _Summary, limit: int) -> None:
+def _push_summary(levels: list[_Summary | None], summary: _Summary, limit: int) -> None:
     """Merge a full queue with the levels, from the first to one that is empty or still has room."""
     for place, level in enumerate(levels):
         if level is None:
@@ -177,5 +243,5 @@ class _Summary(NamedTuple):
         if len(self.values) <= size:
             return self
         behind, before = self.least + self.rows, self.most - self.rows
-        kept = _nearest(self.most + self.least, behind, before, (self.most[0], self.least[-1]), size)
+        kept = _choose_nearest(self.most + self.least, behind, before, (self.most[0], self.least[-1]), size)
         return _Summary(*(column[kept] for column in self))

@@ -16,7 +16,7 @@ from atoll.core.errors import DataError
 from atoll.core.extras import need
 from atoll.reproduce import Claim, Entry, keeping_nothing
 from atoll.trees import Trees, model_file
-from atoll.trees.scores import auc as area_under_curve
+from atoll.trees.tree import auc as area_under_curve
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
