@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atoll.core.errors import DataError
-from atoll.fitting.wide import narrowed, widened
+from atoll.fitting.contacts import narrowed, widened
 
 NUMBERS = st.floats(-1e28, 1e28, allow_nan=False)
 

@@ -1,4 +1,4 @@
-"""`FittedModel`: what `Fit` gives people."""
+"""A fitted model: its parameters, predictions and file, and the scikit-learn pipeline that it becomes."""
 
 from __future__ import annotations
 
@@ -12,13 +12,87 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atoll.core.errors import ConfigError, DataError
+from atoll.core.extras import need
 from atoll.core.persistence.json_lines import as_json
 from atoll.data import Dataset
 
 from .method import FitMethod
-from .rows import FeatureLayout, rows_of
+from .rows import FeatureLayout, rows_of, typed
 
-__all__ = ["FittedModel"]
+__all__ = ["FittedModel", "pipeline_of"]
+
+
+# A scikit-learn pipeline of prepared columns: its transformers hold what the aggregates say.
+
+
+def pipeline_of(layout: FeatureLayout, model: Any) -> Any:
+    """The pipeline.
+
+    Args:
+        layout: the prepared columns.
+        model: the fitted estimator.
+
+    Raises:
+        MissingExtraError: scikit-learn or pandas is not installed.
+    """
+    compose, pipeline = (need(f"sklearn.{name}", "sklearn", "a pipeline") for name in ("compose", "pipeline"))
+    values = {name: _values_of_categories(layout, name) for name in layout.levels}
+    blocks = []
+    if layout.numbers:
+        blocks.append(("numbers", pipeline.Pipeline(_steps_of_numbers(layout)), list(layout.numbers)))
+    if layout.levels:
+        blocks.append(
+            ("categories", pipeline.Pipeline(_steps_of_categories(layout, list(values.values()))), list(layout.levels))
+        )
+    columns = compose.ColumnTransformer(blocks, sparse_threshold=0.0)
+    columns.fit(_make_example(layout, values))
+    _write_aggregates(layout, values, columns.named_transformers_)
+    return pipeline.Pipeline([("columns", columns), ("model", model)])
+
+
+def _values_of_categories(layout: FeatureLayout, name: str) -> NDArray[Any]:
+    """The values of a column of categories as a frame has them: numbers or text."""
+    return np.array(typed([*map(str, layout.levels[name])]).tolist(), dtype=object)
+
+
+def _make_example(layout: FeatureLayout, values: dict[str, NDArray[Any]]) -> Any:
+    """Two rows of the right kinds, from which transformers learn names and shapes."""
+    rows = {**{name: np.zeros(2) for name in layout.numbers}, **{name: values[name][[0, 0]] for name in layout.levels}}
+    return need("pandas", "sklearn", "a pipeline by names of columns").DataFrame(rows)
+
+
+def _steps_of_numbers(layout: FeatureLayout) -> list[tuple[str, Any]]:
+    preprocessing, impute = (need(f"sklearn.{name}", "sklearn", "a pipeline") for name in ("preprocessing", "impute"))
+    steps = [("impute", impute.SimpleImputer())] if layout.fill else []
+    return [*steps, *([("scale", preprocessing.StandardScaler())] if layout.centre else [])] or [
+        ("as they are", "passthrough")
+    ]
+
+
+def _steps_of_categories(layout: FeatureLayout, values: list[NDArray[Any]]) -> list[tuple[str, Any]]:
+    preprocessing, impute = (need(f"sklearn.{name}", "sklearn", "a pipeline") for name in ("preprocessing", "impute"))
+    if layout.encode == "ordinal":
+        coder = preprocessing.OrdinalEncoder(categories=values, handle_unknown="use_encoded_value", unknown_value=-1)
+    else:
+        coder = preprocessing.OneHotEncoder(categories=values, handle_unknown="ignore", sparse_output=False)
+    steps = [("impute", impute.SimpleImputer(strategy="most_frequent"))] if layout.fill else []
+    return [*steps, ("encode", coder)]
+
+
+def _write_aggregates(layout: FeatureLayout, values: dict[str, NDArray[Any]], fitted: Any) -> None:
+    """Write what the aggregates say into the transformers."""
+    if layout.fill and layout.numbers:
+        fitted["numbers"]["impute"].statistics_ = np.array([float(layout.fill[name]) for name in layout.numbers])
+    if layout.centre:
+        scaler = fitted["numbers"]["scale"]
+        scaler.mean_, scaler.scale_ = np.array(layout.centre), np.array(layout.spread)
+        scaler.var_ = scaler.scale_**2
+    if layout.fill and layout.levels:
+        place = {name: [*map(str, layout.levels[name])].index(str(layout.fill[name])) for name in layout.levels}
+        fitted["categories"]["impute"].statistics_ = np.array(
+            [values[name][k] for name, k in place.items()], dtype=object
+        )
+
 
 _FORMAT = "atoll.fit/1"
 _SHORT = 50
@@ -89,7 +163,6 @@ class FittedModel:
         made = self.method.estimator(self.params, self.layout.classes)
         if not self.layout.prepared:
             return made
-        from .pipelines import pipeline_of
 
         return pipeline_of(self.layout, made)
 
@@ -109,7 +182,9 @@ class FittedModel:
 
     def plain(self, *, short: bool = False) -> dict[str, Any]:
         """The model as plain data; ``short`` leaves long arrays out."""
-        params = {name: _plain(value) for name, value in self.params.items() if not short or np.size(value) <= _SHORT}
+        params = {
+            name: _as_plain(value) for name, value in self.params.items() if not short or np.size(value) <= _SHORT
+        }
         return {
             "method": type(self.method).__name__,
             "features": list(self.features)[:_SHORT] if short else list(self.features),
@@ -119,9 +194,10 @@ class FittedModel:
 
     def to_json(self) -> bytes:
         """The model as a file: numbers and words, no code. Numbers come back to the bit."""
-        settings = {one.name: _plain(getattr(self.method, one.name)) for one in fields(self.method)}
+        settings = {one.name: _as_plain(getattr(self.method, one.name)) for one in fields(self.method)}
         arrays = {
-            name: {"values": _plain(value), "dtype": np.asarray(value).dtype.str} for name, value in self.params.items()
+            name: {"values": _as_plain(value), "dtype": np.asarray(value).dtype.str}
+            for name, value in self.params.items()
         }
         whole = {
             "format": _FORMAT, "method": type(self.method).__name__, "settings": settings, "layout": self.layout.packed(), "params": arrays,
@@ -149,7 +225,7 @@ class FittedModel:
             if whole["method"] not in methods.__all__:
                 raise ValueError(f"its method is {whole['method']!r}")
             method = getattr(methods, whole["method"])(**whole["settings"])
-            params = {name: _array(one) for name, one in whole["params"].items()}
+            params = {name: _read_array(one) for name, one in whole["params"].items()}
             return cls(method, FeatureLayout.unpacked(whole["layout"]), params, whole["told"])
         except (ValueError, KeyError, TypeError) as error:
             raise DataError(
@@ -159,15 +235,15 @@ class FittedModel:
             ) from error
 
 
-def _plain(value: Any) -> Any:
+def _as_plain(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {name: _plain(one) for name, one in value.items()}
+        return {name: _as_plain(one) for name, one in value.items()}
     if isinstance(value, str | bool) or value is None:
         return value
     return np.asarray(value).tolist()
 
 
-def _array(one: Mapping[str, Any]) -> NDArray[Any]:
+def _read_array(one: Mapping[str, Any]) -> NDArray[Any]:
     kind = np.dtype(one["dtype"])
     if kind.kind not in "biufU":
         raise ValueError(f"an array of type {one['dtype']}")

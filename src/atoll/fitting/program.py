@@ -1,28 +1,258 @@
-"""The program of `Fit`: agree on the columns, prepare them, and let the method ask until it is done."""
+"""The program of a fit: what it asks parties, their columns, their preparation, and the rounds of a method.
+
+Imputers and scalers of all rows: means and variances from sums, medians, quartiles and limits from counts of leading bits.
+
+A quantile is found as `atoll.fitting.ranks` says. With a minimum count it is one of coarse values, of which each stands for at least so many rows of a party (`atoll.statistics.disclosure.coarsening`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from atoll.core.errors import DataError
+import numpy as np
+from numpy.typing import NDArray
+
+from atoll.core.errors import CompositionError, DataError, nearest
 from atoll.core.federation.row_rules import required_min_count
 
-from .asking import FitRequests
-from .columns import agreed
-from .contacts import Contacts
+from .contacts import Contacts, summed_numbers
 from .fitted import FittedModel
 from .method import Known
-from .preparation import prepared
+from .ranks import RankSearch
 from .rows import FeatureLayout
 
 if TYPE_CHECKING:
     from atoll.core.federation.federation import Federation
+    from atoll.core.requests.task import Task
 
     from .job import Fit
 
-__all__ = ["fitted"]
+__all__ = ["FitRequests", "agreed", "fitted", "prepared"]
+
+
+# How the program of `Fit` asks its parties.
+
+
+class FitRequests:
+    """How a program asks for sums: under any reducer, exactly where nobody sees single replies."""
+
+    def __init__(self, fed: Federation, job: Fit) -> None:
+        self.fed, self.job = fed, job
+        self.words = job.reducer.secure
+
+    @property
+    def quorum(self) -> int:
+        """The smallest number of parties."""
+        return len(self.fed.parties) if self.job.quorum is None else self.job.quorum
+
+    async def sums(self, task: Task, message: Mapping[str, Any], at: str) -> dict[str, NDArray[np.float64]]:
+        """Sums over all parties."""
+        asked = {**message, "least": self.job.least_rows, "words": self.words}
+        found = await self.fed.sum(self.fed.parties, task, asked, reducer=self.job.reducer, quorum=self.quorum, at=at)
+        self.parties = found.n
+        return summed_numbers(found.value)
+
+    async def singly(self, task: Task, message: Mapping[str, Any]) -> list[Any]:
+        """The reply of each party."""
+        if self.words:
+            raise CompositionError(
+                f"{type(self.job.model).__name__} asks for single replies here, which {type(self.job.reducer).__name__} does not show",
+                where="Fit",
+                remedy="choose the setting of the method that needs sums alone, or leave the reducer out",
+            )
+        asked = {**message, "least": self.job.least_rows, "words": False}
+        found = await self.fed.ask_all(self.fed.parties, task, asked, quorum=self.quorum)
+        self.parties = len(found.senders)
+        return list(found.values)
+
+
+# Which columns all parties have, of which kind, and with which values.
+
+
+async def agreed(asking: FitRequests, contacts: Contacts) -> FeatureLayout:
+    """The layout: from the settings if they say everything, else from what the parties tell of their columns.
+
+    Raises:
+        DataError: the parties have different columns, or a column has no value that enough rows have.
+    """
+    job = asking.job
+    method, chosen = job.model, {name: list(map(str, values)) for name, values in job.categories.items()}
+    aside = (*([job.label] if job.label else ()), *method.extra)
+    classes = job.label if method.target == "class" else ""
+    wanted = [name for name in (*method.grouped, *([classes] if classes else ())) if name not in chosen]
+    kinds = {name: "category" if name in chosen else "number" for name in job.columns}
+    values: dict[str, list[str]] = dict(chosen)
+    tells = not asking.words and method.events() is None
+    if tells or (method.featured and not job.columns):
+        message = {
+            "columns": [*job.columns, *aside] if job.columns else [], "categories": [*chosen, *wanted],
+            "tell": tells, "numbers": False,
+        }  # fmt: skip
+        told = await _ask_kinds(asking, contacts, message)
+        kinds = _same_kinds(asking, told)
+        for name in kinds:
+            if name not in values:
+                found = {value for one in told for value in one["values"].get(name, ())}
+                values |= {name: _in_order(found)} if found else {}
+    for name in aside:
+        if name not in kinds and tells:
+            raise DataError(
+                f"no column {name!r}.{nearest(name, kinds)}", where="Fit", remedy=f"use one of {', '.join(kinds)}"
+            )
+    features = (list(job.columns) or [name for name in kinds if name not in aside]) if method.featured else []
+    levels = {name: _choose_values(name, values, asking) for name in features if kinds[name] == "category"}
+    numbers = tuple(name for name in features if kinds[name] == "number")
+    groups = {name: _choose_values(name, values, asking) for name in method.grouped}
+    return FeatureLayout(
+        numbers, levels, job.label, tuple(_choose_values(classes, values, asking)) if classes else (), tuple(method.extra), groups, job.encode
+    )  # fmt: skip
+
+
+async def _ask_kinds(asking: FitRequests, contacts: Contacts, message: Mapping[str, Any]) -> list[Any]:
+    asked = {**message, "least": asking.job.least_rows}
+    found = await asking.fed.ask_all(asking.fed.parties, contacts.named, asked, quorum=asking.quorum)
+    return [{**one, "site": name} for name, one in zip(found.senders.names, found.values, strict=True)]
+
+
+def _same_kinds(asking: FitRequests, told: list[Any]) -> dict[str, str]:
+    first = dict(told[0]["kinds"])
+    for one in told[1:]:
+        if dict(one["kinds"]) != first:
+            shown = [", ".join(f"{name} ({kind})" for name, kind in each.items()) for each in (one["kinds"], first)]
+            raise DataError(
+                f"the columns of {one['site']} are {shown[0]}, and of {told[0]['site']} {shown[1]}",
+                where="Fit",
+                remedy="name columns= that all parties have, of one kind; categories= makes one of text or numbers",
+            )
+    return first
+
+
+def _in_order(values: set[str]) -> list[str]:
+    try:
+        return sorted(values, key=float)
+    except ValueError:
+        return sorted(values)
+
+
+def _choose_values(name: str, values: Mapping[str, list[str]], asking: FitRequests) -> list[str]:
+    if not values.get(name):
+        secure = f", and {type(asking.job.reducer).__name__} does not show what parties have" if asking.words else ""
+        raise DataError(
+            f"no value of {name!r} is known{secure}",
+            where="Fit",
+            remedy=f"agree on them: categories={{{name!r}: [...]}}, or leave the column out",
+        )
+    return values[name]
+
+
+# Imputers and scalers of all rows: means and variances from sums, medians, quartiles and limits from counts of leading bits.
+
+
+_SHARES = {"minmax": (0.0, 1.0), "robust": (0.25, 0.5, 0.75)}
+
+
+async def prepared(
+    asking: FitRequests, contacts: Contacts, layout: FeatureLayout, kept: dict[str, Any]
+) -> FeatureLayout:
+    """The layout with what fills holes, and with the scale. A checkpoint follows each of them.
+
+    Raises:
+        DataError: a column has no value anywhere.
+    """
+    job, done = asking.job, kept["preparing"]
+    search = _Preparing(asking, contacts)
+    if job.impute and "fill" not in done:
+        done = {**done, "fill": await search.fill(layout)}
+        kept["preparing"] = done
+        await asking.fed.checkpoint(kept)
+    layout = replace(layout, fill=done.get("fill", {}))
+    if job.scale and layout.numbers and "scale" not in done:
+        centre, spread = await search.scale(layout)
+        done = {**done, "scale": {"centre": centre, "spread": spread}}
+        kept["preparing"] = done
+        await asking.fed.checkpoint(kept)
+    if "scale" in done:
+        return layout.with_scale(np.asarray(done["scale"]["centre"]), np.asarray(done["scale"]["spread"]))
+    return layout
+
+
+class _Preparing:
+    def __init__(self, asking: FitRequests, contacts: Contacts) -> None:
+        self.asking, self.contacts = asking, contacts
+
+    async def _sums(self, layout: FeatureLayout, ask: str, at: str, **more: Any) -> dict[str, NDArray[np.float64]]:
+        message = {"layout": layout.packed(), "ask": ask, **more}
+        return await self.asking.sums(self.contacts.prepared, message, at)
+
+    async def fill(self, layout: FeatureLayout) -> dict[str, Any]:
+        """What replaces a missing value, by column."""
+        how, found = self.asking.job.impute, dict[str, Any]()
+        counted = {name: list(values) for name, values in layout.levels.items()}
+        if counted:
+            found |= await self._modes(layout, counted, "modes")
+        if not layout.numbers:
+            return found
+        if how == "mean":
+            sums = await self._moments(layout)
+            return found | dict(zip(layout.numbers, (sums["sums"] / sums["counts"]).tolist(), strict=True))
+        if how == "median":
+            medians = await self._quantiles(layout, (0.5,), "fill")
+            return found | {name: float(row[0]) for name, row in zip(layout.numbers, medians, strict=True)}
+        return found | await self._modes_of_numbers(layout)
+
+    async def _modes(self, layout: FeatureLayout, values: Mapping[str, list[str]], at: str) -> dict[str, str]:
+        counts = await self._sums(layout, "counts", at, values=dict(values))
+        return {name: known[int(np.argmax(counts[name]))] for name, known in values.items()}
+
+    async def _modes_of_numbers(self, layout: FeatureLayout) -> dict[str, float]:
+        """The most frequent number of each column, the smallest of several: the parties first tell those of enough rows."""
+        names = list(layout.numbers)
+        message = {"columns": names, "categories": [], "tell": False, "numbers": True}
+        told = await self.asking.singly(self.contacts.named, message)
+        values: dict[str, list[str]] = {}
+        for name in names:
+            values[name] = sorted({value for one in told for value in one["values"].get(name, ())}, key=float)
+            if not values[name]:
+                raise _refuse_empty(name, self.asking.job.least_rows)
+        return {name: float(value) for name, value in (await self._modes(layout, values, "modes of numbers")).items()}
+
+    async def _moments(self, layout: FeatureLayout) -> dict[str, NDArray[np.float64]]:
+        sums = await self._sums(layout, "moments", f"moments {len(layout.fill)}")
+        for name, count in zip(layout.numbers, sums["counts"].tolist(), strict=True):
+            if count < 1:
+                raise _refuse_empty(name, self.asking.job.least_rows)
+        return sums
+
+    async def scale(self, layout: FeatureLayout) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Centre and spread of each column of numbers."""
+        how = self.asking.job.scale
+        if how == "standard":
+            sums = await self._moments(layout)
+            mean = sums["sums"] / sums["counts"]
+            squares = (await self._sums(layout, "spread", "spread", mean=mean))["squares"]
+            return mean, np.sqrt(squares / sums["counts"])
+        found = await self._quantiles(layout, _SHARES[how], "scale")
+        centre = found[:, 0] if how == "minmax" else found[:, 1]
+        return centre, found[:, -1] - found[:, 0]
+
+    async def _quantiles(self, layout: FeatureLayout, shares: Sequence[float], at: str) -> NDArray[np.float64]:
+        """Quantiles of each column, ``(numbers, shares)``."""
+        least = self.asking.job.least_rows
+        search = RankSearch(len(layout.numbers), shares)
+        while search.open:
+            asked = search.asked()
+            search.take((await self._sums(layout, "ranks", f"{at} {asked['known']}", **asked))["ranks"])
+        for name, size in zip(layout.numbers, search.sizes.tolist(), strict=True):
+            if size < 1:
+                raise _refuse_empty(name, least)
+        return search.quantiles()
+
+
+def _refuse_empty(name: str, least: int) -> DataError:
+    few = f" that at least min_count={least} rows of a party have" if least > 1 else ""
+    return DataError(f"column {name!r} has no value{few}", where="Fit", remedy="leave the column out")
 
 
 async def fitted(fed: Federation, job: Fit, contacts: Contacts) -> FittedModel:

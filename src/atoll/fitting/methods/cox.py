@@ -13,7 +13,7 @@ from atoll.core.errors import ConfigError
 from atoll.fitting.method import AtParty, Known, State, Sums, positive
 from atoll.fitting.rows import PartyRows
 
-from .newton import newton_step
+from .glm import newton_step
 from .times import SurvivalMethod
 
 __all__ = ["Cox"]

@@ -15,8 +15,7 @@ from atoll.fitting.method import AtParty, FitMethod, Known, State, Sums, positiv
 from atoll.fitting.rows import PartyRows
 from atoll.statistics.disclosure.suppression import hidden
 
-from . import seeding
-from .kmeans import require_centres
+from .kmeans import drawn, local_centres, require_centres
 
 __all__ = ["GaussianMixture"]
 
@@ -78,13 +77,11 @@ class GaussianMixture(FitMethod):
     def proposal(self, rows: PartyRows, state: State, party: AtParty) -> Sums:
         """A party's own clusters."""
         del state
-        return seeding.local_centres(rows, self.components, party.rng)
+        return local_centres(rows, self.components, party.rng)
 
     def gather(self, state: State, told: Sequence[Mapping[str, NDArray[Any]]], known: Known) -> State:
         """First means."""
-        return self._begun(
-            seeding.drawn(told, self.components, known.draw, "GaussianMixture"), np.asarray(state["variance"])
-        )
+        return self._begun(drawn(told, self.components, known.draw, "GaussianMixture"), np.asarray(state["variance"]))
 
     def _begun(self, means: NDArray[np.float64], variance: NDArray[np.float64]) -> State:
         k, full = self.components, self.covariance == "full"
