@@ -12,9 +12,8 @@ from label_toys import images
 
 from atoll.cli.app import run
 from atoll.cli.labels.compare import _card, chosen, told_in_turn
-from atoll.cli.labels.probing import probed
 from atoll.cli.labels.rows import LabelSetting, rows_of, with_few_labels
-from atoll.cli.labels.runs import LabelRuns, known_methods
+from atoll.cli.labels.runs import LabelRuns, known_methods, probed
 from atoll.core.errors import ConfigError, DataError
 from atoll.data import Dataset, Islands
 from atoll.labels.views import Translate

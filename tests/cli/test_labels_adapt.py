@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from atoll.cli.app import run
-from atoll.cli.labels.adaptation_parties import JUDGING, sources_of, with_judge
-from atoll.cli.labels.adaptation_runs import AdaptationRun, AdaptationTerms
-from atoll.cli.labels.adapted import adapted, domains_of, macro_f1
+from atoll.cli.labels.adapt import adapted, domains_of, macro_f1
+from atoll.cli.labels.adaptation_runs import JUDGING, AdaptationRun, AdaptationTerms, sources_of, with_judge
 from atoll.data import WordVectors, adaptation
 
 pytest.importorskip("torch")

@@ -4,7 +4,7 @@ import re
 
 from sources import ROOT
 
-from atoll.cli.algorithms_page import page
+from atoll.cli.commands.algorithms import page
 from atoll.learn.catalogue import facts
 
 

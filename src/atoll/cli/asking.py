@@ -7,6 +7,7 @@ import contextlib
 import logging
 import signal
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -22,31 +23,99 @@ from .app import INTERRUPT_CODE
 from .output import Output
 
 if TYPE_CHECKING:
+    from atoll.core.requests.policy import SitePolicy
     from atoll.runtime.client.admin import Admin
+    from atoll.runtime.confinement.confining import Confinement
     from atoll.runtime.provision import Kit
 
 __all__ = [
     "COLOURS",
+    "Confine",
     "JobName",
     "KitOption",
+    "NetworkOfJobs",
     "PassphraseFile",
+    "Scratch",
     "ServerOption",
+    "Show",
     "asked",
+    "confined_as",
     "ending",
     "error_of",
     "goes_on",
     "id_of",
     "in_order",
+    "line_of",
     "logging_on",
     "moment",
     "moment_of",
     "open_kit",
     "serving",
     "telling",
-    "line_of",
     "waited",
     "why_of",
 ]
+
+
+# How jobs are confined, from the command line.
+
+
+_LOG = logging.getLogger("atoll.runtime")
+
+Confine = Annotated[
+    str,
+    typer.Option(
+        "--confine",
+        envvar="ATOLL_CONFINE",
+        help="Confine jobs in a sandbox: auto (where possible), always (or do not start), never.",
+        metavar="MODE",
+    ),
+]
+Show = Annotated[
+    list[Path] | None,
+    typer.Option("--show", help="File or folder that confined jobs may read, beside the data.", metavar="PATH"),
+]
+NetworkOfJobs = Annotated[bool, typer.Option("--network", help="Let confined jobs use this machine's network.")]
+
+Scratch = Annotated[
+    str | None,
+    typer.Option(
+        "--scratch", help="Most that a job may write in total, such as 200GiB; by default 64GiB.", metavar="SIZE"
+    ),
+]
+
+
+def confined_as(
+    mode: str,
+    show: list[Path] | None,
+    network: bool,
+    policy: SitePolicy | None = None,
+    *,
+    scratch: str | None = None,
+) -> Confinement:
+    """Return how jobs are confined, and say it in the first line of the log.
+
+    Args:
+        mode: see ``Confine``.
+        show: see ``Show``.
+        network: see ``NetworkOfJobs``.
+        policy: the site's.
+        scratch: see ``Scratch``.
+
+    Raises:
+        ConfigError: jobs must be confined, and cannot be; or the size is none.
+    """
+    from atoll.runtime.confinement.confining import SCRATCH, confinement
+    from atoll.runtime.scheduling.amounts import bytes_of
+
+    most = SCRATCH if scratch is None else bytes_of(int(scratch) if scratch.isdigit() else scratch, "--scratch")
+
+    insists = policy is not None and policy.confined
+    where = "policy of the site" if insists else "--confine"
+    made = confinement("always" if insists else mode, network=network, show=show or (), where=where)
+    _LOG.log(logging.INFO if made.confined else logging.WARNING, "%s", made)
+    return replace(made, scratch=most)
+
 
 T = TypeVar("T")
 _LOG_BYTES = 10 << 20

@@ -2,17 +2,128 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Annotated
 
 import typer
 from rich.table import Table
 
-from atoll.cli.algorithms_page import COLUMNS, MEANING, cells_of, page
 from atoll.cli.app import EXTRAS, app
 from atoll.cli.arguments import Json, output_of
 from atoll.cli.output import PlainTable
-from atoll.learn.catalogue import Fact, facts
+from atoll.learn.catalogue import Exchange, Fact, facts
+
+__all__ = ["COLUMNS", "MEANING", "cells_of", "page"]
+
+
+# The documentation page that lists the algorithms: which one when, what each costs, and their papers.
+
+
+_MARKS = {True: "yes", False: "", None: "?"}
+COLUMNS = ("algorithm", "family", "down", "up", "bits up", "client state", "secure", "unbiased", "everyone")
+MEANING = "Floats per client and round, phase by phase, in d = number of parameters."
+_FAMILIES = ("first order", "compressed", "personal", "second order", "admm", "wrapper", "statistics")
+"""In the order of the page; a family that is not named here comes last."""
+
+_HEAD = f"""# Algorithms
+
+<!-- Made by `atoll algorithms --markdown > docs/algorithms.md`; a test compares the two. -->
+
+This page helps you choose an algorithm, and lists what each of them costs.
+
+## Which one when
+
+| your situation | begin with | why |
+| --- | --- | --- |
+| you begin, or do not know yet | `FedAvg` | one exchange, no state, and the number that everybody compares with |
+| clients hold different data, and the same clients come back | `Scaffold`, `FedDyn` | they correct the drift of local steps with a state at each client |
+| clients hold different data, and a client comes back rarely | `FedProx`, `FedAvgM`, `MimeLite` | no state at clients: a proximal term, or momentum at the server |
+| clients take different numbers of steps | `FedNova` | it normalises the updates, so that busy clients do not pull the model |
+| sparse features or text | `FedAdam`, `FedYogi`, `FedAdagrad` | the server adapts the step of each parameter |
+| the uplink is slow | `FedAvg` with a [stage](howto/compression.md), `FedPAQ`, `SparseTernary` | fewer bits per entry, or fewer entries |
+| the uplink is slow, and all clients take part in every round | `FedCOMGATE`, `DIANA` | compression without a bias at the end |
+| each client wants its own model | `Ditto`, `PFedMe` | a personal model beside the common one |
+| there are a few kinds of clients | `IFCA` | one model for each kind; the clients find their kind |
+| a convex loss with few parameters | `GIANT`, `DANE`, `FedNL` | curvature: tens of rounds, not thousands |
+| linear or ridge regression | `SufficientStatistics` | the exact answer in one round |
+| sparse weights (an L1 penalty) | `FedDualAvg`, `FedMirror` | averages in the dual space keep zeros |
+| rounds are expensive, and clients have computed enough | `Upcycled` | every second round reuses what clients sent |
+| there is no server | `DADMM`, `DLM`, or the topology [`Gossip`](howto/topologies.md) | neighbours exchange models |
+| clients are slow or fail | any of them, with another [pacing](howto/pacing.md) | how long a round waits is not part of the algorithm |
+
+Measure on your own data before you decide: [Compare fairly](howto/sweeps.md) runs several algorithms under the same seeds. The [results](../papers/docs/fedavg.md) show what held
+when we repeated published comparisons.
+
+## Read the tables
+
+The tables list every algorithm of `atoll.learn.algorithms`, as `atoll algorithms` prints it. They also list the programs of `atoll.learn.admm`, which you run with
+[`atoll.simulate(atoll.learn.admm.DADMM(...).program, islands)`](howto/programs.md).
+
+**down** and **up**: {MEANING[:1].lower()}{MEANING[1:]} Semicolons separate phases. Atoll measures these floats: it runs each algorithm dry with its
+default settings, on a model with `d` parameters. A single number that an algorithm also sends, such as the learning rate, is the 1 in `d + 1`. Stages, those of a
+training and those of the method itself, do not count here. They turn these floats into fewer bytes. Programs declare their floats instead. In
+their rows, `a neighbour` means one in the graph. `n` is the number of a client's rows, `M` of items and `D` of latent dimensions.
+
+The other columns:
+
+* **bits up**: only for methods with stages of their own. It is the size of a reply that these stages declare, for a model of 32-bit floats in `G` arrays, phase by phase. "?"
+  means that the size depends on the values. `40 of d = 200` is the size for 200 parameters, where no formula in `d` fits. A training's history
+  records the declared size as `bits_declared`, beside the measured `bytes_up`.
+* **client state**: the floats that a client keeps between rounds, including what the method's own stages remember. With "none", the clients can differ in every round.
+* **secure**: a reducer that sees only sums can add up the replies as the method sends them.
+* **unbiased**: with all clients and equal numbers of steps, the fixed point is the optimum of the global objective.
+* **everyone**: the method needs all clients in every round.
+* The [papers](#papers) are below the tables.
+"""
+
+
+def page(found: Sequence[Fact]) -> str:
+    """Return the page in Markdown: FedAvg is the first row of the first table."""
+    titles = ("algorithm", *COLUMNS[2:], "note")
+    lines = [_HEAD]
+    for family in sorted({fact.family for fact in found}, key=_place_family):
+        lines += [f"## {_title_family(family)}\n", _format_line(titles), _format_line(["---"] * len(titles))]
+        for fact in sorted(found, key=lambda fact: fact.name != "FedAvg"):
+            if fact.family == family:
+                name, _, *others = cells_of(fact)
+                lines.append(_format_line([f"`{name}`", *others, fact.note]))
+        lines.append("")
+    lines.append("## Papers\n")
+    lines += [
+        f"* `{fact.name}`: {fact.paper}" for fact in sorted(found, key=lambda fact: fact.name.lower()) if fact.paper
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _place_family(family: str) -> tuple[int, str]:
+    return (_FAMILIES.index(family) if family in _FAMILIES else len(_FAMILIES), family)
+
+
+def _title_family(family: str) -> str:
+    return "ADMM" if family == "admm" else f"{family[:1].upper()}{family[1:]}"
+
+
+def _format_line(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
+
+
+def cells_of(fact: Fact) -> list[str]:
+    """Return a row of the table."""
+    down = "; ".join(exchange.down for exchange in fact.exchanges)
+    up = "; ".join(exchange.up for exchange in fact.exchanges)
+    bits = (
+        "; ".join(_describe_exchange(exchange) for exchange in fact.exchanges)
+        if any(e.packed for e in fact.exchanges)
+        else ""
+    )
+    state = "?" if fact.state is None else "none" if fact.stateless else fact.state
+    marks = [_MARKS[mark] for mark in (fact.secure, fact.unbiased, fact.everyone)]
+    return [fact.name, fact.family, down, up, bits, state, *marks]
+
+
+def _describe_exchange(exchange: Exchange) -> str:
+    return (exchange.bits or "?") if exchange.packed else "as floats"
 
 
 @app.command("algorithms", rich_help_panel=EXTRAS)
@@ -27,10 +138,12 @@ def command(
     if markdown and not output_of(context).json:
         typer.echo(page(found), nl=False)
         return
-    output_of(context).give({"algorithms": [asdict(fact) for fact in found]}, _cards(found) if names else _table(found))
+    output_of(context).give(
+        {"algorithms": [asdict(fact) for fact in found]}, _make_cards(found) if names else _make_table(found)
+    )
 
 
-def _table(found: list[Fact]) -> Table:
+def _make_table(found: list[Fact]) -> Table:
     caption = f"{MEANING} Papers: --json, or name an algorithm."
     table = PlainTable(header_style="bold", caption=caption)
     for column in COLUMNS:
@@ -40,7 +153,7 @@ def _table(found: list[Fact]) -> Table:
     return table
 
 
-def _cards(found: list[Fact]) -> Table:
+def _make_cards(found: list[Fact]) -> Table:
     """One block of lines for each algorithm."""
     table = Table.grid(padding=(0, 2))
     table.add_column(style="bold")

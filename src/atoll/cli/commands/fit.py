@@ -9,7 +9,6 @@ import typer
 
 from atoll.cli.app import EXTRAS, app
 from atoll.cli.arguments import Json, output_of
-from atoll.cli.compared_sites import require_folder, table_of
 
 
 @app.command("fit", rich_help_panel=EXTRAS)
@@ -41,8 +40,8 @@ def command(
     json: Json = False,
 ) -> None:
     """Fit a model over several sites' files as a federation would; compare with each site alone and with pooled rows."""
-    from atoll.cli.compared_fits import compared, method_of
-    from atoll.cli.describing import settings as words
+    from atoll.cli import describing as words
+    from atoll.cli.site_comparison import compare_fits, method_of, require_folder, table_of
     from atoll.core.errors import ConfigError
     from atoll.runs import yaml
 
@@ -60,7 +59,7 @@ def command(
         "min_count": min_count,
     }  # fmt: skip
     held = next(iter(words.tables_of([test]).values())) if test is not None else None
-    found, model = compared(tables, held, method_of(method, given), job, secure=secure, seed=seed)
+    found, model = compare_fits(tables, held, method_of(method, given), job, secure=secure, seed=seed)
     if out is not None:
         model.save(out)
         found["model"] = str(out)

@@ -104,7 +104,7 @@ def attack(
     json: Json = False,
 ) -> None:
     """Let a server lie to secure sums in every way it can, and say what it learns."""
-    from atoll.cli.sums.attacks import findings_table, run_attacks
+    from atoll.cli.sums.settings import findings_table, run_attacks
 
     output = output_of(context)
     found = run_attacks(protocol, move or (), real, output.note)

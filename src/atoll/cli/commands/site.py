@@ -11,8 +11,18 @@ import typer
 
 from atoll.cli.app import OPERATE, app
 from atoll.cli.arguments import Json, output_of
-from atoll.cli.asking import PassphraseFile, ServerOption, logging_on, open_kit, serving
-from atoll.cli.confining import Confine, NetworkOfJobs, Scratch, Show, confined_as
+from atoll.cli.asking import (
+    Confine,
+    NetworkOfJobs,
+    PassphraseFile,
+    Scratch,
+    ServerOption,
+    Show,
+    confined_as,
+    logging_on,
+    open_kit,
+    serving,
+)
 from atoll.core.errors import ConfigError
 from atoll.runtime.identity import SITES
 

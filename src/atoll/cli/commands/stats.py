@@ -44,9 +44,8 @@ def command(
     json: Json = False,
 ) -> None:
     """Describe the columns of several sites' files as a federation would, and compare the result with pooled rows."""
-    from atoll.cli.describing import settings as words
-    from atoll.cli.describing.pooled import max_error
-    from atoll.cli.describing.tables import tables_of_summary
+    from atoll.cli import describing as words
+    from atoll.cli.describing import max_error, tables_of_summary
     from atoll.runs.config import job_class
     from atoll.simulation import simulate
 

@@ -9,7 +9,6 @@ import typer
 
 from atoll.cli.app import EXTRAS, app
 from atoll.cli.arguments import Json, output_of
-from atoll.cli.compared_sites import require_folder, table_of
 
 
 @app.command("trees", rich_help_panel=EXTRAS)
@@ -38,14 +37,14 @@ def command(
     json: Json = False,
 ) -> None:
     """Grow trees over several sites' files as a federation would; compare with each site alone and with pooled rows."""
-    from atoll.cli.compared_trees import compared
+    from atoll.cli.site_comparison import compare_trees, require_folder, table_of
     from atoll.trees import model_file
     from atoll.trees.model_files import model_file_name
 
     out = out or Path(model_file_name(method))
     require_folder(out)
     settings: dict[str, Any] = {"scheme": method, "rounds": rounds, "max_depth": depth, "eta": eta, "leaves": leaves}
-    found, ensemble = compared(
+    found, ensemble = compare_trees(
         files, test, label, settings, secure=secure, seed=seed, missing_features=missing_features
     )
     out.write_bytes(model_file(ensemble))

@@ -1,0 +1,240 @@
+"""Statistics on the command line: words that become settings, tables of a summary, and what the pooled rows say."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Group
+from rich.markup import escape
+
+from atoll.cli.output import PlainTable
+from atoll.core.errors import ConfigError, DataError
+from atoll.data import DataTable
+from atoll.statistics.cells import rows_where
+from atoll.statistics.columns import columns_of
+from atoll.statistics.summary import ColumnSummary
+
+__all__ = [
+    "conditions_of",
+    "lists_of",
+    "max_error",
+    "ranges_of",
+    "shares_of",
+    "tables_of",
+    "tables_of_summary",
+    "words_of",
+]
+
+
+# The words of ``atoll stats`` as settings of the job.
+
+
+_CONDITION = re.compile(r"\s*(.+?)\s*(==|!=|<=|>=|<|>)\s*(.+?)\s*")
+
+
+def tables_of(files: Sequence[Path], **options: Any) -> dict[str, DataTable]:
+    """One table a site: the file's name without its ending is the site's; folders before it are added where two are equal.
+
+    Raises:
+        DataError: a file is not there, or cannot be read.
+    """
+    for file in files:
+        if not file.is_file():
+            raise DataError("there is no such file", where=str(file), remedy="give one CSV or Parquet file a site")
+    resolved = [file.resolve() for file in files]
+    parts = 1
+    while len({"/".join(file.with_suffix("").parts[-parts:]) for file in resolved}) < len(set(resolved)):
+        parts += 1
+    names = ["/".join(file.with_suffix("").parts[-parts:]) for file in resolved]
+    if len(set(names)) < len(names):
+        raise DataError("a file is given twice", where=str(files[0]), remedy="give each site's file once")
+    return {name: DataTable.read(file, **options) for name, file in zip(names, files, strict=True)}
+
+
+def words_of(text: str | None) -> list[str]:
+    """``a,b`` as a list."""
+    return [word.strip() for word in text.split(",") if word.strip()] if text else []
+
+
+def shares_of(text: str | None) -> list[float]:
+    """``0.25,0.5`` as numbers.
+
+    Raises:
+        ConfigError: a word is no number.
+    """
+    return [
+        _parse_number(word, "--quantiles", "give shares from 0 to 1, such as 0.25,0.5,0.75") for word in words_of(text)
+    ]
+
+
+def ranges_of(texts: Sequence[str]) -> dict[str, list[float]]:
+    """``age=0:120`` as a mapping.
+
+    Raises:
+        ConfigError: it is written otherwise.
+    """
+    found = {}
+    for text in texts:
+        column, _, ends = text.rpartition("=")
+        low, colon, high = ends.partition(":")
+        if not column or not colon:
+            raise ConfigError(f"--range {text}", remedy="write COLUMN=LOW:HIGH, such as age=0:120")
+        found[column] = [_parse_number(end, f"--range {text}", "write COLUMN=LOW:HIGH") for end in (low, high)]
+    return found
+
+
+def lists_of(texts: Sequence[str]) -> dict[str, list[str]]:
+    """``ward=surgery,internal`` as a mapping.
+
+    Raises:
+        ConfigError: it is written otherwise.
+    """
+    found = {}
+    for text in texts:
+        column, equals, values = text.partition("=")
+        if not equals or not words_of(values):
+            raise ConfigError(f"--categories {text}", remedy="write COLUMN=VALUE,VALUE, such as ward=surgery,internal")
+        found[column.strip()] = words_of(values)
+    return found
+
+
+def conditions_of(texts: Sequence[str], tables: Mapping[str, DataTable]) -> list[list[Any]]:
+    """``age >= 18`` as conditions; a value is a number where the column of the first file that has it holds numbers.
+
+    Raises:
+        ConfigError: it is written otherwise.
+    """
+    found: list[list[Any]] = []
+    for text in texts:
+        match = _CONDITION.fullmatch(text)
+        if match is None:
+            raise ConfigError(f"--where {text!r}", remedy="write a condition such as 'age >= 18' or 'ward == surgery'")
+        column, sign, value = match.groups()
+        numeric = next((t[column].dtype.kind in "biuf" for t in tables.values() if column in t), False)
+        found.append(
+            [column, sign, _parse_number(value, f"--where {text!r}", "compare it with a number") if numeric else value]
+        )
+    return found
+
+
+def _parse_number(word: str, where: str, remedy: str) -> float:
+    try:
+        return float(word)
+    except ValueError:
+        raise ConfigError(f"{where}: {word!r} is not a number", remedy=remedy) from None
+
+
+# Statistics as tables of a terminal.
+
+
+def tables_of_summary(summary: Any, error: float | None) -> Group:
+    """All rows, then drift and what is withheld."""
+    shown: list[Any] = [_table_numbers(summary), *_table_categories(summary), *_table_drift(summary)]
+    if error is not None:
+        shown.append(f"Largest error against pooled rows: {error:.3g}")
+    shown += [f"[dim]{escape(name)}: {escape(text)}[/dim]" for name, text in summary.errors.items()]
+    if summary.withheld:
+        shown.append(f"Withheld: {len(summary.withheld)}")
+        shown += [f"  {escape(line)}" for line in summary.withheld[:20]]
+        if len(summary.withheld) > 20:
+            shown.append(f"  and {len(summary.withheld) - 20} more: see --json")
+    return Group(*shown)
+
+
+def _table_numbers(summary: Any) -> PlainTable:
+    table = PlainTable(header_style="bold")
+    shares = next((list(one.quantiles) for one in summary.whole.values() if one.quantiles), [])
+    for name in ("column", "count", "missing", "mean", "std", "min", *[f"q{share:g}" for share in shares], "max"):
+        table.add_column(name, justify="left" if name == "column" else "right")
+    for name, one in summary.whole.items():
+        if one.kind == "number":
+            inner = [_format_value((one.quantiles or {}).get(share)) for share in shares]
+            ends = [_format_value(one.min), *inner, _format_value(one.max)]
+            table.add_row(
+                escape(name),
+                f"{one.count:,}",
+                _format_value(one.missing),
+                _format_value(one.mean),
+                _format_value(one.std),
+                *ends,
+            )
+    return table
+
+
+def _table_categories(summary: Any) -> list[PlainTable]:
+    table = PlainTable(header_style="bold")
+    for name in ("column", "count", "missing", "values"):
+        table.add_column(name, justify="right" if name in ("count", "missing") else "left")
+    rows = [(name, one) for name, one in summary.whole.items() if one.kind != "number"]
+    for name, one in rows:
+        top = sorted((one.values or {}).items(), key=lambda pair: (-pair[1], pair[0]))
+        text = ", ".join(f"{value} {count:,}" for value, count in top[:6]) + (", …" if len(top) > 6 else "")
+        table.add_row(escape(name), f"{one.count:,}", _format_value(one.missing), escape(text))
+    return [table] if rows else []
+
+
+def _table_drift(summary: Any) -> list[PlainTable]:
+    table = PlainTable(header_style="bold")
+    for name in ("site", "column", "PSI", "KS", "JS", "drift"):
+        table.add_column(name, justify="right" if name in ("PSI", "KS", "JS") else "left")
+    for site, columns in summary.drift.items():
+        for name, one in columns.items():
+            table.add_row(
+                escape(site),
+                escape(name),
+                _format_value(one.psi),
+                _format_value(one.ks),
+                _format_value(one.js),
+                one.verdict,
+            )
+    return [table] if summary.drift else []
+
+
+def _format_value(value: float | None) -> str:
+    return "-" if value is None else f"{value:,}" if isinstance(value, int) else f"{value:.5g}"
+
+
+# The comparison of federated statistics with those of all rows in one place, which this machine has.
+
+
+_MOMENTS = ("mean", "std", "variance", "sum", "min", "max")
+
+
+def max_error(summary: Any, tables: Mapping[str, DataTable], where: Sequence[Any]) -> float | None:
+    """The largest error of a moment, ``|found - pooled| / max(1, |pooled|)``; ``None`` if nothing can be compared.
+
+    A column is compared with the rows of the sites that told it: what a site withholds is in no sum.
+
+    Args:
+        summary: the federated result.
+        tables: the sites' tables.
+        where: conditions that every row meets.
+    """
+    errors: list[float] = []
+    for name, found in summary.whole.items():
+        if found.kind != "number":
+            continue
+        parts = [
+            _values_where(table, name, where)
+            for site, table in tables.items()
+            if name in table and (not summary.sites or name in summary.sites[site])
+        ]
+        if parts and sum(map(len, parts)):
+            errors += _errors_of_column(found, np.concatenate(parts))
+    return max(errors, default=None)
+
+
+def _values_where(table: DataTable, name: str, where: Sequence[Any]) -> Any:
+    values = columns_of(table, [name])[name].numbers(rows_where(table, where)).astype(np.float64)
+    return values[np.isfinite(values)]
+
+
+def _errors_of_column(found: ColumnSummary, x: Any) -> list[float]:
+    pooled = {"mean": x.mean(), "std": x.std(), "variance": x.var(), "sum": x.sum(), "min": x.min(), "max": x.max()}
+    pairs = [(getattr(found, name), float(pooled[name])) for name in _MOMENTS]
+    made = [abs(one - other) / max(1.0, abs(other)) for one, other in pairs if one is not None]
+    return [*made, abs(found.count - len(x)) / len(x)]

@@ -1,0 +1,239 @@
+"""Fits and trees of several sites' files, compared with each site alone and with all rows in one place."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from atoll.core.errors import AtollError, ConfigError, nearest
+
+from .output import PlainTable
+
+if TYPE_CHECKING:
+    from atoll.core.federation.reducer import Reducer
+    from atoll.data import Dataset, DataTable, Islands
+    from atoll.fitting import FitMethod, FittedModel
+    from atoll.trees import Ensemble
+
+__all__ = ["METHODS", "compare_fits", "compare_trees", "method_of", "require_folder", "table_of"]
+
+
+# What ``atoll fit`` and ``atoll trees`` share: a federation's result beside each site alone and all rows in one place, and the file of its model.
+
+
+def require_folder(out: Path) -> None:
+    """Refuse a file in a folder that does not exist, before anything is trained.
+
+    Raises:
+        ConfigError: there is no such folder.
+    """
+    if not out.absolute().parent.is_dir():
+        raise ConfigError(f"--out {out}: there is no such folder", remedy="name a file in a folder that exists")
+
+
+def table_of(found: dict[str, Any], title: str, shown: Callable[[Any], str]) -> PlainTable:
+    """Return the measures of ``alone``, ``federated`` and ``pooled``, a row each.
+
+    Args:
+        found: the comparison.
+        title: of the first column.
+        shown: a measure as text.
+    """
+    table = PlainTable()
+    table.add_column(title)
+    table.add_column(found["measure"], justify="right")
+    alone = {f"{name} alone": value for name, value in found["alone"].items()}
+    for name, value in {**alone, "federated": found["federated"], "pooled": found["pooled"]}.items():
+        table.add_row(name, shown(value))
+    return table
+
+
+# A model fitted over a federation beside those of each site alone and of all rows in one place: what ``atoll fit`` shows.
+
+
+METHODS = {
+    "bayes": "NaiveBayes", "cox": "Cox", "glm": "GLM", "gmm": "GaussianMixture", "km": "KaplanMeier", "kmeans": "KMeans", "pca": "PCA", "ridge": "Ridge",
+    "svd": "TruncatedSVD", "svm": "SVM",
+}  # fmt: skip
+"""What people type -> the method's class."""
+
+
+def method_of(name: str, settings: Mapping[str, Any]) -> FitMethod:
+    """A method by the name that people type.
+
+    Raises:
+        ConfigError: there is no such method, or it has no such setting.
+    """
+    from atoll.fitting import methods
+
+    if name not in METHODS:
+        raise ConfigError(
+            f"no method {name!r}.{nearest(name, METHODS)}", where="atoll fit", remedy=f"use one of {', '.join(METHODS)}"
+        )
+    kind: type[FitMethod] = getattr(methods, METHODS[name])
+    return kind(**settings)
+
+
+def compare_fits(
+    tables: Mapping[str, DataTable],
+    test: DataTable | None,
+    model: FitMethod,
+    settings: Mapping[str, Any],
+    *,
+    secure: bool,
+    seed: int,
+) -> tuple[dict[str, Any], FittedModel]:
+    """Fit over all sites, for each site alone, and over all rows in one place.
+
+    Clusters and mixtures in one place begin where the federation began, so that the difference is that of the sums.
+
+    Args:
+        tables: one a site.
+        test: rows to score on; by default those of all sites.
+        model: the method.
+        settings: of `atoll.fitting.Fit`.
+        secure: whether the server sees sums alone.
+        seed: of draws.
+
+    Returns:
+        ``measure``, its value ``alone`` by site (``None`` where a site cannot fit alone), ``federated``, ``pooled``; the largest ``difference`` of a parameter from that of
+        all rows (``None`` if shapes differ); what the result ``told``; short ``params``. And the federation's model.
+    """
+    from atoll.data import DataTable
+    from atoll.runs.config import job_class
+    from atoll.secure import SecureAggregation
+    from atoll.simulation import simulate
+
+    def fitted(data: Mapping[str, DataTable], method: FitMethod, **more: Any) -> FittedModel:
+        job = job_class("fit")(**{**settings, "model": method, **more})
+        made: FittedModel = simulate(job, data, engine="inline", seed=seed, progress=False).outcome
+        return made
+
+    whole = DataTable.stacked(list(tables.values()), name="all")
+    rows = whole if test is None else test
+    federated = fitted(tables, model, **({"reducer": SecureAggregation()} if secure else {}))
+    plain = _without_noise(model)
+    alone = {
+        name: _score_alone(lambda table=table: fitted({"one": table}, plain, min_count=1).score(rows))
+        for name, table in tables.items()
+    }
+    same = {field.name for field in fields(model)} & {"centres", "means"} if "start" in federated.params else set[str]()
+    begun = replace(plain, **{name: np.asarray(federated["start"]).tolist() for name in same})
+    pooled = fitted({"all": whole}, begun, min_count=1)
+    found = {
+        "method": type(model).__name__, "measure": model.measure, "alone": alone, "federated": federated.score(rows), "pooled": pooled.score(rows),
+        "difference": _greatest_difference(federated.params, pooled.params), **federated.plain(short=True),
+    }  # fmt: skip
+    return found, federated
+
+
+def _without_noise(model: FitMethod) -> FitMethod:
+    return replace(model, epsilon=0.0) if getattr(model, "epsilon", 0.0) else model  # type: ignore[call-arg]
+
+
+def _score_alone(score: Any) -> float | None:
+    """The score of a site alone; none where it cannot fit, for example because it has one class."""
+    try:
+        value = float(score())
+    except AtollError:
+        return None
+    return value if math.isfinite(value) else None
+
+
+def _greatest_difference(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> float | None:
+    found = []
+    for name, value in ours.items():
+        mine, other = np.asarray(value), np.asarray(theirs[name])
+        if mine.shape != other.shape:
+            return None
+        if mine.dtype.kind == "f":
+            found.append(float(np.abs(mine - other).max(initial=0.0)))
+    return max(found, default=0.0)
+
+
+# Trees of a federation beside those of each site alone and of all rows in one place: what ``atoll trees`` shows.
+
+
+_ORDERS, _BINS = 3, 256
+"""Other orders of all rows, and XGBoost's bins."""
+
+
+def compare_trees(
+    files: Sequence[Path],
+    test: Path,
+    label: str,
+    settings: Mapping[str, Any],
+    *,
+    secure: bool,
+    seed: int,
+    missing_features: bool = False,
+) -> tuple[dict[str, Any], Ensemble]:
+    """Grow trees over all sites, for each site alone, and over all rows in one place.
+
+    Where XGBoost is installed, it grows the latter two: one party's ``bagging`` is XGBoost itself. Of many rows its cuts depend on their order, which masked sums do not show: beside
+    these it also grows the trees of all rows in other orders.
+
+    Args:
+        files: one CSV file a site.
+        test: file with test rows.
+        label: column to predict.
+        settings: of `atoll.trees.Trees`.
+        secure: whether to mask sums.
+        seed: of samples.
+        missing_features: whether cells of features may be empty.
+
+    Returns:
+        ``measure`` (auc, rmse or accuracy), ``alone`` by site, ``federated``, ``pooled``, all on the test rows, and ``pooled_shuffled``, a list, where ``pooled`` depends on the order of
+        the rows and ``federated`` does not; and the federation's trees.
+    """
+    from atoll.data import Islands
+    from atoll.data.missing import known_rows
+    from atoll.data.readers import from_csv_files
+    from atoll.runs.config import job_class
+    from atoll.simulation import simulate
+    from atoll.trees.objectives import objective_of
+    from atoll.trees.sketch import SketchSizes
+    from atoll.trees.tree import score
+
+    islands = from_csv_files(files, target=label, test=test, missing_features=missing_features)
+    held: Dataset = known_rows(islands.test, "trees")
+    objective = objective_of("auto", islands.about)
+    more: dict[str, Any] = {"reducer": _mask_sums(islands)} if secure else {}
+
+    def measured(data: Islands, given: Mapping[str, Any]) -> tuple[str, float, Ensemble]:
+        grown = simulate(job_class("trees")(**given), data, engine="inline", seed=seed, progress=False).outcome
+        return *score(objective, held["y"], grown.predict(held["x"])), grown
+
+    ordinary, beside_xgboost = dict(settings), settings["scheme"] == "histogram" and find_spec("xgboost") is not None
+    if settings["scheme"] == "histogram":
+        more["exact_cuts"] = True  # the files are all here: nothing is disclosed
+    if beside_xgboost:
+        ordinary["scheme"] = "bagging"
+    alone = {}
+    for shard in islands:
+        data = Islands.from_datasets({shard.name: shard.dataset()})
+        alone[shard.name] = measured(data, ordinary)[1] if len(set(shard.y.tolist())) > 1 else float("nan")
+    measure, federated, ensemble = measured(islands, {**settings, **more})
+    union = islands.pooled()
+
+    def pooled(rows: Dataset) -> float:
+        return measured(Islands.from_datasets({"all": rows}), ordinary)[1]
+
+    found = {"measure": measure, "alone": alone, "federated": federated, "pooled": pooled(union)}
+    if secure and beside_xgboost and len(union) > SketchSizes.of(len(union), _BINS).queue:
+        orders = [np.random.default_rng([seed, k]).permutation(len(union)) for k in range(_ORDERS)]
+        found["pooled_shuffled"] = [pooled(union.take(order)) for order in orders]
+    return found, ensemble
+
+
+def _mask_sums(islands: Islands) -> Reducer:
+    """Masked sums whose range is what the most rows of a site can add up to."""
+    from atoll.secure import FixedPoint, SecureAggregation
+
+    return SecureAggregation(codec=FixedPoint(value_bits=48, weight_bits=0, value_range=float(max(islands.sizes))))
