@@ -20,8 +20,8 @@ from atoll.core.overview import Overview
 from atoll.data import Dataset, Islands
 from atoll.report import write_comparison, write_report
 from atoll.report.drawing import _VARIABLES, InlineFigure, _inline, figure
-from atoll.reproduce import Claim, write_block
 from atoll.report.progress import NotebookBar
+from atoll.reproduce import Claim, write_block
 from atoll.runs import RunFolder, execute, parse_config
 from atoll.statistics import Statistics
 
