@@ -171,7 +171,7 @@ def _summary(path: str) -> str:
     file = ROOT / "src" / Path(*module.split("."))
     file = file / "__init__.py" if file.is_dir() else file.with_suffix(".py")
     body = ast.parse(file.read_text(encoding="utf-8")).body if file.exists() else []
-    for node, after in zip(body, [*body[1:], None], strict=True):
+    for node, after in zip(body, [*body[1:], None], strict=False):
         if getattr(node, "name", None) == name:
             return _first(ast.get_docstring(node))  # type: ignore[arg-type]
         targets = getattr(node, "targets", [getattr(node, "target", None)])
