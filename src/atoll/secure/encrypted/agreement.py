@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 
     from .digits import Digits
 
-__all__ = ["EncryptedAgreement", "key_hash", "label_of"]
+__all__ = ["EncryptedAgreement", "key_hash"]
 
 
 @dataclass(frozen=True)
@@ -136,8 +135,3 @@ class EncryptedAgreement:
 def key_hash(public: Tree) -> bytes:
     """Return a hash of a public key, which its maker sends to the parties in sealed letters."""
     return bytes.fromhex(M.fingerprint(public))
-
-
-def label_of(kept: list[str]) -> str:
-    """Return the label of the request that opens the sum of some parties: a hash of their names, so that a request has one set."""
-    return hashlib.sha256(M.encode(sorted(kept))).hexdigest()[:32]

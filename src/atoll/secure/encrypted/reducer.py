@@ -12,10 +12,10 @@ from atoll.core.exposure import Exposure
 from atoll.core.requests.request import Reduced
 from atoll.core.validation import Checked
 
-from ..ballot import collect_votes
+from ..ballot import collect_votes, hash_set
 from ..words import FixedPoint
 from ..words.sums import WordSums, require_threshold
-from .agreement import EncryptedAgreement, label_of
+from .agreement import EncryptedAgreement
 from .bfv import BFV
 from .gathered import GatheredCiphertexts
 from .halves import answer_sum, deal_keys, encrypt_totals, make_keys, open_sum, threshold_of, vote_on_sum
@@ -219,7 +219,7 @@ class Encrypted(Checked, WordSums):
         self, reduction: Reduction, agreed: EncryptedAgreement, replies: GatheredCiphertexts, second: Exchanged
     ) -> tuple[list[Any], int]:
         """The sums of the parties' numbers, and how many parts of the decryption are wrong."""
-        mail, label = second.mail.only_from(set(replies.kept)), label_of(replies.kept)
+        mail, label = second.mail.only_from(set(replies.kept)), hash_set(replies.kept)
         kept = reduction.parties[[reduction.parties.names.index(name) for name in replies.kept]]
         if not agreed.threshold:
             votes = await collect_votes(reduction, kept, [HOLDER], agreed.electorate())

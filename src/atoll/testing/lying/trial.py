@@ -16,8 +16,8 @@ from atoll.core.federation.reduction import Reduction
 from atoll.core.persistence.decisions import Decisions
 from atoll.core.requests.request import Mailboxes
 from atoll.core.requests.results import Terms
+from atoll.secure.ballot import hash_set
 from atoll.secure.encrypted.agreement import EncryptedAgreement
-from atoll.secure.encrypted.agreement import label_of as label_of_names
 from atoll.secure.encrypted.halves import require_ciphertext, threshold_of
 from atoll.secure.masking.halves import label_of
 
@@ -212,7 +212,7 @@ class AttackTrial:
         if isinstance(message, Mapping) and isinstance(message.get("kept"), list):
             if message["kept"] and isinstance(message["kept"][0], str):
                 message = {**message, "kept": [name for name in message["kept"] if name in kept]}
-                label = label_of_names(message["kept"])
+                label = hash_set(message["kept"])
             else:
                 gone = [i for i in message["kept"] if order[i] not in kept]
                 places = [i for i in message["kept"] if order[i] in kept]
