@@ -19,8 +19,8 @@ from atoll.core.algebra.aggregate import (
     Total,
     Totals,
     Vote,
-    in_order,
     merge_totals,
+    reorder_parts,
     sign_parts,
 )
 from atoll.core.algebra.running import add_into
@@ -114,10 +114,10 @@ def test_kinds_do_not_mix():
 def test_parts_are_signed_and_put_in_order():
     totals = merge_totals([{"p": Parts(np.array([float(k)])).total()} for k in (7, 3, 5)])
     signed = sign_parts(totals, [7, 3, 5])
-    ordered = in_order(signed["p"], [3, 5, 7])
+    ordered = reorder_parts(signed["p"], [1, 2, 0])
     assert [(p.sender, p.value.item()) for p in ordered.value] == [(3, 3.0), (5, 5.0), (7, 7.0)]
     total = Sum(np.ones(1)).total()
-    assert in_order(total, [1]) is total
+    assert reorder_parts(total, [0]) is total
 
 
 def test_sums_in_memory_of_their_own_leave_what_came_as_it_was():

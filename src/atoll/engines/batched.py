@@ -15,7 +15,7 @@ from atoll.core.requests.wire import pack_request, unpack_error, unpack_folded
 from .crew import Crew
 from .forking import check_workers, cores
 from .inline import Inline
-from .remote import carried_states, in_order, merge_folded
+from .remote import carried_states
 from .share import dealt, shares
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class Batched(Inline):
         replay, tables = functools.partial(host.replay, request), host.tables(request)
         parts = shares(host.executor, request, positions, workers)
         folds = [await host.executor.fold(request, part, tables, replay, host.spend) for part in parts if len(part)]
-        return host.absorb_fold(request, merge_folded(folds, positions))
+        return host.absorb_fold(request, PartialSum.zero().merge(*folds))
 
     async def _fold_together(self, request: Request, positions: NDArray[np.int64]) -> PartialSum:
         """Send the workers their parts, add up the first part here, and merge all parts; senders are in cohort order."""
@@ -105,7 +105,7 @@ class Batched(Inline):
             await self.close()
             raise
         rest = [self._unpack(frame) for frame in frames]
-        return self.host.absorb_fold(request, in_order(merge_folded([first, *rest], positions), positions))
+        return self.host.absorb_fold(request, first.merge(*rest).arrange(positions))
 
     def _frame(self, request: Request, positions: NDArray[np.int64]) -> dict[str, Any]:
         carried = carried_states(self.host, request, positions)

@@ -30,7 +30,7 @@ from .copies import Copies, Loan
 from .forking import check_workers, cores
 from .link import LinkClosed
 from .ray_worker import ActorBody
-from .remote import Remote, WorkerChannel, merge_folded
+from .remote import Remote, WorkerChannel
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -182,7 +182,7 @@ class Ray(Remote):
             self._tune(request, positions)
             parts = self._shares(request, positions, channels)
             frames = await self._ask(channels, "fold", request, parts, loan)
-            folded = merge_folded([unpack_folded(frame["folded"]) for frame in frames], positions)
+            folded = PartialSum.zero().merge(*(unpack_folded(frame["folded"]) for frame in frames))
             absorbed = self.host.absorb_fold(request, folded)
             placed = list(zip(parts, self._ids, strict=True))
             if request.sum:

@@ -10,12 +10,10 @@ import asyncio
 import contextlib
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from atoll.core.algebra.aggregate import merge_totals
 from atoll.core.errors import TaskError
 from atoll.core.event import unpack_event
 from atoll.core.requests.request import PartialSum, Reply, Request, TaskResult, cut_off
@@ -32,7 +30,7 @@ if TYPE_CHECKING:
     from atoll.core.execution.host import Host
     from atoll.core.execution.session import Switch
 
-__all__ = ["WorkerChannel", "Remote", "carried_states", "merge_folded"]
+__all__ = ["WorkerChannel", "Remote", "carried_states"]
 
 
 class WorkerChannel:
@@ -180,7 +178,7 @@ class Remote(Memory):
         channels = await self.channels(request)
         parts = self._shares(request, positions, channels)
         frames = await self._ask(channels, "fold", request, parts)
-        folded = merge_folded([unpack_folded(frame["folded"]) for frame in frames], positions)
+        folded = PartialSum.zero().merge(*(unpack_folded(frame["folded"]) for frame in frames))
         return self.host.absorb_fold(request, folded)
 
     async def _fold_with_journal(self, request: Request, positions: NDArray[np.int64]) -> PartialSum:
@@ -198,7 +196,7 @@ class Remote(Memory):
             for part in self._shares(request, positions, channels)
             if len(part)
         ]
-        return self.host.absorb_fold(request, merge_folded(folds, positions))
+        return self.host.absorb_fold(request, PartialSum.zero().merge(*folds))
 
     def _shares(
         self, request: Request, positions: NDArray[np.int64], channels: list[WorkerChannel]
@@ -358,34 +356,3 @@ class Remote(Memory):
 def carried_states(host: Host, request: Request, positions: NDArray[np.int64]) -> dict[str, Any]:
     """The private states in the slots that a request may read, which the request carries."""
     return {"tables": {slot: table.pick(positions).packed() for slot, table in host.tables(request).items()}}
-
-
-def in_order(merged: PartialSum, positions: NDArray[np.int64]) -> PartialSum:
-    """Put senders, and replies that are not added up, in the order of the cohort, whichever part each was in."""
-    rank = {position: i for i, position in enumerate(positions.tolist())}
-    places = np.array([rank[position] for position in merged.senders.tolist()], dtype=np.int64)
-    order = np.argsort(places, kind="stable")
-    if (order == np.arange(len(order))).all():
-        return merged
-    merged.senders, merged.nbytes = merged.senders[order], merged.nbytes[order]
-    for name, total in merged.totals.items():
-        if total.kind == "parts" and len(total.value) == len(order):
-            merged.totals[name] = replace(total, value=[total.value[i] for i in order.tolist()])
-    return merged
-
-
-def merge_folded(parts: list[PartialSum], positions: NDArray[np.int64]) -> PartialSum:
-    """Merge the parts of a cohort, in order."""
-    merged = PartialSum({}, positions[:0], positions[:0])
-    merged.totals = merge_totals(part.totals for part in parts)
-    if parts:
-        merged.senders = np.concatenate([part.senders for part in parts])
-        merged.nbytes = np.concatenate([part.nbytes for part in parts])
-    for part in parts:
-        merged.rejected.update(part.rejected)
-        merged.errors.update(part.errors)
-        for slot, states in part.left.items():
-            merged.leave(slot, states)
-        merged.kept.extend(part.kept)
-        merged.promised.update(part.promised)
-    return merged

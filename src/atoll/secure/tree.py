@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from atoll.core.algebra.aggregate import merge_totals
 from atoll.core.algebra.rng import Rng
 from atoll.core.errors import CompositionError, ConfigError, QuorumError
 from atoll.core.exposure import Exposure
@@ -144,17 +143,4 @@ class SecureTree(Checked, Reducer):
         sums = [one for one in found if isinstance(one, Reduced)]
         if not sums:
             raise next(one for one in found if isinstance(one, QuorumError))
-        return self._together(reduction, sums)
-
-    @staticmethod
-    def _together(reduction: Reduction, sums: list[Reduced]) -> Reduced:
-        senders = np.concatenate([one.senders for one in sums])
-        cohort = reduction.parties.positions
-        counts: dict[str, int] = {}
-        for one in sums:
-            for name, value in one.counts.items():
-                counts[name] = counts.get(name, 0) + value
-        rejected = {party: why for one in sums for party, why in one.rejected.items()}
-        errors = {party: error for one in sums for party, error in one.errors.items()}
-        totals = merge_totals([one.totals for one in sums])
-        return Reduced(totals, cohort[np.isin(cohort, senders)], rejected=rejected, errors=errors, counts=counts)
+        return Reduced.zero().merge(*sums).arrange(reduction.parties.positions)

@@ -15,8 +15,8 @@ import atoll
 from atoll.cli.app import run
 from atoll.cli.commands.poc import poc_job
 from atoll.core.algebra import tree as T
-from atoll.core.execution.ahead import added
 from atoll.core.federation.reducer import Plain
+from atoll.core.requests.request import PartialSum
 from atoll.engines import Inline
 from atoll.runs import yaml
 from atoll.runtime.client import poc
@@ -134,7 +134,7 @@ class Noting(Inline):
                     leaves = [np.asarray(leaf) for leaf in T.leaves(total.value)]
                     self.updates.setdefault(int(position), leaves)
             parts.append(part)
-        return added(parts)
+        return PartialSum.zero().merge(*parts)
 
 
 def updates_of(seed: int) -> list[set[bytes]]:

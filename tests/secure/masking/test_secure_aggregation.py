@@ -272,11 +272,11 @@ def test_a_server_that_sends_other_models_gets_noise():
         async def fold(self, request, positions):
             if request.wraps is None:
                 return await super().fold(request, positions)
-            from atoll.core.execution.ahead import added
+            from atoll.core.requests.request import PartialSum
 
             other = replace(request, wraps=replace(request.wraps, message=0.26))
             one = super().fold
-            return added([await one(other if p == 3 else request, np.array([p])) for p in positions])
+            return PartialSum.zero().merge(*[await one(other if p == 3 else request, np.array([p])) for p in positions])
 
     honest, _ = summed(SecureAggregation(), data)
     noise, _ = summed(SecureAggregation(), data, engine=TwoModels())

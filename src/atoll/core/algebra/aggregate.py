@@ -49,9 +49,9 @@ __all__ = [
     "Total",
     "Totals",
     "Vote",
-    "in_order",
     "kept_apart",
     "merge_totals",
+    "reorder_parts",
     "rejoined",
     "sign_parts",
     "stacked",
@@ -352,12 +352,11 @@ def sign_parts(totals: Totals, senders: Sequence[int]) -> Totals:
     return {name: signed(total) for name, total in totals.items()}
 
 
-def in_order(total: Total, positions: Sequence[int]) -> Total:
-    """The same total with its parts in the order of ``positions``, from whichever block or worker they came."""
-    if total.kind != "parts":
+def reorder_parts(total: Total, order: Sequence[int]) -> Total:
+    """The same total with its single replies in another order; a sum has none."""
+    if total.kind != "parts" or len(total.value) != len(order):
         return total
-    rank = {int(position): i for i, position in enumerate(positions)}
-    return replace(total, value=sorted(total.value, key=lambda part: rank.get(part.sender, -1)))
+    return replace(total, value=[total.value[i] for i in order])
 
 
 def kept_apart(total: Total, sender: int) -> Total:

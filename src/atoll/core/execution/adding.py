@@ -11,7 +11,6 @@ import numpy as np
 from ..algebra.aggregate import merge_totals
 from ..errors import MessageError, PolicyError
 from ..persistence.states import States
-from ..requests.party import among
 from ..requests.request import PartialSum
 from ..sealing import Record
 from .admission import refused
@@ -141,18 +140,4 @@ class Adding:
         folded.nbytes = np.array(self._sizes, dtype=np.int64)
         for slot, rows in self._left.items():
             folded.leave(slot, States(rows))
-        if others is None or order is None:
-            return folded
-        for slot, states in folded.left.items():
-            others.leave(slot, states)
-        others.totals = merge_totals([others.totals, folded.totals])
-        others.rejected.update(folded.rejected)
-        others.errors.update(folded.errors)
-        others.kept, others.promised = folded.kept, folded.promised
-        if not self._senders:
-            return others
-        sizes = dict(zip(others.senders.tolist(), others.nbytes.tolist(), strict=True))
-        sizes.update(zip(self._senders, self._sizes, strict=True))
-        others.senders = order[among(order, np.array(list(sizes), dtype=np.int64))]
-        others.nbytes = np.array([sizes[p] for p in others.senders.tolist()], dtype=np.int64)
-        return others
+        return folded if others is None or order is None else others.merge(folded).arrange(order)

@@ -1,20 +1,19 @@
-"""Work that ran ahead of its arrival: one block split into single replies, which are added up when they are used."""
+"""Work that ran ahead of its arrival: one block split into single replies, which are merged when they are used."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..algebra.aggregate import merge_totals, rejoined
+from ..algebra.aggregate import rejoined
 from ..requests.request import PartialSum
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["added", "singly"]
+__all__ = ["singly"]
 
 
 def singly(block: PartialSum, positions: NDArray[np.int64]) -> list[PartialSum]:
@@ -33,15 +32,3 @@ def singly(block: PartialSum, positions: NDArray[np.int64]) -> list[PartialSum]:
         for part in total.value:
             replies[part.sender].totals[name] = rejoined(replace(total, value=[part], weight=part.weight, n=1))
     return [replies[p] for p in positions.tolist()]
-
-
-def added(replies: Sequence[PartialSum]) -> PartialSum:
-    """Add up replies in the given order."""
-    none = np.zeros(0, dtype=np.int64)
-    senders = np.concatenate([none, *[one.senders for one in replies]])
-    nbytes = np.concatenate([none, *[one.nbytes for one in replies]])
-    whole = PartialSum(merge_totals(one.totals for one in replies), senders, nbytes)
-    for one in replies:
-        whole.rejected.update(one.rejected)
-        whole.errors.update(one.errors)
-    return whole

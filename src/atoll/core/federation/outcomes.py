@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..algebra.aggregate import Totals, in_order, merge_totals, sign_parts
+from ..algebra.aggregate import Totals
 from ..algebra.tree import Tree
 from ..errors import QuorumError
 from ..requests.chain import Chain
 from ..requests.cost import Outcomes
 from ..requests.party import Parties
-from ..requests.request import Mailboxes, Reduced, Reply, Request
+from ..requests.request import Mailboxes, PartialSum, Reply, Request
 from ..requests.results import Combined, Exchanged
 from ..traffic.flight import Flight
 
@@ -68,7 +68,7 @@ def decoded(
 
 
 def counted(
-    found: Reduced, chain: Chain, public: Sequence[Tree], *, exact: bool
+    found: PartialSum, chain: Chain, public: Sequence[Tree], *, exact: bool
 ) -> tuple[dict[str, int], dict[str, dict[str, int]]]:
     """What a reducer and the uplink's stages counted in a sum: words, and how many of them were clamped and overflowed. And what the last stage counted, by aggregate."""
     counts, told = Counter(found.counts), dict[str, dict[str, int]]()
@@ -83,7 +83,7 @@ def counted(
 
 def combined(
     world: World,
-    parts: Sequence[Reduced],
+    whole: PartialSum,
     chain: Chain,
     public: Sequence[Tree],
     asked: Parties,
@@ -91,31 +91,20 @@ def combined(
     exact: bool = False,
     **spent: Any,
 ) -> Combined:
-    """Merge partial sums in order, undo the stages, and list who is in; ``spent`` are fields of the result about time, bytes and devices.
+    """Undo the stages of a sum, and list who is in it; ``spent`` are fields of the result about time, bytes and devices.
 
     ``exact`` says that words were added up without a modulus, so that overflows can be counted.
     """
     name = world.roster.name
-    counts = Counter[str]()
-    for part in parts:
-        counts.update(part.counts)
-    single = any(total.kind == "parts" for part in parts for total in part.totals.values())
-    if single:
-        totals = merge_totals(sign_parts(part.totals, part.senders.tolist()) for part in parts)
-        order = asked.positions.tolist()
-        totals = {k: in_order(t, order) for k, t in totals.items()}
-    else:
-        totals = merge_totals(part.totals for part in parts)
-    told: dict[str, dict[str, int]] = next((part.told for part in reversed(parts) if part.told), {})
-    if parts and chain:
-        made, told = counted(Reduced(totals, parts[0].senders), chain, public, exact=exact)
-        counts.update(made)
-    inputs: dict[str, dict[str, Tree]] = next((part.inputs for part in reversed(parts) if part.inputs), {})
-    totals = decoded(totals, chain, public, inputs := dict(inputs))
-    who = parts[0].senders if len(parts) == 1 else np.concatenate([asked.positions[:0], *[p.senders for p in parts]])
-    senders = Parties(world.roster, who)
-    rejected = {name(k): why for p in parts for k, why in p.rejected.items()}
-    errors = {name(k): error for p in parts for k, error in p.errors.items()}
+    if whole.single:
+        whole = whole.sign().arrange(asked.positions)
+    counts, told, inputs = whole.counts, whole.told, dict(whole.inputs)
+    if chain:
+        counts, told = counted(whole, chain, public, exact=exact)
+    totals = decoded(whole.totals, chain, public, inputs)
+    senders = Parties(world.roster, whole.senders)
+    rejected = {name(k): why for k, why in whole.rejected.items()}
+    errors = {name(k): error for k, error in whole.errors.items()}
     silent = asked.without(senders)
     if rejected or errors:
         silent = silent.without(asked.named(*rejected, *errors))
@@ -130,10 +119,10 @@ def combined(
         kinds={k: t.kind for k, t in totals.items()},
         roles={k: t.role for k, t in totals.items()},
         asked=asked,
-        counts=dict(counts),
+        counts=counts,
         inputs=inputs,
         told=told,
-        outliers={name(k): why for p in parts for k, why in p.outliers.items()},
+        outliers={name(k): why for k, why in whole.outliers.items()},
         **spent,
     )
 

@@ -11,7 +11,6 @@ import numpy as np
 from .. import message as M
 from ..errors import PolicyError
 from ..execution.admission import refused
-from ..execution.ahead import added
 from ..requests.cost import Outcomes, is_instant
 from ..requests.request import PASSING, PartialSum, Reduced, Reply, Request
 from ..requests.results import Terms
@@ -134,7 +133,7 @@ class Reduction(Dialogue):
         positions = parties.positions[await self._close(flight, terms)]
         groups = [positions] if fan_in is None else np.split(positions, range(fan_in, len(positions), fan_in))
         parts = [await self.traffic.fold(request, group, flight) for group in groups if len(group)]
-        found = parts[0] if len(parts) == 1 else added(parts)
+        found = parts[0] if len(parts) == 1 else PartialSum.zero().merge(*parts)
         self._rejected.update(found.rejected)
         self._errors.update(found.errors)
         found.exact = half is None
@@ -297,7 +296,7 @@ class Reduction(Dialogue):
             found = self._with_faults(found)
         return combined(
             self.world,
-            [found],
+            found,
             self.request.uplink,
             self.request.public,
             self.parties,
@@ -314,14 +313,10 @@ class Reduction(Dialogue):
         refused = np.array([p for p in own if p not in self._rejected and p not in self._errors], dtype=np.int64)
         self.meter.ended(self.hub, "refused", refused)
         within = set(found.senders.tolist())
-        return Reduced(
-            found.totals,
-            found.senders,
+        return replace(
+            found,
             rejected={p: why for p, why in {**self._rejected, **found.rejected}.items() if p not in within},
             errors={p: error for p, error in {**self._errors, **found.errors}.items() if p not in within},
-            counts=found.counts,
-            exact=found.exact,
-            outliers=found.outliers,
         )
 
     def _outcomes(self) -> Outcomes | None:

@@ -170,8 +170,8 @@ class Sums(Scope):
             return await self._combined_by(reducer, flight, flight.parties[which], chain, count)
         public = self._public(chain, count)
         parts = [await self._folded(flight, which, chain, public) for flight, which in rows]
-        made = combined(self.world, parts, Chain(), (), asked)
-        return replace(made, bytes_up=int(sum(part.nbytes.sum() for part in parts)))
+        whole = PartialSum.zero().merge(*(part.sign() for part in parts))
+        return combined(self.world, whole, Chain(), (), asked, bytes_up=int(whole.nbytes.sum()))
 
     def _public(self, chain: Chain, count: int) -> tuple[Tree, ...]:
         return tuple(chain.public(Rng.of(self.world.seed).child(self.slot, "combine", count)))

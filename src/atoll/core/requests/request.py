@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from .. import message as M
 from ..algebra import tree as T
-from ..algebra.aggregate import Aggregate, Totals
+from ..algebra.aggregate import Aggregate, Totals, merge_totals, reorder_parts, sign_parts
 from ..algebra.tree import Tree
 from ..errors import ConfigError, MessageError, SessionError
 from ..persistence.states import States
@@ -339,48 +340,126 @@ def cut_off(position: int, ending: Ending, time: float) -> TaskResult:
     return TaskResult(Reply(position, error=SessionError(f"the role was {ending}")), time=time, ending=ending)
 
 
+def _join_maps(parts: list[dict[Any, Any]]) -> dict[Any, Any]:
+    return {key: value for part in parts for key, value in part.items()}
+
+
+def _join_lists(parts: list[list[Any]]) -> list[Any]:
+    return [item for part in parts for item in part]
+
+
+def _join_states(parts: list[dict[str, States]]) -> dict[str, States]:
+    joined: dict[str, States] = {}
+    for slot, states in ((slot, states) for part in parts for slot, states in part.items()):
+        joined.setdefault(slot, States()).update(states)
+    return joined
+
+
+def _add_counts(parts: list[dict[str, int]]) -> dict[str, int]:
+    added = Counter[str]()
+    for part in parts:
+        added.update(part)
+    return dict(added)
+
+
+def _take_latest(parts: list[dict[str, Any]]) -> dict[str, Any]:
+    # Rules that fit a stage's parameters go on from the newest ones, and parts of several requests may have different ones.
+    return next((part for part in reversed(parts) if part), {})
+
+
+_Rule = dict[str, Callable[[list[Any]], Any]]
+_ADD_TOTALS: _Rule = {"merge": merge_totals}
+_JOIN_ARRAYS: _Rule = {"merge": np.concatenate}
+_JOIN_MAPS: _Rule = {"merge": _join_maps}
+_JOIN_LISTS: _Rule = {"merge": _join_lists}
+_JOIN_STATES: _Rule = {"merge": _join_states}
+_ADD_COUNTS: _Rule = {"merge": _add_counts}
+_TAKE_LATEST: _Rule = {"merge": _take_latest}
+_HOLD_FOR_ALL: _Rule = {"merge": all}
+
+
 @dataclass
-class Reduced:
-    """The result of reducing a cohort's replies.
+class PartialSum:
+    """The replies of some parties of a cohort, added up: the monoid behind every sum.
+
+    ``PartialSum.zero()`` has nobody in it, and `merge` adds the replies of other parties. Engines, reducers and nodes that add up differ only in which parts they
+    merge; each field says beside it how it merges, and a field without a rule cannot be declared.
 
     Attributes:
         totals: named sums, before the stages are undone.
         senders: positions whose replies are in the sums, in cohort order.
+        nbytes: encoded reply size of each sender; by default 0, where a reducer has received no single reply.
         rejected: maps a position to why its reply was kept out.
         errors: maps a position to the error that its task raised.
         counts: entries that the reducer counted for the round's row: ``words``, ``clamped``, ``overflowed``, ``wrong_shares``; see ``Combined.counts``.
-        inputs: what stages that fit got on average, if the stages are undone; see ``Combined.inputs``.
-        told: what the last stage counted, if the stages are undone; see ``Combined.told``.
+        inputs: what stages that fit got on average, if the stages are undone; see ``Combined.inputs``. Of the latest part that has any.
+        told: what the last stage counted, if the stages are undone; see ``Combined.told``. Of the latest part that has any.
         exact: whether words in the totals were added up without a modulus, as without masks.
         outliers: maps a position to how its reply, which is in the sums, stands far outside the cohort.
-    """
-
-    totals: Totals
-    senders: NDArray[np.int64]
-    rejected: dict[int, str] = field(default_factory=dict, kw_only=True)
-    errors: dict[int, Exception] = field(default_factory=dict, kw_only=True)
-    counts: dict[str, int] = field(default_factory=dict, kw_only=True)
-    inputs: dict[str, dict[str, Tree]] = field(default_factory=dict, kw_only=True)
-    told: dict[str, dict[str, int]] = field(default_factory=dict, kw_only=True)
-    exact: bool = field(default=False, kw_only=True)
-    outliers: dict[int, str] = field(default_factory=dict, kw_only=True)
-
-
-@dataclass
-class PartialSum(Reduced):
-    """The replies of a cohort, as an engine adds them up.
-
-    Attributes:
-        nbytes: encoded reply size of each sender.
         left: what the parties keep, by slot.
         kept: sealed replies, for the journal.
         promised: maps a position to what the party promises with its reply, for its record.
     """
 
-    nbytes: NDArray[np.int64]
-    left: dict[str, States] = field(default_factory=dict, kw_only=True)
-    kept: list[TaskResult] = field(default_factory=list, kw_only=True)
-    promised: dict[int, tuple[Row, ...]] = field(default_factory=dict, kw_only=True)
+    totals: Totals = field(metadata=_ADD_TOTALS)
+    senders: NDArray[np.int64] = field(metadata=_JOIN_ARRAYS)
+    nbytes: NDArray[np.int64] = field(default=None, metadata=_JOIN_ARRAYS)  # type: ignore[assignment]
+    rejected: dict[int, str] = field(default_factory=dict, kw_only=True, metadata=_JOIN_MAPS)
+    errors: dict[int, Exception] = field(default_factory=dict, kw_only=True, metadata=_JOIN_MAPS)
+    counts: dict[str, int] = field(default_factory=dict, kw_only=True, metadata=_ADD_COUNTS)
+    inputs: dict[str, dict[str, Tree]] = field(default_factory=dict, kw_only=True, metadata=_TAKE_LATEST)
+    told: dict[str, dict[str, int]] = field(default_factory=dict, kw_only=True, metadata=_TAKE_LATEST)
+    exact: bool = field(default=False, kw_only=True, metadata=_HOLD_FOR_ALL)
+    outliers: dict[int, str] = field(default_factory=dict, kw_only=True, metadata=_JOIN_MAPS)
+    left: dict[str, States] = field(default_factory=dict, kw_only=True, metadata=_JOIN_STATES)
+    kept: list[TaskResult] = field(default_factory=list, kw_only=True, metadata=_JOIN_LISTS)
+    promised: dict[int, tuple[Row, ...]] = field(default_factory=dict, kw_only=True, metadata=_JOIN_MAPS)
+
+    def __post_init__(self) -> None:
+        if self.nbytes is None:
+            self.nbytes = np.zeros(len(self.senders), dtype=np.int64)
+
+    @staticmethod
+    def zero() -> PartialSum:
+        """The sum of nobody's replies."""
+        return PartialSum({}, np.zeros(0, dtype=np.int64), exact=True)
+
+    @property
+    def single(self) -> bool:
+        """Whether it has single replies, which stay apart."""
+        return any(total.kind == "parts" for total in self.totals.values())
+
+    def merge(self, *others: PartialSum) -> PartialSum:
+        """Add the replies of other parties, in the order given; the parts stay as they are.
+
+        Floats are added from left to right, so the order decides on their last bits. Hand over many parts at once: each merge copies what all of them have.
+
+        Raises:
+            CompositionError: totals of one name have different kinds.
+            MessageError: totals of one name have different shapes.
+        """
+        parts = [self, *others]
+        return PartialSum(**{name: rule([getattr(part, name) for part in parts]) for name, rule in _RULES.items()})
+
+    def arrange(self, positions: NDArray[np.int64]) -> PartialSum:
+        """Put the senders, and single replies, into the order of a cohort, whichever part each was in."""
+        if np.array_equal(self.senders, positions):
+            return self
+        places: dict[int, list[int]] = {}
+        for place, position in enumerate(positions.tolist()):
+            places.setdefault(position, []).append(place)
+        # A party that was asked twice has two places: its replies take them one after the other.
+        taken = {position: iter(found) for position, found in places.items()}
+        last = len(positions)
+        order = np.argsort([next(taken.get(p, iter(())), last) for p in self.senders.tolist()], kind="stable")
+        if (order == np.arange(len(order))).all():
+            return self
+        totals = {name: reorder_parts(total, order.tolist()) for name, total in self.totals.items()}
+        return replace(self, totals=totals, senders=self.senders[order], nbytes=self.nbytes[order])
+
+    def sign(self) -> PartialSum:
+        """Say of each single reply who sent it."""
+        return replace(self, totals=sign_parts(self.totals, self.senders.tolist())) if self.single else self
 
     def keep(self, ran: TaskResult) -> None:
         """Add a sealed reply."""
@@ -390,6 +469,12 @@ class PartialSum(Reduced):
     def leave(self, slot: str, states: States) -> None:
         """Add what some parties keep in a slot."""
         self.left.setdefault(slot, States()).update(states)
+
+
+_RULES: dict[str, Callable[[list[Any]], Any]] = {one.name: one.metadata["merge"] for one in fields(PartialSum)}
+
+Reduced = PartialSum
+"""The name under which a reducer returns its sum."""
 
 
 def wire_form(value: Any) -> Any:

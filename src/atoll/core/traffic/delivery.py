@@ -11,7 +11,7 @@ import numpy as np
 
 from .. import message as M
 from ..errors import ConfigError, QuorumError
-from ..execution.ahead import added, singly
+from ..execution.ahead import singly
 from ..requests.cost import Outcomes, Plan, is_instant
 from ..requests.party import Parties, among
 from ..requests.request import PartialSum, Reply, Request
@@ -326,7 +326,7 @@ class Delivery:
             positions = flight.parties.positions[coming]
             block = await self.world.engine.fold(replace(request, apart=True), positions)
             flight.kept = dict(zip(coming.tolist(), singly(block, positions), strict=True))
-        return self._received(added([flight.kept.pop(int(i)) for i in which]))
+        return self._received(PartialSum.zero().merge(*(flight.kept.pop(int(i)) for i in which)))
 
     def save(self) -> dict[str, Any]:
         """The requests in flight, for a checkpoint. An arrival that was not used counts as in flight: it arrives again."""

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from atoll.core.algebra.running import add_into
 from atoll.core.requests.request import PartialSum
@@ -13,6 +12,7 @@ from atoll.core.requests.wire import unpack_folded
 from .totals import require_fit
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
 
     from atoll.core.algebra.aggregate import Totals
@@ -31,9 +31,8 @@ class Running:
     """
 
     def __init__(self, positions: NDArray[np.int64]) -> None:
-        self._whole = PartialSum({}, positions[:0], positions[:0])
-        self._senders = [positions[:0]]
-        self._sizes = [positions[:0]]
+        self._totals: Totals = {}
+        self._parts = [PartialSum({}, positions[:0])]
 
     def add(self, frame: Any, like: Totals | None = None) -> None:
         """Add the next reply of the cohort, as its site sent it and `require_reply` accepted it.
@@ -45,29 +44,25 @@ class Running:
         Raises:
             MessageError: its form differs from those before it; the sum is unchanged.
         """
-        whole = self._whole
         if frame["op"] == "lost":
             self.reject(int(frame["party"]), str(frame.get("why", "the party was lost")))
             return
         part = unpack_folded(frame["folded"])
         require_fit(like or {}, part.totals)
-        require_fit(whole.totals, part.totals)
-        add_into(whole.totals, part.totals)
-        whole.rejected.update(part.rejected)
-        whole.errors.update(part.errors)
-        self._senders.append(part.senders)
-        self._sizes.append(part.nbytes)
+        require_fit(self._totals, part.totals)
+        add_into(self._totals, part.totals)
+        part.totals = {}  # it is in the sum: its memory goes now
+        self._parts.append(part)
 
     @property
     def begun(self) -> bool:
         """Tell whether a reply with values is in it."""
-        return bool(self._whole.totals)
+        return bool(self._totals)
 
     def reject(self, position: int, why: str) -> None:
         """Note that a party's reply is not in the sum."""
-        self._whole.rejected[position] = why
+        self._parts.append(PartialSum({}, self._parts[0].senders, rejected={position: why}))
 
     def folded(self) -> PartialSum:
         """Return the sum and who is in it."""
-        self._whole.senders, self._whole.nbytes = np.concatenate(self._senders), np.concatenate(self._sizes)
-        return self._whole
+        return replace(PartialSum.zero().merge(*self._parts), totals=self._totals)

@@ -11,13 +11,12 @@ import numpy as np
 from atoll.core import message as M
 from atoll.core.algebra.rng import Rng
 from atoll.core.errors import QuorumError
-from atoll.core.execution.ahead import added
 from atoll.core.execution.engine import RunContext
 from atoll.core.execution.executor import Executor
 from atoll.core.federation.federation import run_program
 from atoll.core.requests.cohort import Community
 from atoll.core.requests.island import Secret
-from atoll.core.requests.request import wire_form
+from atoll.core.requests.request import PartialSum, wire_form
 from atoll.core.time.clock import run
 from atoll.core.world import World
 from atoll.engines import Inline
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
     from atoll.core.federation.federation import Federation
     from atoll.core.federation.reducer import Reducer
     from atoll.core.requests.island import Island
-    from atoll.core.requests.request import PartialSum, Reply, Request, TaskResult
+    from atoll.core.requests.request import Reply, Request, TaskResult
 
 __all__ = ["Looks", "Onlooker"]
 
@@ -150,7 +149,7 @@ class Onlooker(Inline):
             refused = {"errors": [str(e) for e in part.errors.values()], "rejected": list(part.rejected.values())}
             self.sight.note(request.id, self.host.executor.roster.name(int(position)), {"totals": sent, **refused})
             parts.append(part)
-        return added(parts)
+        return PartialSum.zero().merge(*parts)
 
     async def converse(
         self, roles: dict[str, tuple[Request, int]], switch: Switch, start: float

@@ -10,7 +10,6 @@ import numpy as np
 
 from atoll.core import message as M
 from atoll.core.errors import AtollError, TaskError
-from atoll.core.execution.ahead import added
 from atoll.core.requests.request import Mailboxes, PartialSum, Reply, Request, wire_form
 from atoll.engines import Inline
 
@@ -245,7 +244,7 @@ class LyingServer:
                 part = PartialSum({}, where[:0], where[:0], errors={position: _lost()})
             parts.append(part)
         await self._after(request, positions)
-        return added([_copied(part) for part in parts])
+        return PartialSum.zero().merge(*(_copied(part) for part in parts))
 
     async def _refusable(self, request: Request, mine: Request, where: NDArray[np.int64]) -> PartialSum:
         """A summand; the refusal of a whole cohort is that of its one party."""

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from atoll.core.algebra import tree as T
-from atoll.core.algebra.aggregate import Total, Totals
+from atoll.core.algebra.aggregate import Total, Totals, merge_totals
 from atoll.core.errors import CompositionError
 
 if TYPE_CHECKING:
@@ -135,6 +135,5 @@ def in_rows(pieces: list[tuple[NDArray[np.int64], Totals]]) -> tuple[NDArray[np.
 
 
 def merge(totals: Totals, more: Totals) -> None:
-    """Add totals to totals."""
-    for name, total in more.items():
-        totals[name] = totals[name].merge(total) if name in totals else total
+    """Add totals to those of the cohort."""
+    totals |= merge_totals([totals, more])
