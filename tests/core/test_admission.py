@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from atoll.core.algebra.aggregate import Mean
-from atoll.core.execution.admission import oversize, refused, unfit, unfit_total
+from atoll.core.execution.sum_builder import oversize, refused, unfit, unfit_total
 from atoll.core.requests.cohort import Community
 from atoll.core.requests.policy import SitePolicy
 from atoll.core.requests.task import Batch, Task

@@ -16,6 +16,7 @@ from atoll.core.algebra.rng import Rng
 from atoll.core.errors import CompositionError, ConfigError
 from atoll.core.event import Laplace
 from atoll.core.execution.executor import Executor
+from atoll.core.execution.host import Host
 from atoll.core.federation.reducer import Reducer
 from atoll.core.persistence.state_table import StateTable
 from atoll.core.requests.chain import Chain
@@ -646,3 +647,23 @@ def test_a_resumed_sum_of_workers_asks_nobody_twice(tmp_path):
         return World(ISLANDS, ENGINES["batched"](2), folder=folder, resume=resume, registry=registry, secret_seed=3)
 
     killed_and_resumed(resumed, program, tmp_path, points=4)
+
+
+def test_a_block_that_fails_leaves_nobody_both_in_the_sum_and_in_error():
+    """One party used its island before the task failed for the others: its secrets are drawn, so its reply stays, and it alone."""
+
+    def many(cohort, message):
+        cohort.island(1).secret.bytes(8)
+        yield Batch(np.arange(2), {"x": Sum(np.array([[1.0], [2.0]]))})
+        raise ValueError("the rest failed")
+
+    def run(island, message):
+        return {"x": Sum(np.array([3.0]))}
+
+    work = Task("t:half-failed", run, many=many, islands=True)
+    host = Host(Executor(Roster(ISLANDS.names), ISLANDS, vectorised=True))
+    found = asyncio.run(host.fold(Request("main/x/0", work, None, "main", 1), np.arange(4)))
+    assert found.senders.tolist() == [1]
+    assert found.totals["x"].value.tolist() == [2.0]
+    assert sorted(found.errors) == [0, 2, 3]
+    assert not found.rejected

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from atoll.core import message as M
 from atoll.core.errors import CheckpointError, ConfigError
-from atoll.core.execution.draft import Draft
+from atoll.core.execution.host import Draft
 from atoll.core.persistence.files import read_message
 from atoll.core.persistence.records import Allowance, Records, quarter_of_memory
 from atoll.core.persistence.state_table import MOST_FORMS, StateTable

@@ -13,7 +13,7 @@ import numpy as np
 from atoll.core.event import Event
 from atoll.core.execution.executor import Executor
 from atoll.core.execution.session import LocalPeers
-from atoll.core.execution.spending import Spend
+from atoll.core.execution.sum_builder import Spend
 from atoll.core.persistence.state_table import StateTable
 from atoll.core.persistence.states import States
 from atoll.core.requests.request import Request

@@ -12,8 +12,8 @@ import pytest
 import atoll
 from atoll.core.algebra.aggregate import Mean, Parts, Sum
 from atoll.core.errors import MessageError
-from atoll.core.execution import adding
-from atoll.core.execution.launch import News
+from atoll.core.execution import sum_builder
+from atoll.core.execution.engine import News
 from atoll.core.message import DEFAULT_LIMITS
 from atoll.core.requests.chain import Chain
 from atoll.core.requests.reply_form import ReplyForm, weight_bound
@@ -32,17 +32,17 @@ SIZES = (7, 12, 20)
 @pytest.fixture
 def checked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """Each single reply of a simulation is checked as a server checks it; the requests that were."""
-    real, seen = adding.measured, list[str]()
+    real, seen = sum_builder.encode_reply, list[str]()
 
-    def measured(request: Request, aggregates: Any, key: int, memory: Any, largest: Any, nbytes: int = 0) -> Any:
-        made = real(request, aggregates, key, memory, largest, nbytes)
+    def encode_reply(request: Request, aggregates: Any, key: int, memory: Any, **more: Any) -> Any:
+        made = real(request, aggregates, key, memory, **more)
         if made.totals and request.expects is not None:
             require_expected(made.totals, request, SIZES[memory.position])
-            assert made.nbytes <= limits_of(request, DEFAULT_LIMITS).max_bytes
+            assert made.nbytes[0] <= limits_of(request, DEFAULT_LIMITS).max_bytes
             seen.append(request.id)
         return made
 
-    monkeypatch.setattr(adding, "measured", measured)
+    monkeypatch.setattr(sum_builder, "encode_reply", encode_reply)
     yield seen
     assert seen
 

@@ -29,16 +29,12 @@ from ..requests.party import Parties, Party, Roster
 from ..requests.policy import AllowAll, Policies, Policy, policy_of
 from ..requests.request import PartialSum, Reply, Request, TaskResult, sketch, wire_form
 from ..sealing import Letterbox, Record, Sealing, VirtualSealing, hash_parts
-from .adding import Adding
-from .admission import oversize, refusal, refused
-from .blocks import fold_batches
-from .halves import HalfCohort, IslandCohort, Stepper
+from .cohorts import HalfCohort, InnerRequest, IslandCohort, Stepper, UnfitReply, WrappedCohort, answer_request
 from .session import GuardedPeers, LocalPeers
-from .spending import Booked, Spend, UplinkSpending
-from .wrapped import InnerRequest, UnfitReply, WrappedCohort, answer_request
+from .sum_builder import Booked, Spend, SumBuilder, UplinkSpending, oversize, refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterator
+    from collections.abc import Coroutine, Iterable
 
     from numpy.typing import NDArray
 
@@ -100,24 +96,24 @@ class Executor:
         """The policy of a party."""
         return policy_of(self.policy, self.roster.name(position)) if isinstance(self.policy, Mapping) else self.policy
 
-    def _admitted(
+    def _admit(
         self, request: Request, positions: NDArray[np.int64]
-    ) -> tuple[NDArray[np.int64], dict[int, str], NDArray[np.int64] | None]:
-        """The parties of a cohort that accept a request, why the others refuse it, and the maximum size of each reply (``None``: no limit)."""
+    ) -> tuple[NDArray[np.int64], dict[int, str], dict[int, int] | None]:
+        """The parties of a cohort that accept a request, why the others refuse it, and the maximum size of each reply (``None``: no policy to ask)."""
         if type(self.policy) is AllowAll and (request.wraps or request).task.discloses is None:
             return positions, {}, None
         found: dict[int, str] = {}  # by policy, since most parties share one
         barred: dict[int, str] = {}
-        limits = np.full(len(positions), np.iinfo(np.int64).max)
-        for i, position in enumerate(positions.tolist()):
+        limits: dict[int, int] = {}
+        for position in positions.tolist():
             policy = self.policy_at(position)
             if id(policy) not in found:
                 found[id(policy)] = refusal(policy, request)
             if found[id(policy)]:
                 barred[position] = found[id(policy)]
-            limits[i] = limits[i] if policy.largest is None else policy.largest
-        keep = ~np.isin(positions, list(barred)) if barred else slice(None)
-        return positions[keep], barred, limits[keep]
+            if policy.largest is not None:
+                limits[position] = policy.largest
+        return positions[~np.isin(positions, list(barred))] if barred else positions, barred, limits
 
     def keys(self, request: Request, positions: NDArray[np.int64]) -> NDArray[np.uint64]:
         """The random key of each party for this request."""
@@ -233,114 +229,116 @@ class Executor:
             spend: records privacy events.
         """
         request = request.alone
-        positions, barred, limits = self._admitted(request, positions)
-        keys = self.keys(request, positions)
-        spending = UplinkSpending(request, self.roster, spend)
-        blocks = self.vectorised and not self.single
-        alone = request.wraps is None and request.mail is None and request.task.many is not None
-        if blocks and alone and not request.task.islands:
-            cohort = Cohort(Parties(self.roster, positions), keys, self.population, tables[request.slot])
-            made = self._fold_blocks(request, cohort, spending, tables, limits)
-            made.rejected.update(barred)
-            return made
-        limit = lambda p: self.policy_at(p).largest  # noqa: E731
-        adding = Adding(request, self.roster, limit, tables, spending, barred, self.record)
-        known = {} if replay is None else _known(replay, positions)
-        if blocks and alone and type(self.policy) is AllowAll:
-            return self._fold_islands(adding, positions, keys, spend, known)
-        if self.wraps_blocks(request):
-            return await self._fold_halves(adding, positions, keys, spend, limits, known)
-        for i, (position, key) in enumerate(zip(positions.tolist(), keys.tolist(), strict=True)):
-            ran = known.get(i)
-            adding.take(await self.one(request, position, key, tables, spend) if ran is None else ran, key, ran is None)
-        return adding.finish()
+        positions, barred, limits = self._admit(request, positions)
+        keys, spending = self.keys(request, positions), UplinkSpending(request, self.roster, spend)
+        builder = SumBuilder(
+            request, self.roster, positions, tables, spending, self.explain, limits, barred, self.record
+        )
+        cohort = self._cohort(request, positions, keys, tables, spend)
+        # Replies of plain blocks draw on no secret, so none is in the journal, and a large cohort need not be looked up.
+        once = replay is not None and (cohort is None or isinstance(cohort, IslandCohort))
+        known = _known(replay, positions) if once and replay is not None else {}
 
-    def _fold_blocks(
+        def take(i: int, ran: TaskResult) -> None:
+            builder.add_reply(ran, int(keys[i]), i not in known)
+
+        if cohort is None:
+            await self._run_each(request, positions, keys, tables, spend, known, take)
+        else:
+            self._run_blocks(builder, cohort, known, take)
+        return builder.finish()
+
+    def _cohort(
         self,
         request: Request,
-        cohort: Cohort,
-        spending: UplinkSpending,
+        positions: NDArray[np.int64],
+        keys: NDArray[np.uint64],
         tables: Tables,
-        limits: NDArray[np.int64] | None,
-        batches: Iterator[Batch] | None = None,
-    ) -> PartialSum:
-        positions = cohort.positions
+        spend: Spend | None,
+    ) -> Cohort | None:
+        """What the task's ``many`` gets; ``None`` if the task runs at one party after another."""
+        task, table = request.task, tables[request.slot]
+        if task.many is None or not self.vectorised or self.single:
+            return None
+
+        def island(i: int) -> Island:
+            return self.island(request, int(positions[i]), int(keys[i]), table, spend)
+
+        if request.wraps is not None:
+            inner = self._wrapped(request, positions, tables, spend) if self.wraps_blocks(request) else None
+            return None if inner is None else HalfCohort(inner, keys, table, island)
+        if request.mail is not None or (task.islands and type(self.policy) is not AllowAll):
+            return None
+        parties = Parties(self.roster, positions)
+        if task.islands:
+            return IslandCohort(parties, keys, self.population, table, island)
+        return Cohort(parties, keys, self.population, table)
+
+    def _run_blocks(
+        self,
+        builder: SumBuilder,
+        cohort: Cohort,
+        known: dict[int, TaskResult],
+        take: Callable[[int, TaskResult], None],
+    ) -> None:
+        """Run the task's ``many``. Replies that may depend on an island's letters or secrets are taken one by one, so that they are never made twice."""
+        request, singly = builder.request, dict(known)
+        if known and isinstance(cohort, IslandCohort):
+            cohort = cohort.part(np.array([i for i in range(len(cohort)) if i not in known], dtype=np.int64))
         try:
             if request.misfit is not None:
                 raise request.misfit
-            made = fold_batches(request, cohort, spending, tables.get(request.memory), limits, batches)
-            made.errors = {p: self.explain(error, request, p) for p, error in made.errors.items()}
-            return made
+            if not builder.add_sums(cohort):
+                for batch in _batches_of(request, cohort, singly):
+                    builder.add_block(cohort, batch)
         except (Exception, SystemExit) as error:
-            explained = self.explain(error, request, None)
-            return PartialSum({}, positions[:0], positions[:0], errors=dict.fromkeys(positions.tolist(), explained))
+            # What was taken from single islands stays: their secrets are drawn, and the journal must have it.
+            alone = builder.positions[sorted(singly)]
+            builder.fail_blocks(cohort.positions[~np.isin(cohort.positions, alone)], error)
+        builder.write_blocks()
+        if isinstance(cohort, IslandCohort):
+            fresh = {i: ran for i, ran in singly.items() if i not in known}
+            part = cohort.wrapped_part(builder.senders, fresh)
+            singly |= fresh
+            if part is not None:
+                part.errors = {p: self.explain(error, request, p) for p, error in part.errors.items()}
+                builder.add_part(part)
+        for i in sorted(singly):
+            take(i, singly[i])
 
-    def _fold_islands(
+    async def _run_each(
         self,
-        adding: Adding,
+        request: Request,
         positions: NDArray[np.int64],
         keys: NDArray[np.uint64],
+        tables: Tables,
         spend: Spend | None,
-        known: dict[int, TaskResult],
-    ) -> PartialSum:
-        """Run a ``many`` that uses islands; their replies are added up one by one, and kept so that they are never made twice."""
-        request, tables = adding.request, adding.tables
+        known: Mapping[int, TaskResult],
+        take: Callable[[int, TaskResult], None],
+    ) -> None:
+        """Run the task at one party after another, and a task that it wraps in blocks.
 
-        def island(i: int) -> Island:
-            return self.island(request, int(positions[i]), int(keys[i]), tables[request.slot], spend)
-
-        parties, table = Parties(self.roster, positions), tables[request.slot]
-        whole = IslandCohort(parties, keys, self.population, table, island)
-        part = whole.part(np.array([i for i in range(len(positions)) if i not in known], dtype=np.int64))
-        singly = dict(known)
-        batches = part.batches(request.task.batches(part, request.message), singly, request.slot)
-        made = self._fold_blocks(request, part, adding.spending, tables, None, batches)
-        made.rejected.update({p: refused(error) for p, error in made.errors.items() if isinstance(error, PolicyError)})
-        made.errors = {p: error for p, error in made.errors.items() if p not in made.rejected}
-        for i in sorted(singly):
-            adding.take(singly[i], int(keys[i]), i not in known)
-        return adding.finish(made, positions)
-
-    async def _fold_halves(
-        self,
-        adding: Adding,
-        positions: NDArray[np.int64],
-        keys: NDArray[np.uint64],
-        spend: Spend | None,
-        limits: NDArray[np.int64] | None,
-        known: dict[int, TaskResult],
-    ) -> PartialSum:
-        """Run the wrapped task in blocks, and the task itself too if it has a ``many``."""
-        request, tables = adding.request, adding.tables
-        wrapped = self._wrapped(request, positions, tables, spend)
-        fresh = [i for i in range(len(positions)) if i not in known]
-
-        def take(i: int, ran: TaskResult) -> None:
-            adding.take(ran, int(keys[i]), i not in known)
-
-        if request.task.many is None:
-            stepper = Stepper(take, dict(known))
-            await stepper.run(self._halves(request, positions, keys, tables, spend, stepper, fresh), wrapped)
-            return adding.finish()
-
-        def island(i: int) -> Island:
-            return self.island(request, int(positions[i]), int(keys[i]), tables[request.slot], spend)
-
-        whole = HalfCohort(wrapped, keys, tables[request.slot], island)
-        part = whole.part(np.array(fresh, dtype=np.int64)) if known else whole
-        singly = dict(known)
-        batches = part.batches(request.task.batches(part, request.message), singly, request.slot)
-        some = limits[fresh] if limits is not None and known else limits
-        made = self._fold_blocks(request, part, adding.spending, tables, some, batches)
-        made.errors.update({p: self.explain(error, request, p) for p, error in wrapped.errors.items()})
-        made.rejected.update(wrapped.rejected)
-        for slot, states in wrapped.kept(made.senders).items():
-            made.leave(slot, states)
-        left = wrapped.rows(positions[list(singly)])
-        for i in sorted(singly):
-            ran = singly[i]
-            take(i, ran if i in known else replace(ran, left={**ran.left, **left.get(int(positions[i]), {})}))
-        return adding.finish(made, positions)
+        Args:
+            request: the request.
+            positions: positions of the parties.
+            keys: one random key each.
+            tables: the parties' private states.
+            spend: records privacy events.
+            known: maps a place to a reply that must not be made twice.
+            take: called with each place and its result, in order.
+        """
+        if not self.wraps_blocks(request):
+            for i, (position, key) in enumerate(zip(positions.tolist(), keys.tolist(), strict=True)):
+                ran = known.get(i)
+                take(i, await self.one(request, position, key, tables, spend) if ran is None else ran)
+            return
+        stepper = Stepper(take, dict(known))
+        halves: dict[int, Coroutine[Any, Any, TaskResult]] = {
+            i: self.one(request, int(positions[i]), int(keys[i]), tables, spend, stepper)
+            for i in range(len(positions))
+            if i not in known
+        }
+        await stepper.run(halves, self._wrapped(request, positions, tables, spend))
 
     def wraps_blocks(self, request: Request) -> bool:
         """Whether a task wraps another, which then runs for many parties at once."""
@@ -370,18 +368,6 @@ class Executor:
             return ""
         return refusal(policy, replace(request, wraps=wrapped))
 
-    def _halves(
-        self,
-        request: Request,
-        positions: NDArray[np.int64],
-        keys: NDArray[np.uint64],
-        tables: Tables,
-        spend: Spend | None,
-        stepper: Stepper,
-        which: list[int],
-    ) -> dict[int, Coroutine[Any, Any, TaskResult]]:
-        return {i: self.one(request, int(positions[i]), int(keys[i]), tables, spend, stepper) for i in which}
-
     async def run(
         self,
         request: Request,
@@ -399,16 +385,9 @@ class Executor:
             spend: records privacy events.
             known: maps a place to a reply that must not be made twice.
         """
-        request = request.alone
-        keys, found = self.keys(request, positions), dict(known or {})
-        fresh = [i for i in range(len(positions)) if i not in found]
-        if self.wraps_blocks(request):
-            stepper = Stepper(found.__setitem__, {})
-            halves = self._halves(request, positions, keys, tables, spend, stepper, fresh)
-            await stepper.run(halves, self._wrapped(request, positions, tables, spend))
-        else:
-            for i in fresh:
-                found[i] = await self.one(request, int(positions[i]), int(keys[i]), tables, spend)
+        request, found = request.alone, dict[int, TaskResult]()
+        keys = self.keys(request, positions)
+        await self._run_each(request, positions, keys, tables, spend, known or {}, found.__setitem__)
         return [found[i] for i in range(len(positions))]
 
     async def role(
@@ -526,6 +505,12 @@ class Executor:
         )
         wrapped.__cause__ = error
         return wrapped
+
+
+def _batches_of(request: Request, cohort: Cohort, singly: dict[int, TaskResult]) -> Iterable[Batch]:
+    """The batches of the task's ``many``; replies of islands that were used go to ``singly``."""
+    made = request.task.batches(cohort, request.message)
+    return cohort.batches(made, singly, request.slot) if isinstance(cohort, IslandCohort) else made
 
 
 def _known(replay: Replay, positions: NDArray[np.int64]) -> dict[int, TaskResult]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from .. import message as M
 from ..errors import PolicyError
-from ..execution.admission import refused
+from ..execution.sum_builder import refused
 from ..requests.cost import Outcomes, is_instant
 from ..requests.request import PASSING, PartialSum, Reduced, Reply, Request
 from ..requests.results import Terms

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 from ..algebra.rng import Rng
 from ..algebra.tree import Tree
 from ..errors import ConfigError
-from ..execution.launch import is_live
+from ..execution.engine import is_live
 from ..persistence.packed_rows import PackedRows
 from ..requests.chain import Chain
 from ..requests.cost import Free

@@ -36,6 +36,7 @@ __all__ = [
     "Reduced",
     "Reply",
     "Request",
+    "RunningSum",
     "TaskResult",
     "cut_off",
     "expecting",
@@ -403,7 +404,7 @@ class PartialSum:
 
     totals: Totals = field(metadata=_ADD_TOTALS)
     senders: NDArray[np.int64] = field(metadata=_JOIN_ARRAYS)
-    nbytes: NDArray[np.int64] = field(default=None, metadata=_JOIN_ARRAYS)  # type: ignore[assignment]
+    nbytes: NDArray[np.int64] = field(default=None, metadata=_JOIN_ARRAYS)  # type: ignore[arg-type]
     rejected: dict[int, str] = field(default_factory=dict, kw_only=True, metadata=_JOIN_MAPS)
     errors: dict[int, Exception] = field(default_factory=dict, kw_only=True, metadata=_JOIN_MAPS)
     counts: dict[str, int] = field(default_factory=dict, kw_only=True, metadata=_ADD_COUNTS)
@@ -475,6 +476,31 @@ _RULES: dict[str, Callable[[list[Any]], Any]] = {one.name: one.metadata["merge"]
 
 Reduced = PartialSum
 """The name under which a reducer returns its sum."""
+
+
+class RunningSum:
+    """A sum that grows part by part, in time that is linear in the parts: totals are added as they come, and all else is joined once.
+
+    Args:
+        add: adds totals to totals, by default into new arrays.
+    """
+
+    def __init__(
+        self, add: Callable[[Totals, Totals], Totals] = lambda totals, more: merge_totals([totals, more])
+    ) -> None:
+        self.totals: Totals = {}
+        self._add = add
+        self._parts: list[PartialSum] = []
+
+    def add(self, part: PartialSum) -> None:
+        """Add the next part, which belongs to the sum from now on."""
+        self.totals = self._add(self.totals, part.totals)
+        part.totals = {}  # it is in the sum: its memory goes now, which for a large model is most of what there is
+        self._parts.append(part)
+
+    def result(self) -> PartialSum:
+        """The sum of all parts."""
+        return replace(PartialSum.zero().merge(*self._parts), totals=self.totals)
 
 
 def wire_form(value: Any) -> Any:

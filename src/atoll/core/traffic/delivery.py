@@ -11,7 +11,7 @@ import numpy as np
 
 from .. import message as M
 from ..errors import ConfigError, QuorumError
-from ..execution.ahead import singly
+from ..execution.sum_builder import singly
 from ..requests.cost import Outcomes, Plan, is_instant
 from ..requests.party import Parties, among
 from ..requests.request import PartialSum, Reply, Request

@@ -19,7 +19,7 @@ from ..requests.request import PartialSum, Reply, Request
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from ..execution.launch import Launch
+    from ..execution.engine import Launch
     from ..requests.cost import Spending
 
 __all__ = ["Arrivals", "Flight", "Handle", "by_flight"]

@@ -16,7 +16,7 @@ import numpy as np
 
 from atoll.core.errors import AtollError, ConfigError, MessageError, TaskError
 from atoll.core.event import unpack_event
-from atoll.core.execution.launch import News
+from atoll.core.execution.engine import News
 from atoll.core.message import DEFAULT_LIMITS
 from atoll.core.requests.request import PartialSum, Reply, Request, TaskResult
 from atoll.core.requests.wire import unpack_ran
@@ -213,7 +213,7 @@ class Network:
     # ------------------------------------------------------------------ work
 
     def launch(self, request: Request, positions: NDArray[np.int64], push: str) -> Started:
-        """Start the task at each party, once even if the party is named several times; see `atoll.core.execution.launch.LiveEngine`."""
+        """Start the task at each party, once even if the party is named several times; see `atoll.core.execution.engine.LiveEngine`."""
         waits = push == "sum" and self.on_outlier == "reject"
         started = self._replies.begin(request, positions, self._drop, "fold" if waits else push)
         body = Shared(words(request))

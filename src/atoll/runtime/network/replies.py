@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from atoll.core.errors import MessageError
-from atoll.core.execution.launch import News
+from atoll.core.execution.engine import News
 from atoll.core.requests.request import PartialSum, Request
 from atoll.core.requests.wire import unpack_error
 

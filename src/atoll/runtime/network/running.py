@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from atoll.core.algebra.running import add_into
-from atoll.core.requests.request import PartialSum
+from atoll.core.requests.request import PartialSum, RunningSum
 from atoll.core.requests.wire import unpack_folded
 
 from .totals import require_fit
@@ -31,8 +30,8 @@ class Running:
     """
 
     def __init__(self, positions: NDArray[np.int64]) -> None:
-        self._totals: Totals = {}
-        self._parts = [PartialSum({}, positions[:0])]
+        self._none = positions[:0]
+        self._sum = RunningSum(_add_in_place)
 
     def add(self, frame: Any, like: Totals | None = None) -> None:
         """Add the next reply of the cohort, as its site sent it and `require_reply` accepted it.
@@ -49,20 +48,23 @@ class Running:
             return
         part = unpack_folded(frame["folded"])
         require_fit(like or {}, part.totals)
-        require_fit(self._totals, part.totals)
-        add_into(self._totals, part.totals)
-        part.totals = {}  # it is in the sum: its memory goes now
-        self._parts.append(part)
+        require_fit(self._sum.totals, part.totals)
+        self._sum.add(part)
 
     @property
     def begun(self) -> bool:
         """Tell whether a reply with values is in it."""
-        return bool(self._totals)
+        return bool(self._sum.totals)
 
     def reject(self, position: int, why: str) -> None:
         """Note that a party's reply is not in the sum."""
-        self._parts.append(PartialSum({}, self._parts[0].senders, rejected={position: why}))
+        self._sum.add(PartialSum({}, self._none, rejected={position: why}))
 
     def folded(self) -> PartialSum:
         """Return the sum and who is in it."""
-        return replace(PartialSum.zero().merge(*self._parts), totals=self._totals)
+        return self._sum.result()
+
+
+def _add_in_place(totals: Totals, more: Totals) -> Totals:
+    add_into(totals, more)
+    return totals
