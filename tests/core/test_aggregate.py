@@ -19,11 +19,11 @@ from atoll.core.algebra.aggregate import (
     Total,
     Totals,
     Vote,
+    add_into,
     merge_totals,
     reorder_parts,
     sign_parts,
 )
-from atoll.core.algebra.running import add_into
 from atoll.core.errors import CompositionError
 
 KINDS = ["mean", "sum", "vote"]

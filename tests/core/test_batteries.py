@@ -14,7 +14,7 @@ from atoll.core.algebra.aggregate import Sum
 from atoll.core.requests.cohort import Community
 from atoll.core.requests.cost import Outcomes
 from atoll.core.requests.task import task
-from atoll.core.time.batteries import Batteries, Draw
+from atoll.core.time.meter import Batteries, Draw
 from atoll.core.world import World
 from atoll.engines import Inline
 from atoll.testing import killed_and_resumed

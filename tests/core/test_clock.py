@@ -9,8 +9,7 @@ import time
 import pytest
 
 from atoll.core.errors import AtollError
-from atoll.core.time.clock import Clock, run
-from atoll.core.time.virtual import VirtualLoop
+from atoll.core.time.clock import Clock, VirtualLoop, run
 
 
 def test_sleeping_takes_no_time_and_moves_the_clock():

@@ -9,9 +9,8 @@ from atoll.core.algebra import tree as T
 from atoll.core.algebra.aggregate import Mean, Parts, merge_totals
 from atoll.core.algebra.rng import Rng
 from atoll.core.errors import DataError, MessageError
-from atoll.core.requests.chain import Chain
+from atoll.core.requests.chain import Chain, due, fitted, inputs_of
 from atoll.core.requests.context import StageContext
-from atoll.core.requests.fitting import due, fitted, inputs_of
 from atoll.stages import Clip, RandomK, ScalarQuantizer
 
 

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from atoll.core import message as M
 from atoll.core.federation.labels import Labels
 from atoll.core.persistence import packed_rows
-from atoll.core.persistence.packed_rows import PackedRows
-from atoll.core.persistence.row_block import RowBlock
+from atoll.core.persistence.packed_rows import PackedRows, RowBlock
 
 VALUES = st.one_of(
     st.none(), st.booleans(), st.integers(), st.integers(-5, 5), st.floats(), st.text(max_size=3), st.sampled_from(["main", "observer"]),

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from atoll.core import message as M
 from atoll.core.algebra.aggregate import Mean, Parts, Sum, Total, Vote
 from atoll.core.errors import CompositionError, TaskError
-from atoll.core.persistence.states import States
+from atoll.core.persistence.state_table import States
 from atoll.core.requests.request import PartialSum, Reply, TaskResult
 from atoll.core.requests.wire import pack_folded, unpack_folded
 

@@ -15,8 +15,8 @@ from atoll.core.requests.cohort import Community
 from atoll.core.requests.cost import Outcomes
 from atoll.core.requests.task import task
 from atoll.core.time.clock import Clock
+from atoll.core.time.deadline import Quota
 from atoll.core.time.meter import Meter
-from atoll.core.time.quota import Quota
 from atoll.core.world import World
 from atoll.engines import Inline
 from atoll.simulation import run_in

@@ -14,8 +14,7 @@ from atoll.core.errors import CheckpointError, ConfigError
 from atoll.core.execution.host import Draft
 from atoll.core.persistence.files import read_message
 from atoll.core.persistence.records import Allowance, Records, quarter_of_memory
-from atoll.core.persistence.state_table import MOST_FORMS, StateTable
-from atoll.core.persistence.states import StateBlock, States
+from atoll.core.persistence.state_table import MOST_FORMS, StateBlock, States, StateTable
 from atoll.core.persistence.store import SEGMENT_BYTES, StateStore
 from atoll.core.requests.party import Roster
 from atoll.testing.strategies import messages

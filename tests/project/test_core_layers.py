@@ -15,7 +15,6 @@ LAYERS = (
     ("requests",),
     ("execution",),
     ("world",),
-    ("traffic",),
     ("federation",),
     ("job",),
 )

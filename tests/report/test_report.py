@@ -14,7 +14,7 @@ from small_run import small
 
 import atoll
 from atoll.core.errors import CheckpointError, ConfigError, MissingExtraError
-from atoll.core.persistence.json_lines import as_json
+from atoll.core.persistence.files import as_json
 from atoll.devices.presets import mec
 from atoll.report import cite, partition_facts, write_comparison, write_report
 from atoll.report.compare import compare_runs

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from atoll.cli import run
-from atoll.core.persistence.json_lines import as_json
+from atoll.core.persistence.files import as_json
 from atoll.runs import RunFolder, load_config, to_job
 
 

@@ -10,9 +10,9 @@ from unittest import mock
 import numpy as np
 
 from atoll.core import message as M
+from atoll.core.federation.delivery import Delivery
 from atoll.core.requests.cost import Free
 from atoll.core.requests.request import wire_form
-from atoll.core.traffic.delivery import Delivery
 from atoll.core.world import World
 from atoll.engines import Inline
 from atoll.testing import live

@@ -11,8 +11,7 @@ from atoll.core.algebra.tree import Tree
 from atoll.core.calls import checked_call
 from atoll.core.errors import ConfigError
 from atoll.core.event import Ledger
-from atoll.core.persistence.files import write_bytes
-from atoll.core.persistence.json_lines import as_json
+from atoll.core.persistence.files import as_json, write_bytes
 from atoll.privacy import LossTally
 from atoll.privacy.canaries import Audit
 

@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from atoll.core.errors import AtollError
-from atoll.core.persistence.json_lines import as_json
+from atoll.core.persistence.files import as_json
 
 _WIDEST = 100_000
 """Maximum width in columns of a table written to a file."""

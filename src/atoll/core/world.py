@@ -16,8 +16,7 @@ from .event import Event, Ledger, LettersUnencrypted, SeededSecret
 from .execution.executor import Executor
 from .execution.host import Host
 from .execution.journal import Journal
-from .persistence.checkpoint import CheckpointStore
-from .persistence.decisions import Decisions
+from .persistence.checkpoint import CheckpointStore, Decisions
 from .persistence.files import write_bytes
 from .persistence.named_results import NamedResults
 from .persistence.store import StateStore
@@ -30,8 +29,8 @@ from .requests.request import Mailboxes
 from .requests.task import Task, resolve
 from .sealing import DerivedKeys, RealSealing, Record, Sealing, VirtualSealing
 from .sealing.hpke import KEY
-from .time.batteries import Batteries, Spender
 from .time.clock import Clock
+from .time.meter import Batteries, Spender
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

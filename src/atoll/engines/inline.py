@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from atoll.core.requests.request import cut_off
-from atoll.core.time.idle import watching
+from atoll.core.time.clock import watching
 
 from .memory import Memory
 

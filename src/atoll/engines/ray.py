@@ -24,7 +24,7 @@ from atoll.core.requests.party import Parties
 from atoll.core.requests.request import PartialSum, Reply, Request, TaskResult
 from atoll.core.requests.stage import Stage
 from atoll.core.requests.wire import pack_request, unpack_folded
-from atoll.core.time.idle import WatchedLoop
+from atoll.core.time.clock import WatchedLoop
 
 from .copies import Copies, Loan
 from .forking import check_workers, cores

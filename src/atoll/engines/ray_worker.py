@@ -14,11 +14,10 @@ from atoll.core import message as M
 from atoll.core.execution.executor import Executor
 from atoll.core.persistence.checkpoint import within
 from atoll.core.persistence.records import Allowance
-from atoll.core.persistence.state_table import StateTable
-from atoll.core.persistence.states import States
+from atoll.core.persistence.state_table import States, StateTable
 from atoll.core.requests.request import Request
 from atoll.core.requests.wire import pack_folded
-from atoll.core.time.idle import IdleSelector, WatchedLoop
+from atoll.core.time.clock import IdleSelector, WatchedLoop
 
 from .link import LinkClosed
 from .worker import Worker, collector

@@ -14,11 +14,10 @@ from atoll.core.event import Event
 from atoll.core.execution.executor import Executor
 from atoll.core.execution.session import LocalPeers
 from atoll.core.execution.sum_builder import Spend
-from atoll.core.persistence.state_table import StateTable
-from atoll.core.persistence.states import States
+from atoll.core.persistence.state_table import States, StateTable
 from atoll.core.requests.request import Request
 from atoll.core.requests.wire import pack_error, pack_folded, pack_ran, unpack_request
-from atoll.core.time.idle import IdleSelector, WatchedLoop, watching
+from atoll.core.time.clock import IdleSelector, WatchedLoop, watching
 from atoll.core.time.prospect import Prospect
 
 from .actors import Actors, answer_of, sendable

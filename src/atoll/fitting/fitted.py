@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from atoll.core.errors import ConfigError, DataError
 from atoll.core.extras import need
-from atoll.core.persistence.json_lines import as_json
+from atoll.core.persistence.files import as_json
 from atoll.data import Dataset
 
 from .method import FitMethod

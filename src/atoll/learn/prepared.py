@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from atoll.core.algebra.arrays import safetensors_of
+from atoll.core.algebra.form import safetensors_of
 from atoll.core.job import Prepared
-from atoll.core.persistence.json_lines import as_json
+from atoll.core.persistence.files import as_json
 
 if TYPE_CHECKING:
     from atoll.core.event import Event

@@ -105,8 +105,7 @@ def summarise_data(islands: Any, path: Path) -> None:
     Raises:
         CheckpointError: the file cannot be written.
     """
-    from atoll.core.persistence.files import write_bytes
-    from atoll.core.persistence.json_lines import as_json
+    from atoll.core.persistence.files import as_json, write_bytes
 
     write_bytes(path, as_json(partition_facts(islands), indent=1).encode())
 

@@ -12,7 +12,7 @@ from atoll.core import message
 from atoll.core.addresses import declared_name
 from atoll.core.errors import ConfigError, MessageError
 from atoll.core.job import EDGE, Job, Prepared
-from atoll.core.persistence.json_lines import as_json
+from atoll.core.persistence.files import as_json
 from atoll.core.rooms import Own
 from atoll.core.validation import Checked, require_parts
 

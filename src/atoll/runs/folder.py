@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from atoll.core.errors import CheckpointError, ConfigError
-from atoll.core.persistence.files import write_bytes
-from atoll.core.persistence.json_lines import as_json, read_lines
+from atoll.core.persistence.files import as_json, read_lines, write_bytes
 
 from .yaml import dump, read
 

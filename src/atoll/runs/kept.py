@@ -10,11 +10,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from atoll.core.algebra.arrays import safetensors_of
+from atoll.core.algebra.form import safetensors_of
 from atoll.core.errors import AtollError, CheckpointError, ConfigError, MissingExtraError
 from atoll.core.federation.scope import MAIN
-from atoll.core.persistence.files import write_bytes
-from atoll.core.persistence.json_lines import as_json
+from atoll.core.persistence.files import as_json, write_bytes
 
 from .config import RunConfig
 from .folder import RunFolder, write_devices

@@ -12,7 +12,7 @@ from atoll.core.event import Event, Laplace, NonPrivate
 from atoll.core.federation.reducer import Plain, Reducer
 from atoll.core.federation.row_rules import required_min_count
 from atoll.core.job import Job, Prepared
-from atoll.core.persistence.json_lines import as_json
+from atoll.core.persistence.files import as_json
 from atoll.core.validation import Checked, is_real, require_parts
 
 from .aggregates.histogram import edges_of

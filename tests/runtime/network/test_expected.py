@@ -16,8 +16,7 @@ from atoll.core.execution import sum_builder
 from atoll.core.execution.engine import News
 from atoll.core.message import DEFAULT_LIMITS
 from atoll.core.requests.chain import Chain
-from atoll.core.requests.reply_form import ReplyForm, weight_bound
-from atoll.core.requests.request import PartialSum, Request
+from atoll.core.requests.request import PartialSum, ReplyForm, Request, weight_bound
 from atoll.core.requests.task import task
 from atoll.core.requests.wire import pack_folded
 from atoll.data import Dataset, Islands

@@ -17,7 +17,7 @@ from atoll.core.federation.federation import run_program
 from atoll.core.requests.cohort import Community
 from atoll.core.requests.task import task
 from atoll.core.time.clock import Clock, run
-from atoll.core.time.quota import Quota
+from atoll.core.time.deadline import Quota
 from atoll.core.world import World
 from atoll.engines import Inline
 from atoll.runtime.network.rehearsal import Rehearsal

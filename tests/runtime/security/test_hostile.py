@@ -12,7 +12,7 @@ from front_toys import World
 from front_toys import played as with_processes
 
 from atoll.core.errors import ConfigError
-from atoll.core.persistence.json_lines import read_lines
+from atoll.core.persistence.files import read_lines
 from atoll.data import Dataset
 from atoll.runs import yaml
 from atoll.testing.hostile import ATTACKS, Outcome, play

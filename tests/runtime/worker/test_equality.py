@@ -63,7 +63,7 @@ CLOCKED = {"clock", "t_start", "t_end"}
 def plain(row: dict[str, Any]) -> dict[str, Any]:
     import json
 
-    from atoll.core.persistence.json_lines import as_json
+    from atoll.core.persistence.files import as_json
 
     return json.loads(as_json(row))
 

@@ -11,8 +11,7 @@ import atoll
 from atoll.core.algebra.aggregate import Mean
 from atoll.core.algebra.rng import Rng
 from atoll.core.errors import ConfigError
-from atoll.core.requests.chain import Chain
-from atoll.core.requests.fitting import due, fitted
+from atoll.core.requests.chain import Chain, due, fitted
 from atoll.learn.pacing import FedBuff
 from atoll.secure import MultiRound, SecureAggregation
 from atoll.stages import ProductQuantizer, ScalarQuantizer

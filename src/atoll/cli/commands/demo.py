@@ -14,8 +14,7 @@ from atoll.cli.app import INTERRUPT_CODE, SIMULATE, app
 from atoll.cli.arguments import Json, Root, output_of
 from atoll.cli.output import CHECKPOINT_COUNTS, Output, PlainTable
 from atoll.core.extras import need
-from atoll.core.persistence.files import write_bytes
-from atoll.core.persistence.json_lines import as_json
+from atoll.core.persistence.files import as_json, write_bytes
 from atoll.report import write_report
 from atoll.report.facts import facts_of
 from atoll.report.page import CAVEAT, verdict

@@ -13,7 +13,7 @@ from atoll.cli.arguments import Json, Root, output_of
 from atoll.cli.output import CHECKPOINT_COUNTS, Output
 from atoll.core.errors import CheckpointError, ConfigError
 from atoll.core.overview import human_bytes
-from atoll.core.persistence.json_lines import as_json
+from atoll.core.persistence.files import as_json
 from atoll.report.progress import Rounds
 from atoll.runs import (
     INTERRUPTED,

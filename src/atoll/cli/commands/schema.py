@@ -6,7 +6,7 @@ import typer
 
 from atoll.cli.app import EXTRAS, app
 from atoll.cli.arguments import Json, output_of
-from atoll.core.persistence.json_lines import as_json
+from atoll.core.persistence.files import as_json
 from atoll.runs import json_schema
 
 

@@ -157,8 +157,7 @@ def _finite(arrays: Sequence[NDArray[np.float64]]) -> Sequence[NDArray[np.float6
 def _fitted(stage: Stage, example: NDArray[np.float64], seed: int) -> Chain:
     """A chain of a stage with round parameters that are fitted to this."""
     from atoll.core.algebra.rng import Rng
-    from atoll.core.requests.chain import Chain
-    from atoll.core.requests.fitting import fitted
+    from atoll.core.requests.chain import Chain, fitted
 
     chain = Chain([stage])
     return chain.knowing(fitted(chain, None, {"x": {"0": {"x": example}}}, Rng.of(seed).child("fit"), 1))

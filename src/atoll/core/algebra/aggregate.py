@@ -27,10 +27,11 @@ role          use of the combined value                              uplink stag
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import compress
-from typing import Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
 
@@ -38,21 +39,27 @@ from ..calls import checked_call
 from ..errors import AtollError, CompositionError, ConfigError, MessageError
 from . import tree as T
 
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
 __all__ = [
-    "ROLES",
     "Aggregate",
     "Mean",
     "Part",
     "Parts",
+    "ROLES",
     "Role",
     "Sum",
     "Total",
     "Totals",
     "Vote",
+    "add_into",
+    "finite",
     "kept_apart",
     "merge_totals",
-    "reorder_parts",
+    "pieces",
     "rejoined",
+    "reorder_parts",
     "sign_parts",
     "stacked",
 ]
@@ -395,3 +402,89 @@ def merge_totals(parts: Iterable[Mapping[str, Total]]) -> Totals:
                     remedy="let every party reply with arrays of the same shapes and dtypes",
                 ) from error
     return merged
+
+
+# ---------------------------------------------------------------------- sums in memory of their own
+
+
+_PIECE = 1 << 20  # bytes
+
+
+def pieces(into: NDArray[Any], leaf: NDArray[Any]) -> Iterable[tuple[NDArray[Any], NDArray[Any]]]:
+    """Yield both arrays piece by piece; pages of a mapped file under ``leaf`` are released after each."""
+    if leaf.nbytes <= _PIECE or not leaf.flags.c_contiguous:
+        yield into, leaf
+        return
+    mapped, ours, theirs = _mapping(leaf), into.reshape(-1), leaf.reshape(-1)
+    step = max(1, _PIECE // leaf.itemsize)
+    for start in range(0, len(theirs), step):
+        yield ours[start : start + step], theirs[start : start + step]
+        if mapped is not None:
+            mapped.madvise(mmap.MADV_DONTNEED)
+
+
+def finite(leaf: Any) -> bool:
+    """Tell whether a number or every entry of an array is finite; integers always are."""
+    array = np.asarray(leaf)
+    if array.dtype.kind not in "fc":
+        return True
+    return all(bool(np.isfinite(part).all()) for part, _ in pieces(array, array))
+
+
+def _mapping(array: NDArray[Any]) -> mmap.mmap | None:
+    """Return the mapped file that an array views, if it does."""
+    base: Any = array
+    while isinstance(base, np.ndarray | memoryview):
+        base = base.base if isinstance(base, np.ndarray) else base.obj
+    return base if isinstance(base, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED") else None
+
+
+def add_into(sums: Totals, part: Mapping[str, Total]) -> None:
+    """Add totals to those that are there already; the first of a name is copied.
+
+    Raises:
+        CompositionError: two totals of one name have different kinds.
+    """
+    for name, total in part.items():
+        known = sums.get(name)
+        sums[name] = _own(total) if known is None else _merged(known, total)
+
+
+def _own(total: Total) -> Total:
+    """Return a total whose arrays belong to this sum alone."""
+    if total.kind == "parts":
+        return total
+    return replace(total, value=T.map(_copied, total.value), owned=True)
+
+
+def _merged(sum_: Total, part: Total) -> Total:
+    if sum_.kind == "parts" or sum_.kind != part.kind or not _alike(sum_.value, part.value):
+        return sum_.merge(part)
+    for into, leaf in zip(T.leaves(sum_.value), T.leaves(part.value), strict=True):
+        _add_into(into, leaf)
+    return replace(sum_, weight=sum_.weight + part.weight, n=sum_.n + part.n)
+
+
+def _alike(a: Any, b: Any) -> bool:
+    """Tell whether two trees have the same arrays in the same places, so that one can be added into the other."""
+    ours, theirs = list(T.items(a)), list(T.items(b))
+    return len(ours) == len(theirs) and all(
+        p == q and isinstance(x, np.ndarray) and isinstance(y, np.ndarray) and x.dtype == y.dtype and x.shape == y.shape
+        for (p, x), (q, y) in zip(ours, theirs, strict=True)
+    )
+
+
+def _copied(leaf: Any) -> Any:
+    if not isinstance(leaf, np.ndarray):
+        return leaf
+    if leaf.ndim == 0:
+        return leaf.copy()
+    copy = np.empty_like(leaf, order="C")
+    for into, of in pieces(copy, leaf):
+        into[...] = of
+    return copy
+
+
+def _add_into(into: NDArray[Any], leaf: NDArray[Any]) -> None:
+    for ours, theirs in pieces(into, leaf):
+        np.add(ours, theirs, out=ours)

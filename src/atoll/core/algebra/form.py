@@ -12,7 +12,8 @@ import numpy as np
 from . import tree as T
 from .tree import Tree
 
-__all__ = ["Form", "Leaf", "form_of", "form_of_block", "kinds_of_block"]
+__all__ = ["Form", "Leaf", "form_of", "form_of_block", "kinds_of_block", "safetensors_of"]
+
 
 _PLAIN = {float: "float", int: "int", bool: "bool", complex: "complex", type(None): "none"}
 _BACK: dict[str, Any] = {"float": float, "int": int, "bool": bool, "complex": complex}
@@ -129,3 +130,19 @@ def _structure(tree: Tree) -> Hashable:
     if isinstance(tree, list | tuple):
         return ("list" if isinstance(tree, list) else "tuple", tuple(_structure(value) for value in tree))
     return None
+
+
+# ---------------------------------------------------------------------- files
+
+
+def safetensors_of(tree: Tree) -> bytes:
+    """The content of a safetensors file with each array under its path; equal arrays give equal bytes."""
+    from safetensors.numpy import save
+
+    return bytes(save({name: _array(leaf) for name, leaf in T.items(tree)}))
+
+
+def _array(leaf: Any) -> Any:
+    if type(leaf).__module__.partition(".")[0] == "torch":
+        leaf = leaf.detach().cpu().numpy()
+    return np.ascontiguousarray(leaf)

@@ -17,8 +17,7 @@ from .. import message as M
 from ..algebra import tree as T
 from ..algebra.aggregate import Aggregate
 from ..errors import CompositionError, ConfigError, TaskError
-from ..persistence.state_table import StateTable
-from ..persistence.states import States
+from ..persistence.state_table import States, StateTable
 from ..requests.cohort import Cohort, Population, TotalsBlock
 from ..requests.request import PartialSum, Reply, TaskResult
 from .sum_builder import ReplyBlock, StageMemory, UplinkSpending, aggregates_of, encode_reply

@@ -16,12 +16,11 @@ from ..algebra.tree import Tree
 from ..errors import LetterError, PolicyError
 from ..event import Event, Ledger, NonPrivate
 from ..persistence.named_results import MARK
-from ..persistence.state_table import StateTable
-from ..persistence.states import States
+from ..persistence.state_table import States, StateTable
 from ..persistence.store import StateStore
+from ..requests.context import Seeds, seeded
 from ..requests.party import among
 from ..requests.request import PASSING, PartialSum, Reply, Request, TaskResult, wire_form
-from ..requests.seeds import Seeds, seeded
 from ..sealing import hash_parts
 from .executor import Executor
 from .journal import Journal

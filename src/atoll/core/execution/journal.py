@@ -23,9 +23,8 @@ import numpy as np
 from .. import message as M
 from ..errors import CheckpointError, MessageError, PolicyError
 from ..persistence.files import append_bytes, write_bytes
-from ..requests.context import SEED_BYTES
+from ..requests.context import SEED_BYTES, Seeds
 from ..requests.request import Request, TaskResult
-from ..requests.seeds import Seeds
 from ..requests.wire import pack_ran, unpack_ran
 
 if TYPE_CHECKING:

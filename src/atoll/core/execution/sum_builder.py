@@ -28,8 +28,7 @@ from ..algebra.rng import Rng, child_keys
 from ..algebra.tree import Tree
 from ..errors import MessageError, PolicyError
 from ..event import Event
-from ..persistence.state_table import StateTable
-from ..persistence.states import States
+from ..persistence.state_table import States, StateTable
 from ..requests.chain import SentBlock
 from ..requests.cohort import Cohort
 from ..requests.context import seeds_for

@@ -16,8 +16,7 @@ from ..algebra.tree import Tree
 from ..calls import checked_call
 from ..requests.chain import Chain
 from ..requests.party import Parties, Party
-from ..requests.reply_form import Expects
-from ..requests.request import Request, expecting
+from ..requests.request import Expects, Request, expecting
 from ..requests.results import Accept, Combined, Late, Terms
 from ..requests.stage import Stage
 from ..requests.task import Task

@@ -15,7 +15,7 @@ from ..requests.cost import Outcomes
 from ..requests.party import Parties
 from ..requests.request import Mailboxes, PartialSum, Reply, Request
 from ..requests.results import Combined, Exchanged
-from ..traffic.flight import Flight
+from .flight import Flight
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -14,8 +14,8 @@ from ..execution.sum_builder import refused
 from ..requests.cost import Outcomes, is_instant
 from ..requests.request import PASSING, PartialSum, Reduced, Reply, Request
 from ..requests.results import Terms
-from ..traffic.flight import Flight
 from .dialogue import Dialogue
+from .flight import Flight
 from .outcomes import combined, in_steps
 
 if TYPE_CHECKING:

@@ -17,8 +17,7 @@ from ..algebra.tree import Tree
 from ..persistence.files import read_message, write_message
 from ..persistence.packed_rows import PackedRows
 from ..requests.task import resolve
-from ..time.batteries import Draw
-from ..time.meter import Meter
+from ..time.meter import Draw, Meter
 from .scope import Scope
 
 __all__ = ["checkpoint", "restore"]

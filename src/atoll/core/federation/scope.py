@@ -20,8 +20,7 @@ from ..requests.party import Parties, Party
 from ..requests.request import Mailboxes, Request
 from ..requests.task import Task
 from ..time.meter import Meter
-from ..traffic.delivery import Delivery
-from ..traffic.live import LiveTraffic
+from .delivery import Delivery, LiveTraffic
 from .ending import StopRun
 from .labels import Labels
 
@@ -30,8 +29,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from ..requests.results import Terms
-    from ..traffic.flight import Flight
     from ..world import World
+    from .flight import Flight
 
 __all__ = ["MAIN", "Scope"]
 

@@ -13,12 +13,11 @@ from ..algebra.tree import Tree
 from ..errors import ConfigError, QuorumError
 from ..requests.chain import Chain
 from ..requests.party import Parties
-from ..requests.reply_form import Expects
-from ..requests.request import PartialSum, Request, expecting
+from ..requests.request import Expects, PartialSum, Request, expecting
 from ..requests.results import Combined, Terms
 from ..requests.stage import Stage
 from ..requests.task import Task, done_before
-from ..traffic.flight import Arrivals, Flight, Handle, by_flight
+from .flight import Arrivals, Flight, Handle, by_flight
 from .outcomes import combined, counted, decoded, require_quorum
 from .reducer import Reducer
 from .reduction import Reduction

@@ -16,16 +16,12 @@ form is described in `atoll.core.message.wire`. It has no code and no pickle, an
 everything against `Limits` before it uses it. Values that are not finite pass; a `Schema` refuses them.
 """
 
-from atoll.core.message.arrays import BFloat16, Bits
+from atoll.core.message.arrays import BFloat16, Bits, BytesArray, Masked, StringArray
 from atoll.core.message.decoder import Decoder, decode
-from atoll.core.message.encoder import encode, encode_blocks, encode_chunks
-from atoll.core.message.equality import equal, fingerprint
-from atoll.core.message.limits import DEFAULT_LIMITS, Limits
-from atoll.core.message.masked import Masked
-from atoll.core.message.schema import Schema
+from atoll.core.message.encoder import encode, encode_blocks, encode_chunks, equal, fingerprint
+from atoll.core.message.schema import ArraySpec, Each, ScalarSpec, Schema
 from atoll.core.message.size import nbytes
-from atoll.core.message.specs import ArraySpec, Each, ScalarSpec
-from atoll.core.message.texts import BytesArray, StringArray
+from atoll.core.message.wire import DEFAULT_LIMITS, Limits
 from atoll.core.message.words import Words
 
 __all__ = [

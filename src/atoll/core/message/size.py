@@ -9,14 +9,19 @@ from typing import Any
 import numpy as np
 
 from atoll.core.errors import MessageError
-from atoll.core.message.arrays import BFloat16, Bits
-from atoll.core.message.dtypes import dtype_form
-from atoll.core.message.faults import enter, fault, finish, shown_key
-from atoll.core.message.leaves import NUMPY_SCALARS, known, offset_of
-from atoll.core.message.limits import DEFAULT_LIMITS, Limits
-from atoll.core.message.masked import Masked
-from atoll.core.message.texts import BytesArray, StringArray
-from atoll.core.message.wire import INLINE, PROLOGUE, aligned
+from atoll.core.message.arrays import NUMPY_SCALARS, BFloat16, Bits, BytesArray, Masked, StringArray, known, offset_of
+from atoll.core.message.wire import (
+    DEFAULT_LIMITS,
+    INLINE,
+    PROLOGUE,
+    Limits,
+    aligned,
+    dtype_form,
+    enter,
+    fault,
+    finish,
+    shown_key,
+)
 from atoll.core.message.words import Words
 
 __all__ = ["nbytes", "total_size"]

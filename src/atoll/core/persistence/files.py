@@ -1,8 +1,10 @@
-"""Files that are complete or absent: written to a temporary file, flushed, then renamed."""
+"""Files that are whole or not there: written at once, appended to, and lines of JSON."""
 
 from __future__ import annotations
 
 import contextlib
+import json
+import math
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +14,7 @@ from ..errors import CheckpointError, MessageError
 if TYPE_CHECKING:
     from ..algebra.tree import Tree
 
-__all__ = ["append_bytes", "read_message", "sync_folder", "write_bytes", "write_message"]
+__all__ = ["append_bytes", "as_json", "read_lines", "read_message", "sync_folder", "write_bytes", "write_message"]
 
 
 def write_bytes(path: Path, content: bytes, *, private: bool = False) -> None:
@@ -116,3 +118,46 @@ def read_message(path: Path) -> Any:
         raise CheckpointError(
             f"the file is damaged: {error.what}", where=str(path), remedy="start a new run, or restore the folder"
         ) from error
+
+
+def as_json(value: Any, indent: int | None = None) -> str:
+    """Standard JSON: NumPy numbers become plain numbers, and non-finite ones become null."""
+    return json.dumps(_plain(value), indent=indent, ensure_ascii=False, allow_nan=False)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(v) for v in value]
+    if hasattr(value, "tolist"):
+        return _plain(value.tolist())
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """Read a file of JSON lines; an incomplete last line was cut short by a crash and is skipped.
+
+    Raises:
+        CheckpointError: the file cannot be read, or another line is damaged.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        said = getattr(error, "strerror", None) or str(error)
+        raise CheckpointError(f"cannot be read: {said}", where=str(path), remedy="restore the file") from error
+    rows = []
+    whole = text[: text.rfind("\n") + 1]
+    for number, line in enumerate(whole.splitlines(), 1):
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            raise CheckpointError(
+                f"the line is damaged: {error}",
+                where=f"{path}, line {number}",
+                remedy="resume the run, which writes the file again from its checkpoint",
+            ) from error
+        rows.append(row)
+    return rows

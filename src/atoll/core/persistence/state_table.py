@@ -8,22 +8,201 @@ No caller gets the memory itself: written states are copied in, and read states 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from .. import message as M
 from ..algebra import tree as T
-from ..algebra.form import Form, form_of, form_of_block
+from ..algebra.form import Form, form_of, form_of_block, kinds_of_block
 from ..algebra.tree import Tree
-from .records import Allowance
-from .states import StateBlock, States
-from .table import Table
+from .records import Allowance, Records
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["StateTable"]
+__all__ = ["StateBlock", "StateTable", "States", "Table"]
+
+
+@dataclass(frozen=True)
+class StateBlock:
+    """States of one form.
+
+    Attributes:
+        positions: positions of the clients, shape ``(clients,)``.
+        stacked: their states, leaves with a leading client axis.
+        kinds: kinds of the leaves, see ``form.Leaf``.
+    """
+
+    positions: NDArray[np.int64]
+    stacked: Tree
+    kinds: list[str]
+
+    def rows(self) -> Iterator[tuple[int, Tree]]:
+        """Each client's state, with copies of the arrays."""
+        known = form_of_block(self.stacked, self.kinds, len(self.positions))
+        if known is None:  # the leaves belong to another library
+            yield from zip(self.positions.tolist(), T.unstacked(self.stacked, len(self.positions)), strict=True)
+            return
+        form, columns = known
+        for i, position in enumerate(self.positions.tolist()):
+            pairs = zip(form.leaves, columns, strict=True)
+            yield position, form.build([None if leaf.kind == "none" else leaf.value(c[i]) for leaf, c in pairs])
+
+    def of(self, position: int) -> list[Tree]:
+        """The state of one client, with copies of the arrays; empty if it is not in the block."""
+        at = np.flatnonzero(self.positions == position)
+        if not len(at):
+            return []
+        alone = StateBlock(
+            self.positions[at], T.map(lambda leaf: None if leaf is None else leaf[at], self.stacked), self.kinds
+        )
+        return [state for _, state in alone.rows()]
+
+
+@dataclass
+class States:
+    """The private states of some clients, one each.
+
+    Attributes:
+        singles: maps a position to its state.
+        blocks: stacked states.
+    """
+
+    singles: dict[int, Tree] = field(default_factory=dict)
+    blocks: list[StateBlock] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(self.singles or self.blocks)
+
+    def add_block(self, positions: NDArray[np.int64], stacked: Tree) -> None:
+        """Add the states of a block as a task returns them."""
+        if len(positions):
+            self.blocks.append(StateBlock(positions, stacked, kinds_of_block(stacked)))
+
+    def update(self, others: States) -> None:
+        """Add the states of other clients."""
+        self.singles.update(others.singles)
+        self.blocks.extend(others.blocks)
+
+    def of(self, positions: NDArray[np.int64]) -> States:
+        """The states of some of these clients."""
+        found = States({p: self.singles[p] for p in positions.tolist() if p in self.singles} if self.singles else {})
+        for block in self.blocks:
+            mine = np.isin(block.positions, positions)
+            if mine.all():
+                found.blocks.append(block)
+            elif mine.any():
+                stacked = T.map(lambda leaf, mine=mine: None if leaf is None else leaf[mine], block.stacked)
+                found.blocks.append(StateBlock(block.positions[mine], stacked, block.kinds))
+        return found
+
+    def positions(self) -> NDArray[np.int64]:
+        """The positions of the clients: the single ones, then block by block."""
+        return np.concatenate(
+            [np.array(list(self.singles), dtype=np.int64), *[block.positions for block in self.blocks]]
+        )
+
+    def by_position(self) -> dict[int, Tree]:
+        """All states, by position."""
+        return {**self.singles, **{position: state for block in self.blocks for position, state in block.rows()}}
+
+    def packed(self) -> dict[str, Any]:
+        """The states as a message."""
+        return {
+            "singles": [[position, state] for position, state in self.singles.items()],
+            "blocks": [[block.positions, block.stacked, block.kinds] for block in self.blocks],
+        }
+
+    @staticmethod
+    def unpack(packed: Any) -> States:
+        """The inverse of ``packed``."""
+        blocks = [StateBlock(positions, stacked, list(kinds)) for positions, stacked, kinds in packed["blocks"]]
+        return States(dict(packed["singles"]), blocks)
+
+
+# ---------------------------------------------------------------------- states of one form as columns
+
+
+class Table:
+    """States of one form.
+
+    Args:
+        form: the form that they have in common.
+        allowance: memory for the rows.
+
+    Attributes:
+        records: the rows. The columns are the fields of one array of records, so that a client's state is contiguous on disk.
+        dirty: which rows were written since the last generation.
+    """
+
+    def __init__(self, form: Form, allowance: Allowance) -> None:
+        self.form = form
+        self.records = Records(form.record, allowance)
+        self.dirty = np.zeros(0, dtype=bool)
+        self._owner = np.zeros(0, dtype=np.int64)  # position by row, -1 for a free row
+        self._used = 0
+        self._free: list[int] = []
+
+    def __len__(self) -> int:
+        return self._used - len(self._free)
+
+    def add(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Allocate rows for clients that have none here."""
+        again = min(len(positions), len(self._free))
+        new = len(positions) - again
+        self.records.reserve(self._used + new)
+        if len(self.records) > len(self._owner):
+            more = len(self.records) - len(self._owner)
+            self._owner = np.concatenate([self._owner, np.full(more, -1, dtype=np.int64)])
+            self.dirty = np.concatenate([self.dirty, np.zeros(more, dtype=bool)])
+        reused = np.array([self._free.pop() for _ in range(again)], dtype=np.int64)
+        rows = np.concatenate([reused, np.arange(self._used, self._used + new, dtype=np.int64)])
+        self._used += new
+        self._owner[rows] = positions
+        return rows
+
+    def remove(self, rows: NDArray[np.int64]) -> None:
+        """Remove these rows: their clients have no state here any more."""
+        self._owner[rows] = -1
+        self.dirty[rows] = False
+        self._free.extend(rows.tolist())
+
+    def owners(self, *, changed: bool = False) -> NDArray[np.int64]:
+        """The clients of all (or only the changed) rows."""
+        owner = self._owner[: self._used]
+        return owner[self.dirty[: self._used] if changed else owner >= 0]
+
+    def write(self, rows: NDArray[np.int64], columns: list[Any]) -> None:
+        """Write rows: a column for each leaf, with a leading client axis."""
+        for i, (leaf, column) in enumerate(zip(self.form.leaves, columns, strict=True)):
+            if leaf.kind != "none":
+                self.records.column(str(i))[rows] = column
+        self.dirty[rows] = True
+        self.records.touched(len(rows))
+
+    def read(self, rows: NDArray[np.int64]) -> list[Any]:
+        """Copies of rows: a column for each leaf."""
+        columns = [
+            None if leaf.kind == "none" else self.records.column(str(i))[rows]
+            for i, leaf in enumerate(self.form.leaves)
+        ]
+        self.records.touched(len(rows))
+        return columns
+
+    def get(self, row: int) -> Tree:
+        """One client's state."""
+        values = [
+            None if leaf.kind == "none" else leaf.value(self.records.column(str(i))[row])
+            for i, leaf in enumerate(self.form.leaves)
+        ]
+        self.records.touched(1)
+        return self.form.build(values)
+
+
+# ---------------------------------------------------------------------- all states of a slot
+
 
 MOST_FORMS = 16
 """Maximum number of forms that a state table stores in columns; states of further forms are stored client by client."""

@@ -20,8 +20,7 @@ from ..errors import CheckpointError
 from .checkpoint import within
 from .files import read_message, write_message
 from .records import Allowance
-from .state_table import StateTable
-from .states import States
+from .state_table import States, StateTable
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

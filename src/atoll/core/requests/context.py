@@ -1,4 +1,4 @@
-"""What a stage sees at the party in addition to the value."""
+"""What a stage sees at the party in addition to the value, and the secret seeds that it draws from."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..algebra.rng import Rng
+from ..algebra.rng import Rng, child_keys
 from ..errors import ConfigError
 from .island import Secret
 
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
     from ..algebra.tree import Tree
 
-__all__ = ["SEED_BYTES", "StageContext", "seeds_for"]
+__all__ = ["SEED_BYTES", "Seeds", "StageContext", "seeded", "seeds_for"]
+
 
 SEED_BYTES = 32
 """Bytes of the secret seed that a party draws for one reply."""
@@ -87,3 +88,39 @@ def seeds_for(seeds: NDArray[np.uint8] | None, purpose: str) -> NDArray[np.uint8
     label = purpose.encode()
     made = [hashlib.blake2b(label, key=row.tobytes(), digest_size=SEED_BYTES).digest() for row in seeds]
     return np.frombuffer(b"".join(made), dtype=np.uint8).reshape(-1, SEED_BYTES)
+
+
+# ---------------------------------------------------------------------- secret seeds
+
+
+@dataclass(frozen=True, eq=False)
+class Seeds:
+    """A secret seed of each party for one request.
+
+    Attributes:
+        positions: positions of the parties, sorted.
+        rows: their seeds, ``(parties, SEED_BYTES)``, uint8.
+    """
+
+    positions: NDArray[np.int64]
+    rows: NDArray[np.uint8]
+
+    def of(self, positions: NDArray[np.int64]) -> NDArray[np.uint8]:
+        """The seeds of these parties, one row each."""
+        found: NDArray[np.uint8] = self.rows[np.searchsorted(self.positions, positions)]
+        return found
+
+    def packed(self) -> dict[str, Any]:
+        """The seeds as a message."""
+        return {"positions": self.positions, "rows": self.rows}
+
+    @classmethod
+    def unpack(cls, packed: Any) -> Seeds:
+        """The inverse of ``packed``."""
+        return cls(np.asarray(packed["positions"]), np.asarray(packed["rows"]))
+
+
+def seeded(keys: NDArray[np.uint64], seed: int) -> NDArray[np.uint8]:
+    """Seeds derived from the parties' keys and a number, ``(parties, 32)``: for reproducible simulations, whose guarantees are void."""
+    words = np.stack([child_keys(keys, "uplink", seed, i) for i in range(4)], axis=1)
+    return words.astype("<u8").view(np.uint8)

@@ -8,18 +8,40 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigError, PolicyError
+from ..event import Event
 from ..validation import Checked
-from .demand import ReplyDemand
 from .disclosure import RULES_TASK, RowRules
 from .stage import Stage
 
 if TYPE_CHECKING:
     from ..algebra.tree import Tree
-    from ..event import Event
     from .party import Party
     from .request import Request
 
-__all__ = ["ROW_FEATURES", "AllowAll", "Policies", "Policy", "SitePolicy", "admit_job", "is_bare_step", "policy_of"]
+__all__ = [
+    "AllowAll",
+    "Policies",
+    "Policy",
+    "ROW_FEATURES",
+    "ReplyDemand",
+    "SitePolicy",
+    "admit_job",
+    "is_bare_step",
+    "policy_of",
+]
+
+
+class ReplyDemand:
+    """Base class of demands; it demands nothing. The room of privacy has the one that people use (`atoll.privacy.Demand`)."""
+
+    def settle(self, task: str, events: Sequence[Event]) -> None:
+        """Raise ``PolicyError`` to keep a reply from leaving.
+
+        Args:
+            task: the task's name.
+            events: what was recorded for this reply before it leaves.
+        """
+
 
 ROW_FEATURES = "row-features"
 """The name of a job that sends features of single rows. A site's policy must list this very name in ``allow``; a pattern does not allow it."""

@@ -1,4 +1,4 @@
-"""Requests and replies: what a federation and its hosts exchange."""
+"""Requests, replies and sums: what a federation, its engine and its hosts exchange."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ import numpy as np
 from .. import message as M
 from ..algebra import tree as T
 from ..algebra.aggregate import Aggregate, Totals, merge_totals, reorder_parts, sign_parts
+from ..algebra.rng import Rng
 from ..algebra.tree import Tree
 from ..errors import ConfigError, MessageError, SessionError
-from ..persistence.states import States
+from ..persistence.state_table import States
 from ..sealing import Letter, Row, hash_letters, hash_parts
 from ..time.meter import Said
 from ..time.prospect import Ending
@@ -23,26 +24,82 @@ from .chain import Chain
 from .task import Task, Workload
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     from ..message import Schema
-    from .reply_form import Expects, ReplyForm
-    from .seeds import Seeds
+    from .context import Seeds
 
 __all__ = [
-    "PASSING",
+    "Expects",
     "Mailboxes",
+    "PASSING",
     "PartialSum",
     "Reduced",
     "Reply",
+    "ReplyForm",
     "Request",
     "RunningSum",
     "TaskResult",
     "cut_off",
     "expecting",
     "sketch",
+    "weight_bound",
     "wire_form",
 ]
+
+
+# ---------------------------------------------------------------------- what is known of replies before they are there
+
+
+@dataclass(frozen=True, eq=False)
+class ReplyForm:
+    """The form of one party's reply to a sum: names, kinds, shapes, metrics and weights.
+
+    A task that can say this of all its replies has a `TaskSchema`. This is for a task whose replies follow from the request, such as the update of a model.
+
+    Attributes:
+        reply: an example of a reply; only its form matters.
+        optional: aggregates that a reply may also have; ``None`` for a value of any form.
+        metrics: names of the numbers that a reply may also have as metrics; ``None`` for any short name.
+        weights: maps a name to the weights of a party with one row and with three rows: that of a party lies between 0 and the line through both.
+            A weight without a bound need only be finite and at least 0.
+    """
+
+    reply: Mapping[str, Aggregate]
+    optional: Mapping[str, Aggregate | None] = field(default_factory=dict)
+    metrics: frozenset[str] | None = frozenset()
+    weights: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+
+    def totals(self, uplink: Chain, public: Sequence[Tree]) -> tuple[Totals, dict[str, Totals | None]]:
+        """Return what an example adds to the sum after the stages, and what each optional aggregate would add."""
+
+        def added(reply: Mapping[str, Aggregate]) -> Totals:
+            leaving = uplink.leaving(reply)
+            return {name: uplink.rehearsed(name, one, public, Rng(0)).total for name, one in leaving.items()}
+
+        more = {name: None if one is None else added({name: one}) for name, one in self.optional.items()}
+        return added(self.reply), more
+
+
+Expects = Callable[[], ReplyForm]
+"""Gives the form of the replies; it is called only where replies come from other machines."""
+
+
+def weight_bound(weights: tuple[float, float], rows: int) -> float:
+    """Return the largest weight of a party with this many rows, given those of one row and of three.
+
+    That of the line through both, which is above every concave weight, and a little more: weights are sums of floating-point numbers.
+    """
+    one, three = weights
+    line = max(one, one + (three - one) / 2 * (max(rows, 1) - 1))
+    most = line * 1.05 if rows == 2 else line  # between the two, a square root is above the line
+    return float(np.nextafter(most, np.inf)) * (1 + 1e-9)
+
+
+# ---------------------------------------------------------------------- requests and replies
+
 
 PASSING = "//~"
 """The end of a slot whose states last as long as their sum."""

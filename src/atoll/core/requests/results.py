@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from ..calls import is_real
 from ..errors import ConfigError, nearest
-from ..time.deadline import Deadline
-from ..time.quota import Share
+from ..time.deadline import Deadline, Share
 from .party import Parties
 from .request import Mailboxes
 
@@ -167,7 +166,7 @@ class Combined:
         counts: entries that travelled as words of a few bits: ``words``, how many of them were ``clamped`` at parties because they did not fit, how many
             ``overflowed`` in the sum, and of how many nobody knows that (``unchecked``); ``wrong_shares``, how many parties dealt or revealed shares that
             others did not commit to; and ``excess_left``, of how many the noise that could be taken back was not, because shares were wrong.
-        inputs: maps an aggregate and the place of a stage that fits to what the stage got on average; see ``atoll.core.requests.fitting``.
+        inputs: maps an aggregate and the place of a stage that fits to what the stage got on average; see ``atoll.core.requests.chain``.
         told: maps an aggregate to what the last stage counted in its sum, with ``n``, the replies in it, and the ``version`` of the round parameters.
         outliers: maps the name of a party whose reply is in it to how that reply stands far outside the cohort, where an engine sees single replies.
     """

@@ -15,7 +15,7 @@ The encoding of a stage may have *words*: unsigned integers of ``p`` bits each (
 shares hide them exactly; such a stage acts on summands. A stage whose encodings are *indices* adds up as counts of each index (``indexes``, ``addends``).
 
 The round parameters of a stage that *fits* (a scale, a codebook) follow from the last sum or from a mock client on public data: ``fit`` makes them, and the
-program keeps them, with a version, in its checkpoints (``atoll.core.requests.fitting``).
+program keeps them, with a version, in its checkpoints (``atoll.core.requests.chain``).
 
 A stage may keep *memory* at the party, such as the residual of quantisation: ``remember`` takes the memory of the last reply of this kind and returns
 the new one. It is private state with its own slot, and a reply that is kept out does not change it.

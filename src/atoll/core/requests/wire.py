@@ -13,13 +13,13 @@ import numpy as np
 from .. import errors as E
 from ..algebra.aggregate import Aggregate, Mean, Part, Parts, Sum, Total, Totals, Vote
 from ..algebra.tree import Tree
-from ..persistence.states import States
+from ..persistence.state_table import States
 from ..sealing import Letter, rows_in
 from ..time.meter import Said
 from ..time.prospect import Ending
 from .chain import Chain
+from .context import Seeds
 from .request import Mailboxes, PartialSum, Reply, Request, TaskResult
-from .seeds import Seeds
 from .stage import Stage
 from .task import Task, resolve
 

@@ -1,14 +1,25 @@
-"""Deadlines that several supersteps share, and how the crashes of a turn are divided among the supersteps."""
+"""Deadlines that several supersteps share, and how the crashes of a turn are divided among the supersteps.
+
+A quota that requests of several hubs fill together: the first replies count, wherever they were requested, and all requests close at once.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from ..errors import ConfigError
 
-__all__ = ["WHOLE", "Deadline", "Risk"]
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["Deadline", "Quota", "Risk", "Share", "WHOLE"]
+
 
 Risk = tuple[float, float]
 """The part of a turn that a request stands for, from its beginning (0) to its end (1): crashes between the two hit it."""
@@ -71,3 +82,144 @@ class Deadline:
 
     def __repr__(self) -> str:
         return f"Deadline(until={self.until:g})"
+
+
+# ---------------------------------------------------------------------- quotas
+
+
+class Quota:
+    """A number of replies to several requests together; ties in time are broken by position.
+
+    Hand out one `Share` a request before the first request, and pass each as ``accept=``. Counting begins when every share is with its request (or was
+    given up), so that the outcome does not depend on which hub sends first. A quota that is not met closes nothing: each request then ends as it would
+    without one, at its deadline or when no party is left to reply. One quota serves one round.
+
+    Args:
+        count: number of replies after which all requests close.
+
+    Example:
+        >>> quota = Quota(10)
+        >>> shares = [quota.share() for _ in range(3)]
+        >>> # in the program of hub i:  await fed.sum(cohort, task, message, accept=shares[i], quorum=0)
+    """
+
+    def __init__(self, count: int) -> None:
+        if count < 1 or count != int(count):
+            raise ConfigError(f"Quota({count})", remedy="use a whole number of at least 1")
+        self.count = count
+        self._shares: list[Share] = []
+        self._open: asyncio.Future[None] | None = None
+        self.closed = False
+
+    def share(self, most: int | None = None) -> Share:
+        """Hand out one request's share.
+
+        Args:
+            most: maximum number of replies that it contributes; ``None`` for no limit.
+
+        Raises:
+            ConfigError: counting has begun.
+        """
+        if self._open is not None:
+            raise ConfigError("a share of a quota that is being counted", remedy="hand out all shares first")
+        self._shares.append(Share(self, most))
+        return self._shares[-1]
+
+    async def joined(self) -> None:
+        """Wait until each share is with its request or was given up; the last one counts."""
+        if self._open is None:
+            self._open = asyncio.get_running_loop().create_future()
+        if all(share.over for share in self._shares) and not self._open.done():
+            self._count()
+            self._open.set_result(None)
+        await asyncio.shield(self._open)
+
+    def recount(self) -> bool:
+        """Count the replies so far, on a real clock; return whether the quota is met, or never will be."""
+        if self.closed or not all(share.over or share.reported for share in self._shares):
+            return self.closed
+        offered = sum(len(times) for times, _ in (share.offer for share in self._shares))
+        if offered >= self.count or all(share.over or share.ended for share in self._shares):
+            self._count()
+            self.closed = True
+            if self._open is not None and not self._open.done():  # a request that gave up waits for the count
+                self._open.set_result(None)
+        return self.closed
+
+    def _count(self) -> None:
+        offers = [share.offer for share in self._shares]
+        times = np.concatenate([times for times, _ in offers])
+        order = np.lexsort((np.concatenate([positions for _, positions in offers]), times))[: self.count]
+        owner = np.repeat(np.arange(len(offers)), [len(times) for times, _ in offers])
+        met = len(times) >= self.count
+        for share, taken in zip(self._shares, np.bincount(owner[order], minlength=len(offers)), strict=True):
+            share.taken, share.moment = int(taken), float(times[order[-1]]) if met else None
+
+
+class Share:
+    """One request's share of a quota.
+
+    Attributes:
+        most: maximum number of replies that it contributes.
+        taken: number of replies that it contributed, once it has closed.
+        completed: number of replies that arrive by its deadline, late ones included, once it has closed. The traffic knows whose they are.
+        late: positions of the parties whose replies arrive after it has closed, for the meters.
+        moment: clock time at which the quota was met; ``None`` if it was not.
+    """
+
+    def __init__(self, quota: Quota, most: int | None) -> None:
+        if most is not None and most < 0:
+            raise ConfigError(f"most={most} replies", remedy="use a whole number of at least 0")
+        self.quota, self.most = quota, most
+        self.taken, self.completed = 0, 0
+        self.late = np.zeros(0, dtype=np.int64)
+        self.moment: float | None = None
+        self.over = self.reported = self.ended = False
+        self.offer = (np.zeros(0), np.zeros(0, dtype=np.int64))
+
+    async def close(self, times: NDArray[np.float64], positions: NDArray[np.int64]) -> int:
+        """Offer a request's replies, and wait until the quota is counted.
+
+        Args:
+            times: times of the replies that arrive by the request's deadline, in order of arrival, ties by position.
+            positions: positions of their parties.
+
+        Returns:
+            How many of them are accepted.
+
+        Raises:
+            ConfigError: the share was used or given up before.
+        """
+        if self.over:
+            raise ConfigError("a share of a quota is for one request", remedy="hand out one a request, anew each round")
+        self.offer, self.over = (times[: self.most], positions[: self.most]), True
+        await self.quota.joined()
+        self.completed, self.late = len(times), positions[self.taken :]
+        return self.taken
+
+    def report(self, times: NDArray[np.float64], positions: NDArray[np.int64], *, ended: bool) -> bool:
+        """Offer the replies so far, if later ones cannot be predicted.
+
+        Args:
+            times: times of the replies that have arrived in time, in order of arrival, ties by position.
+            positions: positions of their parties.
+            ended: whether no more can arrive.
+
+        Returns:
+            Whether the quota is closed; `taken` of these replies are in it.
+        """
+        self.reported, self.ended = True, ended
+        if not self.quota.closed:
+            self.offer = (times[: self.most], positions[: self.most])
+        if not self.quota.recount():
+            return False
+        self.over = True
+        self.completed, self.late = len(times), positions[self.taken :]
+        return True
+
+    async def give_up(self) -> None:
+        """Give up the share if no party is asked; does nothing if the share was used."""
+        if not self.over:
+            self.over = True
+            if not self.quota.recount():
+                await self.quota.joined()

@@ -1,19 +1,125 @@
-"""Meters: the bytes on each link in both directions, the outcomes of requests, and the energy that devices spend."""
+"""Meters: the bytes on each link in both directions, the outcomes of requests, and the energy that devices spend.
+
+What the batteries of devices lack: what requests took from each, minus what it has recharged since.
+
+A battery that lacks ``d`` joules and recharges with ``watts`` lacks ``max(0, d - watts * t)`` after ``t`` seconds. The maximum with 0 cannot be computed
+from the total energy spent. So the world stores, for each device, what it lacked at its last draw, and when that was. A query costs as
+much as the number of devices asked about.
+
+A scope may return to its own checkpoint while others do not. So each scope also keeps its draws since the last moment before which no scope can
+return, and a resume repeats them as time reaches them: a program that is replayed sees what it saw before. Such a moment is each checkpoint of the
+outermost program that covers all other scopes, as those of trainings do.
+"""
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 
-from .tally import Tally
-
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from numpy.typing import NDArray
 
-__all__ = ["Fate", "Meter", "Said", "Way"]
+__all__ = ["Batteries", "Draw", "Fate", "Key", "Meter", "Said", "Spender", "Tally", "Way"]
+
+
+Key = tuple[str, str]
+"""A hub, and the kind of count on its links."""
+
+_Column = tuple["NDArray[np.int64]", "NDArray[np.int64]", "NDArray[np.int64] | None"]
+"""Positions, the amount of each, and how often it was counted (``None``: once each)."""
+
+_MOST = 1024
+"""Maximum number of columns of one key before they are added up, so that memory grows with the parties, not with the requests."""
+
+
+class Tally:
+    """Integers by key and party: amounts, and how often something was counted."""
+
+    def __init__(self) -> None:
+        self._columns: dict[Key, list[_Column]] = defaultdict(list)
+
+    def add(
+        self,
+        key: Key,
+        positions: NDArray[np.int64],
+        amounts: NDArray[np.int64],
+        times: NDArray[np.int64] | None = None,
+    ) -> None:
+        """Count.
+
+        Args:
+            key: hub and kind.
+            positions: positions of the parties; a position that occurs twice counts twice.
+            amounts: the amount of each.
+            times: how often each is counted; ``None`` is once.
+        """
+        columns = self._columns[key]
+        columns.append((np.asarray(positions), amounts, times))
+        if len(columns) > _MOST:
+            columns[:] = [_compact(columns)]
+
+    def of(self, key: Key) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """The parties, ascending, with the sum of their amounts and how often they were counted, ``(parties,)`` each."""
+        columns = self._columns.get(key)
+        if not columns:
+            none = np.zeros(0, dtype=np.int64)
+            return none, none, none
+        columns[:] = [_compact(columns)]
+        return _compact(columns)
+
+    def keys(self, kind: str, hub: str | None = None) -> list[Key]:
+        """Keys of a kind with at least one count, of one hub or of all."""
+        return [key for key, columns in self._columns.items() if columns and key[1] == kind and hub in (None, key[0])]
+
+    def absorb(self, other: Tally) -> None:
+        """Add another tally to this one."""
+        for key, columns in other._columns.items():
+            self._columns[key].extend(columns)
+
+    def items(self) -> Iterator[tuple[Key, NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]]:
+        """Each key with the result of `of`."""
+        for key in list(self._columns):
+            yield key, *self.of(key)
+
+    def save(self) -> list[dict[str, Any]]:
+        """The tally as trees, for a checkpoint."""
+        return [
+            {"hub": hub, "direction": kind, "positions": positions, "bytes": amounts, "times": times}
+            for (hub, kind), positions, amounts, times in self.items()
+        ]
+
+    @classmethod
+    def load(cls, saved: list[dict[str, Any]]) -> Tally:
+        """Rebuild the tally from a checkpoint."""
+        tally = cls()
+        for link in saved:
+            column = (np.array(link["positions"]), np.array(link["bytes"]), np.array(link["times"]))
+            tally._columns[link["hub"], link["direction"]] = [column]
+        return tally
+
+
+def _compact(columns: list[_Column]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    if len(columns) == 1 and columns[0][2] is not None and (np.diff(columns[0][0]) > 0).all():
+        return columns[0]  # type: ignore[return-value]
+    positions = np.concatenate([c[0] for c in columns])
+    amounts = np.concatenate([c[1] for c in columns])
+    times = np.concatenate([np.ones(len(c[0]), dtype=np.int64) if c[2] is None else c[2] for c in columns])
+    unique, inverse = np.unique(positions, return_inverse=True)
+    total, often = np.zeros(len(unique), dtype=np.int64), np.zeros(len(unique), dtype=np.int64)
+    np.add.at(total, inverse, amounts)
+    np.add.at(often, inverse, times)
+    return unique, total, often
+
+
+# ---------------------------------------------------------------------- meters
+
 
 Fate = Literal["crashed", "called_off", "refused"]
 """Why a request has no usable reply: its party was lost; its reply was no longer needed; or its reply was kept out of a sum because it was not
@@ -259,3 +365,97 @@ class Meter:
             meter._microjoules = (meter._microjoules or 0) + int(meter._tally.of(key)[1].sum())
         meter.crashed = sum(int(meter._tally.of(key)[2].sum()) for key in meter._tally.keys("crashed"))
         return meter
+
+
+# ---------------------------------------------------------------------- batteries
+
+
+class Draw(NamedTuple):
+    """The draws of one request: time, positions, and whole microjoules of each; negative for a credit."""
+
+    moment: float
+    positions: NDArray[np.int64]
+    microjoules: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, moment: float, positions: NDArray[np.int64], joules: NDArray[np.float64], before: Any = 0.0) -> Draw:
+        """The draws of the devices that spend energy; ``before`` is the part that was charged earlier."""
+        each = (np.rint(joules * 1e6) - np.rint(before * 1e6)).astype(np.int64)
+        some = each != 0
+        return cls(moment, positions[some], each[some])
+
+
+class Spender(Protocol):
+    """Whoever sends requests to devices.
+
+    Attributes:
+        meter: what they have cost.
+        draws: what they took from batteries since all was last settled.
+    """
+
+    meter: Meter
+    draws: list[Draw]
+
+
+@dataclass
+class Batteries:
+    """What each battery lacks.
+
+    Attributes:
+        watts: recharging power of all batteries, all the time.
+        settled: the state at the last moment before which no scope can return, as it is saved: positions, microjoules, moments.
+    """
+
+    watts: float
+    settled: dict[str, Any] = field(default_factory=dict)
+    _lacks: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    _at: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+    _ahead: deque[Draw] = field(default_factory=deque)
+
+    def lacking(self, positions: NDArray[np.int64], now: float) -> NDArray[np.float64]:
+        """Joules that each of these batteries lacks of being full."""
+        self._reach(now)
+        self._grow(positions)
+        return self._now(positions, now) / 1e6
+
+    def draw(self, draw: Draw) -> None:
+        """Take energy from batteries, now."""
+        self._reach(draw.moment)
+        self._take(draw)
+
+    def restart(self, settled: dict[str, Any], draws: Iterable[Draw]) -> None:
+        """Start again from the settled state; later draws are repeated when time reaches them."""
+        self.settled = settled
+        self._lacks, self._at = np.zeros(0, dtype=np.int64), np.zeros(0)
+        if settled:
+            positions = np.array(settled["positions"], dtype=np.int64)
+            self._grow(positions)
+            self._lacks[positions], self._at[positions] = settled["microjoules"], settled["moments"]
+        self._ahead = deque(sorted(draws, key=lambda draw: draw.moment))
+
+    def settle(self, now: float) -> dict[str, Any]:
+        """Settle the state as of now, and return it as it is saved."""
+        self._reach(now)
+        positions = np.flatnonzero(self._lacks)
+        return {"positions": positions, "microjoules": self._lacks[positions], "moments": self._at[positions]}
+
+    def _now(self, positions: NDArray[np.int64], now: float) -> NDArray[np.int64]:
+        taken = np.rint(self.watts * np.maximum(0.0, now - self._at[positions]) * 1e6)
+        return np.maximum(0.0, self._lacks[positions] - taken).astype(np.int64)
+
+    def _take(self, draw: Draw) -> None:
+        self._grow(draw.positions)
+        self._lacks[draw.positions] = np.maximum(0, self._now(draw.positions, draw.moment) + draw.microjoules)
+        self._at[draw.positions] = draw.moment
+
+    def _reach(self, now: float) -> None:
+        while self._ahead and self._ahead[0].moment <= now:
+            self._take(self._ahead.popleft())
+
+    def _grow(self, positions: NDArray[np.int64]) -> None:
+        """Make room for these positions: pages that are never written take no memory."""
+        size = int(positions.max(initial=-1)) + 1
+        if size > len(self._lacks):
+            more = max(size, 2 * len(self._lacks)) - len(self._lacks)
+            self._lacks = np.concatenate([self._lacks, np.zeros(more, dtype=np.int64)])
+            self._at = np.concatenate([self._at, np.zeros(more)])

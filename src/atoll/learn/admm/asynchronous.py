@@ -11,8 +11,8 @@ from atoll.core.algebra.aggregate import Aggregate, Sum
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import CompositionError, QuorumError
 from atoll.core.federation.federation import Federation
+from atoll.core.federation.flight import Handle
 from atoll.core.requests.task import task
-from atoll.core.traffic.flight import Handle
 from atoll.learn.card import Card
 
 from ..checks import require_count, require_positive

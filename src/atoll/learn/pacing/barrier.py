@@ -16,7 +16,7 @@ from .versions.buffered import Buffered
 if TYPE_CHECKING:
     from atoll.core.algebra.tree import Tree
     from atoll.core.federation.federation import Federation
-    from atoll.core.traffic.flight import Handle
+    from atoll.core.federation.flight import Handle
     from atoll.rounds.loop import Course
 
     from ..context import Context

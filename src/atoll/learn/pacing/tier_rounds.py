@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from atoll.core.algebra.tree import Tree
     from atoll.core.federation.federation import Federation
-    from atoll.core.traffic.flight import Handle
+    from atoll.core.federation.flight import Handle
 
     from ..context import Context
     from .tiered import Tiered

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from atoll.core.algebra.aggregate import Aggregate, Parts
-from atoll.core.requests.reply_form import ReplyForm
+from atoll.core.requests.request import ReplyForm
 
 from ..local.leaving import BUFFERS, arrays_leaving
 from ..local.reports import key_of

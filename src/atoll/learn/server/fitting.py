@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from atoll.core.requests.fitting import Inputs, Told, due, fitted, inputs_of
+from atoll.core.requests.chain import Inputs, Told, due, fitted, inputs_of
 from atoll.core.requests.island import Island
 from atoll.core.requests.party import Party
 from atoll.data.islands import Islands

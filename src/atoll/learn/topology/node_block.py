@@ -16,7 +16,7 @@ from atoll.core.algebra.aggregate import Aggregate, Mean, stacked
 from atoll.core.algebra.form import kinds_of_block
 from atoll.core.algebra.rng import Rng
 from atoll.core.algebra.tree import Tree
-from atoll.core.persistence.states import StateBlock
+from atoll.core.persistence.state_table import StateBlock
 from atoll.core.requests.cohort import Cohort
 from atoll.core.requests.task import Batch
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from atoll.core.errors import ConfigError, PolicyError
 from atoll.core.event import Event, NonPrivate
-from atoll.core.requests.demand import ReplyDemand
+from atoll.core.requests.policy import ReplyDemand
 from atoll.core.validation import Checked, require_parts
 
 from ..accountant import PrivacyLoss

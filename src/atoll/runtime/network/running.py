@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from atoll.core.algebra.running import add_into
+from atoll.core.algebra.aggregate import add_into
 from atoll.core.requests.request import PartialSum, RunningSum
 from atoll.core.requests.wire import unpack_folded
 

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from atoll.core.algebra import tree as T
-from atoll.core.algebra.aggregate import ROLES, Total, Totals
-from atoll.core.algebra.pieces import finite
+from atoll.core.algebra.aggregate import ROLES, Total, Totals, finite
 from atoll.core.errors import MessageError
 
 from .frames import LONGEST, described, wrong

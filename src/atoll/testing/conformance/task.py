@@ -13,13 +13,12 @@ from atoll.core.algebra.rng import Rng
 from atoll.core.algebra.tree import Tree
 from atoll.core.event import Event
 from atoll.core.execution.executor import Executor
-from atoll.core.persistence.state_table import StateTable
-from atoll.core.persistence.states import States
+from atoll.core.persistence.state_table import States, StateTable
 from atoll.core.requests.chain import Chain
 from atoll.core.requests.cohort import Population
+from atoll.core.requests.context import Seeds, seeded
 from atoll.core.requests.party import Roster
 from atoll.core.requests.request import Mailboxes, PartialSum, Request
-from atoll.core.requests.seeds import Seeds, seeded
 from atoll.core.requests.task import Task
 from atoll.core.time.clock import run
 

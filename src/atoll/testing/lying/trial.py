@@ -13,7 +13,7 @@ import numpy as np
 from atoll.core import message as M
 from atoll.core.federation.labels import Labels
 from atoll.core.federation.reduction import Reduction
-from atoll.core.persistence.decisions import Decisions
+from atoll.core.persistence.checkpoint import Decisions
 from atoll.core.requests.request import Mailboxes
 from atoll.core.requests.results import Terms
 from atoll.secure.ballot import hash_set

@@ -9,7 +9,7 @@ import numpy as np
 
 from atoll.core.algebra.form import kinds_of_block
 from atoll.core.algebra.tree import Tree
-from atoll.core.persistence.states import StateBlock
+from atoll.core.persistence.state_table import StateBlock
 from atoll.core.requests.task import Batch
 from atoll.learn.local.update import pass_key
 from atoll.learn.per_client_broadcast import PerClientBroadcast

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
     from atoll.core.algebra.tree import Tree
     from atoll.core.federation.federation import Federation
+    from atoll.core.federation.flight import Arrivals
     from atoll.core.requests.party import Parties
     from atoll.core.requests.results import Combined
-    from atoll.core.traffic.flight import Arrivals
 
     from ...selection import Selection
     from ..safa import SAFA

@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from atoll.core.federation.federation import Federation
+    from atoll.core.federation.flight import Flight
     from atoll.core.requests.party import Parties
     from atoll.core.requests.results import Combined
-    from atoll.core.traffic.flight import Flight
 
     from ...context import Context
     from ..safa import SAFA

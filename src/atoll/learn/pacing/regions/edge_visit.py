@@ -11,7 +11,7 @@ from atoll.core import message as M
 from atoll.core.algebra import tree as T
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import CompositionError, QuorumError
-from atoll.core.time.quota import Share
+from atoll.core.time.deadline import Share
 
 from ...server.declared import declare
 from ...server.device_outcomes import outcome_columns

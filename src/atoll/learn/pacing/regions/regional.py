@@ -11,7 +11,7 @@ from atoll.core import message as M
 from atoll.core.algebra import tree as T
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError, QuorumError
-from atoll.core.time.quota import Quota
+from atoll.core.time.deadline import Quota
 from atoll.rounds.loop import Course
 
 from ...checks import require_finite

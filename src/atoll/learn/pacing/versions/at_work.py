@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from atoll.core.algebra.tree import Tree
-    from atoll.core.traffic.flight import Flight
+    from atoll.core.federation.flight import Flight
 
 __all__ = ["done_by", "nobody", "noted"]
 

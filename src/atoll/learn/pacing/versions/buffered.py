@@ -18,8 +18,8 @@ from .in_flight import InFlight
 if TYPE_CHECKING:
     from atoll.core.algebra.tree import Tree
     from atoll.core.federation.federation import Federation
+    from atoll.core.federation.flight import Flight, Handle
     from atoll.core.requests.results import Combined
-    from atoll.core.traffic.flight import Flight, Handle
 
     from .round_log import RoundLog
 

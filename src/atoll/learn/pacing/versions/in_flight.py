@@ -30,11 +30,11 @@ from .waiting import WaitingReplies, positions_of
 
 if TYPE_CHECKING:
     from atoll.core.federation.federation import Federation
+    from atoll.core.federation.flight import Flight, Handle
     from atoll.core.federation.reducer import Reducer
     from atoll.core.requests.chain import Chain
     from atoll.core.requests.party import Parties
     from atoll.core.requests.results import Combined
-    from atoll.core.traffic.flight import Flight, Handle
 
     from ...context import Context
     from .asynchronous import Asynchronous

@@ -13,9 +13,9 @@ from ...server.phases import lengths, shares
 
 if TYPE_CHECKING:
     from atoll.core.federation.federation import Federation
+    from atoll.core.federation.flight import Flight, Handle
     from atoll.core.requests.party import Parties
     from atoll.core.requests.results import Combined
-    from atoll.core.traffic.flight import Flight, Handle
 
 __all__ = ["RoundLog"]
 

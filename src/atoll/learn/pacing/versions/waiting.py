@@ -10,7 +10,7 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from atoll.core.traffic.flight import Handle
+    from atoll.core.federation.flight import Handle
 
 __all__ = ["WaitingReplies", "positions_of"]
 

@@ -10,14 +10,13 @@ from atoll.core import message as M
 from atoll.core.algebra import tree as T
 from atoll.core.algebra.aggregate import Part, Total, Totals
 from atoll.core.message import Limits
-from atoll.core.requests.reply_form import weight_bound
+from atoll.core.requests.request import weight_bound
 
 from ..frames import described, wrong
 from ..totals import require_fit
 
 if TYPE_CHECKING:
-    from atoll.core.requests.reply_form import ReplyForm
-    from atoll.core.requests.request import Request
+    from atoll.core.requests.request import ReplyForm, Request
 
 __all__ = ["limits_of", "require_expected"]
 

@@ -15,7 +15,7 @@ from atoll.core.errors import TaskError
 from atoll.core.execution.session import Deliver, LocalPeers, as_sent
 from atoll.core.requests.wire import pack_ran, unpack_request
 from atoll.core.sealing import sealed_nbytes
-from atoll.core.time.idle import IdleSelector, WatchedLoop, watching
+from atoll.core.time.clock import IdleSelector, WatchedLoop, watching
 from atoll.core.time.prospect import Ending
 from atoll.engines.actors import Actors, Key, answer_of, sendable
 from atoll.engines.link import LinkClosed
