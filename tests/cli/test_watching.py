@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.support.memory_store import MemoryStore
 
 from atoll.cli import run
 from atoll.core.errors import JobError
@@ -18,7 +19,6 @@ from atoll.runtime.server.looking import Looking
 from atoll.runtime.server.news import JobNews
 from atoll.runtime.server.seen import Sighting
 from atoll.runtime.server.shares import People
-from atoll.runtime.store.memory import MemoryStore
 from atoll.runtime.store.records import AuditEvent, Submission
 from atoll.runtime.store.states import JobState
 

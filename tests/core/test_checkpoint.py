@@ -8,7 +8,7 @@ import pytest
 from atoll.core.errors import CheckpointError, MessageError
 from atoll.core.persistence.checkpoint import CheckpointStore
 from atoll.core.persistence.files import read_message, write_message
-from atoll.core.persistence.store import StateStore
+from atoll.core.persistence.state_table import StateStore
 from atoll.core.requests.cohort import Community
 from atoll.core.requests.task import task
 from atoll.core.world import World

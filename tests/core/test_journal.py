@@ -9,7 +9,7 @@ from atoll.core import message as M
 from atoll.core.algebra.aggregate import Mean, Parts
 from atoll.core.errors import CheckpointError
 from atoll.core.event import NonPrivate
-from atoll.core.execution.journal import Journal
+from atoll.core.execution.host import Journal
 from atoll.core.requests.cohort import Community
 from atoll.core.requests.request import Reply, Request, TaskResult
 from atoll.core.requests.task import Task, task

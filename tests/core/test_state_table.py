@@ -14,8 +14,7 @@ from atoll.core.errors import CheckpointError, ConfigError
 from atoll.core.execution.host import Draft
 from atoll.core.persistence.files import read_message
 from atoll.core.persistence.records import Allowance, Records, quarter_of_memory
-from atoll.core.persistence.state_table import MOST_FORMS, StateBlock, States, StateTable
-from atoll.core.persistence.store import SEGMENT_BYTES, StateStore
+from atoll.core.persistence.state_table import MOST_FORMS, SEGMENT_BYTES, StateBlock, States, StateStore, StateTable
 from atoll.core.requests.party import Roster
 from atoll.testing.strategies import messages
 
@@ -263,7 +262,7 @@ def test_a_large_commit_is_cut_into_segments(tmp_path):
 
 def test_a_failed_commit_leaves_no_segment(tmp_path, monkeypatch):
     store = StateStore(tmp_path)
-    monkeypatch.setattr("atoll.core.persistence.store.SEGMENT_BYTES", 100)
+    monkeypatch.setattr("atoll.core.persistence.state_table.SEGMENT_BYTES", 100)
     for position in range(4):
         store.put("main", position, np.zeros(10))
     written = []
@@ -274,7 +273,7 @@ def test_a_failed_commit_leaves_no_segment(tmp_path, monkeypatch):
         written.append(path)
         path.write_bytes(b"")
 
-    monkeypatch.setattr("atoll.core.persistence.store.write_message", write)
+    monkeypatch.setattr("atoll.core.persistence.state_table.write_message", write)
     with pytest.raises(CheckpointError, match="disk full"):
         store.commit("main", 1)
     assert list(tmp_path.iterdir()) == []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from atoll.engines.copies import Copies
+from atoll.engines.ray import Copies
 
 PEOPLE = np.arange(4)
 

@@ -13,8 +13,8 @@ from atoll.core.requests.cohort import Community
 from atoll.core.requests.party import Roster
 from atoll.core.requests.request import Request
 from atoll.core.requests.task import Task, Work
-from atoll.engines import share
-from atoll.engines.share import cut, dealt, shares
+from atoll.engines import remote
+from atoll.engines.remote import cut, dealt, shares
 
 WORK = st.lists(st.floats(0, 1e6), min_size=1, max_size=40)
 
@@ -73,7 +73,7 @@ def test_clients_that_were_dealt_out_are_reported_in_the_order_of_the_cohort(mon
     torch = pytest.importorskip("torch")
     monkeypatch.setattr("atoll.engines.batched.WORTH_A_PROCESS", 0.0)
     dealings: list[list[list[int]]] = []
-    deal = share.dealt
+    deal = remote.dealt
 
     def seen(*given):
         made = deal(*given)

@@ -129,7 +129,7 @@ def test_a_program_announces_steps_of_its_own():
 
 
 def test_steps_of_ones_own_are_heard():
-    from atoll.rounds.hooks import Heard
+    from atoll.rounds.loop import Heard
 
     class World:
         hear: Any = None

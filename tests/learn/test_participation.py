@@ -16,7 +16,7 @@ from atoll.learn import Evaluation, FedAvg, Synchronous, Training
 from atoll.learn.pacing import SAFA, FedBuff, HybridFL
 from atoll.learn.selection import AFL, FedProf, Oort, PowerOfChoice, Submodular
 from atoll.learn.topology import Gossip, Hierarchical
-from atoll.rounds.participation import Participation, jain, participation
+from atoll.rounds.history import Participation, jain, participation
 
 SIZES = [5, 6, 7, 8, 9, 10]
 

@@ -12,7 +12,7 @@ import atoll
 from atoll.core.algebra.aggregate import Mean, Sum
 from atoll.core.errors import CompositionError, ConfigError, PolicyError
 from atoll.core.event import Ledger
-from atoll.core.execution.journal import Journal
+from atoll.core.execution.host import Journal
 from atoll.core.requests.chain import Chain
 from atoll.core.requests.cohort import Community
 from atoll.core.requests.context import SEED_BYTES, StageContext

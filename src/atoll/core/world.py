@@ -14,12 +14,11 @@ import numpy as np
 from .errors import ConfigError
 from .event import Event, Ledger, LettersUnencrypted, SeededSecret
 from .execution.executor import Executor
-from .execution.host import Host
-from .execution.journal import Journal
+from .execution.host import Host, Journal
 from .persistence.checkpoint import CheckpointStore, Decisions
 from .persistence.files import write_bytes
 from .persistence.named_results import NamedResults
-from .persistence.store import StateStore
+from .persistence.state_table import StateStore
 from .requests.cohort import Population
 from .requests.cost import Cost, Free
 from .requests.island import Secret

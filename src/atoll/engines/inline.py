@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from atoll.core.requests.request import cut_off
 from atoll.core.time.clock import watching
 
-from .memory import Memory
-
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
@@ -19,7 +17,46 @@ if TYPE_CHECKING:
     from atoll.core.execution.session import Switch
     from atoll.core.requests.request import PartialSum, Reply, Request, TaskResult
 
-__all__ = ["Inline", "converse_here"]
+__all__ = ["Inline", "Memory", "converse_here"]
+
+
+class Memory:
+    """What every engine does with private state and the journal."""
+
+    _host: Host | None = None
+
+    @property
+    def host(self) -> Host:
+        """State, journal and ledger of all islands."""
+        if self._host is None:
+            raise RuntimeError("the engine is not open")
+        return self._host
+
+    async def conclude(self, path: str, asked: NDArray[np.int64], kept: NDArray[np.int64]) -> None:
+        """End a sum: the states of the parties that are kept take effect."""
+        del asked
+        self.host.drafts.conclude(path, kept)
+
+    async def commit(self, slot: str, generation: int, *, full: bool = False) -> list[str]:
+        """Write the private state of a slot."""
+        return self.host.store.commit(slot, generation, full=full)
+
+    async def settle(self, slot: str) -> None:
+        """Clear the journal, and mark the store as clean."""
+        self.host.store.settle(slot)
+        self.host.journal.forget(slot)
+
+    async def load(self, slot: str, segments: list[str]) -> None:
+        """Restore the private state of a generation."""
+        self.host.store.load(slot, segments)
+
+    async def drop(self, slot: str) -> None:
+        """Remove a slot that ended, and every slot inside it."""
+        self.host.store.drop(slot)
+
+    async def publish(self) -> None:
+        """Publish named results for people and later jobs, after the program ended well."""
+        self.host.publish()
 
 
 async def converse_here(

@@ -10,27 +10,32 @@ import asyncio
 import contextlib
 import itertools
 import os
+import queue
 import sys
+import threading
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from atoll.core import message as M
 from atoll.core.errors import ConfigError, MissingExtraError, TaskError
+from atoll.core.execution.executor import Executor
+from atoll.core.persistence.checkpoint import within
+from atoll.core.persistence.records import Allowance
+from atoll.core.persistence.state_table import States, StateTable
 from atoll.core.requests.cohort import Cohort
 from atoll.core.requests.party import Parties
 from atoll.core.requests.request import PartialSum, Reply, Request, TaskResult
 from atoll.core.requests.stage import Stage
-from atoll.core.requests.wire import pack_request, unpack_folded
-from atoll.core.time.clock import WatchedLoop
+from atoll.core.requests.wire import pack_folded, pack_request, unpack_folded
+from atoll.core.time.clock import IdleSelector, WatchedLoop
 
-from .copies import Copies, Loan
 from .forking import check_workers, cores
 from .link import LinkClosed
-from .ray_worker import ActorBody
 from .remote import Remote, WorkerChannel
+from .worker import Worker, collector
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -38,7 +43,252 @@ if TYPE_CHECKING:
     from atoll.core.execution.engine import RunContext
     from atoll.core.execution.session import Switch
 
-__all__ = ["Ray"]
+__all__ = ["ActorBody", "Copies", "KeepingWorker", "Loan", "Ray"]
+
+
+# ---------------------------------------------------------------------- copies of private states at workers
+
+
+_NOBODY = -1
+
+
+class _Book:
+    """The workers that have the copies of one slot, by client position; -1 for none."""
+
+    def __init__(self) -> None:
+        self.holders = np.full(0, _NOBODY, dtype=np.int64)
+        self.running = 0
+        self.latest = -1
+
+    def take(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the workers that have the copies of some clients, and remove the entries."""
+        missing = int(positions.max(initial=-1)) + 1 - len(self.holders)
+        if missing > 0:
+            more = np.full(max(missing, len(self.holders)), _NOBODY, dtype=np.int64)
+            self.holders = np.concatenate([self.holders, more])
+        found = self.holders[positions]
+        self.holders[positions] = _NOBODY
+        return found
+
+
+class Loan:
+    """The copies of client states during one request.
+
+    Args:
+        positions: positions of the clients.
+        holders: maps a slot to the worker that has each client's copy when the request begins, -1 for none; shape ``(clients,)``.
+        number: the request's number.
+    """
+
+    def __init__(self, positions: NDArray[np.int64], holders: dict[str, NDArray[np.int64]], number: int = 0) -> None:
+        self.number = number
+        self._row = {position: i for i, position in enumerate(positions.tolist())}
+        self._holders = holders
+        self.alone: dict[str, bool] = {}
+        self.placed: list[tuple[NDArray[np.int64], int]] | None = None
+
+    def held(self, worker: int, positions: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Whether a worker has the copies of these clients in every slot; they are some of the request's clients."""
+        rows = [self._row[position] for position in positions.tolist()]
+        found = np.ones(len(positions), dtype=bool)
+        for holders in self._holders.values():
+            found &= holders[rows] == worker
+        return found
+
+    @property
+    def slots(self) -> list[str]:
+        """The slots that the request may change."""
+        return list(self._holders)
+
+    def place(self, parts: list[tuple[NDArray[np.int64], int]]) -> None:
+        """Record that the request's results are kept, so each of these workers has up-to-date copies of these clients' states."""
+        self.placed = parts
+
+
+class Copies:
+    """The workers that have up-to-date copies, for all slots.
+
+    While a request may change a state, no worker counts as having its copy. When two requests share a slot at any time, their clients' copies count
+    as lost, since a worker may finish the requests in another order than the one in which their results are kept.
+    """
+
+    def __init__(self) -> None:
+        self._books: dict[str, _Book] = {}
+        self._numbers = itertools.count()
+
+    @contextlib.contextmanager
+    def lend(self, slots: list[str], positions: NDArray[np.int64]) -> Iterator[Loan]:
+        """Remove the entries of some clients while a request may change their states."""
+        number = next(self._numbers)
+        books = {slot: self._books.setdefault(slot, _Book()) for slot in slots}
+        loan = Loan(positions, {slot: book.take(positions) for slot, book in books.items()}, number)
+        alone = loan.alone = {slot: book.running == 0 for slot, book in books.items()}
+        for book in books.values():
+            book.running += 1
+            book.latest = number
+        try:
+            yield loan
+        finally:
+            for slot, book in books.items():
+                book.running -= 1
+                if alone[slot] and book.latest == number:
+                    for part, worker in loan.placed or []:
+                        book.holders[part] = worker
+
+    def place(self, loan: Loan, parts: list[tuple[NDArray[np.int64], int]]) -> None:
+        """Record the copies of a finished request whose results are kept, unless another request has shared its slots since."""
+        for slot in loan.slots:
+            book = self._books.get(slot)
+            if book is not None and loan.alone[slot] and book.latest == loan.number and not book.running:
+                for part, worker in parts:
+                    book.holders[part] = worker
+
+    def forget(self, slot: str) -> bool:
+        """Remove a slot that ended or returned to an earlier state, with every slot inside it; return whether it had entries."""
+        gone = [name for name in self._books if within(name, slot)]
+        for name in gone:
+            del self._books[name]
+        return bool(gone)
+
+
+# ---------------------------------------------------------------------- in an actor
+
+
+class ActorBody:
+    """An actor: a worker in its own thread, and the two calls that carry the engine's frames.
+
+    Args:
+        kit: the executor, and the tasks and stages that the program registered by name.
+        memory: bytes of private state to keep in memory; the rest goes to memory-mapped files.
+    """
+
+    def __init__(self, kit: tuple[Executor, Mapping[str, Any]], memory: int | None = None) -> None:
+        executor, self._registry = kit[0], dict(kit[1])
+        self._link = _ThreadLink()
+        self._lock = threading.Lock()
+        self._early: dict[int, Any] = {}
+        self._next = 0
+        self._thread = threading.Thread(target=self._serve, args=(executor, self._registry, memory), daemon=True)
+        self._thread.start()
+        self._link.ready.wait()
+
+    def _serve(self, executor: Executor, registry: Mapping[str, Any], memory: int | None) -> None:
+        async def main() -> None:
+            self._link.open()
+            await KeepingWorker(self._link, executor, registry, Allowance(memory)).serve()
+
+        with asyncio.Runner(loop_factory=lambda: WatchedLoop(IdleSelector())) as runner:
+            runner.run(main())
+
+    def put(self, number: int, frame: Any, broadcast: Any = None, named: Mapping[str, Any] | None = None) -> None:
+        """Receive a frame.
+
+        Args:
+            number: the frame's number, since Ray starts calls in any order.
+            frame: the message.
+            broadcast: the content of its request as a separate message, which all actors of a node share.
+            named: instead of a frame: tasks and stages to register by name.
+        """
+        with self._lock:
+            self._early[number] = (frame, broadcast, named or {})
+            while self._next in self._early:
+                frame, broadcast, named = self._early.pop(self._next)
+                self._next += 1
+                self._registry.update(named)
+                if frame is not None:
+                    self._link.push(frame, broadcast)
+
+    def take(self) -> list[bytes]:
+        """Wait for frames from the worker, and return all of them."""
+        found = [self._link.outbox.get()]
+        while not self._link.outbox.empty():
+            found.append(self._link.outbox.get())
+        return found
+
+
+class _ThreadLink:
+    """Frames between Ray's threads and the worker's event loop."""
+
+    def __init__(self) -> None:
+        self.outbox: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        self.ready = threading.Event()
+
+    def open(self) -> None:
+        """Start, in the worker's loop."""
+        self._loop = asyncio.get_running_loop()
+        self._inbox: asyncio.Queue[Any] = asyncio.Queue()
+        self.ready.set()
+
+    def push(self, frame: Any, broadcast: Any) -> None:
+        """Pass a frame to the worker, from any thread."""
+        self._loop.call_soon_threadsafe(self._inbox.put_nowait, (frame, broadcast))
+
+    async def recv(self) -> Any:
+        """Wait for the next frame."""
+        encoded, broadcast = await self._inbox.get()
+        frame = M.decode(encoded)
+        if broadcast is not None:
+            (frame["request"]["wraps"] or frame["request"])["message"] = M.decode(broadcast)
+        return frame
+
+    async def send(self, tree: Any) -> None:
+        """Send a frame to the engine."""
+        self.outbox.put(M.encode(tree))
+
+    def close(self) -> None:
+        """Do nothing: the actor ends with its process."""
+        raise LinkClosed
+
+
+class KeepingWorker(Worker):
+    """A worker that keeps the private states of the clients whose sums it made.
+
+    The engine has the states too, and each request says which copies are up to date, so a lost worker loses no state.
+
+    Args:
+        link: the link to the engine.
+        executor: runs the tasks.
+        registry: tasks and stages that the program registered by name.
+        allowance: memory for the states.
+    """
+
+    def __init__(self, link: Any, executor: Executor, registry: Mapping[str, Any], allowance: Allowance) -> None:
+        super().__init__(link, executor, registry)
+        self._allowance = allowance
+        self._tables: dict[str, StateTable] = {}
+
+    async def _answer(self, frame: Any) -> None:
+        if frame["op"] == "forget":
+            for name in [name for name in self._tables if within(name, frame["slot"])]:
+                del self._tables[name]
+            return
+        await super()._answer(frame)
+
+    async def _work(self, frame: Any, request: Request, events: list[Any]) -> dict[str, Any]:
+        tuning = (request.wraps or request).task.tuning
+        if frame.get("tuning") and tuning is not None and tuning.choices != frame["tuning"]:
+            tuning.recall(frame["tuning"])
+        if "kept" not in frame:
+            return await super()._work(frame, request, events)
+        positions, kept = np.asarray(frame["positions"]), frame["kept"]
+        fresh = positions[~np.asarray(kept["held"])]
+        tables = {slot: self._filled(slot, fresh, states) for slot, states in frame["tables"].items()}
+        folded = await self.executor.fold(request, positions, tables, None, collector(events))
+        for slot, left in folded.left.items():
+            if slot in tables:  # only the engine keeps named results
+                tables[slot].put_all(left)
+        return {"folded": pack_folded(folded)}
+
+    def _filled(self, slot: str, fresh: Any, states: Any) -> StateTable:
+        """A slot's table with the states received for some clients; clients without one have no state."""
+        table = self._tables.setdefault(slot, StateTable(self._allowance))
+        table.discard(fresh)
+        table.put_all(States.unpack(states))
+        return table
+
+
+# ---------------------------------------------------------------------- the engine
+
 
 SHARED = (
     64 << 10

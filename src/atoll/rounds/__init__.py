@@ -4,11 +4,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .by_device import ByDevice
-    from .each import each_round
     from .history import History
-    from .hooks import Hooks
-    from .loop import Course, Ended, run_rounds
-    from .program import ProgramJob
+    from .loop import Course, Ended, Hooks, run_rounds
+    from .program import ProgramJob, each_round
     from .stop import MaxTime, Patience, StopRule, Target
 else:
     from atoll.core.lazy import lazy
@@ -17,11 +15,9 @@ else:
         __name__,
         {
             "by_device": ("ByDevice",),
-            "each": ("each_round",),
             "history": ("History",),
-            "hooks": ("Hooks",),
-            "loop": ("Course", "Ended", "run_rounds"),
-            "program": ("ProgramJob",),
+            "loop": ("Course", "Ended", "Hooks", "run_rounds"),
+            "program": ("ProgramJob", "each_round"),
             "stop": ("MaxTime", "Patience", "StopRule", "Target"),
         },
     )

@@ -116,7 +116,7 @@ class ByDevice:
         return float(values[:first].sum()) / total if total > 0 else 0.0
 
     def fairness(self, column: str = "answered") -> float:
-        """Jain's index over the population, ``(sum x)^2 / (n sum x^2)``; see `atoll.rounds.participation.jain`."""
+        """Jain's index over the population, ``(sum x)^2 / (n sum x^2)``; see `atoll.rounds.history.jain`."""
         x = self[column].astype(np.float64)
         most = float(x.max(initial=0.0))
         return 1.0 if most <= 0 else float((x / most).sum() ** 2 / (self.population * ((x / most) ** 2).sum()))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -16,15 +16,47 @@ from atoll.core.persistence.files import as_json
 from atoll.core.rooms import Own
 from atoll.core.validation import Checked, require_parts
 
-from .ending import stop_reason
 from .history import History
-from .stop import StopRule
+from .stop import StopRule, stop_reason
 
 if TYPE_CHECKING:
     from atoll.core.event import Event
     from atoll.core.federation.federation import Federation
 
-__all__ = ["ProgramJob"]
+__all__ = ["ProgramJob", "each_round"]
+
+
+def each_round(fed: Federation, most: int | None = None) -> Iterator[int]:
+    """Yield the numbers of the remaining rounds, from 1, until the run should end.
+
+    A round is over once it has recorded something. A resumed program continues after the last record of its checkpoint. So restore the state
+    before the loop, and record each round before its checkpoint::
+
+        state = await fed.restore(0.0)
+        for number in each_round(fed, most=20):
+            state = ...
+            fed.record({"mean": state})
+            await fed.checkpoint(state)
+
+    The loop ends when a stop rule of the job holds, when someone stops the run, or after ``most`` rounds.
+
+    Args:
+        fed: the federation.
+        most: maximum number of rounds; ``None`` leaves it to the job.
+
+    Raises:
+        ConfigError: a round recorded nothing.
+    """
+    while fed.ending is None and (most is None or len(fed.records) < most):
+        number = len(fed.records) + 1
+        yield number
+        if len(fed.records) < number:
+            raise ConfigError(
+                f"round {number} recorded nothing",
+                where="each_round",
+                remedy='call fed.record({...}) in every round, before fed.checkpoint: fed.record({"loss": loss})',
+            )
+
 
 _SHOWN = 1 << 16
 """Maximum number of characters of a result that a run's manifest repeats."""

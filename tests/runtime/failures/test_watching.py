@@ -7,9 +7,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from tests.support.memory_store import MemoryStore
+
 from atoll.runtime.server.looking import Looking
 from atoll.runtime.server.news import JobNews
-from atoll.runtime.store.memory import MemoryStore
 from atoll.runtime.store.records import Submission
 from atoll.runtime.store.states import JobState
 

@@ -12,7 +12,7 @@ import numpy as np
 from atoll.core.errors import ConfigError
 from atoll.learn.profiles import divergence
 from atoll.reproduce import Claim, Lab, NotKept, TrainedRun
-from atoll.rounds.participation import participation
+from atoll.rounds.history import participation
 
 from . import tasks
 from .tasks import BATCH, GROUPS, IMAGES, METRIC, FedProfSetting, Key, model, setting_of

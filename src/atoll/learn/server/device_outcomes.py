@@ -23,7 +23,7 @@ def outcome_columns(fed: Federation, combined: Combined) -> dict[str, Any]:
     """Return what a request adds to its round's row; empty in a world without devices.
 
     ``crashed``: clients that never answer; ``late``: replies not awaited; ``synchronised``: copies of the model sent; ``wasted``: discarded work
-    in whole local updates (a crash discards the share done, a late reply all of it). See also `atoll.rounds.losses.Losses`.
+    in whole local updates (a crash discards the share done, a late reply all of it). See also `atoll.rounds.loop.Losses`.
     """
     outcomes, asked = combined.outcomes, combined.asked
     if is_instant(fed.world.cost) or outcomes is None or asked is None:

@@ -11,7 +11,7 @@ import numpy as np
 from atoll.core.capability import CENTRAL_SERVER, REPLIES_ONLY, SINGLE_REPLIES, Capability, Need
 from atoll.core.errors import ConfigError
 from atoll.core.validation import Checked
-from atoll.rounds.participation import named
+from atoll.rounds.history import named
 
 from ..capabilities import OWN_MODELS, PERSONAL_MEASURES, PLAIN_MEAN, SELF_FOLDING
 from ..metrics import HumanTime, ScoreMetric, pack_metric

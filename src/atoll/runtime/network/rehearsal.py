@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from atoll.core.event import Ledger
-from atoll.core.execution.host import Host
-from atoll.core.execution.journal import Journal
-from atoll.core.persistence.store import StateStore
+from atoll.core.execution.host import Host, Journal
+from atoll.core.persistence.state_table import StateStore
 from atoll.core.sealing import Record
 from atoll.engines.forking import Workers, check_workers
 from atoll.engines.link import SocketLink

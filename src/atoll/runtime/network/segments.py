@@ -6,7 +6,7 @@ import contextlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from atoll.core.persistence.store import StateStore
+    from atoll.core.persistence.state_table import StateStore
 
 __all__ = ["Segments"]
 

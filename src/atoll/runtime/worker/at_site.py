@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any, cast
 from atoll.core.errors import AtollError, PolicyError, TaskError
 from atoll.core.event import Ledger, unpack_event
 from atoll.core.execution.executor import Executor
-from atoll.core.execution.host import Host
-from atoll.core.execution.journal import Journal
+from atoll.core.execution.host import Host, Journal
 from atoll.core.job import prepared as prepared_job
 from atoll.core.persistence.named_results import NamedResults
-from atoll.core.persistence.store import StateStore
+from atoll.core.persistence.state_table import StateStore
 from atoll.core.requests.party import Roster
 from atoll.core.requests.policy import AllowAll, SitePolicy, admit_job
 from atoll.core.sealing import Record, Sealing, VirtualSealing
@@ -65,7 +64,7 @@ async def serve_job(
         folder: the folder for private state, journal and privacy ledger; it must outlive the attempt. ``None`` keeps
             them in memory.
         results: the named results that stay at this site's parties; ``None`` keeps them in memory.
-        state_memory: bytes of memory that private state may take; see `atoll.core.persistence.store.StateStore`.
+        state_memory: bytes of memory that private state may take; see `atoll.core.persistence.state_table.StateStore`.
         links: waits briefly for the links to other sites: site -> link.
         ledger: the site's privacy ledger, which its daemon writes; without a daemon, the job has a file of its own in the
             folder.

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from .changes import (
+from atoll.runtime.store.changes import (
     DELETED,
     LOG_LINES,
     LOG_WIDTH,
@@ -26,9 +26,9 @@ from .changes import (
     submit_event,
     without_bundle,
 )
-from .records import ALL, AuditEvent, JobFilter, JobRecord, LogLine, Submission
-from .states import ACTIVE, JobState
-from .trail import EMPTY, Head
+from atoll.runtime.store.records import ALL, AuditEvent, JobFilter, JobRecord, LogLine, Submission
+from atoll.runtime.store.states import ACTIVE, JobState
+from atoll.runtime.store.trail import EMPTY, Head
 
 __all__ = ["MemoryStore"]
 
