@@ -117,7 +117,7 @@ class Aggregate:
         count = len(T.leaves(self.value)[0])
         weights = np.ones(count) if keep is None else np.asarray(keep, dtype=np.float64)
         scaled = weights * np.asarray(self.weight, dtype=np.float64)
-        factor = scaled if self.kind == "mean" else weights
+        factor = scaled if self.kind == "mean" else weights  # a vote or a sum counts each client once
         value = self.summand() if self.kind == "vote" else self.value
         add = _weighted_sum if self.kind == "mean" else _sum
         summed = T.map(lambda leaf: add(leaf, factor), value)

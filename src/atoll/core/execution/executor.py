@@ -100,6 +100,7 @@ class Executor:
         self, request: Request, positions: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], dict[int, str], dict[int, int] | None]:
         """The parties of a cohort that accept a request, why the others refuse it, and the maximum size of each reply (``None``: no policy to ask)."""
+        # The fast way of simulations. With a policy to ask, a task's own `sums` are not used: they have no single reply to bound.
         if type(self.policy) is AllowAll and (request.wraps or request).task.discloses is None:
             return positions, {}, None
         found: dict[int, str] = {}  # by policy, since most parties share one
@@ -183,10 +184,11 @@ class Executor:
         policy = self.policy_at(position)
         told: Callable[[Exception | SystemExit, Request, int], Exception] = self.explain
         try:
-            policy.admit(request)
+            policy.admit(request)  # what a policy refuses must not see the data
             told = self.refuse  # from here on the task decides
             value = await answer_request(request, island)
             told = self.explain
+            # Now the party knows what was spent: a policy may demand that before anything leaves, the stages' part included.
             policy.settle(request, (*booked.events, *request.uplink.events))
             for leaving in (value, *island.notes):  # letters passed the policy when they were sealed
                 policy.release(island.party, request.task.name, leaving)
@@ -203,9 +205,9 @@ class Executor:
         opened, promised = tuple(island.opened), island.promised
         if inner is not None and inner.rejected:
             reply = Reply(position, rejected=inner.rejected)
-        if reply.error is not None:
+        if reply.error is not None:  # a task that failed leaves the party as it was, and has opened no letter
             return TaskResult(reply, sealed=sealed)
-        if reply.rejected:
+        if reply.rejected:  # its letters were opened, though, and must not be opened in another request
             return TaskResult(reply, sealed=sealed, opened=opened)
         left = island.behind(request.slot)
         whole = left if inner is None else {**left, **inner.left}
@@ -228,6 +230,7 @@ class Executor:
             replay: returns replies that must not be made twice.
             spend: records privacy events.
         """
+        # Nothing wraps this request here, whatever it says: its reply can be seen, so stages must protect it as one.
         request = request.alone
         positions, barred, limits = self._admit(request, positions)
         keys, spending = self.keys(request, positions), UplinkSpending(request, self.roster, spend)

@@ -364,7 +364,7 @@ class Host:
         if reply.error is not None or reply.rejected or not (request.recorded or ran.sealed or ran.opened):
             return ran
         content = b""
-        if form != "role":
+        if form != "role":  # what a role says depends on the others, so its id is bound and its words are not
             said = {"value": wire_form(reply.value), "notes": reply.notes}
             content = self.record.hash_reply(said, reply.mail, masked=request.wraps is not None)
         name = self.executor.roster.name(reply.party)
@@ -413,13 +413,14 @@ class Host:
         if not request.uplink.secret:
             return request
         seed = self.executor.secret_seed
-        places = np.unique(positions)
+        places = np.unique(positions)  # asked twice under one id, a party has one seed: equal replies are one release
         if seed is None:
             return replace(request, seeds=self.journal.draw(request, places))
         return replace(request, seeds=Seeds(places, seeded(self.executor.keys(request, places), seed)))
 
     def absorb(self, request: Request, ran: TaskResult) -> Reply:
         """Keep what a task left at the party, then release its reply."""
+        # In this order: after a crash between any two lines the same reply is found again, and no other is ever made.
         if ran.sealed and ran.reply.error is None and self.replay(request, ran.reply.party) is None:
             self.journal.put([(request, ran)])
         ran = self.release(request, ran)
@@ -438,6 +439,7 @@ class Host:
         Raises:
             PolicyError: a party has answered otherwise before; nothing is released.
         """
+        # As in `absorb`: the journal first, then the record, and states only once neither has refused.
         self.journal.put((request, ran) for ran in folded.kept)
         self.record.note(row for rows in folded.promised.values() for row in rows)
         self.drafts.leave(request, folded.left)

@@ -374,7 +374,7 @@ class SumBuilder:
             fresh: whether it was just made, and must be in the journal if it must not be made twice.
         """
         part = self._encode(ran, key)
-        if fresh:
+        if fresh:  # also if it is kept out: asked again, the party must say the same
             part.keep(ran)
         self._singles.add(part)
 
@@ -504,9 +504,10 @@ class SumBuilder:
 
     def finish(self) -> PartialSum:
         """The sum, in cohort order, after recording what the stages release."""
-        self.spending.write()
-        whole = self._blocks.result().merge(_nobody(rejected=self.barred), self._singles.result())
-        return whole.arrange(self.positions)
+        self.spending.write()  # before the sum is in anybody's hands: an event that cannot be recorded keeps it here
+        if self.barred:
+            self._blocks.add(_nobody(rejected=self.barred))
+        return self._blocks.result(self._singles).arrange(self.positions)
 
 
 # ---------------------------------------------------------------------- a block of replies

@@ -160,6 +160,7 @@ class Delivery:
             return np.arange(len(flight.parties), dtype=np.int64)
         in_time = np.flatnonzero(flight.arrives <= limit)
         in_time = in_time[np.isfinite(flight.arrives[in_time])]
+        # Ties break by position: virtual time has one order, whatever order the cost model was asked in.
         order = in_time[np.lexsort((flight.parties.positions[in_time], flight.arrives[in_time]))]
         if isinstance(terms.accept, Share):
             taken = await terms.accept.close(flight.arrives[order], flight.parties.positions[order])
@@ -313,6 +314,7 @@ class Delivery:
     def _received(self, folded: PartialSum) -> PartialSum:
         if folded.errors and self.world.errors == "raise":
             raise folded.errors[min(folded.errors)]
+        # Bytes up are those of the sum; of what was kept out only the fate is counted.
         self.meter.up(self.hub, folded.senders, folded.nbytes)
         self._refused([*folded.rejected, *folded.errors])
         return folded
@@ -326,6 +328,7 @@ class Delivery:
             which: indices of the replies to use.
         """
         if flight.kept is None:
+            # All that will arrive, in one block: replies used one by one would each pay for a program of one client.
             coming = np.union1d(which, np.flatnonzero(flight.open | flight.waiting))
             positions = flight.parties.positions[coming]
             block = await self.world.engine.fold(replace(request, apart=True), positions)

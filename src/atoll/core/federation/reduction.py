@@ -136,7 +136,7 @@ class Reduction(Dialogue):
         found = parts[0] if len(parts) == 1 else PartialSum.zero().merge(*parts)
         self._rejected.update(found.rejected)
         self._errors.update(found.errors)
-        found.exact = half is None
+        found.exact = half is None  # a half may mask words, which then wrap around, and nobody could tell an overflow
         return found
 
     async def exchange(
@@ -341,8 +341,10 @@ class Reduction(Dialogue):
         else:
             everyone = np.unique(np.concatenate([cohort[:0], *asked]))
             helpers = np.setdiff1d(everyone, cohort)
+        # A reply that may still arrive is no part of this sum, and its work goes on.
         coming = [f.parties.positions[f.open] for f in self._flights if f in self.traffic.flights]
         over = np.setdiff1d(everyone, np.concatenate(coming)) if coming else everyone
+        # Those whose late replies are dropped did their work as they were asked to, so what it left stays (`late="drop"`).
         kept = cohort[:0] if found is None else np.concatenate([found.senders, helpers, *self._late])
         for part in self._parts:
             mine = np.union1d(part.parties.positions, helpers)

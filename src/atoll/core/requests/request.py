@@ -555,9 +555,11 @@ class RunningSum:
         part.totals = {}  # it is in the sum: its memory goes now, which for a large model is most of what there is
         self._parts.append(part)
 
-    def result(self) -> PartialSum:
-        """The sum of all parts."""
-        return replace(PartialSum.zero().merge(*self._parts), totals=self.totals)
+    def result(self, *later: RunningSum) -> PartialSum:
+        """The sum of all parts, and then of those of later sums."""
+        sums = (self, *later)
+        parts = [part for one in sums for part in one._parts]
+        return replace(PartialSum.zero().merge(*parts), totals=merge_totals(one.totals for one in sums))
 
 
 def wire_form(value: Any) -> Any:

@@ -113,6 +113,7 @@ def unpack_error(packed: Any) -> Exception | None:
     """The inverse of ``pack_error``; an unknown kind becomes a plain ``AtollError``."""
     if packed is None:
         return None
+    # A message chooses among Atoll's errors and nothing else: it must never name a class to be made.
     kind = getattr(E, packed["kind"], None) if packed["kind"] in E.__all__ else None
     if not (isinstance(kind, type) and issubclass(kind, E.AtollError)):
         kind = E.AtollError
