@@ -125,21 +125,21 @@ class WrappedCohort:
         """
         self.request = self.request.among(among or 1)
         if among is not None:
-            places = self._willing(places)
-        for part in self._parts(places):
+            places = self._ask_policies(places)
+        for part in self._split_places(places):
             try:
-                yield from self._of(part)
+                yield from self._run_part(part)
             except (Exception, SystemExit) as error:
                 raise self.explain(error, self.request, None) from error
 
-    def _willing(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _ask_policies(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
         """Those whose policy admits a sum of so many replies."""
         positions = self.cohort.positions[places].tolist()
         refused = {p: why for p in positions if (why := self.refusal(p, self.request))}
         self.rejected.update(refused)
         return places[[p not in refused for p in positions]] if refused else places
 
-    def _parts(self, places: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
+    def _split_places(self, places: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
         """Split the clients for a task that returns the totals of all in one piece, so that they fit into memory."""
         if self.request.task.summands is None or self.request.uplink:
             yield places
@@ -147,14 +147,14 @@ class WrappedCohort:
         size = max(1, _MOST // max(1, M.nbytes(self.request.message)))
         yield from np.split(places, range(size, len(places), size))
 
-    def _of(self, places: NDArray[np.int64]) -> Iterator[TotalsBlock]:
+    def _run_part(self, places: NDArray[np.int64]) -> Iterator[TotalsBlock]:
         task, message = self.request.task, self.request.message
         cohort = self.cohort.part(places) if len(places) < len(self.cohort) else self.cohort
         made = None
         if task.summands is not None and not self.request.uplink:
             made = task.summands(cohort, message, **task.args)
         if made is not None:
-            found = self._summed(made, cohort, places)
+            found = self._wrap_totals(made, cohort, places)
             if len(found.positions):
                 yield found
             return
@@ -165,11 +165,11 @@ class WrappedCohort:
                 )
             if not len(batch.positions):
                 continue
-            found = self._encoded(batch, cohort, places)
+            found = self._encode_batch(batch, cohort, places)
             if len(found.positions):
                 yield found
 
-    def _summed(self, made: Summed, cohort: Cohort, places: NDArray[np.int64]) -> TotalsBlock:
+    def _wrap_totals(self, made: Summed, cohort: Cohort, places: NDArray[np.int64]) -> TotalsBlock:
         """Wrap totals that the task has made itself."""
         if self.request.task.schema is not None:
             self.request.task.schema.require_totals(made.totals, apart=True)
@@ -178,7 +178,7 @@ class WrappedCohort:
             self._leave(self.request.slot, cohort.positions[at], stacked, np.isin(at, made.kept))
         return TotalsBlock(places[made.kept], made.totals)
 
-    def _encoded(self, batch: Batch, cohort: Cohort, places: NDArray[np.int64]) -> TotalsBlock:
+    def _encode_batch(self, batch: Batch, cohort: Cohort, places: NDArray[np.int64]) -> TotalsBlock:
         """Send a block of replies through the uplink."""
         request, positions = self.request, cohort.positions
         require_sums(batch.reply)
@@ -251,7 +251,7 @@ class InnerRequest:
             self._request = self._request.among(among or 1)
             if among is not None and self._request is not self._outer.inner:
                 self._executor.policy_at(self._position).admit(replace(self._outer, wraps=self._request))
-            return await self._alone()
+            return await self._run_alone()
         answer = await self._turns.asked(among)
         self.sealed = self._request.uplink.secret
         if answer.error is not None:
@@ -262,7 +262,7 @@ class InnerRequest:
         self.left, self._told = answer.left, answer.totals
         return self._told
 
-    async def _alone(self) -> Totals:
+    async def _run_alone(self) -> Totals:
         """Run the task at this party only."""
         executor, request, position = self._executor, self._request, self._position
         key = int(executor.keys(request, np.array([position], dtype=np.int64))[0])
@@ -351,7 +351,7 @@ class IslandCohort(Cohort):
             if self.islands:
                 used = np.isin(places, list(self.islands))
                 for i in np.flatnonzero(used & keep).tolist():
-                    singly[int(places[i])] = self._ran(batch, i, slot)
+                    singly[int(places[i])] = self._take_result(batch, i, slot)
                 keep &= ~used
             if keep.any() or batch.errors:
                 yield batch if keep.all() else batch.part(keep)
@@ -366,7 +366,7 @@ class IslandCohort(Cohort):
         del senders, singly
         return None
 
-    def _ran(self, batch: Batch, i: int, slot: str) -> TaskResult:
+    def _take_result(self, batch: Batch, i: int, slot: str) -> TaskResult:
         """The reply of one client of a batch."""
         place = int(batch.positions[i])
         position, island = int(self.positions[place]), self.islands[int(self._places[place])]
@@ -495,7 +495,7 @@ class Stepper:
                 await self._go(place, half)
             failed = await self._in_blocks(wrapped) if self._waiting else None
             for place in list(self._waiting):
-                await self._go(place, self._waiting.pop(place), _refused(wrapped, place, failed))
+                await self._go(place, self._waiting.pop(place), _explain_no_totals(wrapped, place, failed))
             self._flush()
         finally:
             for half in halves.values():
@@ -563,7 +563,7 @@ class _Leg:
                 send, sent = self.half.throw, error  # type: ignore[assignment]
 
 
-def _refused(wrapped: WrappedCohort, place: int, failed: Exception | None) -> Answered:
+def _explain_no_totals(wrapped: WrappedCohort, place: int, failed: Exception | None) -> Answered:
     """Why a half gets no totals."""
     position = int(wrapped.cohort.positions[place])
     if position in wrapped.rejected:

@@ -138,7 +138,7 @@ class Executor:
             request=request.id,
             state=lambda: table.get(position),
             ledger=spend,
-            letters=self._letterbox(request, party),
+            letters=self._make_letterbox(request, party),
             secret_seed=self.secret_seed,
             totals=totals,
             asked=lambda: "" if request.wraps is None else request.wraps.fingerprint,
@@ -158,7 +158,7 @@ class Executor:
         said = getattr(self.policy_at(position), "second_sums", None)
         return getattr(getattr(self.sealing, "keys", None), "certified", False) if said is None else not said
 
-    def _letterbox(self, request: Request, party: Party) -> Letterbox:
+    def _make_letterbox(self, request: Request, party: Party) -> Letterbox:
         def release(content: Tree) -> None:
             policy_of(self.policy, party.name).release(party, request.task.name, content)
 
@@ -237,10 +237,10 @@ class Executor:
         builder = SumBuilder(
             request, self.roster, positions, tables, spending, self.explain, limits, barred, self.record
         )
-        cohort = self._cohort(request, positions, keys, tables, spend)
+        cohort = self._make_cohort(request, positions, keys, tables, spend)
         # Replies of plain blocks draw on no secret, so none is in the journal, and a large cohort need not be looked up.
         once = replay is not None and (cohort is None or isinstance(cohort, IslandCohort))
-        known = _known(replay, positions) if once and replay is not None else {}
+        known = _find_known(replay, positions) if once and replay is not None else {}
 
         def take(i: int, ran: TaskResult) -> None:
             builder.add_reply(ran, int(keys[i]), i not in known)
@@ -251,7 +251,7 @@ class Executor:
             self._run_blocks(builder, cohort, known, take)
         return builder.finish()
 
-    def _cohort(
+    def _make_cohort(
         self,
         request: Request,
         positions: NDArray[np.int64],
@@ -268,7 +268,7 @@ class Executor:
             return self.island(request, int(positions[i]), int(keys[i]), table, spend)
 
         if request.wraps is not None:
-            inner = self._wrapped(request, positions, tables, spend) if self.wraps_blocks(request) else None
+            inner = self._wrap_cohort(request, positions, tables, spend) if self.wraps_blocks(request) else None
             return None if inner is None else HalfCohort(inner, keys, table, island)
         if request.mail is not None or (task.islands and type(self.policy) is not AllowAll):
             return None
@@ -341,7 +341,7 @@ class Executor:
             for i in range(len(positions))
             if i not in known
         }
-        await stepper.run(halves, self._wrapped(request, positions, tables, spend))
+        await stepper.run(halves, self._wrap_cohort(request, positions, tables, spend))
 
     def wraps_blocks(self, request: Request) -> bool:
         """Whether a task wraps another, which then runs for many parties at once."""
@@ -349,7 +349,7 @@ class Executor:
         fits = inner is not None and inner.task.many is not None and not inner.task.islands
         return fits and self.vectorised and not self.single
 
-    def _wrapped(
+    def _wrap_cohort(
         self, request: Request, positions: NDArray[np.int64], tables: Tables, spend: Spend | None
     ) -> WrappedCohort:
         inner = request.inner or request
@@ -361,10 +361,10 @@ class Executor:
             tables,
             UplinkSpending(inner, self.roster, spend),
             self.explain,
-            functools.partial(self._refuses, request),
+            functools.partial(self._find_refusal, request),
         )
 
-    def _refuses(self, request: Request, position: int, wrapped: Request) -> str:
+    def _find_refusal(self, request: Request, position: int, wrapped: Request) -> str:
         """Why a party refuses a sum of fewer replies than the request promises; empty if it does not."""
         policy = self.policy_at(position)
         if wrapped is request.inner or isinstance(policy, AllowAll):
@@ -484,14 +484,14 @@ class Executor:
 
     def explain(self, error: Exception | SystemExit, request: Request, position: int | None) -> Exception:
         """Add to an error its request, party, task and arguments; Atoll's own errors keep their class."""
-        explained = self._explained(error, request, position)
+        explained = self._add_place(error, request, position)
         return self.leaving(explained) if self.leaving is not None else explained
 
     def told(self, error: Exception | SystemExit) -> Exception | SystemExit:
         """The error as it may leave this place."""
         return error if self.leaving is None or not isinstance(error, Exception) else self.leaving(error)
 
-    def _explained(self, error: Exception | SystemExit, request: Request, position: int | None) -> Exception:
+    def _add_place(self, error: Exception | SystemExit, request: Request, position: int | None) -> Exception:
         at = "the cohort" if position is None else self.roster.name(position)
         where = f"{request.id} at {at}"
         if isinstance(error, AtollError):
@@ -500,7 +500,7 @@ class Executor:
             placed.__cause__ = error.__cause__ or error.__context__
             return placed
         shown = ", ".join(f"{k}={v!r}" for k, v in request.task.args.items())
-        what, remedy = _reason(error, at, request.message, inline=self.near and not self.vectorised)
+        what, remedy = _find_reason(error, at, request.message, inline=self.near and not self.vectorised)
         wrapped = TaskError(
             what,
             where=f"task {request.task.name}({shown}), request {where}, message {sketch(request.message)}",
@@ -516,13 +516,13 @@ def _batches_of(request: Request, cohort: Cohort, singly: dict[int, TaskResult])
     return cohort.batches(made, singly, request.slot) if isinstance(cohort, IslandCohort) else made
 
 
-def _known(replay: Replay, positions: NDArray[np.int64]) -> dict[int, TaskResult]:
+def _find_known(replay: Replay, positions: NDArray[np.int64]) -> dict[int, TaskResult]:
     """Replies that must not be made twice, by place."""
     found = ((i, replay(position)) for i, position in enumerate(positions.tolist()))
     return {i: ran for i, ran in found if ran is not None}
 
 
-def _reason(error: Exception | SystemExit, at: str, message: Any, *, inline: bool) -> tuple[str, str]:
+def _find_reason(error: Exception | SystemExit, at: str, message: Any, *, inline: bool) -> tuple[str, str]:
     """The meaning of an error in a task, and the remedy."""
     if isinstance(error, SystemExit):
         code = "" if error.code is None else repr(error.code)

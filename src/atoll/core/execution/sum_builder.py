@@ -98,21 +98,21 @@ def unfit(name: str, aggregate: Aggregate, *, encoded: bool = False) -> str:
         aggregate: the aggregate of one client.
         encoded: whether stages have encoded it.
     """
-    return _why(name, not_finite(aggregate.value, aggregate.weight), encoded)
+    return _describe_leaf(name, not_finite(aggregate.value, aggregate.weight), encoded)
 
 
 def unfit_total(name: str, total: Total) -> str:
     """Why an encoded total cannot be added up; ``""`` if it can."""
-    return _why(name, not_finite_total(total), True)
+    return _describe_leaf(name, not_finite_total(total), True)
 
 
-def _why(name: str, leaf: str, encoded: bool) -> str:
+def _describe_leaf(name: str, leaf: str, encoded: bool) -> str:
     if not leaf:
         return ""
-    return f"{_place(name, leaf)} is not finite{' once encoded' if encoded else ''}"
+    return f"{_name_leaf(name, leaf)} is not finite{' once encoded' if encoded else ''}"
 
 
-def _place(name: str, leaf: str) -> str:
+def _name_leaf(name: str, leaf: str) -> str:
     """A leaf of an aggregate in words: its name and path."""
     return name if leaf == "." else f"{name}/{leaf}"
 
@@ -195,9 +195,9 @@ class Booked:
     @property
     def noting(self) -> Spend | None:
         """What the task spends with."""
-        return None if self.spend is None else self._noted
+        return None if self.spend is None else self._note
 
-    def _noted(self, event: Event, party: str | Sequence[str], request: str) -> None:
+    def _note(self, event: Event, party: str | Sequence[str], request: str) -> None:
         if self.spend is not None:
             self.spend(event, party, request)
         self.events.append(event)
@@ -402,10 +402,10 @@ class SumBuilder:
         for slot, state in {**ran.left, **({request.memory: memory.now} if memory.now else {})}.items():
             part.leave(slot, States({position: state}))
         if request.recorded or ran.sealed or ran.opened:
-            part.promised[position] = self._promises(ran, part.totals)
+            part.promised[position] = self._list_promises(ran, part.totals)
         return part
 
-    def _promises(self, ran: TaskResult, totals: Totals) -> tuple[Row, ...]:
+    def _list_promises(self, ran: TaskResult, totals: Totals) -> tuple[Row, ...]:
         """What the party promises with what it adds: these very words, and all that they follow from."""
         words = {
             name: [
@@ -568,47 +568,47 @@ class ReplyBlock:
 
     def totals(self, remembered: StateTable, rejected: dict[int, str]) -> Totals:
         """What each client that is kept adds to the sums: totals with a leading axis of these clients."""
-        self._look(rejected)
+        self._keep_finite(rejected)
         chain = self.request.uplink
         if chain and chain.summand_stages:
-            return _stacked(self._each(remembered, rejected))
-        coded = {name: block.aggregate for name, block in self._through(remembered).items()}
+            return _stack_totals(self._encode_each(remembered, rejected))
+        coded = {name: block.aggregate for name, block in self._encode_block(remembered).items()}
         totals = {name: aggregate.block_totals() for name, aggregate in coded.items()}
-        if not all(_finite(total.value) and np.isfinite(total.weight).all() for total in totals.values()):
+        if not all(_is_finite(total.value) and np.isfinite(total.weight).all() for total in totals.values()):
             self._reject(coded, rejected, encoded=bool(chain))
-        return totals if self.keep.all() else {name: _kept(total, self.keep) for name, total in totals.items()}
+        return totals if self.keep.all() else {name: _pick_rows(total, self.keep) for name, total in totals.items()}
 
-    def _look(self, rejected: dict[int, str]) -> None:
+    def _keep_finite(self, rejected: dict[int, str]) -> None:
         """Keep out non-finite replies before they are encoded: a stage might turn them into finite numbers."""
-        if self.request.uplink and not all(_finite(a.value) for a in self.reply.values()):
+        if self.request.uplink and not all(_is_finite(a.value) for a in self.reply.values()):
             self._reject(self.reply, rejected)
         self.encoded = self.keep.copy()
 
     def fold(self, remembered: StateTable, rejected: dict[int, str]) -> Totals:
         """The sums of the clients that are kept. A sum is finite only if all terms are, so single clients are checked only if it is not."""
         chain = self.request.uplink
-        self._look(rejected)
+        self._keep_finite(rejected)
         if not chain or not chain.summand_stages:
-            blocks = self._through(remembered)
-            self.nbytes = self._sizes({name: b.aggregate.with_value(b.wire) for name, b in blocks.items()})
-            self._bound(rejected)
+            blocks = self._encode_block(remembered)
+            self.nbytes = self._measure({name: b.aggregate.with_value(b.wire) for name, b in blocks.items()})
+            self._keep_small(rejected)
             coded = {name: block.aggregate for name, block in blocks.items()}
-            totals = self._sum(coded)
-            if any(self._unfit(coded[name], total) for name, total in totals.items()):
+            totals = self._add_up(coded)
+            if any(self._is_unfit(coded[name], total) for name, total in totals.items()):
                 self._reject(coded, rejected, encoded=bool(chain))
-                totals = self._sum(coded)
+                totals = self._add_up(coded)
             return totals
-        return merge_totals(self._each(remembered, rejected))
+        return merge_totals(self._encode_each(remembered, rejected))
 
-    def _through(self, remembered: StateTable) -> dict[str, SentBlock]:
+    def _encode_block(self, remembered: StateTable) -> dict[str, SentBlock]:
         """Send the replies through the uplink's value stages."""
         chain, found = self.request.uplink, {}
-        before = self._remembered(remembered) if chain.remembers else {}
+        before = self._gather_memory(remembered) if chain.remembers else {}
         seeds = self.request.secrets(self.positions) if chain.secret else None
         for name, aggregate in self.reply.items():
             if chain and aggregate.staged:
                 streams = child_keys(self.keys, name)
-                whole = aggregate if self.keep.all() else aggregate.with_value(_without(aggregate.value, ~self.keep))
+                whole = aggregate if self.keep.all() else aggregate.with_value(_blank_rows(aggregate.value, ~self.keep))
                 own = seeds_for(seeds, name)
                 found[name] = chain.send_block(whole, self.request.public, streams, before.get(name, {}), own, name)
                 if found[name].memory:
@@ -618,7 +618,7 @@ class ReplyBlock:
         self.memory.update({name: kept for name, kept in before.items() if name not in self.reply})
         return found
 
-    def _remembered(self, table: StateTable) -> dict[str, dict[str, Tree]]:
+    def _gather_memory(self, table: StateTable) -> dict[str, dict[str, Tree]]:
         """The stages' memory of these clients, stacked."""
         fresh = self.request.uplink.fresh({name: a.row(0) for name, a in self.reply.items()})
         if not fresh:
@@ -644,7 +644,7 @@ class ReplyBlock:
             if now:
                 memories.singles[int(self.positions[i])] = now
 
-    def _bound(self, rejected: dict[int, str]) -> None:
+    def _keep_small(self, rejected: dict[int, str]) -> None:
         """Keep out replies that are larger than their party allows."""
         if self.limits is None:
             return
@@ -654,21 +654,21 @@ class ReplyBlock:
                 self.keep[i] = False
                 rejected[int(self.positions[i])] = refused(error)
 
-    def _sum(self, reply: dict[str, Aggregate]) -> Totals:
+    def _add_up(self, reply: dict[str, Aggregate]) -> Totals:
         if not self.keep.any():
             return {}
         if self.request.apart:
-            return {name: self._apart(aggregate) for name, aggregate in reply.items()}
+            return {name: self._keep_apart(aggregate) for name, aggregate in reply.items()}
         mask = None if self.keep.all() else self.keep.astype(np.float64)
         return {name: aggregate.block_sum(mask, self.positions) for name, aggregate in reply.items()}
 
-    def _unfit(self, aggregate: Aggregate, total: Total) -> bool:
+    def _is_unfit(self, aggregate: Aggregate, total: Total) -> bool:
         """Whether a sum, or one of the single replies instead, is not finite."""
         if total.kind == "parts" and not self.request.apart:  # the block itself has the replies, and is checked as one
             return bool(not_finite(aggregate.value, aggregate.weight))
         return bool(not_finite_total(total))
 
-    def _apart(self, aggregate: Aggregate) -> Total:
+    def _keep_apart(self, aggregate: Aggregate) -> Total:
         """The replies, kept separate."""
         rows = [
             kept_apart(aggregate.row(i).total(), int(self.positions[i])) for i in np.flatnonzero(self.keep).tolist()
@@ -686,7 +686,7 @@ class ReplyBlock:
                     rejected[int(self.positions[i])] = why
                     break
 
-    def _each(self, remembered: StateTable, rejected: dict[int, str]) -> list[Totals]:
+    def _encode_each(self, remembered: StateTable, rejected: dict[int, str]) -> list[Totals]:
         """The totals of one client after another, as stages that act on summands see them."""
         request, parts = self.request, list[Totals]()
         self.nbytes = np.zeros(len(self.positions), dtype=np.int64)
@@ -705,22 +705,22 @@ class ReplyBlock:
             parts.append(made.totals)
         return parts
 
-    def _sizes(self, sent: dict[str, Aggregate]) -> NDArray[np.int64]:
+    def _measure(self, sent: dict[str, Aggregate]) -> NDArray[np.int64]:
         """Encoded size of each reply: equal shapes give equal sizes in a block, except for stages with encodings of any length."""
         count = len(self.positions)
         ragged = any(isinstance(leaf, T.Ragged) for a in sent.values() for leaf in T.leaves(a.value))
         rows = [
-            M.nbytes({name: _wire(aggregate, aggregate.row(i).value) for name, aggregate in sent.items()})
+            M.nbytes({name: _wire_form(aggregate, aggregate.row(i).value) for name, aggregate in sent.items()})
             for i in range(count if ragged else min(count, 1))
         ]
         return np.array(rows, dtype=np.int64) if ragged else np.full(count, rows[0] if rows else 0, dtype=np.int64)
 
 
-def _wire(aggregate: Aggregate, wire: Tree) -> dict[str, Any]:
+def _wire_form(aggregate: Aggregate, wire: Tree) -> dict[str, Any]:
     return {"kind": aggregate.kind, "value": wire, "weight": 1.0}
 
 
-def _stacked(rows: list[Totals]) -> Totals:
+def _stack_totals(rows: list[Totals]) -> Totals:
     """Stack totals of single clients with a leading client axis."""
     if not rows:
         return {}
@@ -731,18 +731,18 @@ def _stacked(rows: list[Totals]) -> Totals:
     return made
 
 
-def _kept(total: Total, keep: NDArray[np.bool_]) -> Total:
+def _pick_rows(total: Total, keep: NDArray[np.bool_]) -> Total:
     """Some clients of a total with a leading client axis."""
     return replace(total, value=T.map(lambda leaf: leaf[keep], total.value), weight=np.asarray(total.weight)[keep])
 
 
-def _finite(value: Tree) -> bool:
+def _is_finite(value: Tree) -> bool:
     """Whether the sum of each leaf is finite: then all entries are. A sum may also overflow, so a non-finite one is checked again."""
     with np.errstate(all="ignore"):
         return all(np.isfinite(float(leaf.sum())) for leaf in T.leaves(value) if getattr(leaf, "ndim", 0))
 
 
-def _without(value: Tree, out: NDArray[np.bool_]) -> Tree:
+def _blank_rows(value: Tree, out: NDArray[np.bool_]) -> Tree:
     """The same block, with zeros for some clients."""
 
     def blank(leaf: Any) -> Any:

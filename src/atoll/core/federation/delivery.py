@@ -97,7 +97,7 @@ class Delivery:
         open_, waiting = np.isfinite(arrives), np.zeros(n, dtype=bool)
         flight = Flight(request, parties, arrives, fraction, version, now, total, open_, waiting, lost)
         flight.energy, flight.reason, flight.spending = energy, reason, spending
-        flight.credit, flight.unheard = self._credit, self._unheard
+        flight.credit, flight.unheard = self._credit, self._count_called_off
         return self.begin(flight, push)
 
     def begin(self, flight: Flight, push: str) -> Flight:
@@ -106,7 +106,7 @@ class Delivery:
         self.meter.ended(self.hub, "crashed", flight.parties.positions[~np.isfinite(flight.arrives)])
         return flight
 
-    def _unheard(self, flight: Flight, which: NDArray[np.int64]) -> None:
+    def _count_called_off(self, flight: Flight, which: NDArray[np.int64]) -> None:
         self.meter.ended(self.hub, "called_off", flight.parties.positions[which])
 
     def _credit(self, flight: Flight, which: NDArray[np.int64]) -> None:
@@ -209,7 +209,7 @@ class Delivery:
         answered = len(accepted)
         if answered >= terms.quorum:
             return
-        self._unheard(flight, accepted)
+        self._count_called_off(flight, accepted)
         raise QuorumError(
             f"{answered} of {len(flight.parties)} parties answered{terms.within}, fewer than the quorum of {terms.quorum}",
             where=flight.request.id,
@@ -282,9 +282,9 @@ class Delivery:
                 flight.waiting[:] = False
                 replies = await self.run(flight, pending)
                 flight.replies.update(zip(pending.tolist(), replies, strict=True))
-        return [self._checked(h.flight.replies[h.index]) for h in handles]
+        return [self._require_success(h.flight.replies[h.index]) for h in handles]
 
-    def _checked(self, reply: Reply) -> Reply:
+    def _require_success(self, reply: Reply) -> Reply:
         if reply.error is not None and self.world.errors == "raise":
             raise reply.error
         return reply
@@ -298,25 +298,25 @@ class Delivery:
         self.meter.up(self.hub, positions[usable], nbytes[usable])
         flight.up += int(nbytes.sum())
         if flight.request.wraps is not None:  # a reply to a sum, in its reducer's own form
-            self._refused([r.party for r in replies if not r.usable])
+            self._count_refused([r.party for r in replies if not r.usable])
         return replies
 
     async def fold(self, request: Request, positions: NDArray[np.int64], flight: Flight | None = None) -> PartialSum:
         """Run a request, sent in a flight, at parties and add up the replies."""
-        found = self._received(await self.world.engine.fold(request, positions))
+        found = self._receive(await self.world.engine.fold(request, positions))
         if flight is not None:
             flight.up += int(found.nbytes.sum())
         return found
 
-    def _refused(self, positions: Iterable[int]) -> None:
+    def _count_refused(self, positions: Iterable[int]) -> None:
         self.meter.ended(self.hub, "refused", np.array([*positions], dtype=np.int64))
 
-    def _received(self, folded: PartialSum) -> PartialSum:
+    def _receive(self, folded: PartialSum) -> PartialSum:
         if folded.errors and self.world.errors == "raise":
             raise folded.errors[min(folded.errors)]
         # Bytes up are those of the sum; of what was kept out only the fate is counted.
         self.meter.up(self.hub, folded.senders, folded.nbytes)
-        self._refused([*folded.rejected, *folded.errors])
+        self._count_refused([*folded.rejected, *folded.errors])
         return folded
 
     async def fold_ahead(self, flight: Flight, request: Request, which: NDArray[np.int64]) -> PartialSum:
@@ -333,7 +333,7 @@ class Delivery:
             positions = flight.parties.positions[coming]
             block = await self.world.engine.fold(replace(request, apart=True), positions)
             flight.kept = dict(zip(coming.tolist(), singly(block, positions), strict=True))
-        return self._received(PartialSum.zero().merge(*(flight.kept.pop(int(i)) for i in which)))
+        return self._receive(PartialSum.zero().merge(*(flight.kept.pop(int(i)) for i in which)))
 
     def save(self) -> dict[str, Any]:
         """The requests in flight, for a checkpoint. An arrival that was not used counts as in flight: it arrives again."""
@@ -344,7 +344,7 @@ class Delivery:
         """Send the requests of a checkpoint again."""
         self.flights = flights_of(saved, self.world.roster, slot, find)
         for flight in self.flights:
-            flight.credit, flight.unheard = self._credit, self._unheard
+            flight.credit, flight.unheard = self._credit, self._count_called_off
 
 
 def accepted_of(
@@ -374,9 +374,9 @@ class LiveTraffic(Delivery):
         """Start the work at once."""
         if push == "sum" and self.world.decisions.get(flight.request.id) is not None:
             push = "fold"  # a party was lost before the crash, and stays out
-        return self._launched(flight, push)
+        return self._launch(flight, push)
 
-    def _launched(self, flight: Flight, push: str) -> Flight:
+    def _launch(self, flight: Flight, push: str) -> Flight:
         launch = self._engine.launch(flight.request, flight.parties.positions, push)
         flight.arrives, flight.lost, flight.launch = launch.arrives, launch.lost, launch
         flight.open = np.ones(len(flight.parties), dtype=bool)
@@ -408,7 +408,7 @@ class LiveTraffic(Delivery):
         else:
             flight.cancelled = np.flatnonzero(flight.open)
             flight.open[:] = False
-            self._unheard(flight, flight.cancelled)
+            self._count_called_off(flight, flight.cancelled)
             if terms.late == "drop":
                 flight.dropped = flight.cancelled
             if flight.launch is not None:
@@ -429,7 +429,7 @@ class LiveTraffic(Delivery):
 
     async def _again(self, flight: Flight, known: NDArray[np.int64]) -> NDArray[np.int64]:
         """Wait for the replies that were accepted before a crash."""
-        wanted = _named(flight.parties.positions, known)
+        wanted = _find_places(flight.parties.positions, known)
         while not np.isfinite(flight.arrives[wanted]).all() and not self._resolved(flight):
             await self._engine.news.wait()
         return wanted[np.isfinite(flight.arrives[wanted])]
@@ -492,10 +492,10 @@ class LiveTraffic(Delivery):
     def load(self, saved: dict[str, Any], slot: str, find: Callable[[str], Task]) -> None:
         """Start the requests of a checkpoint again; the parties' states are those before the requests."""
         super().load(saved, slot, find)
-        self.flights = [self._launched(self._left_of(flight), "") for flight in self.flights if flight.open.any()]
+        self.flights = [self._launch(self._drop_settled(flight), "") for flight in self.flights if flight.open.any()]
 
     @staticmethod
-    def _left_of(flight: Flight) -> Flight:
+    def _drop_settled(flight: Flight) -> Flight:
         """The same flight with only the parties whose replies are still wanted."""
         keep = np.flatnonzero(flight.open)
         columns = {name: getattr(flight, name)[keep] for name in ("arrives", "fraction", "open", "waiting", "lost")}
@@ -506,7 +506,7 @@ class LiveTraffic(Delivery):
         raise ConfigError("arrivals between real parties cannot be predicted", remedy="wait for `arrivals`")
 
 
-def _named(positions: NDArray[np.int64], known: NDArray[np.int64]) -> NDArray[np.int64]:
+def _find_places(positions: NDArray[np.int64], known: NDArray[np.int64]) -> NDArray[np.int64]:
     """Indices of these parties, ascending, as often as each occurs in ``known``: for a party drawn more than once, the first."""
     left = Counter(known.tolist())
     found = []
