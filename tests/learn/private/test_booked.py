@@ -2,16 +2,42 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from itertools import product
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 import atoll
+from atoll.core.algebra import tree as T
 from atoll.core.event import Gaussian, Laplace, Ledger
 from atoll.core.requests.context import StageContext
-from atoll.learn.private import CentralDP, FedSelDP, GaussianLDP, LaplaceLDP, SignsLDP
-from atoll.privacy import epsilon_of
-from atoll.privacy.discrete import GaussianLattice, LaplaceLattice
-from atoll.privacy.events import RandomisedResponse
+from atoll.learn.private import (
+    DPFTRL,
+    CentralDP,
+    DistributedDP,
+    ExampleDP,
+    FedSelDP,
+    GaussianLDP,
+    LaplaceLDP,
+    NbAFL,
+    ShuffledDP,
+    SignsLDP,
+    base,
+    claim,
+    correlated_sum,
+    example,
+)
+from atoll.learn.private.correlated_sum import CorrelatedSum
+from atoll.models import linear_model
+from atoll.privacy import Budget, Shuffled, epsilon_of
+from atoll.privacy.discrete import DiscreteGaussianLaw, DiscreteSampler, GaussianLattice, LaplaceLattice, SkellamLaw
+from atoll.privacy.events import DistributedGaussian, RandomisedResponse, Skellam, SkellamMixture
+from atoll.secure import SecureAggregation
+from atoll.secure.masking import reducer as masking
+from atoll.secure.noise import LatticeNoise, SkellamMixtureNoise
+from atoll.secure.normals import NoiseStream
 from atoll.stages import (
     Anonymous,
     Clip,
@@ -151,3 +177,263 @@ def test_noise_of_a_ledger_is_the_noise_that_was_drawn(drawn, tmp_path):
     ledger = Ledger(path, readable=True)
     spent = atoll.privacy.spent(ledger, *TERMS)
     assert cost(drawn[: len(drawn) // 4], 2 * CLIP) <= spent["client-0"] * (1 + 1e-6)
+
+
+# ---------------------------------------------------------------------- whole trainings, from what is seen of them
+
+
+class Seen:
+    """What a training does with secrets, seen from outside its settings.
+
+    Attributes:
+        contacts: of each local update the client, its draws ``(kind, scale)``, and the chances of its coins.
+        draws: of each lattice of whole numbers the variance that is added, or taken back if it is below 0.
+        lengths: of each update that is rounded to whole numbers.
+        moved: of each example's gradient, as it is added to a mini-batch's sum.
+        rounds: of each sum with correlated noise the normal numbers that were drawn for it, and the noise in it.
+    """
+
+    def __init__(self, drawn):
+        self.drawn, self.coins = drawn, []
+        self.contacts, self.draws, self.lengths, self.moved, self.rounds = [], [], [], [], []
+
+    def of(self, client):
+        return [(draws, coins) for name, draws, coins in self.contacts if name == client]
+
+    def trained(self, honest):
+        def trained(algorithm, island, *rest):
+            at, coins = len(self.drawn), len(self.coins)
+            made = honest(algorithm, island, *rest)
+            self.contacts.append((island.name, self.drawn[at:], self.coins[coins:]))
+            return made
+
+        return trained
+
+    def toss(self, honest):
+        def toss(stream, count, chance):
+            self.coins.append(chance)
+            return honest(stream, count, chance)
+
+        return toss
+
+    def clipped(self, honest):
+        def clipped(learner, params, x, y, clipping):
+            each = [honest(learner, params, x[i : i + 1], y[i : i + 1], clipping) for i in range(len(y))]
+            self.moved.extend(map(norm_of, each))
+            return honest(learner, params, x, y, clipping)
+
+        return clipped
+
+    def draw(self, honest):
+        def draw(sampler, source, count):
+            if isinstance(sampler.law, SkellamLaw | DiscreteGaussianLaw):
+                self.draws.append(sampler.law.variance)
+            return honest(sampler, source, count)
+
+        return draw
+
+    def rounded(self, honest):
+        def rounded(stage, vector, source):
+            made = honest(stage, vector, source)
+            self.lengths.append(norm_of(made))
+            return made
+
+        return rounded
+
+    def subtract(self, honest):
+        def subtract(*args):
+            at = len(self.draws)
+            honest(*args)
+            self.draws[at:] = [-variance for variance in self.draws[at:]]
+
+        return subtract
+
+    def secret_of(self, honest):
+        def secret_of(info):
+            numbers, drawn = honest(info).generator(), []
+            self.rounds.append((drawn, []))
+
+            def standard_normal(size):
+                drawn.append(numbers.standard_normal(size))
+                return drawn[-1]
+
+            return SimpleNamespace(generator=lambda: SimpleNamespace(standard_normal=standard_normal))
+
+        return staticmethod(secret_of)
+
+    def noisy_sums(self, honest):
+        def noisy_sums(combined, add, expected):
+            def added(name, values):
+                made = add(name, values)
+                self.rounds[-1][1].append(made - values)
+                return made
+
+            return honest(combined, added, expected)
+
+        return noisy_sums
+
+
+def norm_of(tree):
+    return float(np.sqrt(sum((np.asarray(leaf, float) ** 2).sum() for leaf in T.leaves(tree))))
+
+
+@pytest.fixture
+def seen(drawn, monkeypatch):
+    found = Seen(drawn)
+    for owner, name, watch in (
+        (linear_model, "trained", found.trained),
+        (NoiseStream, "coins", found.toss),
+        (linear_model.LinearLearner, "clipped", found.clipped),
+        (DiscreteSampler, "draw", found.draw),
+        (LatticeNoise, "_rounded", found.rounded),
+        (SkellamMixtureNoise, "_rounded", found.rounded),
+        (masking, "subtract_parts", found.subtract),
+        (CorrelatedSum, "secret_of", found.secret_of),
+        (correlated_sum, "noisy_sums", found.noisy_sums),
+    ):
+        monkeypatch.setattr(owner, name, watch(getattr(owner, name)))
+    return found
+
+
+def sent_by_clients(seen, client, terms):
+    """A model of one client and noise on it: two clipped models are twice the clip apart."""
+    releases = [min(scale for _, scale in draws) for draws, _ in seen.of(client)]
+    return epsilon_of(tuple((Gaussian(noise_multiplier=scale / (2 * CLIP)), 1) for scale in releases), *terms)
+
+
+def sent_by_steps(seen, client, terms):
+    """A noisy sum a step, over a mini-batch by coins: an example moves it by the longest gradient that was added."""
+    moved, steps = max(seen.moved), Counter[Gaussian]()
+    for draws, coins in seen.of(client):
+        for (_, scale), chance in zip(draws, coins, strict=True):
+            sampled = {"sampling": chance, "drawn_by": "party", "between": "add-remove"}
+            steps[Gaussian(unit="example", noise_multiplier=scale / moved, **sampled)] += 1
+    return epsilon_of(tuple(steps.items()), *terms)
+
+
+def sent_in_sums(release, sharing=4, replies=4):
+    """Whole noise in words: what ``sharing`` clients have added and nobody took back, against twice the longest update."""
+
+    def sent(seen, client, terms):
+        del client
+        rounds = [variance * sharing / replies for variance in np.split(np.array(seen.draws), 2)]
+        apart = 2 * max(seen.lengths)
+        return epsilon_of(tuple((release(float(added.sum()), apart), 1) for added in rounds), *terms)
+
+    return sent
+
+
+def skellam(variance, apart):
+    return Skellam(variance=variance, sensitivity=apart, values=15)
+
+
+def mixture(variance, apart):
+    return SkellamMixture(variance=variance, sensitivity=apart, values=15, largest=int(apart) + 2, both=True)
+
+
+def discrete(variance, apart):
+    return DistributedGaussian(variance=variance, sensitivity=apart, values=15, parties=4)
+
+
+def sent_among(seen, client, terms):
+    """A reply with Laplace noise, among as many as there were in its round."""
+    del client
+    rounds = [seen.drawn[: len(seen.drawn) // 2], seen.drawn[len(seen.drawn) // 2 :]]
+    assert sum(2 * CLIP / draws[0][1] for draws in rounds) > 1.2 * sum(
+        epsilon_of(((Shuffled(epsilon=2 * CLIP / draws[0][1], clients=len(draws)), 1),), *terms) for draws in rounds
+    ), "nothing is gained by the others' replies, so their number would not be seen"
+    return epsilon_of(
+        tuple((Shuffled(epsilon=2 * CLIP / draws[0][1], clients=len(draws)), 1) for draws in rounds), *terms
+    )
+
+
+def sent_in_turns(seen, client, terms):
+    """One Gaussian release of all rounds: how far a client moves them, measured by the noise's own covariance.
+
+    The covariance is found from the noise and the numbers that it was made of, and the attack is the best of those that move every sum along one line.
+    """
+    numbers = np.array([row for rows, _ in seen.rounds for row in rows])
+    noise = np.array([np.concatenate(parts) for _, parts in seen.rounds])
+    mixing = np.linalg.lstsq(numbers.T, noise.T, rcond=None)[0].T
+    assert noise == pytest.approx(mixing @ numbers, abs=1e-5), "the noise is no mixture of what was drawn"
+    inverse = np.linalg.inv(mixing @ mixing.T)
+    order = [name for name, *_ in seen.contacts]
+    each = len(order) // len(noise)
+    turns = [at for at in range(len(noise)) if client in order[at * each : (at + 1) * each]]
+    seen_of = inverse[np.ix_(turns, turns)]
+    moved = 2 * CLIP if terms[-1] == "replace-one" else CLIP
+    apart = max(float(s @ seen_of @ s) for s in moved * np.array(list(product((1, -1), repeat=len(turns)))))
+    between = "" if terms[-1] == "replace-one" else "add-remove"
+    return epsilon_of(((Gaussian(noise_multiplier=apart**-0.5, between=between), 1),), *terms)
+
+
+SPENT = {"epsilon": 4.0, "delta": 1e-5, "clip": CLIP}
+QUORUM = {"reducer": SecureAggregation(masks="virtual"), "pacing": atoll.Synchronous(quorum=4)}
+TURNS = {"rounds": 6, "selection": atoll.Uniform(2)}
+TRAININGS = {
+    "NbAFL": (NbAFL(**SPENT), sent_by_clients, {}),
+    "ExampleDP": (ExampleDP(**SPENT, batch=8), sent_by_steps, {}),
+    "ExampleDP rate": (ExampleDP(**SPENT, batch=8, rate=0.1), sent_by_steps, {"steps": 3}),
+    "ShuffledDP": (
+        ShuffledDP(epsilon=0.5, delta=1e-5, local=LaplaceLDP(noise=1.0, clip=CLIP), shuffler="server"), sent_among,
+        {"parties": 100, "pacing": atoll.Synchronous(quorum=1.0)},
+    ),
+    "DistributedDP alone": (DistributedDP(**SPENT, local=True), sent_in_sums(skellam, 1), {}),
+    "DistributedDP": (DistributedDP(**SPENT, least=4), sent_in_sums(skellam), QUORUM),
+    "DistributedDP corrupt": (DistributedDP(**SPENT, least=4, corrupt=0.25), sent_in_sums(skellam, 3), QUORUM),
+    "DistributedDP gaussian": (DistributedDP(**SPENT, least=4, law="discrete-gaussian"), sent_in_sums(discrete), QUORUM),
+    "DistributedDP mixture": (DistributedDP(**SPENT, least=4, law="mixture"), sent_in_sums(mixture), QUORUM),
+    "DistributedDP excess": (
+        DistributedDP(**SPENT, least=3, remove_excess=True), sent_in_sums(skellam),
+        {"reducer": SecureAggregation(), "pacing": atoll.Synchronous(quorum=3)},
+    ),
+    "DPFTRL": (DPFTRL(**SPENT), sent_in_turns, TURNS),
+    "DPFTRL optimal": (DPFTRL(**SPENT, factorisation="optimal"), sent_in_turns, TURNS),
+    "DPFTRL tree": (DPFTRL(**SPENT, factorisation="tree", honaker=False), sent_in_turns, {"rounds": 4}),
+    "DPFTRL replaced": (DPFTRL(**SPENT, neighbours="replace-one"), sent_in_turns, TURNS),
+}  # fmt: skip
+
+
+def require_booked(name, seen, folder, budget=None):
+    """Run a training, and compare what every client has sent with the claim and with the ledger: never more, and not much less."""
+    mechanism, sent_by, given = TRAININGS[name]
+    algorithm = atoll.FedAvg(lr=10.0, batch_size=8, **({"steps": given["steps"]} if "steps" in given else {}))
+    clients = atoll.data.iid(atoll.data.iris(), parties=given.get("parties", 4), seed=0)
+    parts = {key: value for key, value in given.items() if key not in ("steps", "parties")}
+    job = atoll.Training(
+        model=atoll.models.linear(4, 3), algorithm=algorithm, privacy=mechanism, budget=budget,
+        **{"selection": atoll.Everyone(), "rounds": 2, "evaluation": atoll.Evaluation(server=False), **parts},
+    )  # fmt: skip
+    claim = atoll.simulate(job, clients, engine="inline", progress=False, folder=folder).prepared.claim
+    terms = (mechanism.delta, mechanism.accountant, mechanism.adversary, mechanism.neighbours)
+    (path,) = folder.rglob("ledger.jsonl")
+    ledger = atoll.privacy.spent(Ledger(path, readable=True), *terms)
+    assert len(ledger) == len({client for client, *_ in seen.contacts}) == given.get("parties", 4)
+    for client in sorted(ledger)[:4]:
+        sent = sent_by(seen, client, terms)
+        for booked, where in ((claim.epsilon, "claim"), (ledger[client], "ledger")):
+            assert sent <= booked * (1 + 1e-3), f"{client} has sent {sent:.4g}, and its {where} says {booked:.4g}"
+            assert sent > 0.75 * booked, f"half of this {where} could be as much as {client} has sent"
+    assert claim.epsilon <= mechanism.epsilon * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("name", TRAININGS)
+def test_clients_send_what_is_claimed_and_booked(name, seen, tmp_path):
+    require_booked(name, seen, tmp_path / "run")
+
+
+@pytest.mark.parametrize("name", TRAININGS)
+@pytest.mark.quick("NbAFL", "ExampleDP", "ShuffledDP", "DistributedDP corrupt", "DistributedDP excess", "DPFTRL tree")
+def test_half_a_booking_is_found(name, seen, tmp_path, monkeypatch):
+    """Epsilon is counted as half of what it is, so that half of the noise seems enough. A budget of one's own lets it: by default one counts anew, and refuses the second round."""
+    mechanism = TRAININGS[name][0]
+    terms = {"adversary": mechanism.adversary, "neighbours": mechanism.neighbours}
+    budget = Budget(100.0, 1e-5, method=mechanism.accountant, **terms)
+    for room in (base, example):
+        monkeypatch.setattr(room, "counted", lambda *args: claim.counted(*args) / 2)
+    base._noise.cache_clear()
+    try:
+        with pytest.raises(AssertionError, match=r"has sent .*, and its claim says"):
+            require_booked(name, seen, tmp_path / "run", budget)
+    finally:
+        base._noise.cache_clear()
