@@ -57,6 +57,17 @@ def test_a_label_is_used_once():
         live(program)
 
 
+@pytest.mark.parametrize("ask", [dict, list, lambda sums: sums[0], lambda sums: sums[["x"]], lambda sums: sums["run"]])
+def test_a_sum_that_is_asked_for_a_name_that_it_has_not_says_so(ask):
+    """Also for a name that is no string: ``dict(sums)`` asks for the place 0."""
+
+    async def program(fed):
+        ask(await fed.sum(fed.parties, mean))
+
+    with pytest.raises(ConfigError, match=r"is in no reply.*Remedy: use one of x, runs"):
+        live(program)
+
+
 def test_labels_fix_the_stream_whatever_ran_before():
     async def one(fed):
         return await fed.ask("client-0", draw, at=3)

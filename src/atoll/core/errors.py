@@ -171,7 +171,8 @@ class SessionError(AtollError, RuntimeError):
     exit_code = 15
 
 
-def nearest(wrong: str, valid: Iterable[str]) -> str:
-    """Return ``" Did you mean 'x'?"`` for the valid word nearest to ``wrong``, or ``""``."""
-    close = difflib.get_close_matches(wrong, list(valid), n=1, cutoff=0.5)
+def nearest(wrong: Any, valid: Iterable[Any]) -> str:
+    """Return ``" Did you mean 'x'?"`` for the valid word nearest to ``wrong``, or ``""``: also if ``wrong`` is no word, such as a place in a list."""
+    words = [word for word in valid if isinstance(word, str)]
+    close = difflib.get_close_matches(wrong, words, n=1, cutoff=0.5) if isinstance(wrong, str) else ()
     return f" Did you mean {close[0]!r}?" if close else ""

@@ -198,7 +198,7 @@ class Combined:
         """
         try:
             return self.value[name]
-        except KeyError:
+        except (KeyError, TypeError):
             raise UnknownKey(
                 f"{name!r} is in no reply.{nearest(name, self.value)}",
                 where="Combined",
