@@ -390,7 +390,7 @@ class Host:
     def release_fold(self, request: Request, folded: PartialSum) -> PartialSum:
         """Write into the record what one party promises with its summand; return it, or an empty sum that refuses it."""
         try:
-            self.record.note(row for rows in folded.promised.values() for row in rows)
+            self.record.note(folded.rows)
         except PolicyError as error:
             none, (position, *_) = folded.senders[:0], folded.promised
             found = self.executor.refuse(error, request, position)
@@ -441,7 +441,7 @@ class Host:
         """
         # As in `absorb`: the journal first, then the record, and states only once neither has refused.
         self.journal.put((request, ran) for ran in folded.kept)
-        self.record.note(row for rows in folded.promised.values() for row in rows)
+        self.record.note(folded.rows)
         self.drafts.leave(request, folded.left)
         self.declare(request, folded.senders.tolist())
         return folded

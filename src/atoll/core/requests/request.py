@@ -519,6 +519,11 @@ class PartialSum:
         """Say of each single reply who sent it."""
         return replace(self, totals=sign_parts(self.totals, self.senders.tolist())) if self.single else self
 
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        """What all its parties promise."""
+        return tuple(row for rows in self.promised.values() for row in rows)
+
     def keep(self, ran: TaskResult) -> None:
         """Add a sealed reply."""
         if ran.sealed and ran.reply.error is None:
