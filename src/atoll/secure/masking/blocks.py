@@ -31,25 +31,19 @@ _MOST = 1 << 29
 """Bytes of words that are masked together."""
 
 
-def masked_many(cohort: Cohort, message: Tree) -> Iterator[Batch]:
-    """`masked` for a cohort in blocks."""
+def masked_many(cohort: Cohort, message: Tree, written_in: str) -> Iterator[Batch]:
+    """`masked` for a cohort in blocks, whose parties have dealt in a task of the name ``written_in``."""
     if message is not None:
         yield from _unmasked_many(cohort, Agreement.of(message))
         return
     waiting, nbytes = list[_MaskedBlock](), 0
     for block in cohort.totals(least_of(cohort)):
-        waiting.append(_MaskedBlock.of(cohort, block))
+        waiting.append(_MaskedBlock.of(cohort, block, written_in))
         nbytes += sum(words.nbytes for words in waiting[-1].coded.lanes.values())
         if nbytes > _MOST:
             yield from _together(waiting)
             waiting, nbytes = [], 0
     yield from _together(waiting)
-
-
-def _dealing() -> str:
-    from .halves import deal
-
-    return deal.name
 
 
 def least_of(cohort: Cohort) -> int | None:
@@ -76,10 +70,10 @@ class _MaskedBlock:
     agreed: Agreement
 
     @classmethod
-    def of(cls, cohort: Cohort, block: TotalsBlock) -> _MaskedBlock:
+    def of(cls, cohort: Cohort, block: TotalsBlock, written_in: str) -> _MaskedBlock:
         """Encode the totals of a block."""
         islands = [cohort.island(i) for i in block.positions.tolist()]
-        ready = [prepared(island, _dealing()) for island in islands]
+        ready = [prepared(island, written_in) for island in islands]
         agreed = ready[0][0]
         coded = CodedBlock.of(block, agreed.layout, [island.name for island in islands])
         kept = [islands[i] for i in coded.good]

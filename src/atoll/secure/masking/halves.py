@@ -7,7 +7,7 @@ deal       draws a key and a seed of its own, splits both among its holders,   t
            and sends each a sealed letter
 masked     runs the task, encodes its totals as words, and adds its masks:     masked words, which the engine adds up
            one from its own seed, and one for each neighbour that has dealt
-vote       tells its holders who is in the sum (against an active server)      nothing
+vote       tells the others who is in the sum (against an active server)       nothing
 reveal     opens, for each party in the sum, its share of that party's own     the shares
            seed, and for each that was lost its share of that one's key
 =========  ==================================================================  ==============================================
@@ -43,7 +43,11 @@ from .party import leave, masks_of, prepared
 from .seeds import commitment, public_key, shares_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from atoll.core.requests.cohort import Cohort
     from atoll.core.requests.island import Island
+    from atoll.core.requests.task import Batch
 
 __all__ = ["deal", "label_of", "masked", "promised", "require_votes", "reveal", "vote"]
 
@@ -57,7 +61,7 @@ def label_of(kept: list[int], lost: list[int]) -> str:
 def promised(message: Tree) -> int:
     """The least number of parties in the sum of an agreement; 0 for one that trusts the server."""
     agreed = Agreement.of(message)
-    return max(agreed.least, agreed.threshold) if agreed.active and agreed.degree >= len(agreed.names) - 1 else 0
+    return max(agreed.least, agreed.threshold) if agreed.active else 0
 
 
 def _promised_before(message: Tree) -> int | None:
@@ -92,6 +96,11 @@ def deal(island: Island, message: Tree) -> Tree:
     return {"key": public, "own": commitment("seed", own), "shares": commitments, **anchor}
 
 
+def _masked_many(cohort: Cohort, message: Tree) -> Iterator[Batch]:
+    """`masked` for a cohort in blocks."""
+    return masked_many(cohort, message, deal.name)
+
+
 async def _unmasked(island: Island, agreed: Agreement) -> Tree:
     """The same for one party.
 
@@ -107,7 +116,7 @@ async def _unmasked(island: Island, agreed: Agreement) -> Tree:
     return {lane: Sum(words) for lane, words in lanes.items()}
 
 
-@task(many=masked_many, promise=_promised_before, adds_excess=True)
+@task(many=_masked_many, promise=_promised_before, adds_excess=True)
 async def masked(island: Island, message: Tree) -> Tree:
     """Reply with the masked words of the party's totals, by lane. A message, the agreement, asks for virtual masks, which only a simulation grants."""
     if message is not None:
@@ -125,11 +134,10 @@ async def masked(island: Island, message: Tree) -> Tree:
 
 @task(promise=_promised_before)
 def vote(island: Island, message: Tree) -> Tree:
-    """Tell the holders of my shares who is in the sum, once."""
+    """Tell the parties in the sum, all of which hold my shares, who is in it, once."""
     agreed, kept, lost = _asked(island, message)
-    for holder in agreed.holders(agreed.place(island.name)):
-        if holder in kept:
-            island.post(agreed.names[holder], label_of(sorted(kept), sorted(lost)))
+    for place in sorted(kept):
+        island.post(agreed.names[place], label_of(sorted(kept), sorted(lost)))
     return None
 
 
@@ -177,15 +185,14 @@ def _asked(island: Island, message: Tree) -> tuple[Agreement, set[int], set[int]
 
 
 def require_votes(island: Island, agreed: Agreement, label: str) -> None:
-    """Require that as many holders as the threshold have voted for the same set.
+    """Require that as many parties as the threshold have voted for the same set.
 
     Raises:
         PolicyError: names a party that has voted for another.
     """
-    near = {agreed.names[i] for i in agreed.holders(agreed.place(island.name))}
     votes: dict[str, Any] = {}
     for name, letter in island.letters.items():
-        if name in near:
+        if name in agreed.names:
             try:
                 votes[name] = island.open(name, letter)
             except LetterError:

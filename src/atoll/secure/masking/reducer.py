@@ -21,7 +21,7 @@ from .agreement import Agreement
 from .degree import plan
 from .excess import subtract_parts
 from .halves import deal, label_of, masked, reveal, vote
-from .unmasking import Opening, heard, is_dealt
+from .unmasking import Opening, is_dealt
 
 if TYPE_CHECKING:
     from atoll.core.federation.reduction import Reduction
@@ -257,7 +257,7 @@ class SecureAggregation(Checked, WordSums):
         label, mail, who, some = label_of(asked["kept"], asked["lost"]), None, kept, min(agreed.threshold, len(kept))
         if agreed.active:
             voted: Exchanged = await reduction.exchange(kept, vote, asked, at=label, quorum=some)
-            mail, who = voted.mail.only_from(set(voted.senders.names)), heard(agreed, voted.senders, some)
+            mail, who = voted.mail.only_from(set(voted.senders.names)), voted.senders
         return await reduction.exchange(who, reveal, asked, at=label, mail=mail, quorum=some)
 
 

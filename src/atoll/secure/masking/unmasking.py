@@ -16,12 +16,10 @@ from .seeds import SHARE, commitment, opened, pair_seed, public_key
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from atoll.core.requests.party import Parties
-
     from ..noise import ExcessNoise
     from .agreement import Agreement
 
-__all__ = ["Opening", "heard", "is_dealt"]
+__all__ = ["Opening", "is_dealt"]
 
 
 def is_dealt(agreed: Agreement, name: str, reply: Any) -> bool:
@@ -158,20 +156,3 @@ class Opening:
                 seed = self.pair(seeds["key", j], j, i, context)
                 masks.append((seed, not j < i))  # party i has added it, unless j comes first: then it has subtracted it
         add_masks({lane: np.asarray(words) for lane, words in lanes.items()}, masks)
-
-
-def heard(agreed: Agreement, voted: Parties, some: int) -> Parties:
-    """The parties that enough of their holders have voted to; the others would rightly refuse to reveal.
-
-    Raises:
-        QuorumError: they are too few: in a sparse graph too many neighbours of the same parties were lost.
-    """
-    said = {agreed.place(name) for name in voted.names}
-    found = [i for i in sorted(said) if len(said & set(agreed.holders(i))) >= agreed.threshold]
-    if len(found) < some:
-        raise QuorumError(
-            f"{len(found)} parties hear {agreed.threshold} votes among their {agreed.degree + 1} holders, fewer than {some}",
-            where="SecureAggregation",
-            remedy="use more neighbours, or a lower threshold",
-        )
-    return voted.named(*(agreed.names[i] for i in found))

@@ -9,7 +9,7 @@ join       agrees with each neighbour on the first link of their chain, and    t
            forgets its private key                                             its sum, and commitments to them
 masked     runs the task, encodes its totals as words, adds the masks of this  masked words, which the engine adds up
            sum, and moves its chains on
-vote       tells its holders who is in the sum (against an active server)      nothing
+vote       tells the others who is in the sum (against an active server)       nothing
 reveal     opens, for each party in the sum, its share of that party's own     the shares
            seed, and for each that was lost its share of that one's key
 =========  ==================================================================  ==============================================
@@ -225,11 +225,10 @@ def _promise(island: Island, what: str, at: int, bound: str) -> None:
 
 @task(promise=_promised_before)
 def vote(island: Island, message: Tree) -> Tree:
-    """Tell the holders of my shares who is in the sum, once."""
+    """Tell the parties in the sum, all of which hold my shares, who is in it, once."""
     terms, kept, lost = _asked(island, message)
-    for holder in terms.agreed.holders(terms.agreed.place(island.name)):
-        if holder in kept:
-            island.post(terms.agreed.names[holder], label_of(sorted(kept), sorted(lost)))
+    for place in sorted(kept):
+        island.post(terms.agreed.names[place], label_of(sorted(kept), sorted(lost)))
     return None
 
 

@@ -14,7 +14,6 @@ from atoll.core.requests.party import Parties
 
 from ..masking.halves import label_of
 from ..masking.reducer import SecureAggregation
-from ..masking.unmasking import heard
 from ..words.sums import common_form, decoded, require_enough
 from .halves import introduce, join, masked, reveal, vote
 from .opening import KeySetUp, RoundOpening, is_introduced, is_joined
@@ -129,7 +128,7 @@ class MultiRound(SecureAggregation):
         label, mail, who, some = label_of(places, lost), None, kept, min(agreed.threshold, len(kept))
         if agreed.active:
             voted: Exchanged = await reduction.exchange(kept, vote, message, at=label, quorum=some)
-            mail, who = voted.mail.only_from(set(voted.senders.names)), heard(agreed, voted.senders, some)
+            mail, who = voted.mail.only_from(set(voted.senders.names)), voted.senders
         shown: Replies = await reduction.exchange(who, reveal, message, at=label, mail=mail, quorum=some)
         told = {name: reply for name, reply in shown.by_name().items() if isinstance(reply, dict) and "form" in reply}
         opening = RoundOpening(agreed, setup.dealt(terms.round), places, lost, setup=setup, round=terms.round)
