@@ -58,6 +58,7 @@ def main() -> None:
             "name": "echo",
             "sites": "all",
             "min_sites": args.clients,
+            "job": "program",
             "program": "echo:program",
             "source": "code",
             "arguments": {

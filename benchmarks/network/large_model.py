@@ -85,7 +85,7 @@ def main() -> None:
         record = run.folder / "record.json"
         shutil.copytree(HERE / "atoll_app", run.folder / "job" / "code")
         told = {"rounds": args.rounds, "layers": LAYERS, "numbers": numbers, "record": str(record)}
-        job = {"name": "large", "sites": "all", "min_sites": args.clients, "program": "large:program"}
+        job = {"name": "large", "job": "program", "sites": "all", "min_sites": args.clients, "program": "large:program"}
         (run.folder / "job" / "job.yaml").write_text(json.dumps({**job, "source": "code", "arguments": told}))
         run.call([*ATOLL, "submit", "job", "--kit", str(kits / "admin")])
         result = run.await_file(record, "server", args.timeout)
