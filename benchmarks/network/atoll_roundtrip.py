@@ -52,7 +52,6 @@ def main() -> None:
             name = f"site-{i + 1}"
             command = [*ATOLL, "site", str(kits / name), "--data", "none.npz", "--folder", str(run.folder / name)]
             run.start(name, [*command, "--cpus", "64", "--memory", "0", "--gpus", "0"])
-        record = run.folder / "record.json"
         shutil.copytree(HERE / "atoll_app", run.folder / "job" / "code")
         job = {
             "name": "echo",
@@ -61,13 +60,11 @@ def main() -> None:
             "job": "program",
             "program": "echo:program",
             "source": "code",
-            "arguments": {
-                "rounds": args.rounds, "layers": args.layers, "numbers": NUMBERS, "record": str(record)
-            },
-        }  # fmt: skip
+            "arguments": {"rounds": args.rounds, "layers": args.layers, "numbers": NUMBERS},
+        }
         (run.folder / "job" / "job.yaml").write_text(json.dumps(job))
         print(run.call([*ATOLL, "submit", "job", "--kit", str(kits / "admin")]), file=sys.stderr)
-        result = run.await_file(record, "server", args.timeout)
+        result = run.await_result(run.folder / "server", "server", args.timeout)
         print(run.line("atoll", __version__, result, args), flush=True)
 
 

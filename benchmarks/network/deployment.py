@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -195,15 +195,31 @@ class Deployment:
 
     def await_file(self, file: Path, server: str, seconds: float) -> dict[str, Any]:
         """Wait for the server's record of the run, which is moved into place once complete."""
+        return self._await(lambda: dict(json.loads(file.read_text())) if file.is_file() else None, server, seconds)
+
+    def await_result(self, folder: Path, server: str, seconds: float) -> dict[str, Any]:
+        """Wait for what the one job of an Atoll server's folder returns: its program may write nowhere else."""
+
+        def found() -> dict[str, Any] | None:
+            for file in folder.glob("jobs/*/state/manifest.json"):
+                told = json.loads(file.read_text())
+                if told["error"]:
+                    raise PeerError(told["error"])
+                return told.get("result")
+            return None
+
+        return self._await(found, server, seconds)
+
+    def _await(self, find: Callable[[], dict[str, Any] | None], server: str, seconds: float) -> dict[str, Any]:
         until = time.perf_counter() + seconds
-        while not file.is_file():
+        while (found := find()) is None:
             if time.perf_counter() > until:
                 raise PeerError(f"no result after {seconds} s; the server said:\n{self.log(server)}")
             if gone := [name for name, p in self.started if p.poll() is not None]:
                 raise PeerError(f"{gone[0]} ended early:\n{self.log(gone[0])}")
             self._work.append((time.perf_counter(), busy_seconds(), cpu_seconds(self.token)))
             time.sleep(0.5)
-        return dict(json.loads(file.read_text()))
+        return found
 
     def cores(self, begin: float, end: float) -> tuple[float, float]:
         """Return the cores that worked between two times: for the whole machine, and for this run."""

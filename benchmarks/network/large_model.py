@@ -82,13 +82,12 @@ def main() -> None:
         peaks.start()
         stubs = [sys.executable, str(HERE / "stub_sites.py"), str(kits), f"127.0.0.1:{port}"]
         run.start("stubs", [*stubs, str(args.clients), str(LAYERS), str(numbers)])
-        record = run.folder / "record.json"
         shutil.copytree(HERE / "atoll_app", run.folder / "job" / "code")
-        told = {"rounds": args.rounds, "layers": LAYERS, "numbers": numbers, "record": str(record)}
+        told = {"rounds": args.rounds, "layers": LAYERS, "numbers": numbers}
         job = {"name": "large", "job": "program", "sites": "all", "min_sites": args.clients, "program": "large:program"}
         (run.folder / "job" / "job.yaml").write_text(json.dumps({**job, "source": "code", "arguments": told}))
         run.call([*ATOLL, "submit", "job", "--kit", str(kits / "admin")])
-        result = run.await_file(record, "server", args.timeout)
+        result = run.await_result(run.folder / "server", "server", args.timeout)
         both = peaks.stop()
         laps = [b - a for a, b in pairwise(result["averaged_at"])]
         line = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path
 
@@ -22,8 +21,8 @@ def peak() -> dict[str, int]:
     return {k: int(v.split()[0]) * 1024 for k, v in (line.split(":") for line in lines) if k in ("VmHWM", "RssFile")}
 
 
-async def program(fed, rounds, layers, numbers, record):
-    """Average ``rounds`` times, and record the cost."""
+async def program(fed, rounds, layers, numbers):
+    """Average ``rounds`` times; return the cost."""
     before = peak()
     model = {f"layer-{i:03d}": np.ones(numbers // layers, dtype=np.float32) for i in range(layers)}
     averaged_at = []
@@ -33,7 +32,4 @@ async def program(fed, rounds, layers, numbers, record):
         averaged_at.append(time.perf_counter())
     mean = (len(fed.parties) + 1) / 2
     error = float(max(max(leaf.max() - mean, mean - leaf.min()) for leaf in model.values()))  # without its own arrays
-    found = {"averaged_at": averaged_at, "worst_error": error, "before": before, **peak()}
-    aside = Path(f"{record}.part")
-    aside.write_text(json.dumps(found))
-    aside.replace(record)
+    return {"averaged_at": averaged_at, "worst_error": error, "before": before, **peak()}
