@@ -7,7 +7,7 @@ from collections import deque
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atoll.core.time.lamport import Chains
+from atoll.core.execution.session import Chains
 
 ROLES = "abc"
 LATENCY = st.floats(0, 10, allow_nan=False)

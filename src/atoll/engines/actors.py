@@ -40,14 +40,17 @@ class Actors:
         task.add_done_callback(self._held.discard)
 
     def hand(self, frame: Any) -> None:
-        """Deliver to a role a message of another role, or the news that one has ended. A role that no longer runs gets nothing."""
+        """Deliver to a role a message of another role, the news that one has ended, or that a checkpoint is decided. A role that no longer runs gets nothing."""
         peers = self._peers.get((frame["session"], frame["role"]))
         if peers is None:
             return
         if frame["op"] == "gone":
             peers.gone(frame["source"], frame["ending"], frame["time"])
+        elif frame["op"] == "step":
+            lost = frame["lost"]
+            peers.decided(frame["number"], frame["time"], None if lost is None else (lost[0], lost[1]))
         else:
-            peers.put(frame["source"], frame["message"], frame["time"])
+            peers.put(frame["source"], frame["message"], frame["time"], frame.get("channel", ""))
 
     def stop(self, session: int) -> None:
         """Cancel the roles of a session that have started. It waits for their first steps: a task cancelled before these never answers."""

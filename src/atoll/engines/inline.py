@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from atoll.core.requests.request import cut_off
@@ -66,7 +67,10 @@ async def converse_here(
     known = host.replay_session(roles, switch)
     if known is not None:
         return known
-    peers = {role: switch.peers(role, start) for role in roles}
+    start, steps = host.resume_session(roles, switch, start)
+    peers = {
+        role: switch.peers(role, start, steps[role], functools.partial(host.keep_step, *roles[role])) for role in roles
+    }
 
     async def play(role: str) -> TaskResult:
         try:

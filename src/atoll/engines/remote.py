@@ -17,6 +17,7 @@ import numpy as np
 
 from atoll.core.errors import TaskError
 from atoll.core.event import unpack_event
+from atoll.core.execution.session import Step
 from atoll.core.requests.request import PartialSum, Reply, Request, TaskResult, cut_off
 from atoll.core.requests.wire import pack_request, unpack_error, unpack_folded, unpack_ran
 
@@ -116,7 +117,7 @@ class WorkerChannel:
         try:
             while True:
                 frame = await self.link.recv()
-                if frame.get("op") in ("pass", "waits"):
+                if frame.get("op") in ("pass", "waits", "reached"):
                     if self.on_pass is not None:
                         self.on_pass(frame)
                 else:
@@ -187,7 +188,7 @@ class Remote(Memory):
         self._world: RunContext | None = None
         self._channels: list[WorkerChannel] = []
         self._numbers = itertools.count()
-        self._switches: dict[int, Switch] = {}
+        self._sessions: dict[int, tuple[Switch, dict[str, tuple[Request, int]]]] = {}
         self._connecting = asyncio.Lock()
 
     # ------------------------------------------------------------------ to be implemented by a transport
@@ -316,9 +317,18 @@ class Remote(Memory):
     # ------------------------------------------------------------------ sessions
 
     def _pass(self, frame: Any) -> None:
-        switch = self._switches.get(frame["session"])
-        if switch is not None:
+        switch, roles = self._sessions.get(frame["session"], (None, {}))
+        if switch is None:
+            return
+        try:
+            if frame["op"] == "reached":  # what the role has spent and kept is durable before the step can be agreed
+                self._note_events(frame)
+                self.host.keep_step(*roles[frame["role"]], Step(**frame["step"]))
             switch.heard(frame)
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:  # such as a full disk: the roles wait for an answer
+            switch.fail(error)
 
     async def converse(
         self, roles: dict[str, tuple[Request, int]], switch: Switch, start: float
@@ -328,12 +338,13 @@ class Remote(Memory):
         if known is not None:
             return known
         session = next(self._numbers)
-        self._switches[session] = switch
+        start, steps = self.host.resume_session(roles, switch, start)
+        self._sessions[session] = switch, roles
         channels = await self.channels(next(iter(roles.values()))[0])
         at = {role: channels[position % len(channels)] for role, (_, position) in roles.items()}
         forwarding = [asyncio.create_task(self._hand(session, role, channel, switch)) for role, channel in at.items()]
         forwarding.append(asyncio.create_task(self._expire(session, [*dict.fromkeys(at.values())], switch)))
-        calls = [asyncio.create_task(self._role(at[role], session, role, roles, start, switch)) for role in roles]
+        calls = [asyncio.create_task(self._role(at[role], session, role, roles, start, steps[role])) for role in roles]
         try:
             with self._busy():
                 rans, _ = await asyncio.gather(asyncio.gather(*calls), switch.verdict())
@@ -343,7 +354,7 @@ class Remote(Memory):
         finally:
             for each in forwarding:
                 each.cancel()
-            del self._switches[session]
+            del self._sessions[session]
         return self.host.absorb_session(roles, dict(zip(roles, rans, strict=True)), switch)
 
     async def _hand(self, session: int, role: str, channel: WorkerChannel, switch: Switch) -> None:
@@ -351,13 +362,17 @@ class Remote(Memory):
         queue: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         base = {"session": session, "role": role}
 
-        def put(source: str, message: Any, arrival: float) -> None:
-            queue.put_nowait({**base, "op": "hand", "source": source, "message": message, "time": arrival})
+        def put(source: str, message: Any, arrival: float, channel: str) -> None:
+            said = {**base, "op": "hand", "source": source, "message": message, "time": arrival}
+            queue.put_nowait({**said, "channel": channel} if channel else said)
 
         def gone(source: str, ending: str, time: float) -> None:
             queue.put_nowait({**base, "op": "gone", "source": source, "ending": ending, "time": time})
 
-        switch.attach(role, put, gone)
+        def stepped(number: int, known: float, lost: tuple[str, str] | None) -> None:
+            queue.put_nowait({**base, "op": "step", "number": number, "time": known, "lost": lost})
+
+        switch.attach(role, put, gone, stepped)
         with contextlib.suppress(LinkClosed):
             while True:
                 await channel.link.send(await queue.get())
@@ -379,8 +394,9 @@ class Remote(Memory):
         role: str,
         roles: dict[str, tuple[Request, int]],
         start: float,
-        switch: Switch,
+        step: Step | None,
     ) -> TaskResult:
+        switch, _ = self._sessions[session]
         request, position = roles[role]
         states = self.host.table(request).pick(np.array([position], dtype=np.int64))
         frame = await channel.call(
@@ -389,6 +405,7 @@ class Remote(Memory):
                 "op": "role", "session": session, "role": role, "others": [r for r in roles if r != role],
                 "request": pack_request(request, []), "position": position, "start": start,
                 "prospect": switch.prospects[role].packed(), "states": states.packed(),
+                "step": None if step is None else step.packed(),
             },
         )  # fmt: skip
         self._note_events(frame)

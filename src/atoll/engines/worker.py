@@ -12,7 +12,7 @@ import numpy as np
 
 from atoll.core.event import Event
 from atoll.core.execution.executor import Executor
-from atoll.core.execution.session import LocalPeers
+from atoll.core.execution.session import LocalPeers, Step
 from atoll.core.execution.sum_builder import Spend
 from atoll.core.persistence.state_table import States, StateTable
 from atoll.core.requests.request import Request
@@ -47,7 +47,7 @@ class Worker:
         with contextlib.suppress(LinkClosed), watching(self._idle):
             while True:
                 frame = await self.link.recv()
-                if frame["op"] in ("hand", "gone"):
+                if frame["op"] in ("hand", "gone", "step"):
                     self._actors.hand(frame)
                 elif frame["op"] == "stop":
                     self._actors.stop(frame["session"])
@@ -90,17 +90,24 @@ class Worker:
     def _start_role(self, frame: Any) -> None:
         session, role = frame["session"], frame["role"]
 
-        async def carry(target: str, message: Any, sent: float) -> None:
-            await self.link.send(
-                {"op": "pass", "session": session, "source": role, "target": target, "message": message, "time": sent}
-            )
+        async def carry(target: str, message: Any, sent: float, channel: str) -> None:
+            said = {"session": session, "source": role, "target": target, "message": message, "time": sent}
+            await self.link.send({"op": "pass", **said, **({"channel": channel} if channel else {})})
 
-        prospect = Prospect.unpack(frame["prospect"])
-        peers = LocalPeers(role, list(frame["others"]), carry, frame["start"], prospect=prospect)
-        self._actors.begin((session, role), peers, self._role(frame, peers))
+        async def reach(step: Step, time: float, received: dict[str, int]) -> None:
+            told = {"number": step.number, "time": time, "received": received, "events": [*events]}
+            events.clear()
+            await self.link.send({"op": "reached", "session": session, "role": role, "step": step.packed(), **told})
 
-    async def _role(self, frame: Any, peers: LocalPeers) -> None:
         events: list[Any] = []
+        prospect = Prospect.unpack(frame["prospect"])
+        resumed = None if frame["step"] is None else Step(**frame["step"])
+        peers = LocalPeers(
+            role, list(frame["others"]), carry, frame["start"], prospect=prospect, resumed=resumed, reach=reach
+        )
+        self._actors.begin((session, role), peers, self._role(frame, peers, events))
+
+    async def _role(self, frame: Any, peers: LocalPeers, events: list[Any]) -> None:
         answer = await answer_of(self._play(frame, peers, events))
         self._actors.end((frame["session"], frame["role"]))
         await self.link.send({"id": frame["id"], "events": events, **answer})

@@ -88,7 +88,14 @@ def _fragile_disk(fuse: _Fuse) -> Iterator[None]:
 
     The fuse belongs to this process: a forked process has a copy that counts nothing.
     """
-    mine = os.getpid()
+    mine, dead = os.getpid(), dict[tuple[int, int], int]()
+
+    def lose(handle: int) -> None:
+        """Cut off what was not flushed; once dead, whatever other coroutines of the process still write."""
+        found = os.fstat(handle)
+        file = found.st_dev, found.st_ino
+        dead.setdefault(file, max(0, found.st_size - 3))
+        os.ftruncate(handle, dead[file])
 
     def fsync(handle: int) -> None:
         if os.getpid() != mine:
@@ -97,7 +104,7 @@ def _fragile_disk(fuse: _Fuse) -> Iterator[None]:
             fuse.step("before flush")
         except Killed:
             with contextlib.suppress(OSError):  # a folder cannot be truncated
-                os.ftruncate(handle, max(0, os.fstat(handle).st_size - 3))
+                lose(handle)
             raise
         fuse.step("after flush")
 

@@ -30,7 +30,8 @@ class Timetable:
         words: name of a party -> how many messages of a session it sends and takes before it is lost.
         notice: seconds until the others of a session learn of a loss.
 
-    In a session, ``lost`` names parties that are lost when half the work of their role is done.
+    In a session, ``lost`` names parties that are lost when half the work of their role is done. A party in ``seconds`` takes them for each
+    step of its role: until a checkpoint, and from the last one to its end. ``default`` does not count there.
     """
 
     seconds: Mapping[str, float] = field(default_factory=dict)
@@ -64,7 +65,9 @@ class Timetable:
             share = 0.0 if name in self._left(plan) else 0.5 if name in self._lost(plan) else np.inf
             words = self.words.get(name, np.inf)
             notice = self.notice if min(share, words) < np.inf else 0.0
-            found.append(Prospect(work=self.work.get(name, 0.0), share=share, words=words, notice=notice))
+            step = self.seconds.get(name, 0.0)
+            work = self.work.get(name, 0.0)
+            found.append(Prospect(work=work, share=share, words=words, notice=notice, step=step))
         if all(one == Prospect() for one in found):
             return None
         return Prospects(found, lambda i, j, nbytes: self.transfer(names[i], names[j], nbytes))

@@ -21,6 +21,7 @@ from ..algebra.aggregate import Totals
 from ..algebra.rng import Rng
 from ..algebra.tree import Tree
 from ..errors import AtollError, LetterError, PolicyError, SessionError, TaskError
+from ..event import unpack_event
 from ..persistence.named_results import NamedResults
 from ..persistence.state_table import StateTable
 from ..requests.cohort import Cohort, Population
@@ -419,6 +420,13 @@ class Executor:
         island = self.island(replace(request, id=request.id + attempt), position, key, table, booked.noting)
         policy = self.policy_at(position)
         self._begin_session(request, position)
+        peers.capture = lambda: {"island": island.capture(), "events": [event.packed() for event in booked.events]}
+        peers.on_step = island.begin_step
+        if peers.resumed is not None:
+            place: Any = peers.resumed.place
+            island.resume(place["island"])
+            island.begin_step(peers.resumed.number)
+            booked.events.extend(unpack_event(dict(event)) for event in place["events"])
 
         def release(message: Tree) -> None:
             policy.settle(request, booked.events)
@@ -446,6 +454,8 @@ class Executor:
             if not ending:
                 raise explained from error
             return TaskResult(Reply(position, error=explained), sealed=island.sealed, time=peers.time, ending=ending)
+        finally:
+            peers.close()
         left = island.behind(request.slot)
         reply = Reply(position, value, nbytes=nbytes)
         opened = tuple(island.opened)

@@ -18,6 +18,7 @@ from __future__ import annotations
 import hashlib
 import os
 import struct
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -38,6 +39,7 @@ from ..requests.request import PASSING, PartialSum, Reply, Request, TaskResult, 
 from ..requests.wire import pack_ran, unpack_ran
 from ..sealing import hash_parts
 from .executor import Executor
+from .session import Step
 from .sum_builder import refused
 
 if TYPE_CHECKING:
@@ -77,7 +79,7 @@ class _Draw:
 
 
 class Journal:
-    """Replies by request and party, and secret seeds.
+    """Replies by request and party, secret seeds, and steps of sessions.
 
     Args:
         path: the file that they are appended to; ``None`` keeps them in memory.
@@ -87,6 +89,8 @@ class Journal:
         self.path = path
         self._kept: dict[tuple[str, int], _Entry] = {}
         self._draws: dict[str, list[_Draw]] = {}
+        self._steps: dict[tuple[str, int], list[_Step]] = {}
+        self._lock = threading.RLock()  # a site's roles run in another thread than its tasks
         self._dropped = 0
         if path is not None and path.exists():
             self._read(path)
@@ -105,7 +109,9 @@ class Journal:
                 raise CheckpointError(
                     f"the journal is damaged at byte {at}: {error.what}", where=str(path), remedy="start a new run"
                 ) from error
-            if "seeds" in entry:
+            if "step" in entry:
+                self._add_step(entry["request"], _Step(entry["slot"], entry["party"], entry["step"]))
+            elif "seeds" in entry:
                 draw = _Draw(entry["slot"], Seeds.unpack(entry["seeds"]), entry["stages"])
                 self._draws.setdefault(entry["request"], []).append(draw)
             else:
@@ -133,9 +139,36 @@ class Journal:
             CheckpointError: the file cannot be written; nothing may be released.
         """
         entries = {(request.id, ran.reply.party): _Entry(request.slot.partition("//")[0], ran) for request, ran in rows}
-        if self.path is not None and entries:
-            append_bytes(self.path, _frames(entry.packed(request) for (request, _), entry in entries.items()))
-        self._kept.update(entries)
+        with self._lock:
+            if self.path is not None and entries:
+                append_bytes(self.path, _frames(entry.packed(request) for (request, _), entry in entries.items()))
+            self._kept.update(entries)
+
+    def put_step(self, request: Request, party: int, step: dict[str, Any]) -> None:
+        """Record the state of a role at a checkpoint; durable when this returns. In memory nothing survives, so nothing is kept.
+
+        Raises:
+            CheckpointError: the file cannot be written; the step is not agreed.
+        """
+        if self.path is None:
+            return
+        made = _Step(request.slot.partition("//")[0], party, step)
+        with self._lock:
+            append_bytes(self.path, _frames([made.packed(request.id)]))
+            self._add_step(request.id, made)
+            self._shrink()
+
+    def _add_step(self, request: str, made: _Step) -> None:
+        """Keep a step and the one before it; any other is of an earlier attempt, or settled."""
+        number, before = made.step["number"], self._steps.get((request, made.party), [])
+        kept = [one for one in before if one.step["number"] == number - 1]
+        self._dropped += len(before) - len(kept)
+        self._steps[request, made.party] = [*kept, made]
+
+    def step(self, request: str, party: int, number: int) -> dict[str, Any] | None:
+        """What a role has kept at a checkpoint, if it is still there."""
+        found = [one.step for one in self._steps.get((request, party), ()) if one.step["number"] == number]
+        return found[-1] if found else None
 
     def draw(self, request: Request, positions: NDArray[np.int64]) -> Seeds:
         """A secret seed of each party for the stages of a request: the one drawn before, or a new one, which is durable when this returns.
@@ -148,6 +181,10 @@ class Journal:
             PolicyError: seeds were drawn for other stages: with the same noise, the two replies would reveal what it hides.
             CheckpointError: the file cannot be written.
         """
+        with self._lock:
+            return self._draw(request, positions)
+
+    def _draw(self, request: Request, positions: NDArray[np.int64]) -> Seeds:
         stages, rows = _digest(request), np.zeros((len(positions), SEED_BYTES), dtype=np.uint8)
         fresh = np.ones(len(positions), dtype=bool)
         for known in self._draws.get(request.id, ()):
@@ -171,24 +208,37 @@ class Journal:
 
     def forget(self, slot: str) -> None:
         """After a safe checkpoint of a slot, drop what was recorded before the previous checkpoint."""
+        with self._lock:
+            self._forget(slot)
+
+    def _forget(self, slot: str) -> None:
         before = self._count()
         self._kept = {k: e for k, e in self._kept.items() if not (e.slot == slot and e.old)}
         drawn = {k: [e for e in rows if not (e.slot == slot and e.old)] for k, rows in self._draws.items()}
         self._draws = {k: rows for k, rows in drawn.items() if rows}
+        stepped = {k: [e for e in rows if not (e.slot == slot and e.old)] for k, rows in self._steps.items()}
+        self._steps = {k: steps for k, steps in stepped.items() if steps}
         remaining = self._count()
         self._dropped += before - remaining
-        entries: list[_Entry | _Draw] = [*self._kept.values(), *(e for rows in self._draws.values() for e in rows)]
+        entries: list[_Entry | _Draw | _Step] = [*self._kept.values()]
+        entries += [e for rows in self._draws.values() for e in rows]
+        entries += [e for steps in self._steps.values() for e in steps]
         for entry in entries:
             entry.old = entry.old or entry.slot == slot
-        # Rewritten only when it has shrunk by half or more, so that removing costs as much as recording.
-        if self.path is not None and self._dropped and self._dropped >= remaining:
-            replies = [entry.packed(request) for (request, _), entry in self._kept.items()]
-            draws = [entry.packed(request) for request, rows in self._draws.items() for entry in rows]
-            write_bytes(self.path, _frames([*replies, *draws]))
-            self._dropped = 0
+        self._shrink()
+
+    def _shrink(self) -> None:
+        """Rewrite the file when it has shrunk by half or more, so that removing costs as much as recording."""
+        if self.path is None or not self._dropped or self._dropped < self._count():
+            return
+        replies = [entry.packed(request) for (request, _), entry in self._kept.items()]
+        draws = [entry.packed(request) for request, rows in self._draws.items() for entry in rows]
+        steps = [entry.packed(request) for (request, _), found in self._steps.items() for entry in found]
+        write_bytes(self.path, _frames([*replies, *draws, *steps]))
+        self._dropped = 0
 
     def _count(self) -> int:
-        return len(self._kept) + sum(map(len, self._draws.values()))
+        return sum(map(len, (self._kept, *self._draws.values(), *self._steps.values())))
 
 
 def _digest(request: Request) -> bytes:
@@ -511,6 +561,28 @@ class Host:
             raise ran.reply.error
         return ran
 
+    def keep_step(self, request: Request, position: int, step: Step) -> None:
+        """Make a role's state of a checkpoint durable.
+
+        Raises:
+            CheckpointError: it cannot be written; the step is not agreed.
+        """
+        self.journal.put_step(request, position, step.packed())
+
+    def step(self, request: Request, position: int, number: int) -> Step | None:
+        """A role's state of a checkpoint, if it is still here."""
+        found = self.journal.step(request.id, position, number) if number else None
+        return None if found is None else Step(**found)
+
+    def resume_session(
+        self, roles: Mapping[str, tuple[Request, int]], switch: Switch, start: float
+    ) -> tuple[float, dict[str, Step | None]]:
+        """Go on at the last agreed step, if every role still has its state of it: when, and these states."""
+        number = 0 if switch.agreed is None else int(switch.agreed["step"])
+        steps = {role: self.step(*roles[role], number) for role in roles}
+        start = switch.resume(start, found=all(step is not None for step in steps.values()))
+        return start, steps if switch.step else dict.fromkeys(steps)
+
     def replay_session(self, roles: Mapping[str, tuple[Request, int]], switch: Switch) -> dict[str, TaskResult] | None:
         """The results of a session if the journal has all its roles; a session is never repeated in part."""
         known = {role: self.replay(request, position) for role, (request, position) in roles.items()}
@@ -540,3 +612,16 @@ class Host:
             self.release(roles[role][0], ran, "role")
             self.leave(roles[role][0], ran.reply.party, ran.left)
         return ended
+
+
+@dataclass
+class _Step:
+    """What a role of a session has kept at a checkpoint."""
+
+    slot: str
+    party: int
+    step: dict[str, Any]
+    old: bool = False
+
+    def packed(self, request: str) -> dict[str, Any]:
+        return {"request": request, "slot": self.slot, "party": self.party, "step": self.step}

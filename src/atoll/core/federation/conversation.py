@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -62,6 +63,8 @@ async def hold(
     terms, began = Terms(deadline), scope.clock.now()
     cast = _cast(scope, roles, at)
     switch = _switch(scope, cast, deadline, terms.limit(began), quorum)
+    switch.agreed = scope.world.decisions.take_step(cast.path)
+    switch.note_step = functools.partial(scope.world.decisions.put_step, cast.path)
     known = scope.world.decisions.get(cast.path)
     if known is not None:
         switch.known = [list(roles)[i] for i in known.tolist()]

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -194,8 +194,11 @@ class Decisions:
         self.path = path
         self._known: dict[str, list[int]] = {}
         self._old: set[str] = set()
+        self._steps: dict[str, dict[str, Any]] = {}
+        self._found: dict[str, dict[str, Any]] = {}
         if path is not None and path.exists():
             self._read(path)
+            self._found = dict(self._steps)
 
     def _read(self, path: Path) -> None:
         content = path.read_bytes()
@@ -205,7 +208,10 @@ class Decisions:
         for number, line in enumerate(whole.splitlines(), 1):
             try:
                 entry = json.loads(line)
-                self._known[entry["request"]] = [int(position) for position in entry["in"]]
+                if "step" in entry:
+                    self._steps[entry["session"]] = dict(entry["step"])
+                else:
+                    self._known[entry["request"]] = [int(position) for position in entry["in"]]
             except (ValueError, KeyError, TypeError) as error:
                 raise CheckpointError(
                     f"line {number} is not a decision", where=str(path), remedy="restore the folder, or start a new run"
@@ -226,6 +232,25 @@ class Decisions:
         if self.path is not None:
             append_bytes(self.path, _line(request, self._known[request]))
 
+    def take_step(self, session: str) -> dict[str, Any] | None:
+        """What an earlier process recorded of a session's last agreed step; once, because only its first run here goes on from there."""
+        found = self._found.pop(session, None)
+        if found is not None and found["step"]:
+            return found
+        if self._steps.get(session, {}).get("step"):  # it runs again in this process, from its first step
+            self.put_step(session, {"step": 0})
+        return None
+
+    def put_step(self, session: str, step: Mapping[str, Any]) -> None:
+        """Record a step that all roles of a session agree on; durable when this returns.
+
+        Raises:
+            CheckpointError: the file cannot be written.
+        """
+        self._steps[session] = dict(step)
+        if self.path is not None:
+            append_bytes(self.path, _line_of_step(session, step))
+
     def settle(self, slot: str, apart: Iterable[str] = ()) -> None:
         """After a safe checkpoint of a scope, remove its decisions from before the checkpoint before.
 
@@ -234,10 +259,15 @@ class Decisions:
             apart: scopes inside it with their own checkpoints.
         """
         others = tuple(f"{other}/" for other in apart)
-        covered = {r for r in self._known if r.startswith(f"{slot}/") and not (others and r.startswith(others))}
+        covered = {
+            r
+            for r in (*self._known, *self._steps)
+            if r.startswith(f"{slot}/") and not (others and r.startswith(others))
+        }
         gone = self._old & covered
         for request in gone:
-            del self._known[request]
+            self._known.pop(request, None)
+            self._steps.pop(request, None)
         self._old = (self._old | covered) - gone
         if gone:
             self._rewrite()
@@ -261,7 +291,8 @@ class Decisions:
 
     def _rewrite(self) -> None:
         if self.path is not None:
-            write_bytes(self.path, b"".join(_line(request, who) for request, who in self._known.items()))
+            lines = [_line(request, who) for request, who in self._known.items()]
+            write_bytes(self.path, b"".join([*lines, *(_line_of_step(*item) for item in self._steps.items())]))
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
@@ -275,3 +306,7 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 
 def _line(request: str, positions: list[int]) -> bytes:
     return json.dumps({"request": request, "in": positions}).encode() + b"\n"
+
+
+def _line_of_step(session: str, step: Mapping[str, Any]) -> bytes:
+    return json.dumps({"session": session, "step": step}).encode() + b"\n"

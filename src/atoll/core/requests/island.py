@@ -60,6 +60,10 @@ class Secret:
         self._block = 0
         self.drawn = False
 
+    def restart(self, other: Secret) -> None:
+        """Go on with the stream of another secret, for all that hold this one."""
+        self._seed, self._block = other._seed, other._block
+
     @property
     def seeded(self) -> bool:
         """Whether the secrets follow from a seed, so that a library with entropy of its own must be given theirs."""
@@ -151,12 +155,14 @@ class Island:
         "_put",
         "_record",
         "_request",
+        "_sealed",
         "_secret",
         "_secret_seed",
         "_spendings",
         "_state",
         "_state_assigned",
         "_state_loaded",
+        "_step",
         "_store",
         "_totals",
         "_uplink",
@@ -217,6 +223,8 @@ class Island:
         self.once = once
         self._promised: dict[bytes, bytes] = {}
         self._left: dict[str, Tree] = {}
+        self._sealed = False
+        self._step = 0
 
     @property
     def name(self) -> str:
@@ -260,7 +268,10 @@ class Island:
         return self._secret
 
     def _entropy(self, use: str) -> Secret:
-        return Secret(None if self._secret_seed is None else Rng(self._key).child(use, self._secret_seed).key)
+        if self._secret_seed is None:
+            return Secret()
+        steps = (self._step,) if self._step else ()
+        return Secret(Rng(self._key).child(use, self._secret_seed, *steps).key)
 
     @property
     def state(self) -> Tree:
@@ -477,8 +488,38 @@ class Island:
         """The progress reports."""
         return self._notes
 
+    # ------------------------------------------------------------------ steps of a session
+
+    def capture(self) -> dict[str, Tree]:
+        """What the role of a session has kept here so far, for the step that its state belongs to."""
+        return {
+            "state": [self._state_assigned, self._state if self._state_assigned else None],
+            "left": dict(self._left),
+            "promised": [list(row) for row in self._promised.items()],
+            "opened": [list(tag) for tag in self._letters.opened],
+            "sealed": self.sealed,
+        }
+
+    def resume(self, captured: Any) -> None:
+        """Return to what ``capture`` returned: the role goes on from there."""
+        assigned, state = captured["state"]
+        if assigned:
+            self.state = T.map(lambda leaf: leaf, state)
+        self._left = dict(captured["left"])
+        self._promised = {bytes(matter): bytes(bound) for matter, bound in captured["promised"]}
+        self._letters.opened.extend((at, sender, n) for at, sender, n in captured["opened"])
+        self._sealed = bool(captured["sealed"])
+
+    def begin_step(self, number: int) -> None:
+        """Begin the step after a checkpoint. Secrets that follow from a seed begin anew, so that a resumed role draws what an undisturbed one draws."""
+        self._sealed, self._step = self.sealed, number
+        if self._secret_seed is not None:
+            for secret, use in ((self._secret, "secret"), (self._ephemeral, "letters")):
+                if secret is not None:
+                    secret.restart(self._entropy(use))
+
     @property
     def sealed(self) -> bool:
         """Whether the reply depends on secrets or spent budget, so that running the task again would not give the same."""
         drew = any(secret is not None and secret.drawn for secret in (self._secret, self._ephemeral))
-        return drew or self._spendings > 0 or bool(self._promised)
+        return drew or self._sealed or self._spendings > 0 or bool(self._promised)

@@ -1,6 +1,6 @@
 """Conversations that no relay can read: the messages of a session's roles are sealed, one by one and in order.
 
-Each ordered pair of roles has one HPKE context. It is bound to both roles, parties and requests, and to a new key that each of the two draws for
+Each ordered pair of roles has one HPKE context for each channel. It is bound to both roles, parties and requests, to the channel, and to a new key that each of the two draws for
 this one run of its role. So a message opens only at its recipient, at its place in the order, and in the run that it was written for: a relay
 can only hold it back.
 """
@@ -64,44 +64,45 @@ class RoleSealing:
         self._me = me
         self._cast = cast
         self._drawn = drawn
-        self._sending: dict[str, _Numbered] = {}
-        self._hearing: dict[str, _Numbered] = {}
+        self._sending: dict[tuple[str, str], _Numbered] = {}
+        self._hearing: dict[tuple[str, str], _Numbered] = {}
 
-    def seal(self, target: str, message: Tree) -> NDArray[np.uint8]:
-        """Seal the next message to another role.
+    def seal(self, target: str, message: Tree, channel: str = "") -> NDArray[np.uint8]:
+        """Seal the next message to another role on a channel.
 
         Raises:
             LetterError: no key of that role's party is known, or the key cannot be trusted.
         """
-        if target not in self._sending:
+        if (target, channel) not in self._sending:
             recipient = self._sealing.keys.public(self._cast[target].party)
             private = self._sealing.keys.private(self._cast[self._me].party)
-            info = self._info(self._me, target)
-            self._sending[target] = _Numbered(hpke.send(recipient, private, self._drawn[target], info)[1])
-        return self._sending[target].seal(M.encode(message))
+            info = self._info(self._me, target, channel)
+            self._sending[target, channel] = _Numbered(hpke.send(recipient, private, self._drawn[target], info)[1])
+        return self._sending[target, channel].seal(M.encode(message))
 
-    def open(self, source: str, sealed: Any) -> Tree:
-        """Open the next message of another role.
+    def open(self, source: str, sealed: Any, channel: str = "") -> Tree:
+        """Open the next message of another role on a channel.
 
         Raises:
-            LetterError: the message was altered, left out, repeated or moved, or is from another role, party or run.
+            LetterError: the message was altered, left out, repeated or moved, or is from another role, party, channel or run.
         """
         route = f"role {source!r} at {self._cast[source].party} to role {self._me!r} at {self._cast[self._me].party}"
-        number = 0 if source not in self._hearing else self._hearing[source].number
+        number = 0 if (source, channel) not in self._hearing else self._hearing[source, channel].number
         try:
-            if source not in self._hearing:
-                self._hearing[source] = self._listening(source)
-            return M.decode(self._hearing[source].open(sealed))
+            if (source, channel) not in self._hearing:
+                self._hearing[source, channel] = self._listening(source, channel)
+            return M.decode(self._hearing[source, channel].open(sealed))
         except (LetterError, MessageError) as error:
-            where = f"message {number + 1} of {route}" + ("" if error.where is None else f", {error.where}")
+            stream = f" on channel {channel!r}" if channel else ""
+            where = f"message {number + 1} of {route}{stream}" + ("" if error.where is None else f", {error.where}")
             raise LetterError(
                 error.what, where=where, remedy=error.remedy or "check the relay of the message"
             ) from error
 
-    def _listening(self, source: str) -> _Numbered:
+    def _listening(self, source: str, channel: str) -> _Numbered:
         keys, speaker = self._sealing.keys, self._cast[source]
         sender, recipient = keys.public(speaker.party), keys.private(self._cast[self._me].party)
-        info = self._info(source, self._me)
+        info = self._info(source, self._me, channel)
         return _Numbered(hpke.receive(self._key(source, self._me), sender, recipient, info))
 
     def _key(self, role: str, other: str) -> bytes:
@@ -113,13 +114,13 @@ class RoleSealing:
             )
         return key
 
-    def _info(self, source: str, target: str) -> bytes:
-        """The context that the keys of one direction are bound to."""
-        ends = [
+    def _info(self, source: str, target: str, channel: str) -> bytes:
+        """The context that the keys of one direction of a channel are bound to."""
+        ends: list[Any] = [
             [role, self._cast[role].party, self._cast[role].request, self._key(role, other)]
             for role, other in ((source, target), (target, source))
         ]
-        return self._sealing.info("session") + M.encode(ends)
+        return self._sealing.info("session") + M.encode([*ends, channel] if channel else ends)
 
 
 class _Numbered:

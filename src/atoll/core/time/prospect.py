@@ -29,6 +29,7 @@ class Prospect:
         moment: seconds on the program's clock at which its party is lost.
         until: seconds on the program's clock after which the role is late: the session's deadline.
         notice: seconds after a loss until the other roles learn of it.
+        step: seconds of each step of the role: from its begin or a checkpoint to the next, or to its end.
     """
 
     work: float = 0.0
@@ -37,6 +38,7 @@ class Prospect:
     moment: float = math.inf
     until: float = math.inf
     notice: float = 0.0
+    step: float = 0.0
 
     def packed(self) -> list[float]:
         """The prospect as plain numbers, for a frame."""

@@ -118,7 +118,7 @@ class Network:
     # ------------------------------------------------------------------ what sites send
 
     def _heard(self, site_link: SiteLink, frame: Any) -> None:
-        if frame["op"] in ("pass", "waits", "words"):
+        if frame["op"] in ("pass", "waits", "words", "reached"):
             self._talks.heard(site_link, frame)
             return
         position, request = whole_in(frame, "party"), text_in(frame, "id")

@@ -6,8 +6,7 @@ import secrets
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from atoll.core.algebra.tree import Tree
-from atoll.core.execution.session import Deliver, LocalPeers
+from atoll.core.execution.session import Deliver, LocalPeers, Reach, Step
 from atoll.core.sealing import RealSealing, RoleSealing, Sealing, Speaker
 from atoll.core.sealing.hpke import KEY, public_of
 from atoll.core.time.prospect import Prospect
@@ -15,39 +14,7 @@ from atoll.engines.actors import Key
 
 from .frames import wrong
 
-__all__ = ["SealedPeers", "SessionKeys", "keys_in"]
-
-
-class SealedPeers(LocalPeers):
-    """Peers whose messages are sealed before they leave and opened when they are taken.
-
-    Args:
-        sealing: seals and opens.
-        me, others, carry, start, took, prospect: see `LocalPeers`.
-    """
-
-    def __init__(
-        self,
-        sealing: RoleSealing,
-        me: str,
-        others: list[str],
-        carry: Deliver,
-        start: float,
-        took: Callable[[str], None],
-        prospect: Prospect,
-    ) -> None:
-        super().__init__(me, others, carry, start, took, prospect)
-        self._sealing = sealing
-
-    async def send(self, role: str, message: Tree) -> None:
-        """Seal a message for another role and send it."""
-        self._known(role)
-        self.go_on()
-        await super().send(role, self._sealing.seal(role, message))
-
-    async def recv(self, role: str) -> Any:
-        """Wait for the next message of another role and open it."""
-        return self._sealing.open(role, await super().recv(role))
+__all__ = ["SessionKeys", "keys_in"]
 
 
 class SessionKeys:
@@ -71,25 +38,48 @@ class SessionKeys:
             told[role] = {other: public_of(key) for other, key in drawn.items()}
         return told
 
-    def peers(self, frame: Any, party: str, carry: Deliver, took: Callable[[str], None]) -> LocalPeers:
-        """Return the peers of a role that begins.
+    def peers(
+        self,
+        frame: Any,
+        party: str,
+        carry: Deliver,
+        took: Callable[[str], None],
+        reach: Reach,
+        resumed: Step | None,
+    ) -> LocalPeers:
+        """Return the peers of a role that begins, or goes on at a step.
 
         Args:
             frame: the order; what it says of the role itself is ignored.
             party: the party that plays it here.
             carry: sends sealed messages.
             took: see `LocalPeers`.
+            reach: see `LocalPeers`.
+            resumed: see `LocalPeers`.
         """
         me, others, prospect = frame["role"], list(frame["others"]), Prospect.unpack(frame["prospect"])
-        if self._sealing is None:
-            return LocalPeers(me, others, carry, frame["start"], took, prospect)
+        sealing = None if self._sealing is None else self._role_sealing(self._sealing, frame, party)
+        return LocalPeers(
+            me,
+            others,
+            carry,
+            frame["start"],
+            took,
+            prospect,
+            sealing=sealing,
+            resumed=resumed,
+            reach=reach,
+        )
+
+    def _role_sealing(self, sealing: RealSealing, frame: Any, party: str) -> RoleSealing:
+        me = frame["role"]
         drawn = self._drawn.pop((frame["session"], me), {})
         cast = {
-            r: Speaker(str(frame["cast"][r][0]), str(frame["cast"][r][1]), dict(frame["cast"][r][2])) for r in others
+            r: Speaker(str(frame["cast"][r][0]), str(frame["cast"][r][1]), dict(frame["cast"][r][2]))
+            for r in frame["others"]
         }
         cast[me] = Speaker(party, frame["request"]["id"], {other: public_of(key) for other, key in drawn.items()})
-        sealing = RoleSealing(self._sealing, me, cast, drawn)
-        return SealedPeers(sealing, me, others, carry, frame["start"], took, prospect)
+        return RoleSealing(sealing, me, cast, drawn)
 
     def forget(self, session: int) -> None:
         """End a session: roles of it that did not begin never will."""

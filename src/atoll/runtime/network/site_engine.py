@@ -121,7 +121,7 @@ class SiteEngine:
             frame = await self.link.recv()
             self._orders += 1
             op = frame["op"]
-            if op in ("hand", "gone", "stop"):
+            if op in ("hand", "gone", "step", "stop"):
                 self._roles.handle(frame)
                 continue
             if op == "meet":

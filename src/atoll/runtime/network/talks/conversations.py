@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from atoll.core.errors import SessionError, TaskError
+from atoll.core.execution.session import Chains
 from atoll.core.requests.request import TaskResult, cut_off
-from atoll.core.time.lamport import Chains
 from atoll.core.time.meter import Said
 from atoll.core.time.prospect import Ending
 
@@ -83,6 +83,8 @@ class Conversations:
             return
         speaker = talk.require(text_in(frame, "source" if frame["op"] == "pass" else "role"))
         self._sites.require_home(site_link, talk.roles[speaker][1], self._world.roster.name)
+        if frame["op"] == "reached":  # what it has spent is written down before the step can be agreed
+            self._note_events(frame.get("events"), talk.roles[speaker][1])
         talk.heard(speaker, frame)
 
     async def hold(self, roles: Cast, switch: Switch, start: float) -> dict[str, TaskResult]:
@@ -91,7 +93,7 @@ class Conversations:
         Raises:
             SessionError: too few roles ended well; nothing of them is kept.
         """
-        known = await self._known(roles, switch)
+        known, found = await self._known(roles, switch)
         if known is not None:
             missing = {role for role in roles if role not in known}
             for role, ran in known.items():
@@ -101,6 +103,7 @@ class Conversations:
                 switch.ended(role, "lost", start)
             await self._keep(roles, known, {role: ran.said for role, ran in known.items()}, missing, sealed=False)
             return known
+        start = switch.resume(start, found=found)
         session = next(self._numbers)
         talk = self._talks[session] = Talk(switch, roles)
         try:
@@ -118,18 +121,26 @@ class Conversations:
         await self._keep(roles, rans, switch.said, talk.cut, sealed=sealed)
         return rans
 
-    async def _known(self, roles: Cast, switch: Switch) -> dict[str, TaskResult] | None:
-        """Return the results of a session whose every role is in its site's journal; a session is never repeated in part."""
-        if not self._world.resume:
-            return None
+    async def _known(self, roles: Cast, switch: Switch) -> tuple[dict[str, TaskResult] | None, bool]:
+        """Return the results of a session whose every role is in its site's journal, and whether all have their states of the last agreed step.
 
-        def read(role: str) -> Callable[[Any], TaskResult | None]:
-            return lambda answer: None if answer["ran"] is None else self._ran(answer, *roles[role])
+        A session is never repeated in part.
+        """
+        if not self._world.resume:
+            return None, False
+        frame = {"op": "known", "step": 0 if switch.agreed is None else int(switch.agreed["step"])}
+
+        def read(role: str) -> Callable[[Any], tuple[TaskResult | None, bool]]:
+            return lambda answer: (
+                None if answer["ran"] is None else self._ran(answer, *roles[role]),
+                answer["step"] is True,
+            )
 
         wanted = [*roles] if switch.known is None else switch.known
-        answers = await asyncio.gather(*(self._call(role, roles, {"op": "known"}, read(role)) for role in wanted))
-        found = {role: ran for role, ran in zip(wanted, answers, strict=True) if ran is not None}
-        return found if len(found) == len(wanted) else None
+        answers = await asyncio.gather(*(self._call(role, roles, frame, read(role)) for role in wanted))
+        found = {role: ran for role, (ran, _) in zip(wanted, answers, strict=True) if ran is not None}
+        steps = len(wanted) == len(roles) and all(step for _, step in answers)
+        return found if len(found) == len(wanted) else None, steps
 
     @staticmethod
     def _ran(answer: Any, request: Request, position: int) -> TaskResult:
@@ -164,9 +175,10 @@ class Conversations:
         finally:
             clock.cancel()
         found = dict(zip(roles, rans, strict=True))
-        if talk.chains is None:
+        chains = talk.switch.chains
+        if chains is None:
             return found
-        timed = {role: replace(ran, time=talk.chains.times[role]) for role, ran in found.items()}
+        timed = {role: replace(ran, time=chains.times[role]) for role, ran in found.items()}
         talk.switch.ends.update({role: (ran.ending, ran.time) for role, ran in timed.items()})
         return timed
 
@@ -216,22 +228,26 @@ class Conversations:
             return
         direct = {role: reached(role, places, linked) for role in talk.roles}
         if any(direct.values()):
-            talk.direct, talk.chains = direct, Chains(talk.roles, start)
+            talk.direct, talk.switch.chains = direct, Chains(talk.roles, start)
         pairs = {" and ".join(sorted((places[r], there))) for r, at in direct.items() for there in at.values()}
         self._choices["direct"] = sorted({*self._choices.get("direct", []), *pairs})
 
     def _attach(self, session: int, role: str, position: int, talk: Talk) -> None:
         site_link, base = self._sites.of(position), {"session": session, "role": role}
 
-        def put(source: str, message: Any, arrival: float) -> None:
-            site_link.post({**base, "op": "hand", "source": source, "message": message, "time": arrival})
+        def put(source: str, message: Any, arrival: float, channel: str) -> None:
+            said = {**base, "op": "hand", "source": source, "message": message, "time": arrival}
+            site_link.post({**said, "channel": channel} if channel else said)
+
+        def stepped(number: int, known: float, lost: tuple[str, str] | None) -> None:
+            site_link.post({**base, "op": "step", "number": number, "time": known, "lost": lost})
 
         def gone(source: str, ending: str, time: float) -> None:
             # Follows its last message; if messages go directly, its site reports it.
             if talk.direct is None or role not in talk.direct[source] or source in talk.cut:
                 site_link.post({**base, "op": "gone", "source": source, "ending": ending, "time": time})
 
-        talk.switch.attach(role, put, gone)
+        talk.switch.attach(role, put, gone, stepped)
 
     async def _role(self, session: int, role: str, roles: Cast, start: float, talk: Talk) -> TaskResult:
         others = [other for other in roles if other != role]
@@ -239,6 +255,7 @@ class Conversations:
         frame["direct"] = None if talk.direct is None else talk.direct[role]
         name = self._world.roster.name
         frame["cast"] = {r: [name(at), request.id, talk.keys.get(r, {})] for r, (request, at) in roles.items()}
+        frame["step"] = talk.switch.step
         frame["prospect"] = talk.switch.prospects[role].packed()
 
         def read(answer: Any) -> TaskResult:

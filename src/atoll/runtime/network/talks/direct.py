@@ -19,7 +19,7 @@ server ─ meet ──► A, B       roles are announced: messages to them are k
 links it has server ─ role ──► A, B       the roles begin, with the names and sites of those that they reach directly A
     ─ hand ──► B          the message itself, over the link; the role's end, if it ended well, follows its last message
     ("gone") A      ─ words ─► server     ["sent", "b", bytes]: meters, `said`, the count of messages in transit B
-    ─ words ─► server     ["took", "a"]: the clock of b (`atoll.core.time.lamport`) B      ─ waits ─► server
+    ─ words ─► server     ["took", "a"]: the clock of b (`Chains`) B      ─ waits ─► server
 after its words: which roles b waits for, and how many of their messages it has taken
 ```
 

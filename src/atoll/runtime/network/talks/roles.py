@@ -11,8 +11,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from atoll.core import message as M
-from atoll.core.errors import TaskError
-from atoll.core.execution.session import Deliver, LocalPeers, as_sent
+from atoll.core.errors import CheckpointError, TaskError
+from atoll.core.execution.session import Deliver, LocalPeers, Reach, Step, as_sent
 from atoll.core.requests.wire import pack_ran, unpack_request
 from atoll.core.sealing import sealed_nbytes
 from atoll.core.time.clock import IdleSelector, WatchedLoop, watching
@@ -247,9 +247,12 @@ class Roles:
         def took(source: str) -> None:
             account.note("took", source)
 
+        events: list[Any] = []
         party = self._host.executor.roster.name(frame["position"])
-        peers = self._keys.peers(frame, party, self._carrier(key, account), took)
-        self._actors.begin(key, peers, self._role(frame, peers))
+        found = self._host.journal.step(frame["request"]["id"], frame["position"], frame["step"])
+        reach, resumed = self._reacher(frame, account, events), None if found is None else Step(**found)
+        peers = self._keys.peers(frame, party, self._carrier(key, account), took, reach, resumed)
+        self._actors.begin(key, peers, self._role(frame, peers, events))
         self._ordered.discard(key)
         for said in self._early.pop(key, ()):
             if said["op"] == "stop":
@@ -261,11 +264,13 @@ class Roles:
         """Return what sends a role's messages: as they are now, whatever the role does to its arrays next."""
         (session, role), sends = key, 0
 
-        async def carry(target: str, message: Any, sent: float) -> None:
+        async def carry(target: str, message: Any, sent: float, channel: str) -> None:
             nonlocal sends
             size, sends = M.nbytes(message), sends + 1
             waits = size > _SMALL or sends % _MANY == 0
             said = {"session": session, "source": role, "message": message if waits else as_sent(message), "time": sent}
+            if channel:
+                said["channel"] = channel
             site = account.reached.get(target)
             if site is None:
                 account.tell()
@@ -280,8 +285,20 @@ class Roles:
 
         return carry
 
-    async def _role(self, frame: Any, peers: LocalPeers) -> None:
-        events: list[Any] = []
+    def _reacher(self, frame: Any, account: Account, events: list[Any]) -> Reach:
+        """Return what makes a role's state of a checkpoint durable here, and tells the server that it is, behind all that the role has said."""
+        base = {"op": "reached", "session": frame["session"], "role": frame["role"]}
+
+        async def reach(step: Step, time: float, received: dict[str, int]) -> None:
+            request = unpack_request({**frame["request"], "message": None}, self._registry)
+            self._host.keep_step(request, frame["position"], step)
+            account.tell()
+            self._say({**base, "number": step.number, "time": time, "received": received, "events": [*events]})
+            events.clear()
+
+        return reach
+
+    async def _role(self, frame: Any, peers: LocalPeers, events: list[Any]) -> None:
         answer = await answer_of(self._play(frame, peers, events), self._host.executor.told)
         if "error" not in answer:
             self._tell_end((frame["session"], frame["role"]), peers, answer["ran"]["ending"])
@@ -294,6 +311,12 @@ class Roles:
             events.append({"event": event.packed(), "party": party, "request": request})
 
         request = unpack_request({**frame["request"], "message": None}, self._registry)
+        if frame["step"] and peers.resumed is None:
+            raise CheckpointError(
+                f"the role's state of checkpoint {frame['step']} is gone",
+                where=request.id,
+                remedy="restore the site's folder of the job, or submit the job again",
+            )
         table, position = self._host.table(request), frame["position"]
         leaves = lambda: self._host.declare(request, [position], spend)  # noqa: E731
         ran = await self._host.executor.role(request, position, peers, table, spend, leaves)
