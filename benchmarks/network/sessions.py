@@ -61,8 +61,7 @@ async def played(admin: Admin, folder: Path, times: int, numbers: int, *, direct
     """Run one job; return its seconds per round trip."""
     names = site_names(2)
     arguments = {"sites": names, "times": times, "numbers": numbers}
-    job = {"job": "program", "program": "pingpong:play", "source": "code", "arguments": arguments}
-    settings = {**job, "sites": names, "direct": direct}
+    settings = {"sites": names, "source": "code", "job": "program", "program": "pingpong:play", "arguments": arguments, "direct": direct}
     (folder / "job.yaml").write_text(yaml.dump(settings))
     found = await admin.submit(folder)
     ended = await admin.wait(found["job"])

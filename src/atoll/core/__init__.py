@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from .algebra.aggregate import Aggregate, Mean, Parts, Sum, Total, Vote
     from .algebra.rng import Rng
     from .errors import AtollError, CompositionError, ConfigError, DataError, PolicyError, QuorumError, TaskError
+    from .execution.session import Channel, Peers
     from .federation.ending import StopRun
     from .federation.federation import Federation, Program, run_program
     from .federation.reducer import Plain, Reducer, TreeReducer
@@ -48,6 +49,10 @@ else:
                 "PolicyError",
                 "QuorumError",
                 "TaskError",
+            ),
+            "execution.session": (
+                "Channel",
+                "Peers",
             ),
             "federation.ending": ("StopRun",),
             "federation.federation": (
@@ -102,6 +107,7 @@ __all__ = [
     "AtollError",
     "Batch",
     "Chain",
+    "Channel",
     "Cohort",
     "Combined",
     "Community",
@@ -117,6 +123,7 @@ __all__ = [
     "Parties",
     "Parts",
     "Party",
+    "Peers",
     "Plain",
     "PolicyError",
     "Prepared",
