@@ -97,10 +97,8 @@ class Sampler:
         ticks = os.sysconf("SC_CLK_TCK")
         while not self._end.wait(0.02):
             found: dict[str, float] = {}
-            for entry in os.listdir("/proc"):
-                if not entry.isdigit():
-                    continue
-                pid = int(entry)
+            for entry in Path("/proc").glob("[0-9]*"):
+                pid = int(entry.name)
                 try:
                     if pid not in kinds:
                         marked = self._mark in Path(f"/proc/{pid}/environ").read_bytes()
@@ -171,7 +169,6 @@ def row(name: str, size: str, times: int, found: list[dict[str, Any]], numbers: 
 async def deployed(transport: str, sizes: dict[int, int], repeats: int) -> list[dict[str, Any]]:
     """Measure both ways between two sites."""
     import numpy as np
-
     from atoll.runtime.client.admin import Admin
     from atoll.runtime.client.poc import Poc, site_names
 
@@ -210,7 +207,7 @@ def simulated(times: int, repeats: int) -> dict[str, Any]:
     from atoll.core import Community
 
     namespace: dict[str, Any] = {"__name__": "pingpong"}
-    exec(compile(PINGPONG, "pingpong.py", "exec"), namespace)  # noqa: S102 - the text above
+    exec(compile(PINGPONG, "pingpong.py", "exec"), namespace)
     found = []
     for _ in range(repeats):
         clock = time.process_time(), resource.getrusage(resource.RUSAGE_CHILDREN)

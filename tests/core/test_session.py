@@ -1,4 +1,4 @@
-"""Conversations: who hears whom, in what order, at what time and cost."""
+"""Sessions: who hears whom, in what order, at what time and cost."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from .algebra.aggregate import Aggregate, Mean, Parts, Sum, Total, Vote
     from .algebra.rng import Rng
     from .errors import AtollError, CompositionError, ConfigError, DataError, PolicyError, QuorumError, TaskError
-    from .execution.session import Channel, Peers
+    from .execution.session import PeerChannel, Peers
     from .federation.ending import StopRun
     from .federation.federation import Federation, Program, run_program
     from .federation.reducer import Plain, Reducer, TreeReducer
@@ -51,7 +51,7 @@ else:
                 "TaskError",
             ),
             "execution.session": (
-                "Channel",
+                "PeerChannel",
                 "Peers",
             ),
             "federation.ending": ("StopRun",),
@@ -107,7 +107,7 @@ __all__ = [
     "AtollError",
     "Batch",
     "Chain",
-    "Channel",
+    "PeerChannel",
     "Cohort",
     "Combined",
     "Community",

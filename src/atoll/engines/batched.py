@@ -183,7 +183,7 @@ WORTH_A_PROCESS = 1e-3  # seconds of work of a cohort; below this, a message to 
 class Batched(Inline):
     """Uses a task's ``many`` or ``sums``: it computes blocks of clients that fit the cache, and spreads large cohorts over processes.
 
-    Everything else (single replies, conversations, tasks without a fast path, work too small for a process) runs in this process.
+    Everything else (single replies, sessions, tasks without a fast path, work too small for a process) runs in this process.
 
     Args:
         workers: number of processes that share a cohort, including this one, or of threads if a task has its own; by default one per core.

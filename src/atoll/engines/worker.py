@@ -20,8 +20,8 @@ from atoll.core.requests.wire import pack_error, pack_folded, pack_ran, unpack_r
 from atoll.core.time.clock import IdleSelector, WatchedLoop, watching
 from atoll.core.time.prospect import Prospect
 
-from .actors import Actors, answer_of, sendable
 from .link import Conduit, LinkClosed, SocketLink
+from .session import Actors, answer_of, sendable
 
 __all__ = ["Worker", "carried_tables", "collector", "serve"]
 

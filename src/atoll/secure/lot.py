@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 from atoll.core import message as M
 from atoll.core.algebra.rng import Rng, hash64
 from atoll.core.errors import AtollError, ConfigError, PolicyError, QuorumError
-from atoll.core.federation.dialogue import Dialogue
+from atoll.core.federation.replies import ReplyVerbs
 from atoll.core.requests.task import task
 
 from .ballot import Electorate, count_votes
@@ -338,7 +338,7 @@ def confirm(island: Island, message: Tree) -> bool:
 # ---------------------------------------------------------------------- at the server
 
 
-class _Draw(Dialogue):
+class _Draw(ReplyVerbs):
     """The supersteps of a lot: between organisations a party that refuses or fails counts as one that withholds, whatever it says."""
 
     def __init__(self, scope: Federation) -> None:

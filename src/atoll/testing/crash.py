@@ -205,7 +205,7 @@ def killed_and_resumed(
         points: how many steps to kill at, spread evenly, first and last among them, or the one in the middle; ``None``
             is every step.
         deaths: how often to kill it at that step, counted from its last start.
-        exact_spending: use False for conversations: one that is cut off and held again releases twice and is booked
+        exact_spending: use False for sessions: one that is cut off and held again releases twice and is booked
             twice.
 
     Returns:

@@ -11,8 +11,8 @@ from atoll.core.execution.session import LocalPeers
 from atoll.core.sealing import VirtualSealing
 from atoll.core.time.clock import run
 from atoll.core.time.effort import Effort
-from atoll.engines.actors import Actors
 from atoll.engines.link import LinkClosed
+from atoll.engines.session import Actors
 from atoll.runtime.network.signs import Signs
 from atoll.runtime.network.site_engine import SiteEngine
 

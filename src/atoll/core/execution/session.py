@@ -1,4 +1,4 @@
-"""Sessions: long conversations between parties, relayed, metered and clocked like all other traffic.
+"""Sessions: long talks between parties, relayed, metered and clocked like all other traffic.
 
 Each role is ``async def role(island, peers, **args)``. Channels are first-in first-out per pair, and a role names the role that it hears, so a session
 has one outcome under any scheduling, and a session whose roles all wait for each other raises an error. A message counts with its sealed size, encrypted
@@ -35,7 +35,7 @@ from ..time.prospect import Ending, Prospect
 
 __all__ = [
     "Chains",
-    "Channel",
+    "PeerChannel",
     "Deliver",
     "GuardedPeers",
     "LocalPeers",
@@ -58,7 +58,7 @@ LONGEST_NAME = 100
 """Characters of a channel's name."""
 
 
-class Channel(Protocol):
+class PeerChannel(Protocol):
     """A stream of messages between a role and the others; messages of two channels never meet. Coroutines of one role use a channel each."""
 
     @property
@@ -98,10 +98,10 @@ class Channel(Protocol):
         ...
 
 
-class Peers(Channel, Protocol):
+class Peers(PeerChannel, Protocol):
     """A role's view of the other roles, by name."""
 
-    def channel(self, name: str) -> Channel:
+    def channel(self, name: str) -> PeerChannel:
         """A further stream to and from all other roles, which use the same name. Each call with one name returns the same stream.
 
         Args:
@@ -490,7 +490,7 @@ class GuardedPeers:
         """The other roles."""
         return self._peers.names
 
-    def channel(self, name: str) -> Channel:
+    def channel(self, name: str) -> PeerChannel:
         """A further stream of messages; see ``Peers.channel``."""
         if not isinstance(name, str) or not 0 < len(name) <= LONGEST_NAME:
             raise ConfigError(

@@ -23,8 +23,8 @@ from ..requests.task import Task
 from ..time.deadline import Deadline
 from . import nesting
 from . import resumption as survival
-from .dialogue import Dialogue
 from .reducer import Plain, Reducer
+from .replies import ReplyVerbs
 from .sums import Sums
 
 if TYPE_CHECKING:
@@ -37,10 +37,10 @@ __all__ = ["Federation", "Program", "run_program"]
 Program = Callable[["Federation"], Awaitable[Any]]
 
 
-class Federation(Dialogue, Sums):
+class Federation(ReplyVerbs, Sums):
     """A program's view of its parties.
 
-    ``ask``, ``ask_all``, ``exchange``, ``relay`` and ``session`` return single replies (``Dialogue``); ``sum`` returns them combined; ``send``,
+    ``ask``, ``ask_all``, ``exchange``, ``relay`` and ``session`` return single replies (``ReplyVerbs``); ``sum`` returns them combined; ``send``,
     ``arrivals`` and ``combine`` handle replies that arrive later (``Sums``); the surroundings (``clock``, ``rng``, ``record``, ``bytes``) come from
     ``Scope``.
 

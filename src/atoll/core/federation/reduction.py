@@ -14,9 +14,9 @@ from ..execution.sum_builder import refused
 from ..requests.cost import Outcomes, is_instant
 from ..requests.request import PASSING, PartialSum, Reduced, Reply, Request
 from ..requests.results import Terms
-from .dialogue import Dialogue
 from .flight import Flight
 from .outcomes import combined, in_steps
+from .replies import ReplyVerbs
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["Reduction"]
 
 
-class Reduction(Dialogue):
+class Reduction(ReplyVerbs):
     """One sum: the program's request, and the verbs with which a reducer communicates with the cohort.
 
     The program's request keeps the random key, the stages' parameters and the private state that it has under the plain reducer, whatever the
@@ -240,7 +240,7 @@ class Reduction(Dialogue):
         deadline: float | Deadline | None = None,
         quorum: int | None = None,
     ) -> dict[str, Any]:
-        """Run a long conversation; see ``Federation.session``. By default it has the deadline of the sum."""
+        """Run a session; see ``Federation.session``. By default it has the deadline of the sum."""
         names = [party if isinstance(party, str) else party.name for party, _ in roles.values()]
         self._others.append(np.array([self.world.roster.position(name) for name in names], dtype=np.int64))
         return await super().session(roles, at=at, deadline=deadline or self.terms.deadline, quorum=quorum)

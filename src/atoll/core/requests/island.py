@@ -380,7 +380,7 @@ class Island:
         self._letters.post(to, payload, self._ephemeral_bytes)
 
     def seal(self, to: str, value: Tree) -> bytes:
-        """Seal a value for another party: bytes for a reply, a state, or a message of a conversation. `open` at that party is the inverse.
+        """Seal a value for another party: bytes for a reply, a state, or a message of a session. `open` at that party is the inverse.
 
         The bytes are encrypted only if the world's ``sealing`` is real.
 

@@ -31,7 +31,7 @@ from ..errors import AtollError
 __all__ = ["Clock", "IdleSelector", "VirtualLoop", "WatchedLoop", "run", "watching"]
 
 
-_MOMENT = 0.05  # seconds, so that busy conversations are not interrupted
+_MOMENT = 0.05  # seconds, so that busy sessions are not interrupted
 
 Watcher = Callable[[], bool]
 """Called when a loop is idle; returns whether it has given the loop something to do."""

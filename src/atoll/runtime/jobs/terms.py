@@ -72,7 +72,7 @@ class JobTerms(Section):
         resources: what it asks of every site.
         helpers: parties beside the clients, name -> role; helpers of the project play them. Atoll fills this in when the
             job is submitted.
-        direct: let the roles of conversations talk from site to site, if sites listen for each other; otherwise the
+        direct: let the roles of sessions talk from site to site, if sites listen for each other; otherwise the
             server relays everything.
         source: a folder of modules that travels with the job, relative to the job's file.
     """

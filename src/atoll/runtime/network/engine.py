@@ -21,6 +21,7 @@ from atoll.core.message import DEFAULT_LIMITS
 from atoll.core.requests.request import PartialSum, Reply, Request, TaskResult
 from atoll.core.requests.wire import unpack_ran
 
+from ..sessions.server import ServerSessions
 from .checks import require_events
 from .frames import text_in, whole_in
 from .generations import Generations
@@ -31,7 +32,6 @@ from .running import Running
 from .shared import Shared, bare, words
 from .site_link import SiteLink
 from .sites import Sites
-from .talks.conversations import Conversations
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -54,7 +54,7 @@ class Network:
         on_lost: what happens then: the program fails, or continues without the site's parties.
         required: sites that the program never continues without.
         direct: let the roles of a session talk over links between their sites, if there are any; see
-            `atoll.runtime.network.talks.direct`.
+            `atoll.runtime.sessions.direct`.
         on_outlier: what happens to a reply that stands far outside its cohort (see `atoll.runtime.network.judging.outliers`): it is
             named, or also rejected. To reject, the engine keeps all replies of a round until the last one is there.
     """
@@ -86,7 +86,7 @@ class Network:
         self._replies = ReplyTable(self.news, self._refuse, self._rows)
         self._required = frozenset(required)
         self._generations = Generations(self.sites.site_links, spares=self.spares)
-        self._talks = Conversations(self.sites, self.choices, self.note_events, spares=self.spares, direct=direct)
+        self._sessions = ServerSessions(self.sites, self.choices, self.note_events, spares=self.spares, direct=direct)
         self._world: RunContext | None = None
         self._watch: asyncio.Task[None] | None = None
 
@@ -102,7 +102,7 @@ class Network:
     async def open(self, world: RunContext) -> None:
         """Start listening to the sites."""
         self._world = world
-        self._talks.open(world)
+        self._sessions.open(world)
         self.choices["sites"] = sorted(self.sites.links)
         self.sites.open(self._heard, self._ended)
         if not world.clock.virtual:
@@ -119,7 +119,7 @@ class Network:
 
     def _heard(self, site_link: SiteLink, frame: Any) -> None:
         if frame["op"] in ("pass", "waits", "words", "reached"):
-            self._talks.heard(site_link, frame)
+            self._sessions.heard(site_link, frame)
             return
         position, request = whole_in(frame, "party"), text_in(frame, "id")
         self.require_home(site_link, position)
@@ -322,7 +322,7 @@ class Network:
         for _, position in roles.values():
             self.sites.of(position).asks(1, None)  # roles say what they like to each other
         with self.world.clock.busy():
-            return await self._talks.hold(roles, switch, start)
+            return await self._sessions.hold(roles, switch, start)
 
     # ------------------------------------------------------------------ generations
 

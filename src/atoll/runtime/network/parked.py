@@ -56,7 +56,7 @@ class Parking:
         return self.park(request, ran)
 
     def park(self, request: Request, ran: TaskResult) -> Parked:
-        """Park what a role of a conversation gave; whether to journal it is known once all roles have ended."""
+        """Park what a role of a session gave; whether to journal it is known once all roles have ended."""
         parked = self._kept[request.id, ran.reply.party] = Parked(request, ran)
         return parked
 

@@ -1,7 +1,7 @@
 """A site's half of the engine: an executor with its state, journal and ledger, behind a link.
 
 The link is read by an event loop that is never blocked. Tasks, and everything that touches private state, run one after
-another in a thread of their own, in the order in which the server sent them; roles of conversations run in another
+another in a thread of their own, in the order in which the server sent them; roles of sessions run in another
 thread, because they wait for each other.
 """
 
@@ -24,13 +24,13 @@ from atoll.core.requests.task import resolve
 from atoll.core.requests.wire import pack_error, pack_folded, pack_ran, unpack_request
 from atoll.engines.link import LinkClosed
 
+from ..sessions.direct import DirectLinks
+from ..sessions.site import Roles
 from .keeper import Keeper, without_state
 from .parked import Parking
 from .shared import worded
 from .signs import Signs
 from .spent import Spent
-from .talks.direct import DirectLinks
-from .talks.roles import Roles
 from .thread import TaskThread
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class SiteEngine:
         host: runs tasks, keeps states, journal and ledger.
         registry: tasks and stages that the program registered by name.
         pulse: seconds between two looks at whether the work goes on; a small part of the server's patience.
-        neighbours: links to the job processes of other sites, over which roles of conversations may talk.
+        neighbours: links to the job processes of other sites, over which roles of sessions may talk.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The lines of a site's daemon to those of other sites, over which the roles of a conversation talk directly.
+"""The lines of a site's daemon to those of other sites, over which the roles of a session talk directly.
 
 A site started with ``atoll site KIT --direct HOST:PORT`` listens for other sites of its project, and says so in its
 greeting. For a job with ``direct: true`` the server tells every site of an attempt where the others listen, and which
@@ -6,7 +6,7 @@ certificates were revoked; Whenever that list changes, it tells all connected si
 Of two sites, the one that does not listen dials the other; if both listen, the one whose name comes first dials. Over
 the line each attempt has a channel, ``direct/JOB/ATTEMPT``, which both daemons pass on to their job processes as
 ``direct/SITE``, without reading it. A pair without a channel after a few seconds gets none in this attempt: all
-messages between these two sites then pass through the server. `atoll.runtime.network.talks.direct` says what the job
+messages between these two sites then pass through the server. `atoll.runtime.sessions.direct` says what the job
 processes do with the channels.
 """
 

@@ -87,7 +87,7 @@ def survives(make: MakeEngine, tolerance: float, *, points: int = 12) -> None:
 
 
 def never_twice(make: MakeEngine, tolerance: float, *, points: int = 15) -> None:
-    """Check that a task that drew secrets or spent budget runs once, wherever it is killed: single replies, sums and ended conversations."""
+    """Check that a task that drew secrets or spent budget runs once, wherever it is killed: single replies, sums and ended sessions."""
     del tolerance
 
     async def program(fed: Federation) -> Any:
@@ -203,7 +203,7 @@ async def _drawn_twice(fed: Federation) -> list[Any]:
 
 
 def large_messages(make: MakeEngine, tolerance: float) -> None:
-    """Check that megabytes go down, up, into sums and through conversations."""
+    """Check that megabytes go down, up, into sums and through sessions."""
     del tolerance
     big = {"a": np.arange(600_000.0), "b": np.ones((3, 100_000), dtype=np.float32)}
 
@@ -216,12 +216,12 @@ def large_messages(make: MakeEngine, tolerance: float) -> None:
 
     back, talked, summed = _run(make, program)
     same(back, {name: leaf * 2 for name, leaf in big.items()}, "a large reply")
-    require(talked == 2.0 * sum(range(5)), f"a large conversation gave {talked}")
+    require(talked == 2.0 * sum(range(5)), f"a large session gave {talked}")
     require(abs(summed - 599_999 * (2 + 6 + 12) / 9) < 1e-6, f"a large sum gave {summed}")
 
 
 def sessions(make: MakeEngine, tolerance: float) -> None:
-    """Check that the longest chain clocks a conversation; roles that fail, end early or name an unknown role get an error, and others go on."""
+    """Check that the longest chain clocks a session; roles that fail, end early or name an unknown role get an error, and others go on."""
     del tolerance
 
     async def program(fed: Federation) -> Any:
@@ -335,12 +335,12 @@ def deadlocks(make: MakeEngine, tolerance: float) -> None:
         side = [fed.scope(str(i)) for i in range(2)]
         talks: list[Any] = await asyncio.gather(side[0].session(lock), side[1].session(slow), return_exceptions=True)
         stuck, heard = talks
-        require(isinstance(stuck, TaskError), f"a deadlock beside another conversation gave {stuck!r}")
+        require(isinstance(stuck, TaskError), f"a deadlock beside another session gave {stuck!r}")
         return heard, await fed.session(pair)
 
     heard, good = _run(make, program)
     require(not isinstance(heard, Exception) and heard["a"] == [sum(range(100_000))], f"a slow role gave {heard!r}")
-    same(good["caller"]["total"], np.full(4, 4.0 * sum(range(5))), "a conversation after a deadlock")
+    same(good["caller"]["total"], np.full(4, 4.0 * sum(range(5))), "a session after a deadlock")
 
 
 def mail(make: MakeEngine, tolerance: float) -> None:

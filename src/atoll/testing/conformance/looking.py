@@ -91,7 +91,7 @@ class Onlooker(Inline):
     """The inline engine, one party at a time, which records what a server between organisations could read.
 
     That is the value and the notes of every reply, why one failed or was rejected, who wrote to whom and how many bytes,
-    what the roles of a conversation return, and how many messages and bytes they sent each other. The contents of letters
+    what the roles of a session return, and how many messages and bytes they sent each other. The contents of letters
     and of messages between roles are sealed.
 
     Args:

@@ -25,7 +25,7 @@ from ..time.prospect import Prospect, Prospects
 if TYPE_CHECKING:
     from .scope import Scope
 
-__all__ = ["hold"]
+__all__ = ["hold_session"]
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Cast:
         return next(iter(self.roles.values()))[0].id
 
 
-async def hold(
+async def hold_session(
     scope: Scope,
     roles: Mapping[str, tuple[Party | str, Task]],
     at: Any,

@@ -1,4 +1,4 @@
-"""Roles of conversations speak from site to site over mutual TLS: the same results, bytes and clock as through the server."""
+"""Roles of sessions speak from site to site over mutual TLS: the same results, bytes and clock as through the server."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from atoll.engines import ENGINES
 from atoll.engines.inline import Inline
 from atoll.engines.link import LinkClosed
 from atoll.runtime.network.rehearsal import Rehearsal, site_of
-from atoll.runtime.network.talks.account import WORDS
-from atoll.runtime.network.talks.direct import NeighbourLost
+from atoll.runtime.sessions.direct import NeighbourLost
+from atoll.runtime.sessions.site import WORDS
 from atoll.testing import Timetable, killed_and_resumed
 from atoll.testing.conformance import ENGINE_CHECKS
 

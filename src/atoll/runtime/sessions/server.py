@@ -1,39 +1,125 @@
-"""Conversations between parties at different sites: the server relays or counts messages, and keeps all of a session or nothing."""
+"""The server's half of sessions between sites: it relays or counts messages, agrees on steps, and keeps all of a session or nothing."""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from atoll.core.errors import SessionError, TaskError
-from atoll.core.execution.session import Chains
-from atoll.core.requests.request import TaskResult, cut_off
+from atoll.core.errors import MessageError, SessionError, TaskError
+from atoll.core.execution.session import LONGEST_NAME, Chains
+from atoll.core.requests.request import Request, TaskResult, cut_off
 from atoll.core.time.meter import Said
 from atoll.core.time.prospect import Ending
 
-from ..checks import ran_of
-from ..frames import names_in, text_in, whole_in, wrong
-from ..sealed import keys_in
-from ..shared import bare
-from .talk import Cast, Talk, reached
+from ..network.checks import ran_of
+from ..network.frames import names_in, text_in, whole_in, wrong
+from ..network.shared import bare
+from .keys import keys_in
 
 if TYPE_CHECKING:
     from atoll.core.execution.engine import RunContext
     from atoll.core.execution.session import Switch
-    from atoll.core.requests.request import Request
 
-    from ..site_link import SiteLink
-    from ..sites import Sites
+    from ..network.site_link import SiteLink
+    from ..network.sites import Sites
 
-__all__ = ["Conversations"]
+__all__ = ["LiveSession", "ServerSessions"]
 
 T = TypeVar("T")
 
 
-class Conversations:
+Cast = dict[str, tuple[Request, int]]
+"""Role -> what it is asked to do, and the position of its party."""
+
+
+@dataclass
+class LiveSession:
+    """A session in progress.
+
+    Attributes:
+        switch: relays and counts.
+        roles: the cast.
+        direct: role -> the roles that it reaches directly -> their site; None if nobody has a link.
+        keys: role -> other role -> the key that it has drawn for its messages to that role.
+        cut: roles that the server ended: their sites keep nothing of them.
+    """
+
+    switch: Switch
+    roles: Cast
+    direct: dict[str, dict[str, str]] | None = None
+    keys: dict[str, dict[str, bytes]] = field(default_factory=dict)
+    cut: set[str] = field(default_factory=set)
+
+    def require(self, role: str) -> str:
+        """Return a role of the session.
+
+        Raises:
+            MessageError: the session has no such role.
+        """
+        if role not in self.roles:
+            raise MessageError(f"the session has no role {role[:80]!r}")
+        return role
+
+    def heard(self, speaker: str, frame: Any) -> None:
+        """Handle a role's frame: a message, a report that it waits, or a report of direct messages.
+
+        Raises:
+            MessageError: the frame has the wrong form.
+        """
+        if frame["op"] == "waits":
+            for role, had in frame["for"]:
+                text_in({"for": role}, "for")
+                whole_in({"had": had}, "had")
+            self.switch.heard(frame)
+        elif frame["op"] == "words":
+            self._note(speaker, frame["words"])
+        elif frame["op"] == "reached":
+            self._reach(speaker, frame)
+        else:
+            self._carry(speaker, frame)
+
+    def _reach(self, role: str, frame: Any) -> None:
+        """Take the report that a role has made its state of a checkpoint durable."""
+        _moment_in(frame)
+        received = frame["received"] if isinstance(frame.get("received"), dict) else {"": None}
+        for other in received:
+            self.require(other)
+            if whole_in(received, other) < 0:
+                raise MessageError(f"{received[other]} messages of {other!r}")
+        whole_in(frame, "number")
+        self.switch.heard(frame)
+
+    def _carry(self, source: str, frame: Any) -> None:
+        """Pass a message on."""
+        target = self.require(text_in(frame, "target"))
+        _moment_in(frame)
+        if len(text_in(frame, "channel") if "channel" in frame else "") > LONGEST_NAME:
+            raise MessageError(f"a channel's name of {len(frame['channel'])} characters")
+        seconds = self.switch.heard(frame)
+        if self.switch.chains is not None:
+            self.switch.chains.sent(source, target, seconds)
+
+    def _note(self, role: str, words: Any) -> None:
+        """Count a role's direct messages, and follow its clock."""
+        chains = self.switch.chains
+        if chains is None or not isinstance(words, list):
+            raise MessageError("words of a role that talks to nobody directly")
+        for word, told, *size in words:
+            other = self.require(text_in({"role": told}, "role"))
+            if word == "took":
+                chains.received(role, other)
+                continue
+            nbytes = whole_in({"bytes": size[0] if size else None}, "bytes")
+            if nbytes < 0 or other == role:
+                raise MessageError(f"{nbytes} bytes from {role!r} to {other!r}")
+            chains.sent(role, other, self.switch.count(role, other, nbytes, direct=True))
+
+
+class ServerSessions:
     """Sessions in progress.
 
     Args:
@@ -59,7 +145,7 @@ class Conversations:
         self._spares = spares
         self._direct = direct
         self._opened: RunContext | None = None
-        self._talks: dict[int, Talk] = {}
+        self._live: dict[int, LiveSession] = {}
         self._numbers = itertools.count()
 
     def open(self, world: RunContext) -> None:
@@ -78,14 +164,14 @@ class Conversations:
         Raises:
             AtollError: the role lives elsewhere, or the frame has the wrong form.
         """
-        talk = self._talks.get(whole_in(frame, "session"))
-        if talk is None:
+        live = self._live.get(whole_in(frame, "session"))
+        if live is None:
             return
-        speaker = talk.require(text_in(frame, "source" if frame["op"] == "pass" else "role"))
-        self._sites.require_home(site_link, talk.roles[speaker][1], self._world.roster.name)
+        speaker = live.require(text_in(frame, "source" if frame["op"] == "pass" else "role"))
+        self._sites.require_home(site_link, live.roles[speaker][1], self._world.roster.name)
         if frame["op"] == "reached":  # what it has spent is written down before the step can be agreed
-            self._note_events(frame.get("events"), talk.roles[speaker][1])
-        talk.heard(speaker, frame)
+            self._note_events(frame.get("events"), live.roles[speaker][1])
+        live.heard(speaker, frame)
 
     async def hold(self, roles: Cast, switch: Switch, start: float) -> dict[str, TaskResult]:
         """Run each role at its party; return what each gave.
@@ -105,11 +191,11 @@ class Conversations:
             return known
         start = switch.resume(start, found=found)
         session = next(self._numbers)
-        talk = self._talks[session] = Talk(switch, roles)
+        live = self._live[session] = LiveSession(switch, roles)
         try:
-            rans = await self._run(session, roles, talk, start)
+            rans = await self._run(session, roles, live, start)
         finally:
-            del self._talks[session]
+            del self._live[session]
         try:
             switch.require_quorum()
         except SessionError:
@@ -118,7 +204,7 @@ class Conversations:
                 self._sites.of(position).post(frame)
             raise
         sealed = any(ran.sealed or ran.ending for ran in rans.values())
-        await self._keep(roles, rans, switch.said, talk.cut, sealed=sealed)
+        await self._keep(roles, rans, switch.said, live.cut, sealed=sealed)
         return rans
 
     async def _known(self, roles: Cast, switch: Switch) -> tuple[dict[str, TaskResult] | None, bool]:
@@ -156,17 +242,17 @@ class Conversations:
         frame = {**frame, "request": bare(request), "position": position}
         return await self._sites.of(position).call(frame, read)
 
-    async def _run(self, session: int, roles: Cast, talk: Talk, start: float) -> dict[str, TaskResult]:
+    async def _run(self, session: int, roles: Cast, live: LiveSession, start: float) -> dict[str, TaskResult]:
         site_links = {self._sites.of(position) for _, position in roles.values()}
         calls: list[asyncio.Task[TaskResult]] = []
-        clock = asyncio.create_task(self._expire(session, site_links, talk.switch))
+        clock = asyncio.create_task(self._expire(session, site_links, live.switch))
         try:
-            if not await self._met(session, site_links, talk, start):
-                return self._none(talk)
+            if not await self._met(session, site_links, live, start):
+                return self._none(live)
             for role in roles:
-                self._attach(session, role, roles[role][1], talk)
-            calls += [asyncio.create_task(self._role(session, role, roles, start, talk)) for role in roles]
-            rans, _ = await asyncio.gather(asyncio.gather(*calls), talk.switch.verdict())
+                self._attach(session, role, roles[role][1], live)
+            calls += [asyncio.create_task(self._role(session, role, roles, start, live)) for role in roles]
+            rans, _ = await asyncio.gather(asyncio.gather(*calls), live.switch.verdict())
         except BaseException:
             for site_link in site_links:
                 site_link.post({"op": "stop", "session": session})
@@ -175,17 +261,17 @@ class Conversations:
         finally:
             clock.cancel()
         found = dict(zip(roles, rans, strict=True))
-        chains = talk.switch.chains
+        chains = live.switch.chains
         if chains is None:
             return found
         timed = {role: replace(ran, time=chains.times[role]) for role, ran in found.items()}
-        talk.switch.ends.update({role: (ran.ending, ran.time) for role, ran in timed.items()})
+        live.switch.ends.update({role: (ran.ending, ran.time) for role, ran in timed.items()})
         return timed
 
-    async def _met(self, session: int, site_links: set[SiteLink], talk: Talk, start: float) -> bool:
+    async def _met(self, session: int, site_links: set[SiteLink], live: LiveSession, start: float) -> bool:
         """Tell whether all sites are there. If the program goes on without lost sites, one that is gone before the session begins is not an error."""
         try:
-            await self._meet(session, site_links, talk, start)
+            await self._meet(session, site_links, live, start)
         except TaskError:
             dead = [site_link for site_link in site_links if not site_link.alive]
             if not dead or not all(map(self._spares, dead)):
@@ -193,12 +279,12 @@ class Conversations:
             return False
         return True
 
-    def _none(self, talk: Talk) -> dict[str, TaskResult]:
+    def _none(self, live: LiveSession) -> dict[str, TaskResult]:
         """Return the results of a session that cannot begin."""
         now, found = self._world.clock.now(), {}
-        for role, (_, position) in talk.roles.items():
+        for role, (_, position) in live.roles.items():
             ending: Ending = "told" if self._sites.of(position).alive else "lost"
-            talk.switch.ended(role, ending, now)
+            live.switch.ended(role, ending, now)
             found[role] = cut_off(position, ending, now)
         return found
 
@@ -208,31 +294,31 @@ class Conversations:
         for site_link in site_links:
             site_link.post({"op": "stop", "session": session})
 
-    async def _meet(self, session: int, site_links: set[SiteLink], talk: Talk, start: float) -> None:
+    async def _meet(self, session: int, site_links: set[SiteLink], live: LiveSession, start: float) -> None:
         """Before any message, let every role draw keys, and find out which sites have links: this decides the route of every message of the session."""
-        places = {role: self._sites.of(position).name for role, (_, position) in talk.roles.items()}
+        places = {role: self._sites.of(position).name for role, (_, position) in live.roles.items()}
 
         async def ask(site_link: SiteLink) -> tuple[str, set[str]]:
             here = [role for role, place in places.items() if place == site_link.name]
             frame = {"op": "meet", "session": session, "places": places, "here": here}
 
             def read(answer: Any) -> set[str]:
-                talk.keys.update(keys_in(answer, here, places))
+                live.keys.update(keys_in(answer, here, places))
                 return set(names_in(answer, "neighbours"))
 
             return site_link.name, await site_link.call(frame, read)
 
         linked = dict(await asyncio.gather(*map(ask, site_links)))
-        talk.switch.sealed = set(talk.keys) == set(talk.roles)
-        if not self._direct or talk.switch.timed:  # what moves a role's clock at its site is reported with its messages
+        live.switch.sealed = set(live.keys) == set(live.roles)
+        if not self._direct or live.switch.timed:  # what moves a role's clock at its site is reported with its messages
             return
-        direct = {role: reached(role, places, linked) for role in talk.roles}
+        direct = {role: reached(role, places, linked) for role in live.roles}
         if any(direct.values()):
-            talk.direct, talk.switch.chains = direct, Chains(talk.roles, start)
+            live.direct, live.switch.chains = direct, Chains(live.roles, start)
         pairs = {" and ".join(sorted((places[r], there))) for r, at in direct.items() for there in at.values()}
         self._choices["direct"] = sorted({*self._choices.get("direct", []), *pairs})
 
-    def _attach(self, session: int, role: str, position: int, talk: Talk) -> None:
+    def _attach(self, session: int, role: str, position: int, live: LiveSession) -> None:
         site_link, base = self._sites.of(position), {"session": session, "role": role}
 
         def put(source: str, message: Any, arrival: float, channel: str) -> None:
@@ -244,45 +330,45 @@ class Conversations:
 
         def gone(source: str, ending: str, time: float) -> None:
             # Follows its last message; if messages go directly, its site reports it.
-            if talk.direct is None or role not in talk.direct[source] or source in talk.cut:
+            if live.direct is None or role not in live.direct[source] or source in live.cut:
                 site_link.post({**base, "op": "gone", "source": source, "ending": ending, "time": time})
 
-        talk.switch.attach(role, put, gone, stepped)
+        live.switch.attach(role, put, gone, stepped)
 
-    async def _role(self, session: int, role: str, roles: Cast, start: float, talk: Talk) -> TaskResult:
+    async def _role(self, session: int, role: str, roles: Cast, start: float, live: LiveSession) -> TaskResult:
         others = [other for other in roles if other != role]
         frame = {"op": "role", "session": session, "role": role, "others": others, "start": start}
-        frame["direct"] = None if talk.direct is None else talk.direct[role]
+        frame["direct"] = None if live.direct is None else live.direct[role]
         name = self._world.roster.name
-        frame["cast"] = {r: [name(at), request.id, talk.keys.get(r, {})] for r, (request, at) in roles.items()}
-        frame["step"] = talk.switch.step
-        frame["prospect"] = talk.switch.prospects[role].packed()
+        frame["cast"] = {r: [name(at), request.id, live.keys.get(r, {})] for r, (request, at) in roles.items()}
+        frame["step"] = live.switch.step
+        frame["prospect"] = live.switch.prospects[role].packed()
 
         def read(answer: Any) -> TaskResult:
             ran = self._ran(answer, *roles[role])
             self._note_events(answer["events"], roles[role][1])
             return ran
 
-        ran = await self._unless_cut(role, asyncio.ensure_future(self._call(role, roles, frame, read)), talk)
-        talk.switch.ended(role, ran.ending, ran.time)
+        ran = await self._unless_cut(role, asyncio.ensure_future(self._call(role, roles, frame, read)), live)
+        live.switch.ended(role, ran.ending, ran.time)
         return ran
 
-    async def _unless_cut(self, role: str, call: asyncio.Future[TaskResult], talk: Talk) -> TaskResult:
+    async def _unless_cut(self, role: str, call: asyncio.Future[TaskResult], live: LiveSession) -> TaskResult:
         """Return what a role gave, unless the deadline passes on a real clock, or its site is lost and the program goes on without it."""
-        position = talk.roles[role][1]
-        expiry = asyncio.ensure_future(talk.switch.expiry.wait())
+        position = live.roles[role][1]
+        expiry = asyncio.ensure_future(live.switch.expiry.wait())
         try:
             waited: list[asyncio.Future[Any]] = [call, expiry]
             await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
             if call.done():
                 return call.result()
-            talk.cut.add(role)
+            live.cut.add(role)
             return cut_off(position, "late", self._world.clock.now())
         except TaskError:
             site_link = self._sites.of(position)
             if not self._spares(site_link) or site_link.alive:
                 raise
-            talk.cut.add(role)
+            live.cut.add(role)
             return cut_off(position, "lost", self._world.clock.now())
         finally:
             expiry.cancel()
@@ -309,3 +395,15 @@ class Conversations:
             frame["time"] = rans[role].time
             calls.append(self._sites.of(position).call(frame, lambda answer: None))
         await asyncio.gather(*calls)
+
+
+def _moment_in(frame: Any) -> None:
+    """Refuse a time that is none."""
+    if type(frame["time"]) not in (int, float) or not 0 <= frame["time"] < math.inf:
+        raise MessageError(f"a frame of time {frame['time']!r:.80}")
+
+
+def reached(role: str, places: Mapping[str, str], linked: Mapping[str, set[str]]) -> dict[str, str]:
+    """Return the roles that a role reaches directly and their sites: both sites must have the link."""
+    mine = places[role]
+    return {r: there for r, there in places.items() if there in linked[mine] and mine in linked[there]}

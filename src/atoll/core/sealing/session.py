@@ -1,4 +1,4 @@
-"""Conversations that no relay can read: the messages of a session's roles are sealed, one by one and in order.
+"""Sessions that no relay can read: the messages of a session's roles are sealed, one by one and in order.
 
 Each ordered pair of roles has one HPKE context for each channel. It is bound to both roles, parties and requests, to the channel, and to a new key that each of the two draws for
 this one run of its role. So a message opens only at its recipient, at its place in the order, and in the run that it was written for: a relay
@@ -31,7 +31,7 @@ PIECE = 1 << 26
 
 @dataclass(frozen=True)
 class Speaker:
-    """A role of a conversation, as the others see it.
+    """A role of a session, as the others see it.
 
     Attributes:
         party: the party that plays it.

@@ -1,4 +1,4 @@
-"""Dialogue: requests whose single replies the program sees: questions, supersteps, passes and conversations."""
+"""Requests whose single replies the program sees: questions, supersteps, passes and sessions."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from ..requests.request import Mailboxes, Reply, Request
 from ..requests.results import Accept, Exchanged, Late, Replies, Terms
 from ..requests.task import Task
 from ..time.deadline import Deadline
-from . import conversation
 from .outcomes import exchanged
 from .scope import Scope
+from .session import hold_session
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["Dialogue"]
+__all__ = ["ReplyVerbs"]
 
 
-class Dialogue(Scope):
+class ReplyVerbs(Scope):
     """The verbs that return replies; see ``Federation``."""
 
     @checked_call
@@ -141,7 +141,7 @@ class Dialogue(Scope):
         deadline: float | Deadline | None = None,
         quorum: int | None = None,
     ) -> dict[str, Any]:
-        """Run a long conversation: each role runs at its party and talks to the others. Return the result of each role that ended well.
+        """Run a session: each role runs at its party and talks to the others. Return the result of each role that ended well.
 
         Args:
             roles: maps a role to its party and task, ``async (island, peers) -> result``.
@@ -154,4 +154,4 @@ class Dialogue(Scope):
             SessionError: too few roles ended well. Then every party has the state from before the session.
             TaskError: a role raised, or all roles wait for each other.
         """
-        return await conversation.hold(self, roles, at, deadline, quorum)
+        return await hold_session(self, roles, at, deadline, quorum)

@@ -1,4 +1,4 @@
-"""The roles of conversations at a site, in an event loop of their own: an idle loop means that they wait for each other."""
+"""A site's half of sessions: its roles, in an event loop of their own. An idle loop means that they wait for each other."""
 
 from __future__ import annotations
 
@@ -17,25 +17,63 @@ from atoll.core.requests.wire import pack_ran, unpack_request
 from atoll.core.sealing import sealed_nbytes
 from atoll.core.time.clock import IdleSelector, WatchedLoop, watching
 from atoll.core.time.prospect import Ending
-from atoll.engines.actors import Actors, Key, answer_of, sendable
 from atoll.engines.link import LinkClosed
+from atoll.engines.session import Actors, Key, answer_of, sendable
 
-from ..sealed import SessionKeys
-from .account import Account
 from .direct import NeighbourLost, refused, require_at
+from .keys import SessionKeys
 
 if TYPE_CHECKING:
     from atoll.core.execution.host import Host
 
-    from ..parked import Parking
+    from ..network.parked import Parking
     from .direct import DirectLinks
 
-__all__ = ["Roles"]
+__all__ = ["WORDS", "Account", "Roles"]
 
+WORDS = 512
+"""Words of a role that are collected at most."""
 _SMALL = 1 << 16
 """Bytes; messages up to this size are copied, so that the sender need not wait until another thread has sent them."""
 _MANY = 64
 """Every so many copied messages the sender waits for one, which bounds those in transit."""
+
+
+class Account:
+    """The words of one role, in the order of its actions.
+
+    Args:
+        session: its number.
+        role: the role.
+        reached: the roles that it reaches directly -> their site; None if no roles in the session reach each other, and
+            the server sees all.
+        say: sends a frame to the server.
+
+    Attributes:
+        reached: see above; empty for None.
+    """
+
+    def __init__(
+        self, session: int, role: str, reached: Mapping[str, str] | None, say: Callable[[Mapping[str, Any]], object]
+    ) -> None:
+        self.reached = dict(reached or {})
+        self._kept = reached is not None
+        self._frame = {"op": "words", "session": session, "role": role}
+        self._say = say
+        self._words: list[list[Any]] = []
+
+    def note(self, *word: Any) -> None:
+        """Keep a word."""
+        if self._kept:
+            self._words.append(list(word))
+            if len(self._words) >= WORDS:
+                self.tell()
+
+    def tell(self) -> None:
+        """Send the words so far to the server."""
+        if self._words:
+            self._say({**self._frame, "words": self._words})
+            self._words = []
 
 
 class Roles:

@@ -1,4 +1,4 @@
-"""What the roles at a site need so that nobody between them and the other roles can read their messages: see `atoll.core.sealing.conversation`."""
+"""What the roles at a site need so that nobody between them and the other roles can read their messages: see `atoll.core.sealing.session`."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from atoll.core.execution.session import Deliver, LocalPeers, Reach, Step
 from atoll.core.sealing import RealSealing, RoleSealing, Sealing, Speaker
 from atoll.core.sealing.hpke import KEY, public_of
 from atoll.core.time.prospect import Prospect
-from atoll.engines.actors import Key
+from atoll.engines.session import Key
 
-from .frames import wrong
+from ..network.frames import wrong
 
 __all__ = ["SessionKeys", "keys_in"]
 

@@ -14,7 +14,7 @@ LATENCY = st.floats(0, 10, allow_nan=False)
 
 
 @st.composite
-def conversations(draw: st.DrawFn) -> tuple[dict[str, list[tuple[str, float | None]]], dict[str, float]]:
+def sessions(draw: st.DrawFn) -> tuple[dict[str, list[tuple[str, float | None]]], dict[str, float]]:
     """What each role did, in its own order, and the clocks that roles have who carry the time in their messages."""
     clocks = dict.fromkeys(ROLES, 1.5)
     did: dict[str, list[tuple[str, float | None]]] = {role: [] for role in ROLES}
@@ -31,9 +31,9 @@ def conversations(draw: st.DrawFn) -> tuple[dict[str, list[tuple[str, float | No
     return did, clocks
 
 
-@given(conversations(), st.randoms(use_true_random=False))
-def test_the_order_in_which_words_come_does_not_matter(conversation, random) -> None:
-    did, clocks = conversation
+@given(sessions(), st.randoms(use_true_random=False))
+def test_the_order_in_which_words_come_does_not_matter(session, random) -> None:
+    did, clocks = session
     chains = Chains(ROLES, 1.5)
     left = {role: deque(words) for role, words in did.items() if words}
     while left:

@@ -1,1 +1,0 @@
-"""Conversations of roles at different sites: relayed by the server or spoken directly."""
