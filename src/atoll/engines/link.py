@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from atoll.core import message as M
 from atoll.core.errors import MessageError
 
-__all__ = ["Conduit", "SocketLink", "LinkClosed"]
+__all__ = ["Conduit", "LinkClosed", "Poster", "SocketLink", "feed"]
 
 _LENGTH = struct.Struct("<Q")
 _CHUNK = 1 << 20
@@ -35,6 +36,65 @@ class Conduit(Protocol):
     def close(self) -> None:
         """Close the connection."""
         ...
+
+
+async def feed(link: Any, take: Callable[[Any], bool]) -> None:
+    """Hand each message of a link to ``take`` until it returns false: as it arrives, if the link can.
+
+    Raises:
+        LinkClosed: the other end closed the connection.
+    """
+    if hasattr(link, "feed"):
+        await link.feed(take)
+        return
+    while take(await link.recv()):
+        pass
+
+
+class Poster:
+    """Sends messages over a link in the order given, each at once if the link can; its methods belong to the link's loop.
+
+    Args:
+        link: the link.
+    """
+
+    def __init__(self, link: Any) -> None:
+        self._link = link
+        self._post: Callable[[Any], bool] | None = getattr(link, "post", None)
+        self._waiting: deque[tuple[Any, Callable[[Exception | None], None]]] = deque()
+        self._task: asyncio.Task[None] | None = None
+
+    def send(self, tree: Any, done: Callable[[Exception | None], None] = lambda error: None) -> None:
+        """Send a message after all earlier ones.
+
+        Args:
+            tree: the message.
+            done: called once it is sent, or with the error that kept it back.
+        """
+        if self._task is None:
+            try:
+                if self._post is not None and self._post(tree):
+                    done(None)
+                    return
+            except Exception as error:
+                done(error)
+                return
+            self._task = asyncio.get_running_loop().create_task(self._run())
+        self._waiting.append((tree, done))
+
+    async def _run(self) -> None:
+        try:
+            while self._waiting:
+                tree, done = self._waiting.popleft()
+                try:
+                    await self._link.send(tree)
+                except Exception as error:
+                    done(error)
+                else:
+                    done(None)
+                del tree, done  # an idle link holds no memory
+        finally:
+            self._task = None
 
 
 class SocketLink:

@@ -148,7 +148,12 @@ def test_a_job_goes_on_at_the_last_agreed_step(tmp_path, direct):
             "program": "walking:walk",
             "patience": 60.0,
         }
-        tree |= {"resources": {"cpus": 1.0}, "direct": direct, "arguments": {"sites": SITES, "fatal": fatal}}
+        tree |= {
+            "attempts": 1,
+            "resources": {"cpus": 1.0},
+            "direct": direct,
+            "arguments": {"sites": SITES, "fatal": fatal},
+        }
         (job / "job.yaml").write_text(yaml.dump(tree), encoding="utf-8")
         number = (await world.admin.submit(job))["job"]
         ended = await world.end(number)

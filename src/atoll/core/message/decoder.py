@@ -491,7 +491,7 @@ class _Prologue(NamedTuple):
         return total_size(self.header, self.body)
 
 
-def decode(buffer: BytesLike, *, limits: Limits = DEFAULT_LIMITS, copy: bool = False) -> Any:
+def decode(buffer: BytesLike, *, limits: Limits = DEFAULT_LIMITS, copy: bool = False, align: bool = False) -> Any:
     """Return the tree of a whole message.
 
     Args:
@@ -501,6 +501,7 @@ def decode(buffer: BytesLike, *, limits: Limits = DEFAULT_LIMITS, copy: bool = F
             begin at a multiple of 64 bytes in memory, they may be unaligned, which NumPy supports at some
             cost in speed). True: ``buffer`` is copied once to aligned memory and NumPy array leaves
             are writable.
+        align: as ``copy``, but array leaves are read-only: what a `Decoder` gives.
 
     Raises:
         MessageError: the bytes are not exactly one message, or the message exceeds the limits.
@@ -509,7 +510,7 @@ def decode(buffer: BytesLike, *, limits: Limits = DEFAULT_LIMITS, copy: bool = F
     prologue = _read_prologue(view, limits)
     if view.nbytes != prologue.total:
         raise _wrong_length(view.nbytes, prologue.total)
-    if copy:
+    if copy or align:
         view, source = _allocate(prologue.total), view
         view[:] = source
     return _read(view, prologue, limits, writable=copy)

@@ -7,6 +7,7 @@ can only hold it back.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["RoleSealing", "Speaker", "sealed_nbytes"]
 
+_PLACE = struct.Struct("<QQ")
 PIECE = 1 << 26
 """Bytes of a message that are encrypted at once: the cipher accepts at most 2 GiB, and a piece is copied."""
 
@@ -132,6 +134,8 @@ class _Numbered:
 
     def seal(self, content: bytes) -> NDArray[np.uint8]:
         aad, raw = self._next(len(content)), memoryview(content)
+        if len(raw) <= PIECE:
+            return np.frombuffer(self._context.seal(raw, aad), dtype=np.uint8)
         out, at = np.empty(len(raw) + hpke.TAG * -(-len(raw) // PIECE), dtype=np.uint8), 0
         for i in range(0, len(raw), PIECE):
             piece = self._context.seal(raw[i : i + PIECE], aad)
@@ -149,4 +153,4 @@ class _Numbered:
 
     def _next(self, nbytes: int) -> bytes:
         self.number += 1
-        return M.encode([self.number, nbytes])
+        return _PLACE.pack(self.number, nbytes)

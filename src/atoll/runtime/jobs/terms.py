@@ -68,7 +68,7 @@ class JobTerms(Section):
         patience: seconds without any progress after which a party is lost: the one rule of liveness.
         on_lost: what happens to the job then: it fails, naming the party, or goes on without it.
         on_outlier: what happens to a reply whose update or loss stands far outside its cohort: a warning, or it is rejected.
-        attempts: most attempts in a row that may die without a new checkpoint.
+        attempts: most attempts in a row that may die without a new checkpoint, or a step that the roles of a session agree on.
         resources: what it asks of every site.
         helpers: parties beside the clients, name -> role; helpers of the project play them. Atoll fills this in when the
             job is submitted.

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from atoll.core import message as M
 from atoll.core.errors import MessageError
 from atoll.engines.link import LinkClosed
 from atoll.runtime.transport.base import BLOCK, Buffer
@@ -16,7 +18,7 @@ from .frames import DROP, END, Frame, Kind
 from .inbox import Inbox
 from .incoming import IncomingBlocks
 from .outbox import Outbox
-from .outgoing import Outgoing
+from .outgoing import Outgoing, PackedMessage
 
 if TYPE_CHECKING:
     from atoll.core.message import Limits
@@ -28,6 +30,7 @@ __all__ = ["Bearer", "Channel", "ChannelBlock", "plain"]
 
 _LOG = logging.getLogger("atoll.runtime")
 _LONGEST_REASON = 400
+_POSTED = 1 << 16  # bytes of a message that is sent without a task
 
 
 class ChannelBlock(NamedTuple):
@@ -92,6 +95,9 @@ class Channel:
         self._receiving = False  # whether a task waits for a message
         self._outgoing: Outgoing | None = None  # the message being sent
         self._incoming = IncomingBlocks()
+        self._taker: Callable[[Any], bool] | None = None  # gets each message as it arrives
+        self._fed: asyncio.Future[bool] | None = None  # whether the taker has enough; false at the end of the channel
+        self._target: tuple[Channel, Callable[[int], None]] | None = None  # gets each block as it arrives
         self._moved = asyncio.Event()  # set when something arrives, or at the end
         self._freed = asyncio.Event()  # set when the window has room, or at the end
         self._lost: Exception | None = None
@@ -137,6 +143,55 @@ class Channel:
             finally:
                 self._outgoing = None
 
+    def post(self, tree: Any) -> bool:
+        """Send one short message at once, if no task sends and there is room for all of it; return whether it is sent. If not, ``await send``.
+
+        This spares a short message the tasks, locks and passes of the event loop that a long one needs.
+
+        Raises:
+            LinkClosed: one of the ends closed the channel, or the line is lost.
+            MessageError: a value that cannot be sent, or a message over the limits.
+        """
+        if self._sending.locked() or isinstance(tree, PackedMessage):
+            return False
+        self._check()
+        size = M.nbytes(tree, limits=self._settings.limits)
+        if size > min(_POSTED, self._settings.block) or not self._has_room(size):
+            return False
+        self.outbox.put(Kind.DATA, END, M.encode(tree, limits=self._settings.limits), settled=True)
+        self.line.ready(self)
+        return True
+
+    async def feed(self, taker: Callable[[Any], bool]) -> None:
+        """Hand each message on as it arrives, with no task in between; return when the taker wants no more.
+
+        Args:
+            taker: called with each message; returns whether it wants more. Its exceptions are raised here.
+
+        Raises:
+            LinkClosed, LineLost, MessageError: as in ``recv``.
+        """
+        self._fed = asyncio.get_running_loop().create_future()
+        self._receiving, self._taker = True, taker
+        try:
+            self._hand_on()
+            if not self._fed.done():
+                self._check()
+            if not await self._fed:
+                self._check()
+        finally:
+            self._receiving, self._taker, self._fed = False, None, None
+
+    def _hand_on(self) -> None:
+        """Give the messages that are complete to whoever wants each as it arrives."""
+        while self._taker is not None and self._fed is not None and not self._fed.done() and self._gathered():
+            try:
+                if not self._taker(self._result()) and not self._fed.done():
+                    self._fed.set_result(True)
+            except Exception as error:  # of what was taken; the connection goes on
+                if not self._fed.done():
+                    self._fed.set_exception(error)
+
     async def recv(self) -> Any:
         """Wait for the next message. If you cancel it midway, the part that arrived is kept.
 
@@ -151,6 +206,9 @@ class Channel:
                 await self._more()
         finally:
             self._receiving = False
+        return self._result()
+
+    def _result(self) -> Any:
         try:
             return self._incoming.result()
         except (MessageError, OSError) as error:
@@ -171,6 +229,41 @@ class Channel:
                 self.line.ready(self)
             else:
                 await self._put(block)
+
+    async def pass_blocks(self, target: Channel, moved: Callable[[int], None]) -> ChannelBlock:
+        """Pass blocks on to another channel as they arrive, with no task in between; return the next one that must wait for its turn there.
+
+        Args:
+            target: the other channel, which nobody else sends on.
+            moved: called with the size of each block passed on.
+
+        Raises:
+            LinkClosed: as in ``recv_block``.
+        """
+        self._target = target, moved
+        try:
+            return await self.recv_block()
+        finally:
+            self._target = None
+
+    def _pass_on(self) -> None:
+        """Pass on the blocks that the other channel takes now."""
+        while self._target is not None and len(self.inbox):
+            target, moved = self._target
+            frame = self.inbox.first
+            if (
+                frame.flags & DROP
+                or target.closed
+                or target._sending.locked()
+                or not target._has_room(len(frame.content))
+            ):
+                return
+            self.inbox.lend()
+            target.outbox.put(Kind.DATA, frame.flags, frame.content, settled=True)
+            target.line.ready(target)
+            self.inbox.settle()
+            self._tell()
+            moved(len(frame.content))
 
     async def recv_block(self) -> ChannelBlock:
         """Wait for the next block.
@@ -206,7 +299,13 @@ class Channel:
         """Take a numbered frame from the other end."""
         self.heard = time.monotonic()
         self.inbox.arrived(frame)
-        if not self._receiving or self._gathered():
+        if self._taker is not None:
+            self._hand_on()
+        elif self._target is not None:
+            self._pass_on()
+            if len(self.inbox):
+                self._moved.set()
+        elif not self._receiving or self._gathered():
             self._moved.set()
         if self.inbox.discarding:
             self._tell()
@@ -249,6 +348,8 @@ class Channel:
         return out.closed and out.first == out.next and into.reason is not None and into.consumed == into.received
 
     def _wake(self) -> None:
+        if self._fed is not None and not self._fed.done():
+            self._fed.set_result(False)
         self._moved.set()
         self._freed.set()
 

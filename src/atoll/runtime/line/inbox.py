@@ -72,6 +72,11 @@ class Inbox:
         """Note that the other end waits to hear that everything that arrived is consumed."""
         self._asked = True
 
+    @property
+    def first(self) -> Frame:
+        """Return the frame that is next; there must be one."""
+        return self._queue[0]
+
     def pop(self) -> Frame:
         """Consume the next frame of data."""
         frame = self._queue.popleft()

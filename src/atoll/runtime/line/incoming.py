@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 __all__ = ["Assembly", "IncomingBlocks"]
 
 
+SHORT = 1 << 14
+"""Bytes; a message in one block up to this size is decoded at once, without the steps that a long one needs."""
+
+
 class IncomingBlocks:
     """Takes frames until a message is whole. A fault is kept for the caller that asks for the message.
 
@@ -34,6 +38,7 @@ class IncomingBlocks:
 
     def __init__(self) -> None:
         self.whole = False
+        self._short: Any = None  # a message that came in one block
         self._assembly: Assembly | None = None
         self._refused: Exception | None = None
 
@@ -47,9 +52,12 @@ class IncomingBlocks:
         if frame.flags & DROP:
             self.forget()
             return
-        self._assembly = self._assembly or Assembly(settings)
         self.whole = bool(frame.flags & END)
         try:
+            if self._assembly is None and self.whole and len(frame.content) <= SHORT:
+                self._short = (M.decode(frame.content, limits=settings.limits, align=True),)
+                return
+            self._assembly = self._assembly or Assembly(settings)
             self._assembly.add(frame.content)
         except Exception as error:
             self._refused, self.whole = error, True
@@ -64,6 +72,8 @@ class IncomingBlocks:
         try:
             if self._refused is not None:
                 raise self._refused
+            if self._short is not None:
+                return self._short[0]
             if self._assembly is None or not self.whole:
                 raise MessageError("the message has not ended", where="channel", remedy="wait for its last block")
             return self._assembly.result()
@@ -74,7 +84,7 @@ class IncomingBlocks:
         """Drop what arrived of a message."""
         if self._assembly is not None:
             self._assembly.close()
-        self._assembly = self._refused = None
+        self._assembly = self._refused = self._short = None
         self.whole = False
 
 

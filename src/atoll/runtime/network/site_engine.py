@@ -22,7 +22,7 @@ from atoll.core.requests.request import PartialSum, Request
 from atoll.core.requests.stage import Stage
 from atoll.core.requests.task import resolve
 from atoll.core.requests.wire import pack_error, pack_folded, pack_ran, unpack_request
-from atoll.engines.link import LinkClosed
+from atoll.engines.link import LinkClosed, feed
 
 from ..sessions.direct import DirectLinks
 from ..sessions.site import Roles
@@ -117,24 +117,33 @@ class SiteEngine:
             self._broken.exception()  # the link to the server may have ended first
 
     async def _read(self, orders: asyncio.Queue[tuple[Any, Any]]) -> None:
-        while True:
-            frame = await self.link.recv()
+        headed: list[Any] = []  # an order whose body comes next
+
+        def take(frame: Any) -> bool:
+            if headed:
+                self._signs.taking = False
+                orders.put_nowait((headed.pop(), frame))
+                return True
             self._orders += 1
             op = frame["op"]
             if op in ("hand", "gone", "step", "stop"):
                 self._roles.handle(frame)
-                continue
+                return True
             if op == "meet":
                 self._roles.meet(frame)
-                continue
+                return True
             if op == "role":
                 self._roles.expect(frame)
             if op == "discard":
                 self._unwanted.update((frame["id"], int(p)) for p in frame["positions"])
-            self._signs.taking = bool(frame.get("body"))
-            body = await self.link.recv() if frame.get("body") else None
-            self._signs.taking = False
-            orders.put_nowait((frame, body))
+            if frame.get("body"):
+                self._signs.taking = True
+                headed.append(frame)
+            else:
+                orders.put_nowait((frame, None))
+            return True
+
+        await feed(self.link, take)
 
     async def _work(self, orders: asyncio.Queue[tuple[Any, Any]]) -> None:
         while True:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 import time
 from collections.abc import Callable
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from atoll.core.errors import AtollError, CheckpointError, TaskError
 from atoll.core.requests.wire import unpack_error
-from atoll.engines.link import LinkClosed
+from atoll.engines.link import LinkClosed, Poster, feed
 
 from .judging.intake import Intake
 
@@ -56,10 +55,10 @@ class SiteLink:
         self._resting = True
         self._on_frame = on_frame
         self._on_end = on_end
-        self._orders: asyncio.Queue[tuple[Any, ...]] = asyncio.Queue()
+        self._poster = Poster(link)
         self._answers: dict[int, asyncio.Future[Any]] = {}
         self._numbers = itertools.count()
-        self._tasks = [asyncio.create_task(self._read()), asyncio.create_task(self._write())]
+        self._tasks: list[asyncio.Future[Any]] = [asyncio.create_task(self._read())]
 
     @property
     def owes(self) -> bool:
@@ -82,8 +81,16 @@ class SiteLink:
         """Send an order with its body; send nothing to a site that is given up."""
         if self._resting:
             self._resting, self.heard = False, time.monotonic()
-        if self.alive:
-            self._orders.put_nowait((frame,) if body is None else (frame, body))
+        if not self.alive:
+            return
+        self._poster.send(frame, self._sent)
+        if body is not None:
+            self._poster.send(body, self._sent)
+
+    def _sent(self, error: Exception | None) -> None:
+        """Give up the site if an order could not be sent: its answer would never come. An end of the link is seen by whoever reads it."""
+        if error is not None and not isinstance(error, LinkClosed | OSError):
+            self._end(error)
 
     async def call(self, frame: dict[str, Any], read: Callable[[Any], T]) -> T:
         """Give an order, wait for its answer and read it.
@@ -164,8 +171,8 @@ class SiteLink:
 
     async def _read(self) -> None:
         try:
-            while self.alive:
-                self._take(await self.link.recv())
+            if self.alive:
+                await feed(self.link, self._take)
         except LinkClosed:
             self._end(self.gone())
         except asyncio.CancelledError:
@@ -173,8 +180,8 @@ class SiteLink:
         except BaseException as error:  # a malformed frame, or a full disk: callers that wait must know
             self.refuse(error)
 
-    def _take(self, frame: Any) -> None:
-        """Hand a frame on. The task that waits for the next frame does not hold this one, which may be as large as a model."""
+    def _take(self, frame: Any) -> bool:
+        """Hand a frame on; return whether more are wanted. What waits for the next frame does not hold this one, which may be as large as a model."""
         self.heard, self.mute = time.monotonic(), False
         if frame["op"] == "answer":
             future = self._answers.pop(frame["number"], None)
@@ -186,15 +193,7 @@ class SiteLink:
             self._intake.pulse()
         else:
             self._on_frame(self, frame)
-
-    async def _write(self) -> None:
-        with contextlib.suppress(LinkClosed, OSError):
-            while True:
-                await self._say(await self._orders.get())
-
-    async def _say(self, order: tuple[Any, ...]) -> None:
-        for piece in order:
-            await self.link.send(piece)
+        return self.alive
 
     def _end(self, error: BaseException) -> None:
         if not self.alive:

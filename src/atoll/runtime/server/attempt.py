@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ __all__ = ["Attempt"]
 _GRACE = 5.0
 """Seconds for the server's process to report its own error once a site has reported one."""
 _STOPPING = 20.0
+_DECISIONS = 64 << 20  # bytes of a file that are read
 """Seconds for a connected site to report that an attempt's process has ended."""
 
 
@@ -76,7 +78,7 @@ class Attempt:
 
     async def run(self) -> AttemptOutcome:
         """Run it from deployment to the end of the last process."""
-        before = self._generations()
+        before = self._progress()
         working = asyncio.create_task(self._work())
         watching = asyncio.create_task(stalled(self.job, self._terms.patience, lambda: self._moved, self._cpu))
         outcome = crashed("the server was stopped")
@@ -91,7 +93,7 @@ class Attempt:
             await asyncio.shield(self._stop(tasks, final=outcome.kind == "finished"))
         if outcome.kind == "crashed" and self._aborted.done():  # while the last processes were stopped: no next attempt
             outcome = self._aborted.result()
-        return AttemptOutcome(outcome.kind, outcome.reason, outcome.error, bool(self._generations() - before))
+        return AttemptOutcome(outcome.kind, outcome.reason, outcome.error, bool(self._progress() - before))
 
     async def _judged(self, working: asyncio.Task[AttemptOutcome], watching: asyncio.Task[JobError]) -> AttemptOutcome:
         """Decide which end counts: a person's order first, then what a site reported, then the end of the server's own process."""
@@ -166,9 +168,14 @@ class Attempt:
         await self._parties.stopped(final, min(_STOPPING, self._terms.patience))
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _generations(self) -> set[str]:
+    def _progress(self) -> set[str]:
+        """Return what the job has reached so far: its generations, and the steps that roles of its sessions have agreed on."""
         try:
             with HeldFolder.open(self._folder.parent.parent, self._folder.parent.name, self._folder.name) as held:
-                return {name for name in held.names() if name.startswith("generation-")}
+                names, lines = set(held.names()), list[bytes]()
+                with contextlib.suppress(OSError):
+                    lines = held.read("decisions.jsonl", _DECISIONS).splitlines()
         except OSError:
             return set()
+        steps = {repr(line) for line in lines if line.startswith(b'{"session"') and b'{"step": 0}' not in line}
+        return steps | {name for name in names if name.startswith("generation-")}

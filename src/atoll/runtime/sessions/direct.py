@@ -15,12 +15,14 @@ Nouns:
 The path of a message from role ``a`` at site A to role ``b`` at site B:
 
 ```
-server ─ meet ──► A, B       roles are announced: messages to them are kept until they begin; each site answers which
-links it has server ─ role ──► A, B       the roles begin, with the names and sites of those that they reach directly A
-    ─ hand ──► B          the message itself, over the link; the role's end, if it ended well, follows its last message
-    ("gone") A      ─ words ─► server     ["sent", "b", bytes]: meters, `said`, the count of messages in transit B
-    ─ words ─► server     ["took", "a"]: the clock of b (`Chains`) B      ─ waits ─► server
-after its words: which roles b waits for, and how many of their messages it has taken
+server  ─ meet ────► A, B     roles are announced: messages to them are kept until they begin; each site answers which links it has
+server  ─ role ────► A, B     the roles begin, with the names and sites of those that they reach directly
+A       ─ hand ────► B        the message itself, over the link; the role's end, if it ended well, follows its last message ("gone")
+A       ─ words ───► server   ["sent", "b", bytes]: meters, `said`, the count of messages in transit
+B       ─ words ───► server   ["took", "a"]: the clock of b (`Chains`)
+B       ─ waits ───► server   after its words: which roles b waits for, and how many of their messages it has taken
+A, B    ─ reached ─► server   after their words: the role's state of a checkpoint is durable at its site
+server  ─ step ────► A, B     all have reached it, and the server has written that down: the roles go on
 ```
 
 The verdict that all roles wait for each other stays right although counts arrive later than messages, because a role's
@@ -42,7 +44,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from atoll.core.errors import MessageError, TaskError
-from atoll.engines.link import LinkClosed
+from atoll.engines.link import LinkClosed, Poster, feed
 
 __all__ = ["NeighbourLost", "DirectLinks", "refused", "require_at"]
 
@@ -60,17 +62,19 @@ class DirectLinks:
 
     def __init__(self, links: Mapping[str, Any]) -> None:
         self._links = dict(links)
+        self._posters = {site: Poster(link) for site, link in links.items()}
 
     @property
     def names(self) -> list[str]:
         """Return the sites that have a link now."""
         return sorted(self._links)
 
-    async def send(self, site: str, frame: Mapping[str, Any]) -> None:
+    def send(self, site: str, frame: Mapping[str, Any], done: Callable[[Exception | None], None]) -> None:
         """Send a frame; if the link has ended, its listener reports that."""
-        link = self._links.get(site)
-        if link is not None:
-            await link.send(dict(frame))
+        if site in self._links:
+            self._posters[site].send(dict(frame), done)
+        else:
+            done(None)
 
     async def listen(self, heard: Callable[[str, Any], None], ended: Callable[[str, Exception], None]) -> None:
         """Listen to all links until cancelled.
@@ -88,9 +92,12 @@ class DirectLinks:
     async def _listen(
         self, site: str, heard: Callable[[str, Any], None], ended: Callable[[str, Exception], None]
     ) -> None:
+        def take(frame: Any) -> bool:
+            heard(site, frame)
+            return True
+
         try:
-            while True:
-                heard(site, await self._links[site].recv())
+            await feed(self._links[site], take)
         except (LinkClosed, MessageError) as error:
             del self._links[site]
             ended(site, error)

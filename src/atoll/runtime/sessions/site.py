@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +16,7 @@ from atoll.core.requests.wire import pack_ran, unpack_request
 from atoll.core.sealing import sealed_nbytes
 from atoll.core.time.clock import IdleSelector, WatchedLoop, watching
 from atoll.core.time.prospect import Ending
-from atoll.engines.link import LinkClosed
+from atoll.engines.link import LinkClosed, Poster
 from atoll.engines.session import Actors, Key, answer_of, sendable
 
 from .direct import NeighbourLost, refused, require_at
@@ -97,7 +96,7 @@ class Roles:
         neighbours: DirectLinks,
         broken: Callable[[Exception], None],
     ) -> None:
-        self._link = link
+        self._poster = Poster(link)
         self._host = host
         self._registry = registry
         self._parking = parking
@@ -167,19 +166,29 @@ class Roles:
             self._thread.start()
         self._loop.call_soon_threadsafe(call, frame)
 
-    def _say(self, frame: Mapping[str, Any], site: str | None = None) -> Future[None] | None:
-        """Send to the server or to another site, from the link's own loop."""
+    def _say(
+        self,
+        frame: Mapping[str, Any],
+        site: str | None = None,
+        done: Callable[[Exception | None], None] = lambda error: None,
+    ) -> bool:
+        """Send to the server or to another site, from the link's own loop; return false at the end, when what roles do is not news.
 
-        async def send() -> None:
-            with contextlib.suppress(LinkClosed):
-                if site is None:
-                    await self._link.send(dict(frame))
-                else:
-                    await self._neighbours.send(site, frame)
+        Args:
+            frame: what to send.
+            site: another site; ``None`` is the server.
+            done: called in the link's loop once it is sent, or with the error that kept it back.
+        """
+        if self._home is None or self._closed:
+            return False
+        self._home.call_soon_threadsafe(self._send, frame, site, done)
+        return True
 
-        if self._home is None or self._closed:  # what roles do at the end is not news
-            return None
-        return asyncio.run_coroutine_threadsafe(send(), self._home)
+    def _send(self, frame: Mapping[str, Any], site: str | None, done: Callable[[Exception | None], None]) -> None:
+        if site is None:
+            self._poster.send(frame, done)
+        else:
+            self._neighbours.send(site, frame, done)
 
     # ------------------------------------------------------------------ called in the roles' loop
 
@@ -199,19 +208,28 @@ class Roles:
 
     async def _said(self, frame: Mapping[str, Any], site: str | None = None) -> None:
         """Send it, and return once the frame may change; meanwhile the loop is not idle. If cancelled, it is still sent."""
-        told = self._say(frame, site)
-        if told is None or self._loop is None:
+        loop = self._loop
+        if loop is None:
             return
-        idle, future = self._loop.idle, asyncio.wrap_future(told)
-        idle.helpers += 1
+        future: asyncio.Future[None] = loop.create_future()
 
-        def went(future: asyncio.Future[None]) -> None:
-            idle.helpers -= 1
-            if not future.cancelled():
+        def went(error: Exception | None) -> None:  # in the link's loop
+            with contextlib.suppress(RuntimeError):  # the roles' loop may be over
+                loop.call_soon_threadsafe(finish, error)
+
+        def finish(error: Exception | None) -> None:
+            loop.idle.helpers -= 1
+            if error is None or isinstance(error, LinkClosed):  # whoever reads the link reports its end
+                future.set_result(None)
+            else:
+                future.set_exception(error)
                 future.exception()  # the sender may be gone already
 
-        future.add_done_callback(went)
-        await asyncio.shield(future)
+        loop.idle.helpers += 1
+        if self._say(frame, site, went):
+            await asyncio.shield(future)
+        else:
+            loop.idle.helpers -= 1
 
     def _idle(self) -> bool:
         """Tell whether the loop is idle; then report which roles wait for which, if that is news."""
@@ -306,7 +324,10 @@ class Roles:
             nonlocal sends
             size, sends = M.nbytes(message), sends + 1
             waits = size > _SMALL or sends % _MANY == 0
-            said = {"session": session, "source": role, "message": message if waits else as_sent(message), "time": sent}
+            kept = (
+                message if waits or self._sealing.real else as_sent(message)
+            )  # what is sealed is the sender's no more
+            said = {"session": session, "source": role, "message": kept, "time": sent}
             if channel:
                 said["channel"] = channel
             site = account.reached.get(target)
