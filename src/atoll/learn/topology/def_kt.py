@@ -18,6 +18,7 @@ from atoll.data.missing import known_rows
 from ..capabilities import CLASS_SCORES, EVERYONE
 from ..checks import require_finite
 from ..local.update import batch_rows
+from ..selection.members import places_of
 from .base import refuse
 from .decentralised import Decentralised
 from .graphs import Complete, Graph
@@ -161,7 +162,7 @@ class _Pairs(Nodes):
         to = {str(self.context.clients.names[a]): str(self.context.clients.names[b]) for a, b in pairs}
         sent = await fed.exchange(trained.senders, self.send, {"to": to}, at=(number, "send"), quorum=0)
         receivers = [fed.world.roster.position(to[name]) for name in sent.senders.names]
-        nodes = fed.parties[np.array(sorted(receivers), dtype=np.int64)]
+        nodes = fed.parties[places_of(fed.parties.positions, np.array(sorted(receivers), dtype=np.int64))]
         done = await fed.exchange(nodes, self.distil, message, mail=sent.mail, at=(number, "distil"), quorum=0)
         row = {name: float(value) for name, value in trained.of("metric").items()}
         return state, {"selected": 2 * len(pairs), "replied": len(sent) + len(done), **row}

@@ -12,6 +12,7 @@ the contraction that this needs. A node keeps ``c_i`` and ``s_i = sum_j W_ij c_j
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +33,8 @@ from .shared import Share, pulled, shared, with_shared
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from numpy.typing import NDArray
 
     from atoll.core.federation.federation import Federation
     from atoll.core.requests.island import Island
@@ -71,7 +74,7 @@ class Mixer:
         A node lost before it posts is not in the round. A node lost after it posted has given but not taken, so the mean moves.
         """
         everyone = len(nodes) == len(self.names)
-        message = {"key": key, "round": number, "members": None if everyone else np.sort(nodes.positions)}
+        message = {"key": key, "round": number, "members": None if everyone else self._places_of(nodes)}
         last = await fed.exchange(nodes, self.task, {**message, "step": 0}, at=(number, 0))
         heard = 0
         for step in range(1, self.steps + 1):
@@ -79,6 +82,14 @@ class Mixer:
             heard += len(mail.routes)
             last = await fed.exchange(last.senders, self.task, {**message, "step": step}, mail=mail, at=(number, step))
         return last.senders, heard
+
+    @functools.cached_property
+    def places(self) -> dict[str, int]:
+        """The place of each node among the names; its position in a federation of more parties is another."""
+        return {str(name): place for place, name in enumerate(self.names)}
+
+    def _places_of(self, nodes: Parties) -> NDArray[np.int64]:
+        return np.array(sorted(self.places[name] for name in nodes.names), dtype=np.int64)
 
     def declared(self, node: Tree) -> int | None:
         """Return the bits that the compressor declares for one message of a node in this state; ``None`` without a compressor, or if it cannot tell."""
@@ -100,7 +111,7 @@ class Mixer:
         return {**node, "copy": values, "around": dict(values)}
 
     def _task(self, island: Island, message: Tree) -> Tree:
-        weights, own = self.weights(island.party.position, message["key"], message["members"])
+        weights, own = self.weights(self.places[island.name], message["key"], message["members"])
         step = int(message["step"])
         node = island.state
         if step:

@@ -14,6 +14,7 @@ from atoll.core.errors import QuorumError
 from atoll.core.requests.task import Task
 
 from ..selection import Candidates, Seen
+from ..selection.members import places_of
 from ..server.declared import declare
 from ..server.device_outcomes import outcome_columns
 from ..server.state import global_model
@@ -197,7 +198,7 @@ class Nodes(NodeCourse):
         """Return the nodes that are awake."""
         selection, sizes = self.context.selection, self.context.clients.sizes
         count = selection.cohort_size(len(there))
-        known = None if sizes is None else np.asarray(sizes)[there.positions]
+        known = None if sizes is None else np.asarray(sizes)[places_of(fed.parties.positions, there.positions)]
         candidates = Candidates(there, number, fed.rng.child("selection", number), lambda: known)
         invited = there[selection.invite(candidates, self.context.pacing.invited(count), state["selection"])]
         return invited, min(count, len(invited))
@@ -222,7 +223,7 @@ class Nodes(NodeCourse):
             to.setdefault(str(self.context.clients.names[sponsor]), []).append(
                 str(self.context.clients.names[position])
             )
-        sponsors = fed.parties[np.array([fed.world.roster.position(name) for name in to], dtype=np.int64)]
+        sponsors = fed.parties.named(*to)
         sent = await fed.exchange(sponsors, self.give, {"init": state["init"], "to": to}, at=(number, "give"), quorum=0)
         await fed.exchange(fed.parties[fresh], self.take, None, mail=sent.mail, at=(number, "take"), quorum=0)
         return len(fresh)

@@ -100,6 +100,7 @@ class _Walk(NodeCourse):
     def __init__(self, topology: RandomWalk, context: Context) -> None:
         self.topology, self.graph, self.context = topology, topology.graph, context
         self.node = Node(context.algorithm, context.learner, population=len(context.clients))
+        self.place_of = {str(name): place for place, name in enumerate(context.clients.names)}
 
     @property
     def tasks(self) -> tuple[Task, ...]:
@@ -158,7 +159,9 @@ class _Walk(NodeCourse):
         return {"to": to, "loss": metrics}
 
     def _next(self, island: Island, message: Tree, token: str) -> str:
-        row = mixing_matrix(self.graph, np.arange(len(self.context.clients)), message["key"])[island.party.position]
+        row = mixing_matrix(self.graph, np.arange(len(self.context.clients)), message["key"])[
+            self.place_of[island.name]
+        ]
         chosen = island.rng.child("next", int(token)).generator().choice(len(row), p=row / row.sum())
         return str(self.context.clients.names[int(chosen)])
 
@@ -196,7 +199,7 @@ class _Walk(NodeCourse):
             if token not in state["was"]:  # the token has not visited any node yet
                 start.setdefault(name, []).append(int(token))
         message = {"init": state["init"], "round": number, "key": self.graph_key(fed, number), "start": start}
-        nodes = fed.parties[np.array([fed.world.roster.position(name) for name in names], dtype=np.int64)]
+        nodes = fed.parties.named(*names)
         heard = await fed.exchange(
             nodes, self.visit, message, mail=Mailboxes(state["mail"]), quorum=0, at=(number, "visit", hop)
         )
@@ -214,9 +217,7 @@ class _Walk(NodeCourse):
         """Return the mean of the tokens, from the nodes that saw them last."""
         if not state["was"]:  # no token has met an available node
             return global_model(self._begun(state["init"], 0)), {"spread": 0.0}
-        nodes = watch.parties[
-            np.array(sorted({watch.world.roster.position(name) for name in state["was"].values()}), dtype=np.int64)
-        ]
+        nodes = watch.parties.named(*sorted(set(state["was"].values()), key=watch.world.roster.position))
         said = await watch.ask_all(nodes, self.show, {"of": sorted(state["was"])}, at=(number, "show"))
         found = {
             token: reply[token]
