@@ -16,6 +16,7 @@ from atoll.core.federation.federation import Federation, Program, run_program
 from atoll.core.requests.cost import Free
 from atoll.core.requests.party import Roster
 from atoll.core.requests.policy import AllowAll, admit_job
+from atoll.core.requests.task import register_tasks
 from atoll.core.time.clock import Clock, run
 
 from .core.errors import ConfigError, nearest
@@ -384,7 +385,8 @@ def simulated(
         made = World(islands, clock=Clock(), on_record=watch.record, on_restore=watch.restore, **known, **world)
         admit_job(made.policy, job.names())
         prepared = prepared_job(job, islands)
-        made.registry.update({task.name: task for task in (*tasks, *prepared.tasks)})
+        register_tasks(made.registry, tasks)
+        made.install(prepared)
         value, fed = run_in(made, admitted(prepared, job.title))
         close_spending(made)
     watch.explain(fed, shown)

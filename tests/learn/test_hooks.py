@@ -121,7 +121,7 @@ def test_a_program_announces_steps_of_its_own():
 
     async def program(fed: Any) -> None:
         fed.announce("nobody_listens")
-        fed.world.hear = lambda step, facts: heard.append((step, facts))
+        fed.running.hear = lambda step, facts: heard.append((step, facts))
         fed.announce("halfway", rows=3)
 
     atoll.simulate(program, islands((5, 6)), engine="inline")
@@ -129,17 +129,16 @@ def test_a_program_announces_steps_of_its_own():
 
 
 def test_steps_of_ones_own_are_heard():
+    from atoll.core.world import Running
     from atoll.rounds.loop import Heard
 
-    class World:
-        hear: Any = None
-
     class Fed:
-        world = World()
+        running = Running()
 
     hook = Written()
     Heard([hook, print], Fed())  # type: ignore[arg-type]
-    Fed.world.hear("halfway", {"rows": 3})
+    assert Fed.running.hear is not None
+    Fed.running.hear("halfway", {"rows": 3})
     assert (hook.steps, hook.facts) == (["heard halfway"], [{"rows": 3}])
 
 

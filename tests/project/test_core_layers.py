@@ -13,10 +13,9 @@ LAYERS = (
     ("persistence",),
     ("event", "sealing"),
     ("requests",),
-    ("execution",),
+    ("execution", "job"),
     ("world",),
     ("federation",),
-    ("job",),
 )
 """Packages and modules of ``core``, lowest first. Those of one layer do not know each other."""
 HEIGHT = {part: height for height, layer in enumerate(LAYERS) for part in layer}

@@ -7,19 +7,25 @@ Simulation, configurations, run folders, the runtime and reports use jobs only t
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from .errors import DataError
-from .exposure import Explanation
+import numpy as np
+
+from .addresses import declared_name
+from .errors import ConfigError, DataError
+from .exposure import Explanation, Exposure
 from .overview import of_settings
+from .requests.task import register_tasks
 
 if TYPE_CHECKING:
     from .event import Event
-    from .federation.federation import Federation
     from .requests.task import Task
 
-__all__ = ["EDGE", "Job", "Prepared", "name_of", "prepared"]
+__all__ = [
+    "EDGE", "InnerJob", "Job", "Prepared", "as_job", "declare_jobs", "declared_jobs", "members_of", "name_of", "others_of", "prepare_jobs", "prepared", "register_prepared",
+]  # fmt: skip
 
 EDGE = "edge"
 """The role of a party that runs where the program runs: between organisations at the server, and at no site of its own."""
@@ -33,12 +39,14 @@ class Prepared:
 
     Attributes:
         tasks: its tasks that another process cannot find as ``module:name``.
+        jobs: the jobs that its program runs inside, by scope; see `Federation.run`.
     """
 
     tasks: Sequence[Task] = ()
+    jobs: Mapping[str, InnerJob] = {}
 
-    async def program(self, fed: Federation) -> Any:
-        """The program. After a crash it runs again from the top; see `atoll.core.federation.federation`."""
+    async def program(self, fed: Any) -> Any:
+        """The program, over a `Federation`. After a crash it runs again from the top; see `atoll.core.federation.federation`."""
         raise NotImplementedError
 
     def check(self, population: Any) -> None:
@@ -76,10 +84,10 @@ class Prepared:
         """Return the job's result, made from the program's return value."""
         return value
 
-    def reason(self, value: Any, fed: Federation) -> str:
+    def reason(self, value: Any, fed: Any) -> str:
         """Why the program ended."""
         del value
-        return fed.ending or "program ended"
+        return str(fed.ending or "program ended")
 
     def facts(self, outcome: Any) -> Mapping[str, Any]:
         """Short plain facts about the outcome, for the manifest of a run folder; the end of a run prints ``"result"``."""
@@ -151,6 +159,14 @@ class Job:
         """
         return {name: role for name, role in self.others(1).items() if role != EDGE}
 
+    def jobs(self) -> Mapping[str, tuple[Job, tuple[str, ...] | None]]:
+        """The jobs that its program runs inside (`Federation.run`), which places on other machines must know before it begins.
+
+        Returns:
+            Maps a scope to the job, and to the names of its parties; ``None`` for all.
+        """
+        return {}
+
     def prepare(self, data: Any) -> Prepared:
         """Prepare the job for a population.
 
@@ -168,13 +184,13 @@ class Job:
     def explain(self, data: Any = None, clients: int = 0) -> Explanation:
         """Who will see what, under which assumption, at which cost, before anyone is contacted. A kind of job says what it knows.
 
+        By default that is what follows from the job itself: its further parties, the jobs that it runs inside, and the reducers among its settings.
+
         Args:
             data: the population, if it is at hand.
             clients: number of clients in a round, if it does not follow from the job and the data.
         """
-        del data
-        note = "this kind of job does not say what its parties see: read its program"
-        return Explanation(self.title, clients, notes=(note,))
+        return _explain_own(self, data, clients)
 
     @classmethod
     def require_settings(cls, said: Mapping[str, Any]) -> None:
@@ -207,6 +223,203 @@ class Job:
         """What a progress display prints of the newest values of the columns."""
         columns = [name for name in last if name not in _STAMPS and not name.startswith("bytes_")]
         return [f"{name} {last[name]:.4g}" for name in columns[:3]]
+
+
+@dataclasses.dataclass(frozen=True)
+class InnerJob:
+    """A job that a program runs inside, ready for its parties.
+
+    Attributes:
+        job: the job.
+        prepared: the job, prepared for the parties.
+        parties: their names; ``None`` for all of the population.
+    """
+
+    job: Job
+    prepared: Prepared
+    parties: tuple[str, ...] | None = None
+
+
+def declared_jobs(program: Any) -> dict[str, tuple[Job, tuple[str, ...] | None]]:
+    """The jobs that a program runs inside, as its attribute ``jobs`` says: ``{"a": job}``, or ``{"a": (job, names of its parties)}``.
+
+    Raises:
+        ConfigError: the attribute says something else.
+    """
+    found: dict[str, tuple[Job, tuple[str, ...] | None]] = {}
+    given = getattr(program, "jobs", None) or {}
+    for scope, one in (given if isinstance(given, Mapping) else {"": given}).items():
+        job, names = one if isinstance(one, tuple) and len(one) == 2 else (one, None)
+        if not isinstance(job, Job) or not (scope and isinstance(scope, str)) or isinstance(names, str):
+            raise ConfigError(
+                f"jobs: {type(one).__name__} for the scope {scope!r}",
+                where=_shown(program),
+                remedy='declare a job for each scope: program.jobs = {"a": job}, or {"a": (job, ["north", "south"])} for some parties',
+            )
+        found[scope] = (job, None if names is None else tuple(str(name) for name in names))
+    return found
+
+
+def prepare_jobs(job: Job, data: Any) -> dict[str, InnerJob]:
+    """Prepare the jobs that a job's program runs inside, each for its own parties.
+
+    Raises:
+        ConfigError: a party is not in the population.
+        AtollError: as ``Job.prepare``.
+    """
+    return {
+        scope: InnerJob(inner, prepared(inner, members_of(data, names)), names)
+        for scope, (inner, names) in job.jobs().items()
+    }
+
+
+def members_of(data: Any, names: Sequence[str] | None) -> Any:
+    """The part of a population that some of its parties are, in the population's order; the population itself for ``None`` or all.
+
+    Raises:
+        ConfigError: a party is not in the population, or the population cannot be divided.
+    """
+    if names is None or list(names) == list(data.names):
+        return data
+    places = {str(name): i for i, name in enumerate(data.names)}
+    missing = [name for name in names if name not in places]
+    if missing:
+        raise ConfigError(
+            f"no party of the federation is named {missing[0]!r}",
+            where="jobs",
+            remedy=f"name some of {', '.join([*places][:20])}",
+        )
+    positions = np.array(sorted(places[name] for name in names), dtype=np.int64)
+    if len(positions) == len(places):
+        return data
+    if not hasattr(data, "subset"):
+        raise ConfigError(
+            f"a {type(data).__name__} has no part of some parties",
+            where="jobs",
+            remedy="give it a method subset(positions), or run the job with all parties",
+        )
+    return data.subset(positions)
+
+
+def register_prepared(registry: dict[str, Any], ready: Prepared, slot: str = "") -> None:
+    """Make a job's tasks known by address, and those of the jobs inside it, each under the slot of its scope.
+
+    Args:
+        registry: see `register_tasks`.
+        ready: the job.
+        slot: slot of its scope; empty for the outermost.
+    """
+    register_tasks(registry, ready.tasks, slot)
+    for scope, inner in ready.jobs.items():
+        register_prepared(registry, inner.prepared, f"{slot or 'main'}/{scope}")
+
+
+def declare_jobs(known: dict[str, InnerJob], ready: Prepared, slot: str = "") -> None:
+    """Note the jobs inside a prepared one by the slots of their scopes.
+
+    Args:
+        known: slot -> `InnerJob`.
+        ready: the job.
+        slot: slot of its scope; empty for the outermost.
+    """
+    for scope, inner in ready.jobs.items():
+        at = f"{slot or 'main'}/{scope}"
+        known[at] = inner
+        declare_jobs(known, inner.prepared, at)
+
+
+def as_job(given: Any) -> Job:
+    """A job as it is, and a plain ``async def program(fed)`` as a job; its attributes say more, see `atoll.rounds.ProgramJob`.
+
+    Raises:
+        ConfigError: it is neither.
+    """
+    if isinstance(given, Job):
+        return given
+    if inspect.isclass(given) or not callable(given):
+        raise ConfigError(
+            f"{given!r} is neither a job nor a program",
+            remedy="give a job, such as atoll.Training(...), or an async def program(fed)",
+        )
+    return _GivenProgram(given)
+
+
+@dataclasses.dataclass(frozen=True)
+class _GivenProgram(Job):
+    """A program as its author wrote it."""
+
+    kind: ClassVar[str] = "program"
+
+    program: Any
+
+    def names(self) -> tuple[str, ...]:
+        whole = self.program
+        return (self.kind, declared_name(whole if hasattr(whole, "__qualname__") else type(whole)))
+
+    def others(self, n: int) -> Mapping[str, str]:
+        return {**others_of(self.jobs(), n), **dict(getattr(self.program, "others", {}))}
+
+    def jobs(self) -> Mapping[str, tuple[Job, tuple[str, ...] | None]]:
+        return declared_jobs(self.program)
+
+    def prepare(self, data: Any) -> Prepared:
+        return _GivenPrepared(self.program, prepare_jobs(self, data))
+
+
+class _GivenPrepared(Prepared):
+    def __init__(self, run: Any, jobs: Mapping[str, InnerJob]) -> None:
+        self.run, self.jobs, self.tasks = run, jobs, tuple(getattr(run, "tasks", ()))
+
+    async def program(self, fed: Any) -> Any:
+        return await self.run(fed)
+
+
+def others_of(jobs: Mapping[str, tuple[Job, tuple[str, ...] | None]], n: int) -> dict[str, str]:
+    """The further parties that the jobs inside a program need, of ``n`` clients: name -> role.
+
+    Raises:
+        ConfigError: two of them need one name in two roles.
+    """
+    found: dict[str, str] = {}
+    for scope, (job, names) in jobs.items():
+        for name, role in job.others(n if names is None else len(names)).items():
+            if found.setdefault(name, role) != role:
+                raise ConfigError(
+                    f"the party {name!r} would be {found[name]} and {role}",
+                    where=f"jobs, scope {scope!r}",
+                    remedy="give the helpers of the two jobs different names",
+                )
+    return found
+
+
+def _explain_own(job: Job, data: Any, clients: int) -> Explanation:
+    """What follows from a job of any kind; see ``Job.explain``."""
+    count = clients if data is None else len(data)
+    fields: Sequence[Any] = dataclasses.fields(job) if dataclasses.is_dataclass(job) else ()
+    parts = [getattr(job, field.name) for field in fields]
+    exposures = [
+        one for part in parts if callable(getattr(part, "exposures", None)) for one in part.exposures(count or 2)
+    ]
+    further = job.others(count or 1)
+    exposures += [Exposure(role, f"what the job asks of {name}") for name, role in further.items()]
+    costs: dict[str, Any] = {}
+    notes: list[str] = []
+    for scope, (inner, names) in job.jobs().items():
+        found = inner.explain(
+            members_of(data, names) if data is not None else None, count if names is None else len(names)
+        )
+        exposures += [dataclasses.replace(one, who=f"{scope}: {one.who}") for one in found.exposures]
+        costs |= {f"{scope}: {name}": value for name, value in found.costs.items()}
+        notes += [f"{scope}: {note}" for note in found.notes]
+    if not job.jobs():
+        notes.append("this kind of job does not say what its parties see: read its program")
+    else:
+        notes.append("what its own program asks besides, nobody says here: read it")
+    return Explanation(job.title, count, tuple(exposures), costs, tuple(notes))
+
+
+def _shown(program: Any) -> str:
+    return str(getattr(program, "__qualname__", type(program).__name__))
 
 
 def prepared(job: Job, data: Any) -> Prepared:

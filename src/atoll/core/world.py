@@ -15,6 +15,7 @@ from .errors import ConfigError
 from .event import Event, Ledger, LettersUnencrypted, SeededSecret
 from .execution.executor import Executor
 from .execution.host import Host, Journal
+from .job import declare_jobs, register_prepared
 from .persistence.checkpoint import CheckpointStore, Decisions
 from .persistence.files import write_bytes
 from .persistence.named_results import NamedResults
@@ -25,7 +26,7 @@ from .requests.island import Secret
 from .requests.party import Roster
 from .requests.policy import AllowAll, Policies, check_policies
 from .requests.request import Mailboxes
-from .requests.task import Task, resolve
+from .requests.task import Task, resolve, tasks_of
 from .sealing import DerivedKeys, RealSealing, Record, Sealing, VirtualSealing
 from .sealing.hpke import KEY
 from .time.clock import Clock
@@ -35,8 +36,24 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from .execution.engine import Engine
+    from .job import InnerJob, Prepared
 
-__all__ = ["World"]
+__all__ = ["Running", "World"]
+
+
+@dataclass
+class Running:
+    """What a job that runs in a world keeps apart from the others: the program itself, or one that it runs in a scope.
+
+    Attributes:
+        slot: slot of its scope; empty for the program itself.
+        asked: why it should end, once somebody asked for it.
+        hear: learns the steps that it announces.
+    """
+
+    slot: str = ""
+    asked: str | None = None
+    hear: Callable[[str, dict[str, Any]], None] | None = None
 
 
 @dataclass
@@ -99,8 +116,9 @@ class World:
             self.ledger.everyone = tuple(self.population.names)
         self.decisions = Decisions(None if self.folder is None else self.folder / "decisions.jsonl")
         self._known: set[str] = set()
-        self.asked: str | None = None  # why the program should end, once requested
-        self.hear: Callable[[str, dict[str, Any]], None] | None = None  # told of the steps that programs announce
+        self.asked: str | None = None  # why every job here should end, once requested
+        self.running = {"": Running()}  # the jobs that run here, by slot
+        self.jobs: dict[str, InnerJob] = {}  # those that the program declares, prepared, by slot
         self._sealing: Sealing | None = None
         self._secret_key: bytes | None = None
         self._noted: set[type[Event]] = set()
@@ -176,15 +194,54 @@ class World:
         if self.folder is not None:
             (self.folder / "server.key").unlink(missing_ok=True)
 
-    def require_known(self, task: Task) -> None:
-        """Refuse a task that another process could not find, with any engine, so that a program runs in every world or in none.
+    def running_at(self, slot: str) -> Running:
+        """The job that a slot is part of: the innermost one."""
+        while len(self.running) > 1 and slot:
+            if slot in self.running:
+                return self.running[slot]
+            slot = slot.rpartition("/")[0]
+        return self.running[""]
+
+    def install(self, ready: Prepared, slot: str = "") -> None:
+        """Make the tasks of a prepared job known by address, and the jobs inside it.
+
+        Args:
+            ready: the job.
+            slot: slot of its scope; empty for the outermost.
+        """
+        register_prepared(self.registry, ready, slot)
+        declare_jobs(self.jobs, ready, slot)
+        self._known.clear()
+
+    def owned(self, task: Task, owner: str) -> Task:
+        """Return a task as other processes find it: that of the object that it is bound to, of those of the job that asks.
+
+        A task that another process could not find is refused with any engine, so that a program runs in every world or in none.
+
+        Args:
+            task: the task.
+            owner: slot of the job that asks; see ``Running``.
 
         Raises:
-            ConfigError: the task is neither registered nor at the top level of a module.
+            ConfigError: the task is neither the job's own nor at the top level of a module, or nobody can say which object's it is.
         """
-        if task.name not in self._known:
-            resolve(task.name, self.registry)
-            self._known.add(task.name)
+        if (known := f"{task.name}@{owner}") in self._known:
+            return task
+        found = tasks_of(self.registry, task.name, owner)
+        if len(found) > 1:
+            found = [one for one in found if one.run == task.run]
+            if not found:
+                raise ConfigError(
+                    f"several objects of this program have a task {task.name!r}, and the one that is asked for is of none of them",
+                    remedy='run each job in a scope of its own: await fed.run(job, fed.parties, scope="a")',
+                )
+            return replace(task, owner=found[0].owner)
+        if found and found[0].owner:
+            return replace(task, owner=found[0].owner)
+        if not found:
+            resolve(task.name, {} if owner else self.registry)
+        self._known.add(known)
+        return task
 
     def executor(self, *, vectorised: bool) -> Executor:
         """Make an executor for the islands of this world."""

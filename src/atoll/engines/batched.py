@@ -31,7 +31,7 @@ from atoll.core.requests.wire import pack_error, pack_folded, pack_request, unpa
 
 from .forking import Workers, check_workers, cores
 from .inline import Inline
-from .remote import carried_states, dealt, shares
+from .remote import carried_states, dealt, knows, shares
 from .worker import carried_tables, collector
 
 if TYPE_CHECKING:
@@ -198,6 +198,7 @@ class Batched(Inline):
         self._world: RunContext | None = None
         self._crew: Crew | None = None
         self._plans: dict[str, int] = {}
+        self._taught: frozenset[str] = frozenset()
 
     async def open(self, world: RunContext) -> None:
         """Create the host; workers start once a cohort has enough work for them."""
@@ -218,12 +219,12 @@ class Batched(Inline):
         asked = request.wraps or request
         if alone or asked.task.many is None or asked.task.islands or asked.mail is not None or len(positions) == 0:
             return 1
-        if asked.task.name not in self._plans:
+        if asked.task.address not in self._plans:
             try:
-                self._plans[asked.task.name] = self._plan(asked, positions)
+                self._plans[asked.task.address] = self._plan(asked, positions)
             except (Exception, SystemExit):  # raised by a party: plan nothing yet; the executor reports which party
                 return 1
-        return self._plans[asked.task.name]
+        return self._plans[asked.task.address]
 
     async def fold(self, request: Request, positions: NDArray[np.int64]) -> PartialSum:
         """Add up a cohort, here or with the workers."""
@@ -271,12 +272,18 @@ class Batched(Inline):
         return unpack_folded(frame["folded"])
 
     def _open_crew(self, request: Request) -> Crew:
+        if self._crew is not None and not knows(
+            self._taught, request
+        ):  # a job that began later: new workers inherit it
+            self._crew.stop()
+            self._crew = None
         if self._crew is None:
             if self._world is None:
                 raise RuntimeError("the engine is not open")
             for one in (request, request.wraps):
                 if one is not None:
-                    self._world.registry.setdefault(one.task.name, one.task)
+                    self._world.registry.setdefault(one.task.address, one.task)
+            self._taught = frozenset(self._world.registry)
             self._crew = Crew(self.choices["workers"] - 1, self.host.executor, self._world.registry)
         return self._crew
 
@@ -286,7 +293,7 @@ class Batched(Inline):
         Tuning happens before the workers start, so that they inherit the compiled code.
         """
         tuning = request.task.tuning
-        recorded = self.choices.get("tasks", {}).get(request.task.name)
+        recorded = self.choices.get("tasks", {}).get(request.task.address)
         if tuning is None:
             return 1
         if recorded is not None:
@@ -303,7 +310,7 @@ class Batched(Inline):
         tasks = self.choices.get("tasks", {})
         self.choices["tasks"] = {
             **tasks,
-            request.task.name: {"workers": workers, "tuning": tuning.choices, "seconds": dict(tuning.seconds)},
+            request.task.address: {"workers": workers, "tuning": tuning.choices, "seconds": dict(tuning.seconds)},
         }
         if self._world is not None:
             self._world.checkpoints.remember(self.choices)

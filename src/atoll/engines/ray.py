@@ -380,6 +380,7 @@ class Ray(Remote):
         """Put the islands' data and the tasks into the object store, and start the actors."""
         if self._kit is None:
             try:
+                self._taught = frozenset(world.registry)
                 self._kit = self._ray.put((world.executor(vectorised=self.vectorised), dict(world.registry)))
             except (TypeError, AttributeError) as error:
                 raise ConfigError(
@@ -450,7 +451,7 @@ class Ray(Remote):
     def _tune(self, request: Request, positions: NDArray[np.int64]) -> None:
         """Decide once per task how actors run it, or repeat what the run recorded: all actors must add up in the same way."""
         asked = request.wraps or request
-        tuning, name = asked.task.tuning, asked.task.name
+        tuning, name = asked.task.tuning, asked.task.address
         if tuning is None or not len(positions) or name in self._tuned:
             return
         self._tuned.add(name)
@@ -517,7 +518,14 @@ class Ray(Remote):
         """Send an actor the tasks and stages of a request that no installed package has, such as those of a script or a notebook."""
         link = channel.link
         if isinstance(link, _ActorLink):
-            link.teach({name: found for name, found in _named(request) if not name.startswith("atoll.")})
+            known = self._taught
+            link.teach(
+                {
+                    at: one
+                    for at, one in _named(request)
+                    if not at.startswith("atoll.") or ("@" in at and at not in known)
+                }
+            )
 
     def _frame_of_fold(self, i: int, request: Request, part: NDArray[np.int64], loan: Loan) -> dict[str, Any]:
         """A request for sums, with the states that the actor lacks."""
@@ -649,7 +657,7 @@ async def _value_of(reference: Any) -> Any:
 def _named(request: Request) -> list[tuple[str, Any]]:
     """The tasks and stage classes that a request names."""
     found: list[tuple[str, Any]] = [] if request.wraps is None else _named(request.wraps)
-    found.append((request.task.name, request.task))
+    found.append((request.task.address, request.task))
     stages: list[Any] = list(request.uplink.stages)
     while stages:
         stage = stages.pop()

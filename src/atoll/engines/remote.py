@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from atoll.core.execution.host import Host
     from atoll.core.execution.session import Switch
 
-__all__ = ["Remote", "WorkerChannel", "carried_states", "cut", "dealt", "shares"]
+__all__ = ["Remote", "WorkerChannel", "carried_states", "cut", "dealt", "knows", "shares"]
 
 
 # ---------------------------------------------------------------------- shares of a cohort
@@ -190,6 +190,9 @@ class Remote(Memory):
         self._numbers = itertools.count()
         self._sessions: dict[int, tuple[Switch, dict[str, tuple[Request, int]]]] = {}
         self._connecting = asyncio.Lock()
+        self._taught: frozenset[str] = frozenset()
+        self._calls = 0
+        self._free = asyncio.Event()
 
     # ------------------------------------------------------------------ to be implemented by a transport
 
@@ -211,18 +214,38 @@ class Remote(Memory):
         self.choices["workers"] = int(self._wanted or recorded or self.default_workers())
 
     async def channels(self, request: Request) -> list[WorkerChannel]:
-        """The channels, connected at first use and again after a worker ended; earlier tasks are known there by name."""
+        """The channels, connected at first use and again after a worker ended; earlier tasks are known there by name.
+
+        Workers inherit the tasks of the jobs that run when they start. For a job that began later, others replace them once no call is under way.
+        """
         async with self._connecting:
             if not all(channel.alive for channel in self._channels):
+                await self._abandon()
+            elif self._channels and not knows(self._taught, request):
+                while self._calls:
+                    self._free = asyncio.Event()
+                    await self._free.wait()
                 await self._abandon()
             if not self._channels:
                 if self._world is None:
                     raise RuntimeError("the engine is not open")
-                self._world.registry.setdefault(request.task.name, request.task)
+                self._world.registry.setdefault(request.task.address, request.task)
+                self._taught = frozenset(self._world.registry)
                 self._channels = await self.connect(self._world, self.choices["workers"])
                 for channel in self._channels:
                     channel.on_pass = self._pass
         return self._channels
+
+    @contextlib.contextmanager
+    def _calling(self) -> Iterator[None]:
+        """Keep the workers while a call is under way. Enter it right after ``channels``, before anything else is awaited."""
+        self._calls += 1
+        try:
+            yield
+        finally:
+            self._calls -= 1
+            if not self._calls:
+                self._free.set()
 
     async def run(self, request: Request, positions: NDArray[np.int64]) -> list[Reply]:
         """Run the task at each party, spread over the workers."""
@@ -231,8 +254,9 @@ class Remote(Memory):
         open_positions = np.array([p for p in positions.tolist() if known.get(p) is None], dtype=np.int64)
         ran: dict[int, TaskResult] = {p: r for p, r in known.items() if r is not None}
         channels = await self.channels(request)
-        parts = self._shares(request, open_positions, channels)
-        frames = await self._ask(channels, "run", request, parts)
+        with self._calling():
+            parts = self._shares(request, open_positions, channels)
+            frames = await self._ask(channels, "run", request, parts)
         for frame in frames:
             for item in frame["ran"]:
                 one = unpack_ran(item)
@@ -245,8 +269,9 @@ class Remote(Memory):
         if self.host.journal and any(self.host.replay(request, int(p)) for p in positions):
             return await self._fold_with_journal(request, positions)
         channels = await self.channels(request)
-        parts = self._shares(request, positions, channels)
-        frames = await self._ask(channels, "fold", request, parts)
+        with self._calling():
+            parts = self._shares(request, positions, channels)
+            frames = await self._ask(channels, "fold", request, parts)
         folded = PartialSum.zero().merge(*(unpack_folded(frame["folded"]) for frame in frames))
         return self.host.absorb_fold(request, folded)
 
@@ -255,7 +280,9 @@ class Remote(Memory):
         ran = {int(p): self.host.replay(request, int(p)) for p in positions}
         missing = np.array([p for p, known in ran.items() if known is None], dtype=np.int64)
         channels = await self.channels(request)
-        for frame in await self._ask(channels, "run", request, self._shares(request, missing, channels)):
+        with self._calling():
+            frames = await self._ask(channels, "run", request, self._shares(request, missing, channels))
+        for frame in frames:
             for item in frame["ran"]:
                 one = unpack_ran(item)
                 ran[one.reply.party] = one
@@ -337,10 +364,16 @@ class Remote(Memory):
         known = self.host.replay_session(roles, switch)
         if known is not None:
             return known
+        channels = await self.channels(max((one for one, _ in roles.values()), key=lambda one: bool(one.task.owner)))
+        with self._calling():
+            return await self._converse(channels, roles, switch, start)
+
+    async def _converse(
+        self, channels: list[WorkerChannel], roles: dict[str, tuple[Request, int]], switch: Switch, start: float
+    ) -> dict[str, TaskResult]:
         session = next(self._numbers)
         start, steps = self.host.resume_session(roles, switch, start)
         self._sessions[session] = switch, roles
-        channels = await self.channels(next(iter(roles.values()))[0])
         at = {role: channels[position % len(channels)] for role, (_, position) in roles.items()}
         forwarding = [asyncio.create_task(self._hand(session, role, channel, switch)) for role, channel in at.items()]
         forwarding.append(asyncio.create_task(self._expire(session, [*dict.fromkeys(at.values())], switch)))
@@ -436,6 +469,12 @@ class Remote(Memory):
 
     async def disconnect(self) -> None:
         """Wait for the workers to end."""
+
+
+def knows(taught: Collection[str], request: Request) -> bool:
+    """Whether workers that started with these addresses of tasks find those of a request."""
+    inner = request.wraps is None or knows(taught, request.wraps)
+    return inner and (not request.task.owner or request.task.address in taught)
 
 
 def carried_states(host: Host, request: Request, positions: NDArray[np.int64]) -> dict[str, Any]:

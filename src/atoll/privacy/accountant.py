@@ -130,11 +130,13 @@ class LossTally:
 
     Attributes:
         ledger: the ledger of a world; entries are read in order and never removed.
+        within: slot of a job's scope, whose requests alone are counted; empty counts all.
     """
 
     ledger: Iterable[Mapping[str, Any]]
     losses: dict[str, PrivacyLoss] = field(default_factory=dict)
     seeded: bool = False
+    within: str = ""
     _read: int = 0
 
     def update(self) -> LossTally:
@@ -144,7 +146,7 @@ class LossTally:
         for entry in lines:
             event = unpack_event({name: value for name, value in entry.items() if name not in _FIELDS})
             self.seeded = self.seeded or isinstance(event, SeededSecret)
-            if event.free:
+            if event.free or (self.within and not str(entry["request"]).startswith(f"{self.within}/")):
                 continue
             loss, party = PrivacyLoss.of(event), entry["party"]
             for name in [party] if isinstance(party, str) else party:

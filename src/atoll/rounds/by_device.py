@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from atoll.core.errors import ConfigError, nearest
-from atoll.core.requests.party import Parties
+from atoll.core.requests.party import Parties, among
 from atoll.core.time.meter import Meter
 
 if TYPE_CHECKING:
@@ -191,15 +191,15 @@ def by_device(fed: Federation) -> ByDevice:
         if member.slot != watched and not member.slot.startswith(f"{watched}/"):
             meter.absorb(member.meter)
     met, columns = meter.parties()
-    roster = fed.world.roster
-    population = len(roster.names)
-    clients = met < population
+    roster, members = fed.world.roster, np.sort(fed.parties.positions)
+    population = len(members)
+    clients = among(met, members)
     parties = Parties(roster, met[clients])
     elsewhere = {way: int(columns[way][~clients].sum()) for way in ("bytes_down", "bytes_up")}
     cost = fed.world.cost
     regions = cost.region(parties) if hasattr(cost, "region") and getattr(cost, "regions", None) != 1 else None
     values = {name: columns[name][clients] for name in COLUMNS}
     return ByDevice(
-        population=population, positions=met[clients], names=_Names(parties), **values, powered=meter.joules is not None,
+        population=population, positions=np.searchsorted(members, met[clients]), names=_Names(parties), **values, powered=meter.joules is not None,
         regions=regions, elsewhere=elsewhere,
     )  # fmt: skip

@@ -137,9 +137,9 @@ class Heard:
 
     def __init__(self, callbacks: Sequence[Callable[[dict[str, Any]], None]], fed: Federation) -> None:
         self.hooks = [one for one in callbacks if isinstance(one, Hooks)]
-        self.world = fed.world
+        self.running = fed.running
         self.errors: dict[str, str] = {}
-        self.world.hear = self.tell if self.hooks else None
+        self.running.hear = self.tell if self.hooks else None
 
     def tell(self, step: str, facts: dict[str, Any]) -> None:
         """Tell every hook of a step."""
@@ -151,7 +151,7 @@ class Heard:
                 else:
                     hook.heard(step, facts)
             except StopRun as stop:
-                self.world.asked = str(stop) or f"{type(hook).__name__}.{step} asked to stop"
+                self.running.asked = str(stop) or f"{type(hook).__name__}.{step} asked to stop"
             except Exception as error:
                 name = f"{type(hook).__name__}.{step}"
                 self.errors[name] = f"{type(error).__name__}: {error}"

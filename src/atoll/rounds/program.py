@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from atoll.core import message
 from atoll.core.addresses import declared_name
 from atoll.core.errors import ConfigError, MessageError
-from atoll.core.job import EDGE, Job, Prepared
+from atoll.core.job import EDGE, Job, Prepared, declared_jobs, members_of, others_of, prepare_jobs
 from atoll.core.persistence.files import as_json
 from atoll.core.rooms import Own
 from atoll.core.validation import Checked, require_parts
@@ -67,8 +67,9 @@ class ProgramJob(Checked, Job):
     """Run ``async def program(fed, **arguments)``.
 
     ``program`` may also be any callable that takes the arguments and returns the program: a class with ``async def __call__(self, fed)``, or a
-    function. The program may have three attributes: ``tasks``, its tasks that another process cannot find as ``module:name``, ``others``,
-    which maps the names of further parties to their roles, and ``releases``, the privacy events that it releases of a party at most.
+    function. The program may have four attributes: ``tasks``, its tasks that another process cannot find as ``module:name``, ``others``,
+    which maps the names of further parties to their roles, ``jobs``, which maps scopes to the jobs that it runs there (`Federation.run`), and
+    ``releases``, the privacy events that it releases of a party at most, besides those of ``jobs``.
 
     Attributes:
         program: the program, or a callable that makes it.
@@ -124,20 +125,55 @@ class ProgramJob(Checked, Job):
 
     def others(self, n: int) -> Mapping[str, str]:
         """The further parties that the program names."""
-        del n
-        return dict(getattr(self._made[1], "others", {}))
+        return {**others_of(self.jobs(), n), **dict(getattr(self._made[1], "others", {}))}
+
+    def jobs(self) -> Mapping[str, tuple[Job, tuple[str, ...] | None]]:
+        """The jobs that the program declares, by scope."""
+        return self._jobs
+
+    @functools.cached_property
+    def _jobs(self) -> dict[str, tuple[Job, tuple[str, ...] | None]]:
+        return declared_jobs(self._made[1])
+
+    @property
+    def one_form(self) -> bool:  # type: ignore[override]
+        """Whether a job that it runs needs data of one form."""
+        return any(job.one_form for job, _ in self.jobs().values())
+
+    @property
+    def missing_features(self) -> bool:  # type: ignore[override]
+        """Whether a job that it runs can use data whose features may be missing."""
+        return any(job.missing_features for job, _ in self.jobs().values())
+
+    @property
+    def reads(self) -> str:  # type: ignore[override]
+        """How a site reads its tables: as the jobs that it runs want them."""
+        wanted = sorted({job.reads for job, _ in self.jobs().values()}) or [Job.reads]
+        if len(wanted) > 1:
+            raise ConfigError(
+                f"the jobs of {_name(self.program)} read a site's tables in two ways, as {' and as '.join(wanted)}",
+                where="jobs",
+                remedy="run them in two programs",
+            )
+        return wanted[0]
 
     def helpers(self) -> Mapping[str, str]:
         """Of those that the program names, or what makes it; that need not be called then."""
-        named = getattr(self.program, "others", None)
-        found = self.others(0) if named is None or callable(named) or isinstance(named, property) else dict(named)
+        named, jobs = getattr(self.program, "others", None), getattr(self.program, "jobs", None)
+        plain = [isinstance(one, Mapping) for one in (named, jobs) if one is not None]
+        if not plain or not all(plain):
+            found = self.others(1)
+        else:
+            inside = others_of(declared_jobs(self.program), 1)
+            found = {**inside, **dict(named or {})}
         return {name: role for name, role in found.items() if role != EDGE}
 
     def prepare(self, data: Any) -> Prepared:
         """Prepare the program; it does not depend on the data."""
-        del data
         run, owner = self._made
-        return _PreparedProgram(self, run, tuple(getattr(owner, "tasks", ())), getattr(owner, "releases", None))
+        made = _PreparedProgram(self, run, tuple(getattr(owner, "tasks", ())), getattr(owner, "releases", None))
+        made.jobs = prepare_jobs(self, data)
+        return made
 
 
 class _AsGiven:
@@ -147,6 +183,7 @@ class _AsGiven:
         self.whole = program
         self.tasks = tuple(getattr(program, "tasks", ()))
         self.others = dict(getattr(program, "others", {}))
+        self.jobs = getattr(program, "jobs", None)
         self.releases = getattr(program, "releases", None)
 
     async def __call__(self, fed: Federation) -> Any:
@@ -171,9 +208,23 @@ class _PreparedProgram(Prepared):
         self.job, self.run, self.tasks, self.releases = job, run, tasks, releases
 
     def most(self, rows: int) -> Sequence[Event] | None:
-        """What the program says that it releases."""
-        del rows
-        return None if self.releases is None else tuple(self.releases)
+        """What the program says that it releases, and what the jobs inside it release."""
+        if self.releases is None:
+            return None
+        found = [tuple(self.releases), *(inner.prepared.most(rows) for inner in self.jobs.values())]
+        return None if any(one is None for one in found) else [event for one in found for event in one or ()]
+
+    def entrusted(self, rows: int) -> Sequence[Event]:
+        """What the jobs inside it release with noise that others add."""
+        return [event for inner in self.jobs.values() for event in inner.prepared.entrusted(rows)]
+
+    def check(self, population: Any) -> None:
+        """Let the jobs inside it check a site's own rows, each those of its parties."""
+        here = {str(name) for name in population.names}
+        for inner in self.jobs.values():
+            mine = None if inner.parties is None else [name for name in inner.parties if name in here]
+            if mine is None or mine:
+                inner.prepared.check(members_of(population, mine))
 
     async def program(self, fed: Federation) -> Any:
         """Run the program under the job's stop rules."""

@@ -19,7 +19,7 @@ import numpy as np
 
 from atoll.core import message as M
 from atoll.core.federation.federation import Federation, Program, run_program
-from atoll.core.job import Job
+from atoll.core.job import Job, as_job
 from atoll.core.requests.wire import pack_folded, pack_value
 from atoll.core.time.clock import run
 from atoll.core.world import World
@@ -149,8 +149,8 @@ def live(
 
     Args:
         world: the world that it runs in.
-        program: the program, or a job, prepared for the world's population. If the job has helper parties, the world's
-            roster must have them.
+        program: the program, or a job, prepared for the world's population. A program may have the attributes ``tasks``
+            and ``jobs``, as in `atoll.simulate`. If the job has helper parties, the world's roster must have them.
         kill_at: the step to kill it at, counted from 0.
         answers: what parties answered in earlier lives; a party that answers the same request differently fails the
             run.
@@ -160,12 +160,9 @@ def live(
     """
     fuse = _Fuse(kill_at)
     world.engine = _Mortal(world.engine, fuse, {} if answers is None else answers)  # type: ignore[assignment]
-    prepared = None
-    if isinstance(program, Job):
-        prepared = program.prepare(world.population)
-        world.registry.update({task.name: task for task in prepared.tasks})
-        program = prepared.program
-    chosen: Program = program
+    prepared = as_job(program).prepare(world.population)
+    world.install(prepared)
+    chosen: Program = prepared.program
 
     async def main() -> tuple[Any, Federation, float]:
         result, fed = await run_program(world, chosen)
@@ -178,7 +175,7 @@ def live(
     spent = sorted((e["party"], e["request"].partition("~")[0], e["kind"]) for e in world.ledger)
     records = {m.slot: list(m.records) for m in family if m.records}
     life = Life(result, clock, fed.bytes(), links, records, spent, fuse.steps)
-    if prepared is None:
+    if not isinstance(program, Job):
         return life
     outcome = prepared.outcome(result)
     return replace(life, result=outcome, files=dict(prepared.files(outcome)))
@@ -200,7 +197,7 @@ def killed_and_resumed(
 
     Args:
         make_world: ``(folder, resume) -> World``, with a fresh engine.
-        program: the program, or a job; module-level tasks, so that every engine can run it.
+        program: the program, or a job. Tasks that are not at the top level of a module are in its attribute ``tasks``.
         folder: an empty folder for the runs.
         points: how many steps to kill at, spread evenly, first and last among them, or the one in the middle; ``None``
             is every step.

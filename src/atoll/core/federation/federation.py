@@ -139,6 +139,27 @@ class Federation(ReplyVerbs, Sums):
         """
         return nesting.scope(self, name, parties)
 
+    async def run(self, job: Any, parties: Parties | Sequence[str] | None = None, *, scope: str) -> Any:
+        """Run a job inside this program, with the answer that it has alone in this scope, whatever runs beside it.
+
+        Several jobs may run at once, each in a scope of its own: ``asyncio.gather(fed.run(a, scope="a"), fed.run(b, scope="b"))``. The scope names the job's
+        requests, random numbers, private states, records and checkpoints. A resumed program runs it again from its own last checkpoint.
+
+        Args:
+            job: a job of any kind, such as a `Training`, or an ``async def program(fed)``.
+            parties: its parties, or their names; by default all of this federation's. They take part in the federation's order.
+            scope: a name that no other job or scope of this program has.
+
+        Returns:
+            The outcome of the job; what a program returns.
+
+        Raises:
+            ConfigError: the scope is used twice, a party is not of this federation, a helper that the job needs is not there, or the job runs between
+                organisations and the program has not declared it (``program.jobs = {"a": job}``).
+            AtollError: the job does not fit its parties.
+        """
+        return await nesting.run(self, job, parties, scope)
+
     async def nest(
         self, party: Party | str, program: Callable[..., Awaitable[Any]], parties: Parties, message: Tree = None
     ) -> Any:

@@ -98,6 +98,7 @@ def _book(fed: Scope, number: int, *, settled: bool) -> dict[str, Any]:
         "draws": [] if settled else [draw._asdict() for draw in fed.traffic.draws],
         "segments": segments,
         "records": fed.records.copy() if folder is None else None,
+        **({"job": fed.running.slot} if fed.running.slot else {}),
     }
 
 
@@ -129,14 +130,22 @@ async def restore(fed: Scope, initial: Tree) -> Any:
         fed.world.batteries.restart(settled, drawn)
     if content is None:
         return initial
-    if fed.slot == "main":
-        fed.clock.set(content["clock"])
-    else:
-        await fed.clock.sleep_until(content["clock"])
+    await _set_clock(fed, content["clock"])
     return content["state"]
 
 
+async def _set_clock(fed: Scope, moment: float) -> None:
+    """Go on at the moment of a checkpoint."""
+    if fed.slot == "main":
+        fed.clock.set(moment)
+    elif fed.clock.virtual:
+        await fed.clock.sleep_until(moment)
+    else:  # the clock of a new process begins at 0: what was waited for is not waited for again
+        fed.clock.set(max(fed.clock.now(), moment))
+
+
 def _read(fed: Scope, book: dict[str, Any]) -> None:
+    """Return a scope to a checkpoint's book. Requests of a job that does not run again yet are left to it: it sends them from its own checkpoint."""
     folder, registry = fed.world.folder, fed.world.registry
     fed.meter = fed.traffic.meter = Meter.load(book["meter"])
     fed.counts = Counter(book["counts"])
@@ -144,7 +153,8 @@ def _read(fed: Scope, book: dict[str, Any]) -> None:
     for name in book["segments"] if folder is not None else ():
         fed.records.extend(read_message(folder / name)["rows"])
     fed.written = (len(fed.records), list(book["segments"]))
-    fed.traffic.load(book["flights"], fed.home, lambda name: resolve(name, registry))
+    if book.get("job", "") == fed.running.slot:
+        fed.traffic.load(book["flights"], fed.home, lambda name: resolve(name, registry))
     fed.traffic.draws = [
         Draw(draw["moment"], np.array(draw["positions"]), np.array(draw["microjoules"]))
         for draw in book.get("draws", ())

@@ -65,7 +65,8 @@ class Scope:
         self.family: dict[str, Self] = {} if family is None else family
         self.home = slot
         self.homes: set[str] = set()
-        self.nested = self.kept = False
+        self.nested = self.kept = self.opened = False
+        self.running = world.running_at(slot)
         self.written: tuple[int, list[str]] = (0, [])
         self._labels = Labels()
         self._rule: Callable[[PackedRows], str | None] | None = None
@@ -127,8 +128,8 @@ class Scope:
             step: a name, which is that of a method of ``Hooks``, or your own.
             facts: what to say of it.
         """
-        if self.world.hear is not None:
-            self.world.hear(step, facts)
+        if self.running.hear is not None:
+            self.running.hear(step, facts)
 
     @property
     def ending(self) -> str | None:
@@ -136,7 +137,8 @@ class Scope:
 
         Rules see only the records, so that they give the same answer after a resume. A requested stop is forgotten: a resumed run continues.
         """
-        return self.world.asked or (None if self._rule is None else self._rule(self.records))
+        asked = self.world.asked or self.running.asked
+        return asked or (None if self._rule is None else self._rule(self.records))
 
     def ends_when(self, rule: Callable[[PackedRows], str | None]) -> None:
         """Set the stop rule of this scope: a function of its records that returns why it is over, or ``None``."""
@@ -159,7 +161,7 @@ class Scope:
             raise ConfigError(
                 f"{task!r} is not a task", where=self.slot, remedy="decorate the function with @atoll.task"
             )
-        self.world.require_known(task)
+        task = self.world.owned(task, self.running.slot)
         if at is None:
             turn = self.counts[task.name]
             label = str(turn)

@@ -59,6 +59,10 @@ class Community:
         """The data of client ``i``."""
         return self._data[i]
 
+    def subset(self, clients: Sequence[int]) -> Community:
+        """The population of some clients, by position, beside the same further parties."""
+        return Community({str(self.names[int(i)]): self._data[int(i)] for i in clients}, self.others)
+
 
 @dataclass(frozen=True)
 class TotalsBlock:

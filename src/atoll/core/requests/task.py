@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol, overload
@@ -36,7 +36,10 @@ if TYPE_CHECKING:
     from .cohort import Cohort
     from .island import Island
 
-__all__ = ["Batch", "Summed", "Task", "TaskSchema", "Tuning", "Work", "Workload", "done_before", "resolve", "task"]
+__all__ = [
+    "Batch", "Summed", "Task", "TaskSchema", "Tuning", "Work", "Workload", "done_before", "register_tasks", "resolve", "task",
+    "tasks_of",
+]  # fmt: skip
 
 
 _DTYPES = {float: "float64", int: "int64", bool: "bool", complex: "complex128"}
@@ -508,6 +511,7 @@ class Task:
             than a sum, ``None`` if another step has promised it. See ``SitePolicy.sums_only``.
         discloses: for a task that describes rows: ``message -> Disclosure``, what its reply promises. See ``SitePolicy.min_count``.
         adds_excess: whether it is a half that adds the excess noise of the wrapped request; see ``Stage.excess``.
+        owner: which of a program's objects it is bound to, where several have a task of this name; see `register_tasks`. The world sets it.
     """
 
     name: str
@@ -525,6 +529,12 @@ class Task:
     promise: Callable[[Tree], int | None] | None = None
     discloses: Callable[[Tree], Disclosure] | None = None
     adds_excess: bool = False
+    owner: str = ""
+
+    @property
+    def address(self) -> str:
+        """What other processes find it by: its name and its owner."""
+        return _address(self.name, self.owner)
 
     def with_args(self, **args: Any) -> Task:
         """The same task with plain keyword arguments bound."""
@@ -576,12 +586,14 @@ class Task:
 
     def spec(self) -> dict[str, Any]:
         """The task as a message has it: names and plain arguments."""
-        return {"name": self.name, "args": dict(self.args)}
+        own = {"owner": self.owner} if self.owner else {}
+        return {"name": self.name, "args": dict(self.args), **own}
 
     @staticmethod
     def of(spec: Mapping[str, Any], find: Callable[[str], Task]) -> Task:
-        """The inverse of ``spec``; ``find`` looks names up."""
-        return replace(find(spec["name"]), args=dict(spec["args"]))
+        """The inverse of ``spec``; ``find`` looks addresses up."""
+        owner = str(spec.get("owner", ""))
+        return replace(find(_address(spec["name"], owner)), args=dict(spec["args"]), owner=owner)
 
     def __call__(self, island: Island, message: Tree) -> Any:
         """Run the task at one party."""
@@ -643,6 +655,37 @@ def done_before(task: Task) -> Task:
     return replace(task, work=_no_work, load=None)
 
 
+def _address(name: str, owner: str) -> str:
+    return f"{name}@{owner}" if owner else name
+
+
+def register_tasks(registry: dict[str, Any], tasks: Iterable[Task], owner: str = "") -> None:
+    """Make tasks known by address. Tasks of one name that are bound to different objects are told apart by a number, in the given order.
+
+    Every place of a job registers the same tasks in the same order, so that an address means the same object's task everywhere.
+
+    Args:
+        registry: maps an address to a task, or to another object that a program registered by name.
+        tasks: the tasks.
+        owner: slot of the scope whose job has them; empty for the program's own.
+    """
+    for task in tasks:
+        known = tasks_of(registry, task.name, owner)
+        if not any(one.run == task.run for one in known):
+            made = replace(task, owner=f"{owner}//{len(known) + 1}" if known else owner)
+            registry[made.address] = made
+
+
+def tasks_of(registry: Mapping[str, Any], name: str, owner: str = "") -> list[Task]:
+    """The tasks of one name that an owner has registered, in order."""
+    found: list[Task] = []
+    at = _address(name, owner)
+    while isinstance(registry.get(at), Task):
+        found.append(registry[at])
+        at = _address(name, f"{owner}//{len(found) + 1}")
+    return found
+
+
 def resolve(name: str, registry: Mapping[str, Any], kind: type | tuple[type, ...] = Task) -> Any:
     """Find a named object: first in the program's registry, then as ``module:name``, wherever that lies today.
 
@@ -653,6 +696,12 @@ def resolve(name: str, registry: Mapping[str, Any], kind: type | tuple[type, ...
     """
     if name in registry:
         return registry[name]
+    bare, at, owner = name.partition("@")
+    if at:
+        raise ConfigError(
+            f"the task {bare!r} of {owner!r} is not known here: no job that runs there has registered it",
+            remedy='declare the job that runs in that scope with its program: program.jobs = {"a": job}',
+        )
     module, _, attribute = name.partition(":")
     found: Any = None
     if module and attribute and "<locals>" not in attribute:

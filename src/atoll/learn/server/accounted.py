@@ -52,7 +52,7 @@ class Accounted(Course):
         state, row = await self._course.round(fed, state, number)
         if not self._due(number):
             return state, row
-        self._tally = self._tally or LossTally(fed.world.ledger)
+        self._tally = self._tally or LossTally(fed.world.ledger, within=fed.running.slot)
         tally, claim = self._tally.update(), self._context.claim
         return state, {**row, "epsilon": tally.most(*self._terms) if claim is None else claim.spent(tally)}
 

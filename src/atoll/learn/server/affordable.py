@@ -40,8 +40,11 @@ class Affordable:
 
     def __init__(self, fed: Federation, context: Context, budget: Budget) -> None:
         self.fed, self.context, self.budget = fed, context, budget
-        self.tally = LossTally(fed.world.ledger)
+        self.tally = LossTally(fed.world.ledger, within=fed.running.slot)
         self.sizes: Any = context.clients.sizes
+        self._places = (
+            {str(one): place for place, one in enumerate(context.clients.names)} if self.sizes is not None else {}
+        )
         self._shared = _Shared(self)
         if self.sizes is None and is_private(context.algorithm):
             raise CompositionError(
@@ -103,7 +106,7 @@ class Affordable:
         """Whether a client has released something in this run; a ledger may hold other runs too."""
         ledger = self.fed.world.ledger
         own = [line for line in ledger.lines() if line.get("job", "") == ledger.job]
-        return bool(LossTally(own).update().losses.keys() - {"*"})
+        return bool(LossTally(own, within=self.fed.running.slot).update().losses.keys() - {"*"})
 
     def _contacts(self, most: int, phases: Sequence[str], params: Tree) -> Counter[int]:
         """Return the number of contacts that clients afford, up to ``most`` -> how many clients."""
@@ -124,7 +127,7 @@ class Affordable:
         return event is not None and charges_everyone(event)
 
     def _size(self, name: str) -> int:
-        return 0 if self.sizes is None else int(self.sizes[self.fed.world.roster.position(name)])
+        return 0 if self.sizes is None else int(self.sizes[self._places[name]])
 
 
 class _Shared:

@@ -168,7 +168,7 @@ async def _carry_out(run: _Run, listeners: tuple[Any, ...], report: bool) -> Non
     others = dict(job.others(len(remote)))
     _require_helpers(run, others)
     world = await _world(run, remote, others)
-    world.registry.update({task.name: task for task in prepared.tasks})
+    world.install(prepared)
     value, fed = await run_program(world, prepared.program)
     run.kept.finish(result_of_run(job, remote, prepared, value, fed, time.perf_counter() - begin))
     if report:

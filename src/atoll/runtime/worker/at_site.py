@@ -13,6 +13,7 @@ from atoll.core.event import Ledger, unpack_event
 from atoll.core.execution.executor import Executor
 from atoll.core.execution.host import Host, Journal
 from atoll.core.job import prepared as prepared_job
+from atoll.core.job import register_prepared
 from atoll.core.persistence.named_results import NamedResults
 from atoll.core.persistence.state_table import StateStore
 from atoll.core.requests.party import Roster
@@ -116,7 +117,8 @@ def _admitted(job: JobConfig, data: SiteData) -> tuple[int, ...]:
         PolicyError: the site's policy refuses the job.
     """
     made = job.made(checking=True)
-    admit_job({f"site {data.site!r}": data.policy or SitePolicy()}, made.names())
+    for one in (made, *(inner for inner, _ in made.jobs().values())):
+        admit_job({f"site {data.site!r}": data.policy or SitePolicy()}, one.names())
     tells = data.scales and data.card is not None and made.one_form and not promises_privacy(made)
     return scales_of(data.population) if tells else ()
 
@@ -152,7 +154,8 @@ def _engine(
     remote = RemoteIslands(rendezvous.names, rendezvous.sizes, rendezvous.card)
     prepared = _prepared(job, remote, data)
     spends = _spending(prepared, job, data, folder, ledger)
-    registry = {task.name: task for task in prepared.tasks}
+    registry: dict[str, Any] = {}
+    register_prepared(registry, prepared)
     rows = _in_agreed_codes(data, rendezvous.card)
     population = SitePopulation(list(rendezvous.names), rendezvous.sizes, mine, rows, others)
     if folder is not None:
@@ -193,7 +196,7 @@ def _homes(job: JobConfig, data: SiteData, rendezvous: Rendezvous) -> dict[str, 
 
 
 def named_objects(job: JobConfig, remote: RemoteIslands, data: SiteData | None = None) -> Mapping[str, Any]:
-    """Return the tasks that a job's requests name, as the simulator registers them.
+    """Return the tasks that a job's requests name, by address, as the simulator registers them.
 
     Args:
         job: what the job is.
@@ -203,7 +206,9 @@ def named_objects(job: JobConfig, remote: RemoteIslands, data: SiteData | None =
     Raises:
         AtollError: the parts do not fit together, or the model does not fit the data.
     """
-    return {task.name: task for task in _prepared(job, remote, data).tasks}
+    registry: dict[str, Any] = {}
+    register_prepared(registry, _prepared(job, remote, data))
+    return registry
 
 
 def _prepared(job: JobConfig, remote: RemoteIslands, data: SiteData | None) -> Prepared:

@@ -118,6 +118,13 @@ class RemoteIslands:
             remedy="ask for them by a task: fed.sum or fed.ask; `sizes` and `about` are known",
         )
 
+    def subset(self, clients: ArrayLike) -> RemoteIslands:
+        """Return the population of some clients, by position; what all sites agree on stays."""
+        chosen = np.asarray(clients, dtype=np.int64)
+        return RemoteIslands(
+            [str(self.names[int(i)]) for i in chosen], self.sizes[chosen], self.card, self.test, self.name
+        )
+
     def describe(self, sample: int = 10_000, seed: int = 0) -> Description:
         """Summarise what is known: sizes, but no labels."""
         del sample, seed

@@ -178,7 +178,7 @@ class VotingRounds(NodeCourse):
 
     def _cost(self, fed: Federation) -> dict[str, float]:
         """Return what the votes have cost the client that paid most so far, whatever they were."""
-        tally = LossTally(fed.world.ledger).update()
+        tally = LossTally(fed.world.ledger, within=fed.running.slot).update()
         losses = {tally.of(name) for name in fed.parties.names}
         return {"epsilon": max((self.rule.counted(loss) for loss in losses), default=0.0)}
 
