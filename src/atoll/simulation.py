@@ -254,7 +254,8 @@ def simulate(
         ledger: file of a privacy ledger that outlives this run: all runs that name it (trainings, statistics, runs of a sweep) spend from it, and budgets
             count them together. It also records what leaves without differential privacy. By default each run has a ledger of its own.
         tasks: a program's tasks that cannot be found as ``module:name``, such as those of a learner. A job, or a program with an attribute
-            ``tasks``, includes its own. A program's attribute ``others`` maps the names of further parties to their roles.
+            ``tasks``, includes its own. A program's attribute ``others`` maps the names of further parties to their roles, and ``jobs`` maps scopes to
+            the jobs that it runs there (``fed.run``).
         on_record: called with each record of metrics; raise ``StopRun`` in it to end the run.
         on_restore: called with the records of the checkpoint that a resumed run continues from.
         progress: show the rounds as they end, on stderr. By default Atoll shows them on a terminal and in a notebook.

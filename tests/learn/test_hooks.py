@@ -129,11 +129,11 @@ def test_a_program_announces_steps_of_its_own():
 
 
 def test_steps_of_ones_own_are_heard():
-    from atoll.core.world import Running
+    from atoll.core.world import RunningJob
     from atoll.rounds.loop import Heard
 
     class Fed:
-        running = Running()
+        running = RunningJob()
 
     hook = Written()
     Heard([hook, print], Fed())  # type: ignore[arg-type]

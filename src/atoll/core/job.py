@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from .requests.task import Task
 
 __all__ = [
-    "EDGE", "InnerJob", "Job", "Prepared", "as_job", "declare_jobs", "declared_jobs", "members_of", "name_of", "others_of", "prepare_jobs", "prepared", "register_prepared",
+    "EDGE", "InnerJob", "Job", "Prepared", "as_job", "declare_jobs", "declared_jobs", "every_job", "members_of", "name_of", "others_of", "prepare_jobs", "prepared", "register_prepared",
 ]  # fmt: skip
 
 EDGE = "edge"
@@ -258,6 +258,13 @@ def declared_jobs(program: Any) -> dict[str, tuple[Job, tuple[str, ...] | None]]
             )
         found[scope] = (job, None if names is None else tuple(str(name) for name in names))
     return found
+
+
+def every_job(job: Job) -> Iterator[Job]:
+    """A job, and all jobs that its program runs inside, at any depth: whoever admits it admits each of them."""
+    yield job
+    for inner, _ in job.jobs().values():
+        yield from every_job(inner)
 
 
 def prepare_jobs(job: Job, data: Any) -> dict[str, InnerJob]:

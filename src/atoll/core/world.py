@@ -38,11 +38,11 @@ if TYPE_CHECKING:
     from .execution.engine import Engine
     from .job import InnerJob, Prepared
 
-__all__ = ["Running", "World"]
+__all__ = ["RunningJob", "World"]
 
 
 @dataclass
-class Running:
+class RunningJob:
     """What a job that runs in a world keeps apart from the others: the program itself, or one that it runs in a scope.
 
     Attributes:
@@ -117,7 +117,7 @@ class World:
         self.decisions = Decisions(None if self.folder is None else self.folder / "decisions.jsonl")
         self._known: set[str] = set()
         self.asked: str | None = None  # why every job here should end, once requested
-        self.running = {"": Running()}  # the jobs that run here, by slot
+        self.running = {"": RunningJob()}  # the jobs that run here, by slot
         self.jobs: dict[str, InnerJob] = {}  # those that the program declares, prepared, by slot
         self._sealing: Sealing | None = None
         self._secret_key: bytes | None = None
@@ -194,7 +194,7 @@ class World:
         if self.folder is not None:
             (self.folder / "server.key").unlink(missing_ok=True)
 
-    def running_at(self, slot: str) -> Running:
+    def running_at(self, slot: str) -> RunningJob:
         """The job that a slot is part of: the innermost one."""
         while len(self.running) > 1 and slot:
             if slot in self.running:
@@ -220,7 +220,7 @@ class World:
 
         Args:
             task: the task.
-            owner: slot of the job that asks; see ``Running``.
+            owner: slot of the job that asks; see ``RunningJob``.
 
         Raises:
             ConfigError: the task is neither the job's own nor at the top level of a module, or nobody can say which object's it is.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import numpy as np
@@ -41,3 +42,39 @@ class Tally:
     async def __call__(self, fed: Any) -> Any:
         """Run it."""
         return await tally(fed, self.times)
+
+
+class Pair:
+    """Two trainings at once, one of some sites alone, and a count of its own after them."""
+
+    after_round: Any = None
+    """Called with the row of each round of the first training, where the program runs."""
+
+    def __init__(self) -> None:
+        first = atoll.Training(
+            model=atoll.models.linear(4, 2), algorithm=atoll.FedAvg(lr=0.3), rounds=3, callbacks=[self._told]
+        )
+        other = first.replace(algorithm=atoll.learn.algorithms.FedProx(lr=0.1, mu=0.1), callbacks=[])
+        self.jobs = {"all": first, "some": (other, ["a", "c"])}
+
+    def _told(self, row: Any) -> None:
+        if Pair.after_round is not None:
+            Pair.after_round(row)
+
+    async def __call__(self, fed: Any) -> Any:
+        """Run it."""
+        first, (other, names) = self.jobs["all"], self.jobs["some"]  # type: ignore[misc]
+        found = await asyncio.gather(fed.run(first, scope="all"), fed.run(other, names, scope="some"))
+        return [{name: np.asarray(value) for name, value in one.params.items()} for one in found]
+
+
+class Undeclared(Pair):
+    """The same, without a word of it to the sites."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.own, self.jobs = self.jobs, {}
+
+    async def __call__(self, fed: Any) -> Any:
+        """Run one of them."""
+        return await fed.run(self.own["all"], scope="all")

@@ -14,7 +14,7 @@ from ..job import Job, Prepared, as_job, members_of, prepared
 from ..persistence.checkpoint import within
 from ..requests.party import Parties, among
 from ..requests.policy import admit_job
-from ..world import Running
+from ..world import RunningJob
 from .scope import Scope
 
 __all__ = ["end", "nest", "run", "scope"]
@@ -52,7 +52,7 @@ async def run(fed: Scope, given: Any, parties: Parties | Sequence[str] | None, n
     _require_helpers(fed, job, len(chosen), name)
     admit_job(world.policy, job.names())
     ready = _ready(fed, given, job, chosen, slot)
-    world.running[slot] = Running(slot)
+    world.running[slot] = RunningJob(slot)
     await _begin_afresh(fed, slot)
     child = fed.member(slot)
     child.settle_at(chosen, fed.hub, slot)

@@ -12,8 +12,8 @@ from atoll.core.errors import AtollError, PolicyError, TaskError
 from atoll.core.event import Ledger, unpack_event
 from atoll.core.execution.executor import Executor
 from atoll.core.execution.host import Host, Journal
+from atoll.core.job import every_job, register_prepared
 from atoll.core.job import prepared as prepared_job
-from atoll.core.job import register_prepared
 from atoll.core.persistence.named_results import NamedResults
 from atoll.core.persistence.state_table import StateStore
 from atoll.core.requests.party import Roster
@@ -117,7 +117,7 @@ def _admitted(job: JobConfig, data: SiteData) -> tuple[int, ...]:
         PolicyError: the site's policy refuses the job.
     """
     made = job.made(checking=True)
-    for one in (made, *(inner for inner, _ in made.jobs().values())):
+    for one in every_job(made):
         admit_job({f"site {data.site!r}": data.policy or SitePolicy()}, one.names())
     tells = data.scales and data.card is not None and made.one_form and not promises_privacy(made)
     return scales_of(data.population) if tells else ()

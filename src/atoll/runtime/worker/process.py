@@ -43,6 +43,7 @@ from typing import Any
 
 from atoll.core import message
 from atoll.core.errors import AtollError, JobError, TaskError
+from atoll.core.job import every_job
 from atoll.core.persistence.files import read_message, write_message
 from atoll.core.requests.wire import pack_error
 from atoll.core.time.clock import run
@@ -214,8 +215,8 @@ async def _site(order: Mapping[str, Any], opened: asyncio.Queue[Channel]) -> Non
         await asyncio.to_thread(_require_allowed, order, source)
         job, name = await asyncio.to_thread(load_job, order["job"]), str(order["name"])
         if order.get("allow") is not None:
-            said = (await asyncio.to_thread(job.made, checking=True)).names()
-            require_names(order["allow"], said, f"consent of site {name!r}")
+            for one in every_job(await asyncio.to_thread(job.made, checking=True)):
+                require_names(order["allow"], one.names(), f"consent of site {name!r}")
     await _until({CHANNEL}, channels, opened)
     ledger = await DaemonLedger.opened(channels[CHANNEL], str(order["id"]))
     named = DaemonResults(Path(order["results"]), str(order["id"]), ledger.ask)
