@@ -18,6 +18,7 @@ from atoll.core.requests.policy import SitePolicy
 from atoll.core.requests.request import Request
 from atoll.core.requests.task import Task, register_tasks, resolve, tasks_of
 from atoll.core.requests.wire import pack_request, unpack_request
+from atoll.core.time.clock import Clock
 from atoll.core.world import World
 from atoll.engines import Inline
 from atoll.learn.topology import Gossip, RandomWalk
@@ -69,8 +70,11 @@ async def counting(fed: Any) -> Any:
     return state["found"]
 
 
-async def without_checkpoints(fed: Any) -> Any:
-    return [int((await fed.sum(fed.parties, secret))["rows"]), [float((await fed.sum(fed.parties, noisy))["drawn"])]]
+async def without_checkpoints(fed: Any, turns: int = 1) -> Any:
+    count = int((await fed.sum(fed.parties, secret))["rows"])
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    return [count, [float((await fed.sum(fed.parties, noisy))["drawn"])]]
 
 
 KINDS: dict[str, Any] = {
@@ -264,8 +268,10 @@ async def everything(fed: Any) -> Any:
             await fed.checkpoint(state)  # in the middle of what runs in d
             await asyncio.sleep(0)
 
-    _, last = await asyncio.gather(own(), fed.run(counting, scope="d"))
-    return {**state, "last": last, "bytes": fed.bytes()}
+    _, last, drawn = await asyncio.gather(
+        own(), fed.run(counting, scope="d"), fed.run(ProgramJob(without_checkpoints, {"turns": 8}), scope="g")
+    )  # what g draws before the program's checkpoint must be the same after a crash
+    return {**state, "last": last, "drawn": drawn, "bytes": fed.bytes()}
 
 
 everything.jobs = {"a": A}  # type: ignore[attr-defined]
@@ -279,6 +285,39 @@ def test_a_killed_program_goes_on_in_all_its_jobs(tmp_path, points):
     whole = killed_and_resumed(make, everything, tmp_path, points=points)
     assert [len(whole.records[slot]) for slot in ("main/a", "main/b", "main/d")] == [3, 3, 3]
     assert [times for times, _ in whole.result["last"]] == [5, 10, 15]  # its state is its own, and counted once
+
+
+def test_a_checkpoint_of_the_program_holds_no_state_of_a_job(tmp_path):
+    """A job goes on from its own checkpoint or begins anew: half of it in another generation would be neither."""
+
+    async def program(fed: Any) -> Any:
+        async def later() -> None:
+            await fed.sum(fed.parties, noisy)
+            await fed.checkpoint({})
+
+        await asyncio.gather(fed.run(ProgramJob(without_checkpoints), scope="a"), later())
+        return {slot: sorted(content["homes"]) for slot, content in fed.world.checkpoints.slots.items()}
+
+    assert simulated(program, folder=tmp_path) == {"main": ["main"]}
+
+
+def test_a_scope_that_resumes_on_a_real_clock_waits_for_nothing(tmp_path):
+    """The clock of a new process begins at 0. A scope waited until the moment of its checkpoint: for as long as the first process had run."""
+
+    async def inner(fed: Any) -> Any:
+        done = await fed.restore(None)
+        if done is None:
+            fed.clock.set(3600.0)
+            await fed.checkpoint("done")
+        return fed.clock.now()
+
+    async def program(fed: Any) -> Any:
+        async with asyncio.timeout(20):
+            return await fed.run(inner, scope="a")
+
+    for resume in (False, True):
+        world = World(ISLANDS, Inline(), folder=tmp_path, resume=resume, clock=Clock(virtual=False))
+        assert live(world, program).result >= 3600.0
 
 
 def test_killed_and_resumed_knows_the_tasks_of_a_program(tmp_path):
@@ -329,7 +368,7 @@ def test_a_job_counts_what_it_has_released_itself():
         selection=atoll.learn.selection.Everyone(),
     )
     alone = simulated(running({"a": private}), secret_seed=3)["a"]
-    beside = simulated(running({"a": private, "b": private}), secret_seed=3)["a"]
+    beside = simulated(running({"b": private, "a": private}), secret_seed=3)["a"]
     assert alone["rows"][-1]["epsilon"] > 0
     assert M.equal(alone, beside)
 
