@@ -503,3 +503,31 @@ def test_ones_own_kind_of_job_says_what_its_reducer_shows():
 
     found = Own(atoll.secure.SecureAggregation()).explain(clients=4)
     assert found.exposures[:1] == atoll.secure.SecureAggregation().exposures(4)[:1]
+
+
+def declaring(**jobs: Any) -> ProgramJob:
+    program = running(jobs)
+    program.jobs = jobs
+    return ProgramJob.of(program)
+
+
+def test_a_program_needs_of_a_site_what_its_jobs_need():
+    statistics, trees = KINDS["Statistics"], KINDS["Trees"]
+    found = [declaring(), declaring(a=A), declaring(a=statistics), declaring(a=A, b=trees)]
+    assert [job.one_form for job in found] == [False, True, False, True]
+    assert [job.reads for job in found] == ["dataset", "dataset", statistics.reads, "dataset"]
+    assert [job.missing_features for job in found] == [False, False, True, True]
+    with pytest.raises(ConfigError, match="read a site's tables in two ways"):
+        _ = declaring(a=A, b=statistics).reads
+
+
+def test_a_program_releases_what_its_jobs_release():
+    private = A.replace(privacy=atoll.learn.private.CentralDP(noise=2.0, clip=1.0), selection=atoll.learn.selection.Everyone())  # fmt: skip
+    alone = private.prepare(ISLANDS)
+    program = running({"a": private, "b": private})
+    program.jobs = {"a": private, "b": private}
+    assert ProgramJob.of(program).prepare(ISLANDS).most(9) is None  # nobody can say what its own program releases
+    program.releases = (Laplace(epsilon=1.0),)
+    found = ProgramJob.of(program).prepare(ISLANDS)
+    assert found.most(9) == [Laplace(epsilon=1.0), *alone.most(9), *alone.most(9)]
+    assert found.entrusted(9) == [*alone.entrusted(9), *alone.entrusted(9)]
