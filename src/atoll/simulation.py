@@ -234,7 +234,7 @@ def simulate(
     Args:
         job: a job such as ``Training``, or an async program over a federation.
         islands: the federated data set: the result of a partitioner, or a list or dict of data sets, one a client. A program also takes a dict
-            that maps names to data of any kind.
+            that maps names to data of any kind, and its tasks find these objects themselves. A training makes a data set of a dict of arrays.
         engine: ``"batched"`` (fast), ``"inline"`` (debug), ``"processes"``, ``"socket"``, or an engine object.
         devices: a cost model of devices and links; by default nothing takes time and no client fails.
         seed: the seed of everything reproducible.
@@ -280,8 +280,8 @@ def simulate(
         )
     if not isinstance(seed, int | np.integer):
         raise ConfigError(f"seed={seed!r}", where="simulate", remedy="use a whole number, such as seed=0")
-    islands = as_population(islands)
     whole = job if isinstance(job, Job) else ProgramJob.of(job)
+    islands = as_population(islands, one_form=whole.one_form)
     world: dict[str, Any] = {
         "engine": make_engine(engine, workers), "seed": seed, "cost": devices or Free(), "resume": resume, "errors": errors,
         "secret_seed": secret_seed, "sealing": sealing, "policy": policy or AllowAll(), "state_memory": state_memory,

@@ -23,8 +23,6 @@ from .registries import imported, registry
 from .schema import Problem, Section, closest, collect, names_at, refused, schema_of
 
 if TYPE_CHECKING:
-    from atoll.data import Islands
-
     from .parts import PartConfig as CorruptionPart
     from .parts import PartConfig as DevicesPart
     from .parts import PartConfig as PartitionPart
@@ -83,14 +81,18 @@ class DataConfig(Section):
                 raise PydanticCustomError("part", "share", {"problems": [problem]})
         return self
 
-    def islands(self) -> Islands:
-        """Load, divide and corrupt the data.
+    def islands(self, *, one_form: bool = False) -> Any:
+        """Load, divide and corrupt the data: a federated data set, or whatever else ``simulate`` takes.
+
+        Args:
+            one_form: whether the job needs data of one form; see `atoll.core.job.Job`.
 
         Raises:
             DataError: the data cannot be loaded, or cannot be divided like this.
             ConfigError: the source needs a partition, or must not have one.
         """
-        from atoll.data import Dataset, corrupt
+        from atoll.data import Dataset, Islands, corrupt
+        from atoll.data.federated import as_population
 
         made = self.source.build("data.source")
         if isinstance(made, Dataset):
@@ -107,10 +109,17 @@ class DataConfig(Section):
                 where="data.partition",
                 remedy="remove the partition",
             )
+        made = as_population(made, one_form=one_form)
         if self.corruptions:
+            if not isinstance(made, Islands):
+                raise ConfigError(
+                    f"{self.source.name} has data of a kind of its own, which no corruption knows",
+                    where="data.corruptions",
+                    remedy="remove the corruptions, or return data sets",
+                )
             groups = {p.build(f"data.corruptions[{i}]"): p.args["share"] for i, p in enumerate(self.corruptions)}
             made = corrupt(made, groups, seed=self.corruption_seed)
-        return made  # type: ignore[no-any-return]
+        return made
 
 
 class RunConfig(Section):
@@ -192,7 +201,8 @@ class RunConfig(Section):
 
     def islands(self) -> Any:
         """The federated data set."""
-        return self.data.islands()
+        made = type(self).makes
+        return self.data.islands(one_form=made is not None and made.one_form)
 
     def plain(self) -> dict[str, Any]:
         """All settings as plain YAML and JSON values."""

@@ -103,7 +103,9 @@ def _settings(
     from atoll.simulation import described
 
     how = {"workers": 1, "errors": "raise", **options}
-    return described(job, as_population(islands), place.path, engine, how["workers"], how["errors"], seed).plain()
+    return described(
+        job, as_population(islands, one_form=job.one_form), place.path, engine, how["workers"], how["errors"], seed
+    ).plain()
 
 
 def _with(job: Any, path: str, value: Any) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from work_toys import held, sites_of
+from work_toys import held, load_from, sites_of
 
 from atoll.cli import run as command
 from atoll.cli.commands.run import sentence
@@ -200,3 +200,16 @@ def test_a_site_shows_its_own_clients_only() -> None:
     assert (x.ravel().tolist(), offsets.tolist()) == ([2.0, 0.0, 1.0], [0, 1, 3])
     with pytest.raises(PolicyError, match="the data of 'a' are not at this site"):
         population.shard(0)
+
+
+def test_a_connection_lives_in_the_thread_of_the_tasks_and_another_in_that_of_the_roles(tmp_path: Path) -> None:
+    (tmp_path / "ledgers_of_mine.py").write_text(
+        "import sqlite3\ndef connect(costs):\n    made = sqlite3.connect(':memory:')\n"
+        "    made.execute('create table visits (cost real)')\n"
+        "    made.executemany('insert into visits values (?)', [(cost,) for cost in costs])\n    return made\n"
+    )
+    spec = {"factory": "ledgers_of_mine:connect", "folder": str(tmp_path)}
+    sites = {"a": load_from({**spec, "arguments": {"costs": [1, 2]}}, "a")}
+    sites["b"] = load_from({**spec, "arguments": {"costs": [4]}}, "b")
+    result = held({"job": "program", "program": "work_models:accounts"}, sites, tmp_path / "run")
+    assert result["result"] == {"sums": [7.0, 7.0], "most": 6.0}

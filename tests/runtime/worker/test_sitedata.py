@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import gzip
+import sqlite3
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +15,11 @@ import pytest
 import atoll
 import atoll.data
 from atoll.core.errors import ConfigError, DataError
+from atoll.runs import parse_data
 from atoll.runtime.client.poc import write_parts
 from atoll.runtime.worker import SiteData, load_site_data, site_spec
 from atoll.runtime.worker.headers import look_at_headers
+from atoll.runtime.worker.sitedata import inside
 
 CSV = "age,dose,outcome\n50,0.5,ill\n60,1.5,well\n70,2.5,well\n"
 
@@ -265,11 +270,107 @@ def test_a_factory_of_the_sites_own(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     )
     spec = site_spec("own_site_rows:columns", base=tmp_path)
     assert load_site_data({**spec, "arguments": {"n": 5}}, "north").sizes == (5,)
+    learnt = load_site_data({**spec, "arguments": {"n": 5}, "task": "regression"}, "north", one_form=True)
+    assert (learnt.sizes, learnt.card and learnt.card.task) == ((5,), "regression")
     own = load_site_data({**spec, "factory": "own_site_rows:records"}, "north")
     assert (own.names, own.sizes, own.card) == (("north",), (3,), None)
     assert own.population.shard(0) == [1, 2, 3]
     with pytest.raises(ConfigError, match=r"'own_site_rows:nothing' cannot be imported.*in data of site 'north'"):
         load_site_data({**spec, "factory": "own_site_rows:nothing"}, "north")
+
+
+TABLES = """
+import numpy as np
+
+class Tables(dict):
+    pass
+
+MADE = []
+
+def tables():
+    MADE.append(Tables(visits=Tables(cost=np.ones(3)), people=Tables(age=np.ones(2))))
+    return MADE[-1]
+
+def columns():
+    MADE.append(Tables(x=np.ones((4, 2)), age=np.ones(4)))
+    return MADE[-1]
+
+def wards():
+    return {"ward-1": [1, 2], "ward-2": [3]}
+
+def sets():
+    from atoll.data import Dataset
+    return [Dataset({"x": np.ones((n, 2)), "y": np.zeros(n, int)}) for n in (2, 3)]
+"""
+
+
+@pytest.mark.parametrize("name", ["tables", "columns"])
+def test_the_data_of_a_site_are_the_very_object_that_its_factory_returns(tmp_path: Path, name: str) -> None:
+    write(tmp_path / f"{name}_of_mine.py", TABLES)
+    loaded = load_site_data(site_spec(f"{name}_of_mine:{name}", base=tmp_path), "north")
+    made = sys.modules[f"{name}_of_mine"].MADE  # type: ignore[attr-defined]
+    assert len(made) == 1
+    assert loaded.population.shard(0) is made[0]
+    assert (loaded.names, loaded.sizes, loaded.card) == (("north",), (0 if name == "tables" else 4,), None)
+
+    @atoll.task
+    def same(island: Any, message: Any) -> dict[str, Any]:
+        return {"same": atoll.Sum(float(island.data is made[0]))}
+
+    async def program(fed: Any) -> float:
+        return float((await fed.sum(fed.parties, same))["same"])
+
+    assert atoll.simulate(program, {"north": made[0]}, engine="inline", tasks=[same]) == 1.0
+
+
+def test_a_training_says_what_it_wants_of_a_dict_of_tables(tmp_path: Path) -> None:
+    write(tmp_path / "refused_tables.py", TABLES)
+    spec = site_spec("refused_tables:tables", base=tmp_path)
+    with pytest.raises(
+        DataError,
+        match=r"a dict of visits \(Tables\), people \(Tables\); this job trains on .*in data of site 'north'\)",
+    ) as found:
+        load_site_data(spec, "north", one_form=True)
+    assert "atoll.data.Dataset({'x': features, 'y': labels})" in str(found.value.remedy)
+    training = atoll.Training(model=atoll.models.linear(2, 2), algorithm=atoll.FedAvg(lr=0.1), rounds=1)
+    with pytest.raises(DataError, match=r"a dict of visits \(dict\); this job trains on .*in the data of 'north'\)"):
+        atoll.simulate(training, {"north": {"visits": {"cost": np.ones(3)}}})
+    arrays = {name: {"x": np.eye(2), "y": np.array([0, 1])} for name in ("north", "south")}
+    sets = {name: atoll.data.Dataset(one) for name, one in arrays.items()}
+    first, again = (atoll.simulate(training, data, engine="inline").outcome.params for data in (arrays, sets))
+    assert {name: value.tolist() for name, value in first.items()} == {n: v.tolist() for n, v in again.items()}
+
+
+def test_a_source_returns_what_simulate_takes(tmp_path: Path) -> None:
+    write(tmp_path / "sources_of_mine.py", TABLES)
+    write(tmp_path / "s.yaml", "source: sources_of_mine:wards\n")
+    loaded = load_site_data(str(tmp_path / "s.yaml"), "north")
+    assert (loaded.names, loaded.sizes) == (("north/ward-1", "north/ward-2"), (2, 1))
+    assert loaded.population.shard(1) == [3]
+    write(tmp_path / "d.yaml", "source: sources_of_mine:sets\n")
+    assert load_site_data(str(tmp_path / "d.yaml"), "north").sizes == (2, 3)
+    with inside(str(tmp_path)):
+        config = parse_data({"source": "sources_of_mine:wards"})
+        assert list(config.islands().names) == ["ward-1", "ward-2"]
+        assert parse_data({"source": "sources_of_mine:sets"}).islands().sizes.tolist() == [2, 3]
+        spoiled = parse_data({"source": "sources_of_mine:wards", "corruptions": [{"name": "noise", "share": 0.5}]})
+        with pytest.raises(ConfigError, match="data of a kind of its own, which no corruption knows"):
+            spoiled.islands()
+
+
+def test_a_connection_is_opened_once_in_each_thread_that_uses_it(tmp_path: Path) -> None:
+    write(tmp_path / "connects.py", "import sqlite3\ndef connect():\n    return sqlite3.connect(':memory:')\n")
+    loaded = load_site_data(site_spec("connects:connect", base=tmp_path), "north")
+    assert (loaded.names, loaded.sizes, loaded.card) == (("north",), (0,), None)
+    here = [loaded.population.shard(0) for _ in range(2)]
+    with ThreadPoolExecutor(1) as other:
+        there = [other.submit(loaded.population.shard, 0).result() for _ in range(2)]
+        assert other.submit(there[0].execute, "select 1").result() is not None
+        with pytest.raises(sqlite3.ProgrammingError, match="created in a thread"):
+            here[0].execute("select 1").fetchone() and other.submit(here[0].execute, "select 1").result()
+        other.submit(there[0].close).result()
+    here[0].close()
+    assert here[0] is here[1] is not there[0] is there[1]
 
 
 def test_what_is_not_there_or_not_meant_is_refused(tmp_path: Path) -> None:

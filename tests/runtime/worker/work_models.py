@@ -78,3 +78,32 @@ class Undeclared(Pair):
     async def __call__(self, fed: Any) -> Any:
         """Run one of them."""
         return await fed.run(self.own["all"], scope="all")
+
+
+@atoll.task
+def queries(island: Any, message: Any) -> dict[str, Any]:
+    """Sum a column of a live connection."""
+    del message
+    return {"cost": atoll.Sum(float(island.data.execute("select sum(cost) from visits").fetchone()[0]))}
+
+
+@atoll.task
+async def tells(island: Any, peers: Any) -> Any:
+    """Send what the connection says in the thread of roles."""
+    await peers.send("hears", float(island.data.execute("select max(cost) from visits").fetchone()[0]))
+    return None
+
+
+@atoll.task
+async def hears(island: Any, peers: Any) -> Any:
+    """Add one's own."""
+    said = float(await peers.recv("tells"))
+    return {"most": said + float(island.data.execute("select max(cost) from visits").fetchone()[0])}
+
+
+async def accounts(fed: Any) -> Any:
+    """Ask connections by a task, then by roles, then by a task again."""
+    first = await fed.sum(fed.parties, queries, at=0)
+    told = await fed.session({"tells": ("a", tells), "hears": ("b", hears)})
+    again = await fed.sum(fed.parties, queries, at=1)
+    return {"sums": [float(first["cost"]), float(again["cost"])], "most": float(told["hears"]["most"])}

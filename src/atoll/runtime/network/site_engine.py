@@ -53,6 +53,7 @@ class SiteEngine:
         registry: tasks and stages that the program registered by name.
         pulse: seconds between two looks at whether the work goes on; a small part of the server's patience.
         neighbours: links to the job processes of other sites, over which roles of sessions may talk.
+        work: the thread in which tasks run, if the site's data were loaded in it.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class SiteEngine:
         *,
         pulse: float = 1.0,
         neighbours: Mapping[str, Any] | None = None,
+        work: TaskThread | None = None,
     ) -> None:
         self.link = link
         self.neighbours = DirectLinks(neighbours or {})
@@ -72,7 +74,7 @@ class SiteEngine:
         self.registry = registry
         self.parking = Parking(host)
         self._spent = Spent(host)
-        self._work_thread = TaskThread()
+        self._work_thread = TaskThread() if work is None else work
         self._orders = 0
         self._unwanted: set[tuple[str, int]] = set()
         self._roles = Roles(link, host, registry, self.parking, self.neighbours, self.broken)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
+import functools
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeVar
 
 __all__ = ["TaskThread"]
 
 Step = Callable[[], Awaitable[Any]]
+R = TypeVar("R")
 
 
 class TaskThread:
@@ -31,6 +34,12 @@ class TaskThread:
             return await asyncio.get_running_loop().run_in_executor(self._thread, self._drive, step)
         finally:
             self.busy = False
+
+    async def call(self, function: Callable[..., R], *given: Any) -> R:
+        """Call a function there, outside its event loop."""
+        return await asyncio.get_running_loop().run_in_executor(
+            self._thread, functools.partial(contextvars.copy_context().run, function, *given)
+        )
 
     def _drive(self, step: Step) -> Any:
         if self._runner is None:

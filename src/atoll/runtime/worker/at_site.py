@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -24,6 +23,7 @@ from atoll.engines.link import LinkClosed
 from atoll.runs.spending import seen_by
 from atoll.runtime.network import SiteEngine
 from atoll.runtime.network.daemon_ledger import DaemonLedger, most_of
+from atoll.runtime.network.thread import TaskThread
 
 from .agreement import recoded
 from .cards import DataCard, card_of
@@ -61,7 +61,7 @@ async def serve_job(
     Args:
         channel: to the server's job process.
         job: what the job is.
-        load: loads this site's data; called in a thread.
+        load: loads this site's data; called in the thread in which tasks run, to which a live connection belongs.
         folder: the folder for private state, journal and privacy ledger; it must outlive the attempt. ``None`` keeps
             them in memory.
         results: the named results that stay at this site's parties; ``None`` keeps them in memory.
@@ -77,10 +77,11 @@ async def serve_job(
             the error.
         TaskError: the server went away before the work began.
     """
+    work = TaskThread()
     try:
         async with alive(channel):
-            data = await asyncio.to_thread(load)
-            scales = await asyncio.to_thread(_admitted, job, data)
+            data = await work.call(load)
+            scales = await work.call(_admitted, job, data)
             hello = Hello(data.names, data.sizes, data.card, None if letters is None else letters.signed, scales)
             await channel.send({"hello": hello.packed()})
             rendezvous = Rendezvous.unpack(await channel.recv())
@@ -90,22 +91,25 @@ async def serve_job(
                     where="roster",
                     remedy="a seed for secrets is for tests without kits: check what runs at the server",
                 )
-            homes = await asyncio.to_thread(_homes, job, data, rendezvous)
+            homes = await work.call(_homes, job, data, rendezvous)
             sealing = VirtualSealing() if letters is None else letters.sealing(rendezvous.letters, homes)
             neighbours = {} if links is None else await links()
             named = NamedResults() if results is None else results
-            engine = await asyncio.to_thread(
-                _engine, channel, job, data, rendezvous, sealing, folder, state_memory, neighbours, named, ledger
+            engine = await work.call(
+                _engine, channel, job, data, rendezvous, sealing, folder, state_memory, neighbours, named, ledger, work
             )
         await channel.send({"ready": True})
     except LinkClosed as error:
+        work.close()
         raise TaskError(
             f"the server went away before the work began: {error}",
             where="site",
             remedy="see the server's log; the job begins its next attempt by itself",
         ) from error
-    except Exception as error:
-        await _told(channel, error)
+    except BaseException as error:
+        work.close()
+        if isinstance(error, Exception):
+            await _told(channel, error)
         raise
     await engine.serve()
 
@@ -147,6 +151,7 @@ def _engine(
     neighbours: Mapping[str, Any],
     named: NamedResults,
     ledger: DaemonLedger | None,
+    work: TaskThread,
 ) -> SiteEngine:
     roster = Roster(list(rendezvous.names), others=rendezvous.others)
     mine = [roster.position(name) for name in data.names]
@@ -171,7 +176,7 @@ def _engine(
         spends,
         Journal(None if folder is None else folder / "journal.log"),
     )
-    return SiteEngine(channel, host, registry, neighbours=neighbours)
+    return SiteEngine(channel, host, registry, neighbours=neighbours, work=work)
 
 
 def _homes(job: JobConfig, data: SiteData, rendezvous: Rendezvous) -> dict[str, tuple[str, str]]:

@@ -2,16 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from atoll.core.errors import PolicyError
-from atoll.core.requests.cohort import Population
+from atoll.core.requests.cohort import Community, Population
 
-__all__ = ["SitePopulation"]
+__all__ = ["LiveCommunity", "LiveData", "SitePopulation", "is_connection"]
+
+
+class LiveData:
+    """A live connection to a database. It belongs to the thread that opened it; another thread that uses it opens one of its own.
+
+    Tasks run in one thread, roles of conversations in another.
+
+    Args:
+        first: the connection of this thread.
+        open: opens another one.
+    """
+
+    def __init__(self, first: Any, open: Callable[[], Any]) -> None:  # noqa: A002 - what it does
+        self._open = open
+        self._own = threading.local()
+        self._own.connection = first
+
+    @property
+    def here(self) -> Any:
+        """The connection of the calling thread."""
+        if not hasattr(self._own, "connection"):
+            self._own.connection = self._open()
+        return self._own.connection
+
+
+def is_connection(made: Any) -> bool:
+    """Tell whether an object is a connection to a database, as PEP 249 describes them."""
+    return all(callable(getattr(made, name, None)) for name in ("cursor", "commit", "rollback", "close"))
+
+
+class LiveCommunity(Community):
+    """One client, whose data are a live connection."""
+
+    def shard(self, i: int) -> Any:
+        """The connection of the calling thread."""
+        return super().shard(i).here
 
 
 class _Here(dict[str, Any]):
@@ -25,7 +62,8 @@ class _Here(dict[str, Any]):
         """
         if name not in self:
             raise _elsewhere(name)
-        return super().get(name, default)
+        found = super().get(name, default)
+        return found.here if isinstance(found, LiveData) else found
 
 
 class SitePopulation:

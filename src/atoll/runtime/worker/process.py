@@ -222,8 +222,9 @@ async def _site(order: Mapping[str, Any], opened: asyncio.Queue[Channel]) -> Non
     named = DaemonResults(Path(order["results"]), str(order["id"]), ledger.ask)
 
     def load() -> SiteData:
-        reads = job.made(checking=True).reads
-        return load_site_data(order["data"], name, str(order.get("plays", "")), reads=reads)
+        made = job.made(checking=True)
+        plays = str(order.get("plays", ""))
+        return load_site_data(order["data"], name, plays, reads=made.reads, one_form=made.one_form)
 
     await serve_job(
         channels["server"], job, load, state,

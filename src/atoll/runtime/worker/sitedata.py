@@ -14,11 +14,13 @@ import numpy as np
 from atoll.core.errors import AtollError, DataError
 from atoll.core.requests.cohort import Community, Population
 from atoll.data import Dataset, DataTable, Islands
+from atoll.data.federated import are_arrays, as_dataset, as_population
 from atoll.runs.registries import HOME
 
 from .cards import DataCard, card_of
 from .formats import load_arrays, load_as_is, load_tables
 from .policies import policy_of_site
+from .population import LiveCommunity, LiveData, is_connection
 from .words import SETTINGS, WAYS, settings_of, site_spec
 
 if TYPE_CHECKING:
@@ -57,14 +59,19 @@ class SiteData:
     scales: bool = True
 
 
-def load_site_data(spec: str | Mapping[str, Any], name: str, plays: str = "", *, reads: str = "dataset") -> SiteData:
-    """Load a site's data.
+def load_site_data(
+    spec: str | Mapping[str, Any], name: str, plays: str = "", *, reads: str = "dataset", one_form: bool = False
+) -> SiteData:
+    """Load a site's data: what its factory returns stays as it is, unless the job needs data of one form.
+
+    Call it in the thread in which tasks run: a live connection belongs to the thread that opens it.
 
     Args:
         spec: the result of ``site_spec``, or the words it takes.
         name: the site's name; its one client has the same name, and several are named ``name/client``.
         plays: the role of a helper, which may have no data.
         reads: how tables are read; see ``Job.reads``.
+        one_form: whether the job needs data of one form; see ``Job.one_form``. A factory's dict of arrays is then made a data set.
 
     Raises:
         DataError: the data cannot be loaded or used; the error names file and column.
@@ -75,10 +82,16 @@ def load_site_data(spec: str | Mapping[str, Any], name: str, plays: str = "", *,
         given = settings_of(given, name, bool(plays))
         policy = policy_of_site(given, name)
         if plays:
-            own = _made(given)[0] if any(given.get(way) for way in WAYS) else None
+            own = _live(_made(given)[0], given) if any(given.get(way) for way in WAYS) else None
+            own = _in_one_form(own, given, name) if one_form and are_arrays(own) else own
             return SiteData(name, (), Community({}), (), None, policy, plays, own)
         made, categories = (_as_is(given), {}) if reads == "table" and _is_file(given) else _made(given)
-        return replace(site_data(made, name, categories), policy=policy, scales=given.get("scales", True) is not False)
+        made = _in_one_form(made, given, name) if one_form else made
+        return replace(
+            site_data(_live(made, given), name, categories),
+            policy=policy,
+            scales=given.get("scales", True) is not False,
+        )
     except AtollError as error:
         where = f"data of site {name!r}" if error.where is None else f"data of site {name!r}, {error.where}"
         raise type(error)(error.what, where=where, remedy=error.remedy) from error
@@ -107,6 +120,17 @@ def _made(given: Mapping[str, Any]) -> tuple[Any, Mapping[str, Sequence[str]]]:
     return load_tables(paths, options), given.get("categories") or {}
 
 
+def _in_one_form(made: Any, given: Mapping[str, Any], name: str) -> Any:
+    """Return the data for a job that needs data of one form."""
+    signs = {"missing": given.get("missing"), "missing_features": bool(given.get("missing_features"))}
+    return as_dataset(made, None, task=given.get("task"), name=str(given.get("factory", name)), **signs)
+
+
+def _live(made: Any, given: Mapping[str, Any]) -> Any:
+    """Return the data; a live connection so that each thread has its own."""
+    return LiveData(made, lambda: _made(given)[0]) if is_connection(made) else made
+
+
 def _from_source(given: Mapping[str, Any]) -> Any:
     from atoll.runs import parse_data
 
@@ -115,7 +139,8 @@ def _from_source(given: Mapping[str, Any]) -> Any:
     with inside(given.get("folder")):
         config = parse_data(settings)
         if config.partition is None and not config.corruptions:
-            return config.source.build("data.source")
+            made = config.source.build("data.source")
+            return made if isinstance(made, Dataset) else as_population(made)
         return config.islands()
 
 
@@ -123,13 +148,7 @@ def _from_factory(given: Mapping[str, Any]) -> Any:
     from atoll.runs.registries import imported
 
     with inside(given.get("folder")):
-        made = imported(str(given["factory"]), "data")(**(given.get("arguments") or {}))
-    if isinstance(made, Mapping) and made and all(isinstance(values, np.ndarray) for values in made.values()):
-        return Dataset(
-            made, task=given.get("task"), name=str(given["factory"]), missing=given.get("missing"),
-            missing_features=bool(given.get("missing_features")),
-        )  # fmt: skip
-    return made
+        return imported(str(given["factory"]), "data")(**(given.get("arguments") or {}))
 
 
 @contextlib.contextmanager
@@ -161,13 +180,22 @@ def site_data(made: Any, name: str, categories: Mapping[str, Sequence[str]] | No
     """
     if isinstance(made, Dataset):
         return SiteData(name, (name,), Islands.from_datasets({name: made}), (len(made),), card_of(made, categories))
+    if isinstance(made, LiveData):
+        return SiteData(name, (name,), LiveCommunity({name: made}), (0,), None)
     several = all(hasattr(made, attribute) for attribute in ("names", "shard", "__len__"))
     if not several:
-        size = len(made) if hasattr(made, "__len__") else 0
-        return SiteData(name, (name,), Community({name: made}), (size,), None)
+        return SiteData(name, (name,), Community({name: made}), (_count_rows(made),), None)
     if len(made) == 0:
         raise DataError("there are no clients", remedy="give at least one data set")
     known = getattr(made, "sizes", None)
     sizes = [len(made.shard(i)) for i in range(len(made))] if known is None else np.asarray(known).tolist()
     names = tuple(f"{name}/{client}" for client in made.names)
     return SiteData(name, names, made, tuple(sizes), card_of(made, categories) if isinstance(made, Islands) else None)
+
+
+def _count_rows(made: Any) -> int:
+    """Return the number of rows of data of a site's own kind, as far as it has rows: those of columns, or its length; 0 otherwise."""
+    if isinstance(made, Mapping):
+        lengths = {len(values) if isinstance(values, np.ndarray) and values.ndim else -1 for values in made.values()}
+        return max(lengths.pop(), 0) if len(lengths) == 1 else 0
+    return len(made) if hasattr(made, "__len__") else 0
