@@ -22,8 +22,13 @@ from carriers import carrier
 
 from atoll.runs import yaml
 from atoll.runtime.client.admin import Admin
+from atoll.runtime.confinement.bubblewrap import program, why_not
 from atoll.runtime.provision import Kit, ProjectConfig, provision
 
+SANDBOX = pytest.mark.skipif(
+    program() is None or bool(why_not(program() or "")),
+    reason="needs bubblewrap, which is not installed or not allowed here",
+)
 DEADLINE = 240.0
 PLAIN = 65534
 """The user that fronts run as where the tests run as root; elsewhere they run as whoever runs the tests."""

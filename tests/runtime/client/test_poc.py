@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
+import re
 import signal
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -19,9 +22,9 @@ from atoll.cli import run
 from atoll.cli.commands import poc
 from atoll.cli.commands.poc import poc_job
 from atoll.core.algebra import tree as T
-from atoll.core.errors import AtollError
+from atoll.core.errors import AtollError, ConfigError, DataError
 from atoll.runs import RunFolder, read_model, result_of, yaml
-from atoll.runtime.client.poc import Poc, digits_at, site_names, write_parts
+from atoll.runtime.client.poc import Poc, digits_at, parts_of, site_names, write_parts
 from atoll.runtime.jobs.spec import parse_job
 from atoll.runtime.provision import Kit
 
@@ -111,7 +114,7 @@ def test_a_trial_that_is_stopped_leaves_no_keys(
 ) -> None:
     steps: list[Any] = []
 
-    async def trial(place: Path, *rest: Any) -> None:
+    async def trial(self: Any, place: Path) -> None:
         (place / "key.pem").touch()
         steps.append(place)
         try:
@@ -121,7 +124,124 @@ def test_a_trial_that_is_stopped_leaves_no_keys(
             await asyncio.sleep(0)
             steps.append("put away")
 
-    monkeypatch.setattr(poc, "_trial", trial)
+    monkeypatch.setattr(poc._Trial, "run", trial)
     assert run(["poc"]) == 130
     assert steps[1:] == ["put away"]
     assert not steps[0].exists()
+
+
+# ---------------------------------------------------------------------- one's own data
+
+
+def test_the_rows_of_one_table_are_divided_and_their_text_stays(tmp_path: Path) -> None:
+    rows = [f'{i};"a ""word"", in\ntwo lines {i}"' for i in range(11)]
+    (tmp_path / "one.csv").write_text("n;text\n" + "\n".join(rows), encoding="utf-8")
+    files = parts_of(tmp_path / "one.csv", "north,south,west", tmp_path / "data", 3)
+    assert list(files) == ["north", "south", "west"]
+    texts = [file.read_text(encoding="utf-8") for file in files.values()]
+    assert all(text.startswith("n;text\n") for text in texts)
+    found = [row for text in texts for row in re.findall(r'^\d+;"(?:[^"]|"")*"$', text, re.MULTILINE)]
+    assert sorted(found) == sorted(rows)
+    assert [text.count("two lines") for text in texts] == [4, 4, 3]
+    again = parts_of(tmp_path / "one.csv", "3", tmp_path / "again", 3)
+    assert [file.read_text(encoding="utf-8") for file in again.values()] == texts
+    assert parts_of(tmp_path / "one.csv", "2", tmp_path / "more", 4)["site-1"].read_text(encoding="utf-8") != texts[0]
+
+
+def test_arrays_and_parquet_files_are_divided_by_rows(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", x=np.arange(20).reshape(10, 2), y=np.arange(10), labels=np.array(["no", "yes"]))
+    files = parts_of(tmp_path / "a.npz", None, tmp_path / "data", 0)
+    assert list(files) == site_names(3)
+    parts = [dict(np.load(file)) for file in files.values()]
+    assert sorted(np.concatenate([part["y"] for part in parts]).tolist()) == list(range(10))
+    assert all((part["x"][:, 0] == 2 * part["y"]).all() and part["labels"].tolist() == ["no", "yes"] for part in parts)
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    parquet.write_table(pyarrow.table({"n": list(range(5))}), tmp_path / "t.parquet")
+    both = parts_of(tmp_path / "t.parquet", "2", tmp_path / "p", 0)
+    assert sorted(n for file in both.values() for n in parquet.read_table(file)["n"].to_pylist()) == [0, 1, 2, 3, 4]
+
+
+def test_each_site_gets_what_has_its_name(tmp_path: Path) -> None:
+    for name in ("north.csv", "south.sqlite", "west.yaml", "keys.npz", ".hidden.csv", "notes.txt"):
+        (tmp_path / name).touch()
+    (tmp_path / "east").mkdir()
+    every = parts_of(tmp_path, None, tmp_path / "data", 0, ("keys", "court"))
+    assert {name: file.name for name, file in every.items()} == {
+        "east": "east", "north": "north.csv", "south": "south.sqlite", "west": "west.yaml", "keys": "keys.npz",
+    }  # fmt: skip
+    assert list(parts_of(tmp_path, "west,north", tmp_path / "data", 0)) == ["west", "north"]
+    assert list(parts_of(tmp_path, "5", tmp_path / "data", 0)) == ["east", "keys", "north", "south", "west"]
+    for words in ("2", "north,nobody"):
+        with pytest.raises(ConfigError, match=f"--sites {words}, and .* has east, keys, north, south, west"):
+            parts_of(tmp_path, words, tmp_path / "data", 0)
+    with pytest.raises(ConfigError, match="there is no file or folder"):
+        parts_of(tmp_path / "nowhere", None, tmp_path / "data", 0)
+    (tmp_path / "north.npz").touch()
+    with pytest.raises(ConfigError, match=r"north\.csv and north\.npz are both of 'north'"):
+        parts_of(tmp_path, None, tmp_path / "data", 0)
+    (tmp_path / "few.csv").write_text("n\n1\n")
+    with pytest.raises(DataError, match="1 rows for 3 sites"):
+        parts_of(tmp_path / "few.csv", None, tmp_path / "data", 0)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--sites", "0"], "--sites 0"),
+        (["--sites", "65"], "--sites 65"),
+        (["--sites", "north,North"], "--sites north,North"),
+        (["--sites", "north,server"], "'server' cannot be the name of a site"),
+        (["--target", "y"], "--target without --data"),
+        (["--secure", "--data", "x.csv"], "--secure with --data"),
+        (["--secure", "--sites", "3"], "--secure with --sites 3"),
+    ],
+)
+def test_words_that_cannot_be_meant_are_refused(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["poc", *words, "--json"]) == 2
+    assert said in json.loads(capsys.readouterr().out)["error"]["what"]
+
+
+TALKS = """
+import atoll
+
+
+@atoll.task
+async def asks(island, peers):
+    await peers.send("south", [float(row[0]) for row in island.data.execute("select id from people order by id")])
+    return {"both": await peers.recv("south")}
+
+
+@atoll.task
+async def answers(island, peers):
+    theirs = set(await peers.recv("north"))
+    own = {float(row[0]) for row in island.data.execute("select id from people")}
+    await peers.send("north", len(own & theirs))
+    return None
+
+
+async def shared(fed):
+    return (await fed.session({"north": ("north", asks), "south": ("south", answers)}))["north"]
+"""
+
+
+def test_a_protocol_of_ones_own_runs_on_ones_own_databases(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    for name, people in (("north", range(10)), ("south", range(7, 20))):
+        with contextlib.closing(sqlite3.connect(tmp_path / "data" / f"{name}.sqlite")) as made:
+            made.execute("create table people (id integer)")
+            made.executemany("insert into people values (?)", [(n,) for n in people])
+            made.commit()
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "talks.py").write_text(TALKS, encoding="utf-8")
+    job = {"name": "shared", "source": "code", "job": "program", "program": "talks:shared"}
+    (tmp_path / "job.yaml").write_text(yaml.dump(job), encoding="utf-8")
+    words = ["poc", "job.yaml", "--data", "data", "--sites", "north,south", "--direct", "--folder", "all", "--json"]
+    done = subprocess.run(
+        [sys.executable, "-m", "atoll.cli", *words], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout)
+    assert (said["result"], said["sites"]) == ({"both": 3}, ["north", "south"])
+    assert "is connected directly" in (tmp_path / "all" / "daemons.log").read_text(encoding="utf-8")

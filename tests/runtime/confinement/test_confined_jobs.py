@@ -11,16 +11,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from walls import Walled, open_folder, played, told, write_job
+from walls import SANDBOX, Walled, open_folder, played, told, write_job
 
 from atoll.runs import yaml
 from atoll.runtime.client.admin import Admin
-from atoll.runtime.confinement.bubblewrap import program, why_not
 
-SANDBOX = pytest.mark.skipif(
-    program() is None or bool(why_not(program() or "")),
-    reason="needs bubblewrap, which is not installed or not allowed here",
-)
 CONFINED = {name: ["--confine", "always"] for name in ("server", "north")}
 
 PRISONER = """

@@ -170,7 +170,7 @@ if __name__ == "__main__":
 """
 DUCKDB = """
 import duckdb
-print("trained", duckdb.sql("select sum(range) from range(1000)").fetchone()[0])
+print("trained", duckdb.execute("select sum(range) from range(1000)").fetchone()[0])
 """
 RAY = """
 import ray

@@ -14,6 +14,7 @@ from rich.table import Table
 from atoll.cli.app import EXTRAS, app
 from atoll.cli.arguments import Json, output_of
 from atoll.cli.output import PlainTable
+from atoll.core.errors import ConfigError
 from atoll.runs.versions import versions
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ _EXTRAS = {
     "ray": ("ray",),
     "net": ("cryptography",),
     "grpc": ("grpc", "cryptography"),
+    "duckdb": ("duckdb",),
+    "postgres": ("psycopg",),
 }
 
 
@@ -48,25 +51,45 @@ def command(
         Path | None,
         typer.Option("--passphrase-file", help="File whose first line decrypts the kit's key.", metavar="FILE"),
     ] = None,
+    data: Annotated[
+        str | None,
+        typer.Option("--data", help="The site's data, as for `atoll site`: look at its database.", metavar="SPEC"),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Show what this installation can do. With a kit, check the kit and the way to its server, and show what to fix."""
+    if kit is None and data is not None:
+        raise ConfigError("--data belongs to a site's kit", where="doctor", remedy="write atoll doctor KIT --data SPEC")
     if kit is None:
         found = _examine()
         output_of(context).give(found, _table(found))
         return
     from atoll.runtime.provision import Kit, find_passphrase
     from atoll.runtime.provision.checkup import examine
+    from atoll.runtime.provision.checkup.finding import attempt
     from atoll.runtime.secrecy import close_memory
 
     close_memory()
     opened = Kit.read(kit, find_passphrase(passphrase_file))
     findings = list(examine(opened, work, patience))
+    if data is not None:
+        findings.append(attempt("data", lambda: _look(data, opened.name, bool(opened.plays))))
     well = all(finding.state != "problem" for finding in findings)
     shown = {"kit": str(kit), "name": opened.name, "role": opened.role, "project": opened.project, "ok": well}
     output_of(context).give({**shown, "findings": [vars(finding) for finding in findings]}, _report(findings))
     if not well:
         raise typer.Exit(1)
+
+
+def _look(data: str, name: str, helper: bool) -> str:
+    """Look at a site's data as `atoll site` does before it connects, the database included."""
+    from atoll.runtime.site.database import look_at_settings
+    from atoll.runtime.worker import site_spec
+    from atoll.runtime.worker.headers import look_at_headers
+
+    spec = site_spec(data)
+    look_at_headers(spec, name, helper)
+    return look_at_settings(spec, name, helper) or f"{data}: the headers and settings can be used"
 
 
 def _report(findings: list[Finding]) -> Table:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import tempfile
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Annotated, Any
 
@@ -15,6 +16,7 @@ from atoll.cli.app import INTERRUPT_CODE, OPERATE, app
 from atoll.cli.arguments import Json, output_of
 from atoll.cli.asking import error_of, in_order
 from atoll.cli.commands.run import sentence
+from atoll.cli.commands.site import DropOption, TargetOption, TaskOption
 from atoll.cli.output import Output
 from atoll.core.errors import CheckpointError, ConfigError
 from atoll.report.progress import Rounds
@@ -45,7 +47,19 @@ def poc_job(names: list[str], seed: int, *, secure: bool = False) -> dict[str, A
 def command(
     context: typer.Context,
     job: Annotated[Path | None, typer.Argument(help="A job of your own.", metavar="[JOB]", show_default=False)] = None,
-    sites: Annotated[int, typer.Option("--sites", min=1, max=64, help="How many.")] = 3,
+    sites: Annotated[
+        str | None, typer.Option("--sites", help="How many, or their names: 3 or north,south.", metavar="SITES")
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            "--data", help="Your own: a folder with a table or database a site, or one table.", metavar="PATH"
+        ),
+    ] = None,
+    target: TargetOption = None,
+    task: TaskOption = None,
+    drop: DropOption = None,
+    direct: Annotated[bool, typer.Option("--direct", help="Let roles of sessions talk from site to site.")] = False,
     alpha: Annotated[float, typer.Option("--alpha", help="Label skew: small is skewed, large is even.")] = 0.3,
     seed: Annotated[int, typer.Option("--seed", help="Seed of everything reproducible.")] = 0,
     folder: Annotated[
@@ -59,14 +73,22 @@ def command(
 ) -> int:
     """Provision a project, start its server and sites as real processes, run a job between them, and stop everything."""
     output = output_of(context)
-    if secure and (job is not None or sites < 4):
+    from atoll.runtime.client.poc import name_sites
+
+    if secure and (job is not None or data is not None or len(name_sites(sites)) < 4):
+        own = "a job of your own" if job is not None else "--data" if data is not None else f"--sites {sites or 3}"
         raise ConfigError(
-            f"--secure with {'a job of your own' if job is not None else f'--sites {sites}'}",
+            f"--secure with {own}",
             where="atoll poc",
-            remedy="use --secure without a job and with --sites 4 or more: one of them is killed",
+            remedy="use --secure without a job or data and with --sites 4 or more: one of them is killed",
         )
+    options = [*(["--target", target] if target else []), *(["--task", task] if task else [])]
+    options += [word for column in drop or () for word in ("--drop", column)]
+    if options and data is None:
+        raise ConfigError(f"{options[0]} without --data", where="atoll poc", remedy="add --data and a folder or table")
+    trial = _Trial(job, sites, alpha, seed, transport, output, secure, data, options, direct)
     with _place(folder) as place:
-        found, _ = in_order(_trial(place, job, sites, alpha, seed, transport, output, secure))
+        found, _ = in_order(trial.run(place))
         if found is None:  # all processes have been stopped, and the keys are deleted with the folder
             return INTERRUPT_CODE
         kept = folder is not None
@@ -87,60 +109,92 @@ def _place(folder: Path | None) -> Iterator[Path]:
         yield Path(made)
 
 
-async def _trial(
-    place: Path,
-    job: Path | None,
-    sites: int,
-    alpha: float,
-    seed: int,
-    transport: str,
-    output: Output,
-    secure: bool = False,
-) -> dict[str, Any]:
-    from atoll.runtime.bundles.modules import importing
-    from atoll.runtime.client.admin import Admin
-    from atoll.runtime.client.poc import OTHERS, Poc, digits_at, helper_names, site_names, write_parts
-    from atoll.runtime.jobs.spec import load_job
+@dataclass(frozen=True)
+class _Trial:
+    """What is tried, as the command line says it."""
 
-    names = site_names(sites)
-    islands = digits_at(names, alpha, seed)
-    if job is None:
-        job = place / "job.yaml"
-        job.write_text(yaml.dump(poc_job(names, seed, secure=secure)), encoding="utf-8")
-    config = load_job(job).complete()
-    with importing(config.source_folder):
-        made = config.made(checking=True)
-    helpers = helper_names(config.helpers or {}, (*names, *OTHERS))
-    islands = _with_labels_apart(islands, helpers, seed)
-    files = write_parts(islands, place / "data")
-    beside = "".join(f" {name} plays the {role}." for name, role in helpers.items())
-    output.note(
-        f"{sites} sites share the digits, each in its own folder.{beside} Starting the server and the sites ..."
-    )
-    data = {name: [str(file)] for name, file in files.items()}
-    with (place / "daemons.log").open("a", encoding="utf-8") as log:
-        project = Poc(
-            place,
-            data,
-            transport=transport,
-            on_line=lambda node, line: _keep(log, node, line),
-            direct=config.direct,
-            helpers=helpers,
-        )
-        async with project as poc:
-            output.note(f"The server listens at {poc.address}; sites and admin connect to it with mutual TLS 1.3.")
-            async with Admin(poc.kit("admin"), poc.address) as admin:
-                found = await admin.submit(job)
-                folder = RunFolder(place / "run" / "server" / "jobs" / found["job"] / "state")
-                with Rounds(output.console, made, config.name) as rounds:
-                    killing = _killing(poc, names[-1], folder, output) if secure else None
-                    ended = await _until(admin, found["job"], _looking(folder, rounds, killing))
-                error = error_of(ended)
-                if error is not None:
-                    raise error
-                await admin.result(found["job"], place / "result", replace=True)
-    result = {**result_of(RunFolder(place / "result")), "run": found["job"], "sites": ended["sites"]}
-    return {**result, **_against_plain(config, islands, names, RunFolder(place / "result"))} if secure else result
+    job: Path | None
+    sites: str | None
+    alpha: float
+    seed: int
+    transport: str
+    output: Output
+    secure: bool
+    data: Path | None
+    options: list[str]
+    direct: bool
+
+    async def run(self, place: Path) -> dict[str, Any]:
+        """Run the job between real processes, and return its result."""
+        from atoll.runtime.bundles.modules import importing
+        from atoll.runtime.client.admin import Admin
+        from atoll.runtime.client.poc import OTHERS, Poc, digits_at, helper_names, name_sites, parts_of, write_parts
+        from atoll.runtime.jobs.spec import load_job
+
+        names = name_sites(self.sites) if self.data is None else []
+        settings = ["direct=true"] if self.direct else []
+        job = place / "job.yaml" if self.job is None else self.job
+        if self.job is None:
+            job.write_text(yaml.dump(self._default(names)), encoding="utf-8")
+        config = load_job(job, settings).complete()
+        with importing(config.source_folder):
+            made = config.made(checking=True)
+        islands: Any = None
+        if self.data is None:
+            islands = digits_at(names, self.alpha, self.seed)
+            helpers = helper_names(config.helpers or {}, (*names, *OTHERS))
+            islands = _with_labels_apart(islands, helpers, self.seed)
+            data = {name: [str(file)] for name, file in write_parts(islands, place / "data").items()}
+        else:
+            files = parts_of(self.data.absolute(), self.sites, place / "data", self.seed, config.helpers or {})
+            names = [name for name in files if name not in (config.helpers or {})]
+            helpers = helper_names(config.helpers or {}, (*names, *OTHERS))
+            data = {name: self._words(file) for name, file in files.items()}
+        said = f"{len(names)} sites share the digits, each in its own folder."
+        if self.data is not None:
+            said = f"{', '.join(names)} have what {self.data} has of each."
+        beside = "".join(f" {name} plays the {role}." for name, role in helpers.items())
+        self.output.note(f"{said}{beside} Starting the server and the sites ...")
+        with (place / "daemons.log").open("a", encoding="utf-8") as log:
+            project = Poc(
+                place,
+                data,
+                transport=self.transport,
+                on_line=lambda node, line: _keep(log, node, line),
+                direct=config.direct,
+                helpers=helpers,
+            )
+            async with project as poc:
+                self.output.note(
+                    f"The server listens at {poc.address}; sites and admin connect to it with mutual TLS 1.3."
+                )
+                async with Admin(poc.kit("admin"), poc.address) as admin:
+                    found = await admin.submit(job, settings)
+                    folder = RunFolder(place / "run" / "server" / "jobs" / found["job"] / "state")
+                    with Rounds(self.output.console, made, config.name) as rounds:
+                        killing = _killing(poc, names[-1], folder, self.output) if self.secure else None
+                        ended = await _until(admin, found["job"], _looking(folder, rounds, killing))
+                    error = error_of(ended)
+                    if error is not None:
+                        raise error
+                    await admin.result(found["job"], place / "result", replace=True)
+        result = {**result_of(RunFolder(place / "result")), "run": found["job"], "sites": ended["sites"]}
+        if not self.secure:
+            return result
+        return {**result, **_against_plain(config, islands, names, RunFolder(place / "result"))}
+
+    def _default(self, names: list[str]) -> dict[str, Any]:
+        """Return the job if none is given: of the digits a training, of one's own tables statistics."""
+        if self.data is None:
+            return poc_job(names, self.seed, secure=self.secure)
+        return {"name": "poc", "job": "statistics", "sites": "all"}
+
+    def _words(self, file: Path) -> list[str]:
+        """Return what follows ``--data`` at a site: a database and a YAML file know their target themselves."""
+        from atoll.runtime.worker.databases import is_database
+
+        own = file.suffix in (".yaml", ".yml") or is_database(file.name)
+        return [str(file), *([] if own else self.options)]
 
 
 def _with_labels_apart(islands: Any, helpers: dict[str, str], seed: int) -> Any:

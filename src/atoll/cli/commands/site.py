@@ -38,7 +38,7 @@ DataOption = Annotated[
     str | None,
     typer.Option(
         "--data",
-        help="CSV file or folder, .npz, x.npy,y.npy, YAML, or module:factory. A helper may do without.",
+        help="CSV file or folder, .npz, x.npy,y.npy, a database, YAML, or module:factory. A helper may do without.",
         metavar="SPEC",
     ),
 ]
@@ -174,11 +174,13 @@ def _looked_at(spec: Mapping[str, Any], name: str, helper: bool) -> list[str]:
     """Check what can be checked of the data before any job comes; return what others will learn of it, as lines for the site's person."""
     if not spec:
         return []
+    from atoll.runtime.site.database import look_at_settings
     from atoll.runtime.worker.headers import look_at_headers
     from atoll.runtime.worker.shown import told_of
 
     look_at_headers(spec, name, helper)
-    return [] if helper else told_of(spec, name)
+    found = look_at_settings(spec, name, helper)
+    return [*([found] if found else []), *([] if helper else told_of(spec, name))]
 
 
 def _insisting(spec: Mapping[str, Any], name: str, least: int) -> dict[str, Any]:

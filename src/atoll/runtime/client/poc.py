@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gzip
 import json
 import logging
 import os
@@ -14,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from atoll.core.errors import JobError
+from atoll.core.errors import ConfigError, DataError, JobError
+from atoll.core.extras import need
 from atoll.runs import parse_data
 from atoll.runtime.provision import Kit, ProjectConfig, provision
 from atoll.runtime.provision.project import AdminConfig, PartyConfig, ServerConfig, is_name
@@ -24,7 +26,17 @@ from ..daemon.processes import Process
 if TYPE_CHECKING:
     from atoll.data import Islands
 
-__all__ = ["OTHERS", "Poc", "digits_at", "helper_names", "site_names", "write_parts"]
+__all__ = [
+    "OTHERS",
+    "Poc",
+    "digits_at",
+    "divide_rows",
+    "helper_names",
+    "name_sites",
+    "parts_of",
+    "site_names",
+    "write_parts",
+]
 
 _LOG = logging.getLogger("atoll.runtime")
 _START = 60.0
@@ -78,6 +90,151 @@ def write_parts(islands: Islands, folder: Path) -> dict[str, Path]:
         np.savez(file, labels=np.array(list(rows.about.labels)), **arrays)
         made[name] = file
     return made
+
+
+_KINDS = (".csv.gz", ".csv", ".parquet", ".npz", ".yaml", ".yml", ".sqlite", ".sqlite3", ".db", ".duckdb")
+"""What a folder of ``atoll poc --data`` may hold for a site, as ``atoll site --data`` takes it; a folder is one too."""
+_TABLES = (".csv.gz", ".csv", ".parquet", ".npz")
+"""Those of them whose rows can be divided."""
+
+
+def name_sites(words: str | None) -> list[str]:
+    """Return the sites that ``--sites`` names: as many as its number, or the names between commas.
+
+    Raises:
+        ConfigError: no number of 1 to 64 and no names.
+    """
+    words = "3" if words is None else words
+    names = site_names(min(int(words), 1000)) if words.isdigit() else [word.strip() for word in words.split(",")]
+    wrong = next((name for name in names if not is_name(name) or name.lower() in OTHERS), None)
+    if wrong is not None or not 1 <= len(names) <= 64 or len({name.lower() for name in names}) < len(names):
+        what = f"--sites {words}" if wrong is None else f"{wrong!r} cannot be the name of a site"
+        raise ConfigError(what, where="atoll poc", remedy="use a number from 1 to 64, or names such as north,south")
+    return names
+
+
+def parts_of(data: Path, words: str | None, folder: Path, seed: int, others: Collection[str] = ()) -> dict[str, Path]:
+    """Return whose data are where: of a folder with something for each site, or of one table, whose rows are divided.
+
+    Args:
+        data: a table, or a folder. Each file or folder in it belongs to the site of its name.
+        words: ``--sites``: names choose among them, or are those that share one table; a number says among how many sites.
+        folder: where the parts of a divided table are written.
+        seed: which rows go to which site.
+        others: names of helpers, which get what has their name and share no table.
+
+    Raises:
+        ConfigError: the data are not those of these sites.
+        DataError: the table cannot be divided.
+    """
+    if not data.exists():
+        raise ConfigError(f"there is no file or folder {str(data)!r}", where="--data", remedy="correct the path")
+    files = sorted(data.iterdir()) if data.is_dir() else [data]
+    found: dict[str, Path] = {}
+    for file in files:
+        kind = next((kind for kind in _KINDS if file.name.lower().endswith(kind)), "")
+        if file.name.startswith((".", "_")) or not (kind or file.is_dir()):
+            continue
+        name = file.name[: -len(kind)] if kind and not file.is_dir() else file.name
+        if name in found:
+            raise ConfigError(
+                f"{found[name].name} and {file.name} are both of {name!r}", where="--data", remedy="rename one"
+            )
+        found[name] = file
+    played = {name: found.pop(name) for name in others if name in found}
+    wanted = None if words is None else name_sites(words)
+    if (
+        len(found) == 1
+        and (only := next(iter(found.values()))).name.lower().endswith(_TABLES)
+        and wanted != list(found)
+    ):
+        return {**divide_rows(only, wanted or name_sites(None), folder, seed), **played}
+    if words is None or words.isdigit():
+        names = name_sites(",".join(found)) if found else []
+        fits = words is None or len(names) == int(words)
+    else:
+        names = wanted or []
+        fits = set(names) <= set(found)
+    if not names or not fits:
+        held = ", ".join(found) or "nothing that a site could have"
+        raise ConfigError(
+            f"--sites {words or '3'}, and {str(data)!r} has {held}",
+            where="--data",
+            remedy="name a folder with one table, database or YAML file a site, called as the site is; or one table, to divide its rows",
+        )
+    return {**{name: found[name] for name in names}, **played}
+
+
+def divide_rows(table: Path, names: list[str], folder: Path, seed: int) -> dict[str, Path]:
+    """Divide the rows of a table evenly and at random among sites, each in a folder of its own; their text is not changed.
+
+    Raises:
+        DataError: it cannot be read, or has fewer rows than there are sites.
+    """
+    kind = next(kind for kind in _TABLES if table.name.lower().endswith(kind))
+    try:
+        count, write = (_numpy_rows if kind == ".npz" else _parquet_rows if kind == ".parquet" else _text_rows)(table)
+    except (OSError, ValueError, UnicodeError) as error:
+        raise DataError(
+            f"it cannot be read: {error}", where=table.name, remedy="give a CSV, Parquet or .npz file"
+        ) from error
+    if count < len(names):
+        raise DataError(f"{count} rows for {len(names)} sites", where=table.name, remedy="use fewer sites")
+    order, made = np.random.default_rng(seed).permutation(count), {}
+    for number, name in enumerate(names):
+        made[name] = folder / name / table.name
+        made[name].parent.mkdir(parents=True, exist_ok=True)
+        write(np.sort(order[number :: len(names)]), made[name])
+    return made
+
+
+_Rows = tuple[int, Callable[[Any, Path], None]]
+
+
+def _text_rows(table: Path) -> _Rows:
+    """The rows of a CSV file as they are: a line break between quotes ends none."""
+    opens = gzip.open if table.name.lower().endswith(".gz") else open
+    with opens(table, "rb") as file:
+        lines = file.read().splitlines(keepends=True)
+    rows, open_row = [], b""
+    for line in lines:
+        open_row += line
+        if open_row.count(b'"') % 2 == 0:
+            rows.append(open_row)
+            open_row = b""
+    header, rows = rows[0] if rows else b"", [row for row in [*rows[1:], open_row] if row.strip()]
+
+    def write(chosen: Any, file: Path) -> None:
+        with opens(file, "wb") as out:
+            out.writelines(row if row.endswith(b"\n") else row + b"\n" for row in [header, *(rows[i] for i in chosen)])
+
+    return len(rows), write
+
+
+def _numpy_rows(table: Path) -> _Rows:
+    """The rows of an archive: of the arrays that have as many as ``x``; other arrays are everyone's."""
+    with np.load(table, allow_pickle=False) as archive:
+        arrays = {name: archive[name] for name in archive.files}
+    lead = next((arrays[name] for name in ("x", "x_train") if name in arrays), None)
+    if lead is None:
+        raise ValueError("no array 'x'")
+    per_row = {
+        name
+        for name, values in arrays.items()
+        if np.ndim(values) and len(values) == len(lead) and name not in ("features", "labels")
+    }
+
+    def write(chosen: Any, file: Path) -> None:
+        parts: dict[str, Any] = {name: values[chosen] if name in per_row else values for name, values in arrays.items()}
+        np.savez(file, **parts)
+
+    return len(lead), write
+
+
+def _parquet_rows(table: Path) -> _Rows:
+    parquet = need("pyarrow.parquet", "arrow", "dividing a Parquet file")
+    whole = parquet.read_table(table)
+    return whole.num_rows, lambda chosen, file: parquet.write_table(whole.take(chosen), file)
 
 
 class _Daemon:

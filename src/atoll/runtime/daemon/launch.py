@@ -255,6 +255,7 @@ async def launch(
     neighbours: Sequence[str] = (),
     letters: Mapping[str, Any] | None = None,
     allow: Sequence[str] | None = None,
+    socket: Path | None = None,
     grant: Grant | None = None,
     confinement: Confinement = UNCONFINED,
     reads: Sequence[Path] = (),
@@ -275,6 +276,7 @@ async def launch(
         neighbours: at a site, the other sites that it may get a channel to.
         letters: at a site, the result of `LetterKey.order`.
         allow: at a site, the names that the job's signer may run; None for anything.
+        socket: at a site, the folder of the socket that leads to its database.
         grant: what it may use.
         confinement: how jobs are confined here.
         reads: files and folders that it may read if it is confined.
@@ -291,14 +293,19 @@ async def launch(
         {
             "role": role, "name": name, "id": place.folder.name, "job": str(code / JOB_FILE), "source": str(source) if source.is_dir() else None,
             "state": str(place.state), "results": str(place.results), "record": str(place.record), "error": str(told), "spool": str(spool), "data": dict(data or {}),
-            "confined": confinement.confined, "sites": list(sites), "plays": plays, "helpers": dict(helpers or {}), "neighbours": list(neighbours), "letters": None if letters is None else dict(letters),
+            "confined": confinement.confined, "sites": list(sites), "plays": plays, "socket": "" if socket is None else str(socket), "helpers": dict(helpers or {}), "neighbours": list(neighbours), "letters": None if letters is None else dict(letters),
             "allow": None if allow is None else list(allow),
         }
     )  # fmt: skip
     await asyncio.to_thread(_prepare, place, code, bytes(said), role == "site")
     lines, devices = Lines(on_lines), grant is not None and bool(grant.gpus)
     limits = confinement.limits(0 if grant is None else grant.need.memory, devices)
-    reads = (*reads, code, *((place.results, place.record / KEY_FILE) if role == "site" else ()))
+    reads = (
+        *reads,
+        code,
+        *(() if socket is None else (socket,)),
+        *((place.results, place.record / KEY_FILE) if role == "site" else ()),
+    )
     group = _grouped(limits) if limits.memory else None
     process = await Process.start(
         MODULE, lambda fd: [str(fd), str(order)], folder=home, on_line=lines.add, environment={} if grant is None else grant.environment(),

@@ -16,6 +16,7 @@ spool    folder for large messages in transit
 data     at a site: its data, as ``site_spec`` gives them; a helper may have none
 confined whether this process is in a sandbox
 plays    at a helper: its role
+socket   at a site: the folder of the socket that leads to its PostgreSQL database, if it has one
 sites    at the server: the names of the channels that the daemon opens, one a site
 helpers  at the server: party -> the site that plays it, of those that have no clients
 neighbours  at a site: the other sites to which there may be a channel
@@ -224,7 +225,8 @@ async def _site(order: Mapping[str, Any], opened: asyncio.Queue[Channel]) -> Non
     def load() -> SiteData:
         made = job.made(checking=True)
         plays = str(order.get("plays", ""))
-        return load_site_data(order["data"], name, plays, reads=made.reads, one_form=made.one_form)
+        socket = str(order.get("socket", ""))
+        return load_site_data(order["data"], name, plays, reads=made.reads, one_form=made.one_form, socket=socket)
 
     await serve_job(
         channels["server"], job, load, state,

@@ -17,6 +17,7 @@ from typing import Any
 
 from atoll.core.errors import DataError
 
+from .databases import database_of
 from .headers import is_parquet, tables_in
 from .words import settings_of
 
@@ -44,6 +45,8 @@ def told_of(spec: Mapping[str, Any], name: str) -> list[str]:
     told = "the server and all other sites learn the number of rows, the names of the columns"
     if given.get("scales", True) is not False:
         told += ", the server the power of ten of each column"
+    if given.get("database") and not given.get("factory"):
+        return [f"a job's tasks query the {database_of(str(given['database']))}; the server learns their replies"]
     if not given.get("path"):
         where = given.get("source") or given.get("factory")
         return [f"{told} and the names of the classes, as {where!r} gives them"]

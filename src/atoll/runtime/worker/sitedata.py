@@ -18,6 +18,7 @@ from atoll.data.federated import are_arrays, as_dataset, as_population
 from atoll.runs.registries import HOME
 
 from .cards import DataCard, card_of
+from .databases import database_of, open_database
 from .formats import load_arrays, load_as_is, load_tables
 from .policies import policy_of_site
 from .population import LiveCommunity, LiveData, is_connection
@@ -60,7 +61,13 @@ class SiteData:
 
 
 def load_site_data(
-    spec: str | Mapping[str, Any], name: str, plays: str = "", *, reads: str = "dataset", one_form: bool = False
+    spec: str | Mapping[str, Any],
+    name: str,
+    plays: str = "",
+    *,
+    reads: str = "dataset",
+    one_form: bool = False,
+    socket: str = "",
 ) -> SiteData:
     """Load a site's data: what its factory returns stays as it is, unless the job needs data of one form.
 
@@ -72,6 +79,7 @@ def load_site_data(
         plays: the role of a helper, which may have no data.
         reads: how tables are read; see ``Job.reads``.
         one_form: whether the job needs data of one form; see ``Job.one_form``. A factory's dict of arrays is then made a data set.
+        socket: of a PostgreSQL database, the folder of the daemon's socket.
 
     Raises:
         DataError: the data cannot be loaded or used; the error names file and column.
@@ -79,7 +87,7 @@ def load_site_data(
     """
     given = site_spec(spec) if isinstance(spec, str) else dict(spec)
     try:
-        given = settings_of(given, name, bool(plays))
+        given = {**settings_of(given, name, bool(plays)), "socket": socket}
         policy = policy_of_site(given, name)
         if plays:
             own = _live(_made(given)[0], given) if any(given.get(way) for way in WAYS) else None
@@ -111,7 +119,7 @@ def _made(given: Mapping[str, Any]) -> tuple[Any, Mapping[str, Sequence[str]]]:
     """Return the data, and the declared values of text columns."""
     if given.get("source"):
         return _from_source(given), {}
-    if given.get("factory"):
+    if given.get("factory") or given.get("database"):
         return _from_factory(given), {}
     paths = [Path(part) for part in str(given["path"]).split(",")]
     if paths[0].suffix in (".npz", ".npy"):
@@ -123,7 +131,7 @@ def _made(given: Mapping[str, Any]) -> tuple[Any, Mapping[str, Sequence[str]]]:
 def _in_one_form(made: Any, given: Mapping[str, Any], name: str) -> Any:
     """Return the data for a job that needs data of one form."""
     signs = {"missing": given.get("missing"), "missing_features": bool(given.get("missing_features"))}
-    return as_dataset(made, None, task=given.get("task"), name=str(given.get("factory", name)), **signs)
+    return as_dataset(made, None, task=given.get("task"), name=str(given.get("factory") or name), **signs)
 
 
 def _live(made: Any, given: Mapping[str, Any]) -> Any:
@@ -145,10 +153,15 @@ def _from_source(given: Mapping[str, Any]) -> Any:
 
 
 def _from_factory(given: Mapping[str, Any]) -> Any:
+    """Return what the site's own factory makes, of the connection to its database if there is one; or the connection."""
     from atoll.runs.registries import imported
 
+    words, factory = given.get("database"), given.get("factory")
+    first = [open_database(database_of(str(words)), str(given["socket"]))] if words else []
+    if not factory:
+        return first[0]
     with inside(given.get("folder")):
-        return imported(str(given["factory"]), "data")(**(given.get("arguments") or {}))
+        return imported(str(factory), "data")(*first, **(given.get("arguments") or {}))
 
 
 @contextlib.contextmanager

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from atoll.core.errors import AtollError, DataError, nearest
 
+from .databases import database_of, is_database
+
 __all__ = ["SETTINGS", "WAYS", "check_settings", "from_yaml", "paths_of", "settings_of", "site_spec"]
 
 SETTINGS = ("path", "target", "task", "features", "drop", "categories", "missing", "missing_features", "delimiter", "decimal", "encoding",
-            "source", "partition", "corruptions", "corruption_seed", "factory", "arguments", "folder", "policy", "consent", "scales")  # fmt: skip
+            "source", "partition", "corruptions", "corruption_seed", "factory", "arguments", "database", "folder", "policy", "consent", "scales")  # fmt: skip
 """Keys of a mapping that describes a site's data; ``policy`` is what the site requires, ``consent`` who may run what there, and
 ``scales`` whether it tells how large the numbers of its columns are."""
 
-WAYS = ("path", "source", "factory")
-"""Those of them that say where the data are."""
+WAYS = ("path", "source", "factory", "database")
+"""Those of them that say where the data are; a factory may get the connection to a database."""
 
 
 def site_spec(
@@ -33,7 +36,7 @@ def site_spec(
     """Turn the words of a command line into a plain mapping that another process, in another folder, can load.
 
     Args:
-        data: a file, a folder, two files ``x.npy,y.npy``, or ``module:factory``.
+        data: a file, a folder, two files ``x.npy,y.npy``, a database, or ``module:factory``.
         target: target column of a table.
         task: see `atoll.data.About`.
         features: feature columns of a table; by default all others.
@@ -53,13 +56,17 @@ def site_spec(
     said = {name: value for name, value in options.items() if value}
     if _is_factory(data, base):
         return {"factory": data, "folder": str(base), **said}
+    if is_database(data):
+        words = data if "://" in data else str((base / data).resolve())
+        database_of(words)
+        return {"database": words, "folder": str(base), **said}
     paths = [base / part.strip() for part in data.split(",")]
     for path in paths:
         if not path.exists():
             raise DataError(
                 f"there is no file or folder {str(path)!r}",
                 where="--data",
-                remedy="give a CSV file or a folder of them, an .npz, two .npy files, a Parquet file, a YAML file, or module:factory",
+                remedy="give a CSV file or a folder of them, an .npz, two .npy files, a Parquet file, a YAML file, a database, or module:factory",
             )
     return {"path": ",".join(str(path.resolve()) for path in paths), **said}
 
@@ -84,11 +91,11 @@ def check_settings(given: Mapping[str, Any], name: str, helper: bool = False) ->
                 remedy=f"use {', '.join(SETTINGS)}",
             )
     ways = [key for key in WAYS if given.get(key)]
-    if len(ways) != 1 and not (helper and not ways):
+    if len(ways) != 1 and ways != ["factory", "database"] and not (helper and not ways):
         raise DataError(
-            f"{' and '.join(ways) if ways else 'none of path, source and factory'} given",
+            f"{' and '.join(ways) if ways else 'none of path, source, factory and database'} given",
             where=f"data of site {name!r}",
-            remedy="give one of path, source and factory",
+            remedy="give one of path, source, factory and database, or a database and the factory that gets the connection",
         )
 
 
@@ -125,6 +132,9 @@ def paths_of(given: Mapping[str, Any], name: str, helper: bool = False) -> tuple
     named = [part for each in (given, settings) for part in str(each.get("path") or "").split(",") if part]
     if any(settings.get(key) for key in ("source", "factory", "policy")) and settings.get("folder"):
         named.append(str(settings["folder"]))
+    if settings.get("database"):
+        with contextlib.suppress(AtollError):  # again
+            named += map(str, database_of(str(settings["database"])).shown())
     return tuple(Path(path) for path in dict.fromkeys(named))
 
 
@@ -151,5 +161,7 @@ def from_yaml(path: Path, given: Mapping[str, Any]) -> dict[str, Any]:
         if any(is_yaml(Path(part)) for part in parts):
             raise DataError("its path is another YAML file", where=path.name, remedy="give the data's own path")
         tree["path"] = ",".join(parts)
+    if tree.get("database") and "://" not in str(tree["database"]):
+        tree["database"] = str((path.parent / str(tree["database"])).resolve())
     tree.setdefault("folder", str(path.parent.resolve()))
     return tree
