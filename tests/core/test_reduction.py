@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import atoll
 from atoll.core.algebra.aggregate import Mean, Sum, Total, merge_totals
-from atoll.core.errors import CompositionError, QuorumError
+from atoll.core.errors import CompositionError, ConfigError, QuorumError
 from atoll.core.federation.reducer import Plain, Reducer
 from atoll.core.requests.cohort import Community
 from atoll.core.requests.request import Reduced
@@ -321,3 +321,68 @@ class Counting(Reducer):
 
 class CountingOn(Counting):
     lasting: ClassVar[bool] = True
+
+
+async def of_an_early_version(self, fed, parties, task, message, uplink, terms, at):
+    """What `reduce` was once given."""
+
+
+def of_one_argument(self, uplink):
+    """What `check` was once given."""
+
+
+@pytest.mark.parametrize(
+    ("name", "method", "match"),
+    [
+        (
+            "reduce",
+            of_an_early_version,
+            r"Old\.reduce\(self, fed, parties, .*\) is not called so.*in .*:Old.*write `async def reduce\(self, reduction\)`",
+        ),
+        (
+            "check",
+            of_one_argument,
+            r"Old\.check\(self, uplink\).*write `def check\(self, uplink, parties, terms, task\)`",
+        ),
+        ("exposures", lambda self: (), r"Old\.exposures\(self\).*write `def exposures\(self, parties\)`"),
+        ("word_length", lambda self, uplink: None, r"write `def word_length\(self, uplink, parties\)`"),
+        ("sealed_bits", lambda self, bits: None, r"write `def sealed_bits\(self, bits, parties, numbers\)`"),
+        ("others", lambda self, n: {}, r"others of Old is a method.*make it an attribute, or a property"),
+    ],
+    ids=["reduce", "check", "exposures", "word_length", "sealed_bits", "others"],
+)
+def test_a_reducer_of_an_old_signature_is_refused_when_its_class_is_defined(name, method, match):
+    for base in (Reducer, Plain, InSteps):
+        with pytest.raises(ConfigError, match=match):
+            type("Old", (base,), {name: method})
+
+
+def test_a_reducer_may_name_what_it_is_given_as_it_likes():
+    class Mine(Plain):
+        others = property(lambda self: {"keys": "key holder"})
+
+        async def reduce(self, sums, *more):
+            return await sums.fold()
+
+        def check(self, *asked):
+            return super().check(*asked)
+
+        def exposures(self, n, aloud=False):
+            return super().exposures(n)
+
+    assert (
+        atoll.simulate(program_of(Mine()), [atoll.data.Dataset({"x": np.eye(2), "y": [0, 1]})] * 2, engine="inline")
+        == 4.0
+    )
+
+
+def program_of(reducer):
+    async def program(fed):
+        return float((await fed.sum(fed.parties, count_rows, reducer=reducer))["rows"])
+
+    return program
+
+
+@task
+def count_rows(island, message):
+    return {"rows": Sum(float(len(island.data)))}

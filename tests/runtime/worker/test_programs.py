@@ -207,9 +207,13 @@ def test_a_connection_lives_in_the_thread_of_the_tasks_and_another_in_that_of_th
         "import sqlite3\ndef connect(costs):\n    made = sqlite3.connect(':memory:')\n"
         "    made.execute('create table visits (cost real)')\n"
         "    made.executemany('insert into visits values (?)', [(cost,) for cost in costs])\n    return made\n"
+        "class Clinic:\n    def __init__(self, costs):\n        self.kept = connect(costs)\n"
     )
     spec = {"factory": "ledgers_of_mine:connect", "folder": str(tmp_path)}
     sites = {"a": load_from({**spec, "arguments": {"costs": [1, 2]}}, "a")}
     sites["b"] = load_from({**spec, "arguments": {"costs": [4]}}, "b")
     result = held({"job": "program", "program": "work_models:accounts"}, sites, tmp_path / "run")
     assert result["result"] == {"sums": [7.0, 7.0], "most": 6.0}
+    # What holds a connection, and is none, lives in the thread of the tasks too.
+    whole = {"a": load_from({**spec, "factory": "ledgers_of_mine:Clinic", "arguments": {"costs": [1, 2]}}, "a")}
+    assert held({"job": "program", "program": "work_models:kept"}, whole, tmp_path / "kept")["result"] == 3.0

@@ -107,3 +107,15 @@ async def accounts(fed: Any) -> Any:
     told = await fed.session({"tells": ("a", tells), "hears": ("b", hears)})
     again = await fed.sum(fed.parties, queries, at=1)
     return {"sums": [float(first["cost"]), float(again["cost"])], "most": float(told["hears"]["most"])}
+
+
+@atoll.task
+def queries_kept(island: Any, message: Any) -> dict[str, Any]:
+    """Sum a column of a connection that the site's data hold."""
+    del message
+    return {"cost": atoll.Sum(float(island.data.kept.execute("select sum(cost) from visits").fetchone()[0]))}
+
+
+async def kept(fed: Any) -> float:
+    """Ask it."""
+    return float((await fed.sum(fed.parties, queries_kept))["cost"])

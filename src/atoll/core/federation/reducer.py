@@ -6,8 +6,9 @@ task, so that no party sees a single reply. It returns only named totals and the
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..capability import COUNTS, DISTINCT_CLIENTS, DROPPABLE, SERVER, SINGLE_REPLIES, Capability, Need
 from ..errors import CompositionError, ConfigError
@@ -42,6 +43,22 @@ class Reducer:
     lasting: ClassVar[bool] = False
     indexes: ClassVar[bool] = False
     others: ClassVar[Mapping[str, str]] = {}
+
+    def __init_subclass__(cls, **more: Any) -> None:
+        """Refuse a reducer of another version of Atoll when its class is defined, not in the middle of its first sum.
+
+        Raises:
+            ConfigError: a method cannot be called as Atoll calls it.
+        """
+        super().__init_subclass__(**more)
+        for name, parameters in _CALLS.items():
+            _require_signature(cls, name, parameters)
+        if inspect.isfunction(cls.__dict__.get("others")):
+            raise ConfigError(
+                f"others of {cls.__qualname__} is a method",
+                where=f"{cls.__module__}:{cls.__qualname__}",
+                remedy="make it an attribute, or a property: name of a party -> its role",
+            )
 
     @property
     def plain(self) -> bool:
@@ -122,6 +139,34 @@ class Reducer:
             The totals, still encoded by the stages, and the positions of the parties in them, in cohort order.
         """
         raise NotImplementedError
+
+
+# How the federation calls the methods that a reducer may have of its own.
+_CALLS = {
+    "reduce": ("reduction",),
+    "check": ("uplink", "parties", "terms", "task"),
+    "exposures": ("parties",),
+    "word_length": ("uplink", "parties"),
+    "sealed_bits": ("bits", "parties", "numbers"),
+}
+
+
+def _require_signature(cls: type[Reducer], name: str, parameters: tuple[str, ...]) -> None:
+    """Refuse a method that does not take what it is called with."""
+    own = cls.__dict__.get(name)
+    if not inspect.isfunction(own):
+        return
+    signature = inspect.signature(own)
+    try:
+        signature.bind(None, *parameters)
+    except TypeError as error:
+        begin = "async def" if name == "reduce" else "def"
+        more = "; reduction.parties, .terms and its verbs have what earlier versions passed" if name == "reduce" else ""
+        raise ConfigError(
+            f"{cls.__qualname__}.{name}{signature} is not called so by this version of Atoll",
+            where=f"{cls.__module__}:{cls.__qualname__}",
+            remedy=f"write `{begin} {name}(self, {', '.join(parameters)})`{more} (docs/extend/reducer.md)",
+        ) from error
 
 
 @dataclass(frozen=True)
