@@ -46,6 +46,8 @@ USES = {
     "ray": "import ray",
     "net": "import subprocess, sys; from atoll.runtime.provision import Kit; import cryptography",
     "nvflare": "import nvflare.client",
+    "duckdb": "import duckdb; assert duckdb.connect().execute('select 1').fetchone() == (1,)",
+    "postgres": "import psycopg; assert psycopg.pq.__impl__ == 'binary'",
     "flower": "import flwr",
     "grpc": "import grpc, cryptography; from atoll.runtime.transport import TRANSPORTS; TRANSPORTS['grpc']",
     "all": "import torch, sklearn, xgboost, matplotlib, pyarrow, tenseal, gmpy2, grpc, dp_accounting",

@@ -24,11 +24,13 @@ PACKAGING = ROOT / "packaging"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
 OPTIONAL = {
+    "duckdb",
     "flower",
     "lightgbm",
     "mlflow",
     "monai",
     "nvflare",
+    "postgres",
     "ray",
 }  # the comments in pyproject.toml say why they are not part of `all`
 

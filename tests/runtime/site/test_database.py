@@ -17,7 +17,7 @@ from atoll.cli import run as command
 from atoll.core.errors import DataError, PolicyError
 from atoll.runtime.site.database import DatabaseRelay, look_at_database, relaying
 from atoll.runtime.worker import load_site_data, site_spec
-from atoll.runtime.worker.databases import Database, database_of, open_database
+from atoll.runtime.worker.databases import SiteDatabase, database_of, open_database
 from atoll.runtime.worker.words import paths_of
 
 # ---------------------------------------------------------------------- files
@@ -112,7 +112,7 @@ def test_a_role_that_only_reads_is_led_to_its_database_alone(postgres_cluster: C
             assert connection.execute("select sum(cost) from visits").fetchone() == (7.5,)
             postgres_cluster.run("insert into visits values (8)", name)
             assert connection.execute("select sum(cost) from visits").fetchone() == (15.5,)  # it is live
-            with pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
+            with pytest.raises(psycopg.errors.ReadOnlySqlTransaction, match="read-only transaction"):
                 connection.execute("insert into visits values (1)")
             connection.execute("set default_transaction_read_only = off")
             for words in (
@@ -121,7 +121,7 @@ def test_a_role_that_only_reads_is_led_to_its_database_alone(postgres_cluster: C
                 "select lo_create(0)",
                 "set role owner",
             ):
-                with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                with pytest.raises(psycopg.errors.InsufficientPrivilege, match="permission denied"):
                     connection.execute(words)
         tried = {"host": folder, "port": 5432, "dbname": name, "user": "reads_visits", "sslmode": "disable"}
         for more in ({"dbname": other}, {"dbname": "postgres"}, {"user": "owner"}, {"replication": "database"}):
@@ -222,12 +222,12 @@ def test_a_server_that_does_not_know_the_password_is_refused(tmp_path: Path, mon
     async def main() -> None:
         server = await asyncio.start_unix_server(pretends, str(tmp_path / ".s.PGSQL.5432"))
         async with server:
-            relay = DatabaseRelay(Database("PostgreSQL", tmp_path, "clinic", "anna"))
+            relay = DatabaseRelay(SiteDatabase("PostgreSQL", tmp_path, "clinic", "anna"))
             await relay.start()
             try:
                 with pytest.raises(DataError, match="the server does not know the role's password"):
                     await asyncio.to_thread(
-                        open_database, Database("PostgreSQL", tmp_path, "clinic", "anna"), str(relay.folder)
+                        open_database, SiteDatabase("PostgreSQL", tmp_path, "clinic", "anna"), str(relay.folder)
                     )
             finally:
                 await relay.close()
@@ -244,8 +244,8 @@ def test_what_is_no_greeting_is_refused_and_left_sockets_are_removed(
     with socket.socket(socket.AF_UNIX) as one:
         one.bind(str(left / ".s.PGSQL.5432"))
     with (
-        relaying(Database("PostgreSQL", tmp_path, "clinic", "anna")) as folder,
-        relaying(Database("PostgreSQL", tmp_path, "a", "b")) as again,
+        relaying(SiteDatabase("PostgreSQL", tmp_path, "clinic", "anna")) as folder,
+        relaying(SiteDatabase("PostgreSQL", tmp_path, "a", "b")) as again,
     ):
         assert not left.exists()
         assert Path(again).exists()

@@ -21,7 +21,7 @@ from atoll.runtime.network.daemon_ledger import CHANNEL
 from atoll.runtime.site.ledger import SiteLedger
 from atoll.runtime.transport import local_pipe
 from atoll.runtime.worker import site_spec
-from atoll.runtime.worker.folder import JobFolder
+from atoll.runtime.worker.at_server import JobFolder
 from atoll.runtime.worker.process import FRONT_GONE
 
 LINEAR = {"model": {"name": "linear", "features": 2, "outputs": 2}, "algorithm": "FedAvg", "rounds": 2}

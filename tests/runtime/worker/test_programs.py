@@ -17,7 +17,7 @@ from atoll.core.errors import CheckpointError, ConfigError, DataError, JobError,
 from atoll.data import Dataset, Islands
 from atoll.runs import RunFolder
 from atoll.runtime.jobs.spec import load_job, parse_job
-from atoll.runtime.worker.folder import JobFolder
+from atoll.runtime.worker.at_server import JobFolder
 from atoll.runtime.worker.population import SitePopulation
 
 

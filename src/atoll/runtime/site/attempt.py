@@ -31,7 +31,7 @@ from ..daemon.control import direct_channel
 from ..daemon.launch import JobProcess, Stillborn, launch
 from ..daemon.place import Place
 from ..daemon.relay import carry, relay
-from .database import DatabaseRelay, relay_of
+from .database import DatabaseRelay, LogHolder, open_way
 from .ledger import SiteLedger
 from .neighbours import Neighbours, partners
 from .results import SiteResults
@@ -98,7 +98,7 @@ class SiteAttempt:
         self._place = Place.of(post.folder, job)
         self._channel: asyncio.Future[Channel] = asyncio.get_running_loop().create_future()
         self._process: JobProcess | None = None
-        self._relay: DatabaseRelay | None = None
+        self._way: DatabaseRelay | LogHolder | None = None
         self._stopping = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._dialled, self._awaited = partners(post.kit.name, addresses or {})
@@ -165,8 +165,8 @@ class SiteAttempt:
                 task.cancel()
             if self._process is not None:
                 code = await self._process.stop()
-            if self._relay is not None:
-                await self._relay.close()
+            if self._way is not None:
+                await self._way.close()
             if self._withdrawn is not None:
                 error = pack_error(self._withdrawn)
             self._say("exited", code=code, error=error, **({"why": self._why} if self._why else {}))
@@ -183,11 +183,11 @@ class SiteAttempt:
             known=partial(register.knows, self.job), admit=self._admit,
         )  # fmt: skip
         letters = await asyncio.to_thread(self._letter_key)
-        self._relay = await relay_of(self._post.data, kit)
+        self._way = await open_way(self._post.data, kit)
         self._process = await launch(
             self._place, code, role="site", name=kit.name, plays=kit.plays, data=self._post.data, grant=self._grant, on_lines=self._log,
             confinement=self._post.confinement, reads=paths_of(self._post.data, kit.name, bool(kit.plays)),
-            neighbours=sorted({*self._dialled, *self._awaited}), letters=letters.order(), allow=self._allow, socket=None if self._relay is None else self._relay.folder, on_life=partial(self._say, "starting"),
+            neighbours=sorted({*self._dialled, *self._awaited}), letters=letters.order(), allow=self._allow, socket=None if self._way is None else self._way.folder, on_life=partial(self._say, "starting"),
         )  # fmt: skip
         with contextlib.suppress(LinkClosed):
             others = {"put": self._post.results.answer}

@@ -28,10 +28,10 @@ from typing import Any, cast
 
 from atoll.core.errors import DataError, PolicyError
 from atoll.runtime.provision import Kit
-from atoll.runtime.worker.databases import PORT, Database, database_of, open_database
+from atoll.runtime.worker.databases import PORT, SiteDatabase, database_of, open_database
 from atoll.runtime.worker.words import settings_of
 
-__all__ = ["DatabaseRelay", "look_at_database", "look_at_settings", "relay_of", "relaying"]
+__all__ = ["DatabaseRelay", "LogHolder", "look_at_database", "look_at_settings", "open_way", "relaying"]
 
 _PREFIX = "atoll-db-"
 _SOCKET = f".s.PGSQL.{PORT}"
@@ -56,7 +56,7 @@ class DatabaseRelay:
         folder: where the socket is, once it has started; only this user may enter.
     """
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: SiteDatabase) -> None:
         self.folder = Path()
         self._database = database
         self._server: asyncio.Server | None = None
@@ -194,7 +194,7 @@ async def _greeting(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) 
         return dict(zip(words[::2], words[1::2], strict=False))
 
 
-async def _authenticate(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, at: Database) -> None:
+async def _authenticate(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, at: SiteDatabase) -> None:
     """Show the server that this is the role."""
     scram: _Scram | None = None
     while True:
@@ -217,7 +217,7 @@ async def _authenticate(reader: asyncio.StreamReader, writer: asyncio.StreamWrit
         writer.write(_message(b"p", _answer(how, more, at, scram)))
 
 
-def _answer(how: int, more: bytes, at: Database, scram: _Scram | None) -> bytes:
+def _answer(how: int, more: bytes, at: SiteDatabase, scram: _Scram | None) -> bytes:
     """Return the answer to one of the server's questions about the role."""
     if how == 10 and scram is not None:
         return b"SCRAM-SHA-256\0" + struct.pack(">I", len(scram.first)) + scram.first
@@ -261,7 +261,7 @@ class _Scram:
             raise _Refused("28000", "the server does not know the role's password")
 
 
-def _password(at: Database) -> str:
+def _password(at: SiteDatabase) -> str:
     """Return the role's password: of PGPASSWORD, or of the password file (libpq documentation, section 34.16).
 
     Raises:
@@ -298,7 +298,7 @@ def _sweep(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def relaying(database: Database) -> Iterator[str]:
+def relaying(database: SiteDatabase) -> Iterator[str]:
     """Lead to a database while this context is entered, from a thread of its own; yields the folder of the socket, or nothing for a file."""
     if database.engine != "PostgreSQL":
         yield ""
@@ -316,15 +316,36 @@ def relaying(database: Database) -> Iterator[str]:
         loop.close()
 
 
-async def relay_of(data: Mapping[str, Any], kit: Kit) -> DatabaseRelay | None:
-    """Start leading to the PostgreSQL database that a site's settings name; None if they name none.
+class LogHolder:
+    """Keeps an SQLite database with a write-ahead log open, for as long as a job reads it.
+
+    Whoever opens such a file first makes the log's two files beside it, which nobody can do in a sandbox.
+
+    Args:
+        database: the database.
+    """
+
+    folder = None
+
+    def __init__(self, database: SiteDatabase) -> None:
+        self._kept = open_database(database)
+
+    async def close(self) -> None:
+        """Let go of it."""
+        self._kept.close()
+
+
+async def open_way(data: Mapping[str, Any], kit: Kit) -> DatabaseRelay | LogHolder | None:
+    """Do what a job needs to reach the database that a site's settings name, until it is closed; None if it needs nothing.
 
     Raises:
-        DataError: the settings are wrong, or no socket can be made.
+        DataError: the settings are wrong, the file cannot be opened, or no socket can be made.
     """
     settings = await asyncio.to_thread(settings_of, data, kit.name, bool(kit.plays)) if data else {}
     words = settings.get("database")
     database = None if not words else await asyncio.to_thread(database_of, str(words))
+    if database is not None and database.logs:
+        return LogHolder(database)
     if database is None or database.engine != "PostgreSQL":
         return None
     made = DatabaseRelay(database)
@@ -350,7 +371,7 @@ def look_at_settings(data: Mapping[str, Any], name: str, helper: bool = False) -
     return look_at_database(database_of(str(words))) if words else ""
 
 
-def look_at_database(database: Database) -> str:
+def look_at_database(database: SiteDatabase) -> str:
     """Connect as a job would, and look; return in words what a job finds.
 
     Raises:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from atoll.core.errors import AtollError, CompositionError, DataError, TaskError
+from atoll.core.errors import AtollError, CheckpointError, CompositionError, DataError, TaskError
 from atoll.core.federation.federation import run_program
 from atoll.core.job import EDGE
 from atoll.core.job import prepared as prepared_job
@@ -19,15 +19,15 @@ from atoll.core.world import World
 from atoll.data import Dataset
 from atoll.engines.link import LinkClosed
 from atoll.learn.local.targets import OutputsError
-from atoll.runs import Kept, keeping, result_of
+from atoll.runs import Kept, RunFolder, keeping, result_of, yaml
 from atoll.runs.log import logger
 from atoll.runtime.bundles.manifest import SOURCE
+from atoll.runtime.jobs.spec import JobConfig, parse_job
 from atoll.runtime.network import Network
 from atoll.simulation import result_of_run
 
 from .agreement import few, lone_classes, merge_cards, recoded
 from .cards import DataCard, card_of
-from .folder import JobFolder
 from .frames import Rendezvous, error_frame
 from .remote import RemoteIslands
 from .rendezvous import Gathered, cards_of_all, gather, tell_all, until_ready
@@ -35,9 +35,41 @@ from .units import other_units
 
 if TYPE_CHECKING:
     from atoll.core.job import Job
-    from atoll.runtime.jobs.spec import JobConfig
 
-__all__ = ["exit_error", "run_job"]
+__all__ = ["JobFolder", "exit_error", "run_job"]
+
+
+class JobFolder(RunFolder):
+    """The files of one job, kept across all its attempts: those of a run (see `atoll.runs.folder`) and one more.
+
+    ```
+    sites.msg          what the sites said when the job began
+    ```
+
+    Args:
+        path: the folder.
+        source: the folder of the job's modules.
+    """
+
+    def __init__(self, path: str | Path, source: Path | None = None) -> None:
+        super().__init__(path)
+        self.source = source
+        self.sites_file = self.path / "sites.msg"
+
+    def config(self) -> JobConfig:
+        """Return the settings of the job.
+
+        Raises:
+            CheckpointError: they cannot be read.
+        """
+        try:
+            return parse_job(yaml.read(self.require().config_file), str(self.config_file), self.source)
+        except AtollError as error:
+            raise CheckpointError(
+                f"the job's settings cannot be used: {error.what}",
+                where=error.where,
+                remedy="restore the file, or submit the job again",
+            ) from error
 
 
 @dataclass(frozen=True)

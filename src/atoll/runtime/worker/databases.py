@@ -7,7 +7,6 @@ the site's daemon holds (`atoll.runtime.site.database`): it leads to one databas
 from __future__ import annotations
 
 import getpass
-import importlib
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,9 +14,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
-from atoll.core.errors import DataError
+from atoll.core.errors import AtollError, DataError
+from atoll.core.extras import need
 
-__all__ = ["PORT", "Database", "database_of", "is_database", "open_database"]
+__all__ = ["PORT", "SiteDatabase", "database_of", "is_database", "open_database"]
 
 _FILES = {".sqlite": "SQLite", ".sqlite3": "SQLite", ".db": "SQLite", ".duckdb": "DuckDB"}
 _SCHEMES = ("postgresql", "postgres")
@@ -30,7 +30,7 @@ _WAL = 2
 
 
 @dataclass(frozen=True)
-class Database:
+class SiteDatabase:
     """A database of a site.
 
     Attributes:
@@ -81,7 +81,7 @@ def is_database(words: str) -> bool:
     return words.partition("://")[0] in _SCHEMES or Path(words).suffix in _FILES
 
 
-def database_of(words: str, base: Path | None = None) -> Database:
+def database_of(words: str, base: Path | None = None) -> SiteDatabase:
     """Return the database that a setting names.
 
     Args:
@@ -102,10 +102,10 @@ def database_of(words: str, base: Path | None = None) -> Database:
         )
     if not path.is_file():
         raise DataError(f"there is no file {str(path)!r}", where="database", remedy="correct the path")
-    return Database(_FILES[path.suffix], path.resolve())
+    return SiteDatabase(_FILES[path.suffix], path.resolve())
 
 
-def _postgresql(words: str) -> Database:
+def _postgresql(words: str) -> SiteDatabase:
     parts, more = urlsplit(words), dict(parse_qsl(urlsplit(words).query))
     shown = words.replace(f":{parts.password}@", ":…@")
     if parts.password is not None or "password" in more:
@@ -130,11 +130,11 @@ def _postgresql(words: str) -> Database:
             remedy="let a Unix socket or a port of this machine lead there, such as ssh -L 5433:localhost:5432, and name that",
         )
     if host.startswith("/"):
-        return Database("PostgreSQL", Path(host), name, user, "", port)
-    return Database("PostgreSQL", None, name, user, host, port)
+        return SiteDatabase("PostgreSQL", Path(host), name, user, "", port)
+    return SiteDatabase("PostgreSQL", None, name, user, host, port)
 
 
-def open_database(database: Database, socket: str = "") -> Any:
+def open_database(database: SiteDatabase, socket: str = "") -> Any:
     """Open a connection for reading, as the engine's own library gives it (PEP 249); it belongs to the calling thread.
 
     Args:
@@ -142,29 +142,28 @@ def open_database(database: Database, socket: str = "") -> Any:
         socket: of PostgreSQL, the folder of the daemon's socket.
 
     Raises:
-        DataError: its library is not installed, or it cannot be opened.
+        MissingExtraError: its library is not installed.
+        DataError: it cannot be opened.
     """
     try:
         return {"SQLite": _open_sqlite, "DuckDB": _open_duckdb, "PostgreSQL": _open_postgresql}[database.engine](
             database, socket
         )
-    except DataError:
+    except AtollError:
         raise
-    except ImportError as error:
-        extra = "duckdb" if database.engine == "DuckDB" else "postgres"
-        raise DataError(
-            f"{error.name} is not installed", where=str(database), remedy=f'pip install "atoll[{extra}]"'
-        ) from error
     except Exception as error:  # each library has errors of its own
+        beside = "let the user of `atoll site` write to its folder, where SQLite keeps the write-ahead log, or set journal_mode=delete"
         said = " ".join(str(error).split()).rpartition("FATAL: ")[2].strip()[:500]
         raise DataError(
             f"it cannot be opened for reading: {said}",
             where=str(database),
-            remedy="try it with `atoll doctor KIT --data SPEC` at the site; a DuckDB file has no readers while a process writes it",
+            remedy=beside
+            if database.logs
+            else "try it with `atoll doctor KIT --data SPEC` at the site; a DuckDB file has no readers while a process writes it",
         ) from error
 
 
-def _open_sqlite(database: Database, socket: str) -> Any:
+def _open_sqlite(database: SiteDatabase, socket: str) -> Any:
     import sqlite3
 
     del socket
@@ -173,20 +172,20 @@ def _open_sqlite(database: Database, socket: str) -> Any:
     return made
 
 
-def _open_duckdb(database: Database, socket: str) -> Any:
+def _open_duckdb(database: SiteDatabase, socket: str) -> Any:
     del socket
     config = {"temp_directory": tempfile.gettempdir(), "autoinstall_known_extensions": "false"}
-    return importlib.import_module("duckdb").connect(str(database.path), read_only=True, config=config)
+    return need("duckdb", "duckdb", "reading a DuckDB file").connect(str(database.path), read_only=True, config=config)
 
 
-def _open_postgresql(database: Database, socket: str) -> Any:
+def _open_postgresql(database: SiteDatabase, socket: str) -> Any:
     if not socket:
         raise DataError(
             "only the site's daemon leads there",
             where=str(database),
             remedy="start it with `atoll site`; in a simulation, pass a connection of your own",
         )
-    psycopg = importlib.import_module("psycopg")
+    psycopg = need("psycopg", "postgres", "reading PostgreSQL")
     where: Mapping[str, Any] = {"host": socket, "port": PORT, "dbname": database.name, "user": database.user}
     # Each query sees the data as they are then, and no transaction stays open between two rounds.
     return psycopg.connect(**where, autocommit=True, sslmode="disable", gssencmode="disable")
