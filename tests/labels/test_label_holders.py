@@ -10,8 +10,10 @@ from label_toys import CLASSES, images, net
 import atoll
 from atoll import labels as L
 from atoll.core.errors import DataError
+from atoll.core.facets import facet
 from atoll.data import Islands, iid, unlabel
 from atoll.learn import Training
+from atoll.learn.algorithm import Labelled
 from atoll.learn.algorithms import FedProx
 
 WHOLE = iid(images(60, share=2.0), parties=3, seed=0)
@@ -42,7 +44,7 @@ def prepared(algorithm: Any, islands: Islands) -> Any:
     ids=lambda value: type(value).__name__ if isinstance(value, atoll.Algorithm) else "",
 )
 def test_a_method_says_whose_labels_it_learns_from(algorithm: Any, holders: tuple[str, ...]) -> None:
-    assert algorithm.label_holders == holders
+    assert facet(algorithm, Labelled).label_holders == holders
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from torch import nn
 import atoll
 from atoll.core.capability import Capability
 from atoll.learn import Evaluation, Training
+from atoll.learn.algorithm import Labelled
 from atoll.learn.algorithms import FedAvg
 from atoll.learn.capabilities import ALL
 from atoll.learn.compose import Placed
@@ -36,7 +37,7 @@ class _Worst(Confusion):
     additive = False
 
 
-class _OwnLoss(FedAvg):
+class _OwnLoss(FedAvg, Labelled):
     """As if it brought a loss with it."""
 
     @property

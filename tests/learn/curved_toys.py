@@ -5,7 +5,8 @@ import numpy as np
 from atoll.core.algebra import tree as T
 from atoll.core.algebra.aggregate import merge_totals
 from atoll.core.algebra.rng import Rng
-from atoll.learn.algorithm import RoundInfo
+from atoll.core.facets import facet
+from atoll.learn.algorithm import Phased, RoundInfo
 from atoll.learn.local.update import local_contact
 
 
@@ -89,7 +90,7 @@ class Loop:
         examples = float(sum(len(y) for _, y in self.losses.pairs))
         info = RoundInfo(self.number, len(cohort), len(cohort), len(self.clients), examples)
         for phase in self.algorithm.plan(self.state):
-            if not self.algorithm.wanted(self.state, phase):
+            if not facet(self.algorithm, Phased).wanted(self.state, phase):
                 continue
             self.phases.append(phase)
             sent = self.algorithm.broadcast(self.state, phase)
@@ -98,7 +99,7 @@ class Loop:
             totals = [{name: aggregate.total() for name, aggregate in reply.items()} for reply in replies]
             sums = {name: total.result() for name, total in merge_totals(totals).items()}
             self.state = self.algorithm.fold(self.state, sums, info, phase)
-        self.state = self.algorithm.advance(self.state, info)
+        self.state = facet(self.algorithm, Phased).advance(self.state, info)
         return self
 
     def _contact(self, k, phase, sent):

@@ -6,7 +6,8 @@ import numpy as np
 
 from atoll.core.algebra.aggregate import merge_totals
 from atoll.core.algebra.rng import Rng
-from atoll.learn.algorithm import RoundInfo
+from atoll.core.facets import facet
+from atoll.learn.algorithm import Phased, RoundInfo
 from atoll.learn.local.update import local_contact
 from atoll.models.quadratic import minimiser, quadratics
 
@@ -55,7 +56,7 @@ class Loop:
                 totals.append({name: aggregate.total() for name, aggregate in reply.items()})
             sums = {name: total.result() for name, total in merge_totals(totals).items()}
             self.state = self.algorithm.fold(self.state, sums, info, phase)
-        self.state = self.algorithm.advance(self.state, info)
+        self.state = facet(self.algorithm, Phased).advance(self.state, info)
         return self
 
     def rounds(self, count, cohort=0, seed=0):

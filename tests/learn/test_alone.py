@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import atoll
-from atoll.learn.algorithm import Algorithm
+from atoll.core.facets import facet
+from atoll.learn.algorithm import Algorithm, Compressing
 from atoll.learn.algorithms import (
     DIANA,
     IFCA,
@@ -101,7 +102,7 @@ def test_one_client_is_gradient_descent(algorithm: Algorithm) -> None:
 
 def _packed(algorithm: Algorithm) -> bool:
     """Whether what is sent is packed as float32."""
-    return bool(algorithm.uplink("train")) or algorithm.downlink() is not None
+    return bool(facet(algorithm, Compressing).uplink("train")) or facet(algorithm, Compressing).downlink() is not None
 
 
 def test_every_algorithm_is_here() -> None:

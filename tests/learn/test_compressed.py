@@ -8,10 +8,12 @@ import pytest
 import atoll
 from atoll.core.algebra import tree as T
 from atoll.core.algebra.rng import Rng
+from atoll.core.facets import facet
 from atoll.core.requests.context import StageContext
 from atoll.core.requests.stage import Identity
 from atoll.devices import safa
 from atoll.learn import pacing, topology
+from atoll.learn.algorithm import Compressing
 from atoll.learn.algorithms import (
     ADIANA,
     DIANA,
@@ -215,7 +217,7 @@ def test_bits_of_a_client_and_round_are_those_of_the_paper(algorithm, per_round)
     d, reply = 7850, dry_reply(algorithm, params)
     bits = 0
     for aggregate in reply.values():
-        stages = algorithm.uplink("train")
+        stages = facet(algorithm, Compressing).uplink("train")
         bits += stages[0].wire_bits(aggregate.value) - 2 * 32 if stages else 32 * T.size(aggregate.value)
     assert bits == per_round * d
 
@@ -325,7 +327,7 @@ def test_every_engine_gives_the_same(algorithm):
     everyone = algorithm.card.everyone
 
     def once(engine):
-        uplink = [] if algorithm.uplink("train") else [ErrorFeedback(TopK(0.2))]
+        uplink = [] if facet(algorithm, Compressing).uplink("train") else [ErrorFeedback(TopK(0.2))]
         selection = atoll.Everyone() if everyone else atoll.Uniform(4)
         job = atoll.Training(
             model=atoll.models.linear(64, 10), algorithm=algorithm, uplink=uplink, rounds=3, selection=selection

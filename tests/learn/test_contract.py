@@ -8,7 +8,7 @@ import pytest
 import atoll
 from atoll.core.algebra import tree as T
 from atoll.core.errors import ConfigError, DataError
-from atoll.learn.algorithm import Algorithm
+from atoll.learn.algorithm import Algorithm, Phased, Stateful
 from atoll.learn.local.stragglers import Stragglers
 from atoll.models.quadratic import Quadratic, minimiser, quadratics
 from atoll.testing import check_algorithm
@@ -32,7 +32,7 @@ class Anchor(Algorithm):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Svrg(atoll.FedAvg):
+class Svrg(atoll.FedAvg, Phased, Stateful):
     """Local SVRG, as small as it gets."""
 
     def passes(self, phase):
@@ -52,7 +52,7 @@ class Svrg(atoll.FedAvg):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Noisy(atoll.FedAvg):
+class Noisy(atoll.FedAvg, Stateful):
     """Adds drawn numbers to its reply."""
 
     def draw(self, rng, params):
@@ -64,7 +64,7 @@ class Noisy(atoll.FedAvg):
 
 
 @dataclass(frozen=True, kw_only=True)
-class EverySecond(atoll.FedAvg):
+class EverySecond(atoll.FedAvg, Phased):
     """Contacts clients in every second round."""
 
     def init(self, params):

@@ -9,8 +9,10 @@ from hypothesis import strategies as st
 from learn_toys import islands
 
 import atoll
+from atoll.core.facets import facet
 from atoll.core.requests.cost import Outcomes
 from atoll.core.requests.task import Work
+from atoll.learn.algorithm import Phased
 from atoll.learn.algorithms import GIANT, FedAvg, LocalSVRG, Mime, Scaffold
 from atoll.learn.local.contact import declared
 from atoll.learn.local.partial import epochs_of_pass, quota
@@ -46,7 +48,7 @@ def test_columns_are_the_counts_of_each_client(sizes, batch, steps, asked):
     algorithm = Scaffold(batch_size=batch, epochs=2, steps=steps, option=1)
     message = {"phase": "train"} if asked is None else {"phase": "train", "epochs": asked}
     found = declared(algorithm, np.array(sizes, dtype=np.int64), message)
-    parts = [quota(part, epochs_of_pass(algorithm, part, asked)) for part in algorithm.passes("train")]
+    parts = [quota(part, epochs_of_pass(algorithm, part, asked)) for part in facet(algorithm, Phased).passes("train")]
     for i, n in enumerate(sizes):
         counts = [count_steps(part, n) for part in parts]
         passes = [-(-n // int(part.batch_of(n))) if n else 1 for part in parts]

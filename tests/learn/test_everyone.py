@@ -9,6 +9,7 @@ from learn_toys import Fixed
 import atoll
 from atoll.core.algebra import tree as T
 from atoll.core.errors import CompositionError, QuorumError
+from atoll.learn.algorithm import Phased
 from atoll.learn.capabilities import LOCAL_STEPS
 from atoll.learn.card import Card
 from atoll.learn.wrapped import Wrapped
@@ -30,7 +31,7 @@ class Slower(atoll.FedAvg):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Twice(atoll.FedAvg):
+class Twice(atoll.FedAvg, Phased):
     """Has a pass more."""
 
     def passes(self, phase):

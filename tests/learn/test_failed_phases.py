@@ -15,7 +15,7 @@ from atoll.core.algebra import tree as T
 from atoll.core.algebra.aggregate import Sum
 from atoll.core.errors import QuorumError
 from atoll.learn import Everyone, Synchronous, Training
-from atoll.learn.algorithm import Algorithm
+from atoll.learn.algorithm import Algorithm, Phased, Stateful
 from atoll.learn.algorithms import SketchedSGD
 from atoll.testing import Timetable
 
@@ -23,7 +23,7 @@ CLIENTS = 3
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tally(Algorithm):
+class Tally(Algorithm, Phased, Stateful):
     """Clients count their first phases, and the server counts what they told it; the second phase moves the model by the count."""
 
     phases: ClassVar[tuple[str, ...]] = ("count", "move")
@@ -55,7 +55,7 @@ class Tally(Algorithm):
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Ask(Algorithm):
+class _Ask(Algorithm, Stateful):
     """What a client has counted."""
 
     steps: int | None = 1

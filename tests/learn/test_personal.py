@@ -12,12 +12,14 @@ from learn_toys import islands
 
 import atoll
 from atoll.core.errors import CompositionError, ConfigError
+from atoll.core.facets import facet
 from atoll.core.federation.reducer import Plain
 from atoll.core.world import World
 from atoll.engines import ENGINES
+from atoll.learn.algorithm import Stateful
 from atoll.learn.algorithms import Ditto, PFedMe, Scaffold
 from atoll.learn.metrics import Accuracy, Confusion
-from atoll.learn.wrapped import Wrapped
+from atoll.learn.wrapped import Wrapped, overrides
 from atoll.testing import check_algorithm, killed_and_resumed
 
 FULL = {"steps": 5, "batch_size": None}
@@ -25,7 +27,7 @@ SIZES = [4, 7, 12, 20, 3]
 
 
 def own(loop, k):
-    return loop.algorithm.personal(loop.state["params"], loop.clients[k])["w"]
+    return facet(loop.algorithm, Stateful).personal(loop.state["params"], loop.clients[k])["w"]
 
 
 def descent(loop, k, w, steps, lr):
@@ -199,7 +201,7 @@ def test_personal_models_survive_a_crash(tmp_path):
 
 def test_measuring_what_is_not_there_is_refused():
     data = islands(SIZES)
-    assert not Through(base=Scaffold()).overrides("personal")
+    assert not overrides(Through(base=Scaffold()), "personal")
     with pytest.raises(CompositionError, match="FedAvg keeps no personal models"):
         atoll.simulate(job(atoll.FedAvg()), data, engine="inline")
     with pytest.raises(ConfigError, match="personal=True with clients=0"):

@@ -11,11 +11,13 @@ from killed_trainings import killed_training
 import atoll
 import atoll.learn.algorithms as algorithms
 from atoll.core.errors import AtollError, CompositionError, ConfigError
+from atoll.core.facets import facet
 from atoll.core.requests.cohort import Community
 from atoll.core.requests.context import StageContext
 from atoll.core.requests.task import task
 from atoll.core.world import World
 from atoll.engines import ENGINES
+from atoll.learn.algorithm import Compressing
 from atoll.learn.algorithms import FedAdam, FedAvg, FedAvgM, FedPAQ, Scaffold, SufficientStatistics, Walkman
 from atoll.learn.topology import (
     CFL,
@@ -282,8 +284,8 @@ def test_gossip_of_everything_runs_and_descends_or_is_refused_with_a_reason(name
         "rounds": 6,
         "evaluation": atoll.Evaluation(every=6, clients=0 if name in PRIVATE else -1),
     }
-    stages = [stage for phase in algorithm.phases for stage in algorithm.uplink(phase)]
-    staged = algorithm.downlink() is not None or not all(stage.lossless for stage in stages)
+    stages = [stage for phase in algorithm.phases for stage in facet(algorithm, Compressing).uplink(phase)]
+    staged = facet(algorithm, Compressing).downlink() is not None or not all(stage.lossless for stage in stages)
     reason = "Gossip has no server|FLECS rests on one estimate" if staged else REFUSED.get(name)
     if reason is not None:
         with pytest.raises(CompositionError, match=rf"({reason}).*Remedy"):

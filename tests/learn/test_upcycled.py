@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import atoll
 from atoll.core.algebra.rng import Rng
 from atoll.core.errors import CompositionError, ConfigError
-from atoll.learn.algorithm import RoundInfo
+from atoll.learn.algorithm import Movable, RoundInfo
 from atoll.learn.algorithms import (
     IFCA,
     Accelerated,
@@ -247,7 +247,7 @@ def test_nonsense_is_refused(options, message):
 
 
 def test_a_base_that_keeps_not_what_it_says_is_refused():
-    class Wrong(FedAvg):
+    class Wrong(FedAvg, Movable):
         extrapolates = ("params", "nothing")
 
     with pytest.raises(CompositionError, match="keeps no nothing"):

@@ -6,7 +6,7 @@ import pytest
 from sources import ROOT, imports, modules
 
 LAYERS = (
-    ("addresses", "errors", "exposure", "capability", "overview", "redaction"),
+    ("addresses", "errors", "exposure", "capability", "facets", "overview", "redaction"),
     ("calls", "lazy", "rooms"),
     ("extras", "validation", "message", "time"),
     ("algebra",),

@@ -16,13 +16,13 @@ from torch_toys import broadcast_of, compare, keys_of, seeded, shards_of, worst
 from atoll.core.algebra import tree as T
 from atoll.core.algebra.aggregate import Mean, Parts, Sum, Vote
 from atoll.core.errors import CompositionError
-from atoll.learn.algorithm import Algorithm
+from atoll.learn.algorithm import Algorithm, Stateful
 from atoll.learn.algorithms import FedAvg, FedSGD
 from atoll.torch import LocalTraining, params_of
 
 
 @dataclass(frozen=True, kw_only=True)
-class Everything(Algorithm):
+class Everything(Algorithm, Stateful):
     """Momentum, an anchor, a step counter, private state, two gradients a step, every summable aggregate."""
 
     def client_init(self, params: Any) -> Any:

@@ -15,7 +15,9 @@ import atoll.data
 import atoll.models
 from atoll.core.algebra import tree as T
 from atoll.core.errors import CompositionError
+from atoll.core.facets import facet
 from atoll.learn import Training
+from atoll.learn.algorithm import Labelled
 from atoll.learn.algorithms import FedAvg, FedProx
 from atoll.learn.local.own_loss import OwnLoss
 from atoll.torch.tracing.keyed import row_keys
@@ -71,7 +73,7 @@ class _Towards(OwnLoss):
         return ((model(x) - model(x, broadcast["teacher"], training=False).detach()) ** 2).mean(1)
 
 
-class _Own(FedAvg):
+class _Own(FedAvg, Labelled):
     kept: Any = (_Squares(),)
 
     @property
@@ -143,5 +145,5 @@ def test_a_model_in_numpy_is_refused() -> None:
 def test_a_wrapper_keeps_the_losses_of_its_base() -> None:
     from atoll.learn.algorithms.accelerated import Accelerated
 
-    assert Accelerated(_Own(**WORK)).losses == (_Squares(),)
-    assert FedProx().losses == ()
+    assert facet(Accelerated(_Own(**WORK)), Labelled).losses == (_Squares(),)
+    assert facet(FedProx(), Labelled).losses == ()

@@ -9,7 +9,8 @@ import numpy as np
 
 from atoll.core.algebra.aggregate import Aggregate, Sum
 from atoll.core.algebra.tree import Tree
-from atoll.learn.algorithm import Algorithm, Gradient, LocalWork, LossGradients
+from atoll.core.facets import facet
+from atoll.learn.algorithm import Algorithm, Gradient, Labelled, LocalWork, LossGradients, Stateful
 
 __all__ = ["OneLook", "looked"]
 
@@ -17,7 +18,7 @@ _OWN, _FOUND = "client", "found in a look"
 
 
 @dataclass(frozen=True, kw_only=True)
-class OneLook(Algorithm):
+class OneLook(Algorithm, Labelled, Stateful):
     """One step that trains nothing, on all of the client's rows by default: it reads the first loss into ``read``. `found` names what the next pass gets.
 
     The next pass receives the private state as it was with what was found, which `looked` takes apart; `Method` does so by itself. Nothing of the look is
@@ -34,11 +35,11 @@ class OneLook(Algorithm):
     @property
     def losses(self) -> tuple[Any, ...]:
         """Those of the method."""
-        return self.method.losses
+        return facet(self.method, Labelled).losses
 
     def client_init(self, params: Tree) -> Tree:
         """Start with the method's private state."""
-        return self.method.client_init(params)
+        return facet(self.method, Stateful).client_init(params)
 
     def step(self, local: Tree, grad: Gradient, broadcast: Tree) -> Tree:
         """Read what the first loss returns."""

@@ -1,7 +1,11 @@
-"""The contract of a learning algorithm: pure functions over trees.
+"""The contract of a learning algorithm, pure functions over trees, and its facets.
 
 A round has one or more *phases*; each phase is broadcast → local update → fold. All functions are pure. Write them with Python operators and
 `atoll.core.algebra.tree`, so that the same code runs on NumPy and PyTorch, for one client or a thousand at once, eager or compiled.
+
+An `Algorithm` is what the server and the clients compute. What others need to know of some algorithms is a facet that these inherit beside it: what they do
+with labels (`Labelled`), whom else they ask (`Helped`), more of a round (`Phased`), stages (`Compressing`), privacy (`Private`), what clients keep
+(`Stateful`), and what may be moved (`Movable`). Every algorithm carries `MiniBatched` and `Composable`.
 """
 
 from __future__ import annotations
@@ -10,7 +14,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from numbers import Integral
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, cast
 
 import numpy as np
 
@@ -18,21 +22,61 @@ from atoll.core.algebra import tree as T
 from atoll.core.algebra.aggregate import Aggregate, Mean
 from atoll.core.algebra.rng import Rng
 from atoll.core.algebra.tree import Tree
-from atoll.core.capability import CENTRAL_SERVER, FIXED_COHORT, STEPS, Capability, Need
+from atoll.core.capability import (
+    CENTRAL_SERVER,
+    FIXED_COHORT,
+    NO_BUFFERS,
+    NUMBERS,
+    PROTECTION,
+    RELEASED_ONLY,
+    REPLIES_ONLY,
+    STEPS,
+    Capability,
+    Need,
+)
 from atoll.core.errors import ConfigError
 from atoll.core.event import Event
+from atoll.core.facets import Facet, changes, facet, keep_old_form
 from atoll.core.requests.island import Secret
 from atoll.core.requests.stage import Stage
 from atoll.core.validation import Checked
 
-from .capabilities import EVERYONE, ONE_MODEL, ONE_PHASE, ONE_SUM, OWN_LOSSES, TRAINING
+from .capabilities import (
+    EVERYONE,
+    LOCAL_STEPS,
+    ONE_MODEL,
+    ONE_PHASE,
+    ONE_SUM,
+    OWN_LOSSES,
+    OWN_MODELS,
+    PARTIAL_WORK,
+    RELEASES,
+    TRAINING,
+)
 from .card import Card
-from .hooks import changes, needs_of_hooks, offers_of_hooks
 from .local.examples import Clipping, ExampleSteps
 from .local.loss_signature import any_takes_target
 from .local.stragglers import Stragglers
 
-__all__ = ["Algorithm", "Gradient", "LocalWork", "LossGradients", "RoundInfo"]
+__all__ = [
+    "STEP_HOOKS",
+    "Algorithm",
+    "Composable",
+    "Compressing",
+    "Gradient",
+    "Helped",
+    "Labelled",
+    "LocalWork",
+    "LossGradients",
+    "MiniBatched",
+    "Movable",
+    "Phased",
+    "Private",
+    "RoundInfo",
+    "Stateful",
+    "needs_of_hooks",
+    "offers_of_hooks",
+]
 
 
 class Gradient(Protocol):
@@ -118,8 +162,227 @@ class RoundInfo:
     secret: Secret | None = None
 
 
+STEP_HOOKS = ("step", "direction", "passes", "draw")
+"""Functions that define a local step. An algorithm that overrides none of them works with any model."""
+_GUARDS = (RELEASED_ONLY, RELEASES, NO_BUFFERS, REPLIES_ONLY)
+
+
+class MiniBatched(Facet):
+    """How a client goes through its rows. Every algorithm carries it."""
+
+    batch_size: int | None
+    cyclic: ClassVar[bool] = False
+    """Cut mini-batches from the rows in stored order, the same ones in every epoch and round. Otherwise rows are shuffled."""
+    partial: ClassVar[bool] = True
+    """The server may ask a client for a different number of epochs (or steps) than the algorithm's own; see `atoll.learn.local.partial`."""
+
+    def batch_of(self, n: Any) -> Any:
+        """Return the rows of a mini-batch at a client with ``n`` examples (a number or an array of numbers)."""
+        return n if self.batch_size is None else np.minimum(self.batch_size, n)
+
+    @property
+    def example_steps(self) -> ExampleSteps | None:
+        """What local steps draw from a client's secret: mini-batches and noise. ``None`` for mini-batches that follow the client's key, without noise."""
+        return None
+
+
+class Labelled(Facet):
+    """What a method does with labels, of an algorithm with losses of its own or a say in who needs labels."""
+
+    @property
+    def losses(self) -> tuple[Any, ...]:
+        """Losses that the method brings with it, each an `atoll.learn.local.own_loss.OwnLoss`; empty for ``Training.loss``.
+
+        Local steps descend the first; ``grad.on(loss)`` gives the oracles of the others, and ``grad.read(loss, params)`` what they return.
+        """
+        return ()
+
+    @property
+    def label_holders(self) -> tuple[str, ...]:
+        """Whose labels it learns from: ``"clients"``, or names of ``helpers``; empty if it needs no label.
+
+        By default the clients, if it trains on ``Training.loss`` and asks no helper, or if one of ``losses`` asks for the target.
+        """
+        losses = facet(self, Labelled).losses
+        if not losses:
+            return () if facet(self, Helped).helpers else ("clients",)
+        return ("clients",) if any_takes_target(losses) else ()
+
+    @property
+    def needs_every_class(self) -> bool:
+        """Whether each class must have a label at one of ``label_holders``."""
+        return True
+
+    @property
+    def labelled_share(self) -> float:
+        """The share of labelled rows that a mini-batch holds at least, between 0 and 1, if the client has as many; for losses that ask for ``labelled``.
+
+        See `atoll.learn.local.labelled_rows.topped_up`. Mini-batches of ``example_steps``, and ``cyclic`` ones, stay as they are.
+        """
+        return 0.0
+
+
+class Helped(Facet):
+    """Parties that an algorithm asks in addition to the clients, and what leaves parties with their consent alone."""
+
+    consents: ClassVar[tuple[str, ...]] = ()
+    """What leaves parties with their consent alone, as names that a site's policy must list: ``"row-features"``."""
+
+    @property
+    def helpers(self) -> Mapping[str, str]:
+        """Parties that the algorithm needs in addition to the clients, name -> role: parties with rows that do phases of their own; see ``asks``."""
+        return {}
+
+    def asks(self, phase: str) -> tuple[str, ...]:
+        """Return the names of the ``helpers`` that do a phase in place of the round's clients, on rows of their own; empty for the clients."""
+        del phase
+        return ()
+
+
+class Phased(Facet):
+    """What a round is made of, of an algorithm with more than one pass, or moves of the server beside the folds."""
+
+    def contacts(self, rounds: int) -> int | None:
+        """Return in how many of the first ``rounds`` rounds clients are contacted; ``None`` if unknown beforehand, as with a custom ``plan``."""
+        return None if changes(type(self), Algorithm, "plan") else rounds
+
+    def wanted(self, state: Tree, phase: str) -> bool:
+        """Return whether a planned phase is still needed after the folds before it. If not, the server contacts no client for it."""
+        del state, phase
+        return True
+
+    def passes(self, phase: str) -> tuple[Algorithm, ...]:
+        """Return the local updates that a client runs in a phase, in one contact.
+
+        Each pass starts from the client state that the pass before left. Only the last pass replies and keeps state. For example, an anchor
+        gradient is a pass before the steps that use it. A phase that does not train returns another algorithm.
+        """
+        del phase
+        return (cast("Algorithm", self),)
+
+    def advance(self, state: Tree, info: RoundInfo) -> Tree:
+        """Return the server's state at the end of a round, after all phases (or as the only step, if ``plan`` names no phase)."""
+        del info
+        return state
+
+    def outliers(self, state: Tree) -> Mapping[int, str]:
+        """Return clients whose messages the last fold found far outside, by position, and why: the round's row names them in ``outlying_clients``."""
+        del state
+        return {}
+
+
+class Compressing(Facet):
+    """Stages that a method itself brings with it."""
+
+    def uplink(self, phase: str) -> tuple[Stage, ...]:
+        """Return the uplink stages of the method itself in a phase; the stages of ``Training(uplink=...)`` go around them."""
+        del phase
+        return ()
+
+    def downlink(self) -> Stage | None:
+        """Return the downlink compressor of the method itself; ``Training(downlink=...)`` replaces it."""
+        return None
+
+
+class Private(Facet):
+    """What an algorithm promises of its clients' privacy."""
+
+    alone: ClassVar[bool] = False
+    """Clients send only what ``finish`` returns: no training loss beside it. Noise that the server adds protects only what it is added to."""
+
+    def admit(self, data: Any) -> None:
+        """Refuse, at a client, data that break an assumption of the privacy guarantee."""
+        del data
+
+    def events(self, examples: int) -> tuple[Event, ...]:
+        """Return what a client with ``examples`` examples releases in one contact; empty if the algorithm promises no privacy.
+
+        An algorithm with events runs client by client. Its events are in the ledger before its reply leaves, its random numbers come
+        from the island's secret, and the client sends only what ``finish`` returns.
+        """
+        del examples
+        return ()
+
+
+class Stateful(Facet):
+    """What clients keep from one round to the next, and what they draw."""
+
+    def client_init(self, params: Tree) -> Tree:
+        """Return a client's private state before its first round; ``None`` for none."""
+        del params
+        return None
+
+    def draw(self, rng: Rng, params: Tree) -> Tree:
+        """Draw a client's random numbers for one local update, as arrays; ``None`` for none.
+
+        Atoll draws them before the update and keeps them in ``local["drawn"]``, so that every engine uses the same numbers.
+        """
+        del rng, params
+        return None
+
+    def personal(self, params: Tree, client: Tree) -> Tree:
+        """Return the model that a client uses itself: the global one, unless the algorithm keeps one for each client."""
+        del client
+        return params
+
+
+class Movable(Facet):
+    """What a wrapper may do with the server's state (see ``Moving``)."""
+
+    extrapolates: ClassVar[tuple[str, ...]] = ("params",)
+    """Entries of the server's state that move with the model when a wrapper moves it without the clients (see ``Upcycled``)."""
+    tied: ClassVar[tuple[str, ...]] = ()
+    """Entries of ``extrapolates`` that sum up what clients keep. A wrapper may move them only by the same share of every change."""
+    cumulative: ClassVar[bool] = False
+    """The fold adds changes to the model as the last fold left it, even if a wrapper has moved it since (see ``Moving``)."""
+
+    def moved(self, state: Tree) -> Tree:
+        """Return the server's state after a wrapper moved its ``extrapolates``: update what is computed from them."""
+        return state
+
+
+class Composable(Facet):
+    """What an algorithm needs of the other parts of a training, and offers to them. Every algorithm carries it."""
+
+    phases: ClassVar[tuple[str, ...]]
+    card: ClassVar[Card]
+    pooled: ClassVar[str] = ""
+    """What a round needs from all clients, such as ``"the mean of all gradients"``. Topologies whose sums cover only one node, or the clients of one
+    edge, refuse the algorithm. Empty if results of parts of the clients can be mixed afterwards."""
+
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        """What the other parts of a training must offer, from the class's settings and overrides; add your own rows to ``super().needs``."""
+        made = [Need(TRAINING, "trains the model at its clients")]
+        if self.card.everyone:
+            some = "an algorithm that works with some clients (atoll.learn.algorithms.Scaffold)"
+            made += [Need(c, "needs every client in every round", some) for c in (EVERYONE, FIXED_COHORT)]
+        if facet(self, Labelled).losses:
+            made.append(Need(OWN_LOSSES, "trains on a loss of its own", "FedAvg()"))
+        helpers = facet(self, Helped).helpers
+        if helpers:
+            made.append(Need(CENTRAL_SERVER, f"asks {', '.join(helpers)} in every round"))
+        if self.pooled:
+            made.append(Need(ONE_SUM, f"rests on {self.pooled} in every round", "Scaffold() or FedADMM()"))
+        if self.card.family == "second order":
+            made.append(
+                Need(ONE_MODEL, "pairs models and gradients of one round", "a first-order or consensus ADMM method")
+            )
+        return (*made, *needs_of_hooks(self, Algorithm))
+
+    @property
+    def offers(self) -> frozenset[Capability]:
+        """What the algorithm offers to the other parts of a training."""
+        return offers_of_hooks(self, Algorithm) | {STEPS}
+
+    @property
+    def lacks(self) -> Mapping[Capability, str]:
+        """Reasons for capabilities that the algorithm does not offer, where the capability's own text says too little."""
+        return {ONE_PHASE: f"has phases {', '.join(self.phases)}"}
+
+
 @dataclass(frozen=True, kw_only=True)
-class Algorithm(Checked):
+class Algorithm(Checked, MiniBatched, Composable):
     """Base class of all algorithms: local SGD, with updates averaged by examples.
 
     Attributes:
@@ -136,25 +399,8 @@ class Algorithm(Checked):
     steps: int | None = None
     stragglers: Stragglers | None = None
     phases: ClassVar[tuple[str, ...]] = ("train",)
-    cyclic: ClassVar[bool] = False
-    """Cut mini-batches from the rows in stored order, the same ones in every epoch and round. Otherwise rows are shuffled."""
-    partial: ClassVar[bool] = True
-    """The server may ask a client for a different number of epochs (or steps) than the algorithm's own; see `atoll.learn.local.partial`."""
-    alone: ClassVar[bool] = False
-    """Clients send only what ``finish`` returns: no training loss beside it. Noise that the server adds protects only what it is added to."""
     citation: ClassVar[str] = ""
     card: ClassVar[Card] = Card()
-    extrapolates: ClassVar[tuple[str, ...]] = ("params",)
-    """Entries of the server's state that move with the model when a wrapper moves it without the clients (see ``Upcycled``)."""
-    tied: ClassVar[tuple[str, ...]] = ()
-    """Entries of ``extrapolates`` that sum up what clients keep. A wrapper may move them only by the same share of every change."""
-    cumulative: ClassVar[bool] = False
-    """The fold adds changes to the model as the last fold left it, even if a wrapper has moved it since (see ``Moving``)."""
-    pooled: ClassVar[str] = ""
-    """What a round needs from all clients, such as ``"the mean of all gradients"``. Topologies whose sums cover only one node, or the clients of one
-    edge, refuse the algorithm. Empty if results of parts of the clients can be mixed afterwards."""
-    consents: ClassVar[tuple[str, ...]] = ()
-    """What leaves parties with their consent alone, as names that a site's policy must list: ``"row-features"``."""
 
     def __post_init__(self) -> None:
         if not (self.lr > 0 and math.isfinite(self.lr)):
@@ -178,165 +424,19 @@ class Algorithm(Checked):
                 remedy="a straggler does part of the local work: use at least 2 epochs or steps",
             )
 
-    def batch_of(self, n: Any) -> Any:
-        """Return the rows of a mini-batch at a client with ``n`` examples (a number or an array of numbers)."""
-        return n if self.batch_size is None else np.minimum(self.batch_size, n)
-
-    @property
-    def example_steps(self) -> ExampleSteps | None:
-        """What local steps draw from a client's secret: mini-batches and noise. ``None`` for mini-batches that follow the client's key, without noise."""
-        return None
-
-    @property
-    def labelled_share(self) -> float:
-        """The share of labelled rows that a mini-batch holds at least, between 0 and 1, if the client has as many; for losses that ask for ``labelled``.
-
-        See `atoll.learn.local.labelled_rows.topped_up`. Mini-batches of ``example_steps``, and ``cyclic`` ones, stay as they are.
-        """
-        return 0.0
-
-    @property
-    def losses(self) -> tuple[Any, ...]:
-        """Losses that the method brings with it, each an `atoll.learn.local.own_loss.OwnLoss`; empty for ``Training.loss``.
-
-        Local steps descend the first; ``grad.on(loss)`` gives the oracles of the others, and ``grad.read(loss, params)`` what they return.
-        """
-        return ()
-
-    @property
-    def label_holders(self) -> tuple[str, ...]:
-        """Whose labels it learns from: ``"clients"``, or names of ``helpers``; empty if it needs no label.
-
-        By default the clients, if it trains on ``Training.loss`` and asks no helper, or if one of ``losses`` asks for the target.
-        """
-        if not self.losses:
-            return () if self.helpers else ("clients",)
-        return ("clients",) if any_takes_target(self.losses) else ()
-
-    @property
-    def needs_every_class(self) -> bool:
-        """Whether each class must have a label at one of ``label_holders``."""
-        return True
-
-    # ---------------------------------------------------------------- the parts of a round
-
     def plan(self, state: Tree) -> tuple[str, ...]:
         """Return the phases of the coming round; empty if the server works alone and contacts no client."""
         del state
         return self.phases
 
-    def contacts(self, rounds: int) -> int | None:
-        """Return in how many of the first ``rounds`` rounds clients are contacted; ``None`` if unknown beforehand, as with a custom ``plan``."""
-        return rounds if type(self).plan is Algorithm.plan else None
-
-    def wanted(self, state: Tree, phase: str) -> bool:
-        """Return whether a planned phase is still needed after the folds before it. If not, the server contacts no client for it."""
-        del state, phase
-        return True
-
-    def passes(self, phase: str) -> tuple[Algorithm, ...]:
-        """Return the local updates that a client runs in a phase, in one contact.
-
-        Each pass starts from the client state that the pass before left. Only the last pass replies and keeps state. For example, an anchor
-        gradient is a pass before the steps that use it. A phase that does not train returns another algorithm.
-        """
-        del phase
-        return (self,)
-
-    @property
-    def helpers(self) -> Mapping[str, str]:
-        """Parties that the algorithm needs in addition to the clients, name -> role: parties with rows that do phases of their own; see ``asks``."""
-        return {}
-
-    def asks(self, phase: str) -> tuple[str, ...]:
-        """Return the names of the ``helpers`` that do a phase in place of the round's clients, on rows of their own; empty for the clients."""
-        del phase
-        return ()
-
-    # ---------------------------------------------------------------- compression
-
-    def uplink(self, phase: str) -> tuple[Stage, ...]:
-        """Return the uplink stages of the method itself in a phase; the stages of ``Training(uplink=...)`` go around them."""
-        del phase
-        return ()
-
-    def downlink(self) -> Stage | None:
-        """Return the downlink compressor of the method itself; ``Training(downlink=...)`` replaces it."""
-        return None
-
-    # ---------------------------------------------------------------- composition
-
-    @property
-    def needs(self) -> tuple[Need, ...]:
-        """What the other parts of a training must offer, from the class's settings and overrides; add your own rows to ``super().needs``."""
-        made = [Need(TRAINING, "trains the model at its clients")]
-        if self.card.everyone:
-            some = "an algorithm that works with some clients (atoll.learn.algorithms.Scaffold)"
-            made += [Need(c, "needs every client in every round", some) for c in (EVERYONE, FIXED_COHORT)]
-        if self.losses:
-            made.append(Need(OWN_LOSSES, "trains on a loss of its own", "FedAvg()"))
-        if self.helpers:
-            made.append(Need(CENTRAL_SERVER, f"asks {', '.join(self.helpers)} in every round"))
-        if self.pooled:
-            made.append(Need(ONE_SUM, f"rests on {self.pooled} in every round", "Scaffold() or FedADMM()"))
-        if self.card.family == "second order":
-            made.append(
-                Need(ONE_MODEL, "pairs models and gradients of one round", "a first-order or consensus ADMM method")
-            )
-        return (*made, *needs_of_hooks(self, Algorithm))
-
-    @property
-    def offers(self) -> frozenset[Capability]:
-        """What the algorithm offers to the other parts of a training."""
-        return offers_of_hooks(self, Algorithm) | {STEPS}
-
-    @property
-    def lacks(self) -> Mapping[Capability, str]:
-        """Reasons for capabilities that the algorithm does not offer, where the capability's own text says too little."""
-        return {ONE_PHASE: f"has phases {', '.join(self.phases)}"}
-
-    def overrides(self, hook: str) -> bool:
-        """Return whether the class overrides a function of the base: ``overrides("draw")`` tells whether clients draw random numbers."""
-        return changes(self, Algorithm, hook)
-
-    # ---------------------------------------------------------------- privacy
-
-    def admit(self, data: Any) -> None:
-        """Refuse, at a client, data that break an assumption of the privacy guarantee."""
-        del data
-
-    def events(self, examples: int) -> tuple[Event, ...]:
-        """Return what a client with ``examples`` examples releases in one contact; empty if the algorithm promises no privacy.
-
-        An algorithm with events runs client by client. Its events are in the ledger before its reply leaves, its random numbers come
-        from the island's secret, and the client sends only what ``finish`` returns.
-        """
-        del examples
-        return ()
-
-    # ---------------------------------------------------------------- the server and the clients
-
     def init(self, params: Tree) -> Tree:
         """Return the server's initial state; it must contain ``"params"``."""
         return {"params": params}
-
-    def client_init(self, params: Tree) -> Tree:
-        """Return a client's private state before its first round; ``None`` for none."""
-        del params
-        return None
 
     def broadcast(self, state: Tree, phase: str) -> Tree:
         """Return what every client of the cohort receives; it must contain ``"params"`` and may contain scalars."""
         del phase
         return {"params": state["params"], "lr": self.lr}
-
-    def draw(self, rng: Rng, params: Tree) -> Tree:
-        """Draw a client's random numbers for one local update, as arrays; ``None`` for none.
-
-        Atoll draws them before the update and keeps them in ``local["drawn"]``, so that every engine uses the same numbers.
-        """
-        del rng, params
-        return None
 
     def start(self, broadcast: Tree, client: Tree) -> Tree:
         """Return the local state before the first step: a dict with at least ``"params"``."""
@@ -366,24 +466,38 @@ class Algorithm(Checked):
         del info, phase
         return {**state, "params": T.add(state["params"], sums["update"])}
 
-    def advance(self, state: Tree, info: RoundInfo) -> Tree:
-        """Return the server's state at the end of a round, after all phases (or as the only step, if ``plan`` names no phase)."""
-        del info
-        return state
 
-    def moved(self, state: Tree) -> Tree:
-        """Return the server's state after a wrapper moved its ``extrapolates``: update what is computed from them."""
-        return state
+keep_old_form(Algorithm, Labelled, Helped, Phased, Compressing, Private, Stateful, Movable)
 
-    def outliers(self, state: Tree) -> Mapping[int, str]:
-        """Return clients whose messages the last fold found far outside, by position, and why: the round's row names them in ``outlying_clients``."""
-        del state
-        return {}
 
-    def personal(self, params: Tree, client: Tree) -> Tree:
-        """Return the model that a client uses itself: the global one, unless the algorithm keeps one for each client."""
-        del client
-        return params
+def needs_of_hooks(algorithm: Any, base: type) -> tuple[Need, ...]:
+    """Return the needs that follow from the functions that an algorithm overrides."""
+    made: list[Need] = []
+    if changes(type(algorithm), base, *STEP_HOOKS):
+        made.append(Need(LOCAL_STEPS, "changes the local step", "FedAvg"))
+    if changes(type(algorithm), base, "uplink"):
+        own = (stage for phase in algorithm.phases for stage in facet(algorithm, Compressing).uplink(phase))
+        inner = next((type(stage).__name__ for stage in own if stage.on == "value"), "")
+        instead = "an algorithm without stages of its own, such as FedAvg()"
+        made += [Need(NUMBERS, f"has {inner} act on its replies", instead)] if inner else []
+    if changes(type(algorithm), base, "events"):
+        why, instead = (
+            "promises privacy for its replies and for nothing else",
+            "the same algorithm without privacy",
+        )
+        made += [Need(capability, why, instead) for capability in _GUARDS]
+    return tuple(made)
+
+
+def offers_of_hooks(algorithm: Any, base: type) -> frozenset[Capability]:
+    """Return the capabilities that follow from an algorithm's settings and from the functions that it overrides."""
+    told = {
+        ONE_PHASE: len(algorithm.phases) == 1,
+        PARTIAL_WORK: algorithm.partial,
+        OWN_MODELS: changes(type(algorithm), base, "personal"),
+        PROTECTION: changes(type(algorithm), base, "events"),
+    }
+    return frozenset(capability for capability, there in told.items() if there)
 
 
 def _counts(value: object) -> bool:

@@ -12,9 +12,10 @@ from atoll.core.algebra import tree as T
 from atoll.core.algebra.aggregate import merge_totals
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import AtollError, ConfigError, nearest
+from atoll.core.facets import facet
 from atoll.core.requests.chain import Chain
 
-from .algorithm import Algorithm, RoundInfo
+from .algorithm import Algorithm, Compressing, Phased, RoundInfo
 from .local.update import local_contact
 from .server.declared import declared_bits
 from .wrapped import Wrapped
@@ -149,7 +150,7 @@ def describe(kind: type[Algorithm]) -> Fact:
                 phase,
                 formula([r.down[i] for r in runs]),
                 formula([r.up[i] for r in runs]),
-                bool(made.uplink(phase)),
+                bool(facet(made, Compressing).uplink(phase)),
                 _bits(made, phase),
             )
             for i, phase in enumerate(runs[0].phases)
@@ -177,7 +178,7 @@ def example(kind: type[Algorithm], **settings: Any) -> Algorithm:
 
 def _bits(algorithm: Algorithm, phase: str) -> str | None:
     """Return the declared bits of a reply. Models of one array and of two show what each array costs."""
-    chain = Chain(algorithm.uplink(phase))
+    chain = Chain(facet(algorithm, Compressing).uplink(phase))
     counts: list[list[int]] = []
     for arrays in (1, 2):
         models = [{str(i): np.zeros(d // arrays, np.float32) for i in range(arrays)} for d in _BIT_SIZES]
@@ -234,7 +235,7 @@ class _DryRun:
         state = algorithm.init({"w": np.zeros(d)})
         with np.errstate(all="ignore"):
             for phase in algorithm.plan(state):
-                state = self._phase(state, phase) if algorithm.wanted(state, phase) else state
+                state = self._phase(state, phase) if facet(algorithm, Phased).wanted(state, phase) else state
         self.state = _floats(self.clients[0]) + self.remembered
 
     def _phase(self, state: Tree, phase: str) -> Tree:
@@ -247,7 +248,7 @@ class _DryRun:
         self.phases.append(phase)
         self.down.append(_floats(sent))
         self.up.append(sum(_floats(aggregate.value) for aggregate in reply.values()))
-        chain = Chain(self.algorithm.uplink(phase))
+        chain = Chain(facet(self.algorithm, Compressing).uplink(phase))
         self.secure = self.secure and chain.summable and all(aggregate.summable for aggregate in reply.values())
         self.remembered += _floats(chain.fresh(reply))
         sums = {name: total.result() for name, total in merge_totals(replies).items()}

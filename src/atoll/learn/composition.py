@@ -2,34 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Protocol
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from atoll.core.algebra.rng import Rng
 from atoll.core.errors import CompositionError
+from atoll.core.facets import facet
+from atoll.core.federation.reducer import Reducer
+from atoll.core.requests.stage import Stage
+from atoll.core.validation import require_parts
+from atoll.privacy import Budget
+from atoll.rounds.stop import StopRule
 
+from .aggregation import Aggregation
+from .algorithm import Algorithm, Compressing, Private
 from .capabilities import EVERYONE, OWN_MODELS
 from .compose import Placed, lack_of
 from .local.release import require_mechanism_outside
 from .offered import SupportsReports, placed_model
+from .pacing import Pacing
+from .private.base import Mechanism
 from .private.parts import TrainingParts
 from .replies import placed_replies
+from .selection import Selection
 from .server.downlink import DOWNLINK_NEEDS
-from .wrapped import dry_reply, innermost, shown_name
+from .server.evaluation import Evaluation
+from .topology.base import Topology
+from .wrapped import dry_reply, innermost, overrides, shown_name
 
 if TYPE_CHECKING:
-    from atoll.core.requests.stage import Stage
-
-    from .algorithm import Algorithm
     from .context import Context
     from .learner import Learner
-    from .private.base import Mechanism
-    from .selection.base import Selection
-    from .server.evaluation import Evaluation
 
-__all__ = ["LATER", "check_prepared", "parts_of", "prepared_parts"]
+__all__ = ["LATER", "Chosen", "algorithms_in", "check_prepared", "parts_of", "prepared_parts", "require_kinds_of_parts"]
 
 LATER = ("cohort", "replies", "model")
 """Slots that are empty until a training has its data."""
@@ -39,13 +47,24 @@ class Chosen(TrainingParts, Protocol):
     """The parts of a training, with what it makes of them."""
 
     @property
-    def evaluation(self) -> Evaluation: ...
+    def evaluation(self) -> Evaluation:
+        """What is measured."""
+        ...
+
     @property
-    def buffers(self) -> str: ...
+    def buffers(self) -> str:
+        """How buffers of normalisation layers are treated."""
+        ...
+
     @property
-    def mechanism(self) -> Mechanism | None: ...
+    def mechanism(self) -> Mechanism | None:
+        """The mechanism that was installed."""
+        ...
+
     @property
-    def local_algorithm(self) -> Algorithm: ...
+    def local_algorithm(self) -> Algorithm:
+        """What clients run."""
+        ...
 
     def down(self) -> Stage | None:
         """Return the compressor on the way down."""
@@ -62,7 +81,7 @@ def _parts_of(job: Chosen) -> Iterator[Placed]:
         yield Placed.of("privacy", job.mechanism)
     name = shown_name(job.algorithm)
     yield Placed.of("algorithm", job.algorithm, name)
-    own = [stage for phase in job.algorithm.phases for stage in job.algorithm.uplink(phase)]
+    own = [stage for phase in job.algorithm.phases for stage in facet(job.algorithm, Compressing).uplink(phase)]
     for stage in own:
         yield Placed.of("algorithm.uplink", stage, f"{type(stage).__name__} of {name}", "algorithm")
     for stage in job.uplink:
@@ -106,7 +125,7 @@ def check_prepared(job: Chosen, context: Context) -> None:
     _check_folded(job.algorithm, context.learner)
     if context.protected:
         for n in np.unique([] if context.clients.sizes is None else context.clients.sizes):
-            job.algorithm.events(int(n))
+            facet(job.algorithm, Private).events(int(n))
 
 
 def _check_told(rule: Selection, learner: Learner) -> None:
@@ -120,7 +139,7 @@ def _check_told(rule: Selection, learner: Learner) -> None:
 def _check_folded(algorithm: Algorithm, learner: Learner) -> None:
     """Refuse an algorithm whose clients do not send what its server folds: a pass of another algorithm, or an unfinished one."""
     inside = innermost(algorithm)
-    if not inside.overrides("finish") or inside.overrides("fold"):
+    if not overrides(inside, "finish") or overrides(inside, "fold"):
         return
     reply = dry_reply(inside, learner.init(Rng(0)))
     if "update" not in reply:
@@ -129,3 +148,45 @@ def _check_folded(algorithm: Algorithm, learner: Learner) -> None:
             where="Training.algorithm",
             remedy="use a complete algorithm; your own algorithm needs a `fold` if its `finish` gives no 'update'",
         )
+
+
+_PARTS: dict[str, tuple[Any, str]] = {
+    "algorithm": (Algorithm, "atoll.FedAvg(lr=0.1)"),
+    "topology": (Topology, "atoll.learn.topology.Star()"),
+    "selection": (Selection, "atoll.Uniform(10)"),
+    "aggregation": (Aggregation, "atoll.learn.aggregation.Renormalised()"),
+    "pacing": (Pacing, "atoll.Synchronous()"),
+    "reducer": (Reducer, "atoll.core.federation.reducer.Plain()"),
+    "evaluation": (Evaluation, "atoll.Evaluation(every=5)"),
+}
+_OPTIONAL: dict[str, tuple[Any, str]] = {
+    "downlink": (Stage, "atoll.stages.QSGD(8)"),
+    "budget": (Budget, "atoll.privacy.Budget(epsilon=3.0)"),
+    "privacy": (Mechanism, "atoll.learn.private.CentralDP(epsilon=2.0, delta=1e-5, clip=1.0)"),
+}
+_LISTS: dict[str, tuple[Any, str]] = {
+    "uplink": (Stage, "atoll.stages.Clip(1.0)"),
+    "stop": (StopRule, 'atoll.Target("test/accuracy", 0.9)'),
+    "callbacks": (Callable, "print"),
+}
+
+
+def require_kinds_of_parts(job: Chosen) -> None:
+    """Refuse a training one of whose parts is of another kind than its slot.
+
+    Raises:
+        CompositionError: names the slot, and an example of what it takes.
+    """
+    require_parts(job, _PARTS, _LISTS, _OPTIONAL)
+
+
+def algorithms_in(part: Any) -> Iterable[Algorithm]:
+    """Return an algorithm and the algorithms inside it."""
+    if isinstance(part, Algorithm):
+        yield part
+    if isinstance(part, list | tuple):
+        for one in part:
+            yield from algorithms_in(one)
+    elif dataclasses.is_dataclass(part) and not isinstance(part, type):
+        for field in dataclasses.fields(part):
+            yield from algorithms_in(getattr(part, field.name, None))

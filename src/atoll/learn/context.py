@@ -8,7 +8,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from atoll.core.algebra import tree as T
+from atoll.core.facets import facet
 
+from .algorithm import Private
 from .local.leaving import promises_privacy
 from .offered import metrics_of
 from .server.declared import declared_bits
@@ -145,7 +147,7 @@ class Context:
         """
         found: list[Event] = []
         for phase in phases:
-            found += self.algorithm.events(examples)
+            found += facet(self.algorithm, Private).events(examples)
             chain = self.uplink(phase)
             if chain.events:
                 values = len(chain.leaving(dry_reply(self.local_algorithm, params, phase)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -12,15 +12,16 @@ from atoll.core.algebra import tree as T
 from atoll.core.algebra.tree import Tree
 from atoll.core.capability import STEPS
 from atoll.core.errors import CompositionError
+from atoll.core.facets import facet
 
-from .algorithm import RoundInfo
+from .algorithm import Movable, Phased, RoundInfo
 from .wrapped import Wrapped
 
 __all__ = ["Moving"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Moving(Wrapped):
+class Moving(Wrapped, Movable):
     """Base class of wrappers that move the model themselves.
 
     The server's state has the base's ``extrapolates`` unchanged, its other entries under ``"base"``, and the wrapper's own entries. So wrappers nest.
@@ -28,6 +29,8 @@ class Moving(Wrapped):
     A base whose fold adds changes to the model of its last fold (``cumulative``) gets that model back, as ``"unmoved"``, whatever its clients
     received. Otherwise what the wrapper added would stay in its sums forever.
     """
+
+    cumulative: ClassVar[bool] = False  # handled here, whatever wraps this one
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -37,7 +40,6 @@ class Moving(Wrapped):
                 where=type(self).__name__,
                 remedy="use it alone, or an algorithm that takes steps",
             )
-        object.__setattr__(self, "cumulative", False)  # handled here, whatever wraps this one
 
     @property
     def moves(self) -> tuple[str, ...]:
@@ -52,16 +54,19 @@ class Moving(Wrapped):
         """
         inner = self.base.init(params)
         self._require_heard(inner)
-        own = {"unmoved": inner["params"]} if self.base.cumulative else {}
+        own = {"unmoved": inner["params"]} if facet(self.base, Movable).cumulative else {}
         return self.around({}, inner) | own
 
     def inner(self, state: Tree) -> Tree:
         """Return the base's state."""
-        return {**state["base"], **{name: state[name] for name in self.base.extrapolates if name in state}}
+        return {
+            **state["base"],
+            **{name: state[name] for name in facet(self.base, Movable).extrapolates if name in state},
+        }
 
     def around(self, state: Tree, inner: Tree) -> Tree:
         """Return the wrapper's state with another state of the base in it."""
-        shown = {name: inner[name] for name in self.base.extrapolates if name in inner}
+        shown = {name: inner[name] for name in facet(self.base, Movable).extrapolates if name in inner}
         return {**state, **shown, "base": {name: value for name, value in inner.items() if name not in shown}}
 
     def plan(self, state: Tree) -> tuple[str, ...]:
@@ -70,11 +75,11 @@ class Moving(Wrapped):
 
     def contacts(self, rounds: int) -> int | None:
         """Return the base's number of contacts."""
-        return self.base.contacts(rounds)
+        return facet(self.base, Phased).contacts(rounds)
 
     def wanted(self, state: Tree, phase: str) -> bool:
         """Ask the base."""
-        return self.base.wanted(self.inner(state), phase)
+        return facet(self.base, Phased).wanted(self.inner(state), phase)
 
     def broadcast(self, state: Tree, phase: str) -> Tree:
         """Send the base's broadcast."""
@@ -83,18 +88,18 @@ class Moving(Wrapped):
     def fold(self, state: Tree, sums: Mapping[str, Any], info: RoundInfo, phase: str) -> Tree:
         """Fold as the base does, from the model that its last fold left if the base needs it."""
         inner = self.inner(state)
-        if not self.base.cumulative:
+        if not facet(self.base, Movable).cumulative:
             return self.around(state, self.base.fold(inner, sums, info, phase))
         after = self.base.fold({**inner, "params": state["unmoved"]}, sums, info, phase)
         return {**self.around(state, after), "unmoved": after["params"]}
 
     def advance(self, state: Tree, info: RoundInfo) -> Tree:
         """Advance as the base does."""
-        return self.around(state, self.base.advance(self.inner(state), info))
+        return self.around(state, facet(self.base, Phased).advance(self.inner(state), info))
 
     def moved(self, state: Tree) -> Tree:
         """Bring the state up to date as the base does."""
-        return self.around(state, self.base.moved(self.inner(state)))
+        return self.around(state, facet(self.base, Movable).moved(self.inner(state)))
 
     def _require_heard(self, inner: Tree) -> None:
         """Refuse a base whose broadcast does not show the move."""

@@ -9,37 +9,41 @@ from typing import Any
 from atoll.core.algebra.aggregate import Aggregate
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import CompositionError
+from atoll.core.facets import default_of, facet
 
-from .algorithm import Algorithm, Gradient, LocalWork, RoundInfo
-from .wrapped import Drawing, Wrapped
+from .algorithm import Algorithm, Gradient, LocalWork, Phased, RoundInfo, Stateful
+from .wrapped import Drawing, Wrapped, overrides
 
 __all__ = ["PerClientBroadcast"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class PerClientBroadcast(Wrapped):
+class PerClientBroadcast(Wrapped, Stateful):
     """The base with its broadcast passed in the client's state, ``{"client": state, "sent": broadcast}``, together with its random numbers.
 
     Clients with different models then fit in one block, which has a single broadcast. This is the local half only: no server folds it.
     """
 
-    draw = Algorithm.draw  # the base's random numbers are passed too
+    draw = default_of(Stateful, "draw")  # the base's random numbers are passed too
 
     @staticmethod
     def of(base: Algorithm) -> PerClientBroadcast:
         """Return the wrapper around an algorithm, with or without random draws."""
-        return PerClientBroadcast(base=Drawing(base=base) if base.overrides("draw") else base)
+        return PerClientBroadcast(base=Drawing(base=base) if overrides(base, "draw") else base)
 
     def passes(self, phase: str) -> tuple[Algorithm, ...]:
         """Run the base's passes, each wrapped."""
         inner = self.base.base if isinstance(self.base, Drawing) else self.base
-        return tuple(PerClientBroadcast.of(part) for part in inner.passes(phase))
+        return tuple(PerClientBroadcast.of(part) for part in facet(inner, Phased).passes(phase))
 
     def handed(self, sent: Tree, client: Tree, key: int) -> Tree:
         """Return the state of a client that receives ``sent``, with its random key."""
         if isinstance(self.base, Drawing):
             return {"client": self.base.handed(sent["params"], client, key), "sent": sent}
-        return {"client": self.base.client_init(sent["params"]) if client is None else client, "sent": sent}
+        return {
+            "client": facet(self.base, Stateful).client_init(sent["params"]) if client is None else client,
+            "sent": sent,
+        }
 
     def start(self, broadcast: Tree, client: Tree) -> Tree:
         """Start with the base's local state, from the client's own broadcast."""

@@ -5,11 +5,25 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from atoll.core.algebra.form import safetensors_of
+from atoll.core.errors import ConfigError, DataError
+from atoll.core.facets import facet
 from atoll.core.job import Prepared
 from atoll.core.persistence.files import as_json
+from atoll.data import require_labels
+from atoll.data.islands import Islands
+from atoll.rounds.loop import run_rounds
+from atoll.rounds.stop import Repeated
+
+from .algorithm import Helped, Labelled
+from .cross_site.asking import Across
+from .offered import let_go
+from .server.accounted import Accounted
+from .server.exposed import Explainable, exposures_of
+from .server.measures import TrainingMeasures
+from .wrapped import shown_name
 
 if TYPE_CHECKING:
     from atoll.core.event import Event
@@ -18,6 +32,7 @@ if TYPE_CHECKING:
     from atoll.rounds.by_device import ByDevice
     from atoll.rounds.history import History
 
+    from .context import Context
     from .cross_site.matrix import CrossSite
     from .learner import Learner
     from .private.claim import Guarantee
@@ -148,3 +163,85 @@ class PreparedTraining(Prepared):
         if outcome.cross_site is not None:
             found["cross_site.json"] = as_json(outcome.cross_site.plain()).encode()
         return found
+
+
+class RunningTraining(Explainable, Repeated, Protocol):
+    """A training, as far as its rounds and the checks of its data know it."""
+
+    @property
+    def loss(self) -> Any: ...
+
+
+async def run_training(fed: Federation, job: RunningTraining, context: Context) -> Trained:
+    """Run the rounds of a training, and measure across sites afterwards if the evaluation asks for it.
+
+    Args:
+        fed: the federation.
+        job: the training, with its mechanism installed.
+        context: its context, with the learner, which is released at the end.
+    """
+    measures, certain = TrainingMeasures(context), job.budget is None
+    course = job.topology.course(context)
+    course = Accounted(course, context) if context.protected else course
+    try:
+        ended = await run_rounds(fed, job, course, measures, certain=certain)
+        crossed = await Across(context).run(fed, ended) if job.evaluation.cross_site else None
+    finally:
+        let_go(context.learner)
+    kept = ended.best
+    best = None if kept is None else Best(str(job.keep_best), kept["round"], kept["value"], kept["params"])
+    found = ended.model, ended.history, ended.reason, ended.round, ended.devices
+    return Trained(*found, last=ended.last, best=best, cross_site=crossed)
+
+
+# ---------------------------------------------------------------- what a training needs of its data: helpers' rows and labels
+
+
+def require_rows_of_helpers(job: RunningTraining, islands: Islands) -> None:
+    """Refuse a simulation in which a party that the algorithm or the topology asks has no rows."""
+    asking = dict.fromkeys(job.topology.helpers, type(job.topology).__name__)
+    asking |= dict.fromkeys(facet(job.algorithm, Helped).helpers, shown_name(job.algorithm))
+    missing = [name for name in asking if not len(islands.others.get(name, ()))]
+    if missing:
+        raise ConfigError(
+            f"{asking[missing[0]]} asks the party {missing[0]!r}, which has no rows",
+            where="islands.others",
+            remedy=f"give it some: islands.with_others({{{missing[0]!r}: rows}})"
+            + ("; atoll.data.unlabel(islands, keep=40, at='server') does it" if missing[0] == "labels" else ""),
+        )
+
+
+def labels_section_of(
+    job: RunningTraining, data: Any
+) -> Callable[[Sequence[Mapping[str, Any]]], Mapping[str, Any]] | None:
+    """Return what makes the report's section on labels, if some are missing and the server may look at the rows."""
+    if getattr(data, "labelled", None) not in ("part", "none") or not hasattr(data, "subset"):
+        return None
+    from atoll.data import label_map  # reading rows: only where a report asks for it
+    from atoll.data.labels.shown import labels_section
+
+    exposures = exposures_of(job, job.selection.cohort_size(len(data)))
+    return lambda rows: labels_section(label_map(data), rows, exposures)  # the rows are read when somebody reports
+
+
+def require_held_labels(job: RunningTraining, data: Any) -> None:
+    """Refuse to train on labels that nobody has, or, in a simulation, with a loss of a method's own and a class that has none. Losses of the user's may do without."""
+    named = isinstance(job.loss, str) and ":" not in job.loss
+    own = bool(facet(job.algorithm, Labelled).losses)
+    holders = facet(job.algorithm, Labelled).label_holders if own or named else ()
+    have = getattr(data, "labelled", None)
+    if own and holders and isinstance(data, Islands) and data.stored and (have != "all" or "clients" not in holders):
+        require_labels(
+            data,
+            shown_name(job.algorithm),
+            every_class=facet(job.algorithm, Labelled).needs_every_class,
+            at=holders,
+        )
+    if "clients" in holders and have == "none":
+        shown = ", ".join(map(str, data.names[:5])) + (", ..." if len(data) > 5 else "")
+        held = ", ".join(getattr(data, "others", {}))
+        raise DataError(
+            f"no client has a label: {shown}" + (f"; labels are at {held}" if held else ""),
+            where="Training",
+            remedy="label rows at one client at least, or train with a method that needs none there, see atoll.labels",
+        )

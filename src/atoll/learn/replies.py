@@ -15,8 +15,9 @@ from atoll.core.algebra.rng import Rng
 from atoll.core.algebra.tree import Tree
 from atoll.core.capability import DROPPABLE, UNMEASURED, Capability
 from atoll.core.errors import AtollError
+from atoll.core.facets import facet
 
-from .algorithm import RoundInfo
+from .algorithm import Movable, Phased, RoundInfo, Stateful
 from .capabilities import (
     AFFINE_FOLD,
     BY_EXAMPLES,
@@ -145,7 +146,7 @@ class DryReplies:
         return ""
 
     def _stateful(self) -> bool:
-        return self.algorithm.client_init(self.params) is not None
+        return facet(self.algorithm, Stateful).client_init(self.params) is not None
 
     def _stateless(self) -> str:
         return STATELESS.lack if self._stateful() else ""
@@ -169,7 +170,7 @@ class DryReplies:
             for phase in algorithm.plan(state):
                 sums = {key: a.total().result() for key, a in dry_reply(algorithm, self.params, phase).items()}
                 state = algorithm.fold(state, sums, info, phase)
-            algorithm.advance(state, info)
+            facet(algorithm, Phased).advance(state, info)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             return f"{SELF_FOLDING.lack}: a single reply does not fold ({type(error).__name__}: {error})"
         return ""
@@ -183,7 +184,7 @@ class DryReplies:
             state, info = server, RoundInfo(1, 1, 1, population, 1.0)
             for phase, sums in zip(phases, draws, strict=True):
                 state = algorithm.fold(state, sums, info, phase)
-            return algorithm.advance(state, info)
+            return facet(algorithm, Phased).advance(state, info)
 
         phases = algorithm.plan(server)
         forms = [dry_reply(algorithm, self.params, phase) for phase in phases]
@@ -234,7 +235,7 @@ def _entangled(algorithm: Algorithm, params: Tree, reply: dict[str, Aggregate]) 
         return algorithm.fold(server, {**known, "update": update}, info, algorithm.phases[0])
 
     still, moved = folded(T.zeros_like(params)), folded(ones)
-    pairs = [(still[key], moved[key]) for key in algorithm.extrapolates if key != "params"]
+    pairs = [(still[key], moved[key]) for key in facet(algorithm, Movable).extrapolates if key != "params"]
     return any(
         abs(a - b).max() > 0 for one, other in pairs for a, b in zip(T.leaves(one), T.leaves(other), strict=True)
     )

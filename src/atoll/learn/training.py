@@ -8,45 +8,52 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from atoll.core.errors import ConfigError, DataError, nearest
+from atoll.core.errors import ConfigError, nearest
+from atoll.core.facets import facet
 from atoll.core.federation.reducer import Plain, Reducer
 from atoll.core.job import Job, name_of
 from atoll.core.requests.chain import Chain
 from atoll.core.requests.stage import Stage
 from atoll.core.rooms import Named, Own
-from atoll.core.validation import Checked, require_parts
+from atoll.core.validation import Checked
 from atoll.data.islands import Islands
 from atoll.privacy import Budget
-from atoll.rounds.loop import run_rounds
 from atoll.rounds.stop import StopRule
 
 from .aggregation import Aggregation, Renormalised
-from .algorithm import Algorithm
+from .algorithm import Algorithm, Compressing, Helped
 from .algorithms import FedAvg
 from .capabilities import RELEASES
 from .clients import Clients
 from .compose import require_composed
-from .composition import LATER, check_prepared, parts_of, prepared_parts
+from .composition import LATER, algorithms_in, check_prepared, parts_of, prepared_parts, require_kinds_of_parts
 from .context import Context
 from .cross_site.asking import Across
 from .learner import Learner, LearnerSettings, adapt
 from .local.leaving import promises_privacy
 from .local.targets import LOSS_NAMES
-from .offered import SupportsReports, let_go, offered_by
+from .offered import SupportsReports, offered_by
 from .pacing import Pacing, Synchronous
-from .prepared import Best, PreparedTraining, Trained
+from .prepared import (
+    PreparedTraining,
+    Trained,
+    labels_section_of,
+    require_held_labels,
+    require_rows_of_helpers,
+    run_training,
+)
 from .private.base import Mechanism
 from .private.claim import Guarantee
 from .private.most import entrusted_to_server, most_released
 from .replies import values_of
 from .selection import Selection, Uniform
-from .server.accounted import Accounted, counted_as
+from .server.accounted import counted_as
 from .server.downlink import check_downlink
 from .server.evaluation import Evaluation
-from .server.measures import TrainingMeasures
+from .server.exposed import explain_training
+from .server.measures import MEASURES, news_of
 from .server.scoring import scoring_task
 from .topology.base import Star, Topology
-from .wrapped import shown_name
 
 if TYPE_CHECKING:
     from atoll.core.exposure import Explanation
@@ -58,27 +65,6 @@ __all__ = ["Callback", "Training"]
 
 Callback = Callable[[dict[str, Any]], None]
 """Called with every round's record; raise ``StopRun`` to stop."""
-
-
-_PARTS: dict[str, tuple[Any, str]] = {
-    "algorithm": (Algorithm, "atoll.FedAvg(lr=0.1)"),
-    "topology": (Topology, "atoll.learn.topology.Star()"),
-    "selection": (Selection, "atoll.Uniform(10)"),
-    "aggregation": (Aggregation, "atoll.learn.aggregation.Renormalised()"),
-    "pacing": (Pacing, "atoll.Synchronous()"),
-    "reducer": (Reducer, "atoll.core.federation.reducer.Plain()"),
-    "evaluation": (Evaluation, "atoll.Evaluation(every=5)"),
-}
-_OPTIONAL: dict[str, tuple[Any, str]] = {
-    "downlink": (Stage, "atoll.stages.QSGD(8)"),
-    "budget": (Budget, "atoll.privacy.Budget(epsilon=3.0)"),
-    "privacy": (Mechanism, "atoll.learn.private.CentralDP(epsilon=2.0, delta=1e-5, clip=1.0)"),
-}
-_LISTS: dict[str, tuple[Any, str]] = {
-    "uplink": (Stage, "atoll.stages.Clip(1.0)"),
-    "stop": (StopRule, 'atoll.Target("test/accuracy", 0.9)'),
-    "callbacks": (Callable, "print"),
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,7 +125,7 @@ class Training(Checked, Job):
     privacy: Mechanism | None = None
 
     def __post_init__(self) -> None:
-        require_parts(self, _PARTS, _LISTS, _OPTIONAL)
+        require_kinds_of_parts(self)
         if self.rounds < 1:
             raise ConfigError(f"rounds={self.rounds}", remedy="use at least 1 round")
         if self.checkpoint_every < 1:
@@ -160,11 +146,13 @@ class Training(Checked, Job):
     def up(self, phase: str) -> Chain:
         """Return the uplink stages of a phase: value stages given here, the algorithm's own, summand stages given here."""
         given = Chain(self.uplink)
-        return Chain((*given.value_stages, *self.algorithm.uplink(phase), *given.summand_stages), place=phase)
+        return Chain(
+            (*given.value_stages, *facet(self.algorithm, Compressing).uplink(phase), *given.summand_stages), place=phase
+        )
 
     def down(self) -> Stage | None:
         """Return the downlink compressor."""
-        return self.algorithm.downlink() if self.downlink is None else self.downlink
+        return facet(self.algorithm, Compressing).downlink() if self.downlink is None else self.downlink
 
     def replace(self, **changes: Any) -> Training:
         """Return the same job with other parts."""
@@ -277,8 +265,8 @@ class Training(Checked, Job):
 
     def names(self) -> tuple[str, ...]:
         """Return the names of the job's kind, the algorithm and the algorithms inside it, and of what leaves with a site's consent alone."""
-        parts = list(_algorithms_in(self.algorithm))
-        leaves = dict.fromkeys(name for part in parts for name in part.consents)
+        parts = list(algorithms_in(self.algorithm))
+        leaves = dict.fromkeys(name for part in parts for name in facet(part, Helped).consents)
         return (*super().names(), *(name_of(type(part)) for part in parts), *leaves)
 
     def others(self, n: int) -> dict[str, str]:
@@ -288,7 +276,7 @@ class Training(Checked, Job):
     def helpers(self) -> dict[str, str]:
         """Parties that the reducer, the selection rule, the topology and the algorithm ask. The servers of a topology are edges, whose number depends on the clients."""
         asked = {} if self.selection.inquiry is None else self.selection.inquiry.others
-        return {**self.reducer.others, **asked, **self.topology.helpers, **self.algorithm.helpers}
+        return {**self.reducer.others, **asked, **self.topology.helpers, **facet(self.algorithm, Helped).helpers}
 
     def program(self, data: Any, learner: Learner | None = None) -> Callable[[Federation], Awaitable[Trained]]:
         """Return the program of this job on a federated data set."""
@@ -299,19 +287,7 @@ class Training(Checked, Job):
         self.aggregation.check_rows(len(getattr(data, "test", None) or ()) > 0)
 
         async def program(fed: Federation) -> Trained:
-            context = self.context(ready, data)
-            measures, certain = TrainingMeasures(context), self.budget is None
-            course = self.topology.course(context)
-            course = Accounted(course, context) if context.protected else course
-            try:
-                ended = await run_rounds(fed, self, course, measures, certain=certain)
-                crossed = await Across(context).run(fed, ended) if self.evaluation.cross_site else None
-            finally:
-                let_go(ready)
-            kept = ended.best
-            best = None if kept is None else Best(str(self.keep_best), kept["round"], kept["value"], kept["params"])
-            found = ended.model, ended.history, ended.reason, ended.round, ended.devices
-            return Trained(*found, last=ended.last, best=best, cross_site=crossed)
+            return await run_training(fed, self, self.context(ready, data))
 
         return program
 
@@ -330,10 +306,10 @@ class Training(Checked, Job):
         if len(data) == 0:
             raise ConfigError("the federation has no clients", where="islands", remedy="partition the data first")
         if isinstance(data, Islands):
-            self._require_rows_of_helpers(data)
+            require_rows_of_helpers(self, data)
         # At the server and at sites: an outline has made-up rows of the form that all sites agree on.
         seen = data.outline() if hasattr(data, "outline") else data
-        self._require_labels(data)
+        require_held_labels(self, data)
         learner = self.learner(seen)
         job = self.installed(seen, learner)
         context = job.context(learner, seen)
@@ -346,58 +322,8 @@ class Training(Checked, Job):
             counted=lambda: counted_as(context),
             entrusted=entrusted_to_server(context, job.topology),
             against=job.topology.against if job.claim is None else job.claim.adversary,
-            labels=job._labels_section(data),
+            labels=labels_section_of(job, data),
         )
-
-    def _require_rows_of_helpers(self, islands: Islands) -> None:
-        """Refuse a simulation in which a party that the algorithm or the topology asks has no rows."""
-        asking = dict.fromkeys(self.topology.helpers, type(self.topology).__name__)
-        asking |= dict.fromkeys(self.algorithm.helpers, shown_name(self.algorithm))
-        missing = [name for name in asking if not len(islands.others.get(name, ()))]
-        if missing:
-            raise ConfigError(
-                f"{asking[missing[0]]} asks the party {missing[0]!r}, which has no rows",
-                where="islands.others",
-                remedy=f"give it some: islands.with_others({{{missing[0]!r}: rows}})"
-                + ("; atoll.data.unlabel(islands, keep=40, at='server') does it" if missing[0] == "labels" else ""),
-            )
-
-    def _labels_section(self, data: Any) -> Callable[[Sequence[Mapping[str, Any]]], Mapping[str, Any]] | None:
-        """Return what makes the report's section on labels, if some are missing and the server may look at the rows."""
-        if getattr(data, "labelled", None) not in ("part", "none") or not hasattr(data, "subset"):
-            return None
-        from atoll.data import label_map
-        from atoll.data.labels.shown import labels_section
-
-        from .server.exposed import exposures_of
-
-        exposures = exposures_of(self, self.selection.cohort_size(len(data)))
-        return lambda rows: labels_section(label_map(data), rows, exposures)  # the rows are read when somebody reports
-
-    def _require_labels(self, data: Any) -> None:
-        """Refuse to train on labels that nobody has, or, in a simulation, with a loss of a method's own and a class that has none. Losses of the user's may do without."""
-        named = isinstance(self.loss, str) and ":" not in self.loss
-        own = bool(self.algorithm.losses)
-        holders = self.algorithm.label_holders if own or named else ()
-        have = getattr(data, "labelled", None)
-        if (
-            own
-            and holders
-            and isinstance(data, Islands)
-            and data.stored
-            and (have != "all" or "clients" not in holders)
-        ):
-            from atoll.data import require_labels
-
-            require_labels(data, shown_name(self.algorithm), every_class=self.algorithm.needs_every_class, at=holders)
-        if "clients" in holders and have == "none":
-            shown = ", ".join(map(str, data.names[:5])) + (", ..." if len(data) > 5 else "")
-            held = ", ".join(getattr(data, "others", {}))
-            raise DataError(
-                f"no client has a label: {shown}" + (f"; labels are at {held}" if held else ""),
-                where="Training",
-                remedy="label rows at one client at least, or train with a method that needs none there, see atoll.labels",
-            )
 
     def explain(self, data: Any = None, clients: int = 0) -> Explanation:
         """Return who sees what of this training, under which assumption, and what a client sends and receives in a round.
@@ -405,9 +331,7 @@ class Training(Checked, Job):
         Raises:
             AtollError: the parts do not go together, or the reducer cannot add up so many clients.
         """
-        from .server.exposed import explained
-
-        return explained(self, data, clients)
+        return explain_training(self, data, clients)
 
     @classmethod
     def require_settings(cls, said: Mapping[str, Any]) -> None:
@@ -421,16 +345,12 @@ class Training(Checked, Job):
     @classmethod
     def measures(cls, rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
         """Return accuracy, loss and error on the server's rows, and the accuracy of the worst tenth of the clients."""
-        from .server.measures import MEASURES
-
         del rows
         return dict(MEASURES)
 
     @classmethod
     def news(cls, last: Mapping[str, float]) -> Iterable[str]:
         """Return accuracy or error, and loss."""
-        from .server.measures import news_of
-
         return news_of(last)
 
 
@@ -448,15 +368,3 @@ class _Installed(Training):
     @property
     def mechanism(self) -> Mechanism | None:
         return self.by
-
-
-def _algorithms_in(part: Any) -> Iterable[Algorithm]:
-    """Return an algorithm and the algorithms inside it."""
-    if isinstance(part, Algorithm):
-        yield part
-    if isinstance(part, list | tuple):
-        for one in part:
-            yield from _algorithms_in(one)
-    elif dataclasses.is_dataclass(part) and not isinstance(part, type):
-        for field in dataclasses.fields(part):
-            yield from _algorithms_in(getattr(part, field.name, None))

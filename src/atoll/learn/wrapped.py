@@ -11,20 +11,17 @@ from atoll.core.algebra.rng import Rng
 from atoll.core.algebra.tree import Tree
 from atoll.core.capability import Capability, Need
 from atoll.core.errors import ConfigError
-from atoll.core.event import Event
-from atoll.core.requests.stage import Stage
+from atoll.core.facets import Wrapper, changes, facet
 
-from .algorithm import Algorithm, Gradient, LocalWork, RoundInfo
+from .algorithm import Algorithm, Gradient, LocalWork, Phased, RoundInfo, Stateful, needs_of_hooks, offers_of_hooks
 from .capabilities import ONE_PHASE, PARTIAL_WORK
-from .hooks import changes, needs_of_hooks, offers_of_hooks
-from .local.examples import ExampleSteps
 from .local.stragglers import Stragglers
 
-__all__ = ["Drawing", "Wrapped", "dry_reply", "innermost", "shown_name", "without_idle_wrappers"]
+__all__ = ["Drawing", "Wrapped", "dry_reply", "innermost", "overrides", "shown_name", "without_idle_wrappers"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wrapped(Algorithm):
+class Wrapped(Wrapper, Algorithm, Phased):
     """Base class of wrappers: behaves as its base, with the base's phases, learning rate, epochs, batches and steps, and takes none of these itself.
 
     Attributes:
@@ -54,46 +51,10 @@ class Wrapped(Algorithm):
             "steps",
             "stragglers",
             "phases",
-            "cyclic",
-            "partial",
-            "alone",
             "citation",
             "card",
-            "extrapolates",
-            "cumulative",
-            "tied",
-            "pooled",
         ):
             object.__setattr__(self, name, getattr(self.base, name))
-
-    def batch_of(self, n: Any) -> Any:
-        """Return the base's batch size."""
-        return self.base.batch_of(n)
-
-    @property
-    def example_steps(self) -> ExampleSteps | None:
-        """What the base's steps draw from a client's secret."""
-        return self.base.example_steps
-
-    @property
-    def labelled_share(self) -> float:
-        """The base's share."""
-        return self.base.labelled_share
-
-    @property
-    def losses(self) -> tuple[Any, ...]:
-        """The base's losses."""
-        return self.base.losses
-
-    @property
-    def label_holders(self) -> tuple[str, ...]:
-        """Those of the base."""
-        return self.base.label_holders
-
-    @property
-    def needs_every_class(self) -> bool:
-        """As the base."""
-        return self.base.needs_every_class
 
     def plan(self, state: Tree) -> tuple[str, ...]:
         """Return the base's plan."""
@@ -101,7 +62,7 @@ class Wrapped(Algorithm):
 
     def contacts(self, rounds: int) -> int | None:
         """Return the base's number of rounds with contacts, unless the wrapper has its own plan."""
-        return self.base.contacts(rounds) if type(self).plan is Wrapped.plan else None
+        return None if changes(type(self), Wrapped, "plan") else facet(self.base, Phased).contacts(rounds)
 
     @property
     def needs(self) -> tuple[Need, ...]:
@@ -113,17 +74,9 @@ class Wrapped(Algorithm):
         """The base's capabilities, and those of the wrapper's own functions and settings."""
         return (self.base.offers - {ONE_PHASE, PARTIAL_WORK}) | offers_of_hooks(self, Wrapped)
 
-    def overrides(self, hook: str) -> bool:
-        """Return whether the wrapper, or an algorithm inside it, overrides the function. A wrapper that restores the default does not."""
-        return changes(self, Algorithm, hook) if changes(self, Wrapped, hook) else self.base.overrides(hook)
-
-    def wanted(self, state: Tree, phase: str) -> bool:
-        """Return whether the base still needs the phase."""
-        return self.base.wanted(state, phase)
-
     def passes(self, phase: str) -> tuple[Algorithm, ...]:
         """Run the base's passes; a pass of the base's own kind stays wrapped."""
-        made = self.base.passes(phase)
+        made = facet(self.base, Phased).passes(phase)
         last = len(made) - 1
         return tuple(
             replace(self, base=part) if self._keeps(part, at == last) else part for at, part in enumerate(made)
@@ -134,46 +87,13 @@ class Wrapped(Algorithm):
         del last
         return type(part) is type(self.base)
 
-    @property
-    def helpers(self) -> Mapping[str, str]:
-        """The base's helpers."""
-        return self.base.helpers
-
-    def asks(self, phase: str) -> tuple[str, ...]:
-        """Return the helpers that the base asks."""
-        return self.base.asks(phase)
-
-    def uplink(self, phase: str) -> tuple[Stage, ...]:
-        """Return the base's stages."""
-        return self.base.uplink(phase)
-
-    def downlink(self) -> Stage | None:
-        """Return the base's compressor."""
-        return self.base.downlink()
-
-    def admit(self, data: Any) -> None:
-        """Let the base refuse the data."""
-        self.base.admit(data)
-
-    def events(self, examples: int) -> tuple[Event, ...]:
-        """Return the base's events."""
-        return self.base.events(examples)
-
     def init(self, params: Tree) -> Tree:
         """Start with the base's state."""
         return self.base.init(params)
 
-    def client_init(self, params: Tree) -> Tree:
-        """Start with the base's client state."""
-        return self.base.client_init(params)
-
     def broadcast(self, state: Tree, phase: str) -> Tree:
         """Send the base's broadcast."""
         return self.base.broadcast(state, phase)
-
-    def draw(self, rng: Rng, params: Tree) -> Tree:
-        """Draw the base's random numbers."""
-        return self.base.draw(rng, params)
 
     def start(self, broadcast: Tree, client: Tree) -> Tree:
         """Start with the base's local state."""
@@ -195,21 +115,15 @@ class Wrapped(Algorithm):
         """Fold as the base does."""
         return self.base.fold(state, sums, info, phase)
 
-    def advance(self, state: Tree, info: RoundInfo) -> Tree:
-        """Advance as the base does."""
-        return self.base.advance(state, info)
 
-    def moved(self, state: Tree) -> Tree:
-        """Bring the state up to date as the base does."""
-        return self.base.moved(state)
+def overrides(algorithm: Algorithm, hook: str) -> bool:
+    """Return whether an algorithm, or one inside it, has a body of its own for a function of the contract or a facet.
 
-    def outliers(self, state: Tree) -> Mapping[int, str]:
-        """Return the clients that the base found far outside."""
-        return self.base.outliers(state)
-
-    def personal(self, params: Tree, client: Tree) -> Tree:
-        """Return the base's personal model."""
-        return self.base.personal(params, client)
+    ``overrides(algorithm, "draw")`` tells whether clients draw random numbers. A wrapper that restores the default does not override it.
+    """
+    while isinstance(algorithm, Wrapped) and not changes(type(algorithm), Wrapped, hook):
+        algorithm = algorithm.base
+    return changes(type(algorithm), Algorithm, hook)
 
 
 def shown_name(algorithm: Algorithm) -> str:
@@ -242,8 +156,11 @@ class Drawing(Wrapped):
 
     def handed(self, params: Tree, client: Tree, key: int, noise: Rng | None = None) -> Tree:
         """Return a client's state with the numbers of this update, from ``noise`` if there is a secret source."""
-        client = self.base.client_init(params) if client is None else client
-        return {"client": client, "drawn": self.base.draw(noise or Rng(int(key)).child("draw"), params)}
+        client = facet(self.base, Stateful).client_init(params) if client is None else client
+        return {
+            "client": client,
+            "drawn": facet(self.base, Stateful).draw(noise or Rng(int(key)).child("draw"), params),
+        }
 
     def start(self, broadcast: Tree, client: Tree) -> Tree:
         """Start with the base's local state and the numbers."""
@@ -265,9 +182,9 @@ def dry_reply(
     phase = algorithm.phases[-1] if phase is None else phase
     broadcast, client = algorithm.broadcast(algorithm.init(params), phase), None
     reply: dict[str, Aggregate] = {}
-    for part in algorithm.passes(phase):
-        client = part.client_init(params) if client is None else client
-        drawn = part.draw(Rng(0), params)
+    for part in facet(algorithm, Phased).passes(phase):
+        client = facet(part, Stateful).client_init(params) if client is None else client
+        drawn = facet(part, Stateful).draw(Rng(0), params)
         local = {**part.start(broadcast, client), **({} if drawn is None else {"drawn": drawn})}
         reply, client = part.finish(local, broadcast, client, LocalWork(examples, steps))
     return reply

@@ -15,9 +15,10 @@ from atoll.core.algebra.rng import Rng
 from atoll.core.algebra.tree import Tree
 from atoll.core.capability import Capability
 from atoll.core.errors import ConfigError
+from atoll.core.facets import facet
 from atoll.core.message import fingerprint
 from atoll.core.requests.task import Batch, Task
-from atoll.learn.algorithm import LocalWork
+from atoll.learn.algorithm import LocalWork, Phased, Stateful
 from atoll.learn.capabilities import RELEASES
 from atoll.learn.compose import Placed, require_composed
 from atoll.learn.learner import LearnerSettings
@@ -26,6 +27,7 @@ from atoll.learn.local.finished import finished
 from atoll.learn.local.reports import Reporting
 from atoll.learn.offered import placed_model
 from atoll.learn.server.personal import measured, own_model
+from atoll.learn.wrapped import overrides
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -106,7 +108,7 @@ class IdleLearner(Reporting):
         self.model, self.algorithm = model, algorithm
         self._answers: dict[str, _Answers] = {}
         # A block equals its members only if clients keep no state and draw nothing.
-        alike = not algorithm.overrides("client_init") and not algorithm.overrides("draw")
+        alike = not overrides(algorithm, "client_init") and not overrides(algorithm, "draw")
         many = self._many if alike else None
         self.train = Task("atoll.learn.idle:train", self._train, many=many, load=load_of(self.algorithm))
         self.measure = Task("atoll.learn.idle:measure", self._measure)
@@ -152,8 +154,8 @@ class IdleLearner(Reporting):
         work = LocalWork(float(n), batches)
         reply: dict[str, Aggregate] = {}
         for part in passes:
-            state = part.client_init(broadcast["params"]) if state is None else state
-            drawn = part.draw(rng.child("draw"), broadcast["params"])
+            state = facet(part, Stateful).client_init(broadcast["params"]) if state is None else state
+            drawn = facet(part, Stateful).draw(rng.child("draw"), broadcast["params"])
             local = {**part.start(broadcast, state), **({} if drawn is None else {"drawn": drawn})}
             reply, state = finished(part, local, broadcast, state, work)
         reply = {**reply, "loss": Mean(np.float64(0.0), examples=1.0, role="metric")}
@@ -187,7 +189,7 @@ class _Contact:
     """What a message asks of its receivers, computed once."""
 
     def __init__(self, learner: IdleLearner, message: Tree) -> None:
-        self.broadcast, self.passes = message["broadcast"], learner.algorithm.passes(message["phase"])
+        self.broadcast, self.passes = message["broadcast"], facet(learner.algorithm, Phased).passes(message["phase"])
         self.asked = learner._asked(message)
         self._load = functools.partial(declared, learner.algorithm, message=message)
 

@@ -11,8 +11,10 @@ from atoll.core.algebra.aggregate import Mean
 from atoll.core.algebra.rng import Rng
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import CompositionError
+from atoll.core.facets import facet
+from atoll.learn.algorithm import Stateful
 from atoll.learn.local.release import is_private
-from atoll.learn.wrapped import Drawing
+from atoll.learn.wrapped import Drawing, overrides
 
 from .network import FunctionalModule
 from .reference import ReferenceUpdate, train_one
@@ -50,7 +52,7 @@ class ClientTraining:
         protected: bool = False,
     ) -> None:
         self.network = network
-        self.algorithm = Drawing(base=algorithm) if algorithm.overrides("draw") else algorithm
+        self.algorithm = Drawing(base=algorithm) if overrides(algorithm, "draw") else algorithm
         self.compile = compile
         self.buffers = buffers
         self.volume = volume
@@ -92,7 +94,7 @@ class ClientTraining:
         if isinstance(self.algorithm, Drawing):
             client = self.algorithm.handed(sent["params"], client, key, noise)
         elif client is None:
-            client = self.algorithm.client_init(sent["params"])
+            client = facet(self.algorithm, Stateful).client_init(sent["params"])
         return sent, self._tensors(given), client, self._tensors(own)
 
     def _tensors(self, buffers: Any) -> dict[str, torch.Tensor] | None:

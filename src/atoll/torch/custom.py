@@ -15,8 +15,9 @@ from atoll.core.algebra.rng import Rng
 from atoll.core.algebra.tree import Tree
 from atoll.core.capability import Capability
 from atoll.core.errors import ConfigError, DataError
+from atoll.core.facets import facet
 from atoll.core.requests.task import Task, Workload
-from atoll.learn.algorithm import LocalWork
+from atoll.learn.algorithm import LocalWork, Stateful
 from atoll.learn.capabilities import TRAINING
 from atoll.learn.local.finished import finished, started
 from atoll.learn.local.loss_signature import LossSignature
@@ -132,7 +133,9 @@ class _CustomLearner(Reporting):
 
     def _train(self, island: Island, message: Tree) -> dict[str, Aggregate]:
         broadcast = message["broadcast"]
-        client = self.algorithm.client_init(broadcast["params"]) if island.state is None else island.state
+        client = (
+            facet(self.algorithm, Stateful).client_init(broadcast["params"]) if island.state is None else island.state
+        )
         local = started(self.algorithm, broadcast, client)
         given = {**local["params"], **broadcast.get("buffers", {})}
         asked, n = self._asked(message), float(len(island.data))

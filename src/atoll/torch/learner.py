@@ -17,7 +17,9 @@ from atoll.core.algebra.rng import Rng
 from atoll.core.algebra.tree import Tree
 from atoll.core.capability import Capability
 from atoll.core.errors import CompositionError
+from atoll.core.facets import facet
 from atoll.core.requests.task import Batch, Summed, Task
+from atoll.learn.algorithm import Labelled, Phased, Private, Stateful
 from atoll.learn.capabilities import EXAMPLES
 from atoll.learn.local.contact import load_of
 from atoll.learn.local.partial import asked_epochs, epochs_of_pass
@@ -92,7 +94,7 @@ class TorchLearner(Reporting):
             "protected": settings.protected,
             "volume": settings.volume,
             "measured": loss_of_task(model, task),
-            "loss_metric": "" if settings.algorithm.alone else "loss",
+            "loss_metric": "" if facet(settings.algorithm, Private).alone else "loss",
         }
         self._plans: dict[str, list[LocalTraining]] = {}
         self.training = self.plan(settings.algorithm.phases[-1])[-1]
@@ -124,7 +126,7 @@ class TorchLearner(Reporting):
         if phase not in self._plans:
             made = [training for plan in self._plans.values() for training in plan]
             plan = []
-            for part in self.algorithm.passes(phase):
+            for part in facet(self.algorithm, Phased).passes(phase):
                 known = next((t for t in made if t.asked is part), None)
                 plan.append(known or self._local(part))
             self._plans[phase] = plan
@@ -132,7 +134,7 @@ class TorchLearner(Reporting):
 
     def _local(self, part: Algorithm) -> LocalTraining:
         """Return a pass's local update, on the losses that it brings with it, or the training's."""
-        own = part.losses
+        own = facet(part, Labelled).losses
         if not own:
             return LocalTraining(self.model, part, **self._options)
         if self._given_loss != "auto":
@@ -280,7 +282,7 @@ class TorchLearner(Reporting):
         if not len(places):
             return
         part, epochs = cohort.part(places), asked_epochs(self.algorithm, message)
-        states = _states_of(part, lambda: training.asked.client_init(message["broadcast"]["params"]))
+        states = _states_of(part, lambda: facet(training.asked, Stateful).client_init(message["broadcast"]["params"]))
         many = epochs_of_pass(self.algorithm, training.asked, epochs)
         drawn = [secrets[i] for i in places.tolist()]
         with one_thread():
@@ -358,7 +360,7 @@ class TorchLearner(Reporting):
         """Run all passes but the last; return the last pass, its initial states and its epochs."""
         plan, asked = self.plan(message["phase"]), asked_epochs(self.algorithm, message)
         epochs = [epochs_of_pass(self.algorithm, training.asked, asked) for training in plan]
-        states = _states_of(cohort, lambda: plan[0].asked.client_init(message["broadcast"]["params"]))
+        states = _states_of(cohort, lambda: facet(plan[0].asked, Stateful).client_init(message["broadcast"]["params"]))
         for at, training in enumerate(plan[:-1]):
             keys = np.array([pass_key(int(k), at, len(plan)) for k in cohort.keys], dtype=np.uint64)
             states = states_after(training, rows_of(cohort), message["broadcast"], states, keys, epochs[at])

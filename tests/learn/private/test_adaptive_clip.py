@@ -14,7 +14,9 @@ import atoll
 from atoll.core.algebra import tree as T
 from atoll.core.errors import CompositionError, ConfigError
 from atoll.core.event import Ledger
+from atoll.core.facets import facet
 from atoll.learn import LocalWork, RoundInfo, Training
+from atoll.learn.algorithm import Stateful
 from atoll.learn.algorithms import FedAvg, MimeSVRG, Scaffold
 from atoll.learn.private import AdaptiveClip, CentralDP
 from atoll.learn.private.adaptive_clip import BITS, ClippedInside
@@ -29,7 +31,7 @@ INFO = RoundInfo(1, 10, 10, 10)
 def reply(algorithm: ClippedInside, update: Any, clip: float) -> dict[str, Any]:
     state = algorithm.init(PARAMS)
     state["clips"] = dict.fromkeys(state["clips"], clip)
-    broadcast, client = algorithm.broadcast(state, "train"), algorithm.client_init(PARAMS)
+    broadcast, client = algorithm.broadcast(state, "train"), facet(algorithm, Stateful).client_init(PARAMS)
     local = {**algorithm.start(broadcast, client), "params": T.add(broadcast["params"], update)}
     return algorithm.finish(local, broadcast, client, LocalWork(3.0, 2.0))[0]
 

@@ -13,10 +13,12 @@ from hypothesis import strategies as st
 import atoll
 from atoll.core.errors import CompositionError, ConfigError
 from atoll.core.event import Ledger
+from atoll.core.facets import facet
 from atoll.core.requests.island import Secret
 from atoll.core.requests.party import Roster
 from atoll.core.requests.results import Combined
 from atoll.learn import LocalWork, RoundInfo, Training
+from atoll.learn.algorithm import Private
 from atoll.learn.algorithms import FedAvg, Scaffold
 from atoll.learn.private import NbAFL
 from atoll.learn.private.nbafl import BroadcastNoise, ClientRelease, broadcast_deviation
@@ -71,7 +73,7 @@ def test_every_client_pays_for_what_it_sends(tmp_path: Any) -> None:
 def test_two_models_of_a_client_share_the_noise_of_a_round() -> None:
     training = job(noise=2.0).replace(algorithm=Scaffold(lr=0.1))
     made = training.installed(DATA, training.learner(DATA))
-    (event,) = made.algorithm.events(5)
+    (event,) = facet(made.algorithm, Private).events(5)
     assert event.noise_multiplier == pytest.approx(2.0 * math.sqrt(event.count))
 
 

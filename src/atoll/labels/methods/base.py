@@ -11,7 +11,8 @@ from atoll.core.algebra.aggregate import Aggregate
 from atoll.core.algebra.tree import Tree
 from atoll.core.capability import CENTRAL_SERVER, Capability, Need
 from atoll.core.errors import ConfigError
-from atoll.learn.algorithm import Algorithm, Gradient, LocalWork, RoundInfo
+from atoll.core.facets import facet
+from atoll.learn.algorithm import Algorithm, Gradient, Helped, Labelled, LocalWork, Movable, Phased, RoundInfo, Stateful
 from atoll.learn.algorithms import FedAvg
 from atoll.learn.algorithms.accelerated import Accelerated
 from atoll.learn.capabilities import OWN_LOSSES, OWN_MODELS
@@ -59,7 +60,7 @@ def local_sgd(lr: float = 0.03, steps: int = 12, batch_size: int = 48, memory: s
 
 
 @dataclass(frozen=True, kw_only=True)
-class Method(Wrapped):
+class Method(Wrapped, Labelled, Stateful, Movable):
     """A method for rows of which few have labels, around an algorithm that takes its local steps and folds its replies.
 
     A subclass declares `losses`, and `streams` for parts of the model that are not averaged. Everything else is the base's: with ``base=FedProx(mu=0.1)``
@@ -120,8 +121,8 @@ class Method(Wrapped):
     def needs(self) -> tuple[Need, ...]:
         """The base's needs, and a model that takes the method's losses."""
         made = [Need(OWN_LOSSES, "trains on a loss of its own")]
-        if self.helpers:
-            made.append(Need(CENTRAL_SERVER, f"asks {', '.join(self.helpers)} in every round"))
+        if facet(self, Helped).helpers:
+            made.append(Need(CENTRAL_SERVER, f"asks {', '.join(facet(self, Helped).helpers)} in every round"))
         return (*super().needs, *made)
 
     @property
@@ -132,7 +133,7 @@ class Method(Wrapped):
 
     def passes(self, phase: str) -> tuple[Algorithm, ...]:
         """Run the base's passes; a pass of the base's own kind has the method around it."""
-        made = self.base.passes(phase)
+        made = facet(self.base, Phased).passes(phase)
         plain: dict[str, Any] = dict.fromkeys(_SETTINGS)
         return tuple(
             self if part is self.base else replace(self, base=part, **plain) if type(part) is type(self.base) else part
@@ -167,12 +168,12 @@ class Method(Wrapped):
 
     def advance(self, state: Tree, info: RoundInfo) -> Tree:
         """Advance as the base does, and count the round."""
-        made = self._outer(state, self.base.advance(self._inner(state), info))
+        made = self._outer(state, facet(self.base, Phased).advance(self._inner(state), info))
         return {**made, "turn": state["turn"] + 1}
 
     def moved(self, state: Tree) -> Tree:
         """Bring the state up to date as the base does."""
-        return self._outer(state, self.base.moved(self._inner(state)))
+        return self._outer(state, facet(self.base, Movable).moved(self._inner(state)))
 
     def _inner(self, state: Tree) -> Tree:
         """Return a tree with the part of its ``params`` that is averaged."""
@@ -187,7 +188,7 @@ class Method(Wrapped):
     def client_init(self, params: Tree) -> Tree:
         """Start with the base's private state; with private streams, also with the parts that stay, and copies of the others."""
         own = self._streams
-        inner = self.base.client_init(own.shared(params) if own else params)
+        inner = facet(self.base, Stateful).client_init(own.shared(params) if own else params)
         if not own.private:
             return inner
         return {"base": inner, "own": own.own(params), "copies": own.copies(params, "client")}
@@ -235,8 +236,8 @@ class Method(Wrapped):
     def personal(self, params: Tree, client: Tree) -> Tree:
         """Return the base's model for this client, with the parts that stay there."""
         if client is None or not self._streams.private:
-            return self.base.personal(params, client)
-        return {**self.base.personal(params, client["base"]), **client["own"]}
+            return facet(self.base, Stateful).personal(params, client)
+        return {**facet(self.base, Stateful).personal(params, client["base"]), **client["own"]}
 
 
 def _with(base: Algorithm, given: Mapping[str, Any]) -> Algorithm:

@@ -13,8 +13,18 @@ from atoll.core.algebra.aggregate import Aggregate, Mean, Parts, Sum
 from atoll.core.algebra.tree import Tree
 from atoll.core.capability import SINGLE_REPLIES, Need
 from atoll.core.errors import CompositionError, ConfigError
+from atoll.core.facets import facet
 from atoll.core.requests.stage import Stage
-from atoll.learn.algorithm import Algorithm, Gradient, LocalWork, LossGradients, RoundInfo
+from atoll.learn.algorithm import (
+    Algorithm,
+    Compressing,
+    Gradient,
+    LocalWork,
+    LossGradients,
+    Movable,
+    RoundInfo,
+    Stateful,
+)
 from atoll.learn.card import Card
 from atoll.stages import Threshold
 
@@ -30,7 +40,7 @@ __all__ = ["FedMatch"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedMatch(LabelledParty):
+class FedMatch(LabelledParty, Compressing):
     """The model is ``sigma + psi``: labelled rows move sigma alone, unlabelled rows move psi alone, so that neither overwrites the other.
 
     ``psi`` also agrees with ``neighbours``: models of other clients that say the most similar things of noise. It is drawn to 0 and to sigma, and small entries are dropped, so that
@@ -225,13 +235,13 @@ class FedMatch(LabelledParty):
     def moved(self, state: Tree) -> Tree:
         """Put what a wrapper moved into sigma."""
         moved = {**state, "sigma": T.sub(state["params"], state["psi"])}
-        return self._outer(moved, self.base.moved(self._inner(moved)))
+        return self._outer(moved, facet(self.base, Movable).moved(self._inner(moved)))
 
     # ---------------------------------------------------------------- the clients
 
     def client_init(self, params: Tree) -> Tree:
         """Start with the base's private state, and psi of no model."""
-        inner = self.base.client_init(together(params, params))
+        inner = facet(self.base, Stateful).client_init(together(params, params))
         return {"base": inner, "psi": T.scale(params, self.share)} if self.neighbours else inner
 
     def _sent(self, broadcast: Tree) -> Tree:

@@ -9,7 +9,8 @@ from typing import Any, ClassVar
 from atoll.core.algebra import tree as T
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError
-from atoll.learn.algorithm import Algorithm, RoundInfo
+from atoll.core.facets import facet
+from atoll.learn.algorithm import Algorithm, Helped, Phased, RoundInfo
 
 from ..views.base import View
 from .base import Method, local_sgd
@@ -22,7 +23,7 @@ LABELS = "labels"
 
 
 @dataclass(frozen=True, kw_only=True)
-class LabelledParty(Method):
+class LabelledParty(Method, Helped):
     """Base class of methods whose labels may lie at the server.
 
     The first round begins with ``warm_up`` steps on labels, every later one with ``label_steps``; then clients train. The labels are the rows of a helper party, ``"labels"``: in
@@ -57,7 +58,7 @@ class LabelledParty(Method):
     @property
     def helpers(self) -> Mapping[str, str]:
         """The party with labels, if it is not the clients."""
-        return {**self.base.helpers, **({LABELS: LABELS} if self.labels_at == "server" else {})}
+        return {**facet(self.base, Helped).helpers, **({LABELS: LABELS} if self.labels_at == "server" else {})}
 
     @property
     def label_holders(self) -> tuple[str, ...]:
@@ -66,7 +67,7 @@ class LabelledParty(Method):
 
     def asks(self, phase: str) -> tuple[str, ...]:
         """Ask the party with labels in its phases."""
-        return (LABELS,) if phase in self.label_phases else self.base.asks(phase)
+        return (LABELS,) if phase in self.label_phases else facet(self.base, Helped).asks(phase)
 
     def plan(self, state: Tree) -> tuple[str, ...]:
         """Train on labels, then at clients."""
@@ -76,7 +77,7 @@ class LabelledParty(Method):
 
     def contacts(self, rounds: int) -> int | None:
         """Return the base's number of rounds with contacts."""
-        return self.base.contacts(rounds)
+        return facet(self.base, Phased).contacts(rounds)
 
     def passes(self, phase: str) -> tuple[Algorithm, ...]:
         """Run SGD on labelled rows at the party with labels, and the method at clients."""

@@ -12,16 +12,22 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from atoll.core.algebra.aggregate import Aggregate, Mean
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import CompositionError, ConfigError
-from atoll.learn.algorithm import Algorithm, Gradient, LocalWork, RoundInfo
+from atoll.core.facets import facet
+from atoll.learn.algorithm import Algorithm, Gradient, LocalWork, Phased, RoundInfo, Stateful
 from atoll.learn.card import Card
 from atoll.learn.transforms import Momentum, Transform
 from atoll.learn.transforms.base import apply_all, init_all
 from atoll.learn.wrapped import Wrapped
 
 if TYPE_CHECKING:
-    Cooperative = Algorithm
+
+    class Cooperative(Algorithm, Phased, Stateful):
+        """What comes after it in the order of base classes."""
 else:
-    Cooperative = object  # a mix-in without fields of its own
+
+    class Cooperative(Phased, Stateful):  # a mix-in without fields of its own
+        pass
+
 
 __all__ = ["Accelerated", "Transformed"]
 
@@ -114,14 +120,14 @@ class Transformed(Cooperative):
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Through(Wrapped):
+class _Through(Wrapped, Stateful):
     """A pass of the base that does not train: it leaves the memory in the client state unchanged."""
 
     owner: Algorithm
 
     def client_init(self, params: Tree) -> Tree:
         """Start with the whole algorithm's client state."""
-        return self.owner.client_init(params)
+        return facet(self.owner, Stateful).client_init(params)
 
     def start(self, broadcast: Tree, client: Tree) -> Tree:
         """Start with the base's local state."""

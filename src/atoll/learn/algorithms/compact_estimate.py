@@ -9,14 +9,14 @@ from typing import Any, ClassVar
 from atoll.core.algebra import tree as T
 from atoll.core.algebra.aggregate import Aggregate, Mean, Sum
 from atoll.core.algebra.tree import Tree
-from atoll.learn.algorithm import Algorithm, Gradient, LocalWork, RoundInfo
+from atoll.learn.algorithm import Algorithm, Gradient, LocalWork, RoundInfo, Stateful
 from atoll.learn.card import Card
 
 __all__ = ["CompactEstimate"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class CompactEstimate(Algorithm):
+class CompactEstimate(Algorithm, Stateful):
     """Local steps ``v = g - g_prev + M``, then ``M <- M + (g - g_prev) / N`` and ``g_prev <- g``: SAGA with one entry per client.
 
     ``g_prev`` is the client's last gradient and stays at the client; ``M`` estimates ``grad f``. Server: ``M <- M + (1/N) sum_S (g_prev' - g_prev)``,

@@ -10,7 +10,7 @@ from atoll.core.algebra import tree as T
 from atoll.core.algebra.aggregate import Aggregate, Sum
 from atoll.core.algebra.tree import Tree
 from atoll.learn.admm.idle import or_rest, present
-from atoll.learn.algorithm import Algorithm, LocalWork, RoundInfo
+from atoll.learn.algorithm import Algorithm, LocalWork, Movable, RoundInfo, Stateful
 from atoll.learn.card import Card
 from atoll.learn.checks import require_positive
 
@@ -18,7 +18,7 @@ __all__ = ["Consensus"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Consensus(Algorithm):
+class Consensus(Algorithm, Stateful, Movable):
     """``min (1/N) sum_k f_k(x_k)`` subject to ``x_k = z``, with multipliers ``pi_k`` and ``z = (1/N) sum_k u_k``, ``u_k = x_k + pi_k / rho``.
 
     A client starts at the first model it receives, with ``pi_k = 0``, and sends the change of its ``u_k``. A new client sends ``u_k`` itself and a

@@ -10,7 +10,7 @@ from atoll.core.algebra import tree as T
 from atoll.core.algebra.aggregate import Aggregate
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError
-from atoll.learn.algorithm import Algorithm, Gradient, LocalWork, RoundInfo
+from atoll.learn.algorithm import Algorithm, Gradient, LocalWork, Phased, RoundInfo
 from atoll.learn.card import Card
 from atoll.learn.numerics.curvature import cg, damped, pick
 
@@ -21,7 +21,7 @@ __all__ = ["DANE"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class DANE(NewtonType):
+class DANE(NewtonType, Phased):
     """``w_k = argmin_v F_k(v) - <grad F_k(w) - eta g, v> + mu/2 ||v - w||^2``, then ``w <- w + lr mean (w_k - w)``.
 
     Two exchanges per round, each ``d`` floats up: the gradients, with mean ``g``, and the updates. No client state. On quadratics, it is

@@ -9,13 +9,14 @@ from atoll.core.requests.stage import Stage
 from atoll.learn.card import Card
 from atoll.stages import DGC
 
+from ..algorithm import Compressing
 from .one_gradient import OneGradient
 
 __all__ = ["DeepGradientCompression"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class DeepGradientCompression(OneGradient):
+class DeepGradientCompression(OneGradient, Compressing):
     """SGD in which clients send the largest entries of an accumulated velocity: ``w <- w - lr * mean sparse(v_k)``; see ``atoll.stages.DGC``.
 
     Attributes:

@@ -12,7 +12,7 @@ from atoll.core.algebra.aggregate import Aggregate, Mean
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError
 from atoll.core.requests.stage import Stage
-from atoll.learn.algorithm import Gradient, LocalWork, RoundInfo
+from atoll.learn.algorithm import Compressing, Gradient, LocalWork, RoundInfo
 from atoll.learn.card import Card
 from atoll.learn.numerics.mirror import soft
 from atoll.stages import RandomK, Shift
@@ -23,7 +23,7 @@ __all__ = ["ADIANA", "DIANA"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class DIANA(OneGradient):
+class DIANA(OneGradient, Compressing):
     """Compressed differences of gradients to a learned shift.
 
     Clients send ``D_k = C(g_k - h_k)`` and both sides learn ``h_k <- h_k + a D_k``; ``g = mean (h_k + D_k)``, ``v <- b v + g``,
@@ -79,7 +79,7 @@ class DIANA(OneGradient):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ADIANA(OneGradient):
+class ADIANA(OneGradient, Compressing):
     """Accelerated DIANA for ``mu``-strongly convex objectives.
 
     Two gradients per round, at ``x`` and at the anchor ``w``, are sent as differences to one shift, which learns from the anchor's:

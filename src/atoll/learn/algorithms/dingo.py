@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from atoll.core.algebra import tree as T
 from atoll.core.algebra.tree import Tree
-from atoll.learn.algorithm import Algorithm, RoundInfo
+from atoll.learn.algorithm import Algorithm, Phased, RoundInfo
 from atoll.learn.card import Card
 
 from .local_solves import CorrectedSolve, LocalSolve
@@ -20,7 +20,7 @@ _SOLVES = ("curvature", "damped", "corrected")
 
 
 @dataclass(frozen=True, kw_only=True)
-class DINGO(NewtonType):
+class DINGO(NewtonType, Phased):
     """``w <- w - a p`` with a direction ``p`` that satisfies ``<p, H g> >= theta ||g||^2``, a sufficient decrease of ``||g||^2``.
 
     With the global ``g`` and ``H g = mean H_k g``, the direction is the first of these that satisfies it:

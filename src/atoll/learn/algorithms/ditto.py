@@ -9,7 +9,7 @@ from atoll.core.algebra import tree as T
 from atoll.core.algebra.aggregate import Aggregate
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError
-from atoll.learn.algorithm import Algorithm, Gradient, LocalWork
+from atoll.learn.algorithm import Algorithm, Gradient, LocalWork, Phased, Stateful
 from atoll.learn.card import Card
 
 from .fedavg import FedAvg
@@ -18,7 +18,7 @@ __all__ = ["Ditto"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ditto(FedAvg):
+class Ditto(FedAvg, Phased, Stateful):
     """FedAvg on ``W``; in addition, each client trains its own model, ``v <- v - personal_lr (g(v) + lam (v - W))``.
 
     The personal model is trained in a separate pass of the same contact, on its own mini-batches. It starts at the global model and stays at
@@ -79,7 +79,7 @@ class Ditto(FedAvg):
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Personal(Algorithm):
+class _Personal(Algorithm, Stateful):
     """The pass that trains the personal model."""
 
     lam: float

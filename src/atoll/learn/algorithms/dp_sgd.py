@@ -15,7 +15,8 @@ from atoll.core.algebra.tree import Tree
 from atoll.core.capability import PROTECTION, Need
 from atoll.core.errors import CompositionError, ConfigError
 from atoll.core.event import Event, Gaussian
-from atoll.learn.algorithm import Algorithm, Gradient
+from atoll.core.facets import facet
+from atoll.learn.algorithm import Algorithm, Gradient, Phased, Private, Stateful
 from atoll.learn.capabilities import EXAMPLES
 from atoll.learn.card import Card
 from atoll.learn.local.examples import Clipping, ExampleSteps
@@ -79,7 +80,7 @@ class LocalPasses:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DPSGD(Wrapped):
+class DPSGD(Wrapped, Private):
     """Any first-order algorithm with every gradient replaced by ``(sum_i clip(grad f_i(w), C) + N(0, (z C)^2 I)) / B``.
 
     The sum runs over a mini-batch that the client draws from its own secret: each of its ``n`` examples is in it with probability ``q = min(1, B/n)``, independently. ``B`` is the
@@ -143,7 +144,7 @@ class DPSGD(Wrapped):
                 remedy="use FedAvg, FedProx, Scaffold, FedNova or FedDyn",
             )
         object.__setattr__(self, "gradients", _gradients(self.base))
-        for part in self.base.passes(self.base.phases[0]):
+        for part in facet(self.base, Phased).passes(self.base.phases[0]):
             if type(part) is not type(self.base):
                 replace(self, base=part, batch=self.size)  # refuses what it refuses here
 
@@ -172,7 +173,7 @@ class DPSGD(Wrapped):
         return self._around(phase)
 
     def _around(self, phase: str) -> tuple[DPSGD, ...]:
-        return tuple(replace(self, base=part, batch=self.size) for part in self.base.passes(phase))
+        return tuple(replace(self, base=part, batch=self.size) for part in facet(self.base, Phased).passes(phase))
 
     @property
     def releases(self) -> LocalPasses:
@@ -239,11 +240,11 @@ def _gradients(base: Algorithm) -> int:
     """
     params = {"weight": np.array([1.0, -2.0, 3.0])}
     broadcast = base.broadcast(base.init(params), base.phases[0])
-    drawn = base.draw(Rng(0), params)
+    drawn = facet(base, Stateful).draw(Rng(0), params)
     extra: Mapping[str, Tree] = {} if drawn is None else {"drawn": drawn}
     oracle = _Counting()
     try:
-        base.step({**base.start(broadcast, base.client_init(params)), **extra}, oracle, broadcast)
+        base.step({**base.start(broadcast, facet(base, Stateful).client_init(params)), **extra}, oracle, broadcast)
     except (KeyError, TypeError, ValueError) as error:
         raise CompositionError(
             f"a pass of {type(base).__name__} is no step along gradients ({type(error).__name__}: {error})",

@@ -10,7 +10,7 @@ from atoll.core.algebra import tree as T
 from atoll.core.algebra.aggregate import Aggregate, Mean
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError
-from atoll.learn.algorithm import Algorithm, Gradient, LocalWork, RoundInfo
+from atoll.learn.algorithm import Algorithm, Gradient, LocalWork, Movable, RoundInfo
 from atoll.learn.card import Card
 from atoll.learn.checks import require_positive
 
@@ -18,7 +18,7 @@ __all__ = ["FedAC"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedAC(Algorithm):
+class FedAC(Algorithm, Movable):
     """Accelerated local SGD on a pair of streams ``(w, w_ag)``, both averaged.
 
     A local step, with ``eta = lr``: ``md = w/beta + (1 - 1/beta) w_ag``; ``g = grad F_k(md)``; ``w_ag <- md - eta g``;

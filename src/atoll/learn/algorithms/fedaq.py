@@ -9,6 +9,7 @@ from atoll.core.requests.stage import Stage
 from atoll.learn.card import Card
 from atoll.stages import QSGD
 
+from ..algorithm import Compressing
 from .fedac import FedAC
 from .one_gradient import require_stage
 
@@ -16,7 +17,7 @@ __all__ = ["FedAQ"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedAQ(FedAC):
+class FedAQ(FedAC, Compressing):
     """FedAC in which clients send ``Q(w_k - w)`` and ``Q(w_ag,k - w_ag)``, each quantised separately.
 
     Variant ``"I"`` is FedAQ-I, ``"II"`` FedAQ-II. Without quantisation, it is FedAC; with ``alpha = beta = 1``, ``gamma = lr``, both streams are

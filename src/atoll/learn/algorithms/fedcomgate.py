@@ -13,7 +13,7 @@ from atoll.core.algebra.aggregate import Aggregate, Mean
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError
 from atoll.core.requests.stage import Stage
-from atoll.learn.algorithm import Algorithm, Gradient, LocalWork, RoundInfo
+from atoll.learn.algorithm import Algorithm, Compressing, Gradient, LocalWork, RoundInfo, Stateful
 from atoll.learn.card import Card
 from atoll.learn.checks import require_positive
 from atoll.stages import QSGD
@@ -24,7 +24,7 @@ __all__ = ["FedCOMGATE"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedCOMGATE(Algorithm):
+class FedCOMGATE(Algorithm, Compressing, Stateful):
     """Quantised local SGD with gradient tracking.
 
     Local steps ``w_k <- w_k - lr (g - delta_k)``; clients send ``Q(s_k)`` with ``s_k = (T / T_k) (w - w_k)``. With the mean ``d``, the server moves to

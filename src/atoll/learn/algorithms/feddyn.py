@@ -11,14 +11,14 @@ from atoll.core.algebra import tree as T
 from atoll.core.algebra.aggregate import Aggregate, Mean
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError
-from atoll.learn.algorithm import Algorithm, Gradient, LocalWork, RoundInfo
+from atoll.learn.algorithm import Algorithm, Gradient, LocalWork, Movable, RoundInfo, Stateful
 from atoll.learn.card import Card
 
 __all__ = ["FedDyn"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedDyn(Algorithm):
+class FedDyn(Algorithm, Stateful, Movable):
     """Client: SGD on ``F_k(w) - <g_k, w> + (alpha/2) ||w - W||^2``, then ``g_k <- g_k - alpha (w_k - W)``.
 
     Server: ``h <- h - (alpha/N) sum_S (w_k - W)``, ``W <- mean_S w_k - h / alpha``. So ``h = (1/N) sum_k g_k`` always, and at a fixed point

@@ -11,7 +11,7 @@ from atoll.core.algebra import tree as T
 from atoll.core.algebra.aggregate import Aggregate, Mean
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError
-from atoll.learn.algorithm import Algorithm, Gradient, LocalWork, RoundInfo
+from atoll.learn.algorithm import Algorithm, Gradient, LocalWork, Movable, RoundInfo
 from atoll.learn.card import Card
 from atoll.learn.checks import require_positive
 from atoll.learn.numerics.mirror import MirrorMap, mirror_map
@@ -63,7 +63,7 @@ class FedMirror(Algorithm):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedDualAvg(FedMirror):
+class FedDualAvg(FedMirror, Movable):
     """Dual averaging on the same objective; the server averages the dual points, so that the model keeps its zeros.
 
     With ``t`` the sum of past step sizes, a client computes ``y = grad (h + t l1 ||.||_1)^*(z)``, ``z <- z - lr grad F_k(y)``, ``t <- t + lr``; the server takes

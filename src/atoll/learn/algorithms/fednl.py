@@ -13,7 +13,7 @@ from atoll.core.algebra.aggregate import Aggregate, Parts, Sum
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError
 from atoll.core.requests.stage import Stage
-from atoll.learn.algorithm import Algorithm, Gradient, LocalWork, RoundInfo
+from atoll.learn.algorithm import Algorithm, Compressing, Gradient, LocalWork, Phased, RoundInfo, Stateful
 from atoll.learn.card import Card
 from atoll.learn.numerics.curvature import hessian, inverse_floored, pick, ravel, stepped
 from atoll.learn.numerics.symmetric import Form, restore, shorten
@@ -25,7 +25,7 @@ __all__ = ["FedNL"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedNL(NewtonType):
+class FedNL(NewtonType, Phased, Compressing, Stateful):
     """Each client keeps an estimate ``E_k`` of its Hessian and sends ``S_k = rate C(H_k - E_k)``; both sides add it.
 
     A client also keeps ``b_k = grad F_k(w_k) - E_k w_k`` at the model ``w_k`` of its last contact, and sends the change of ``b_k``. The server keeps the

@@ -9,6 +9,7 @@ from atoll.core.requests.stage import Stage
 from atoll.learn.card import Card
 from atoll.stages import QSGD, STC, ErrorFeedback, TopK
 
+from ..algorithm import Compressing
 from .fedavg import FedAvg
 from .one_gradient import require_stage
 
@@ -16,7 +17,7 @@ __all__ = ["FedPAQ", "MemSGD", "SparseTernary"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedPAQ(FedAvg):
+class FedPAQ(FedAvg, Compressing):
     """FedAvg in which clients send ``Q(w_k - w)``: ``w <- w + mean Q(w_k - w)``, with any share of the clients.
 
     Attributes:
@@ -41,7 +42,7 @@ class FedPAQ(FedAvg):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MemSGD(FedAvg):
+class MemSGD(FedAvg, Compressing):
     """FedAvg in which clients send a biased compression of their updates and feed the error back: ``p = u + e``; send ``C(p)``; ``e = p - C(p)``.
 
     By default, it is top-k with memory. With ``OneBit()``, it is 1-bit SGD (Seide et al. 2014), with ``Threshold(tau)`` Strom's method (2015), with ``Sign()``

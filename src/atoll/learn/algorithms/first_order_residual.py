@@ -10,9 +10,10 @@ from atoll.core.algebra.aggregate import Aggregate, Mean
 from atoll.core.algebra.tree import Tree
 from atoll.core.capability import PROTECTION
 from atoll.core.errors import CompositionError
-from atoll.learn.algorithm import Algorithm, Gradient, LocalWork
+from atoll.core.facets import facet
+from atoll.learn.algorithm import Algorithm, Gradient, LocalWork, Phased
 from atoll.learn.card import Card
-from atoll.learn.wrapped import Wrapped
+from atoll.learn.wrapped import Wrapped, overrides
 
 __all__ = ["FirstOrderResidual"]
 
@@ -33,8 +34,8 @@ class FirstOrderResidual(Wrapped):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        several = any(len(self.base.passes(phase)) != 1 for phase in self.base.phases)
-        if PROTECTION in self.base.offers or self.base.overrides("draw") or several:
+        several = any(len(facet(self.base, Phased).passes(phase)) != 1 for phase in self.base.phases)
+        if PROTECTION in self.base.offers or overrides(self.base, "draw") or several:
             raise CompositionError(
                 f"{type(self.base).__name__} is private, draws random numbers or runs several passes",
                 where="FirstOrderResidual",
@@ -43,7 +44,7 @@ class FirstOrderResidual(Wrapped):
 
     def passes(self, phase: str) -> tuple[Algorithm, ...]:
         """Run the base's update, then the gradient at its end."""
-        (part,) = self.base.passes(phase)
+        (part,) = facet(self.base, Phased).passes(phase)
         return (_Solve(base=part), _Measure(beside=part))
 
 

@@ -14,7 +14,7 @@ from atoll.core.algebra.rng import Rng
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError
 from atoll.core.requests.stage import Stage
-from atoll.learn.algorithm import Algorithm, Gradient, LocalWork, RoundInfo
+from atoll.learn.algorithm import Algorithm, Compressing, Gradient, LocalWork, Phased, RoundInfo
 from atoll.learn.card import Card
 from atoll.learn.numerics.curvature import hessian, inverse_floored, ravel, stepped
 from atoll.learn.numerics.quasi_newton import block_sr1
@@ -26,7 +26,7 @@ __all__ = ["FLECS"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class FLECS(NewtonType):
+class FLECS(NewtonType, Phased, Compressing):
     """Clients send the quantised difference of ``H_k S`` to the server's estimate, for a new sketch ``S`` (``d x m``) each round.
 
     The server keeps one estimate ``B``, initially ``curvature I``. With the mean correction ``D = mean Q(H_k S - B S)``, it becomes

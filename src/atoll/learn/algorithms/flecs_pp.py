@@ -12,7 +12,7 @@ from atoll.core.algebra import tree as T
 from atoll.core.algebra.aggregate import Aggregate, Parts, Sum
 from atoll.core.algebra.tree import Tree
 from atoll.core.requests.stage import Stage
-from atoll.learn.algorithm import Algorithm, Gradient, LocalWork, RoundInfo
+from atoll.learn.algorithm import Algorithm, Gradient, LocalWork, RoundInfo, Stateful
 from atoll.learn.card import Card
 from atoll.learn.numerics.curvature import hessian, inverse_floored, ravel, stepped
 from atoll.learn.numerics.quasi_newton import sr1_change
@@ -25,7 +25,7 @@ __all__ = ["FLECSPP"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class FLECSPP(FLECS):
+class FLECSPP(FLECS, Stateful):
     """FLECS-CGD with estimates at the clients, as in the paper, so that any of them may reply: to FLECS what FedNL-PP is to FedNL.
 
     Client ``k`` keeps ``B_k``, initially ``curvature I``, and ``b_k``, initially 0. For a model ``w`` and a sketch ``S``, it sends

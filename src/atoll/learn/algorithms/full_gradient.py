@@ -8,14 +8,15 @@ from typing import ClassVar
 from atoll.core.algebra import tree as T
 from atoll.core.algebra.aggregate import Aggregate, Mean
 from atoll.core.algebra.tree import Tree
-from atoll.learn.algorithm import Algorithm, Gradient, LocalWork
+from atoll.core.facets import facet
+from atoll.learn.algorithm import Algorithm, Gradient, LocalWork, Stateful
 from atoll.learn.card import Card
 
 __all__ = ["FullGradient"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class FullGradient(Algorithm):
+class FullGradient(Algorithm, Stateful):
     """A pass that computes ``grad F_k(w)`` over all local rows at the broadcast model and does not change the model.
 
     It puts the gradient into the client's state as ``"anchor"`` for the next pass of the same contact, next to the existing entries. It costs one
@@ -34,7 +35,7 @@ class FullGradient(Algorithm):
 
     def client_init(self, params: Tree) -> Tree:
         """Start with the client state of the algorithm ``beside``."""
-        return None if self.beside is None else self.beside.client_init(params)
+        return None if self.beside is None else facet(self.beside, Stateful).client_init(params)
 
     def start(self, broadcast: Tree, client: Tree) -> Tree:
         """Start with the model, and no gradient yet."""

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from atoll.core.algebra import tree as T
 from atoll.core.algebra.aggregate import Aggregate, Mean
 from atoll.core.algebra.tree import Tree
-from atoll.learn.algorithm import Algorithm, Gradient, LocalWork, RoundInfo
+from atoll.learn.algorithm import Algorithm, Gradient, LocalWork, Phased, RoundInfo
 from atoll.learn.card import Card
 from atoll.learn.numerics.curvature import cg_begin, cg_step
 
@@ -20,7 +20,7 @@ __all__ = ["GIANT"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class GIANT(NewtonType):
+class GIANT(NewtonType, Phased):
     """Each client solves ``H_k p_k = g`` with the global gradient ``g``; ``w <- w - a mean p_k`` with backtracking on the loss.
 
     Three exchanges per round: gradients (``d`` floats up), directions (``d``), and the loss at the model and at ``1 + halvings`` trial steps. A local

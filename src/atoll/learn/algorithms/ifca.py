@@ -12,8 +12,9 @@ from atoll.core.algebra.aggregate import Aggregate, Mean, Parts, Sum
 from atoll.core.algebra.rng import Rng
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import CompositionError, ConfigError
+from atoll.core.facets import facet
 
-from ..algorithm import Algorithm, Gradient, LocalWork, RoundInfo
+from ..algorithm import Algorithm, Gradient, LocalWork, Movable, Phased, RoundInfo, Stateful
 from ..card import Card
 from ..wrapped import Wrapped
 
@@ -21,7 +22,7 @@ __all__ = ["IFCA"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class IFCA(Wrapped):
+class IFCA(Wrapped, Stateful, Movable):
     """``clusters`` servers of the base algorithm. A client receives all models, picks ``argmin_j F_k(w_j)`` on its own data, and does the base's work on it.
 
     The server folds the replies of each cluster into that cluster's state. Replies have one aggregate per cluster, zero in those not chosen,
@@ -63,7 +64,7 @@ class IFCA(Wrapped):
 
     def passes(self, phase: str) -> tuple[Algorithm, ...]:
         """Run the choice in the first phase, by the loss on all of the client's rows; then the base's passes."""
-        own = tuple(replace(self, base=part) for part in self.base.passes(phase))
+        own = tuple(replace(self, base=part) for part in facet(self.base, Phased).passes(phase))
         return (_Choice(ifca=self), *own) if phase == self.base.phases[0] else own
 
     def init(self, params: Tree) -> Tree:
@@ -77,7 +78,7 @@ class IFCA(Wrapped):
 
     def _state(self, models: list[Tree]) -> Tree:
         """Return the clusters' states: what moves with the model separately, because an outer wrapper may move it, and the rest."""
-        names = [name for name in self.base.extrapolates if name not in self.base.tied]
+        names = [name for name in facet(self.base, Movable).extrapolates if name not in facet(self.base, Movable).tied]
         parts = [{name: own[name] for name in names if name in own} for own in models]
         rest = [{name: value for name, value in own.items() if name not in names} for own in models]
         return {"params": models[0]["params"], "models": parts, "rest": rest}
@@ -88,7 +89,7 @@ class IFCA(Wrapped):
 
     def client_init(self, params: Tree) -> Tree:
         """Start with no choice yet."""
-        return self._kept(_unchosen(params, self.clusters), self.base.client_init(params), params)
+        return self._kept(_unchosen(params, self.clusters), facet(self.base, Stateful).client_init(params), params)
 
     def _kept(self, choice: Any, client: Tree, model: Tree) -> Tree:
         """Return a client's state; without the base's if that keeps none."""
@@ -100,7 +101,7 @@ class IFCA(Wrapped):
 
     def wanted(self, state: Tree, phase: str) -> bool:
         """Return whether some cluster needs the phase."""
-        return any(self.base.wanted(own, phase) for own in self._models(state))
+        return any(facet(self.base, Phased).wanted(own, phase) for own in self._models(state))
 
     def broadcast(self, state: Tree, phase: str) -> Tree:
         """Send the base's broadcast for every cluster: the first directly, the others as further entries."""
@@ -150,11 +151,11 @@ class IFCA(Wrapped):
 
     def advance(self, state: Tree, info: RoundInfo) -> Tree:
         """Advance each cluster as the base does."""
-        return {**state, **self._state([self.base.advance(own, info) for own in self._models(state)])}
+        return {**state, **self._state([facet(self.base, Phased).advance(own, info) for own in self._models(state)])}
 
     def moved(self, state: Tree) -> Tree:
         """Update each cluster's state as the base does."""
-        return {**state, **self._state([self.base.moved(own) for own in self._models(state)])}
+        return {**state, **self._state([facet(self.base, Movable).moved(own) for own in self._models(state)])}
 
     def personal(self, params: Tree, client: Tree) -> Tree:
         """Return the client's model after its last training; the first cluster's before that."""
@@ -162,7 +163,7 @@ class IFCA(Wrapped):
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Choice(Algorithm):
+class _Choice(Algorithm, Stateful):
     """One evaluation of all models on all of the client's rows; marks the best model, the first of equals, with a 1."""
 
     ifca: IFCA

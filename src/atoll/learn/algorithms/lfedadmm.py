@@ -14,7 +14,7 @@ from atoll.core.errors import ConfigError
 from atoll.core.requests.stage import Stage
 from atoll.learn.admm.idle import or_rest, present
 from atoll.learn.admm.prox import check_regulariser, prox
-from atoll.learn.algorithm import Algorithm, Gradient, LocalWork, RoundInfo
+from atoll.learn.algorithm import Algorithm, Compressing, Gradient, LocalWork, Movable, RoundInfo, Stateful
 from atoll.learn.card import Card
 from atoll.learn.checks import require_choice, require_count, require_positive
 
@@ -22,7 +22,7 @@ __all__ = ["LFedADMM"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class LFedADMM(Algorithm):
+class LFedADMM(Algorithm, Compressing, Stateful, Movable):
     """``min sum_k f_k(X) + weight R(X)`` by consensus: ``X_k = Z`` with multipliers ``pi_k``. It minimises a *sum* of the clients' losses, each as its learner defines it.
 
     Client, ``T`` times: ``X <- (rho lr Z - lr pi + X - lr grad f_k(X)) / (1 + rho lr)``, then ``pi <- pi + rho (X - Z)``: once per round, or after

@@ -11,7 +11,7 @@ from atoll.core.algebra import tree as T
 from atoll.core.algebra.aggregate import Aggregate
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError
-from atoll.learn.algorithm import Algorithm, Gradient, LocalWork
+from atoll.learn.algorithm import Algorithm, Gradient, LocalWork, Phased, Stateful
 from atoll.learn.card import Card
 
 from .fedavg import FedAvg
@@ -20,7 +20,7 @@ __all__ = ["LocalSAGA"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class LocalSAGA(FedAvg):
+class LocalSAGA(FedAvg, Phased, Stateful):
     """Local steps ``v = g_j(y) - table_j + mean_i table_i``, then ``table_j <- g_j(y)``; the table stays with the client between rounds.
 
     A client's rows are cut, in stored order, into at most ``parts`` mini-batches of similar size, taken in turn. So a mini-batch has the same rows
@@ -107,7 +107,7 @@ def _along(weights: Any, rows: Any) -> Any:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Count(Algorithm):
+class _Count(Algorithm, Stateful):
     """A pass that leaves the number of the client's mini-batches in its state; it takes no gradient."""
 
     batch_size: int | None = None

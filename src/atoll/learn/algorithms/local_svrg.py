@@ -8,7 +8,7 @@ from typing import ClassVar
 from atoll.core.algebra import tree as T
 from atoll.core.algebra.aggregate import Aggregate
 from atoll.core.algebra.tree import Tree
-from atoll.learn.algorithm import Algorithm, Gradient, LocalWork
+from atoll.learn.algorithm import Algorithm, Gradient, LocalWork, Phased
 from atoll.learn.card import Card
 
 from .fedavg import FedAvg
@@ -18,7 +18,7 @@ __all__ = ["LocalSVRG"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class LocalSVRG(FedAvg):
+class LocalSVRG(FedAvg, Phased):
     """Local steps ``v = g_j(y) - g_j(x) + grad F_k(x)`` on mini-batches ``j``; the anchor ``x`` is the broadcast model.
 
     This removes the variance of mini-batches, not FedAvg's drift (with full batches, it is FedAvg). It costs one full local gradient per round and two gradients

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from atoll.core.algebra import tree as T
 from atoll.core.algebra.aggregate import Aggregate, Mean
 from atoll.core.algebra.tree import Tree
-from atoll.learn.algorithm import Algorithm, Gradient, LocalWork, RoundInfo
+from atoll.learn.algorithm import Algorithm, Gradient, LocalWork, Phased, RoundInfo
 from atoll.learn.card import Card
 
 from .frozen_optimiser import FrozenOptimiser
@@ -19,7 +19,7 @@ __all__ = ["Mime", "MimeLite", "MimeSVRG"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mime(Algorithm):
+class Mime(Algorithm, Phased):
     """Local steps ``v = U(g_j(y) - g_j(x) + c, s)`` with the global gradient ``c`` and an optimiser with constant statistics ``s``.
 
     First exchange: the cohort's full gradients at ``x``, ``c = sum_S n_k grad F_k(x) / sum_S n_k``. Second: the local steps (``g_j`` at both

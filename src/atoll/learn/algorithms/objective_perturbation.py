@@ -14,7 +14,7 @@ from atoll.core.algebra.tree import Tree
 from atoll.core.capability import Need
 from atoll.core.errors import CompositionError, ConfigError, DataError
 from atoll.core.event import Event
-from atoll.learn.algorithm import Algorithm, Gradient
+from atoll.learn.algorithm import Algorithm, Gradient, Private
 from atoll.learn.capabilities import MARGINS
 from atoll.learn.card import Card
 from atoll.learn.local.client_mechanism import ClientMechanism
@@ -34,7 +34,7 @@ _RADIUS = 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class ObjectivePerturbation(ClientMechanism):
+class ObjectivePerturbation(ClientMechanism, Private):
     """Clients minimise ``F(w) + mu/2 ||w - W||^2 + <n, w>`` with noise of density ``exp(-alpha ||n||_2)``, and release the minimiser.
 
     ``||n||`` is Gamma with shape ``d`` (all parameters) and rate ``alpha``, its direction uniform. The cost is

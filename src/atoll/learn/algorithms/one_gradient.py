@@ -12,7 +12,7 @@ from atoll.core.algebra.aggregate import Aggregate, Mean
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError
 from atoll.core.requests.stage import Stage
-from atoll.learn.algorithm import Algorithm, Gradient, LocalWork, RoundInfo
+from atoll.learn.algorithm import Algorithm, Compressing, Gradient, LocalWork, RoundInfo
 from atoll.learn.card import Card
 from atoll.stages import QSGD
 
@@ -89,7 +89,7 @@ class OneGradient(Algorithm):
 
 
 @dataclass(frozen=True, kw_only=True)
-class QuantisedSGD(OneGradient):
+class QuantisedSGD(OneGradient, Compressing):
     """SGD with randomly quantised gradients: ``w <- w - lr * mean Q(g_k)``.
 
     With one level, an entry takes 2 bits up. With another unbiased compressor, such as ``OptimalSparse(1.0)`` (Wangni et al. 2018), ``Ternary()`` (Wen et

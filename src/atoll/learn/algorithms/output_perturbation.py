@@ -17,11 +17,13 @@ from atoll.learn.card import Card
 from atoll.learn.local.client_mechanism import ClientMechanism
 from atoll.privacy.discrete import GaussianLattice, words_of
 
+from ..algorithm import Private
+
 __all__ = ["OutputPerturbation"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class OutputPerturbation(ClientMechanism):
+class OutputPerturbation(ClientMechanism, Private):
     """Clients release ``w / max(1, ||w|| / tau) + N(0, sigma^2 I)``, and compute everything they send from it.
 
     It clips the *model*, not the update. Two clipped models are at most ``2 tau`` apart, whatever the data. This is the only sensitivity that always

@@ -11,14 +11,14 @@ from atoll.core.algebra import tree as T
 from atoll.core.algebra.aggregate import Aggregate
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError
-from atoll.learn.algorithm import Algorithm, Gradient, LocalWork, RoundInfo
+from atoll.learn.algorithm import Algorithm, Gradient, LocalWork, RoundInfo, Stateful
 from atoll.learn.card import Card
 
 __all__ = ["PFedMe"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class PFedMe(Algorithm):
+class PFedMe(Algorithm, Stateful):
     """Each mini-batch: ``k`` steps ``theta <- theta - personal_lr (g(theta) + lam (theta - w) + mu theta)``, then ``w <- w - lr lam (w - theta)``.
 
     ``theta`` and ``w`` start at the broadcast ``W``; the last ``theta`` is the client's own model. Server:

@@ -10,7 +10,7 @@ from atoll.core.algebra import tree as T
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError
 from atoll.core.requests.stage import Stage
-from atoll.learn.algorithm import Algorithm, Gradient, RoundInfo
+from atoll.learn.algorithm import Algorithm, Compressing, Gradient, Phased, RoundInfo
 from atoll.learn.card import Card
 from atoll.stages import QSGD
 
@@ -21,7 +21,7 @@ __all__ = ["QSVRG"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class QSVRG(OneGradient):
+class QSVRG(OneGradient, Phased, Compressing):
     """Clients send ``Q(g_j(w) - g_j(w0) + mu)``, where ``w0`` is an anchor and ``mu`` the full gradient there; the server takes the step.
 
     Every ``period`` rounds, the anchor moves to the model, and the clients send their full gradients there, uncompressed. The direction vanishes at the

@@ -10,7 +10,7 @@ from atoll.core.algebra import tree as T
 from atoll.core.algebra.aggregate import Aggregate, Mean, Sum
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError
-from atoll.learn.algorithm import Algorithm, Gradient, LocalWork, RoundInfo
+from atoll.learn.algorithm import Algorithm, Gradient, LocalWork, Movable, Phased, RoundInfo, Stateful
 from atoll.learn.card import Card
 
 from .fedavg import FedAvg
@@ -20,7 +20,7 @@ __all__ = ["Scaffold"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scaffold(FedAvg):
+class Scaffold(FedAvg, Phased, Stateful, Movable):
     """The difference of two control variates corrects each local step: ``v = g_k(y) - c_k + c``.
 
     After ``T`` steps from ``x`` to ``y`` the client's variate becomes ``grad F_k(x)`` (option 1) or ``c_k - c + (x - y) / (T lr)``

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from atoll.core.algebra import tree as T
 from atoll.core.algebra.aggregate import Aggregate, Vote
 from atoll.core.algebra.tree import Tree
-from atoll.learn.algorithm import Gradient, LocalWork, RoundInfo
+from atoll.learn.algorithm import Gradient, LocalWork, RoundInfo, Stateful
 from atoll.learn.card import Card
 from atoll.learn.transforms import Momentum
 
@@ -49,7 +49,7 @@ class SignSGD(OneGradient):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Signum(SignSGD):
+class Signum(SignSGD, Stateful):
     """SignSGD on a momentum that stays at the client: ``m_k <- beta m_k + (1 - beta) g_k``, and the vote is on ``sign(m_k)``.
 
     With ``beta=0`` it is SignSGD.

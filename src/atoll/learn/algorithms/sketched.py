@@ -13,7 +13,7 @@ from atoll.core.algebra.aggregate import Aggregate, Mean
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError
 from atoll.core.requests.stage import Stage
-from atoll.learn.algorithm import Algorithm, Gradient, LocalWork, RoundInfo
+from atoll.learn.algorithm import Algorithm, Compressing, Gradient, LocalWork, Phased, RoundInfo, Stateful
 from atoll.learn.card import Card
 from atoll.stages import CountSketch, Threshold
 
@@ -23,7 +23,7 @@ __all__ = ["SketchedSGD"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class SketchedSGD(OneGradient):
+class SketchedSGD(OneGradient, Phased, Compressing, Stateful):
     """The heavy coordinates of the clients' sum, found in a sketch of it.
 
     At a client, ``u <- m u + g``, ``v <- v + u``. Clients send a count sketch of ``v``. The server reads the ``candidates * keep`` largest coordinates of the
@@ -117,7 +117,7 @@ class SketchedSGD(OneGradient):
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Exact(OneGradient):
+class _Exact(OneGradient, Stateful):
     """The values of the requested coordinates."""
 
     def start(self, broadcast: Tree, client: Tree) -> Tree:

@@ -12,7 +12,7 @@ from atoll.core.algebra.tree import Tree
 from atoll.core.capability import Need
 from atoll.learn.admm.idle import or_rest, present
 from atoll.learn.admm.newton import augmented_minimum
-from atoll.learn.algorithm import Algorithm, Gradient, LocalWork, RoundInfo
+from atoll.learn.algorithm import Algorithm, Gradient, LocalWork, Phased, RoundInfo, Stateful
 from atoll.learn.card import Card
 from atoll.learn.checks import require_count, require_positive
 from atoll.learn.numerics.curvature import CURVED
@@ -21,7 +21,7 @@ __all__ = ["DualPass", "TwoPhaseADMM"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class TwoPhaseADMM(Algorithm):
+class TwoPhaseADMM(Algorithm, Phased, Stateful):
     """Consensus ADMM as in Boyd et al. 2011, section 7.1, with the multipliers at the clients.
 
     Phase ``"primal"``: ``x_k = argmin f_k(x) + <l_k, x> + (rho/2) ||x - z||^2``; the server computes ``z+ = (1/N) sum_k (x_k + l_k / rho)``.
@@ -119,7 +119,7 @@ class TwoPhaseADMM(Algorithm):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DualPass(Algorithm):
+class DualPass(Algorithm, Stateful):
     """``l_k+ = l_k + rho (x_k - z+)``; uses no data.
 
     Attributes:

@@ -11,7 +11,7 @@ from atoll.core.algebra.aggregate import Aggregate
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError
 from atoll.core.requests.stage import Stage
-from atoll.learn.algorithm import Gradient, LocalWork, RoundInfo
+from atoll.learn.algorithm import Compressing, Gradient, LocalWork, RoundInfo, Stateful
 from atoll.learn.card import Card
 from atoll.stages import ErrorFeedback, Sign
 
@@ -21,7 +21,7 @@ __all__ = ["TwoWaySGDM"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class TwoWaySGDM(OneGradient):
+class TwoWaySGDM(OneGradient, Compressing, Stateful):
     """Blockwise signs up and down, with momentum and error feedback on both sides.
 
     At a client, ``m <- b m + g``, ``p = lr (b m + g) + e``, send ``C(p)``, ``e <- p - C(p)``; at the server

@@ -12,7 +12,8 @@ import numpy as np
 from atoll.core.algebra import tree as T
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import CompositionError, ConfigError
-from atoll.learn.algorithm import RoundInfo
+from atoll.core.facets import facet
+from atoll.learn.algorithm import Movable, Phased, RoundInfo
 from atoll.learn.card import Card
 from atoll.learn.moving import Moving
 
@@ -117,7 +118,7 @@ class Upcycled(Moving):
 
     def contacts(self, rounds: int) -> int | None:
         """Return the number of rounds, except the server's own."""
-        return self.base.contacts(rounds - rounds // self.period)
+        return facet(self.base, Phased).contacts(rounds - rounds // self.period)
 
     def fold(self, state: Tree, sums: Mapping[str, Any], info: RoundInfo, phase: str) -> Tree:
         """Fold as the base does, which counts only rounds with data."""
@@ -128,9 +129,9 @@ class Upcycled(Moving):
         turn, inner = state["turn"], self.inner(state)
         if self._alone(turn):
             moved = _beyond(self._parts(inner), state["before"], self.eta((turn + 1) // self.period))
-            inner = self.base.moved({**inner, **moved})
+            inner = facet(self.base, Movable).moved({**inner, **moved})
         else:
-            inner = self.base.advance(inner, self._counted(info, state))
+            inner = facet(self.base, Phased).advance(inner, self._counted(info, state))
         kept = state["before"] if self._alone(turn + 1) else self._parts(inner)
         return {**self.around(state, inner), "before": kept, "turn": turn + 1}
 

@@ -12,14 +12,14 @@ from atoll.core.algebra import tree as T
 from atoll.core.algebra.aggregate import Aggregate, Mean
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError, QuorumError
-from atoll.learn.algorithm import Algorithm, Gradient, LocalWork, RoundInfo
+from atoll.learn.algorithm import Algorithm, Gradient, LocalWork, RoundInfo, Stateful
 from atoll.learn.card import Card
 
 __all__ = ["VRLSGD"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class VRLSGD(Algorithm):
+class VRLSGD(Algorithm, Stateful):
     """Local steps along ``v = g_k(y) - Delta_k``; after a round ``Delta_k <- Delta_k + (x' - y_k) / (T lr)`` with the new average ``x'``.
 
     The client learns ``x'`` from the next broadcast and then corrects ``Delta_k``. ``sum_k Delta_k = 0`` always, because ``x'`` is the plain

@@ -14,7 +14,7 @@ from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError
 
 from ..admm.idle import or_rest, present
-from ..algorithm import Algorithm, Gradient, LocalWork, RoundInfo
+from ..algorithm import Algorithm, Gradient, LocalWork, Movable, RoundInfo, Stateful
 from ..card import Card
 from ..checks import require_positive
 
@@ -22,7 +22,7 @@ __all__ = ["Walkman"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Walkman(Algorithm):
+class Walkman(Algorithm, Stateful, Movable):
     """ADMM on ``min (1/N) sum_k f_k(x_k)`` subject to ``x_k = z``, client by client, in any order.
 
     A client takes its local steps on ``f_k(x) - <y_k, x - z> + (rho/2) ||x - z||^2`` from its last point, then ``y_k <- y_k + rho (z - x_k)``. With

@@ -14,8 +14,9 @@ from atoll.core.algebra.rng import Rng
 from atoll.core.algebra.tree import Tree
 from atoll.core.capability import PROTECTION
 from atoll.core.errors import CompositionError
+from atoll.core.facets import facet
 
-from ..algorithm import Algorithm, Gradient, LocalWork, RoundInfo
+from ..algorithm import Algorithm, Gradient, LocalWork, Phased, RoundInfo, Stateful
 from ..wrapped import Wrapped
 
 __all__ = ["ClientMechanism"]
@@ -25,7 +26,7 @@ _PROBES = 4
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClientMechanism(Wrapped):
+class ClientMechanism(Wrapped, Stateful):
     """An algorithm with replies and private state computed only from the privatised results of its local update.
 
     After the steps, the base's ``start`` makes a new local state. Only the entries that ``finish`` uses (``outgoing``) are carried over,
@@ -51,7 +52,7 @@ class ClientMechanism(Wrapped):
                 f"{name} is a mechanism already, or has one inside", where=type(self).__name__, remedy="use one"
             )
         for phase in self.base.phases:
-            made = self.base.passes(phase)
+            made = facet(self.base, Phased).passes(phase)
             if len(made) != 1 or type(made[0]) is not type(self.base):
                 raise CompositionError(
                     f"{name} runs more than one update of its own kind in a contact",
@@ -77,10 +78,11 @@ class ClientMechanism(Wrapped):
     def draw(self, rng: Rng, params: Tree) -> Tree:
         """Draw noise for every outgoing entry, and the base's random numbers."""
         begun = self.base.start(
-            self.base.broadcast(self.base.init(params), self.base.phases[0]), self.base.client_init(params)
+            self.base.broadcast(self.base.init(params), self.base.phases[0]),
+            facet(self.base, Stateful).client_init(params),
         )
         drawn = {"noise": {name: self.noise(rng.child("noise", name), begun[name]) for name in self.outgoing}}
-        inner = self.base.draw(rng.child("base"), params)
+        inner = facet(self.base, Stateful).draw(rng.child("base"), params)
         return drawn if inner is None else {**drawn, "base": inner}
 
     def step(self, local: Tree, grad: Gradient, broadcast: Tree) -> Tree:
@@ -122,8 +124,8 @@ def _require_any_sign(base: Algorithm, outgoing: tuple[str, ...], name: str) -> 
 def _next_contact(base: Algorithm, outgoing: tuple[str, ...], numbers: np.random.Generator) -> Tree:
     """Return the local state after the first step of a second contact, if the first one released normal numbers."""
     params, phase = {"weight": np.array([1.0, -2.0, 3.0])}, base.phases[0]
-    state, drawn = base.init(params), base.draw(Rng(0), params)
-    broadcast, client = base.broadcast(state, phase), base.client_init(params)
+    state, drawn = base.init(params), facet(base, Stateful).draw(Rng(0), params)
+    broadcast, client = base.broadcast(state, phase), facet(base, Stateful).client_init(params)
     extra = {} if drawn is None else {"drawn": drawn}
     local = {**base.start(broadcast, client), **extra}
     local.update({name: T.map(lambda leaf: numbers.standard_normal(np.shape(leaf)), local[name]) for name in outgoing})
@@ -150,8 +152,8 @@ def _outgoing(base: Algorithm) -> tuple[str, ...]:
     params = {"weight": np.array([1.0, -2.0, 3.0])}
     found: set[str] = set()
     for phase in base.phases:
-        broadcast, client = base.broadcast(base.init(params), phase), base.client_init(params)
-        drawn = base.draw(Rng(0), params)
+        broadcast, client = base.broadcast(base.init(params), phase), facet(base, Stateful).client_init(params)
+        drawn = facet(base, Stateful).draw(Rng(0), params)
         local = {**base.start(broadcast, client), **({} if drawn is None else {"drawn": drawn})}
 
         def ends(changed: Tree, broadcast: Tree = broadcast, client: Tree = client) -> list[Any]:

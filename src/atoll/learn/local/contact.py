@@ -10,8 +10,10 @@ import numpy as np
 
 from atoll.core.algebra.aggregate import Aggregate, Mean
 from atoll.core.algebra.tree import Tree
+from atoll.core.facets import facet
 from atoll.core.requests.task import Workload
 
+from ..algorithm import Phased, Private
 from .partial import Counted, asked_epochs, coming_epochs, epochs_of_pass, quota
 from .release import released
 from .reports import training_passes
@@ -50,7 +52,9 @@ def declared(algorithm: Algorithm, sizes: NDArray[np.int64], message: Tree = Non
     phases = (str(message["phase"]),) if named else algorithm.phases
     asked = coming_epochs(algorithm, message)
     passes = [
-        quota(part, epochs_of_pass(algorithm, part, asked)) for phase in phases for part in algorithm.passes(phase)
+        quota(part, epochs_of_pass(algorithm, part, asked))
+        for phase in phases
+        for part in facet(algorithm, Phased).passes(phase)
     ]
     batches, epochs = np.zeros(len(sizes)), np.zeros(len(sizes))
     for part in passes:
@@ -115,6 +119,6 @@ def trained(
         )
     if state is not None:
         island.state = state
-    if secret is not None or algorithm.alone:
+    if secret is not None or facet(algorithm, Private).alone:
         return reply
     return {**reply, "loss": Mean(np.float64(loss), examples=weight, role="metric")}

@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from atoll.core.algebra.rng import Rng, shuffles
+from atoll.core.facets import facet
+
+from ..algorithm import Labelled
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -19,7 +22,7 @@ __all__ = ["labelled_batches", "share_of", "topped_up"]
 
 def share_of(algorithm: Algorithm) -> float:
     """Return the share of labelled rows that mini-batches need; 0 for those that are drawn for privacy's sake, or are the same in every round."""
-    return 0.0 if algorithm.cyclic or algorithm.example_steps is not None else algorithm.labelled_share
+    return 0.0 if algorithm.cyclic or algorithm.example_steps is not None else facet(algorithm, Labelled).labelled_share
 
 
 def topped_up(orders: NDArray[Any], labelled: NDArray[np.bool_], share: float, key: int) -> NDArray[Any]:

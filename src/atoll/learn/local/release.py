@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 from atoll.core.algebra.rng import Rng
 from atoll.core.capability import PROTECTION
 from atoll.core.errors import CompositionError
+from atoll.core.facets import changes, facet
 
-from ..hooks import STEP_HOOKS, changes
-from ..wrapped import Wrapped
+from ..algorithm import STEP_HOOKS, Private
+from ..wrapped import Wrapped, overrides
 from .secret import SecretStream
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ __all__ = ["is_private", "refuse_reports", "released", "require_mechanism_outsid
 
 def is_private(algorithm: Algorithm) -> bool:
     """Return whether an algorithm promises privacy: whether it, or an algorithm inside it, has events."""
-    return algorithm.overrides("events")
+    return overrides(algorithm, "events")
 
 
 def released(algorithm: Algorithm, island: Island) -> Rng | None:
@@ -35,8 +36,8 @@ def released(algorithm: Algorithm, island: Island) -> Rng | None:
     if not is_private(algorithm):
         return None
     data = island.data
-    algorithm.admit(data)
-    for event in algorithm.events(len(data)):
+    facet(algorithm, Private).admit(data)
+    for event in facet(algorithm, Private).events(len(data)):
         island.spend(event)
     return SecretStream(island.secret)
 
@@ -62,8 +63,8 @@ def require_mechanism_outside(algorithm: Algorithm) -> None:
         CompositionError: names the wrapper.
     """
     outer = algorithm
-    while isinstance(outer, Wrapped) and not changes(outer, Wrapped, "events"):
-        if PROTECTION in outer.base.offers and changes(outer, Wrapped, *STEP_HOOKS, "start", "finish"):
+    while isinstance(outer, Wrapped) and not changes(type(outer), Wrapped, "events"):
+        if PROTECTION in outer.base.offers and changes(type(outer), Wrapped, *STEP_HOOKS, "start", "finish"):
             raise CompositionError(
                 f"{type(outer).__name__} changes what clients do around a privacy mechanism",
                 where="Training.algorithm",

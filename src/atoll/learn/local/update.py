@@ -12,8 +12,9 @@ from atoll.core.algebra.rng import Rng, shuffles
 from atoll.core.algebra.tree import Tree, leaves
 from atoll.core.algebra.tree import map as tree_map
 from atoll.core.errors import CompositionError
+from atoll.core.facets import facet
 
-from ..algorithm import Algorithm, LocalWork
+from ..algorithm import Algorithm, LocalWork, Phased, Stateful
 from .examples import Clipping, StepSecrets, clipped_rows
 from .finished import finished, started
 from .partial import Counted, epochs_of_pass, quota
@@ -230,8 +231,8 @@ def local_update(
         The reply, the new private state and the mean loss over the steps.
     """
     if client is None:
-        client = algorithm.client_init(broadcast["params"])
-    drawn = algorithm.draw(noise or Rng(int(key)).child("draw"), broadcast["params"])
+        client = facet(algorithm, Stateful).client_init(broadcast["params"])
+    drawn = facet(algorithm, Stateful).draw(noise or Rng(int(key)).child("draw"), broadcast["params"])
     extra = {} if drawn is None else {"drawn": drawn}
     local = {**started(algorithm, broadcast, client), **extra}
     losses: list[float] = []
@@ -278,5 +279,5 @@ def _passes(algorithm: Algorithm, phase: str) -> tuple[Algorithm, ...]:
     """Return the algorithm's passes, cached: its settings do not change, and every client of every round needs them."""
     made: dict[str, tuple[Algorithm, ...]] = algorithm.__dict__.setdefault("_made", {})
     if phase not in made:
-        made[phase] = algorithm.passes(phase)
+        made[phase] = facet(algorithm, Phased).passes(phase)
     return made[phase]

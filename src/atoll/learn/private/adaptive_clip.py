@@ -15,7 +15,7 @@ from atoll.core.algebra.tree import Tree
 from atoll.core.errors import CompositionError, ConfigError
 from atoll.core.validation import Checked
 
-from ..algorithm import LocalWork, RoundInfo
+from ..algorithm import LocalWork, Private, RoundInfo
 from ..wrapped import Wrapped, dry_reply
 from .clipped import clipped, replies_as
 
@@ -59,7 +59,7 @@ class AdaptiveClip(Checked):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClippedInside(Wrapped):
+class ClippedInside(Wrapped, Private):
     """The base, whose clients send ``value min(1/C, 1/||value||)`` and bits, with norms that the server sends along.
 
     What leaves has norm at most 1 whatever ``C`` is, so noise relative to 1 is enough in every round; the server multiplies by ``C`` again.
@@ -72,12 +72,12 @@ class ClippedInside(Wrapped):
     """
 
     installed: ClassVar[bool] = True
+    alone: ClassVar[bool] = True
     begin: float = 1.0
     adapt: AdaptiveClip = field(default_factory=AdaptiveClip)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "alone", True)
         if len(self.base.phases) != 1 or not replies_as(self.base):
             raise CompositionError(
                 f"{type(self.base).__name__} has several phases, or replies with a pass of another kind",

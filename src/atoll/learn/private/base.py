@@ -12,9 +12,11 @@ from atoll.core.capability import PROTECTION, Capability, Need
 from atoll.core.errors import ConfigError
 from atoll.core.event import Event
 from atoll.core.exposure import Exposure
+from atoll.core.facets import facet
 from atoll.core.validation import Checked
 from atoll.privacy import ACCOUNTANTS, Budget, smallest_noise
 
+from ..algorithm import Phased
 from ..selection import Selection
 from .claim import Attendance, Guarantee, charges_everyone, counted
 from .parts import TrainingParts
@@ -180,7 +182,7 @@ class Mechanism(Checked):
         self.check(training)
         self._require_delta(clients)
         selection = self.selected(training)
-        contacts = training.algorithm.contacts(training.rounds)
+        contacts = facet(training.algorithm, Phased).contacts(training.rounds)
         taking = Attendance(
             clients,
             training.rounds if contacts is None else max(1, contacts),

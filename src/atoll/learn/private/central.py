@@ -20,9 +20,11 @@ from atoll.core.capability import (
 from atoll.core.errors import CompositionError, ConfigError
 from atoll.core.event import Event, Gaussian
 from atoll.core.exposure import Exposure
+from atoll.core.facets import facet
 from atoll.core.requests.chain import Chain
 from atoll.stages import Clip
 
+from ..algorithm import Compressing
 from ..capabilities import BLIND, ONE_MODEL, PLAIN_MEAN, SUMMED
 from ..selection import Selection
 from .adaptive_clip import BITS, AdaptiveClip, ClippedInside
@@ -135,7 +137,7 @@ class CentralDP(Mechanism):
         inside: Algorithm = Clipped(base=given, bound=clip)
         if self.adapt is not None:
             inside = ClippedInside(base=given, begin=self.clip, adapt=self.adapt)
-        staged = bool(training.uplink) or any(given.uplink(phase) for phase in given.phases)
+        staged = bool(training.uplink) or any(facet(given, Compressing).uplink(phase) for phase in given.phases)
         # A clip inside the update is compiled with it; where another stage acts, or a pass of another kind replies, a stage clips.
         fast = replies_as(inside) and not staged and taking.alone
         uplink = training.uplink if fast else (Clip(clip, alone=True), *training.uplink)
@@ -176,7 +178,7 @@ def _bound(training: TrainingParts, uplink: tuple[Stage, ...], phase: str) -> fl
         CompositionError: a stage after the clip promises no bound.
     """
     given = Chain(uplink)
-    stages = (*given.value_stages, *training.algorithm.uplink(phase), *given.summand_stages)
+    stages = (*given.value_stages, *facet(training.algorithm, Compressing).uplink(phase), *given.summand_stages)
     bound = Chain(stages).bound
     if bound is None:
         last = next(stage for stage in reversed(stages) if stage.sensitivity(1.0) is None)

@@ -10,15 +10,16 @@ import numpy as np
 from atoll.core.algebra import tree as T
 from atoll.core.algebra.aggregate import Aggregate
 from atoll.core.algebra.tree import Tree
+from atoll.core.facets import facet
 
-from ..algorithm import Algorithm, LocalWork
+from ..algorithm import Algorithm, LocalWork, Phased, Private
 from ..wrapped import Wrapped
 
 __all__ = ["Clipped", "clipped", "replies_as"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Clipped(Wrapped):
+class Clipped(Wrapped, Private):
     """The base, whose clients scale every value that they send down to norm ``bound``, and send nothing beside: ``v min(1, bound / ||v||)``.
 
     Attributes:
@@ -27,11 +28,8 @@ class Clipped(Wrapped):
     """
 
     installed: ClassVar[bool] = True
+    alone: ClassVar[bool] = True
     bound: float = 1.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        object.__setattr__(self, "alone", True)
 
     def finish(self, local: Tree, broadcast: Tree, client: Tree, work: LocalWork) -> tuple[dict[str, Aggregate], Tree]:
         """Reply as the base does, with clipped values."""
@@ -54,4 +52,4 @@ def clipped(aggregate: Aggregate, bound: Any, unit: Any = 1.0) -> Aggregate:
 
 def replies_as(algorithm: Algorithm) -> bool:
     """Return whether what clients send in every phase comes from this algorithm's own ``finish``, and not from a pass of another kind."""
-    return all(type(algorithm.passes(phase)[-1]) is type(algorithm) for phase in algorithm.phases)
+    return all(type(facet(algorithm, Phased).passes(phase)[-1]) is type(algorithm) for phase in algorithm.phases)

@@ -11,6 +11,7 @@ from atoll.core.capability import DISTINCT_CLIENTS, EXCESS_REMOVED, FIXED_COHORT
 from atoll.core.errors import CompositionError, ConfigError
 from atoll.core.event import Event
 from atoll.core.exposure import Exposure
+from atoll.core.facets import facet
 from atoll.core.requests.chain import Chain
 from atoll.privacy.discrete import SkellamLaw
 from atoll.secure.noise import DiscreteGaussianNoise, LatticeNoise, SkellamMixtureNoise, SkellamNoise, rounded_bound
@@ -19,6 +20,7 @@ from atoll.stages import Clip, Rotation
 from atoll.stages.coded.rotation import flattened
 
 from ..aggregation import EqualWeights
+from ..algorithm import Compressing
 from ..capabilities import EQUAL_REPLIES, PLAIN_MEAN, SUMMED
 from .base import Mechanism
 from .claim import Attendance, Guarantee
@@ -211,7 +213,7 @@ class DistributedDP(Mechanism):
         return {"uplink": (*given, self.stage(taking, noise, bound)), "aggregation": EqualWeights()}
 
     def _bound(self, training: TrainingParts, given: tuple[Stage, ...], phase: str) -> float:
-        stages = (*given, *training.algorithm.uplink(phase))
+        stages = (*given, *facet(training.algorithm, Compressing).uplink(phase))
         last = next(
             (s for s in stages if s.sensitivity(1.0) is None or (s.packs and s.on == "summand") or s.words), None
         )

@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING
 from atoll.core.algebra.rng import Rng
 from atoll.core.capability import FIXED_COHORT
 from atoll.core.event import Event, NonPrivate
+from atoll.core.facets import facet
+
+from ..algorithm import Phased
 
 if TYPE_CHECKING:
     from ..context import Context
@@ -71,5 +74,5 @@ def _trusted(context: Context) -> str:
 
 def _contacts(context: Context) -> int:
     """Rounds in which clients are contacted, at most."""
-    known = context.algorithm.contacts(context.rounds)
+    known = facet(context.algorithm, Phased).contacts(context.rounds)
     return context.rounds if known is None else known

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from atoll.core.capability import PROTECTION
 from atoll.core.errors import CompositionError
+from atoll.core.facets import facet
 from atoll.privacy import Budget
 
+from ..algorithm import Compressing
 from ..capabilities import SAMPLE
 from ..selection import FixedSample, PoissonSample, Selection
 
@@ -47,7 +49,9 @@ def secret_sample(mechanism: Claiming, training: TrainingParts, amplified: bool)
 
 def require_one(mechanism: Claiming, training: TrainingParts) -> None:
     """Refuse a second mechanism for the same values."""
-    own = [stage for phase in training.algorithm.phases for stage in training.algorithm.uplink(phase)]
+    own = [
+        stage for phase in training.algorithm.phases for stage in facet(training.algorithm, Compressing).uplink(phase)
+    ]
     parts: Sequence[Any] = (training.algorithm, *own, *training.uplink)
     for part in parts:
         if PROTECTION in part.offers:

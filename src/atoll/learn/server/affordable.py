@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import CompositionError, PolicyError
 from atoll.core.event import Event
+from atoll.core.facets import facet
 from atoll.core.requests.cost import is_instant
 from atoll.privacy import Budget, LossTally
 from atoll.privacy.accountant import PrivacyLoss
 
+from ..algorithm import Phased
 from ..local.release import is_private
 from ..private.claim import charges_everyone
 from .invitation import Inviter
@@ -81,7 +83,10 @@ class Affordable:
             PolicyError: names the number of rounds that fit.
         """
         context = self.context
-        last, phases = context.algorithm.contacts(context.rounds), context.algorithm.plan(state["server"])
+        last, phases = (
+            facet(context.algorithm, Phased).contacts(context.rounds),
+            context.algorithm.plan(state["server"]),
+        )
         each = len(self.fed.parties) if self.everyone else context.selection.distinct(len(self.fed.parties))
         known = is_instant(self.fed.world.cost) and not context.ends_early
         begun = self._begun()
@@ -93,7 +98,9 @@ class Affordable:
         # The slack, sum_k min(a_k, R) - m R, is concave in R and 0 at R = 0: it is negative from some R on.
         fit = bisect_right(range(1, last + 1), 0, key=lambda r: each * r - sum(n * min(a, r) for a, n in able.items()))
         if fit < last:
-            rounds = bisect_right(range(1, context.rounds + 1), fit, key=lambda r: context.algorithm.contacts(r) or 0)
+            rounds = bisect_right(
+                range(1, context.rounds + 1), fit, key=lambda r: facet(context.algorithm, Phased).contacts(r) or 0
+            )
             raise PolicyError(
                 f"{context.rounds} rounds exceed the privacy budget, and {'' if each == count else 'at most '}{rounds} fit: "
                 f"{last} contacts with {each} of {count} clients are needed, but a client affords {min(able)}"

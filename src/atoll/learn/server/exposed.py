@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -11,18 +11,41 @@ from atoll.core.algebra import tree as T
 from atoll.core.algebra.rng import Rng
 from atoll.core.exposure import Explanation, Exposure
 
+from ..composition import Chosen
+
 if TYPE_CHECKING:
     from atoll.core.algebra.tree import Tree
     from atoll.core.requests.chain import Chain
 
-    from ..training import Training
+    from ..learner import Learner
+    from ..private.base import Mechanism
+    from ..private.claim import Guarantee
 
-__all__ = ["explained", "exposures_of"]
+__all__ = ["explain_training", "exposures_of"]
 
 _SIMPLE = "bytes are those of one update or model, without keys, shares, letters, weights and metrics"
 
 
-def explained(training: Training, data: Any, clients: int) -> Explanation:
+class Explainable(Chosen, Protocol):
+    """A training, for those who explain it."""
+
+    @property
+    def title(self) -> str: ...
+    @property
+    def privacy(self) -> Mechanism | None: ...
+    @property
+    def claim(self) -> Guarantee | None: ...
+
+    def installed(self, data: Any = None, learner: Learner | None = None) -> Explainable:
+        """Return it with the parts that its mechanism installs."""
+        ...
+
+    def learner(self, data: Any) -> Learner:
+        """Return the model, ready for a data set."""
+        ...
+
+
+def explain_training(training: Explainable, data: Any, clients: int) -> Explanation:
     """See `Training.explain`."""
     population, title = 0 if data is None else len(data), training.title
     if training.privacy is not None:
@@ -44,7 +67,7 @@ def explained(training: Training, data: Any, clients: int) -> Explanation:
     return Explanation(title, count, tuple(exposures), costs, tuple(notes))
 
 
-def exposures_of(training: Training, clients: int) -> list[Exposure]:
+def exposures_of(training: Explainable, clients: int) -> list[Exposure]:
     """Who sees what of an installed training with cohorts of so many clients."""
     return [
         *training.reducer.exposures(clients or 2),
@@ -54,14 +77,14 @@ def exposures_of(training: Training, clients: int) -> list[Exposure]:
     ]
 
 
-def _installed(training: Training, data: Any) -> Training:
+def _installed(training: Explainable, data: Any) -> Explainable:
     if data is None:
         return training.installed()
     outline = data.outline() if hasattr(data, "outline") else data
     return training.installed(outline, training.learner(outline))
 
 
-def _promised(training: Training, known: bool, chains: dict[str, Chain]) -> list[str]:
+def _promised(training: Explainable, known: bool, chains: dict[str, Chain]) -> list[str]:
     claim = training.claim
     if claim is None:
         return [_privacy(chains)]
@@ -88,7 +111,7 @@ def _stages(chain: Chain, secure: bool) -> list[str]:
     return [f"on the way up: {names}" + ("" if chain.summable or secure else "; the sum needs every single reply")]
 
 
-def _costs(training: Training, params: Tree, chain: Chain, clients: int) -> dict[str, Any]:
+def _costs(training: Explainable, params: Tree, chain: Chain, clients: int) -> dict[str, Any]:
     numbers = sum(int(np.size(leaf)) for leaf in T.leaves(params))
     plain = sum(8 * int(np.size(leaf)) * np.asarray(leaf).dtype.itemsize for leaf in T.leaves(params))
     bits = _bits(training, params, chain, clients, plain)
@@ -102,7 +125,7 @@ def _costs(training: Training, params: Tree, chain: Chain, clients: int) -> dict
     return made
 
 
-def _bits(training: Training, params: Tree, chain: Chain, clients: int, plain: int) -> int | None:
+def _bits(training: Explainable, params: Tree, chain: Chain, clients: int, plain: int) -> int | None:
     """Bits of an update on the way up; ``None`` if they must be measured."""
     word = training.reducer.word_length(chain, max(2, clients))
     packing = [stage for stage in chain.stages if stage.packs or stage.words]

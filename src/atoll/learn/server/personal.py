@@ -8,8 +8,9 @@ import numpy as np
 
 from atoll.core.algebra.aggregate import Aggregate, Parts
 from atoll.core.algebra.tree import Tree
+from atoll.core.facets import facet
 
-from ..algorithm import Algorithm
+from ..algorithm import Algorithm, Stateful
 from ..offered import SupportsPersonal
 from .row_sums import as_parts
 
@@ -29,7 +30,7 @@ class Personal(SupportsPersonal, Protocol):
 
 def own_model(algorithm: Algorithm, params: Tree, client: Tree) -> Tree:
     """Return ``algorithm.personal``, with running statistics, which travel with the parameters, from the global model."""
-    return {**params, **algorithm.personal(params, client)}
+    return {**params, **facet(algorithm, Stateful).personal(params, client)}
 
 
 def measured(learner: Personal, island: Island, message: Tree) -> dict[str, Aggregate]:

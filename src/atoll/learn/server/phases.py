@@ -9,8 +9,9 @@ import numpy as np
 
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError, QuorumError
+from atoll.core.facets import facet
 
-from ..algorithm import Algorithm, RoundInfo
+from ..algorithm import Algorithm, Helped, Phased, RoundInfo
 from ..checks import require_finite
 from ..selection import Seen
 from .declared import declare
@@ -71,9 +72,9 @@ class Phases:
         before, sent, begins = state, None, True
         seen = Seen(state["contacts"], self.invited, self.invited, np.zeros(len(self.invited)))
         for phase in phases:
-            if not self.context.algorithm.wanted(state["server"], phase):
+            if not facet(self.context.algorithm, Phased).wanted(state["server"], phase):
                 continue
-            helpers = self.context.algorithm.asks(phase)
+            helpers = facet(self.context.algorithm, Helped).asks(phase)
             if not helpers:
                 state, message, sizes = outgoing(self.fed, self.context, state, self.invited, phase)
                 state = await fitted_to_mock(self.fed, self.context, state, phase, message)

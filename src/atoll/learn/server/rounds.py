@@ -10,8 +10,10 @@ import numpy as np
 
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import PolicyError, QuorumError
+from atoll.core.facets import facet
 from atoll.rounds.loop import Course
 
+from ..algorithm import Phased
 from ..checks import require_finite
 from ..counts import weighed
 from ..selection import Seen
@@ -49,7 +51,7 @@ class ServerRounds(Course):
 
     def turns(self, rounds: int) -> int | None:
         """Return the number of rounds with clients: a turn is such a round."""
-        return self.context.algorithm.contacts(rounds)
+        return facet(self.context.algorithm, Phased).contacts(rounds)
 
     def barred(self, fed: Federation, state: Tree, number: int) -> str | None:
         """Return why the next round is not allowed, from the ledger and what its cohort would release.
@@ -106,8 +108,8 @@ async def server_round(
     if "failed" not in row:
         info = round_info(fed, state, (number, bool(phases)), row["selected"], row["replied"])
         info = context.aggregation.disclosed(info)
-        state = {**state, "server": context.algorithm.advance(state["server"], info)}
-        found = context.algorithm.outliers(state["server"])
+        state = {**state, "server": facet(context.algorithm, Phased).advance(state["server"], info)}
+        found = facet(context.algorithm, Phased).outliers(state["server"])
         if found and phases:
             named = {fed.world.roster.name(position): why for position, why in found.items()}
             row["outlying_clients"] = {**row.get("outlying_clients", {}), **named}

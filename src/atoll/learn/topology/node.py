@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 from atoll.core.algebra.aggregate import Aggregate
 from atoll.core.algebra.rng import Rng
 from atoll.core.algebra.tree import Tree
+from atoll.core.facets import facet
 from atoll.core.requests.task import Work
 
-from ..algorithm import Algorithm, RoundInfo
+from ..algorithm import Algorithm, Phased, RoundInfo
 from ..checks import require_finite
 from ..server.state import broadcast_extras
 
@@ -105,7 +106,7 @@ class Round:
 
     def phase(self, at: int) -> str | None:
         """Return the phase at this index, if there is one and the server needs it."""
-        wanted = at < len(self.plan) and self.node.algorithm.wanted(self.server, self.plan[at])
+        wanted = at < len(self.plan) and facet(self.node.algorithm, Phased).wanted(self.server, self.plan[at])
         return self.plan[at] if wanted else None
 
     def sent(self, phase: str) -> Tree:
@@ -127,7 +128,7 @@ class Round:
         Raises:
             DataError: the model has NaN or infinity.
         """
-        server = self.node.algorithm.advance(self.server, self.info)
+        server = facet(self.node.algorithm, Phased).advance(self.server, self.info)
         require_finite(server["params"], self.number, whose=name, rate="the learning rate")
         return {**self.state, "server": server}
 

@@ -14,13 +14,15 @@ from atoll.core.algebra.rng import Rng
 from atoll.core.algebra.tree import Tree
 from atoll.core.capability import FIXED_COHORT, RELEASED_ONLY, STEPS, Capability, Need
 from atoll.core.errors import ConfigError
+from atoll.core.facets import facet
 from atoll.core.requests.request import Mailboxes
 from atoll.core.requests.task import Task
 
-from ..algorithm import RoundInfo
+from ..algorithm import Phased, RoundInfo
 from ..capabilities import EVERYONE, ONE_SUM, PLAIN_MEAN
 from ..checks import require_finite
 from ..server.state import broadcast_extras, global_model
+from ..wrapped import overrides
 from .base import Topology, refuse
 from .decentralised import NodeCourse
 from .node import Turn
@@ -82,7 +84,7 @@ class Swarm(Topology):
     def check(self, context: Context) -> None:
         """Refuse algorithms whose rounds depend on the server's state, which no program sees here."""
         for hook in ("plan", "wanted"):
-            if context.algorithm.overrides(hook):
+            if overrides(context.algorithm, hook):
                 what = f"{type(context.algorithm).__name__} plans a round from the server's state, which is at a client here"
                 refuse(self, what, "topology", "use Star(), or an algorithm with the same phases in every round")
 
@@ -180,7 +182,7 @@ class _Swarm(NodeCourse):
         )
         server = algorithm.fold(state["server"], sums, info, message["phase"])
         if message["phase"] == algorithm.phases[-1]:
-            server = algorithm.advance(server, info)
+            server = facet(algorithm, Phased).advance(server, info)
         require_finite(server["params"], info.round, whose=island.name, rate="the learning rate")
         new = {**buffers, "server": server}
         version = int(message["version"]) + 1

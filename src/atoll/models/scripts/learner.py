@@ -14,8 +14,9 @@ from atoll.core.algebra.rng import Rng
 from atoll.core.algebra.tree import Tree, items
 from atoll.core.capability import Capability
 from atoll.core.errors import AtollError, ConfigError, TaskError
+from atoll.core.facets import facet
 from atoll.core.requests.task import Task, Workload
-from atoll.learn.algorithm import LocalWork
+from atoll.learn.algorithm import LocalWork, Stateful
 from atoll.learn.capabilities import TRAINING
 from atoll.learn.learner import LearnerSettings
 from atoll.learn.local.finished import finished, started
@@ -114,7 +115,9 @@ class ScriptLearner(Reporting):
 
     def _train(self, island: Island, message: Tree) -> dict[str, Aggregate]:
         asked, epochs, broadcast = self._asked(message), asked_epochs(self.algorithm, message), message["broadcast"]
-        client = self.algorithm.client_init(broadcast["params"]) if island.state is None else island.state
+        client = (
+            facet(self.algorithm, Stateful).client_init(broadcast["params"]) if island.state is None else island.state
+        )
         local = started(self.algorithm, broadcast, client)
         given = {**local["params"], **broadcast.get("buffers", {})}
         answer: Tree = {}

@@ -11,6 +11,8 @@ from atoll.core.algebra import tree as T
 from atoll.core.algebra.aggregate import Aggregate, Totals, merge_totals
 from atoll.core.algebra.rng import Rng
 from atoll.core.algebra.tree import Tree
+from atoll.core.facets import facet
+from atoll.learn.algorithm import Phased
 
 from .laws import require, same
 
@@ -118,7 +120,7 @@ class _Problem:
         from atoll.learn.local.update import local_contact
 
         for phase in self.algorithm.plan(state):
-            if not self.algorithm.wanted(state, phase):
+            if not facet(self.algorithm, Phased).wanted(state, phase):
                 continue
             broadcast = self.algorithm.broadcast(state, phase)
             require("params" in broadcast, f"{self.name}: the broadcast of phase {phase!r} holds no 'params'")
@@ -137,7 +139,7 @@ class _Problem:
             state = self.algorithm.fold(state, sums, info, phase)
             self._fits(state["params"], f"the fold of phase {phase!r}")
         info = RoundInfo(number, _CLIENTS, replied, _CLIENTS, rng=self.rng.child("server", number))
-        return self.algorithm.advance(state, info), clients
+        return facet(self.algorithm, Phased).advance(state, info), clients
 
     def _is_reply(self, reply: Any, phase: str) -> None:
         right = isinstance(reply, dict) and reply and all(isinstance(v, Aggregate) for v in reply.values())

@@ -12,6 +12,8 @@ from atoll.core.algebra import tree as T
 from atoll.core.algebra.aggregate import Mean, Total
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import CompositionError
+from atoll.core.facets import facet
+from atoll.learn.algorithm import Stateful
 
 from ..leaves import Layout, flatten, join_reply
 from ..native import Natives
@@ -165,7 +167,7 @@ class Runner:
 
     def privates(self, states: Privates, params: Tree, slots: int, chosen: Choices) -> tuple[list[Tensor], Layout]:
         """Return the private states of a block, stacked; empty slots repeat the first."""
-        stacked, layout = states.leaves(lambda: self.algorithm.client_init(params))
+        stacked, layout = states.leaves(lambda: facet(self.algorithm, Stateful).client_init(params))
         if chosen.mode == "single":
             return [place(self.network, leaf[0], channels_last=chosen.channels_last) for leaf in stacked], layout
         if slots > len(states):

@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from atoll.core.facets import facet
+from atoll.learn.algorithm import Stateful
+
 from ..blocks.course import fit
 from ..blocks.labelled import LabelledRows
 from ..blocks.placing import place as placed
@@ -89,7 +92,7 @@ class Natives:
         for width, members in _by_width(draws.batches, chosen, whole):
             some = draws.part(members)
             own = states if some is draws else states[members]
-            private, layout = own.leaves(lambda: algorithm.client_init(broadcast["params"]))
+            private, layout = own.leaves(lambda: facet(algorithm, Stateful).client_init(broadcast["params"]))
             stacked = self._placed(private)
             kind = (width, chosen.uneven or some.partial(width))
             code = self._code(kind, pool.form, (sent, sent_layout), (stacked, layout)) if width else None
@@ -107,7 +110,7 @@ class Natives:
         if not self.possible(chosen):
             return
         sent = sent_leaves(self._network, broadcast)
-        private = states.leaves(lambda: self._algorithm.client_init(broadcast["params"]))
+        private = states.leaves(lambda: facet(self._algorithm, Stateful).client_init(broadcast["params"]))
         for width in chosen.widths or ():
             self._code((width, True), pool.form, sent, private)
 

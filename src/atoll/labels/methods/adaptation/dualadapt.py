@@ -11,8 +11,9 @@ import torch
 
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import CompositionError, ConfigError
+from atoll.core.facets import facet
 from atoll.data.labels.hiding import LABELS
-from atoll.learn.algorithm import Algorithm, RoundInfo
+from atoll.learn.algorithm import Algorithm, Helped, Labelled, Movable, RoundInfo
 from atoll.learn.card import Card
 from atoll.learn.local.own_loss import OwnLoss
 
@@ -95,7 +96,7 @@ class TargetLoss(OwnLoss):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DualAdapt(Method):
+class DualAdapt(Method, Labelled, Helped, Movable):
     """One labelled source, many targets without labels, after the maximum classifier discrepancy (Yao et al. 2022; Saito et al. 2018).
 
     A round has three contacts. The source (a helper party with the labels) trains features and both classifiers on its labels, and its features to remove
@@ -145,7 +146,7 @@ class DualAdapt(Method):
     @property
     def helpers(self) -> Mapping[str, str]:
         """The source: a party with labelled rows."""
-        return {**self.base.helpers, LABELS: LABELS}
+        return {**facet(self.base, Helped).helpers, LABELS: LABELS}
 
     @property
     def label_holders(self) -> tuple[str, ...]:
@@ -154,7 +155,7 @@ class DualAdapt(Method):
 
     def asks(self, phase: str) -> tuple[str, ...]:
         """The source works in its own phase, the targets in the others."""
-        return (LABELS,) if phase == "source" else self.base.asks(phase)
+        return (LABELS,) if phase == "source" else facet(self.base, Helped).asks(phase)
 
     def plan(self, state: Tree) -> tuple[str, ...]:
         """Return all phases."""
@@ -195,7 +196,7 @@ class DualAdapt(Method):
 
 
 @dataclass(frozen=True, kw_only=True)
-class _AtSource(Method):
+class _AtSource(Method, Labelled):
     """The source's local training."""
 
     loss: SourceLoss

@@ -12,7 +12,7 @@ import torch
 from atoll.core.algebra.aggregate import Aggregate, Sum
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import CompositionError, ConfigError
-from atoll.learn.algorithm import Algorithm, Gradient, LocalWork, LossGradients, RoundInfo
+from atoll.learn.algorithm import Algorithm, Gradient, Labelled, LocalWork, LossGradients, Movable, RoundInfo
 from atoll.learn.card import Card
 from atoll.learn.local.own_loss import OwnLoss
 
@@ -61,7 +61,7 @@ class AlignedLoss(OwnLoss):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FeatureGap(Algorithm):
+class FeatureGap(Algorithm, Labelled):
     """A pass that trains nothing: a party's share of the gap between the mean features of sources and of targets.
 
     It replies ``z_S / sources - z_T / targets``, with the mean features of its rows of each kind and how many parties have any, and whether it has any itself.
@@ -110,7 +110,7 @@ def _inverse(count: Any) -> Any:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EfficientFDA(Method):
+class EfficientFDA(Method, Labelled, Movable):
     """Alignment of mean features, ``weight ||mean_i mean z_i - mean_T mean z||^2``, from one encrypted sum a round (Kang, Li and Zhang 2022).
 
     A round has two contacts. In the first, each party adds up the features of its batch *before* it encrypts, so that a batch costs as many ciphertexts as its

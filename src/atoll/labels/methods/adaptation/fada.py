@@ -13,8 +13,19 @@ from atoll.core.algebra.aggregate import Aggregate, Mean, Parts
 from atoll.core.algebra.tree import Tree
 from atoll.core.capability import SINGLE_REPLIES, Need
 from atoll.core.errors import CompositionError, ConfigError
+from atoll.core.facets import facet
 from atoll.core.requests.policy import ROW_FEATURES
-from atoll.learn.algorithm import Algorithm, Gradient, LocalWork, LossGradients, RoundInfo
+from atoll.learn.algorithm import (
+    Algorithm,
+    Gradient,
+    Helped,
+    Labelled,
+    LocalWork,
+    LossGradients,
+    Movable,
+    RoundInfo,
+    Stateful,
+)
 from atoll.learn.card import Card
 from atoll.learn.local.own_loss import OwnLoss
 
@@ -62,7 +73,7 @@ class FoolingLoss(OwnLoss):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FADA(Method):
+class FADA(Method, Labelled, Helped, Stateful, Movable):
     """Adversarial adaptation from labelled clients to one target, on features that leave their parties (Peng et al. 2020).
 
     Clients are the sources. The target is a helper party: ``islands.with_others({"target": rows})``, with ``labelled`` false. A round has five contacts:
@@ -135,11 +146,11 @@ class FADA(Method):
     @property
     def helpers(self) -> Mapping[str, str]:
         """The target."""
-        return {**self.base.helpers, TARGET: TARGET}
+        return {**facet(self.base, Helped).helpers, TARGET: TARGET}
 
     def asks(self, phase: str) -> tuple[str, ...]:
         """Ask the target in its phases."""
-        return (TARGET,) if phase in ("target", "gain", "adapt") else self.base.asks(phase)
+        return (TARGET,) if phase in ("target", "gain", "adapt") else facet(self.base, Helped).asks(phase)
 
     def plan(self, state: Tree) -> tuple[str, ...]:
         """Return all phases."""

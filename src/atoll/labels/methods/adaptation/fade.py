@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from atoll.core.errors import CompositionError, ConfigError
+from atoll.learn.algorithm import Labelled
 from atoll.learn.card import Card
 from atoll.learn.local.own_loss import OwnLoss
 
@@ -81,7 +82,7 @@ class AdversarialLoss(OwnLoss):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FADE(Method):
+class FADE(Method, Labelled):
     """Adversarial adaptation from labelled parties to one without labels, in which no feature leaves a party (Hong et al. 2021).
 
     Each party trains features, classifier and discriminator on its own rows; all three are averaged. A discriminator that sees one domain alone has

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError
-from atoll.learn.algorithm import RoundInfo
+from atoll.learn.algorithm import Labelled, Movable, RoundInfo
 from atoll.learn.card import Card
 from atoll.learn.local.own_loss import OwnLoss
 
@@ -44,7 +44,7 @@ class PairLoss(OwnLoss):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FRuDA(Method):
+class FRuDA(Method, Labelled, Movable):
     """Adversarial adaptation of one target to one collaborator (Gan et al. 2022). No label takes part: the collaborator's model is the start.
 
     Train a model at the source first and give it as ``Training.model``. The collaborator is the source, or a target that has already adapted: the one with the

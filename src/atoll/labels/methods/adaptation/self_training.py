@@ -12,7 +12,7 @@ import torch
 from atoll.core.algebra.aggregate import Aggregate, Sum
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError
-from atoll.learn.algorithm import Algorithm, Gradient, LocalWork, LossGradients, RoundInfo
+from atoll.learn.algorithm import Algorithm, Gradient, Labelled, LocalWork, LossGradients, Movable, RoundInfo
 from atoll.learn.card import Card
 from atoll.learn.local.own_loss import OwnLoss
 
@@ -59,7 +59,7 @@ class SelfTrainingLoss(OwnLoss):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SelfTraining(Method):
+class SelfTraining(Method, Labelled, Movable):
     """Labelled parties teach, and the global model's sure guesses teach the target, aligned to the classes of the labels.
 
     A guess is ``p wanted / guessed``, normalised: ``guessed`` is the mean guess over a sample of the party's rows, computed there and kept there, and

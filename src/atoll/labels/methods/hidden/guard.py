@@ -12,7 +12,8 @@ import numpy as np
 from atoll.core.algebra.aggregate import Aggregate, Mean, Sum
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError
-from atoll.learn.algorithm import Algorithm, Gradient, LocalWork, RoundInfo
+from atoll.core.facets import facet
+from atoll.learn.algorithm import Algorithm, Gradient, Helped, Labelled, LocalWork, Movable, Phased, RoundInfo, Stateful
 from atoll.learn.card import Card
 from atoll.learn.wrapped import Wrapped
 
@@ -28,7 +29,7 @@ CHECK = "guard"
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Check(Algorithm):
+class _Check(Algorithm, Labelled):
     """A pass that compares two models on held-out labels, and trains nothing."""
 
     held: HeldOutLabels
@@ -69,7 +70,7 @@ _TINY = 1e-6  # a party without held-out labels weighs next to nothing
 
 
 @dataclass(frozen=True, kw_only=True)
-class Guard(Wrapped):
+class Guard(Wrapped, Labelled, Helped, Movable):
     """Train a method with rows that have no label, and beside it a model on labelled rows alone; give up the first if held-out labels say that it is worse.
 
     A share of the labelled rows is held out at the parties that have labels: both trainings see these rows without their labels. In each round from
@@ -105,12 +106,12 @@ class Guard(Wrapped):
     z: float = 1.0
     slack: float = 0.0
     card: ClassVar[Card] = Card(family="wrapper", note="Held-out labels decide whether rows without labels are used.")
+    extrapolates: ClassVar[tuple[str, ...]] = ()  # the model is one of two, and each has a state of its own
+    tied: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "card", type(self).card)
-        object.__setattr__(self, "extrapolates", ())  # the model is one of two, and each has a state of its own
-        object.__setattr__(self, "tied", ())
         if not 0.0 < self.share < 1.0:
             raise ConfigError(f"share={self.share}", where="Guard", remedy="use a share between 0 and 1, such as 0.2")
         if self.after < 0 or not math.isfinite(self.z) or not 0.0 <= self.slack < math.inf:
@@ -135,7 +136,7 @@ class Guard(Wrapped):
     @property
     def losses(self) -> tuple[Any, ...]:
         """The base's losses, without held-out labels."""
-        return tuple(WithoutHeldOut(loss, self.held) for loss in self.base.losses)
+        return tuple(WithoutHeldOut(loss, self.held) for loss in facet(self.base, Labelled).losses)
 
     def plan(self, state: Tree) -> tuple[str, ...]:
         """Compare, train on labelled rows alone, and run the method until the guard trips."""
@@ -144,29 +145,31 @@ class Guard(Wrapped):
 
     def contacts(self, rounds: int) -> int | None:
         """Return the base's number of rounds with contacts."""
-        return self.base.contacts(rounds)
+        return facet(self.base, Phased).contacts(rounds)
 
     def wanted(self, state: Tree, phase: str) -> bool:
         """Return whether a phase is needed: the method's are not after the guard has tripped."""
         if phase in (CHECK, PLAIN):
             return True
-        return bool(state["guard"]["on"]) and self.base.wanted(state["base"], phase)
+        return bool(state["guard"]["on"]) and facet(self.base, Phased).wanted(state["base"], phase)
 
     def asks(self, phase: str) -> tuple[str, ...]:
         """Ask the party with labels, if there is one, to compare and to train on labelled rows alone."""
-        return tuple(self.base.helpers) if phase in (CHECK, PLAIN) else self.base.asks(phase)
+        return (
+            tuple(facet(self.base, Helped).helpers) if phase in (CHECK, PLAIN) else facet(self.base, Helped).asks(phase)
+        )
 
     def passes(self, phase: str) -> tuple[Algorithm, ...]:
         """Run the base's passes or the plain one, without held-out labels; or compare."""
         if phase == CHECK:
-            return (_Check(held=self.held, prefix="" if self.base.helpers else "guard_"),)
-        made = self.plain.passes("train") if phase == PLAIN else self.base.passes(phase)
+            return (_Check(held=self.held, prefix="" if facet(self.base, Helped).helpers else "guard_"),)
+        made = facet(self.plain, Phased).passes("train") if phase == PLAIN else facet(self.base, Phased).passes(phase)
         return tuple(_Blind(base=part, held=self.held) for part in made)
 
     def init(self, params: Tree) -> Tree:
         """Start with the states of both trainings."""
-        for part in (self.plain,) if self.base.helpers else (self.base, self.plain):
-            if part.client_init(params) is not None:
+        for part in (self.plain,) if facet(self.base, Helped).helpers else (self.base, self.plain):
+            if facet(part, Stateful).client_init(params) is not None:
                 raise ConfigError(
                     f"{type(part).__name__} keeps private state at clients, which two trainings would share",
                     where="Guard",
@@ -224,13 +227,13 @@ class Guard(Wrapped):
     def advance(self, state: Tree, info: RoundInfo) -> Tree:
         """Advance both trainings, and count the round."""
         on = state["guard"]["on"]
-        made = {**state, "base": self.base.advance(state["base"], info) if on else state["base"]}
-        made[PLAIN] = self.plain.advance(state[PLAIN], info)
+        made = {**state, "base": facet(self.base, Phased).advance(state["base"], info) if on else state["base"]}
+        made[PLAIN] = facet(self.plain, Phased).advance(state[PLAIN], info)
         return self._released({**made, "guard": {**state["guard"], "turn": state["guard"]["turn"] + 1}})
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Blind(Wrapped):
+class _Blind(Wrapped, Labelled):
     """A pass whose losses do not see held-out labels."""
 
     held: HeldOutLabels
@@ -238,7 +241,7 @@ class _Blind(Wrapped):
     @property
     def losses(self) -> tuple[Any, ...]:
         """The base's losses, without held-out labels."""
-        return tuple(self._hidden(loss) for loss in self.base.losses)
+        return tuple(self._hidden(loss) for loss in facet(self.base, Labelled).losses)
 
     def _hidden(self, loss: Any) -> Any:
         return WithoutHeldOut(loss, self.held)

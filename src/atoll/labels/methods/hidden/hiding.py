@@ -10,7 +10,8 @@ from typing import Any, ClassVar
 
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError
-from atoll.learn.algorithm import Algorithm
+from atoll.core.facets import facet
+from atoll.learn.algorithm import Algorithm, Labelled
 from atoll.learn.local.loss_signature import LossSignature
 from atoll.learn.local.own_loss import OwnLoss
 
@@ -99,7 +100,7 @@ def require_labelled(algorithm: Algorithm, where: str) -> None:
     Raises:
         ConfigError: it has no loss of its own, or one that does not ask for ``labelled``.
     """
-    losses, name = algorithm.losses, type(algorithm).__name__
+    losses, name = facet(algorithm, Labelled).losses, type(algorithm).__name__
     blind = [loss for loss in losses if "labelled" not in LossSignature.of(loss).names]
     if losses and not blind:
         return

@@ -7,7 +7,8 @@ from typing import Any, ClassVar
 
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError
-from atoll.learn.algorithm import Algorithm, Gradient
+from atoll.core.facets import facet
+from atoll.learn.algorithm import Algorithm, Gradient, Labelled, Phased
 from atoll.learn.card import Card
 from atoll.learn.wrapped import Wrapped
 
@@ -50,7 +51,7 @@ class DeniedLabels(HidingLoss):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Relabel(Wrapped):
+class Relabel(Wrapped, Labelled):
     """Train on all labels for ``after`` rounds; from then on, leave out each label that the global model denies.
 
     A network learns what many rows agree on before it learns single wrong labels (Arpit et al. 2017), so its early verdict is better than the labels. A row
@@ -93,7 +94,7 @@ class Relabel(Wrapped):
     @property
     def losses(self) -> tuple[Any, ...]:
         """The base's losses, without denied labels."""
-        return tuple(self._hidden(loss) for loss in self.base.losses)
+        return tuple(self._hidden(loss) for loss in facet(self.base, Labelled).losses)
 
     def _hidden(self, loss: Any) -> Any:
         return DeniedLabels(loss, self.view, self.after, self.sure)
@@ -105,8 +106,10 @@ class Relabel(Wrapped):
 
     def passes(self, phase: str) -> tuple[Algorithm, ...]:
         """Run the base's passes. Those on losses of their own, such as at a party with labels, leave out denied labels too."""
-        made = self.base.passes(phase)
+        made = facet(self.base, Phased).passes(phase)
         return tuple(
-            Relabel(base=part, after=self.after, sure=self.sure, view=self.view) if part.losses else part
+            Relabel(base=part, after=self.after, sure=self.sure, view=self.view)
+            if facet(part, Labelled).losses
+            else part
             for part in made
         )

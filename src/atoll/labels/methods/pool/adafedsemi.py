@@ -12,7 +12,8 @@ from atoll.core.algebra import tree as T
 from atoll.core.algebra.aggregate import Aggregate, Mean
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError
-from atoll.learn.algorithm import Algorithm, Gradient, LocalWork, LossGradients, RoundInfo
+from atoll.core.facets import facet
+from atoll.learn.algorithm import Algorithm, Gradient, Helped, LocalWork, LossGradients, Phased, RoundInfo
 from atoll.learn.card import Card
 from atoll.learn.local.own_loss import OwnLoss
 from atoll.learn.wrapped import innermost
@@ -72,7 +73,7 @@ class _Labelled(OwnLoss):
 
 
 @dataclass(frozen=True, kw_only=True)
-class AdaFedSemi(Method):
+class AdaFedSemi(Method, Helped):
     """Clients train on their labelled rows; then the server's own unlabelled rows teach the averaged model, where it is sure.
 
     A round is the base's, with labels at clients, and then ``pool_steps`` steps at the party ``"pool"``, which has the server's unlabelled rows: in a simulation those of
@@ -117,11 +118,11 @@ class AdaFedSemi(Method):
     @property
     def helpers(self) -> Mapping[str, str]:
         """The party with the server's rows."""
-        return {**self.base.helpers, POOL: POOL}
+        return {**facet(self.base, Helped).helpers, POOL: POOL}
 
     def asks(self, phase: str) -> tuple[str, ...]:
         """Ask the pool in its phase."""
-        return (POOL,) if phase == POOL else self.base.asks(phase)
+        return (POOL,) if phase == POOL else facet(self.base, Helped).asks(phase)
 
     def plan(self, state: Tree) -> tuple[str, ...]:
         """Train at clients, then at the pool."""
@@ -129,7 +130,7 @@ class AdaFedSemi(Method):
 
     def contacts(self, rounds: int) -> int | None:
         """Return the base's number of rounds with contacts."""
-        return self.base.contacts(rounds)
+        return facet(self.base, Phased).contacts(rounds)
 
     def passes(self, phase: str) -> tuple[Algorithm, ...]:
         """Teach the model at the pool; at clients, measure it, then run the base's passes."""

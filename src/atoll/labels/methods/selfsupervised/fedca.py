@@ -13,7 +13,7 @@ from atoll.core.algebra.aggregate import Aggregate, Parts
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError
 from atoll.core.requests.policy import ROW_FEATURES
-from atoll.learn.algorithm import Algorithm, Gradient, LocalWork, RoundInfo
+from atoll.learn.algorithm import Algorithm, Gradient, Helped, Labelled, LocalWork, RoundInfo
 from atoll.learn.card import Card
 from atoll.learn.local.own_loss import OwnLoss
 
@@ -85,7 +85,7 @@ class FedCALoss(OwnLoss):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedCA(FedSimCLR):
+class FedCA(FedSimCLR, Helped):
     """FedCA: a dictionary of features makes negatives of all clients' rows, and an alignment on public rows keeps clients' features comparable.
 
     A round has two phases. In the first, the helper ``"public"``, whose rows are public, sends some of them with the global model's projections. In
@@ -212,7 +212,7 @@ def _renewed(entries: Any, more: list[Any]) -> Any:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Shown(Algorithm):
+class _Shown(Algorithm, Labelled):
     """What the party with public rows does: it sends a mini-batch of them, with the global model's projections."""
 
     aligned: int

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from atoll.core.errors import CompositionError, ConfigError
+from atoll.core.facets import facet
+from atoll.learn.algorithm import Labelled
 from atoll.learn.local.loss_signature import LossSignature
 from atoll.learn.local.own_loss import OwnLoss
 
@@ -120,6 +122,6 @@ class FedX(Method):
     @property
     def losses(self) -> tuple[Any, ...]:
         """The method's losses, the first with the relations added."""
-        first, *others = self.base.losses
+        first, *others = facet(self.base, Labelled).losses
         weights = self.contrast, self.local, self.overall
         return (RelationLoss(first, self.base.view, self.base.normalise, *weights, self.temperature), *others)  # type: ignore[attr-defined]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
-from atoll.learn.algorithm import Algorithm
+from atoll.core.facets import facet
+from atoll.learn.algorithm import Algorithm, Phased
 from atoll.learn.algorithms.ditto import Ditto
 from atoll.learn.card import Card
 
@@ -33,5 +34,6 @@ class SSFL(FedSimSiam):
         """Run all passes of the personal algorithm on the method's loss."""
         plain: Any = dict.fromkeys(("lr", "epochs", "batch_size", "steps"))
         return tuple(
-            self if made is self.base else replace(self, base=made, **plain) for made in self.base.passes(phase)
+            self if made is self.base else replace(self, base=made, **plain)
+            for made in facet(self.base, Phased).passes(phase)
         )

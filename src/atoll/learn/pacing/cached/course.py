@@ -12,8 +12,10 @@ from atoll.core import message as M
 from atoll.core.algebra import tree as T
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError
+from atoll.core.facets import facet
 from atoll.core.requests.party import among
 
+from ...algorithm import Phased
 from ...checks import require_finite
 from ...counts import client_examples
 from ...local.partial import own_epochs
@@ -216,7 +218,7 @@ class LagTolerantRounds(ServerRounds):
         row["late"] = sent.working - len(places) - row["crashed"]
         row["wasted"] += sent.lost(self.epochs, kept=self.pacing.resume)
         state = self._moved_on({**state, "cache": cache, "newest": fed.clock.now()}, sent, places)
-        state = {**state, "server": context.algorithm.advance(state["server"], info)}
+        state = {**state, "server": facet(context.algorithm, Phased).advance(state["server"], info)}
         require_finite(state["server"]["params"], number)
         asked = fed.parties[np.flatnonzero(sent.asked)]
         known = received_model(before["bases"][str(turn - 1)])

@@ -11,9 +11,11 @@ from atoll.core import message as M
 from atoll.core.algebra import tree as T
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError, QuorumError
+from atoll.core.facets import facet
 from atoll.core.time.deadline import Quota
 from atoll.rounds.loop import Course
 
+from ...algorithm import Phased
 from ...checks import require_finite
 from ...counts import population_examples
 from ...server.device_outcomes import require_in_time
@@ -74,13 +76,13 @@ class RegionalRounds(Course):
 
     def turns(self, rounds: int) -> int | None:
         """Return the number of rounds with clients: a turn is such a round."""
-        return self.context.algorithm.contacts(rounds)
+        return facet(self.context.algorithm, Phased).contacts(rounds)
 
     async def round(self, fed: Federation, state: Tree, number: int) -> tuple[Tree, dict[str, Any]]:
         """Run one round of the cloud."""
         state = await self._weighed(fed, state)
         algorithm = self.context.algorithm
-        phases = [p for p in algorithm.plan(state["server"]) if algorithm.wanted(state["server"], p)]
+        phases = [p for p in algorithm.plan(state["server"]) if facet(algorithm, Phased).wanted(state["server"], p)]
         row: dict[str, Any] = {"selected": 0, "replied": 0}
         if phases:
             state = {**state, "contacts": state["contacts"] + 1}
@@ -89,7 +91,7 @@ class RegionalRounds(Course):
             state, row = await self._contact(fed, state, number, phases[0])
         if "failed" not in row:
             info = round_info(fed, state, (number, bool(phases)), row["selected"], row["replied"])
-            state = {**state, "server": algorithm.advance(state["server"], info)}
+            state = {**state, "server": facet(algorithm, Phased).advance(state["server"], info)}
             require_finite(state["server"]["params"], number)
         return state, row
 

@@ -11,9 +11,10 @@ import numpy as np
 
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import QuorumError
+from atoll.core.facets import facet
 from atoll.core.requests.party import among
 
-from ...algorithm import RoundInfo
+from ...algorithm import Phased, RoundInfo
 from ...checks import require_finite
 from ...counts import weighed
 from ...selection import Seen
@@ -102,7 +103,7 @@ class InFlight(ServerRounds):
         info = replace(
             self.info(fed, state, len(log.senders)), round=number, rng=fed.rng.child("server", "round", number)
         )
-        state = {**state, "server": context.algorithm.advance(state["server"], info)}
+        state = {**state, "server": facet(context.algorithm, Phased).advance(state["server"], info)}
         require_finite(state["server"]["params"], number)
         row = log.row()
         declare(row, context.declared(state, self.phase, min(log.bases, default=None)), len(log.senders))
