@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from atoll.learn.pacing import HybridFL
-from atoll.learn.pacing.regions.slack import ChanceConstrained, Forgetting, LateCount, PaperLiteral
+from atoll.learn.pacing.slack import ChanceConstrained, Forgetting, LateCount, PaperLiteral
 from atoll_papers.hybridfl.pace import DRIFT, PACES, held, measured, table
 from atoll_papers.hybridfl.paper import AEROFOIL, DIGITS
 from atoll_papers.hybridfl.reference import limit

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from atoll.core.errors import ConfigError
-from atoll.learn.pacing.regions.slack import ChanceConstrained, LateCount, PaperLiteral, Ratio, UncensoredOnly
+from atoll.learn.pacing.slack import ChanceConstrained, LateCount, PaperLiteral, Ratio, UncensoredOnly
 from atoll_papers.hybridfl.entries import ESTIMATORS, judge_estimators, judge_slack, timing
 from atoll_papers.hybridfl.judges import (
     HybridFound,

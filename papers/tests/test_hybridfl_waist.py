@@ -12,14 +12,7 @@ from atoll.core.requests.cost import Outcomes
 from atoll.devices import mec
 from atoll.learn.algorithms import FedAvg
 from atoll.learn.pacing import HybridFL, Synchronous
-from atoll.learn.pacing.regions.slack import (
-    ChanceConstrained,
-    Forgetting,
-    LateCount,
-    PaperLiteral,
-    Ratio,
-    UncensoredOnly,
-)
+from atoll.learn.pacing.slack import ChanceConstrained, Forgetting, LateCount, PaperLiteral, Ratio, UncensoredOnly
 from atoll.learn.topology import Hierarchical, Star
 from atoll.models.idle import IdleIslands, IdleModel
 from atoll_papers.hybridfl.paper import AEROFOIL, DIGITS

@@ -8,15 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atoll.core.errors import ConfigError
-from atoll.learn.pacing.cached.bias import (
-    alternating,
-    bias,
-    bias_fedavg,
-    bias_limit,
-    case_of,
-    chances,
-    chances_by_formula,
-)
+from atoll.learn.pacing.bias import alternating, bias, bias_fedavg, bias_limit, case_of, chances, chances_by_formula
 from atoll_papers.safa.costs import bias_claims, contributed
 from atoll_papers.safa.entries import CELLS, LAGS, judge_losses
 from atoll_papers.safa.paper import STUDY

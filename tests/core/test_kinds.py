@@ -14,10 +14,10 @@ from atoll.core.validation import Checked, numbers, pairs
 from atoll.learn.aggregation import Valued
 from atoll.learn.metrics import Calibration, HumanTime
 from atoll.learn.pacing import SAFA, FedAsync, HybridFL, PaceSteering, Synchronous, Tiered
-from atoll.learn.pacing.regions.slack import LateCount
+from atoll.learn.pacing.slack import LateCount
 from atoll.learn.pacing.staleness import HingeStaleness
+from atoll.learn.round.evaluation import Evaluation
 from atoll.learn.selection import AFL, CFCFM, DivFL, FedCS, FedProf, Oort, PowerOfChoice, TiFL, Uniform
-from atoll.learn.server.evaluation import Evaluation
 from atoll.learn.topology import (
     CFL,
     ClusteredGossip,

@@ -15,7 +15,7 @@ from atoll.core.errors import ConfigError
 from atoll.labels import FixMatch, SemiFL, Supervised
 from atoll.labels.views import weak
 from atoll.learn.algorithms import FedAvg, LocalSAGA
-from atoll.learn.local.labelled_rows import labelled_batches, share_of, topped_up
+from atoll.learn.local.partial import labelled_batches, share_of, topped_up
 from atoll.learn.local.update import batch_rows
 from atoll.torch.blocks.labelled import LabelledRows
 from atoll.torch.blocks.pool import Pool

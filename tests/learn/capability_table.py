@@ -15,15 +15,14 @@ from atoll.core.capability import Capability
 from atoll.learn import Evaluation, Training
 from atoll.learn.algorithm import Labelled
 from atoll.learn.algorithms import FedAvg
-from atoll.learn.capabilities import ALL
-from atoll.learn.compose import Placed
+from atoll.learn.capabilities import ALL, Placed
 from atoll.learn.composition import prepared_parts
 from atoll.learn.local.own_loss import OwnLoss
 from atoll.learn.metrics import Confusion
 from atoll.learn.offered import placed_model
 from atoll.learn.replies import placed_replies
+from atoll.learn.round.state import DOWNLINK_NEEDS
 from atoll.learn.selection import FedProf, Once
-from atoll.learn.server.downlink import DOWNLINK_NEEDS
 from atoll.stages import Clip, GaussianNoise, ProductQuantizer, ScalarQuantizer
 
 PAGE = Path(__file__).parents[2] / "docs" / "extend" / "composing.md"

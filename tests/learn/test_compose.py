@@ -18,8 +18,7 @@ from atoll.core.capability import SINGLE_REPLIES, Capability, Need
 from atoll.core.errors import CompositionError
 from atoll.core.federation.reducer import Plain, Reducer
 from atoll.learn import Aggregation, Training, aggregation, capabilities, pacing
-from atoll.learn.capabilities import ALL, EVERYONE, ONE_MODEL
-from atoll.learn.compose import Placed, compose, lack_of, require_composed
+from atoll.learn.capabilities import ALL, EVERYONE, ONE_MODEL, Placed, compose, lack_of, require_composed
 from atoll.learn.composition import LATER, parts_of, prepared_parts
 from atoll.learn.topology import Star
 

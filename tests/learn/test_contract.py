@@ -8,8 +8,7 @@ import pytest
 import atoll
 from atoll.core.algebra import tree as T
 from atoll.core.errors import ConfigError, DataError
-from atoll.learn.algorithm import Algorithm, Phased, Stateful
-from atoll.learn.local.stragglers import Stragglers
+from atoll.learn.algorithm import Algorithm, Phased, Stateful, Stragglers
 from atoll.models.quadratic import Quadratic, minimiser, quadratics
 from atoll.testing import check_algorithm
 

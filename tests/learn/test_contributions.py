@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atoll.core.errors import ConfigError
-from atoll.learn.server.contributions import alignment, exact_shapley, leave_one_out, round_game, truncated_shapley
+from atoll.learn.aggregation.valued import alignment, exact_shapley, leave_one_out, round_game, truncated_shapley
 
 sizes, seeds = st.integers(1, 6), st.integers(0, 10_000)
 

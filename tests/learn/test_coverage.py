@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from atoll.core.errors import ConfigError
-from atoll.learn.selection.coverage import (
+from atoll.learn.selection.submodular import (
     Coverage,
     FacilityLocation,
     LogDeterminant,

@@ -6,7 +6,9 @@ from curved_toys import spd
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from atoll.learn.numerics.curvature import (
+from atoll.learn.curvature import (
+    bfgs,
+    block_sr1,
     cg,
     damped,
     hessian,
@@ -15,11 +17,12 @@ from atoll.learn.numerics.curvature import (
     least_squares_step,
     ratio,
     ravel,
+    restore,
+    shorten,
     stepped,
+    two_loop,
     unravel,
 )
-from atoll.learn.numerics.quasi_newton import bfgs, block_sr1, two_loop
-from atoll.learn.numerics.symmetric import restore, shorten
 
 SEEDS = st.integers(0, 10_000)
 

@@ -14,9 +14,8 @@ from atoll.core.requests.cost import Outcomes
 from atoll.core.requests.task import Work
 from atoll.learn.algorithm import Phased
 from atoll.learn.algorithms import GIANT, FedAvg, LocalSVRG, Mime, Scaffold
-from atoll.learn.local.contact import declared
 from atoll.learn.local.partial import epochs_of_pass, quota
-from atoll.learn.local.update import count_steps
+from atoll.learn.local.update import count_steps, declared
 from atoll.learn.topology.node import Node
 
 TEN_IN_FOURS = {"epochs": 2, "batch_size": 4}  # 10 examples: 3 mini-batches an epoch

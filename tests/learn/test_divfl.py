@@ -18,10 +18,10 @@ from atoll.core.requests.party import Roster
 from atoll.learn import EqualWeights, FedAvg, Renormalised, Training
 from atoll.learn.algorithms import FedNova
 from atoll.learn.learner import LearnerSettings, adapt
-from atoll.learn.local.sketches import sketch, sketches
+from atoll.learn.local.reports import sketch, sketches
 from atoll.learn.pacing import FedBuff
 from atoll.learn.selection import DivFL, Seen
-from atoll.learn.selection.coverage import FacilityLocation, closeness, distances
+from atoll.learn.selection.submodular import FacilityLocation, closeness, distances
 
 SIZES = [5, 6, 7, 8, 9, 10]
 

@@ -13,7 +13,7 @@ from atoll.core.algebra import tree as T
 from atoll.core.errors import CheckpointError, CompositionError, ConfigError, QuorumError
 from atoll.core.world import World
 from atoll.engines import ENGINES
-from atoll.learn.algorithm import LocalWork
+from atoll.learn.algorithm import LocalWork, Stragglers
 from atoll.learn.algorithms import (
     VRLSGD,
     Accelerated,
@@ -28,7 +28,6 @@ from atoll.learn.algorithms import (
     ServerOptimised,
     Upcycled,
 )
-from atoll.learn.local.stragglers import Stragglers
 from atoll.learn.transforms import Momentum
 from atoll.learn.wrapped import dry_reply
 from atoll.models.quadratic import Quadratic, quadratics

@@ -12,8 +12,8 @@ import atoll
 from atoll.core.errors import ConfigError
 from atoll.core.requests.stage import Identity
 from atoll.data import Dataset, Islands
+from atoll.learn.algorithm import Stragglers
 from atoll.learn.algorithms import Accelerated, FedAvg, FedCOMGATE, ServerOptimised, Upcycled
-from atoll.learn.local.stragglers import Stragglers
 from atoll.learn.transforms import Momentum
 
 EXACT = FedCOMGATE(lr=0.02, steps=5, batch_size=None, compressor=Identity())

@@ -18,8 +18,8 @@ from atoll.data import Islands
 from atoll.learn import EqualWeights, FedAvg, KeepGlobal, KeepLocal, Training
 from atoll.learn.profiles import divergence, selection_probabilities
 from atoll.learn.selection import Candidates, FedProf, Seen, SizeProportional, unbiased_alphas
-from atoll.learn.selection.draw import draw
-from atoll.learn.selection.profile_store import divergences_of, empty_store, store_profiles
+from atoll.learn.selection.base import draw
+from atoll.learn.selection.fedprof import divergences_of, empty_store, store_profiles
 from atoll.stages import QSGD
 
 

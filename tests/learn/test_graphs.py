@@ -25,7 +25,7 @@ from atoll.learn.topology import (
     contraction,
     metropolis,
 )
-from atoll.learn.topology.groups import Grouped, members_of
+from atoll.learn.topology.hierarchical import Grouped, members_of
 from atoll.learn.topology.mixing import require_connected
 
 GRAPHS = [

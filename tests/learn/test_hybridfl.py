@@ -25,14 +25,7 @@ from atoll.engines import ENGINES
 from atoll.learn.admm.sums_only import SumsOnly
 from atoll.learn.algorithms import FedAdam, FedAvg, FedAvgM, FedProx, Scaffold, Upcycled
 from atoll.learn.pacing import HybridFL, Synchronous
-from atoll.learn.pacing.regions.slack import (
-    ChanceConstrained,
-    Forgetting,
-    LateCount,
-    PaperLiteral,
-    Ratio,
-    UncensoredOnly,
-)
+from atoll.learn.pacing.slack import ChanceConstrained, Forgetting, LateCount, PaperLiteral, Ratio, UncensoredOnly
 from atoll.learn.topology import Gossip, Hierarchical
 from atoll.models import Linear
 from atoll.models.idle import IdleIslands, IdleModel

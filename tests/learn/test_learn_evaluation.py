@@ -14,8 +14,8 @@ from atoll.core.errors import CompositionError, ConfigError
 from atoll.core.federation.reducer import Plain
 from atoll.learn import Evaluation, FedAvg, Training
 from atoll.learn.metrics import Accuracy, Confusion, LogLoss, ScoreMetric, TopKAccuracy
-from atoll.learn.server.evaluation import distribution
-from atoll.learn.server.row_sums import scores
+from atoll.learn.round.evaluation import distribution
+from atoll.learn.round.scoring import scores
 
 SIZES = [4, 7, 12, 20, 3]
 METRICS = (Accuracy(), Confusion(3), LogLoss(), TopKAccuracy(2))

@@ -13,7 +13,7 @@ from hypothesis.extra.numpy import arrays
 import atoll
 from atoll.core.errors import ConfigError
 from atoll.learn.algorithms import FedAvg, FedDualAvg, FedMirror
-from atoll.learn.numerics.mirror import Entropy, PNorm, soft
+from atoll.learn.proximal import Entropy, PNorm, soft
 from atoll.models.quadratic import Quadratic, minimiser, quadratics
 from atoll.testing import check_algorithm
 from atoll_papers.survey.first_order import LASSO_L1, LASSO_LR, lasso, lasso_gap, lasso_optimum, non_zeros

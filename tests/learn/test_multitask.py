@@ -12,8 +12,8 @@ from atoll.data import Dataset, Islands
 from atoll.learn.admm.losses import gradient, solve, value
 from atoll.learn.admm.mocha import Mocha
 from atoll.learn.admm.multitask import MultiTaskADMM
-from atoll.learn.admm.prox import nuclear_norm, prox, svt
 from atoll.learn.admm.sums_only import SumsOnly
+from atoll.learn.proximal import nuclear_norm, prox, svt
 
 MANY = [0] * 5 + [1] * 3 + [2] * 2 + [3] * 2
 

@@ -19,14 +19,14 @@ FINE = exponential(minimum=0.05, model_bytes=10e6, seed=1)
 @pytest.mark.parametrize("pacing", [FedAsync(), FedBuff(buffer=2), PartialBarrier(replies=2)], ids=repr)
 @pytest.mark.parametrize("selection", [Uniform(2), Uniform(5)], ids=repr)
 def test_everyone_crashes(monkeypatch, pacing, selection):
-    monkeypatch.setattr("atoll.learn.pacing.versions.in_flight.MOST_ASKS", 40)
+    monkeypatch.setattr("atoll.learn.pacing.asynchronous.MOST_ASKS", 40)
     with pytest.raises(QuorumError, match=r"41 requests in a row had no reply.*crash less often"):
         train(pacing, seconds=CRASHING, selection=selection, rounds=2)
 
 
 def test_requests_are_counted_since_the_last_reply(monkeypatch):
     """Nine of ten devices crash at each request: many go by in a round, never so many one after the other."""
-    monkeypatch.setattr("atoll.learn.pacing.versions.in_flight.MOST_ASKS", 60)
+    monkeypatch.setattr("atoll.learn.pacing.asynchronous.MOST_ASKS", 60)
     flaky = exponential(minimum=0.05, model_bytes=10e6, seed=1, crash=0.9)
     row = train(FedBuff(buffer=5), seconds=flaky, selection=Uniform(5), rounds=1).metrics[-1]
     assert row["replied"] == 5

@@ -12,7 +12,7 @@ import atoll
 from atoll.core.errors import CompositionError, ConfigError
 from atoll.core.facets import facet
 from atoll.core.requests.task import Work
-from atoll.learn.algorithm import Phased
+from atoll.learn.algorithm import Phased, Stragglers
 from atoll.learn.algorithms import (
     DANE,
     VRLSGD,
@@ -26,10 +26,8 @@ from atoll.learn.algorithms import (
     OutputPerturbation,
 )
 from atoll.learn.learner import LearnerSettings, adapt
-from atoll.learn.local.contact import declared
 from atoll.learn.local.partial import PartialWork, asked_epochs, epochs_of_pass, quota
-from atoll.learn.local.stragglers import Stragglers
-from atoll.learn.local.update import batch_rows, count_many, count_steps, local_contact
+from atoll.learn.local.update import batch_rows, count_many, count_steps, declared, local_contact
 
 TEN_IN_FOURS = {"epochs": 2, "batch_size": 4}  # 10 examples: 3 mini-batches an epoch
 

@@ -16,7 +16,7 @@ from atoll.core.requests.task import Work
 from atoll.data import Dataset
 from atoll.learn.algorithms import FedAvg, OutputPerturbation, SufficientStatistics
 from atoll.learn.learner import LearnerSettings, adapt
-from atoll.learn.local.report_options import rows_for
+from atoll.learn.local.reports import rows_for
 from atoll.models.matrix import MatrixRegression, matrix_observations
 from atoll.models.quadratic import Quadratic, quadratics
 from atoll.testing import check_learner

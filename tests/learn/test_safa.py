@@ -21,8 +21,8 @@ from atoll.learn import FedAvg, Training
 from atoll.learn.aggregation import KeepLocal
 from atoll.learn.algorithms import Scaffold, Upcycled
 from atoll.learn.pacing import SAFA
-from atoll.learn.pacing.cached.lag import AdaptiveLag, deprecation_rate
-from atoll.learn.pacing.cached.model_cache import begun, replaced, resummed
+from atoll.learn.pacing.dispatch import begun, replaced, resummed
+from atoll.learn.pacing.safa import AdaptiveLag, deprecation_rate
 from atoll.learn.pacing.staleness import ConstantStaleness, PolynomialStaleness
 from atoll.learn.selection import CFCFM, Uniform
 from atoll.models.idle import IdleIslands, IdleModel

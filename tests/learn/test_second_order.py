@@ -13,9 +13,9 @@ from atoll.core.errors import CompositionError, ConfigError
 from atoll.data import Dataset, Islands
 from atoll.devices import safa
 from atoll.learn.algorithms import DANE, DINGO, FLECS, FLECSPP, GIANT, FedNL, FedSSO
-from atoll.learn.algorithms.line_search import armijo
+from atoll.learn.algorithms.giant import armijo
 from atoll.learn.catalogue import describe
-from atoll.learn.numerics.quasi_newton import block_sr1
+from atoll.learn.curvature import block_sr1
 from atoll.models.custom import CustomLearner
 from atoll.models.quadratic import Quadratic, minimiser, quadratics
 from atoll.testing import check_algorithm

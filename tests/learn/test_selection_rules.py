@@ -21,7 +21,7 @@ from atoll.core.requests.party import Roster
 from atoll.devices import BatchRate, Fleet
 from atoll.learn import EqualWeights, FedAvg, SizeProportional, Synchronous, Training
 from atoll.learn.selection import AFL, Candidates, FedCS, Oort, PowerOfChoice, Seen
-from atoll.learn.selection.draw import draw, top
+from atoll.learn.selection.base import draw, top
 from atoll.runs.parts import part_class
 
 SIZES = [5, 6, 7, 8, 9, 10]

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from atoll.core.errors import ConfigError
-from atoll.learn.pacing.regions.slack import (
+from atoll.learn.pacing.slack import (
     ChanceConstrained,
     Forgetting,
     LateCount,
@@ -18,8 +18,9 @@ from atoll.learn.pacing.regions.slack import (
     Ratio,
     SlackEstimator,
     UncensoredOnly,
+    at_least,
+    success_law,
 )
-from atoll.learn.pacing.regions.successes import at_least, success_law
 
 probabilities = st.lists(st.floats(0, 1), min_size=1, max_size=7)
 EVERY = [PaperLiteral(), LateCount(), Forgetting(), UncensoredOnly(), Ratio(), ChanceConstrained()]

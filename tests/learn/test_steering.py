@@ -15,7 +15,7 @@ from atoll.learn import Everyone, FedAvg, Synchronous, Training, Uniform
 from atoll.learn.aggregation import KeepGlobal, Renormalised
 from atoll.learn.algorithms import VRLSGD, Scaffold, Upcycled
 from atoll.learn.pacing import PaceSteering
-from atoll.learn.pacing.returning import DAY, activity, return_times
+from atoll.learn.pacing.steering import DAY, activity, return_times
 from atoll.models.quadratic import Quadratic, quadratics
 from atoll.stages import QSGD
 

@@ -15,7 +15,7 @@ from atoll.core.errors import ConfigError, DataError
 from atoll.core.requests.party import Roster
 from atoll.learn import FedAvg, Training
 from atoll.learn.selection import Candidates, Submodular
-from atoll.learn.selection.coverage import FacilityLocation, closeness, divergences
+from atoll.learn.selection.submodular import FacilityLocation, closeness, divergences
 
 
 def candidates(n, number=1):

@@ -18,8 +18,8 @@ from atoll.learn import FedAvg, Synchronous, Training, Uniform
 from atoll.learn.aggregation import KeepGlobal
 from atoll.learn.algorithms import FedAvgM, Mime, Scaffold, Upcycled
 from atoll.learn.pacing import Tiered
-from atoll.learn.pacing.tiers import cross_tier, tiers_of
 from atoll.learn.selection import Schedule, TiFL
+from atoll.learn.selection.tifl import cross_tier, tiers_of
 from atoll.stages import QSGD
 
 

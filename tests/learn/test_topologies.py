@@ -39,7 +39,7 @@ from atoll.learn.topology import (
     contraction,
     metropolis,
 )
-from atoll.learn.topology.mixer import Mixer
+from atoll.learn.topology.mixing import Mixer
 from atoll.models import Linear
 from atoll.models.quadratic import Quadratic, minimiser, quadratics
 from atoll.simulation import run_in

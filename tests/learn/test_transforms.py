@@ -12,8 +12,19 @@ from hypothesis.extra.numpy import arrays
 
 from atoll.core.algebra import tree as T
 from atoll.core.errors import ConfigError
-from atoll.learn.transforms import AdaGrad, Adam, ClipNorm, Momentum, Proximal, RMSProp, Transform, WeightDecay, Yogi
-from atoll.learn.transforms.base import apply_all, init_all
+from atoll.learn.transforms import (
+    AdaGrad,
+    Adam,
+    ClipNorm,
+    Momentum,
+    Proximal,
+    RMSProp,
+    Transform,
+    WeightDecay,
+    Yogi,
+    apply_all,
+    init_all,
+)
 
 ALL = [
     AdaGrad(),

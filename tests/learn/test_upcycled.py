@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import atoll
 from atoll.core.algebra.rng import Rng
 from atoll.core.errors import CompositionError, ConfigError
-from atoll.learn.algorithm import Movable, RoundInfo
+from atoll.learn.algorithm import Movable, RoundInfo, Stragglers
 from atoll.learn.algorithms import (
     IFCA,
     Accelerated,
@@ -25,7 +25,6 @@ from atoll.learn.algorithms import (
     Scaffold,
     Upcycled,
 )
-from atoll.learn.local.stragglers import Stragglers
 from atoll.learn.transforms import Momentum
 from atoll.models.quadratic import Quadratic, minimiser, quadratics
 from atoll.testing import check_algorithm

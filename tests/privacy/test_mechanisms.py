@@ -12,7 +12,7 @@ from atoll.core.algebra.aggregate import Mean
 from atoll.core.algebra.rng import Rng
 from atoll.core.errors import CompositionError, ConfigError, DataError, PolicyError, TaskError
 from atoll.core.requests.island import Secret
-from atoll.learn.algorithm import LocalWork
+from atoll.learn.algorithm import LocalWork, Stragglers
 from atoll.learn.algorithms import (
     Accelerated,
     FedAvg,
@@ -26,8 +26,7 @@ from atoll.learn.algorithms import (
     Scaffold,
     Upcycled,
 )
-from atoll.learn.local.secret import SecretStream
-from atoll.learn.local.stragglers import Stragglers
+from atoll.learn.local.examples import SecretStream
 from atoll.learn.transforms import Momentum
 from atoll.learn.wrapped import Wrapped
 from atoll.privacy import Budget, cost, exact_epsilon, moments_epsilon, objective_epsilon, spent

@@ -7,11 +7,16 @@ from __future__ import annotations
 
 import ast
 import importlib
+import importlib.util
 import re
+import sys
+import warnings
 from collections.abc import Iterable, Iterator
 
 import pytest
 from sources import ROOT, modules
+
+from atoll.core.addresses import MOVED
 
 FROZEN = (ROOT / "tests" / "project" / "addresses.txt").read_text(encoding="utf-8").split()
 CHANGELOG = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
@@ -50,7 +55,9 @@ def vanished(frozen: Iterable[str], today: set[str], changelog: str) -> list[str
 def _answers(address: str) -> bool:
     module, _, name = address.rpartition(".")
     try:
-        return hasattr(importlib.import_module(module), name)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # an old address says the new one
+            return hasattr(importlib.import_module(module), name)
     except ImportError:
         return False
 
@@ -82,3 +89,24 @@ def test_an_address_vanishes_if_nothing_says_where_it_is(address: str, changelog
 def test_pages_are_read_whole() -> None:
     text = "from atoll.a import (\n    B,\n    C as D,\n)\n    from atoll import e, f as g  # why\nfrom atoll import _own\n"
     assert list(imported(text)) == ["atoll.a.B", "atoll.a.C", "atoll.e", "atoll.f"]
+
+
+def test_an_old_address_of_a_module_answers_and_says_the_new_one() -> None:
+    for name in [name for name in sys.modules if name.startswith("atoll.learn.pacing.regions")]:
+        del sys.modules[name]
+    with pytest.warns(
+        DeprecationWarning, match=r"atoll\.learn\.pacing\.regions\.slack is atoll\.learn\.pacing\.slack now"
+    ):
+        from atoll.learn.pacing.slack import Forgetting
+    from atoll.learn.pacing.slack import Forgetting as new
+
+    assert Forgetting is new
+    with pytest.raises(ModuleNotFoundError, match=r"No module named 'atoll\.learn\.pacing\.never'"):
+        importlib.import_module("atoll.learn.pacing.never")
+
+
+def test_every_line_of_a_moved_module_leads_to_a_module() -> None:
+    for old, place in MOVED.items():
+        if ":" not in old:
+            assert importlib.util.find_spec(place) is not None, old
+            assert place not in MOVED, f"{old}: give the last place"

@@ -122,5 +122,5 @@ def test_the_scanner_sees_what_it_must_see() -> None:
     found = {(item.module.name, item.target): item for item in every_import()}
     assert found["atoll.models.networks", "torch.nn"].typing or not found["atoll.models.networks", "torch.nn"].eager
     assert found["atoll.learn.training", "atoll.learn.algorithms.FedAvg"].eager
-    assert not found["atoll.learn.pacing.synchronous", "atoll.learn.server.rounds.ServerRounds"].eager
+    assert not found["atoll.learn.pacing.synchronous", "atoll.learn.round.rounds.ServerRounds"].eager
     assert found["atoll.core.federation.federation", "atoll.core.world.World"].typing

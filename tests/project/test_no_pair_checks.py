@@ -1,4 +1,4 @@
-"""What goes with what is decided by rows (`atoll.learn.compose`): no part of a training asks which class another one is of."""
+"""What goes with what is decided by rows (`atoll.learn.capabilities`): no part of a training asks which class another one is of."""
 
 from __future__ import annotations
 
@@ -35,11 +35,9 @@ ALLOWED = {
     "learn/algorithms/objective_perturbation.py": {"FedDyn", "FedProx", "Wrapped"},
     "learn/algorithms/one_gradient.py": {"Stage"},
     "learn/catalogue.py": {"Algorithm", "Wrapped"},
-    "learn/per_client_broadcast.py": {"Drawing"},
-    "learn/moving.py": {"Wrapped"},
     "learn/local/release.py": {"Wrapped"},
-    "learn/training.py": {"Algorithm"},
-    "learn/wrapped.py": {"Algorithm", "Wrapped"},
+    "learn/composition.py": {"Algorithm"},
+    "learn/wrapped.py": {"Algorithm", "Drawing", "Wrapped"},
     "torch/blocks/apart.py": {"PerClientBroadcast"},
     "torch/client.py": {"Drawing"},
     "torch/local.py": {"Drawing"},

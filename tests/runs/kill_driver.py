@@ -89,9 +89,9 @@ def main(config: str, work: Path, seed: int, cases: int) -> None:
     to_job(load_config(config))
     for module in (
         "cli.commands.run",
-        "learn.server.measures",
-        "learn.server.phases",
-        "learn.server.rounds",
+        "learn.prepared",
+        "learn.round.phases",
+        "learn.round.rounds",
         "report.facts",
         "simulation",
     ):

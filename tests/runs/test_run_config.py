@@ -247,7 +247,7 @@ def test_metrics_and_the_aggregation_are_those_of_python(settings: dict[str, Any
 
 
 def test_settings_that_are_a_value_of_their_own_are_a_section(settings: dict[str, Any]) -> None:
-    from atoll.learn.local.stragglers import Stragglers
+    from atoll.learn.algorithm import Stragglers
 
     said = {"name": "FedAvg", "epochs": 3, "stragglers": {"probability": 0.5}}
     made = parse_config({**settings, "algorithm": said})

@@ -14,7 +14,7 @@ from torch_toys import broadcast_of, compare, seeded, shards_of
 from atoll.core.algebra.rng import Rng
 from atoll.core.errors import DataError
 from atoll.learn.algorithms import FedAvg
-from atoll.learn.local.targets import LOSS_NAMES
+from atoll.learn.local.own_loss import LOSS_NAMES
 from atoll.torch import LOSSES, LocalTraining, buffers_of, init, load, params_of
 
 

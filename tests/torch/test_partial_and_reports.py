@@ -17,9 +17,9 @@ from atoll.core.errors import CompositionError, ConfigError
 from atoll.core.requests.chain import Chain
 from atoll.core.requests.task import Work
 from atoll.data import Dataset, Islands
+from atoll.learn.algorithm import Stragglers
 from atoll.learn.algorithms import FedAvg, LocalSVRG, Mime, OutputPerturbation, Scaffold
 from atoll.learn.learner import LearnerSettings, adapt
-from atoll.learn.local.stragglers import Stragglers
 from atoll.native import cpp_compiler
 from atoll.stages import Clip
 from atoll.testing import check_learner, check_task_many

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import atoll
+from atoll.learn.algorithm import Stragglers
 from atoll.learn.learner import LearnerSettings, adapt
-from atoll.learn.local.stragglers import Stragglers
 from atoll.learn.local.update import count_steps, local_update
 
 torch = pytest.importorskip("torch")

@@ -8,12 +8,60 @@ line in `MOVED`; all else is named by where it lies.
 from __future__ import annotations
 
 import importlib
+import sys
+import warnings
+from importlib.machinery import ModuleSpec
+from types import ModuleType
 from typing import Any
 
 __all__ = ["MOVED", "declared_name", "load_object"]
 
 MOVED: dict[str, str] = {
+    "atoll.learn.aggregation.equal": "atoll.learn.aggregation.base",
+    "atoll.learn.aggregation.keep_global": "atoll.learn.aggregation.base",
+    "atoll.learn.aggregation.rescaled": "atoll.learn.aggregation.base",
     "atoll.learn.divergence:sizes_of": "atoll.learn.surveys.divergence:sizes_of",
+    "atoll.learn.pacing.cached.arrivals": "atoll.learn.pacing.safa",
+    "atoll.learn.pacing.cached.bias": "atoll.learn.pacing.bias",
+    "atoll.learn.pacing.cached.course": "atoll.learn.pacing.safa",
+    "atoll.learn.pacing.cached.lag": "atoll.learn.pacing.safa",
+    "atoll.learn.pacing.regions.edge_log": "atoll.learn.pacing.hybridfl",
+    "atoll.learn.pacing.regions.edge_visit": "atoll.learn.pacing.hybridfl",
+    "atoll.learn.pacing.regions.regional": "atoll.learn.pacing.hybridfl",
+    "atoll.learn.pacing.regions.slack": "atoll.learn.pacing.slack",
+    "atoll.learn.pacing.regions.slack_estimator": "atoll.learn.pacing.slack",
+    "atoll.learn.pacing.returning": "atoll.learn.pacing.steering",
+    "atoll.learn.pacing.tier_rounds": "atoll.learn.pacing.tiered",
+    "atoll.learn.pacing.versions.asynchronous": "atoll.learn.pacing.asynchronous",
+    "atoll.learn.pacing.versions.buffered": "atoll.learn.pacing.fedbuff",
+    "atoll.learn.pacing.versions.dispatch": "atoll.learn.pacing.dispatch",
+    "atoll.learn.pacing.versions.in_flight": "atoll.learn.pacing.asynchronous",
+    "atoll.learn.pacing.versions.round_log": "atoll.learn.pacing.asynchronous",
+    "atoll.learn.pacing.versions.waiting": "atoll.learn.pacing.asynchronous",
+    "atoll.learn.private.adaptive_clip": "atoll.learn.private.central",
+    "atoll.learn.private.clipped": "atoll.learn.private.central",
+    "atoll.learn.private.correlated_sum": "atoll.learn.private.ftrl",
+    "atoll.learn.private.parts": "atoll.learn.private.base",
+    "atoll.learn.selection.coverage": "atoll.learn.selection.submodular",
+    "atoll.learn.selection.divfl": "atoll.learn.selection.submodular",
+    "atoll.learn.selection.inquiry": "atoll.learn.selection.base",
+    "atoll.learn.selection.samples.labelled": "atoll.learn.selection.labelled",
+    "atoll.learn.selection.samples.secret": "atoll.learn.selection.secret_sample",
+    "atoll.learn.selection.seen": "atoll.learn.selection.base",
+    "atoll.learn.server.contributions": "atoll.learn.aggregation.valued",
+    "atoll.learn.topology.blind.mixer": "atoll.learn.topology.server_blind",
+    "atoll.learn.topology.blind.server_blind": "atoll.learn.topology.server_blind",
+    "atoll.learn.topology.decentralised": "atoll.learn.topology.base",
+    "atoll.learn.topology.groups": "atoll.learn.topology.hierarchical",
+    "atoll.learn.topology.lockstep": "atoll.learn.topology.hierarchical",
+    "atoll.learn.topology.membership": "atoll.learn.topology.graphs",
+    "atoll.learn.topology.mixer": "atoll.learn.topology.mixing",
+    "atoll.learn.topology.node_block": "atoll.learn.topology.nodes",
+    "atoll.learn.transforms.adaptive": "atoll.learn.transforms",
+    "atoll.learn.transforms.base": "atoll.learn.transforms",
+    "atoll.learn.transforms.clip": "atoll.learn.transforms",
+    "atoll.learn.transforms.momentum": "atoll.learn.transforms",
+    "atoll.learn.transforms.pull": "atoll.learn.transforms",
 }
 """Maps a declared name to where it lies today.
 
@@ -60,3 +108,48 @@ def _import_module(name: str) -> Any:
         if not moved or not f"{name}.".startswith(f"{error.name}."):  # the module is there, and imports what is not
             raise
         return importlib.import_module(next(iter(moved)).value)
+
+
+# ------------------------------------------------------------------ imports of modules that moved
+
+
+class _OldModules:
+    """Lets ``import`` find a module that moved whole, for one version: the old module has the names of the new one, and says where that is.
+
+    Python asks it last, and so only for modules that are not there.
+    """
+
+    @staticmethod
+    def find_spec(name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        """Return how to load an old module, or a package that is only on the way to one."""
+        del path, target
+        if name in MOVED or any(old.startswith(f"{name}.") for old in MOVED):
+            return ModuleSpec(name, _OldModules(), is_package=True)  # type: ignore[arg-type]
+        return None
+
+    @staticmethod
+    def create_module(spec: ModuleSpec) -> None:
+        """Take the usual kind of module."""
+        del spec
+
+    @staticmethod
+    def exec_module(module: ModuleType) -> None:
+        """Give the old module the names of the new one; an old package has only its modules."""
+        place = MOVED.get(module.__name__)
+        if place is None:
+            vars(module).update(__getattr__=lambda name: _child_of(module.__name__, name))
+            return
+        found = importlib.import_module(place)
+        warnings.warn(f"{module.__name__} is {place} now: import that", DeprecationWarning, stacklevel=2)
+        vars(module).update((name, value) for name, value in vars(found).items() if not name.startswith("__"))
+        vars(module).update(__doc__=found.__doc__, __getattr__=lambda name: getattr(found, name))
+
+
+def _child_of(package: str, name: str) -> ModuleType:
+    """Return a module of an old package."""
+    if f"{package}.{name}" not in MOVED:
+        raise AttributeError(f"module {package!r} has no attribute {name!r}")
+    return importlib.import_module(f"{package}.{name}")
+
+
+sys.meta_path.append(_OldModules)

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from . import addresses  # noqa: F401 - it lets old addresses of modules be found
 from .errors import ConfigError, MissingExtraError, nearest
 
 __all__ = ["UnknownName", "lazy", "unknown"]

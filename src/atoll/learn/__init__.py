@@ -8,8 +8,8 @@ if TYPE_CHECKING:
     from .algorithms import FedAvg, FedSGD, SufficientStatistics
     from .pacing import Synchronous
     from .prepared import Trained
+    from .round.evaluation import Evaluation
     from .selection import Everyone, Schedule, Selection, SizeProportional, Uniform
-    from .server.evaluation import Evaluation
     from .surveys.divergence import Divergence, GradientDivergence
     from .training import Training
 else:
@@ -18,14 +18,38 @@ else:
     __getattr__, __dir__ = lazy(
         __name__,
         {
-            "aggregation": ("Aggregation", "EqualWeights", "KeepGlobal", "KeepLocal", "Renormalised", "Rescaled"),
-            "algorithm": ("Algorithm", "LocalWork", "RoundInfo"),
-            "algorithms": ("FedAvg", "FedSGD", "SufficientStatistics"),
-            "surveys.divergence": ("Divergence", "GradientDivergence"),
-            "server.evaluation": ("Evaluation",),
+            "aggregation": (
+                "Aggregation",
+                "EqualWeights",
+                "KeepGlobal",
+                "KeepLocal",
+                "Renormalised",
+                "Rescaled",
+            ),
+            "algorithm": (
+                "Algorithm",
+                "LocalWork",
+                "RoundInfo",
+            ),
+            "algorithms": (
+                "FedAvg",
+                "FedSGD",
+                "SufficientStatistics",
+            ),
             "pacing": ("Synchronous",),
-            "selection": ("Everyone", "Schedule", "Selection", "SizeProportional", "Uniform"),
             "prepared": ("Trained",),
+            "round.evaluation": ("Evaluation",),
+            "selection": (
+                "Everyone",
+                "Schedule",
+                "Selection",
+                "SizeProportional",
+                "Uniform",
+            ),
+            "surveys.divergence": (
+                "Divergence",
+                "GradientDivergence",
+            ),
             "training": ("Training",),
         },
     )

@@ -17,8 +17,7 @@ from atoll.core.requests.chain import Chain
 
 from .algorithm import Algorithm, Compressing, Phased, RoundInfo
 from .local.update import local_contact
-from .server.declared import declared_bits
-from .wrapped import Wrapped
+from .wrapped import Wrapped, declared_bits
 
 __all__ = ["Exchange", "Fact", "describe", "example", "facts", "formula", "kinds", "programs"]
 

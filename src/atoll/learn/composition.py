@@ -19,17 +19,15 @@ from atoll.rounds.stop import StopRule
 
 from .aggregation import Aggregation
 from .algorithm import Algorithm, Compressing, Private
-from .capabilities import EVERYONE, OWN_MODELS
-from .compose import Placed, lack_of
+from .capabilities import EVERYONE, OWN_MODELS, Placed, lack_of
 from .local.release import require_mechanism_outside
 from .offered import SupportsReports, placed_model
 from .pacing import Pacing
-from .private.base import Mechanism
-from .private.parts import TrainingParts
+from .private.base import Mechanism, TrainingParts
 from .replies import placed_replies
+from .round.evaluation import Evaluation
+from .round.state import DOWNLINK_NEEDS
 from .selection import Selection
-from .server.downlink import DOWNLINK_NEEDS
-from .server.evaluation import Evaluation
 from .topology.base import Topology
 from .wrapped import dry_reply, innermost, overrides, shown_name
 

@@ -1,4 +1,4 @@
-"""The context of a training: everything that its parts can depend on."""
+"""The context of a training: everything that its parts can depend on, the clients that the server knows among it."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
+
 from atoll.core.algebra import tree as T
 from atoll.core.facets import facet
 
 from .algorithm import Private
-from .local.leaving import promises_privacy
+from .local.release import promises_privacy
 from .offered import metrics_of
-from .server.declared import declared_bits
-from .wrapped import dry_reply
+from .wrapped import declared_bits, dry_reply
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
     from atoll.core.algebra.tree import Tree
@@ -31,13 +31,55 @@ if TYPE_CHECKING:
 
     from .aggregation.base import Aggregation
     from .algorithm import Algorithm
-    from .clients import Clients
     from .learner import Learner
     from .private.claim import Guarantee
+    from .round.evaluation import Evaluation
     from .selection.base import Selection
-    from .server.evaluation import Evaluation
 
-__all__ = ["Context", "RoundTerms"]
+__all__ = ["Clients", "Context", "RoundTerms"]
+
+
+class Clients:
+    """What a server knows about its clients before training.
+
+    Args:
+        data: the federated data set: it has ``names`` and a length, and ``sizes`` and ``task`` if they are known.
+        members: positions of this server's clients; ``None`` for all.
+    """
+
+    def __init__(self, data: Any, members: NDArray[np.int64] | None = None) -> None:
+        self._data, self._members = data, members
+
+    def __len__(self) -> int:
+        return len(self._data) if self._members is None else len(self._members)
+
+    @functools.cached_property
+    def names(self) -> Sequence[str]:
+        """The name of each client."""
+        names: Sequence[str] = self._data.names
+        return names if self._members is None else [names[int(i)] for i in self._members]
+
+    @functools.cached_property
+    def sizes(self) -> NDArray[np.int64] | None:
+        """Examples of each client, ``(clients,)``; ``None`` if unknown."""
+        sizes = getattr(self._data, "sizes", None)
+        return sizes if sizes is None or self._members is None else np.asarray(sizes)[self._members]
+
+    @property
+    def task(self) -> str:
+        """The task of the data, such as ``"classification"``; empty if unknown."""
+        return str(getattr(self._data, "task", ""))
+
+    def part(self, members: NDArray[np.int64]) -> Clients:
+        """Return the clients at some positions."""
+        return Clients(self._data, members if self._members is None else self._members[members])
+
+    def weight(self, members: NDArray[np.int64]) -> float:
+        """Return the number of examples of some clients, or the number of clients if sizes are unknown."""
+        return float(len(members) if self.sizes is None else np.sum(np.asarray(self.sizes)[members]))
+
+
+# ---------------------------------------------------------------- the context of a training
 
 
 class RoundTerms(Protocol):
@@ -157,7 +199,7 @@ class Context:
         return found
 
     def chain(self, state: Tree, phase: str, version: int | None = None) -> Chain:
-        """Return the uplink of a phase with the round parameters that went out with a version of the model; see `atoll.learn.server.fitting`.
+        """Return the uplink of a phase with the round parameters that went out with a version of the model; see `atoll.learn.round.phases`.
 
         Args:
             state: a server's state.

@@ -11,7 +11,7 @@ from atoll.core.algebra.tree import Tree
 from atoll.core.errors import QuorumError
 from atoll.core.requests.task import task
 
-from .selection.members import places_of
+from .selection.base import places_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from atoll.core.federation.federation import Federation
     from atoll.core.requests.island import Island
 
-    from .clients import Clients
-    from .context import Context
+    from .context import Clients, Context
 
 __all__ = ["client_examples", "count_examples", "own_examples", "population_examples", "weighed"]
 

@@ -23,8 +23,10 @@ from .capabilities import (
     RELEASES,
     REPORTS,
     TRAINING,
+    Placed,
+    lack_of,
+    require_composed,
 )
-from .compose import Placed, lack_of, require_composed
 from .wrapped import without_idle_wrappers
 
 if TYPE_CHECKING:

@@ -1,43 +1,254 @@
-"""A training prepared for one federated data set."""
+"""A training prepared for one federated data set: its rounds, what it releases and means, and the checks of its data."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from atoll.core.algebra.form import safetensors_of
+from atoll.core.algebra.rng import Rng
+from atoll.core.algebra.tree import Tree
+from atoll.core.capability import FIXED_COHORT
 from atoll.core.errors import ConfigError, DataError
+from atoll.core.event import Event, NonPrivate
 from atoll.core.facets import facet
 from atoll.core.job import Prepared
 from atoll.core.persistence.files import as_json
 from atoll.data import require_labels
 from atoll.data.islands import Islands
-from atoll.rounds.loop import run_rounds
+from atoll.privacy import LossTally
+from atoll.privacy.sampling import neighbours_counted
+from atoll.rounds.loop import Course, run_rounds
 from atoll.rounds.stop import Repeated
 
-from .algorithm import Helped, Labelled
-from .cross_site.asking import Across
+from .algorithm import Helped, Labelled, Phased
+from .cross_site import Across
+from .explain import Explainable, exposures_of
 from .offered import let_go
-from .server.accounted import Accounted
-from .server.exposed import Explainable, exposures_of
-from .server.measures import TrainingMeasures
 from .wrapped import shown_name
 
 if TYPE_CHECKING:
-    from atoll.core.event import Event
     from atoll.core.federation.federation import Federation
     from atoll.core.requests.task import Task
     from atoll.rounds.by_device import ByDevice
     from atoll.rounds.history import History
 
     from .context import Context
-    from .cross_site.matrix import CrossSite
+    from .cross_site import CrossSite
     from .learner import Learner
     from .private.claim import Guarantee
+    from .topology.base import Topology
 
-__all__ = ["Best", "PreparedTraining", "Trained"]
+__all__ = [
+    "MEASURES",
+    "TrainingMeasures",
+    "news_of",
+    "Best",
+    "PreparedTraining",
+    "Trained",
+    "counted_as",
+    "entrusted_to_server",
+    "labels_section_of",
+    "most_released",
+    "require_held_labels",
+    "require_rows_of_helpers",
+    "run_training",
+]
+
+
+def most_released(context: Context, topology: Topology, rows: int) -> Sequence[Event] | None:
+    """Return the events of a client that takes part in every round, in all phases; ``None`` if its number of replies has no bound.
+
+    Args:
+        context: the training's context, with its learner.
+        topology: its topology.
+        rows: the client's number of examples.
+    """
+    own = topology.released(context.rounds)
+    if own:
+        entrusted = topology.against != "server"
+        return (NonPrivate(what="replies that reach the server"),) if entrusted else [*own, *_measured(context)]
+    if not context.protected:
+        return (NonPrivate(what="updates of a training"),)
+    if not all(FIXED_COHORT in offers for offers in (topology.offers, context.pacing.offers)):
+        return None  # one client may reply several times in what counts as a round
+    algorithm, contacts = context.algorithm, _contacts(context)
+    if context.aggregation.event is not None:
+        return (NonPrivate(what="updates that reach the server"),)
+    once = context.events(rows, algorithm.phases, context.learner.init(Rng(0)))
+    made: list[Event] = [replace(event, count=event.count * contacts) for event in once if contacts]
+    trusted = _trusted(context)
+    if trusted:
+        made.append(NonPrivate(what="updates that only the others' trust protects", seen_by=trusted))
+    return [*made, *_measured(context)]
+
+
+def _measured(context: Context) -> list[Event]:
+    return [NonPrivate(what="measures at clients")] if context.evaluation.clients else []
+
+
+def entrusted_to_server(context: Context, topology: Topology) -> Sequence[Event]:
+    """Return the events of all rounds in which the server adds the noise; none if clients add it.
+
+    Args:
+        context: the training's context.
+        topology: its topology.
+    """
+    if topology.against != "server":
+        return topology.released(context.rounds)
+    event, contacts = context.aggregation.event, _contacts(context)
+    return () if event is None or not contacts else (replace(event, count=event.count * contacts),)
+
+
+def _trusted(context: Context) -> str:
+    """Who may see a client's update with less noise than its events say, because it is trusted not to look; empty if nobody is."""
+    if context.claim is not None:
+        return {"model": "clients", "clients": "server"}.get(context.claim.adversary, "")
+    stages = [stage for phase in context.algorithm.phases for stage in context.uplink(phase).stages]
+    return "server" if any(getattr(stage, "trusted", False) for stage in stages) and not context.reducer.secure else ""
+
+
+def _contacts(context: Context) -> int:
+    """Rounds in which clients are contacted, at most."""
+    known = facet(context.algorithm, Phased).contacts(context.rounds)
+    return context.rounds if known is None else known
+
+
+# ---------------------------------------------------------------- the privacy that clients have spent
+
+
+class Accounted(Course):
+    """A course with ``"epsilon"`` in its rows: the largest amount that a client has spent by the end of the round.
+
+    It is counted as the mechanism or the budget says, or else at delta 1e-5. With an asynchronous pacing, it includes replies that are not used yet,
+    because they have left their clients. A mechanism's accountant takes some 10 ms: then the rows with an evaluation have it.
+
+    Args:
+        course: the course of the rounds.
+        context: the context of a training with private replies.
+    """
+
+    def __init__(self, course: Course, context: Context) -> None:
+        self._course = course
+        self._context = context
+        self._terms = _terms(context)
+        self._tally: LossTally | None = None
+
+    def initial(self, fed: Federation) -> Tree:
+        """Start with the course's state."""
+        return self._course.initial(fed)
+
+    def turns(self, rounds: int) -> int | None:
+        """Return the course's number of turns."""
+        return self._course.turns(rounds)
+
+    def barred(self, fed: Federation, state: Tree, number: int) -> str | None:
+        """Return the course's reason against the next round."""
+        return self._course.barred(fed, state, number)
+
+    async def round(self, fed: Federation, state: Tree, number: int) -> tuple[Tree, dict[str, Any]]:
+        """Run the course's round, and add what the ledger says after it."""
+        state, row = await self._course.round(fed, state, number)
+        if not self._due(number):
+            return state, row
+        self._tally = self._tally or LossTally(fed.world.ledger, within=fed.running.slot)
+        tally, claim = self._tally.update(), self._context.claim
+        return state, {**row, "epsilon": tally.most(*self._terms) if claim is None else claim.spent(tally)}
+
+    def _due(self, number: int) -> bool:
+        context = self._context
+        if context.claim is None:
+            return True
+        return context.evaluation.due(number, number == context.rounds)
+
+    async def model(self, watch: Federation, state: Tree, number: int) -> tuple[Tree, dict[str, Any]]:
+        """Return the course's model."""
+        return await self._course.model(watch, state, number)
+
+
+def _terms(context: Context) -> tuple[float, str, str, str]:
+    """Delta, accountant, adversary and neighbours, without a mechanism that has its own."""
+    budget = context.budget
+    if budget is not None:
+        return budget.delta, budget.method, budget.adversary, budget.neighbours
+    stages = [stage for phase in context.algorithm.phases for stage in context.uplink(phase).stages]
+    trusted = any(getattr(stage, "trusted", False) for stage in stages)
+    return 1e-5, "exact", "model" if trusted else "server", "add-remove"
+
+
+_MANY = 1 << 20
+"""A number of examples with which every mechanism has an event: only its unit is looked at."""
+
+
+def counted_as(context: Context) -> dict[str, Any]:
+    """Return what the epsilon of the rows means, of a training whose replies are private without a mechanism; empty if they are not.
+
+    Args:
+        context: the training's context.
+    """
+    if context.claim is not None or not context.protected:
+        return {}
+    delta, accountant, adversary, neighbours = _terms(context)
+    phases = context.algorithm.phases
+    events = context.events(_MANY, phases, context.learner.init(Rng(0)))
+    units = {event.unit for event in events}
+    unit = " and ".join(sorted(units))
+    neighbours = neighbours_counted(events, adversary, neighbours)
+    return {"unit": unit, "neighbours": neighbours, "adversary": adversary, "accountant": accountant, "delta": delta}
+
+
+# ---------------------------------------------------------------- measurements of a training between rounds
+
+
+MEASURES = {
+    "accuracy": "test/accuracy",
+    "loss": "test/loss",
+    "rmse": "test/rmse",
+    "worst_decile": "clients/accuracy/worst_decile",
+}
+"""Label -> column."""
+
+
+@dataclass(frozen=True)
+class TrainingMeasures:
+    """Measurements of a training's evaluation between rounds."""
+
+    context: Context
+
+    def timed(self, row: dict[str, Any]) -> dict[str, float]:
+        """Return how long the round would take on real devices."""
+        return self.context.evaluation.timed(row)
+
+    def due(self, number: int, last: bool) -> bool:
+        """Return whether the server or clients evaluate after this round."""
+        evaluation = self.context.evaluation
+        return evaluation.due(number, last) or evaluation.clients_due(number, last)
+
+    async def take(self, watch: Federation, model: Tree, number: int, last: bool) -> tuple[dict[str, Any], bool]:
+        """Measure scores on the server's rows, then at clients."""
+        context, evaluation, found = self.context, self.context.evaluation, dict[str, Any]()
+        at_server, at_clients = evaluation.due(number, last), evaluation.clients_due(number, last)
+        if at_server:
+            found |= evaluation.at_server(context.learner, model, context.test)
+        if at_clients:
+            found |= await evaluation.at_clients(watch, context.learner, model, number, context.reducer)
+        return found, at_server and at_clients >= (evaluation.clients != 0)
+
+
+def news_of(last: Mapping[str, float]) -> Iterator[str]:
+    """Return accuracy or error, and loss, as a progress display says them."""
+    if "test/accuracy" in last:
+        yield f"accuracy {100 * last['test/accuracy']:.1f} %"
+    elif "test/rmse" in last:
+        yield f"RMSE {last['test/rmse']:.4g}"
+    loss = last.get("test/loss", last.get("loss"))
+    if loss is not None:
+        yield f"loss {loss:.3f}"
+
+
+# ---------------------------------------------------------------- a training prepared for one federated data set
 
 
 @dataclass(frozen=True)
@@ -217,7 +428,7 @@ def labels_section_of(
     """Return what makes the report's section on labels, if some are missing and the server may look at the rows."""
     if getattr(data, "labelled", None) not in ("part", "none") or not hasattr(data, "subset"):
         return None
-    from atoll.data import label_map  # reading rows: only where a report asks for it
+    from atoll.data import label_map
     from atoll.data.labels.shown import labels_section
 
     exposures = exposures_of(job, job.selection.cohort_size(len(data)))

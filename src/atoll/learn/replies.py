@@ -28,9 +28,10 @@ from .capabilities import (
     SOLE_UPDATE,
     STATELESS,
     SUMMED,
+    Placed,
+    lack_of,
 )
-from .compose import Placed, lack_of
-from .local.leaving import arrays_leaving
+from .local.release import arrays_leaving
 from .wrapped import dry_reply, innermost, shown_name
 
 if TYPE_CHECKING:

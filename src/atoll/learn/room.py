@@ -62,7 +62,7 @@ PARTS = (
         "How the weight of a reply falls with its staleness.", "Staleness",
     ),
     PartKind(
-        "slack estimator", ("atoll.learn.pacing.regions.slack",), is_class("atoll.learn.pacing.regions.slack:SlackEstimator"),
+        "slack estimator", ("atoll.learn.pacing.slack",), is_class("atoll.learn.pacing.slack:SlackEstimator"),
         "How an edge estimates the share of its clients that return.", "SlackEstimator",
     ),
     PartKind(

@@ -23,36 +23,36 @@ from atoll.rounds.stop import StopRule
 from .aggregation import Aggregation, Renormalised
 from .algorithm import Algorithm, Compressing, Helped
 from .algorithms import FedAvg
-from .capabilities import RELEASES
-from .clients import Clients
-from .compose import require_composed
+from .capabilities import RELEASES, require_composed
 from .composition import LATER, algorithms_in, check_prepared, parts_of, prepared_parts, require_kinds_of_parts
-from .context import Context
-from .cross_site.asking import Across
+from .context import Clients, Context
+from .cross_site import Across
+from .explain import explain_training
 from .learner import Learner, LearnerSettings, adapt
-from .local.leaving import promises_privacy
-from .local.targets import LOSS_NAMES
+from .local.own_loss import LOSS_NAMES
+from .local.release import promises_privacy
 from .offered import SupportsReports, offered_by
 from .pacing import Pacing, Synchronous
 from .prepared import (
+    MEASURES,
     PreparedTraining,
     Trained,
+    counted_as,
+    entrusted_to_server,
     labels_section_of,
+    most_released,
+    news_of,
     require_held_labels,
     require_rows_of_helpers,
     run_training,
 )
 from .private.base import Mechanism
 from .private.claim import Guarantee
-from .private.most import entrusted_to_server, most_released
 from .replies import values_of
+from .round.evaluation import Evaluation
+from .round.scoring import scoring_task
+from .round.state import check_downlink
 from .selection import Selection, Uniform
-from .server.accounted import counted_as
-from .server.downlink import check_downlink
-from .server.evaluation import Evaluation
-from .server.exposed import explain_training
-from .server.measures import MEASURES, news_of
-from .server.scoring import scoring_task
 from .topology.base import Star, Topology
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class Training(Checked, Job):
         aggregation: how the replies represent the whole population.
         pacing: when a round ends.
         uplink: stages on the way up, value stages first. The algorithm's own stages act after the value stages given here.
-        downlink: a compressor on the way down, instead of the algorithm's own (see ``atoll.learn.server.downlink``).
+        downlink: a compressor on the way down, instead of the algorithm's own (see ``atoll.learn.round.state``).
         reducer: how replies become one.
         rounds: the largest number of rounds.
         stop: further stop rules.

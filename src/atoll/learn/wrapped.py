@@ -1,4 +1,4 @@
-"""Algorithms around another algorithm."""
+"""Algorithms around another algorithm, and what an algorithm's reply would look like before any client is contacted."""
 
 from __future__ import annotations
 
@@ -6,18 +6,46 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
+import numpy as np
+
+from atoll.core.algebra import tree as T
 from atoll.core.algebra.aggregate import Aggregate
 from atoll.core.algebra.rng import Rng
 from atoll.core.algebra.tree import Tree
-from atoll.core.capability import Capability, Need
-from atoll.core.errors import ConfigError
-from atoll.core.facets import Wrapper, changes, facet
+from atoll.core.capability import STEPS, Capability, Need
+from atoll.core.errors import CompositionError, ConfigError
+from atoll.core.facets import Wrapper, changes, default_of, facet
+from atoll.core.requests.chain import Chain
+from atoll.core.requests.context import StageContext
 
-from .algorithm import Algorithm, Gradient, LocalWork, Phased, RoundInfo, Stateful, needs_of_hooks, offers_of_hooks
+from .algorithm import (
+    Algorithm,
+    Gradient,
+    LocalWork,
+    Movable,
+    Phased,
+    RoundInfo,
+    Stateful,
+    Stragglers,
+    needs_of_hooks,
+    offers_of_hooks,
+)
 from .capabilities import ONE_PHASE, PARTIAL_WORK
-from .local.stragglers import Stragglers
 
-__all__ = ["Drawing", "Wrapped", "dry_reply", "innermost", "overrides", "shown_name", "without_idle_wrappers"]
+__all__ = [
+    "Drawing",
+    "Moving",
+    "PerClientBroadcast",
+    "Wrapped",
+    "bits_of",
+    "declare",
+    "declared_bits",
+    "dry_reply",
+    "innermost",
+    "overrides",
+    "shown_name",
+    "without_idle_wrappers",
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,3 +216,220 @@ def dry_reply(
         local = {**part.start(broadcast, client), **({} if drawn is None else {"drawn": drawn})}
         reply, client = part.finish(local, broadcast, client, LocalWork(examples, steps))
     return reply
+
+
+# ---------------------------------------------------------------- wrappers
+
+
+@dataclass(frozen=True, kw_only=True)
+class Moving(Wrapped, Movable):
+    """Base class of wrappers that move the model themselves.
+
+    The server's state has the base's ``extrapolates`` unchanged, its other entries under ``"base"``, and the wrapper's own entries. So wrappers nest.
+
+    A base whose fold adds changes to the model of its last fold (``cumulative``) gets that model back, as ``"unmoved"``, whatever its clients
+    received. Otherwise what the wrapper added would stay in its sums forever.
+    """
+
+    cumulative: ClassVar[bool] = False  # handled here, whatever wraps this one
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if STEPS not in self.base.offers:
+            raise CompositionError(
+                f"{type(self.base).__name__} computes its statistics exactly, with nothing to extrapolate or to step along",
+                where=type(self).__name__,
+                remedy="use it alone, or an algorithm that takes steps",
+            )
+
+    @property
+    def moves(self) -> tuple[str, ...]:
+        """Return the entries of the base's state that the wrapper moves."""
+        return ("params",)
+
+    def init(self, params: Tree) -> Tree:
+        """Start with the base's state inside the wrapper's.
+
+        Raises:
+            CompositionError: what the base sends to clients does not depend on what the wrapper moves.
+        """
+        inner = self.base.init(params)
+        self._require_heard(inner)
+        own = {"unmoved": inner["params"]} if facet(self.base, Movable).cumulative else {}
+        return self.around({}, inner) | own
+
+    def inner(self, state: Tree) -> Tree:
+        """Return the base's state."""
+        return {
+            **state["base"],
+            **{name: state[name] for name in facet(self.base, Movable).extrapolates if name in state},
+        }
+
+    def around(self, state: Tree, inner: Tree) -> Tree:
+        """Return the wrapper's state with another state of the base in it."""
+        shown = {name: inner[name] for name in facet(self.base, Movable).extrapolates if name in inner}
+        return {**state, **shown, "base": {name: value for name, value in inner.items() if name not in shown}}
+
+    def plan(self, state: Tree) -> tuple[str, ...]:
+        """Return the base's plan."""
+        return self.base.plan(self.inner(state))
+
+    def contacts(self, rounds: int) -> int | None:
+        """Return the base's number of contacts."""
+        return facet(self.base, Phased).contacts(rounds)
+
+    def wanted(self, state: Tree, phase: str) -> bool:
+        """Ask the base."""
+        return facet(self.base, Phased).wanted(self.inner(state), phase)
+
+    def broadcast(self, state: Tree, phase: str) -> Tree:
+        """Send the base's broadcast."""
+        return self.base.broadcast(self.inner(state), phase)
+
+    def fold(self, state: Tree, sums: Mapping[str, Any], info: RoundInfo, phase: str) -> Tree:
+        """Fold as the base does, from the model that its last fold left if the base needs it."""
+        inner = self.inner(state)
+        if not facet(self.base, Movable).cumulative:
+            return self.around(state, self.base.fold(inner, sums, info, phase))
+        after = self.base.fold({**inner, "params": state["unmoved"]}, sums, info, phase)
+        return {**self.around(state, after), "unmoved": after["params"]}
+
+    def advance(self, state: Tree, info: RoundInfo) -> Tree:
+        """Advance as the base does."""
+        return self.around(state, facet(self.base, Phased).advance(self.inner(state), info))
+
+    def moved(self, state: Tree) -> Tree:
+        """Bring the state up to date as the base does."""
+        return self.around(state, facet(self.base, Movable).moved(self.inner(state)))
+
+    def _require_heard(self, inner: Tree) -> None:
+        """Refuse a base whose broadcast does not show the move."""
+        phases = self.base.plan(inner)
+        moved = {**inner, **{name: T.map(_off, inner[name]) for name in self.moves if name in inner}}
+        sent = [T.leaves(self.base.broadcast(state, phases[0])) for state in (inner, moved) if phases]
+        if not phases or len(sent[0]) != len(sent[1]) or not all(map(np.array_equal, *sent)):
+            return
+        name, own = type(self.base).__name__, type(self).__name__
+        within = f"put it inside, as {name}(base={own}(...))" if isinstance(self.base, Wrapped) else ""
+        raise CompositionError(
+            f"what {name} sends does not follow {', '.join(self.moves)}, so that its clients would never learn of a move",
+            where=f"{own}.base",
+            remedy=within or "use a setting of the method's own, such as its server_lr, or another algorithm",
+        )
+
+
+def _off(leaf: Any) -> Any:
+    """Return a floating-point leaf with another value."""
+    return leaf + 1 if np.asarray(leaf).dtype.kind == "f" else leaf
+
+
+# ---------------------------------------------------------------- an algorithm in which each client gets its own broadcast
+
+
+@dataclass(frozen=True, kw_only=True)
+class PerClientBroadcast(Wrapped, Stateful):
+    """The base with its broadcast passed in the client's state, ``{"client": state, "sent": broadcast}``, together with its random numbers.
+
+    Clients with different models then fit in one block, which has a single broadcast. This is the local half only: no server folds it.
+    """
+
+    draw = default_of(Stateful, "draw")  # the base's random numbers are passed too
+
+    @staticmethod
+    def of(base: Algorithm) -> PerClientBroadcast:
+        """Return the wrapper around an algorithm, with or without random draws."""
+        return PerClientBroadcast(base=Drawing(base=base) if overrides(base, "draw") else base)
+
+    def passes(self, phase: str) -> tuple[Algorithm, ...]:
+        """Run the base's passes, each wrapped."""
+        inner = self.base.base if isinstance(self.base, Drawing) else self.base
+        return tuple(PerClientBroadcast.of(part) for part in facet(inner, Phased).passes(phase))
+
+    def handed(self, sent: Tree, client: Tree, key: int) -> Tree:
+        """Return the state of a client that receives ``sent``, with its random key."""
+        if isinstance(self.base, Drawing):
+            return {"client": self.base.handed(sent["params"], client, key), "sent": sent}
+        return {
+            "client": facet(self.base, Stateful).client_init(sent["params"]) if client is None else client,
+            "sent": sent,
+        }
+
+    def start(self, broadcast: Tree, client: Tree) -> Tree:
+        """Start with the base's local state, from the client's own broadcast."""
+        del broadcast
+        return {"local": self.base.start(client["sent"], client["client"]), "sent": client["sent"]}
+
+    def step(self, local: Tree, grad: Gradient, broadcast: Tree) -> Tree:
+        """Take the base's step, with the client's own broadcast."""
+        del broadcast
+        return {"local": self.base.step(local["local"], grad, local["sent"]), "sent": local["sent"]}
+
+    def finish(self, local: Tree, broadcast: Tree, client: Tree, work: LocalWork) -> tuple[dict[str, Aggregate], Tree]:
+        """Return the base's reply, and only the client's own state."""
+        del broadcast
+        return self.base.finish(local["local"], client["sent"], client["client"], work)
+
+    def fold(self, state: Tree, sums: Mapping[str, Any], info: RoundInfo, phase: str) -> Tree:
+        """Raise an error: every client has its own server."""
+        raise CompositionError(
+            "PerClientBroadcast has no server",
+            where="PerClientBroadcast",
+            remedy="fold each client's reply at its own server",
+        )
+
+
+# ---------------------------------------------------------------- declared bits
+
+
+def declared_bits(algorithm: Algorithm, chain: Chain, params: Tree, phase: str) -> int | None:
+    """Return the bits of one reply of a phase: for each entry of the algorithm's reply, what the last stage declares for the form that reaches it.
+
+    Headers, padding and the weight, which the meter also measures, do not count. Neither do measures and reports in the reply.
+
+    Args:
+        algorithm: the algorithm; the form of its reply must not depend on the data.
+        chain: the uplink stages.
+        params: a model; only its form matters.
+        phase: the phase.
+
+    Returns:
+        The bits; ``None`` if there are no stages, or the size depends on the values (a threshold keeps only large values).
+    """
+    if not chain:
+        return None
+    total = 0
+    for name, aggregate in dry_reply(algorithm, params, phase).items():
+        if not aggregate.staged:
+            continue
+        bits = bits_of(chain, T.map(np.asarray, aggregate.value), name)
+        if bits is None:
+            return None
+        total += bits
+    return total
+
+
+def bits_of(chain: Chain, value: Tree, name: str = "") -> int | None:
+    """Return the bits of a value of this form after some stages; ``None`` if they depend on the values."""
+    public = chain.public(Rng(0))
+    for i, stage in enumerate(chain.stages[:-1]):
+        if not stage.secret:  # a secret stage keeps the form
+            value = stage.encode(value, StageContext.of(Rng(0).child(name), chain.known(public, i, name)))
+    bits = chain.stages[-1].wire_bits(value)
+    return None if bits is None or bits != chain.stages[-1].wire_bits(T.map(_largest, value)) else bits
+
+
+def declare(row: dict[str, Any], bits: int | None, taken: int) -> None:
+    """Write the declared bits of the taken messages into a round's row, next to its bytes; nothing if they are unknown.
+
+    Args:
+        row: the round's row; existing values are added to.
+        bits: declared bits of a message.
+        taken: number of messages.
+    """
+    if bits is not None:
+        row["bits_declared"] = row.get("bits_declared", 0) + bits * taken
+
+
+def _largest(leaf: Any) -> Any:
+    """Return an array of the same form with every entry above any bound."""
+    return np.full_like(leaf, np.inf) if np.issubdtype(leaf.dtype, np.floating) else leaf

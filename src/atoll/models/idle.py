@@ -19,14 +19,12 @@ from atoll.core.facets import facet
 from atoll.core.message import fingerprint
 from atoll.core.requests.task import Batch, Task
 from atoll.learn.algorithm import LocalWork, Phased, Stateful
-from atoll.learn.capabilities import RELEASES
-from atoll.learn.compose import Placed, require_composed
+from atoll.learn.capabilities import RELEASES, Placed, require_composed
 from atoll.learn.learner import LearnerSettings
-from atoll.learn.local.contact import declared, load_of
-from atoll.learn.local.finished import finished
 from atoll.learn.local.reports import Reporting
+from atoll.learn.local.update import declared, finished, load_of
 from atoll.learn.offered import placed_model
-from atoll.learn.server.personal import measured, own_model
+from atoll.learn.round.scoring import measured, own_model
 from atoll.learn.wrapped import overrides
 
 if TYPE_CHECKING:

@@ -19,11 +19,11 @@ from atoll.data.missing import known_rows
 from atoll.learn.capabilities import CURVATURE
 from atoll.learn.checks import require_count
 from atoll.learn.learner import LearnerSettings
-from atoll.learn.local.contact import load_of, trained
 from atoll.learn.local.examples import Clipping
+from atoll.learn.local.own_loss import check_classes, check_shape, check_signs
 from atoll.learn.local.reports import Reporting
-from atoll.learn.local.targets import check_classes, check_shape, check_signs
-from atoll.learn.server.personal import measured, own_model
+from atoll.learn.local.update import load_of, trained
+from atoll.learn.round.scoring import measured, own_model
 
 __all__ = ["Linear", "LinearLearner", "linear"]
 

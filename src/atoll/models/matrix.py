@@ -12,11 +12,11 @@ from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError, DataError
 from atoll.core.requests.task import Task
 from atoll.data.missing import known_rows
-from atoll.learn.admm.prox import penalty, svt
 from atoll.learn.learner import LearnerSettings
-from atoll.learn.local.contact import load_of, trained
 from atoll.learn.local.reports import Reporting
-from atoll.learn.server.personal import measured, own_model
+from atoll.learn.local.update import load_of, trained
+from atoll.learn.proximal import penalty, svt
+from atoll.learn.round.scoring import measured, own_model
 
 __all__ = [
     "MatrixRegression",

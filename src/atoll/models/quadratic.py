@@ -12,10 +12,9 @@ from atoll.core.algebra.tree import Tree
 from atoll.core.errors import DataError
 from atoll.core.requests.task import Task
 from atoll.learn.learner import LearnerSettings
-from atoll.learn.local.contact import load_of, trained
 from atoll.learn.local.reports import Reporting
-from atoll.learn.local.update import LossGradient
-from atoll.learn.server.personal import measured, own_model
+from atoll.learn.local.update import LossGradient, load_of, trained
+from atoll.learn.round.scoring import measured, own_model
 
 __all__ = ["Quadratic", "QuadraticLearner", "minimiser", "quadratics"]
 

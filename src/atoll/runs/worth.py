@@ -11,8 +11,8 @@ from atoll.core.algebra import tree as T
 from atoll.core.algebra.aggregate import Mean
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import CompositionError, DataError
+from atoll.learn.round.scoring import scores
 from atoll.learn.selection import Everyone
-from atoll.learn.server.row_sums import scores
 
 if TYPE_CHECKING:
     from atoll.core.federation.federation import Federation

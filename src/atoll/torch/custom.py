@@ -19,13 +19,13 @@ from atoll.core.facets import facet
 from atoll.core.requests.task import Task, Workload
 from atoll.learn.algorithm import LocalWork, Stateful
 from atoll.learn.capabilities import TRAINING
-from atoll.learn.local.finished import finished, started
-from atoll.learn.local.loss_signature import LossSignature
 from atoll.learn.local.opaque import epochs_done
+from atoll.learn.local.own_loss import LossSignature
 from atoll.learn.local.partial import asked_epochs, coming_epochs, whole_times
 from atoll.learn.local.reports import Reporting, as_reports, training_passes
+from atoll.learn.local.update import finished, started
 from atoll.learn.offered import require_fit
-from atoll.learn.server.row_sums import as_parts
+from atoll.learn.round.scoring import as_parts
 
 from .backend import device_of
 from .evaluate import evaluate

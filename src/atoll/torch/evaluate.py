@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from atoll.learn.local.loss_signature import LABELLED
+from atoll.learn.local.own_loss import LABELLED
 
 from .blocks.pool import pool_of
 from .blocks.source import RowSource

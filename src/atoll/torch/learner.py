@@ -21,13 +21,11 @@ from atoll.core.facets import facet
 from atoll.core.requests.task import Batch, Summed, Task
 from atoll.learn.algorithm import Labelled, Phased, Private, Stateful
 from atoll.learn.capabilities import EXAMPLES
-from atoll.learn.local.contact import load_of
 from atoll.learn.local.partial import asked_epochs, epochs_of_pass
 from atoll.learn.local.release import is_private, released
-from atoll.learn.local.report_options import TRAINED
-from atoll.learn.local.reports import Reporting, as_reports
-from atoll.learn.local.update import pass_key
-from atoll.learn.server.personal import measured, own_model
+from atoll.learn.local.reports import TRAINED, Reporting, as_reports
+from atoll.learn.local.update import load_of, pass_key
+from atoll.learn.round.scoring import measured, own_model
 from atoll.learn.wrapped import shown_name
 
 from .blocks.apart import Apart

@@ -52,7 +52,7 @@ class LocalTraining(ClientTraining):
     Args:
         model: any ``torch.nn.Module``; it is copied, never changed.
         algorithm: the local update, with its epochs (or steps) and batch size.
-        loss: a name (see `LOSSES`) or a callable; see `atoll.learn.local.loss_signature.LossSignature` for what it may
+        loss: a name (see `LOSSES`) or a callable; see `atoll.learn.local.own_loss.LossSignature` for what it may
             ask for.
         device: cpu, cuda, mps or auto.
         dtype: ``"float32"`` or ``"float64"``.

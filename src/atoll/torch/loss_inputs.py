@@ -1,4 +1,4 @@
-"""The inputs of a loss at one mini-batch, by the names of `atoll.learn.local.loss_signature.LossSignature`."""
+"""The inputs of a loss at one mini-batch, by the names of `atoll.learn.local.own_loss.LossSignature`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError
-from atoll.learn.local.loss_signature import LABELLED
+from atoll.learn.local.own_loss import LABELLED
 
 from .tracing.keyed import Keyed, row_keys, uniform
 

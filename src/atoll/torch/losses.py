@@ -12,9 +12,15 @@ import torch
 import torch.nn.functional as F
 
 from atoll.core.errors import ConfigError, DataError, nearest
-from atoll.learn.local.loss_signature import LABELLED, PLAIN_LOSS, LossSignature
-from atoll.learn.local.own_loss import OwnLoss
-from atoll.learn.local.targets import check_classes, check_shape, check_signs
+from atoll.learn.local.own_loss import (
+    LABELLED,
+    PLAIN_LOSS,
+    LossSignature,
+    OwnLoss,
+    check_classes,
+    check_shape,
+    check_signs,
+)
 
 from .loss_inputs import LossInputs
 
@@ -220,7 +226,7 @@ labels; ``hinge`` = ``max(0, 1 - y s)`` and its square with -1/+1 labels."""
 
 
 def objective_of(loss: str | Objective | Callable[..., Any], outputs: int | None = None) -> Objective:
-    """Return the loss of a name, or of a callable; see `atoll.learn.local.loss_signature.LossSignature` for what a callable may ask for.
+    """Return the loss of a name, or of a callable; see `atoll.learn.local.own_loss.LossSignature` for what a callable may ask for.
 
     ``"hinge"`` is the binary one for a model with one output and Crammer and Singer's for several.
 

@@ -13,7 +13,7 @@ from torch.func import functional_call
 
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import AtollError, CompositionError, DataError
-from atoll.learn.local.loss_signature import LossSignature
+from atoll.learn.local.own_loss import LossSignature
 
 from .loss_inputs import LossInputs
 from .losses import Objective, form_of, objective_of
@@ -36,7 +36,7 @@ class FunctionalModule:
 
     Args:
         module: any ``torch.nn.Module`` that maps a batch of inputs to a batch of outputs.
-        loss: a name, an `Objective` or a callable; see `atoll.learn.local.loss_signature.LossSignature`.
+        loss: a name, an `Objective` or a callable; see `atoll.learn.local.own_loss.LossSignature`.
         device: where it runs.
         dtype: of parameters and floating-point inputs.
         measured: the loss for evaluation if the trained loss needs what exists only in training.

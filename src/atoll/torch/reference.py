@@ -13,10 +13,8 @@ from atoll.core.algebra.aggregate import Aggregate
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import DataError
 from atoll.learn.algorithm import LocalWork
-from atoll.learn.local.finished import finished, started
-from atoll.learn.local.labelled_rows import labelled_batches, share_of
-from atoll.learn.local.partial import quota
-from atoll.learn.local.update import batch_rows, drew_undeclared, step_secrets
+from atoll.learn.local.partial import labelled_batches, quota, share_of
+from atoll.learn.local.update import batch_rows, drew_undeclared, finished, started, step_secrets
 
 from .blocks.labelled import labelled_rows
 from .examples.choose import clipped_sum, way_of

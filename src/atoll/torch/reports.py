@@ -10,9 +10,7 @@ import numpy as np
 
 from atoll.core.algebra import tree as T
 from atoll.core.algebra.aggregate import Parts, Totals
-from atoll.learn.local.report_options import rows_for
-from atoll.learn.local.reports import key_of
-from atoll.learn.local.sketches import sketches, update_of
+from atoll.learn.local.reports import key_of, rows_for, sketches, update_of
 
 from .evaluate import evaluate_many
 from .profile import profile_many

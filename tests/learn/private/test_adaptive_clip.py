@@ -19,7 +19,7 @@ from atoll.learn import LocalWork, RoundInfo, Training
 from atoll.learn.algorithm import Stateful
 from atoll.learn.algorithms import FedAvg, MimeSVRG, Scaffold
 from atoll.learn.private import AdaptiveClip, CentralDP
-from atoll.learn.private.adaptive_clip import BITS, ClippedInside
+from atoll.learn.private.central import BITS, ClippedInside
 from atoll.learn.selection import Uniform
 from atoll.runs.config import RunConfig, validated
 

@@ -29,7 +29,7 @@ from atoll.learn.private import (
     correlated_sum,
     example,
 )
-from atoll.learn.private.correlated_sum import CorrelatedSum
+from atoll.learn.private.ftrl import CorrelatedSum
 from atoll.models import linear_model
 from atoll.privacy import Budget, Shuffled, epsilon_of
 from atoll.privacy.discrete import DiscreteGaussianLaw, DiscreteSampler, GaussianLattice, LaplaceLattice, SkellamLaw

@@ -22,7 +22,7 @@ from atoll.core.requests.results import Combined
 from atoll.learn import RoundInfo, Training
 from atoll.learn.algorithms import FedAvg, MimeSVRG, Scaffold
 from atoll.learn.private import CentralDP
-from atoll.learn.private.clipped import Clipped
+from atoll.learn.private.central import Clipped
 from atoll.learn.selection import Everyone, FixedSample, PoissonSample, Uniform
 from atoll.privacy import Budget, epsilon_of
 from atoll.runs.config import RunConfig, validated

@@ -23,7 +23,7 @@ from atoll.learn.algorithms import FedAvg
 from atoll.learn.pacing import Synchronous
 from atoll.learn.private import DPFTRL, AdaptiveClip
 from atoll.learn.selection import CyclicGroups, Everyone, Uniform
-from atoll.learn.selection.seen import Candidates
+from atoll.learn.selection.base import Candidates
 from atoll.privacy import spent
 from atoll.privacy.factorisation import prefix_error
 

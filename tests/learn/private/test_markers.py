@@ -20,7 +20,7 @@ from atoll.core.requests.chain import Chain
 from atoll.core.requests.island import Island
 from atoll.data import Dataset, Islands
 from atoll.learn import Everyone, Training
-from atoll.learn.local.leaving import arrays_leaving
+from atoll.learn.local.release import arrays_leaving
 from atoll.secure import Enclave, MultiRound, OneShot, SecureAggregation, SecureTree, TwoServers
 
 MARK, LIMIT = 1e5, 1e3

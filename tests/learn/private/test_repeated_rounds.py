@@ -20,8 +20,8 @@ from atoll.core.requests.party import Roster
 from atoll.core.requests.results import Combined
 from atoll.learn import RoundInfo, Training
 from atoll.learn.private import CentralDP
+from atoll.learn.round.phases import released
 from atoll.learn.selection import Uniform
-from atoll.learn.server.releasing import released
 from atoll.privacy import LossTally
 
 DATA = atoll.data.iid(atoll.data.digits(), parties=12, seed=0)

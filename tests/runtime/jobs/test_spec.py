@@ -15,8 +15,8 @@ from atoll.core.errors import CompositionError, ConfigError
 from atoll.learn import Training
 from atoll.learn.algorithms import FedAvg, FedProx
 from atoll.learn.metrics import Confusion
+from atoll.learn.round.evaluation import Evaluation
 from atoll.learn.selection import Everyone
-from atoll.learn.server.evaluation import Evaluation
 from atoll.models.linear_model import Linear
 from atoll.rounds.stop import StopRule
 from atoll.runs import yaml

@@ -18,7 +18,7 @@ from atoll.core.requests.party import Roster
 from atoll.core.time.clock import Clock, run
 from atoll.core.world import World
 from atoll.learn.pacing import SAFA, FedAsync, FedBuff, HybridFL, Tiered
-from atoll.learn.pacing.regions.slack import ChanceConstrained, UncensoredOnly
+from atoll.learn.pacing.slack import ChanceConstrained, UncensoredOnly
 from atoll.learn.selection import CFCFM
 from atoll.learn.topology import Hierarchical, Star
 from atoll.models.idle import IdleIslands, IdleLearner, IdleModel

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from atoll.learn.pacing.regions.slack import (
+from atoll.learn.pacing.slack import (
     ChanceConstrained,
     Forgetting,
     LateCount,

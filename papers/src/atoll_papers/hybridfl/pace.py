@@ -10,14 +10,7 @@ import numpy as np
 from atoll.devices import Fleet, Normal, Power, Recorded, mec
 from atoll.learn.algorithms import FedAvg
 from atoll.learn.pacing import HybridFL
-from atoll.learn.pacing.regions.slack import (
-    ChanceConstrained,
-    Forgetting,
-    LateCount,
-    PaperLiteral,
-    Ratio,
-    UncensoredOnly,
-)
+from atoll.learn.pacing.slack import ChanceConstrained, Forgetting, LateCount, PaperLiteral, Ratio, UncensoredOnly
 from atoll.learn.selection import Uniform
 from atoll.learn.topology import Hierarchical
 from atoll.learn.training import Training

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from atoll.core.errors import ConfigError
-from atoll.learn.pacing.regions.slack import LateCount, SlackEstimator
+from atoll.learn.pacing.slack import LateCount, SlackEstimator
 
 from .paper import AEROFOIL, HybridSetting
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from atoll.learn.pacing.cached.bias import bias, bias_limit, case_of
+from atoll.learn.pacing.bias import bias, bias_limit, case_of
 from atoll.reproduce import Claim
 
 from .grid import SEEDS, GridCost, Key, agrees, grid, row_claims, study

@@ -92,7 +92,7 @@ class Tested:
         from dataclasses import replace
 
         from atoll.core.requests.task import Task
-        from atoll.learn.server.personal import measured
+        from atoll.learn.round.scoring import measured
         from atoll.torch.learner import adapt
 
         made = adapt(self.make(), replace(settings, factory=self.make), data)

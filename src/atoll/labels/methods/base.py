@@ -16,7 +16,7 @@ from atoll.learn.algorithm import Algorithm, Gradient, Helped, Labelled, LocalWo
 from atoll.learn.algorithms import FedAvg
 from atoll.learn.algorithms.accelerated import Accelerated
 from atoll.learn.capabilities import OWN_LOSSES, OWN_MODELS
-from atoll.learn.local.loss_signature import any_takes_target
+from atoll.learn.local.own_loss import any_takes_target
 from atoll.learn.transforms import ClipNorm, Momentum
 from atoll.learn.wrapped import Wrapped
 

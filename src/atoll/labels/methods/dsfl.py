@@ -18,8 +18,7 @@ from atoll.core.requests.task import Task, Work
 from atoll.learn.capabilities import CLASS_SCORES
 from atoll.learn.checks import require_finite
 from atoll.learn.selection import Candidates, Seen
-from atoll.learn.topology.base import refuse
-from atoll.learn.topology.decentralised import Decentralised, NodeCourse
+from atoll.learn.topology.base import Decentralised, NodeCourse, refuse
 from atoll.learn.topology.node import Node
 
 from ..objectives.distilled import check_predictions, mean_prediction

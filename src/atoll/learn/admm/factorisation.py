@@ -15,7 +15,7 @@ from atoll.core.federation.reducer import Reducer
 from atoll.learn.card import Card
 
 from ..checks import require_choice, require_count, require_positive
-from .prox import nuclear_norm, svt
+from ..proximal import nuclear_norm, svt
 from .sums_only import SumsOnly
 from .user import user_step
 

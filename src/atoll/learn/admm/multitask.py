@@ -18,8 +18,8 @@ from atoll.core.requests.task import task
 from atoll.learn.card import Card
 
 from ..checks import require_choice, require_count, require_positive
+from ..proximal import svt
 from .losses import check_loss, local_data, solve
-from .prox import svt
 
 __all__ = ["MultiTaskADMM", "multitask_step"]
 

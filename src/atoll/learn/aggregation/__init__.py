@@ -21,12 +21,9 @@ An operator acts on whatever replies an algorithm averages, so that it composes 
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .base import Aggregation, Renormalised
-    from .equal import EqualWeights
+    from .base import Aggregation, EqualWeights, KeepGlobal, Renormalised, Rescaled
     from .inverse import InverseProbability
-    from .keep_global import KeepGlobal
     from .keep_local import KeepLocal
-    from .rescaled import Rescaled
     from .valued import Valued
 else:
     from atoll.core.lazy import lazy
@@ -34,12 +31,15 @@ else:
     __getattr__, __dir__ = lazy(
         __name__,
         {
-            "base": ("Aggregation", "Renormalised"),
-            "equal": ("EqualWeights",),
+            "base": (
+                "Aggregation",
+                "EqualWeights",
+                "KeepGlobal",
+                "Renormalised",
+                "Rescaled",
+            ),
             "inverse": ("InverseProbability",),
-            "keep_global": ("KeepGlobal",),
             "keep_local": ("KeepLocal",),
-            "rescaled": ("Rescaled",),
             "valued": ("Valued",),
         },
     )

@@ -1,24 +1,35 @@
-"""The contract of an aggregation operator."""
+"""The contract of an aggregation, and those that change weights or models in one line: plain, equal, rescaled, the global model kept."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from atoll.core.algebra import tree as T
-from atoll.core.algebra.aggregate import Mean
+from atoll.core.algebra.aggregate import Aggregate, Mean
 from atoll.core.algebra.tree import Tree
 from atoll.core.capability import SINGLE_REPLIES, Capability, Need
 from atoll.core.errors import CompositionError, ConfigError
 from atoll.core.event import Event
 from atoll.core.requests.results import Combined
 from atoll.core.validation import Checked
-from atoll.learn.algorithm import Algorithm, RoundInfo
-from atoll.learn.capabilities import DRAW_ODDS, ONE_MODEL, PLAIN_MEAN, WHOLE_POPULATION
-from atoll.learn.wrapped import dry_reply
 
-__all__ = ["ONE_BY_ONE", "Aggregation", "Renormalised", "population_weight", "require_examples", "scale_means"]
+from ..algorithm import Algorithm, LocalWork, RoundInfo
+from ..capabilities import DRAW_ODDS, ONE_MODEL, PLAIN_MEAN, WHOLE_POPULATION
+from ..wrapped import Wrapped, dry_reply
+
+__all__ = [
+    "Aggregation",
+    "EqualWeights",
+    "KeepGlobal",
+    "ONE_BY_ONE",
+    "Renormalised",
+    "Rescaled",
+    "population_weight",
+    "require_examples",
+    "scale_means",
+]
 
 
 ONE_BY_ONE = (
@@ -160,3 +171,93 @@ def scale_means(combined: Combined, factor: float) -> dict[str, Any]:
         name: T.scale(value, factor * combined.weight[name]) if combined.kinds[name] == "mean" else value
         for name, value in combined.value.items()
     }
+
+
+# ---------------------------------------------------------------- equal weights
+
+
+@dataclass(frozen=True)
+class EqualWeights(Aggregation):
+    """Partial aggregation with ``a_k = 1/|S|``.
+
+    If clients are drawn with replacement with probability ``n_k / n`` (``SizeProportional``), it is unbiased for
+    ``sum_k (n_k / n) w_k``. Li et al. 2020, "Federated Optimization in Heterogeneous Networks", Algorithms 1 and 2.
+    """
+
+    def algorithm(self, base: Algorithm) -> Algorithm:
+        """Return the base with every mean weighted by 1."""
+        return _Equal(base=base)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Equal(Wrapped):
+    """Replies with weight 1, also of a pass of another kind, such as a full gradient."""
+
+    def _keeps(self, part: Algorithm, last: bool) -> bool:
+        """Keep the last pass too: what it sends has weight 1, whatever it is."""
+        return last or super()._keeps(part, last)
+
+    def finish(self, local: Tree, broadcast: Tree, client: Tree, work: LocalWork) -> tuple[dict[str, Aggregate], Tree]:
+        """Return the base's reply with equal weights, also if it weights sums and single replies by examples."""
+        reply, state = self.base.finish(local, broadcast, client, replace(work, examples=work.examples * 0.0 + 1.0))
+        return {name: replace(a, examples=1.0) if isinstance(a, Mean) else a for name, a in reply.items()}, state
+
+
+# ---------------------------------------------------------------- the global model kept
+
+
+@dataclass(frozen=True)
+class KeepGlobal(Aggregation):
+    """``w(t) = sum_{k in S} (n_k/n) w_k + sum_{k not in S} (n_k/n) w(t-1) = w(t-1) + sum_{k in S} (n_k/n) (w_k - w(t-1))``.
+
+    The step is scaled by the share of the examples that replied. Wu 2021, Eq. 2.46.
+    """
+
+    weighs_population: ClassVar[bool] = True
+
+    def check(self, base: Algorithm, params: Tree) -> None:
+        """Refuse an algorithm that does not weight by examples."""
+        require_examples(self, base, params)
+
+    def combine(self, combined: Combined, params: Tree, memory: Tree, info: RoundInfo) -> tuple[dict[str, Any], Tree]:
+        """Return means over the population, with nothing from absent clients."""
+        del params
+        return scale_means(combined, 1.0 / population_weight(info)), memory
+
+
+# ---------------------------------------------------------------- rescaled partial aggregation
+
+
+@dataclass(frozen=True)
+class Rescaled(Aggregation):
+    """Partial aggregation with ``a_k = (n_k/n) |U|/|S|``, unbiased under uniform selection (Wu 2021, Eq. 2.47).
+
+    The weights sum to ``A = sum_{k in S} a_k``, which is 1 only in expectation. On updates, the next model is
+    ``w(t-1) + sum a_k (w_k - w(t-1))``. On models, as the equation says literally, it is ``sum a_k w_k``: this scales the whole model
+    by ``A``, which is much noisier if clients' sizes differ. Both have the same expectation.
+
+    Attributes:
+        models: average models instead of updates; only for algorithms that reply with an ``update`` of the model.
+    """
+
+    models: bool = False
+    weighs_population: ClassVar[bool] = True
+
+    def check(self, base: Algorithm, params: Tree) -> None:
+        """Refuse an algorithm that does not weight by examples; on models, one without an update of the model."""
+        require_examples(self, base, params)
+        if self.models and "update" not in dry_reply(base, params):
+            raise CompositionError(
+                f"{type(base).__name__} does not reply with an update of the model",
+                where="aggregation",
+                remedy="use Rescaled(models=False)",
+            )
+
+    def combine(self, combined: Combined, params: Tree, memory: Tree, info: RoundInfo) -> tuple[dict[str, Any], Tree]:
+        """Return means over the population, divided by the share of clients that replied."""
+        factor = info.population / (info.replied * population_weight(info))
+        sums = scale_means(combined, factor)
+        if self.models and combined.kinds.get("update") == "mean":
+            excess = factor * combined.weight["update"] - 1.0
+            sums["update"] = T.add(sums["update"], T.scale(params, excess))
+        return sums, memory

@@ -15,8 +15,7 @@ from atoll.core.errors import CompositionError, ConfigError
 from atoll.core.facets import facet
 from atoll.learn.algorithm import Algorithm, Gradient, LocalWork, Phased, RoundInfo, Stateful
 from atoll.learn.card import Card
-from atoll.learn.transforms import Momentum, Transform
-from atoll.learn.transforms.base import apply_all, init_all
+from atoll.learn.transforms import Momentum, Transform, apply_all, init_all
 from atoll.learn.wrapped import Wrapped
 
 if TYPE_CHECKING:

@@ -10,13 +10,12 @@ from atoll.core.algebra import tree as T
 from atoll.core.algebra.tree import Tree
 from atoll.core.capability import Need
 from atoll.core.errors import ConfigError
-from atoll.learn.admm.newton import augmented_minimum
 from atoll.learn.algorithm import Gradient
 from atoll.learn.card import Card
 from atoll.learn.checks import require_choice, require_count
-from atoll.learn.numerics.curvature import CURVED
+from atoll.learn.curvature import CURVED, augmented_minimum
 
-from .consensus import Consensus
+from .fedadmm import Consensus
 
 __all__ = ["CEADMM"]
 

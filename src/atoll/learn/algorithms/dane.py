@@ -12,7 +12,7 @@ from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError
 from atoll.learn.algorithm import Algorithm, Gradient, LocalWork, Phased, RoundInfo
 from atoll.learn.card import Card
-from atoll.learn.numerics.curvature import cg, damped, pick
+from atoll.learn.curvature import cg, damped, pick
 
 from .full_gradient import FullGradient
 from .newton_type import GRADIENT, NewtonType

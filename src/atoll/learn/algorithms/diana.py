@@ -14,7 +14,7 @@ from atoll.core.errors import ConfigError
 from atoll.core.requests.stage import Stage
 from atoll.learn.algorithm import Compressing, Gradient, LocalWork, RoundInfo
 from atoll.learn.card import Card
-from atoll.learn.numerics.mirror import soft
+from atoll.learn.proximal import soft
 from atoll.stages import RandomK, Shift
 
 from .one_gradient import OneGradient, require_unbiased, require_weight

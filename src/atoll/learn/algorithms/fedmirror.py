@@ -14,7 +14,7 @@ from atoll.core.errors import ConfigError
 from atoll.learn.algorithm import Algorithm, Gradient, LocalWork, Movable, RoundInfo
 from atoll.learn.card import Card
 from atoll.learn.checks import require_positive
-from atoll.learn.numerics.mirror import MirrorMap, mirror_map
+from atoll.learn.proximal import MirrorMap, mirror_map
 
 __all__ = ["FedDualAvg", "FedMirror"]
 

@@ -15,8 +15,7 @@ from atoll.core.errors import ConfigError
 from atoll.core.requests.stage import Stage
 from atoll.learn.algorithm import Algorithm, Compressing, Gradient, LocalWork, Phased, RoundInfo, Stateful
 from atoll.learn.card import Card
-from atoll.learn.numerics.curvature import hessian, inverse_floored, pick, ravel, stepped
-from atoll.learn.numerics.symmetric import Form, restore, shorten
+from atoll.learn.curvature import Form, hessian, inverse_floored, pick, ravel, restore, shorten, stepped
 from atoll.stages import Threshold
 
 from .newton_type import NewtonType

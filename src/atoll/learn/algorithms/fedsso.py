@@ -14,8 +14,7 @@ from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError
 from atoll.learn.algorithm import LocalWork, RoundInfo
 from atoll.learn.card import Card
-from atoll.learn.numerics.curvature import ravel, stepped
-from atoll.learn.numerics.quasi_newton import bfgs, two_loop
+from atoll.learn.curvature import bfgs, ravel, stepped, two_loop
 
 from .fedavg import FedAvg
 

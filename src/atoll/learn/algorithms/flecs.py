@@ -16,8 +16,7 @@ from atoll.core.errors import ConfigError
 from atoll.core.requests.stage import Stage
 from atoll.learn.algorithm import Algorithm, Compressing, Gradient, LocalWork, Phased, RoundInfo
 from atoll.learn.card import Card
-from atoll.learn.numerics.curvature import hessian, inverse_floored, ravel, stepped
-from atoll.learn.numerics.quasi_newton import block_sr1
+from atoll.learn.curvature import block_sr1, hessian, inverse_floored, ravel, stepped
 from atoll.stages import QSGD, Shift
 
 from .newton_type import GRADIENT, NewtonType
@@ -43,7 +42,7 @@ class FLECS(NewtonType, Phased, Compressing):
         columns: ``m``, columns of a sketch.
         curvature: the initial ``B`` is this times the identity; use at least the largest curvature of the loss, or steps are too long.
         mu: floor of the eigenvalues.
-        skip: see `atoll.learn.numerics.quasi_newton.block_sr1`.
+        skip: see `atoll.learn.curvature.block_sr1`.
         levels: levels of the quantisers; 0 sends both values unchanged.
         seed: seed of the sketches.
         most: the largest accepted number of parameters.

@@ -14,8 +14,7 @@ from atoll.core.algebra.tree import Tree
 from atoll.core.requests.stage import Stage
 from atoll.learn.algorithm import Algorithm, Gradient, LocalWork, RoundInfo, Stateful
 from atoll.learn.card import Card
-from atoll.learn.numerics.curvature import hessian, inverse_floored, ravel, stepped
-from atoll.learn.numerics.quasi_newton import sr1_change
+from atoll.learn.curvature import hessian, inverse_floored, ravel, sr1_change, stepped
 from atoll.stages import Nearest
 from atoll.stages.nearest import nearest
 
@@ -50,7 +49,7 @@ class FLECSPP(FLECS, Stateful):
     Attributes:
         levels: levels of the rounding; 0 sends values unchanged. Few levels are too coarse for an estimate that is inverted: on logistic losses (five clients
             of 5 to 30 rows, two per round, 20 draws), all end at the optimum with 127 levels; with 7, the model strays to norms of hundreds before it returns.
-        skip: see `atoll.learn.numerics.quasi_newton.sr1_change`. It is larger than in FLECS, because the rounding error of one client's sketch exceeds that of
+        skip: see `atoll.learn.curvature.sr1_change`. It is larger than in FLECS, because the rounding error of one client's sketch exceeds that of
             the mean of all: with 0.01, one of those 20 draws strays with 127 levels, with 0.1 none.
     """
 

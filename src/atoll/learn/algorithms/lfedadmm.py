@@ -12,11 +12,10 @@ from atoll.core.algebra.aggregate import Aggregate, Sum
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError
 from atoll.core.requests.stage import Stage
-from atoll.learn.admm.idle import or_rest, present
-from atoll.learn.admm.prox import check_regulariser, prox
 from atoll.learn.algorithm import Algorithm, Compressing, Gradient, LocalWork, Movable, RoundInfo, Stateful
 from atoll.learn.card import Card
 from atoll.learn.checks import require_choice, require_count, require_positive
+from atoll.learn.proximal import check_regulariser, or_rest, present, prox
 
 __all__ = ["LFedADMM"]
 

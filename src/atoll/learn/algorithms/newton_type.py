@@ -9,7 +9,7 @@ from typing import ClassVar
 from atoll.core.capability import Need
 from atoll.core.errors import ConfigError
 from atoll.learn.algorithm import Algorithm
-from atoll.learn.numerics.curvature import CURVED
+from atoll.learn.curvature import CURVED
 
 from .full_gradient import FullGradient
 

@@ -11,9 +11,8 @@ from atoll.core.algebra.tree import Tree
 from atoll.learn.algorithm import RoundInfo
 from atoll.learn.card import Card
 from atoll.learn.checks import require_positive
-from atoll.learn.moving import Moving
-from atoll.learn.transforms import Momentum, Transform
-from atoll.learn.transforms.base import apply_all, init_all
+from atoll.learn.transforms import Momentum, Transform, apply_all, init_all
+from atoll.learn.wrapped import Moving
 
 __all__ = ["ServerOptimised"]
 

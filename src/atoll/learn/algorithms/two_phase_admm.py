@@ -10,12 +10,11 @@ from atoll.core.algebra import tree as T
 from atoll.core.algebra.aggregate import Aggregate, Sum
 from atoll.core.algebra.tree import Tree
 from atoll.core.capability import Need
-from atoll.learn.admm.idle import or_rest, present
-from atoll.learn.admm.newton import augmented_minimum
 from atoll.learn.algorithm import Algorithm, Gradient, LocalWork, Phased, RoundInfo, Stateful
 from atoll.learn.card import Card
 from atoll.learn.checks import require_count, require_positive
-from atoll.learn.numerics.curvature import CURVED
+from atoll.learn.curvature import CURVED, augmented_minimum
+from atoll.learn.proximal import or_rest, present
 
 __all__ = ["DualPass", "TwoPhaseADMM"]
 

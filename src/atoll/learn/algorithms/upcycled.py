@@ -15,7 +15,7 @@ from atoll.core.errors import CompositionError, ConfigError
 from atoll.core.facets import facet
 from atoll.learn.algorithm import Movable, Phased, RoundInfo
 from atoll.learn.card import Card
-from atoll.learn.moving import Moving
+from atoll.learn.wrapped import Moving
 
 __all__ = ["Upcycled"]
 

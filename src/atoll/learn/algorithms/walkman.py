@@ -13,10 +13,10 @@ from atoll.core.algebra.aggregate import Aggregate, Sum
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError
 
-from ..admm.idle import or_rest, present
 from ..algorithm import Algorithm, Gradient, LocalWork, Movable, RoundInfo, Stateful
 from ..card import Card
 from ..checks import require_positive
+from ..proximal import or_rest, present
 
 __all__ = ["Walkman"]
 

@@ -1,7 +1,8 @@
-"""Local steps whose gradients are sums of bounded gradients of single examples, over mini-batches that a client draws from its secret."""
+"""Steps on single examples: sampled mini-batches, clipped gradients, and noise drawn from a client's secret."""
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,12 +16,50 @@ from atoll.core.algebra.tree import Tree
 from atoll.privacy.discrete import GaussianLattice
 from atoll.secure.normals import NoiseStream
 
-from .secret import seed_of
-
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["Clipping", "ExampleSteps", "StepSecrets", "clip", "clipped_rows", "layer_of"]
+    from atoll.core.requests.island import Secret
+
+__all__ = ["Clipping", "ExampleSteps", "SecretStream", "StepSecrets", "clip", "clipped_rows", "layer_of"]
+
+
+class SecretStream(Rng):
+    """A random stream that no party can draw again: every generator starts from 256 fresh bits of an island's secret.
+
+    Args:
+        secret: the island's secret.
+    """
+
+    __slots__ = ("_secret",)
+
+    def __init__(self, secret: Secret) -> None:
+        super().__init__(0)
+        self._secret = secret
+
+    def child(self, *path: str | int) -> Rng:
+        """Return the stream itself: a secret stream has no positions to return to."""
+        del path
+        return self
+
+    def generator(self) -> np.random.Generator:
+        """Return a generator with its own seed."""
+        return self._secret.generator()
+
+    def seed(self) -> bytes:
+        """Return 32 fresh bytes of the secret."""
+        return self._secret.bytes(32)
+
+
+def seed_of(stream: Rng) -> bytes:
+    """Return 32 bytes for a keystream: fresh ones of a secret stream; of any other, a function of its path, which hides nothing."""
+    if isinstance(stream, SecretStream):
+        return stream.seed()
+    return hashlib.blake2b(stream.key.to_bytes(8, "little"), digest_size=32).digest()
+
+
+# ---------------------------------------------------------------- local steps whose gradients are sums of bounded gradients of single examples
+
 
 _MARGIN = 1e-5
 """Norms are computed in floating point: gradients are scaled to this share less than the bound, so that rounding never takes them over it."""

@@ -17,10 +17,10 @@ from ..algorithm import Algorithm, LocalWork
 from ..capabilities import TRAINING
 from ..learner import LearnerSettings
 from ..offered import require_fit
-from ..server.personal import measured, own_model
-from .finished import finished, started
+from ..round.scoring import measured, own_model
 from .partial import asked_epochs, coming_epochs, whole_times
 from .reports import Reporting, as_reports, training_passes
+from .update import finished, started
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -1,25 +1,41 @@
-"""Releases under privacy: the ledger first, then noise from the island's secret."""
+"""Releases under privacy: the ledger first, then noise from the island's secret; and what of a reply leaves the client.
+
+A mechanism of privacy clips and adds noise to named values. So it must know every one of them: the algorithm's own (updates, control variates, further models), the model's buffers
+that training changes, and measurements. What is not here must not be in a reply.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from atoll.core.algebra.aggregate import Aggregate, Mean
 from atoll.core.algebra.rng import Rng
 from atoll.core.capability import PROTECTION
 from atoll.core.errors import CompositionError
 from atoll.core.facets import changes, facet
 
 from ..algorithm import STEP_HOOKS, Private
-from ..wrapped import Wrapped, overrides
-from .secret import SecretStream
+from ..wrapped import Wrapped, dry_reply, overrides
+from .examples import SecretStream
 
 if TYPE_CHECKING:
+    from atoll.core.algebra.tree import Tree
+    from atoll.core.requests.chain import Chain
     from atoll.core.requests.island import Island
 
+    from ..aggregation.base import Aggregation
     from ..algorithm import Algorithm
 
-__all__ = ["is_private", "refuse_reports", "released", "require_mechanism_outside"]
+__all__ = [
+    "BUFFERS",
+    "arrays_leaving",
+    "is_private",
+    "promises_privacy",
+    "refuse_reports",
+    "released",
+    "require_mechanism_outside",
+]
 
 
 def is_private(algorithm: Algorithm) -> bool:
@@ -71,3 +87,45 @@ def require_mechanism_outside(algorithm: Algorithm) -> None:
                 remedy=f"put the mechanism outside: OutputPerturbation(base={type(outer).__name__}(...))",
             )
         outer = outer.base
+
+
+# ---------------------------------------------------------------- what leaves a client in a training
+
+
+BUFFERS = "buffers"
+"""The name under which a model's buffers travel, in a broadcast and in a reply."""
+
+
+def arrays_leaving(
+    algorithm: Algorithm,
+    params: Tree,
+    buffers: Tree = None,
+    phase: str | None = None,
+    examples: float = 1.0,
+    *,
+    steps: float = 1.0,
+    uplink: Chain | None = None,
+) -> dict[str, Aggregate]:
+    """Return every array that a client sends in a phase, by name, as it would be of a contact without a step: the algorithm's values and counts, and the model's buffers.
+
+    Metrics of the learner and reports are beside it (`metrics_of`); no noise protects them, so that a protected training sends none.
+
+    Args:
+        algorithm: what clients run.
+        params: a model; only its form matters.
+        buffers: those that travel, as ``Learner.buffers`` says.
+        phase: of a round; the last one if it is ``None``.
+        examples: of the made-up client.
+        steps: that it has made.
+        uplink: stages of the phase: measurements stay at the client if they guard the reply.
+    """
+    reply = dry_reply(algorithm, params, phase, examples, steps)
+    if buffers:
+        reply[BUFFERS] = Mean(buffers, examples=examples, role="buffer")
+    return reply if uplink is None else dict(uplink.leaving(reply))
+
+
+def promises_privacy(algorithm: Algorithm, uplink: Callable[[str], Chain], aggregation: Aggregation) -> bool:
+    """Return whether the algorithm or the uplink stages make replies private, or the server their sum: then nothing may leave that they do not protect."""
+    staged = any(uplink(phase).events for phase in algorithm.phases)
+    return is_private(algorithm) or staged or aggregation.event is not None

@@ -1,4 +1,4 @@
-"""Reports: what clients send about their data and a model in addition to their replies, for the selection rule.
+"""What clients report on a model beside their reply: losses, gradients, profiles and sketches, and the options that ask for them.
 
 A train message may contain ``"reports": {name: options}``; the reply then has ``"report/<name>": Parts(value, examples=n, role="report")``. The task
 ``learner.report`` takes ``{"params", "reports"}`` and replies only with reports (a survey). ``learner.report_of(params, data, reports)``
@@ -22,27 +22,133 @@ In declared work, a profile is one pass over the data. So is every report of a s
 from __future__ import annotations
 
 from collections.abc import Mapping
+from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from atoll.core.algebra import tree as T
 from atoll.core.algebra.aggregate import Aggregate, Parts
+from atoll.core.algebra.rng import mix_keys, shuffles
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import CompositionError, ConfigError, DataError, nearest
 from atoll.core.requests.task import Task, Workload
 
 from .release import refuse_reports
-from .report_options import CAN, OPTIONS, check_options, rows_for
-from .sketches import sketch, update_of
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from atoll.core.requests.island import Island
 
     from ..algorithm import Algorithm
 
-__all__ = ["Reporting", "as_reports", "key_of", "report_of", "training_passes"]
+__all__ = [
+    "Reporting",
+    "TRAINED",
+    "as_reports",
+    "key_of",
+    "report_of",
+    "rows_for",
+    "sketch",
+    "sketches",
+    "training_passes",
+    "update_of",
+]
+
+
+OPTIONS: Mapping[str, tuple[str, ...]] = {"loss": ("rows",), "profile": ("layer",), "sketch": ("size",)}
+"""All reports, with the names of their options."""
+CAN = {
+    "loss": "a model with a loss",
+    "profile": "a PyTorch module",
+    "sketch": "atoll.models.linear or a PyTorch module",
+}
+"""Models that can make each report."""
+TRAINED = ("loss", "sketch")
+"""Reports that come from training and take no pass over the data."""
+
+
+def check_options(name: str, options: Any) -> None:
+    """Refuse options that a report does not have, and counts below 1.
+
+    Raises:
+        ConfigError: names the first wrong option.
+    """
+    if not isinstance(options, Mapping | None) or not set(options or {}) <= set(OPTIONS[name]):
+        known = ", ".join(OPTIONS[name])
+        raise ConfigError(f"options {options!r} of report {name!r}", where="reports", remedy=f"options are: {known}")
+    given = {"size": None, **(options or {})} if name == "sketch" else options or {}
+    for option, value in given.items():
+        if option != "layer" and (not isinstance(value, Integral) or value < 1):
+            raise ConfigError(
+                f"{option}={value!r} of report {name!r}", where="reports", remedy="use a whole number of at least 1"
+            )
+
+
+def rows_for(options: Mapping[str, Any], data: Any, key: int) -> Any:
+    """Return a client's rows for a survey report: all, or as many as its options say, drawn from the client's key.
+
+    Raises:
+        DataError: the report needs some rows of data that cannot be split.
+    """
+    rows, n = options.get("rows"), len(data)
+    if rows is None or rows >= n:
+        return data
+    whole = data.dataset() if hasattr(data, "dataset") else data
+    if not hasattr(whole, "take"):
+        raise DataError(
+            f"cannot draw rows from a {type(data).__name__}",
+            where="a survey's data",
+            remedy="ask for all rows, or use Dataset",
+        )
+    return whole.take(shuffles(np.array([key], dtype=np.uint64), 1, n)[0, 0, :rows])
+
+
+# ---------------------------------------------------------------- sketches of updates
+
+
+def sketch(update: Tree, size: int, key: int = 0) -> NDArray[np.float64]:
+    """Return the count sketch of an update, ``s_b = sum_{i: h(i) = b} g(i) x_i`` with hashed buckets ``h`` and signs ``g``, ``(size,)``.
+
+    Linear in the update. Over keys ``E <s, t> = <x, y>``, with variance at most ``2 |x|^2 |y|^2 / size`` (Charikar, Chen and Farach-Colton 2002; Weinberger
+    et al. 2009). Sketches with the same key and size are comparable, whichever client made them and when.
+
+    Args:
+        update: arrays by name.
+        size: number of buckets.
+        key: key of the hash.
+    """
+    found: NDArray[np.float64] = sketches(T.map(lambda leaf: np.asarray(leaf)[None], update), size, key)[0]
+    return found
+
+
+def sketches(updates: Tree, size: int, key: int = 0) -> NDArray[np.float64]:
+    """Return sketches of a block of updates with a leading axis of clients in each array: ``(clients, size)``; see `sketch`."""
+    leaves = [np.asarray(leaf, dtype=np.float64) for leaf in T.leaves(updates)]
+    rows = np.concatenate([leaf.reshape(len(leaf), -1) for leaf in leaves], axis=1)
+    bits = mix_keys(key, np.arange(rows.shape[1], dtype=np.uint64))
+    bucket = ((bits >> np.uint64(1)) % np.uint64(size)).astype(np.int64)
+    signed = rows * np.where(bits & np.uint64(1), 1.0, -1.0)
+    return np.stack([np.bincount(bucket, row, size) for row in signed]) if len(signed) else np.zeros((0, size))
+
+
+def update_of(reply: dict[str, Aggregate], algorithm: object) -> Tree:
+    """Return the update of the model in a reply.
+
+    Raises:
+        CompositionError: there is no such update.
+    """
+    if "update" not in reply:
+        raise CompositionError(
+            f"replies of {type(algorithm).__name__} contain no update of the model",
+            where='report "sketch"',
+            remedy="use an algorithm such as FedAvg or Scaffold",
+        )
+    update: Tree = reply["update"].value
+    return update
+
+
+# ---------------------------------------------------------------- reports
 
 
 def key_of(report: str) -> str:

@@ -1,35 +1,99 @@
-"""The local update, one client at a time: the readable reference for every faster path."""
+"""The local update of a client, from the message that comes to the reply that leaves.
+
+A learner with gradients calls `train_client`: the passes of a phase run one after another over mini-batches, `finish` gives the reply and the client's
+state, and what the server asked to be reported goes along.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import functools
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from atoll.core.algebra.aggregate import Aggregate
+from atoll.core.algebra.aggregate import Aggregate, Mean
 from atoll.core.algebra.rng import Rng, shuffles
 from atoll.core.algebra.tree import Tree, leaves
 from atoll.core.algebra.tree import map as tree_map
-from atoll.core.errors import CompositionError
+from atoll.core.errors import CompositionError, ConfigError
 from atoll.core.facets import facet
+from atoll.core.requests.task import Workload
 
-from ..algorithm import Algorithm, LocalWork, Phased, Stateful
+from ..algorithm import Algorithm, LocalWork, Phased, Private, Stateful
 from .examples import Clipping, StepSecrets, clipped_rows
-from .finished import finished, started
-from .partial import Counted, epochs_of_pass, quota
+from .partial import Counted, asked_epochs, coming_epochs, epochs_of_pass, quota
+from .release import released
+from .reports import training_passes
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from atoll.core.requests.island import Island
 
 __all__ = [
+    "LossGradient",
     "MiniBatch",
     "batch_rows",
     "count_many",
     "count_steps",
+    "declared",
     "drew_undeclared",
+    "finished",
+    "load_of",
     "local_contact",
     "local_update",
     "pass_key",
+    "started",
     "step_secrets",
+    "trained",
 ]
+
+
+_READS = ("direction", "step", "finish")
+"""Methods of `Algorithm` that read ``local["params"]``."""
+
+
+def started(algorithm: Algorithm, broadcast: Tree, client: Tree) -> Any:
+    """Return ``algorithm.start(...)``: what the client works on.
+
+    Raises:
+        ConfigError: it is no dict, or lacks the ``params`` that the algorithm's other methods read.
+    """
+    made: Any = algorithm.start(broadcast, client)
+    reads = [name for name in _READS if getattr(type(algorithm), name) is getattr(Algorithm, name)]
+    if isinstance(made, dict) and ("params" in made or not reads):
+        return made
+    shown = f"{', '.join(made) or 'nothing'}, and no 'params'" if isinstance(made, dict) else f"a {type(made).__name__}"
+    read = f", or override {', '.join(reads)} too" if isinstance(made, dict) else ""
+    raise ConfigError(
+        f"start returns {shown}",
+        where=f"{type(algorithm).__name__}.start",
+        remedy=f'return a dict with it, such as {{"params": broadcast["params"]}}{read}',
+    )
+
+
+def finished(
+    algorithm: Algorithm, local: Tree, broadcast: Tree, client: Tree, work: LocalWork
+) -> tuple[dict[str, Aggregate], Tree]:
+    """Return ``algorithm.finish(...)``: the reply and the client's new private state.
+
+    Raises:
+        ConfigError: it returns something else.
+    """
+    made: Any = algorithm.finish(local, broadcast, client, work)
+    if isinstance(made, tuple) and len(made) == 2 and isinstance(made[0], dict):
+        return made
+    shown = f"a tuple of {len(made)}" if isinstance(made, tuple) else f"a {type(made).__name__}"
+    raise ConfigError(
+        f"finish returns {shown}, not the reply and the client's private state",
+        where=f"{type(algorithm).__name__}.finish",
+        remedy='end it with: return {"update": atoll.Mean(update, examples=work.examples)}, client',
+    )
+
+
+# ---------------------------------------------------------------- the local update, one client at a time
+
 
 LossGradient = Callable[[Tree, Any, Any], tuple[float, Tree]]
 """``(params, x, y) -> (mean loss, its gradient)``."""
@@ -281,3 +345,101 @@ def _passes(algorithm: Algorithm, phase: str) -> tuple[Algorithm, ...]:
     if phase not in made:
         made[phase] = facet(algorithm, Phased).passes(phase)
     return made[phase]
+
+
+# ---------------------------------------------------------------- one contact of a NumPy learner
+
+
+def load_of(algorithm: Algorithm) -> Callable[[NDArray[np.int64], Mapping[str, Any], Tree], Workload]:
+    """Return ``declared`` as the ``load`` of a `Task` that trains with an algorithm."""
+    return functools.partial(_load, algorithm)
+
+
+def _load(algorithm: Algorithm, sizes: NDArray[np.int64], args: Mapping[str, Any], message: Tree) -> Workload:
+    del args
+    return declared(algorithm, sizes, message)
+
+
+def declared(algorithm: Algorithm, sizes: NDArray[np.int64], message: Tree = None) -> Workload:
+    """Return the work that clients declare beforehand: examples, mini-batch steps and epochs, summed over all passes.
+
+    Args:
+        algorithm: the pure functions.
+        sizes: examples of each client, ``(clients,)``.
+        message: the request's message. The passes are those of its ``"phase"``, or of all phases if it names none (a node that is its own server);
+            its ``"epochs"`` replace the algorithm's own, and a ``"profile"`` in its ``"reports"`` is one more pass over the data.
+    """
+    named = isinstance(message, Mapping) and "phase" in message
+    phases = (str(message["phase"]),) if named else algorithm.phases
+    asked = coming_epochs(algorithm, message)
+    passes = [
+        quota(part, epochs_of_pass(algorithm, part, asked))
+        for phase in phases
+        for part in facet(algorithm, Phased).passes(phase)
+    ]
+    batches, epochs = np.zeros(len(sizes)), np.zeros(len(sizes))
+    for part in passes:
+        steps = count_many(part, sizes)
+        batches += steps
+        epochs += steps / _batches(part, sizes) if part.steps is not None else part.epochs
+    looks = training_passes(message)
+    if looks:
+        batches += np.where(sizes > 0, looks * _batches(algorithm, sizes), 0)
+    return Workload(sizes.astype(np.float64) * len(passes), batches, epochs + looks)
+
+
+def _batches(part: Counted, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the number of mini-batches of a pass over the data; 1 without a pass."""
+    return np.asarray(np.maximum(-(-sizes // np.maximum(part.batch_of(sizes), 1)), 1))
+
+
+def trained(
+    algorithm: Algorithm,
+    island: Island,
+    message: Tree,
+    rows: tuple[Any, Any],
+    loss_gradient: LossGradient,
+    curvature: Curvature,
+    weight: float = 1.0,
+    clipped: ClippedGradient | None = None,
+) -> dict[str, Aggregate]:
+    """Run a phase at a client, keep its state, and return what may leave: with privacy only the mechanism's reply, otherwise also the mean loss.
+
+    Args:
+        algorithm: the pure functions.
+        island: the client.
+        message: ``{"broadcast", "phase"}``, and optionally ``"epochs"``; see `atoll.learn.local.partial`.
+        rows: inputs and targets.
+        loss_gradient: see ``local_update``.
+        curvature: see ``local_update``.
+        weight: weight of the client's loss in the cohort's mean.
+        clipped: see ``local_update``.
+
+    Raises:
+        DataError: the data break an assumption of the algorithm's privacy.
+        CompositionError: the algorithm does not support the requested amount of local work.
+    """
+    epochs = asked_epochs(algorithm, message)
+    secret = released(algorithm, island)
+    x, y = rows
+    # Overflows are not finite; adding up replies rejects and names them.
+    with np.errstate(over="ignore", invalid="ignore"):
+        reply, state, loss = local_contact(
+            algorithm,
+            message["phase"],
+            loss_gradient,
+            message["broadcast"],
+            island.state,
+            x,
+            y,
+            island.rng.key,
+            curvature,
+            secret,
+            epochs,
+            clipped,
+        )
+    if state is not None:
+        island.state = state
+    if secret is not None or facet(algorithm, Private).alone:
+        return reply
+    return {**reply, "loss": Mean(np.float64(loss), examples=weight, role="metric")}

@@ -25,7 +25,12 @@ else:
             "fedbuff": ("FedBuff",),
             "hybridfl": ("HybridFL",),
             "safa": ("SAFA",),
-            "staleness": ("ConstantStaleness", "HingeStaleness", "PolynomialStaleness", "Staleness"),
+            "staleness": (
+                "ConstantStaleness",
+                "HingeStaleness",
+                "PolynomialStaleness",
+                "Staleness",
+            ),
             "steering": ("PaceSteering",),
             "synchronous": ("Synchronous",),
             "tiered": ("Tiered",),

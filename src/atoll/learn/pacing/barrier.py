@@ -9,9 +9,9 @@ from atoll.core.capability import SINGLE_REPLIES, STEPS, Need
 
 from ..admm.asynchronous import overdue
 from ..checks import require_count
-from ..selection.members import places_of
-from .versions.asynchronous import Asynchronous, require_at_work
-from .versions.buffered import Buffered
+from ..selection.base import places_of
+from .asynchronous import Asynchronous, require_at_work
+from .fedbuff import Buffered
 
 if TYPE_CHECKING:
     from atoll.core.algebra.tree import Tree
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from atoll.rounds.loop import Course
 
     from ..context import Context
-    from .versions.round_log import RoundLog
+    from .asynchronous import RoundLog
 
 __all__ = ["PartialBarrier"]
 

@@ -11,9 +11,8 @@ from atoll.core.errors import ConfigError
 
 from ..capabilities import DELTA
 from ..checks import require_count
+from .asynchronous import Asynchronous, InFlight
 from .staleness import ConstantStaleness, Staleness
-from .versions.asynchronous import Asynchronous
-from .versions.in_flight import InFlight
 
 if TYPE_CHECKING:
     from atoll.core.algebra.tree import Tree
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from atoll.rounds.loop import Course
 
     from ..context import Context
-    from .versions.round_log import RoundLog
+    from .asynchronous import RoundLog
 
 __all__ = ["FedAsync"]
 

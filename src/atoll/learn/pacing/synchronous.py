@@ -98,6 +98,6 @@ class Synchronous(Pacing):
 
     def course(self, context: Context) -> Course:
         """Return rounds of select, broadcast, train, sum, fold."""
-        from ..server.rounds import ServerRounds
+        from ..round.rounds import ServerRounds
 
         return ServerRounds(context)

@@ -3,9 +3,8 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .adaptive_clip import AdaptiveClip
     from .base import Mechanism
-    from .central import CentralDP
+    from .central import AdaptiveClip, CentralDP
     from .claim import Attendance, Guarantee
     from .distributed import DistributedDP
     from .example import ExampleDP
@@ -19,14 +18,25 @@ else:
     __getattr__, __dir__ = lazy(
         __name__,
         {
-            "adaptive_clip": ("AdaptiveClip",),
             "base": ("Mechanism",),
-            "central": ("CentralDP",),
-            "claim": ("Attendance", "Guarantee"),
-            "example": ("ExampleDP",),
+            "central": (
+                "AdaptiveClip",
+                "CentralDP",
+            ),
+            "claim": (
+                "Attendance",
+                "Guarantee",
+            ),
             "distributed": ("DistributedDP",),
+            "example": ("ExampleDP",),
             "ftrl": ("DPFTRL",),
-            "local": ("FedSelDP", "GaussianLDP", "LaplaceLDP", "LocalDP", "SignsLDP"),
+            "local": (
+                "FedSelDP",
+                "GaussianLDP",
+                "LaplaceLDP",
+                "LocalDP",
+                "SignsLDP",
+            ),
             "nbafl": ("NbAFL",),
             "shuffled": ("ShuffledDP",),
         },

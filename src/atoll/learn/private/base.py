@@ -1,4 +1,4 @@
-"""The contract of a mechanism: what it protects, what it costs, and the parts that it installs in a training."""
+"""The contract of a mechanism of privacy: what it may look at in a training, what it refuses, and how it finds noise and states its claim."""
 
 from __future__ import annotations
 
@@ -6,23 +6,160 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 from atoll.core.capability import PROTECTION, Capability, Need
-from atoll.core.errors import ConfigError
+from atoll.core.errors import CompositionError, ConfigError
 from atoll.core.event import Event
 from atoll.core.exposure import Exposure
 from atoll.core.facets import facet
 from atoll.core.validation import Checked
 from atoll.privacy import ACCOUNTANTS, Budget, smallest_noise
 
-from ..algorithm import Phased
-from ..selection import Selection
+from ..algorithm import Compressing, Phased
+from ..capabilities import SAMPLE
+from ..selection import FixedSample, PoissonSample, Selection
 from .claim import Attendance, Guarantee, charges_everyone, counted
-from .parts import TrainingParts
-from .refusing import require_budget, require_one
 
-__all__ = ["Mechanism"]
+if TYPE_CHECKING:
+    from atoll.core.federation.reducer import Reducer
+    from atoll.core.requests.chain import Chain
+    from atoll.core.requests.stage import Stage
+
+    from ..aggregation.base import Aggregation
+    from ..algorithm import Algorithm
+    from ..pacing.base import Pacing
+    from ..topology.base import Topology
+
+__all__ = ["Mechanism", "TrainingParts", "secret_sample"]
+
+
+class Claiming(Protocol):
+    """A mechanism, for those who ask only what its claim is about."""
+
+    @property
+    def neighbours(self) -> str:
+        """What neighbouring data sets differ in."""
+        ...
+
+    @property
+    def adversary(self) -> str:
+        """From whom it protects."""
+        ...
+
+
+class TrainingParts(Protocol):
+    """The parts of a training that a mechanism may look at and replace."""
+
+    @property
+    def algorithm(self) -> Algorithm:
+        """The algorithm."""
+        ...
+
+    @property
+    def topology(self) -> Topology:
+        """Who talks to whom."""
+        ...
+
+    @property
+    def selection(self) -> Selection:
+        """Who is invited."""
+        ...
+
+    @property
+    def aggregation(self) -> Aggregation:
+        """How replies become one."""
+        ...
+
+    @property
+    def pacing(self) -> Pacing:
+        """When a round ends."""
+        ...
+
+    @property
+    def uplink(self) -> Sequence[Stage]:
+        """Stages of replies."""
+        ...
+
+    @property
+    def reducer(self) -> Reducer:
+        """How replies are added up."""
+        ...
+
+    @property
+    def budget(self) -> Budget | None:
+        """What a client may spend."""
+        ...
+
+    @property
+    def rounds(self) -> int:
+        """Rounds of the training."""
+        ...
+
+    def up(self, phase: str) -> Chain:
+        """Return the uplink stages of a phase."""
+        ...
+
+
+# ---------------------------------------------------------------- what every mechanism refuses
+
+
+def secret_sample(mechanism: Claiming, training: TrainingParts, amplified: bool) -> Selection:
+    """Return the training's selection, drawn from the server's secret if the sampling is to be counted.
+
+    Raises:
+        CompositionError: the sampling is to be counted, but whoever knows the seed knows the sample.
+    """
+    rule, name = training.selection, type(mechanism).__name__
+    if amplified and (rule.drawn(1) or ("", ""))[1] == "fixed" and mechanism.neighbours == "add-remove":
+        raise CompositionError(
+            f"{name} counts a sample for {mechanism.neighbours} neighbours, and {type(rule).__name__} draws one of fixed size",
+            where="Training.selection",
+            remedy="use PoissonSample(...), or neighbours='replace-one': adding a client to a sample of fixed size changes everybody's chance",
+        )
+    if not amplified or rule.drawn(1) is not None or rule.distinct(10**9) == 10**9:
+        return rule
+    if SAMPLE in rule.offers:
+        count = getattr(rule, "count", 1.0)
+        if isinstance(count, float) and count == 0.0:
+            count = 1
+        return PoissonSample(count) if mechanism.neighbours == "add-remove" else FixedSample(count)
+    raise CompositionError(
+        f"{name} counts a sample that nobody knows, and {type(rule).__name__} invites clients that others can foresee",
+        where="Training.selection",
+        remedy="use selection=PoissonSample(...) or Uniform(...), or amplified=False: then every round counts in full",
+    )
+
+
+def require_one(mechanism: Claiming, training: TrainingParts) -> None:
+    """Refuse a second mechanism for the same values."""
+    own = [
+        stage for phase in training.algorithm.phases for stage in facet(training.algorithm, Compressing).uplink(phase)
+    ]
+    parts: Sequence[Any] = (training.algorithm, *own, *training.uplink)
+    for part in parts:
+        if PROTECTION in part.offers:
+            raise CompositionError(
+                f"{type(part).__name__} protects the replies already, and {type(mechanism).__name__} would protect them again",
+                where="Training.privacy",
+                remedy="use one mechanism: noise that is added twice costs accuracy twice and is counted once",
+            )
+
+
+def require_budget(mechanism: Claiming, budget: Budget | None) -> None:
+    """Refuse a budget that counts something other than the mechanism claims."""
+    for name in ("adversary", "neighbours") if budget is not None else ():
+        own, other = getattr(mechanism, name), getattr(budget, name)
+        if own != other:
+            raise CompositionError(
+                f"the budget counts for {name} {other!r}, and {type(mechanism).__name__} protects for {own!r}",
+                where="Training.budget",
+                remedy=f"use Budget(..., {name}={own!r}), or leave the budget out: epsilon is one already",
+            )
+
+
+# ---------------------------------------------------------------- the contract of a mechanism
+
 
 _TYPICAL_DELTA = 1e-5
 

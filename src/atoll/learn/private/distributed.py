@@ -22,9 +22,8 @@ from atoll.stages.coded.rotation import flattened
 from ..aggregation import EqualWeights
 from ..algorithm import Compressing
 from ..capabilities import EQUAL_REPLIES, PLAIN_MEAN, SUMMED
-from .base import Mechanism
+from .base import Mechanism, TrainingParts
 from .claim import Attendance, Guarantee
-from .parts import TrainingParts
 
 if TYPE_CHECKING:
     from atoll.core.requests.stage import Stage

@@ -12,9 +12,8 @@ from atoll.core.event import Event
 from atoll.core.exposure import Exposure
 
 from ..algorithms.dp_sgd import DPSGD, LocalPasses
-from .base import Mechanism
+from .base import Mechanism, TrainingParts
 from .claim import Attendance, Guarantee, counted
-from .parts import TrainingParts
 
 __all__ = ["ExampleDP"]
 

@@ -15,11 +15,10 @@ from atoll.stages.local.fedsel import FedSel
 from atoll.stages.local.noise import LocalGaussian, LocalLaplace
 from atoll.stages.local.response import RandomisedSigns
 
-from ..aggregation.equal import EqualWeights
+from ..aggregation.base import EqualWeights
 from ..capabilities import EQUAL_REPLIES, ONE_MODEL, PLAIN_MEAN
-from .base import Mechanism
+from .base import Mechanism, TrainingParts
 from .claim import Attendance
-from .parts import TrainingParts
 
 __all__ = ["FedSelDP", "GaussianLDP", "LaplaceLDP", "LocalDP", "SignsLDP"]
 

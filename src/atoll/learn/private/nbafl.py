@@ -17,10 +17,9 @@ from ..aggregation import Aggregation, EqualWeights
 from ..algorithm import Algorithm, RoundInfo
 from ..algorithms.output_perturbation import OutputPerturbation
 from ..capabilities import PLAIN_MEAN
-from .base import Mechanism
+from .base import Mechanism, TrainingParts
 from .claim import Attendance
 from .noisy_sum import noisy_sums
-from .parts import TrainingParts
 
 __all__ = ["NbAFL", "broadcast_deviation"]
 

@@ -11,12 +11,11 @@ from atoll.core.errors import CompositionError, ConfigError
 from atoll.core.event import Event
 from atoll.stages.local.anonymous import Anonymous
 
-from ..aggregation.equal import EqualWeights
+from ..aggregation.base import EqualWeights
 from ..capabilities import SUMMED
-from .base import Mechanism
+from .base import Mechanism, TrainingParts
 from .claim import Attendance
 from .local import LocalDP
-from .parts import TrainingParts
 
 if TYPE_CHECKING:
     from atoll.stages.local.base import Randomiser

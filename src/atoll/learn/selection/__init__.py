@@ -4,18 +4,16 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .afl import AFL
-    from .base import Selection
+    from .base import Candidates, Seen, Selection
     from .cfcfm import CFCFM
-    from .divfl import DivFL
     from .fedcs import FedCS
     from .fedprof import FedProf, unbiased_alphas
+    from .labelled import WithLabels
     from .oort import Oort
     from .power_of_choice import PowerOfChoice
     from .proportional import SizeProportional
-    from .samples.labelled import WithLabels
-    from .samples.secret import FixedSample, PoissonSample
-    from .seen import Candidates, Seen
-    from .submodular import Submodular
+    from .secret_sample import FixedSample, PoissonSample
+    from .submodular import DivFL, Submodular
     from .tifl import TiFL
     from .uniform import CyclicGroups, Everyone, Once, Schedule, Uniform
 else:
@@ -25,20 +23,37 @@ else:
         __name__,
         {
             "afl": ("AFL",),
-            "base": ("Selection",),
+            "base": (
+                "Candidates",
+                "Seen",
+                "Selection",
+            ),
             "cfcfm": ("CFCFM",),
-            "divfl": ("DivFL",),
             "fedcs": ("FedCS",),
-            "fedprof": ("FedProf", "unbiased_alphas"),
+            "fedprof": (
+                "FedProf",
+                "unbiased_alphas",
+            ),
+            "labelled": ("WithLabels",),
             "oort": ("Oort",),
             "power_of_choice": ("PowerOfChoice",),
             "proportional": ("SizeProportional",),
-            "samples.labelled": ("WithLabels",),
-            "samples.secret": ("FixedSample", "PoissonSample"),
-            "seen": ("Candidates", "Seen"),
-            "submodular": ("Submodular",),
+            "secret_sample": (
+                "FixedSample",
+                "PoissonSample",
+            ),
+            "submodular": (
+                "DivFL",
+                "Submodular",
+            ),
             "tifl": ("TiFL",),
-            "uniform": ("CyclicGroups", "Everyone", "Once", "Schedule", "Uniform"),
+            "uniform": (
+                "CyclicGroups",
+                "Everyone",
+                "Once",
+                "Schedule",
+                "Uniform",
+            ),
         },
     )
 

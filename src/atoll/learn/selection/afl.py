@@ -12,9 +12,7 @@ from atoll.core.errors import ConfigError
 from atoll.core.requests.party import Parties
 from atoll.learn.checks import require_share
 
-from .draw import draw
-from .members import members, places_of
-from .seen import Candidates, Seen
+from .base import Candidates, Seen, draw, members, places_of
 from .uniform import Uniform
 
 if TYPE_CHECKING:

@@ -1,13 +1,14 @@
-"""The contract of a selection rule."""
+"""The contract of a selection rule: whom a round invites, from what the server saw and may ask."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 
+from atoll.core.algebra.rng import Rng
 from atoll.core.algebra.tree import Tree
 from atoll.core.capability import (
     CENTRAL_SERVER,
@@ -18,18 +19,216 @@ from atoll.core.capability import (
     Capability,
     Need,
 )
+from atoll.core.requests.island import Secret
 from atoll.core.requests.party import Parties
 from atoll.core.validation import Checked
 
 from ..capabilities import DRAW_ODDS, MEAN_UPDATE, ONE_MODEL, REPORTS, ROUNDS
-from .seen import Candidates, Seen
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from .inquiry import Inquiry
+    from atoll.core.federation.federation import Federation
+    from atoll.core.requests.task import Task
 
-__all__ = ["Selection"]
+    from ..learner import Learner
+
+__all__ = [
+    "Candidates",
+    "Inquired",
+    "Inquiry",
+    "Seen",
+    "Selection",
+    "draw",
+    "members",
+    "places_among",
+    "places_found",
+    "places_of",
+    "top",
+]
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Clients that a rule may invite.
+
+    Attributes:
+        parties: clients that are available now.
+        round: 1-based number of the round.
+        rng: the stream of this round's selection.
+        secret: gives the server's own secret stream of this round's selection, the same at every call.
+        sizes: returns the number of examples of each candidate, shape ``(candidates,)``, or ``None`` if unknown.
+        seconds: returns the expected duration of each candidate if nothing goes wrong, shape ``(candidates,)``, or ``None`` if unknown.
+    """
+
+    parties: Parties
+    round: int
+    rng: Rng
+    sizes: Callable[[], Any] = lambda: None
+    seconds: Callable[[], NDArray[np.float64] | None] = lambda: None
+    secret: Callable[[], Secret] = Secret
+
+
+def _nothing(name: str) -> Tree:
+    raise KeyError(name)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """The results of a round, or of a survey before it.
+
+    Attributes:
+        round: 1-based number of the round.
+        asked: the invited clients.
+        replied: clients whose replies were taken, in cohort order.
+        seconds: time from sending to arrival for each client in ``replied``; zeros in a world without devices.
+        reports: name -> one value per client in ``replied``; see ``Selection.reports``.
+        examples: rows behind the reports of each in ``replied``; empty without reports. A client with 0 rows reported nothing: its values are zeros.
+        versions: for each client in ``replied``, the 1-based round of the model that it reports on; ``None`` means this round, as in every
+            synchronous pacing.
+        pending: rounds with models that some client still has, and may report on later; ``None`` if reports are about their own round.
+        row: the round's record so far.
+        model: the model last sent to the clients in ``replied``; ``None`` if none was sent, and with asynchronous pacings.
+        own: called with a report's name; returns the server's own report, about its own data and the model that it sent.
+    """
+
+    round: int
+    asked: Parties
+    replied: Parties
+    seconds: NDArray[np.float64]
+    reports: Mapping[str, list[Tree]] = field(default_factory=dict)
+    row: Mapping[str, Any] = field(default_factory=dict)
+    own: Callable[[str], Tree] = _nothing
+    examples: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+    versions: NDArray[np.int64] | None = None
+    model: Tree = None
+    pending: NDArray[np.int64] | None = None
+
+
+# ---------------------------------------------------------------- a conversation between a selection rule and clients
+
+
+@dataclass(frozen=True)
+class Inquired:
+    """Parties to ask, and the model to ask about.
+
+    Attributes:
+        parties: the parties, each once.
+        model: parameters, and buffers if they travel, by name.
+        known: whether the parties have the model already, because the round sent it.
+        round: 1-based number of the contact.
+        deadline: seconds for each answer; ``None`` for no limit.
+    """
+
+    parties: Parties
+    model: Tree
+    known: bool
+    round: int
+    deadline: float | None
+
+
+class Inquiry(Protocol):
+    """A conversation that replaces a rule's ``reports``: with the clients of its ``survey``, and with those that replied in a round."""
+
+    @property
+    def others(self) -> Mapping[str, str]:
+        """Parties that the conversation needs in addition to the clients, name -> role."""
+        ...
+
+    def check(self, learner: Learner) -> None:
+        """Refuse a learner that cannot take part, before any client is contacted."""
+        ...
+
+    def tasks(self, learner: Learner) -> tuple[Task, ...]:
+        """Return the tasks that the world must know by name."""
+        ...
+
+    async def hold(
+        self, fed: Federation, learner: Learner, rows: Any, asked: Inquired, memory: Tree
+    ) -> tuple[Seen, Tree]:
+        """Hold the conversation. Return its result, for ``heard`` or ``accept``, and the rule's memory with what the conversation keeps.
+
+        Args:
+            fed: the federation.
+            learner: the training's learner.
+            rows: the server's own rows.
+            asked: the parties and the model.
+            memory: the rule's memory.
+        """
+        ...
+
+
+# ---------------------------------------------------------------- weighted draws that work with tiny weights
+
+
+def draw(rng: Rng, logits: NDArray[np.float64], count: int, *, replace: bool = False) -> NDArray[np.int64]:
+    """Draw ``count`` indices, each with probability proportional to ``exp(logits)`` among the remaining ones.
+
+    Without replacement, it takes the ``count`` largest of ``logits + Gumbel noise``, which has the distribution of successive draws (Yellott 1977)
+    and needs no normalised probability, so that scores far below the smallest float still have an order.
+
+    Args:
+        rng: the random stream of this draw.
+        logits: logarithms of the weights, ``(n,)``; ``-inf`` is never drawn.
+        count: number of draws; without replacement, limited to the indices that can be drawn.
+        replace: whether an index may be drawn again.
+
+    Returns:
+        Indices in the order of the draw; empty if nothing can be drawn.
+    """
+    able = int(np.isfinite(logits).sum())
+    if able == 0 or count == 0:
+        return np.zeros(0, dtype=np.int64)
+    numbers = rng.generator()
+    if replace:
+        weights = np.exp(logits - logits.max())
+        return np.asarray(numbers.choice(len(logits), size=count, p=weights / weights.sum()), dtype=np.int64)
+    noisy = logits + numbers.gumbel(size=len(logits))
+    return np.argsort(-noisy, kind="stable")[: min(count, able)].astype(np.int64)
+
+
+def top(rng: Rng, values: NDArray[np.float64], count: int) -> NDArray[np.int64]:
+    """Return indices of the ``count`` largest values, the largest first; ties in random order; ``-inf`` never."""
+    able = int((values > -np.inf).sum())
+    order = np.lexsort((rng.generator().random(len(values)), -values))
+    return order[: min(count, able)].astype(np.int64)
+
+
+# ---------------------------------------------------------------- the rows of clients in columns
+
+
+def members(parties: Parties) -> NDArray[np.int64]:
+    """Return the positions of the clients that a rule started with, ascending: its columns have one entry for each, in this order."""
+    return np.sort(np.asarray(parties.positions, dtype=np.int64))
+
+
+def places_of(who: Any, positions: Any) -> NDArray[np.int64]:
+    """Return the rows of some clients in the columns.
+
+    Args:
+        who: from `members`.
+        positions: positions in the roster.
+    """
+    return np.searchsorted(who, np.asarray(positions, dtype=np.int64))
+
+
+def places_among(who: NDArray[np.int64], positions: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the rows of some clients in columns of any order; each client must occur once."""
+    order = np.argsort(who, kind="stable")
+    return np.asarray(order[np.searchsorted(who, positions, sorter=order)])
+
+
+def places_found(who: NDArray[np.int64], positions: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return `places_among` of the clients that are in ``who``; the others are left out."""
+    if not len(who) or not len(positions):
+        return np.zeros(0, dtype=np.int64)
+    place = np.full(max(int(who.max()), int(positions.max())) + 1, -1, dtype=np.int64)
+    place[who] = np.arange(len(who))
+    found = place[positions]
+    return found[found >= 0]
+
+
+# ---------------------------------------------------------------- the contract of a selection rule
 
 
 _LISTENING = (

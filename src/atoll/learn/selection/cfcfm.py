@@ -10,7 +10,7 @@ import numpy as np
 from atoll.core.algebra.tree import Tree
 from atoll.core.requests.party import Parties, among
 
-from .seen import Candidates, Seen
+from .base import Candidates, Seen
 from .uniform import Uniform
 
 if TYPE_CHECKING:

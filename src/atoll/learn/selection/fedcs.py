@@ -11,7 +11,7 @@ from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError
 from atoll.learn.checks import require_count, require_positive
 
-from .seen import Candidates
+from .base import Candidates
 from .uniform import Uniform
 
 if TYPE_CHECKING:

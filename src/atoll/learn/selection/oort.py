@@ -13,9 +13,7 @@ from atoll.core.errors import ConfigError
 from atoll.core.requests.party import Parties
 from atoll.learn.checks import require_count
 
-from .draw import draw, top
-from .members import members, places_of
-from .seen import Candidates, Seen
+from .base import Candidates, Seen, draw, members, places_of, top
 from .uniform import Uniform
 
 if TYPE_CHECKING:

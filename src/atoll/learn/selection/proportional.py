@@ -10,7 +10,7 @@ import numpy as np
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError, DataError
 
-from .seen import Candidates
+from .base import Candidates
 from .uniform import Uniform
 
 if TYPE_CHECKING:

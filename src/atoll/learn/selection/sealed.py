@@ -38,8 +38,7 @@ from atoll.secure import (
 )
 
 from ..profiles import FLOOR, mean_weights, plain_part
-from .inquiry import Inquired
-from .seen import Seen
+from .base import Inquired, Seen
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

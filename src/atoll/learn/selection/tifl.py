@@ -12,17 +12,37 @@ from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError
 from atoll.core.requests.party import Parties
 from atoll.core.validation import numbers
-from atoll.learn.checks import require_count
 
-from ..pacing.tiers import tiers_of
-from .members import members, places_of
-from .seen import Candidates, Seen
+from ..checks import require_count
+from .base import Candidates, Seen, members, places_of
 from .uniform import Uniform
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["TiFL"]
+__all__ = ["TiFL", "cross_tier", "tiers_of"]
+
+
+def tiers_of(seconds: ArrayLike, tiers: int) -> NDArray[np.int64]:
+    """Return the tier of each client, 0 the fastest: ranks by seconds, ties by position, cut into ``tiers`` parts that differ by one client at most."""
+    took = np.asarray(seconds, dtype=np.float64)
+    tier = np.zeros(len(took), dtype=np.int64)
+    for m, clients in enumerate(np.array_split(np.argsort(took, kind="stable"), tiers)):
+        tier[clients] = m
+    return tier
+
+
+def cross_tier(updates: ArrayLike) -> NDArray[np.float64]:
+    """Return FedAT's weights of the tiers' models, ``T_{M+1-m} / T`` for tier ``m = 1..M``: the slowest tier's weight is the fastest tier's number of updates.
+
+    Args:
+        updates: ``T_m``, number of updates of each tier, fastest first; at least one is positive.
+    """
+    counts = np.asarray(updates, dtype=np.float64)
+    return np.asarray(counts[::-1] / counts.sum())
+
+
+# ---------------------------------------------------------------- TiFL
 
 
 @dataclass(frozen=True)

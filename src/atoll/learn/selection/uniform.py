@@ -18,9 +18,7 @@ from atoll.core.requests.party import Parties
 from atoll.core.validation import whole_rows
 
 from ..capabilities import BLIND, SAMPLE, STATELESS
-from .base import Selection
-from .members import places_found
-from .seen import Candidates
+from .base import Candidates, Selection, places_found
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

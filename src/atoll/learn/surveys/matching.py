@@ -12,7 +12,7 @@ from atoll.core.errors import ConfigError
 from ..algorithms import FedAvg
 from ..learner import LearnerSettings, adapt
 from ..profiles import FLOOR
-from ..selection.inquiry import Inquired
+from ..selection.base import Inquired
 from ..selection.sealed import HOLDER, SealedProfiles
 
 if TYPE_CHECKING:

@@ -4,7 +4,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .base import Star, Topology
-    from .blind.server_blind import ServerBlind
     from .clustered import CFL
     from .cooperative import Cooperative
     from .cyclic import Cyclic
@@ -17,15 +16,16 @@ if TYPE_CHECKING:
         Expander,
         Geometric,
         Graph,
+        Membership,
         Ring,
         StarGraph,
         TimeVarying,
         Torus,
     )
     from .hierarchical import ClusteredGossip, Hierarchical
-    from .membership import Membership
     from .mixing import check_matrix, components, contraction, metropolis
     from .random_walk import RandomWalk
+    from .server_blind import ServerBlind
     from .swarm import Swarm
 else:
     from atoll.core.lazy import lazy
@@ -33,8 +33,10 @@ else:
     __getattr__, __dir__ = lazy(
         __name__,
         {
-            "base": ("Star", "Topology"),
-            "blind.server_blind": ("ServerBlind",),
+            "base": (
+                "Star",
+                "Topology",
+            ),
             "clustered": ("CFL",),
             "cooperative": ("Cooperative",),
             "cyclic": ("Cyclic",),
@@ -47,15 +49,24 @@ else:
                 "Expander",
                 "Geometric",
                 "Graph",
+                "Membership",
                 "Ring",
                 "StarGraph",
                 "TimeVarying",
                 "Torus",
             ),
-            "hierarchical": ("ClusteredGossip", "Hierarchical"),
-            "membership": ("Membership",),
-            "mixing": ("check_matrix", "components", "contraction", "metropolis"),
+            "hierarchical": (
+                "ClusteredGossip",
+                "Hierarchical",
+            ),
+            "mixing": (
+                "check_matrix",
+                "components",
+                "contraction",
+                "metropolis",
+            ),
             "random_walk": ("RandomWalk",),
+            "server_blind": ("ServerBlind",),
             "swarm": ("Swarm",),
         },
     )

@@ -1,31 +1,31 @@
-"""The contract of a topology: which parties exchange messages in a training."""
+"""The contract of a topology, and that of topologies without a central server."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from atoll.core.capability import CENTRAL_SERVER, FIXED_COHORT, RELEASED_ONLY, SERVER, Capability, Need
+from atoll.core.capability import CENTRAL_SERVER, FIXED_COHORT, RELEASED_ONLY, SERVER, STEPS, Capability, Need
 from atoll.core.errors import CompositionError
 from atoll.core.requests.task import Task
 from atoll.core.validation import Checked
+from atoll.rounds.loop import Course
 
-from ..capabilities import ONE_SUM
+from ..capabilities import EVERYONE, ONE_SUM, PLAIN_MEAN, SELF_FOLDING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from numpy.typing import NDArray
 
     from atoll.core.event import Event
-    from atoll.rounds.loop import Course
+    from atoll.core.federation.federation import Federation
 
     from ..algorithm import Algorithm
     from ..context import Context
 
-__all__ = ["Star", "Topology", "refuse"]
+__all__ = ["Decentralised", "NodeCourse", "Star", "Topology", "refuse"]
 
 
 @dataclass(frozen=True)
@@ -111,3 +111,58 @@ class Star(Topology):
 def refuse(topology: Topology, what: str, where: str, remedy: str) -> None:
     """Raise the error of parts that do not go together."""
     raise CompositionError(f"{type(topology).__name__}: {what}", where=f"Training.{where}", remedy=remedy)
+
+
+# ---------------------------------------------------------------- the base of topologies without a server
+
+
+class NodeCourse(Course):
+    """A course over nodes: its tasks, and what it needs from their graph.
+
+    Every request's label starts with the round number: a node that crashes in a round is down for the whole round.
+    """
+
+    def turns(self, rounds: int) -> int | None:
+        """Return ``rounds``: a turn is a round."""
+        return rounds
+
+    @property
+    def tasks(self) -> tuple[Task, ...]:
+        """The tasks that the world must know beforehand."""
+        raise NotImplementedError
+
+    def check(self, fed: Federation) -> None:
+        """Refuse a disconnected graph; called when the state starts."""
+
+
+@dataclass(frozen=True)
+class Decentralised(Topology):
+    """A topology that ``course`` defines completely."""
+
+    def course(self, context: Context) -> NodeCourse:
+        """Return the course: what happens in a round."""
+        raise NotImplementedError
+
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        """The base's needs, an algorithm that each node can fold alone, and only the graph's weights."""
+        return (
+            *super().needs,
+            Need(PLAIN_MEAN, "weights neighbours' states by its graph", "Star()"),
+            Need(STEPS, "lets every node continue from its neighbours' states", "Star()"),
+            Need(SELF_FOLDING, "makes every node its own server", "Star()"),
+        )
+
+    @property
+    def offers(self) -> frozenset[Capability]:
+        """All clients in every round: a node is the only client of its own server, and always available."""
+        return frozenset({FIXED_COHORT, EVERYONE})
+
+    @property
+    def lacks(self) -> Mapping[Capability, str]:
+        """Reasons for capabilities that the topology does not offer."""
+        return {ONE_SUM: "knows only that of one node"}
+
+    def tasks(self, context: Context) -> tuple[Task, ...]:
+        """Return the course's tasks."""
+        return self.course(context).tasks

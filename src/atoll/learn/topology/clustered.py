@@ -17,13 +17,12 @@ from atoll.rounds.loop import Course
 from ..aggregation import Aggregation
 from ..aggregation.keep_local import SingleReplies
 from ..capabilities import BY_EXAMPLES, EVERYONE, MEAN_UPDATE, PLAIN_MEAN
-from ..server.rounds import server_round
-from ..server.row_sums import scores
-from ..server.state import global_model, initial
+from ..round.rounds import server_round
+from ..round.scoring import scores
+from ..round.state import global_model, initial
 from .base import Topology
 from .hierarchical import summed
-from .mixing import components
-from .shared import mean_states
+from .mixing import components, mean_states
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

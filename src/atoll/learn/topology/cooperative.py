@@ -14,13 +14,11 @@ from atoll.core.errors import ConfigError
 from atoll.core.requests.task import Task
 
 from ..capabilities import EVERYONE
-from .decentralised import Decentralised
+from .base import Decentralised
 from .graphs import Graph, Ring
-from .groups import Grouped, Groups, check_groups, members_of
-from .mixer import Mixer
-from .mixing import require_connected
+from .hierarchical import Grouped, Groups, check_groups, members_of
+from .mixing import Mixer, mean_states, require_connected
 from .nodes import Nodes
-from .shared import mean_states
 
 if TYPE_CHECKING:
     from atoll.core.federation.federation import Federation

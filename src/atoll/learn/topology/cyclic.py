@@ -15,8 +15,8 @@ from atoll.core.requests.request import Mailboxes
 from atoll.core.requests.task import Task
 
 from ..capabilities import EVERYONE
-from ..server.state import global_model
-from .decentralised import Decentralised, NodeCourse
+from ..round.state import global_model
+from .base import Decentralised, NodeCourse
 from .node import Node
 from .nodes import seed_of
 

@@ -14,16 +14,14 @@ from atoll.core.capability import NO_BUFFERS, RELEASED_ONLY, Capability, Need
 from atoll.core.errors import ConfigError
 from atoll.core.requests.task import Task, Work
 from atoll.data.missing import known_rows
+from atoll.learn.selection.base import places_of
 
 from ..capabilities import CLASS_SCORES, EVERYONE
 from ..checks import require_finite
 from ..local.update import batch_rows
-from ..selection.members import places_of
-from .base import refuse
-from .decentralised import Decentralised
+from .base import Decentralised, refuse
 from .graphs import Complete, Graph
-from .mixer import Mixer
-from .mixing import mixing_matrix
+from .mixing import Mixer, mixing_matrix
 from .nodes import Nodes
 
 if TYPE_CHECKING:

@@ -10,13 +10,10 @@ from atoll.core.errors import ConfigError
 from atoll.core.requests.stage import Stage
 
 from ..capabilities import EVERYONE
-from .base import refuse
-from .decentralised import Decentralised
-from .graphs import Graph, Ring
-from .membership import Membership
-from .mixer import Mixer
+from .base import Decentralised, refuse
+from .graphs import Graph, Membership, Ring
+from .mixing import Mixer, Share
 from .nodes import Nodes
-from .shared import Share
 
 if TYPE_CHECKING:
     from ..context import Context

@@ -10,21 +10,23 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from atoll.core import message as M
+from atoll.core.algebra.rng import Rng
 from atoll.core.algebra.tree import Tree
 from atoll.core.capability import FIXED_COHORT, RELEASED_ONLY, SERVER, Capability, Need
 from atoll.core.errors import ConfigError
 from atoll.core.job import EDGE
+from atoll.core.validation import whole_rows
 from atoll.rounds.loop import Course
 
 from ..capabilities import EDGE_ROUNDS, ONE_SUM, SAMPLE
-from ..server.rounds import server_round
-from ..server.state import global_model, initial
+from ..round.invitation import Inviter
+from ..round.rounds import server_round
+from ..round.state import global_model, initial
+from ..selection import Candidates, Selection
 from .base import Topology, refuse
 from .graphs import Complete, Graph
-from .groups import Groups, check_groups, members_of
-from .mixing import mixing_matrix, require_connected
+from .mixing import mean_states, mixing_matrix, pulled, require_connected, shared, with_shared
 from .nodes import seed_of
-from .shared import mean_states, pulled, shared, with_shared
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -33,7 +35,85 @@ if TYPE_CHECKING:
 
     from ..context import Context
 
-__all__ = ["ClusteredGossip", "EdgeRounds", "Hierarchical", "summed"]
+__all__ = ["ClusteredGossip", "EdgeRounds", "Grouped", "Groups", "Hierarchical", "check_groups", "members_of", "summed"]
+
+
+Groups = int | tuple[tuple[int, ...], ...]
+"""Number of groups of (nearly) equal size, in the order of the clients; or the positions of each group's members."""
+
+
+def check_groups(groups: Groups, where: str) -> Groups:
+    """Refuse impossible groups; return valid ones as plain tuples.
+
+    Raises:
+        ConfigError: ``groups`` is neither a number nor groups of positions, has no group, an empty one, or a client in two groups.
+    """
+    if isinstance(groups, int | np.integer):
+        if groups < 1:
+            raise ConfigError(f"groups={groups}", where=where, remedy="use at least 1")
+        return int(groups)
+    made = whole_rows(where, "groups", groups, "use a number, or lists of positions such as [[0, 1], [2]]")
+    everyone = [i for group in made for i in group]
+    if not made or not all(made) or len(set(everyone)) < len(everyone):
+        raise ConfigError(f"groups={made}", where=where, remedy="put each client into one group, and leave none empty")
+    return made
+
+
+def members_of(groups: Groups, n: int, where: str) -> list[NDArray[np.int64]]:
+    """Return the positions of each group's members, sorted.
+
+    Raises:
+        ConfigError: the groups do not match ``n`` clients.
+    """
+    if isinstance(groups, int):
+        if groups > n:
+            raise ConfigError(f"groups={groups} of {n} clients", where=where, remedy="use at most one group per client")
+        return [np.sort(part) for part in np.array_split(np.arange(n), groups)]
+    found = [np.array(sorted(group), dtype=np.int64) for group in groups]
+    if sorted(int(i) for part in found for i in part) != list(range(n)):
+        raise ConfigError(
+            f"the groups have {sum(map(len, found))} clients, but the federation has {n}",
+            where=where,
+            remedy="put each of the federation's clients into one group",
+        )
+    return found
+
+
+@dataclass(frozen=True)
+class Grouped(Graph):
+    """A graph inside each group, and no links between groups.
+
+    Attributes:
+        base: the graph of each group.
+        groups: the groups.
+        n: total number of nodes.
+    """
+
+    base: Graph
+    groups: Groups
+    n: int
+
+    @property
+    def changes(self) -> bool:
+        """Whether the base changes."""
+        return self.base.changes
+
+    def edges(self, n: int, rng: Rng) -> NDArray[np.int64]:
+        """Return the edges among all nodes."""
+        return self.among(np.arange(n), rng)
+
+    def among(self, members: NDArray[np.int64], rng: Rng) -> NDArray[np.int64]:
+        """Return the edges inside each group."""
+        found = [np.zeros((0, 2), dtype=np.int64)]
+        for number, group in enumerate(members_of(self.groups, self.n, "topology.groups")):
+            there = np.flatnonzero(np.isin(members, group))
+            if len(there) > 1:
+                found.append(there[self.base.edges(len(there), rng.child("group", number))])
+        return np.concatenate(found)
+
+
+# ---------------------------------------------------------------- client, edge, cloud
+
 
 _COUNTS = (
     "selected",
@@ -136,8 +216,6 @@ class Hierarchical(_Edges):
 
     def course(self, context: Context) -> Course:
         """Return rounds of the cloud."""
-        from .lockstep import Lockstep
-
         if context.pacing.layered:
             return context.pacing.course(context)
         return Lockstep(self, context) if self.lockstep else _Cloud(self, context)
@@ -312,3 +390,104 @@ def summed(rows: list[dict[str, Any]]) -> dict[str, Any]:
             if pairs:
                 made[name] = float(np.average([v for v, _ in pairs], weights=[w for _, w in pairs]))
     return made
+
+
+# ---------------------------------------------------------------- edges in lockstep
+
+
+@dataclass(frozen=True)
+class _Drawn(Selection):
+    """Selection of clients drawn before.
+
+    Attributes:
+        positions: positions of these clients in the roster.
+    """
+
+    positions: tuple[int, ...]
+
+    def cohort_size(self, population: int) -> int:
+        """Return the number of drawn clients."""
+        del population
+        return len(self.positions)
+
+    def invite(self, candidates: Candidates, count: int, state: Tree) -> NDArray[Any]:
+        """Return those that are available."""
+        del count, state
+        return np.flatnonzero(np.isin(candidates.parties.positions, self.positions))
+
+
+class Lockstep(EdgeRounds):
+    """Rounds of the clients under edges that wait for each other.
+
+    Args:
+        topology: the topology, with ``every`` and ``together``.
+        context: the training's context.
+    """
+
+    def __init__(self, topology: Hierarchical, context: Context) -> None:
+        super().__init__(topology, context)
+        self.together = topology.together
+
+    async def round(self, fed: Federation, state: Tree, number: int) -> tuple[Tree, dict[str, Any]]:
+        """Run one round at every edge; the cloud sends its model before the first of ``every`` rounds and computes it after the last."""
+        edges, row = state["edges"], dict[str, Any]()
+        sent = {name: edges[0][name] for name in ("server", "buffers")}
+        if (number - 1) % self.every == 0:
+            row["cloud_bytes_down"] = await self._carry(fed, [sent] * len(edges), "down")
+        contexts = self._contexts(fed, edges[0])
+        made = await asyncio.gather(*(self._cycle(fed, e, edge, contexts[e]) for e, edge in enumerate(edges)))
+        edges = [edge for edge, _ in made]
+        row.update(summed([found for _, found in made]))
+        if number % self.every == 0:
+            told = [{name: edge[name] for name in sent} for edge in edges]
+            row["cloud_bytes_up"] = await self._carry(fed, told, "up")
+            mean = mean_states(told, self.weights)
+            edges = [{**edge, **mean} for edge in edges]
+        return {"edges": edges}, row
+
+    async def model(self, watch: Federation, state: Tree, number: int) -> tuple[Tree, dict[str, Any]]:
+        """Return the mean of the edges' models by examples, which is the cloud's model if it was just computed."""
+        del watch, number
+        models = [global_model(edge) for edge in state["edges"]]
+        return mean_states(models, self.weights), {}
+
+    def _contexts(self, fed: Federation, edge: Tree) -> list[Context | None]:
+        """Return each edge's context; ``None`` if no client of its region was drawn."""
+        if not self.together:
+            return list(self.contexts)
+        inviter = Inviter(fed, self.context, {**edge, "contacts": edge["contacts"] + 1})
+        drawn = inviter.invite().positions
+        chosen = [tuple(int(p) for p in drawn[np.isin(drawn, members)]) for members in self._positions(fed)]
+        pairs = zip(self.contexts, chosen, strict=True)
+        return [replace(known, selection=_Drawn(who)) if who else None for known, who in pairs]
+
+    def _positions(self, fed: Federation) -> list[NDArray[np.int64]]:
+        return [fed.parties.positions[members] for members in self.groups]
+
+    async def _cycle(
+        self, fed: Federation, e: int, state: Tree, context: Context | None
+    ) -> tuple[Tree, dict[str, Any]]:
+        """Run a round of one edge, which is a hub with its own scope for the whole training."""
+        number = state["rounds"] + 1
+        state = {**state, "rounds": number}
+        if context is None and self.context.algorithm.plan(state["server"]):
+            return {**state, "contacts": state["contacts"] + 1}, {"selected": 0, "replied": 0}
+        scope = fed.scope(f"edge-{e}")
+        scope.settle_at(fed.parties[self.groups[e]], f"edge-{e}", scope.slot)
+        return await server_round(scope, context or self.contexts[e], state, number)
+
+    async def _carry(self, fed: Federation, messages: list[Tree], way: str) -> int:
+        """Send each edge a message, or receive one from it, concurrently; return all bytes."""
+        clock, transfer, roster = fed.clock, fed.world.cost.transfer, fed.world.roster
+        sizes, slowest = [M.nbytes(message) for message in messages], 0.0
+        for e, size in enumerate(sizes):
+            name = f"edge-{e}"
+            place = np.array([roster.position(name)], dtype=np.int64)
+            if way == "down":
+                fed.meter.down(fed.hub, place, size)
+            else:
+                fed.meter.up(fed.hub, place, np.array([size], dtype=np.int64))
+            ends = (fed.hub, name) if way == "down" else (name, fed.hub)
+            slowest = max(slowest, transfer(*ends, size))
+        await clock.sleep_until(clock.now() + slowest)
+        return sum(sizes)

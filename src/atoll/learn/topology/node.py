@@ -18,7 +18,7 @@ from atoll.core.requests.task import Work
 
 from ..algorithm import Algorithm, Phased, RoundInfo
 from ..checks import require_finite
-from ..server.state import broadcast_extras
+from ..round.state import broadcast_extras
 
 if TYPE_CHECKING:
     from atoll.core.requests.island import Island

@@ -16,13 +16,12 @@ from atoll.core.requests.request import Mailboxes
 from atoll.core.requests.task import Task
 
 from ..capabilities import EVERYONE
-from ..server.state import global_model
-from .decentralised import Decentralised, NodeCourse
+from ..round.state import global_model
+from .base import Decentralised, NodeCourse
 from .graphs import Expander, Graph
-from .mixing import mixing_matrix, require_connected
+from .mixing import mean_states, mixing_matrix, require_connected
 from .node import Node
 from .nodes import seed_of
-from .shared import mean_states
 
 if TYPE_CHECKING:
     from atoll.core.federation.federation import Federation

@@ -21,10 +21,9 @@ from atoll.core.requests.task import Task
 from ..algorithm import Phased, RoundInfo
 from ..capabilities import EVERYONE, ONE_SUM, PLAIN_MEAN
 from ..checks import require_finite
-from ..server.state import broadcast_extras, global_model
+from ..round.state import broadcast_extras, global_model
 from ..wrapped import overrides
-from .base import Topology, refuse
-from .decentralised import NodeCourse
+from .base import NodeCourse, Topology, refuse
 from .node import Turn
 
 if TYPE_CHECKING:

@@ -19,12 +19,12 @@ from atoll.core.requests.task import Task, Workload
 from atoll.learn.algorithm import LocalWork, Stateful
 from atoll.learn.capabilities import TRAINING
 from atoll.learn.learner import LearnerSettings
-from atoll.learn.local.finished import finished, started
 from atoll.learn.local.opaque import epochs_done
 from atoll.learn.local.partial import asked_epochs, coming_epochs, whole_times
 from atoll.learn.local.reports import Reporting, as_reports
+from atoll.learn.local.update import finished, started
 from atoll.learn.offered import SupportsScores, require_fit
-from atoll.learn.server.row_sums import as_parts
+from atoll.learn.round.scoring import as_parts
 
 from .body import body_of
 from .crowd import ScriptCrowd

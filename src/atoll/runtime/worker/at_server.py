@@ -18,7 +18,7 @@ from atoll.core.time.clock import Clock
 from atoll.core.world import World
 from atoll.data import Dataset
 from atoll.engines.link import LinkClosed
-from atoll.learn.local.targets import OutputsError
+from atoll.learn.local.own_loss import OutputsError
 from atoll.runs import Kept, RunFolder, keeping, result_of, yaml
 from atoll.runs.log import logger
 from atoll.runtime.bundles.manifest import SOURCE

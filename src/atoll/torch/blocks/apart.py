@@ -12,7 +12,7 @@ from atoll.core.algebra.tree import Tree
 from atoll.core.persistence.state_table import StateBlock
 from atoll.core.requests.task import Batch
 from atoll.learn.local.update import pass_key
-from atoll.learn.per_client_broadcast import PerClientBroadcast
+from atoll.learn.wrapped import PerClientBroadcast
 
 from .private import Privates
 

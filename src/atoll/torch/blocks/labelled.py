@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from atoll.learn.local.labelled_rows import share_of, topped_up
-from atoll.learn.local.loss_signature import LABELLED
+from atoll.learn.local.own_loss import LABELLED
+from atoll.learn.local.partial import share_of, topped_up
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -36,7 +36,7 @@ class LabelledRows:
     Attributes:
         rows: which rows have a label, ``(rows of the pool,)``.
         offsets: the pool's offsets.
-        share: of a mini-batch; see `atoll.learn.local.labelled_rows.topped_up`.
+        share: of a mini-batch; see `atoll.learn.local.partial.topped_up`.
     """
 
     rows: NDArray[np.bool_]

@@ -11,7 +11,7 @@ import torch
 
 from atoll.core.errors import DataError
 from atoll.data.missing import without_hidden
-from atoll.learn.local.loss_signature import LABELLED
+from atoll.learn.local.own_loss import LABELLED
 from atoll.learn.local.partial import quota
 
 from ..backend import require_usable

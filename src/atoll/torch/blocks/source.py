@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from atoll.learn.local.loss_signature import LABELLED
+from atoll.learn.local.own_loss import LABELLED
 
 from ..native.orders import readable
 from .pool import Form, Pool, PoolPlace, columns_of, names_of, numbered, pool_of

@@ -18,8 +18,7 @@ from atoll.core.algebra import tree as T
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import CompositionError
 from atoll.learn.algorithm import LocalWork
-from atoll.learn.local.finished import finished, started
-from atoll.learn.local.update import drew_undeclared
+from atoll.learn.local.update import drew_undeclared, finished, started
 
 from ..examples.choose import clipped_sum, form_of
 from ..examples.sums import Examples

@@ -12,8 +12,7 @@ from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError
 from atoll.core.facets import facet
 from atoll.learn.algorithm import Algorithm, Labelled
-from atoll.learn.local.loss_signature import LossSignature
-from atoll.learn.local.own_loss import OwnLoss
+from atoll.learn.local.own_loss import LossSignature, OwnLoss
 
 __all__ = ["Hiding", "HidingLoss", "asking", "require_labelled"]
 

@@ -10,8 +10,8 @@ from atoll.core.capability import Need
 from atoll.core.errors import CompositionError, ConfigError
 from atoll.learn.bandits import DiscountedUCB
 from atoll.learn.capabilities import ONE_MODEL, SAMPLE
+from atoll.learn.round.rounds import ServerRounds, server_round
 from atoll.learn.selection import Uniform
-from atoll.learn.server.rounds import ServerRounds, server_round
 from atoll.learn.topology.base import Star
 
 from .adafedsemi import POOL

@@ -8,8 +8,7 @@ from typing import Any, ClassVar
 from atoll.core.errors import CompositionError, ConfigError
 from atoll.core.facets import facet
 from atoll.learn.algorithm import Labelled
-from atoll.learn.local.loss_signature import LossSignature
-from atoll.learn.local.own_loss import OwnLoss
+from atoll.learn.local.own_loss import LossSignature, OwnLoss
 
 from ...heads import REAL, parts_of
 from ...losses import mean_of

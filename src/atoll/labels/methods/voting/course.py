@@ -14,7 +14,7 @@ from atoll.core.requests.task import Task
 from atoll.data.missing import labelled_rows
 from atoll.learn.checks import require_finite
 from atoll.learn.selection import Candidates, Seen
-from atoll.learn.topology.decentralised import NodeCourse
+from atoll.learn.topology.base import NodeCourse
 from atoll.learn.topology.node import Node
 from atoll.privacy import LossTally
 

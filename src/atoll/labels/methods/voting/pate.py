@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from atoll.core.capability import NO_BUFFERS, RELEASED_ONLY, SERVER, Capability, Need
 from atoll.core.errors import CompositionError, ConfigError
 from atoll.learn.capabilities import CLASS_SCORES
-from atoll.learn.topology.base import refuse
-from atoll.learn.topology.decentralised import Decentralised
+from atoll.learn.topology.base import Decentralised, refuse
 from atoll.privacy import PrivacyLoss
 from atoll.privacy.events import Skellam
 

@@ -1,1 +1,0 @@
-"""Cross-site evaluation: every model on every site's data."""

@@ -1,1 +1,0 @@
-"""Linear algebra over trees: curvature, mirror maps, short forms of matrices."""

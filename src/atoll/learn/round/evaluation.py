@@ -1,0 +1,233 @@
+"""What a training measures, when, and the headline numbers of its records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from atoll.core.algebra.tree import Tree
+from atoll.core.capability import CENTRAL_SERVER, REPLIES_ONLY, SINGLE_REPLIES, Capability, Need
+from atoll.core.errors import ConfigError
+from atoll.core.validation import Checked
+from atoll.rounds.history import named
+
+from ..capabilities import OWN_MODELS, PERSONAL_MEASURES, PLAIN_MEAN, SELF_FOLDING
+from ..metrics import HumanTime, ScoreMetric, pack_metric
+from .scoring import SPREAD, merged_results, scores, scoring_task, summarise
+
+if TYPE_CHECKING:
+    from atoll.core.federation.federation import Federation
+    from atoll.core.federation.reducer import Reducer
+    from atoll.core.requests.party import Parties
+    from atoll.core.requests.results import Combined
+
+    from ..learner import Learner
+
+__all__ = ["Evaluation", "distribution"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation(Checked):
+    """What to measure, and how often.
+
+    Attributes:
+        every: rounds between evaluations; the last round is always evaluated, unless a callback stops the training.
+        server: evaluate the global model on the server's own test set.
+        clients: also evaluate it at this many clients (all with ``-1``, none with 0), for the distribution over clients.
+        clients_every: rounds between evaluations at clients; by default as often as ``every``.
+        personal: also evaluate each of these clients' own models (``Algorithm.personal``), under names that start with ``"personal/"``; a
+            client that has not trained uses the global one.
+        metrics: metrics in addition to the loss and the task's defaults, such as ``Confusion(10)``; see ``atoll.learn.metrics``.
+        cross_site: after the last round, also evaluate the global models and each site's own model on every site's data, as ``result.cross_site``;
+            see `CrossSite`. A site's own model goes to all other sites, sealed.
+        min_count: smallest number of rows behind what a site tells in ``cross_site``; smaller sites tell nothing. ``None`` is the
+            largest that the sites' policies require, 1 if none does.
+        participants: whether every round's row lists the invited clients and those with taken replies, by position (``selected_clients``,
+            ``replied_clients``); ``History.participation`` counts them.
+        human_time: how long every round would take on real devices and links, as ``human_seconds``; not recorded if ``None``.
+    """
+
+    every: int = 1
+    server: bool = True
+    clients: int = 0
+    clients_every: int | None = None
+    personal: bool = False
+    metrics: Sequence[ScoreMetric] = ()
+    human_time: HumanTime | None = None
+    participants: bool = False
+    cross_site: bool = False
+    min_count: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.every < 1 or (self.clients_every is not None and self.clients_every < 1):
+            raise ConfigError(f"every={self.every}, clients_every={self.clients_every}", remedy="use at least 1 round")
+        if self.clients < -1:
+            raise ConfigError(f"clients={self.clients}", remedy="use a number of clients, 0 for none, -1 for all")
+        least = 1 if self.min_count is None else self.min_count
+        if least < 1 or (least > 1 and not self.cross_site):
+            raise ConfigError(
+                f"min_count={self.min_count} with cross_site={self.cross_site}",
+                where="Evaluation",
+                remedy="use a whole number of at least 1, and cross_site=True",
+            )
+        if self.personal and self.clients == 0:
+            raise ConfigError(
+                "personal=True with clients=0",
+                where="Evaluation",
+                remedy="personal models are at the clients: use clients=-1 for all, or a number of them",
+            )
+        if not isinstance(self.metrics, Sequence):
+            raise ConfigError(
+                f"metrics={self.metrics!r}", where="Evaluation", remedy="use a list such as [Confusion(10)]"
+            )
+        for metric in self.metrics:
+            if not isinstance(metric, ScoreMetric):
+                raise ConfigError(
+                    f"{metric!r} is not a metric of scores",
+                    where="metrics",
+                    remedy="use a metric such as Confusion(10)",
+                )
+
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        """What the other parts of a training must offer."""
+        whose = (OWN_MODELS, PERSONAL_MEASURES, CENTRAL_SERVER) if self.personal else ()
+        alone = (SELF_FOLDING, PLAIN_MEAN, SINGLE_REPLIES) if self.cross_site else ()
+        return (
+            *(Need(capability, "measures clients' personal models", "personal=False") for capability in whose),
+            *(Need(capability, "lets each site train a model of its own", "cross_site=False") for capability in alone),
+        )
+
+    @property
+    def offers(self) -> frozenset[Capability]:
+        """What the evaluation offers to the other parts of a training."""
+        return frozenset({REPLIES_ONLY}) if self.clients == 0 and not self.cross_site else frozenset()
+
+    @property
+    def lacks(self) -> Mapping[Capability, str]:
+        """Reasons for capabilities that the evaluation does not offer."""
+        return {REPLIES_ONLY: "needs measures of clients, which would leave the clients without noise"}
+
+    @property
+    def at_each(self) -> Sequence[ScoreMetric]:
+        """The metrics that clients measure."""
+        return self.metrics if self.clients else ()
+
+    def told(self, asked: Parties, replied: Parties) -> dict[str, list[int]]:
+        """Return the participants of a round, if ``participants`` is set."""
+        return named(asked, replied) if self.participants else {}
+
+    def timed(self, row: Mapping[str, Any]) -> dict[str, float]:
+        """Return how long a round would take on real devices, if ``human_time`` is set."""
+        return {} if self.human_time is None else {"human_seconds": self.human_time.of(row)}
+
+    def due(self, number: int, last: bool) -> bool:
+        """Return whether the server evaluates after this round."""
+        return last or number % self.every == 0
+
+    def clients_due(self, number: int, last: bool) -> bool:
+        """Return whether clients evaluate after this round."""
+        return self.clients != 0 and (last or number % (self.clients_every or self.every) == 0)
+
+    def at_server(self, learner: Learner, params: Tree, test: Any) -> dict[str, float]:
+        """Return the scores on the server's test set."""
+        if not self.server or test is None:
+            return {}
+        found = scores(learner.evaluate(params, test))
+        if self.metrics:
+            found.update(merged_results(self.metrics, [summarise(self.metrics, learner, params, test)]))
+        return {f"test/{name}": value for name, value in found.items()}
+
+    async def at_clients(
+        self, fed: Federation, learner: Learner, params: Tree, number: int, reducer: Reducer | None = None
+    ) -> dict[str, Any]:
+        """Return the scores at clients: over all their rows together, and the distribution over clients.
+
+        A secure reducer reveals only sums. The distribution is then that of shares such as accuracy, up to a bin's width.
+        """
+        parties = fed.parties
+        if 0 < self.clients < len(parties):
+            drawn = fed.rng.child("evaluation", number).generator().choice(len(parties), self.clients, replace=False)
+            parties = parties[np.sort(drawn)]
+        packed = [pack_metric(metric) for metric in self.metrics]
+        asked = {"personal": True} if self.personal else {}
+        if reducer is not None and reducer.secure:
+            message = {"params": params, "metrics": packed, "sums": True, **asked}
+            combined = await fed.sum(
+                parties, scoring_task(learner), message, reducer=reducer, at=("score", number), quorum=0
+            )
+            return self._of_both(combined, self._of_sums)
+        message = {"params": params, **asked}
+        combined = await fed.sum(parties, learner.measure, message, at=("measure", number), quorum=0)
+        if "measure" not in combined.value:
+            return {}
+        result = _of_measures(combined["measure"], "clients")
+        if self.personal:
+            result.update(_of_measures(combined["personal"], "personal"))
+        if self.metrics:
+            message = {"params": params, "metrics": packed, "sums": False, **asked}
+            combined = await fed.sum(parties, scoring_task(learner), message, at=("score", number), quorum=0)
+            result.update(self._of_both(combined, self._of_parts))
+        return result
+
+    def _of_both(self, combined: Combined, made: Callable[[Combined, str, str], dict[str, Any]]) -> dict[str, Any]:
+        """Return the rows of the global model and, if requested, of the clients' own models."""
+        return {**made(combined, "", "clients"), **(made(combined, "personal_", "personal") if self.personal else {})}
+
+    def _of_parts(self, combined: Combined, begin: str, group: str) -> dict[str, Any]:
+        parts = combined.value.get(f"{begin}metrics", [])
+        each = [merged_results(self.metrics, [part.value]) for part in parts]
+        pooled = merged_results(self.metrics, [part.value for part in parts])
+        spread = distribution(each, [p.weight for p in parts], group)
+        return {**spread, **{f"{group}/{name}": value for name, value in pooled.items()}}
+
+    def _of_sums(self, combined: Combined, begin: str, group: str) -> dict[str, Any]:
+        if f"{begin}measure" not in combined.value:
+            return {}
+        metrics = merged_results(self.metrics, [combined[f"{begin}metrics"]])
+        pooled = {**scores(combined[f"{begin}measure"]), **metrics}
+        result: dict[str, Any] = {f"{group}/{name}": value for name, value in pooled.items()}
+        for name, counts in combined[f"{begin}spread"].items():
+            summary = {"counts": counts}
+            if not np.sum(counts) > 0:
+                continue
+            result[f"{group}/{name}/worst_decile"] = SPREAD.tail_mean(summary, 0.1)
+            result[f"{group}/{name}/best_decile"] = SPREAD.tail_mean(summary, 0.1, highest=True)
+            result[f"{group}/{name}/median"] = SPREAD.quantile(summary, 0.5)
+            result[f"{group}/{name}/histogram"] = [float(c) for c in counts]
+        return result
+
+
+def _of_measures(parts: Sequence[Any], group: str) -> dict[str, Any]:
+    """Return the distribution of single replies to ``measure``."""
+    return distribution([scores(part.value) for part in parts], [float(part.value["n"]) for part in parts], group)
+
+
+def distribution(per_client: list[dict[str, float]], weights: list[float], group: str = "clients") -> dict[str, Any]:
+    """Return mean by examples, and the spread over clients: standard deviation, median, worst and best decile means.
+
+    Args:
+        per_client: name -> value at each client.
+        weights: examples of each client.
+        group: the prefix of the names in the result.
+    """
+    result: dict[str, Any] = {}
+    for name in sorted({key for row in per_client for key in row}):
+        pairs = [(row[name], w) for row, w in zip(per_client, weights, strict=True) if name in row and w > 0]
+        if not pairs:
+            continue
+        values = np.array([v for v, _ in pairs])
+        result[f"{group}/{name}"] = float(np.average(values, weights=[w for _, w in pairs]))
+        tenth = max(1, round(len(values) / 10))
+        ordered = np.sort(values)
+        low, high = float(ordered[:tenth].mean()), float(ordered[-tenth:].mean())
+        lower_better = any(word in name for word in ("loss", "error", "mse", "mae"))
+        result[f"{group}/{name}/worst_decile"] = high if lower_better else low
+        result[f"{group}/{name}/best_decile"] = low if lower_better else high
+        result[f"{group}/{name}/median"] = float(np.median(values))
+        result[f"{group}/{name}/std"] = float(values.std())
+        result[f"{group}/{name}/values"] = [round(float(v), 6) for v in values]
+    return result

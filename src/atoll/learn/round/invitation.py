@@ -1,0 +1,233 @@
+"""Whom a round invites, what it asks of them, and what the selection rule sees afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from atoll.core import message as M
+from atoll.core.algebra.rng import Rng
+from atoll.core.algebra.tree import Tree
+from atoll.core.errors import ConfigError, QuorumError
+from atoll.core.requests.chain import Chain
+from atoll.core.requests.cost import is_instant
+
+from ..local.reports import key_of, report_of
+from ..selection import Candidates, Seen, Selection
+from ..selection.base import Inquired, Inquiry, places_among, places_of
+from ..wrapped import dry_reply
+from .state import broadcast_extras, global_model
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from atoll.core.federation.federation import Federation
+    from atoll.core.requests.party import Parties
+    from atoll.core.requests.results import Combined
+
+    from ..context import Context
+
+__all__ = ["Inviter", "examples_of", "own_reports", "reply_bytes", "reports_of", "seen_of"]
+
+
+def own_reports(context: Context, model: Tree) -> Callable[[str], Tree]:
+    """Return what the server reports about its own data under a model."""
+
+    def own(name: str) -> Tree:
+        rows = context.test
+        if rows is None:
+            raise ConfigError(
+                f"{type(context.selection).__name__} compares clients with the server's own data, but there is none",
+                where="Training.selection",
+                remedy="give the federated data set a `test` set",
+            )
+        return context.learner.report_of(model, rows, {name: context.selection.reports[name]})[name]
+
+    return own
+
+
+def reports_of(combined: Combined) -> dict[str, list[Tree]]:
+    """Return the reports in replies: name -> one value per sender, in cohort order."""
+    return {report_of(key): [part.value for part in parts] for key, parts in combined.of("report").items()}
+
+
+def examples_of(combined: Combined) -> NDArray[np.float64]:
+    """Return the rows behind each sender's reports, in cohort order; empty without reports."""
+    parts: Any = next(iter(combined.of("report").values()), [])
+    return np.array([part.weight for part in parts], dtype=np.float64)
+
+
+def seen_of(number: int, combined: Combined, own: Callable[[str], Tree]) -> Seen:
+    """Return what a request showed.
+
+    Args:
+        number: the round.
+        combined: the replies.
+        own: the server's report on its own data.
+    """
+    asked = combined.senders if combined.asked is None else combined.asked
+    if combined.outcomes is None:
+        seconds = np.zeros(len(combined.senders))
+    else:
+        seconds = combined.outcomes.seconds[places_among(asked.positions, combined.senders.positions)]
+    return Seen(number, asked, combined.senders, seconds, reports_of(combined), {}, own, examples_of(combined))
+
+
+# ---------------------------------------------------------------- the invitation
+
+
+def reply_bytes(context: Context, state: Tree, phase: str) -> int:
+    """Return bytes of a client's reply in a phase, from a dry run without a step, so that a device model knows them beforehand. Reports are extra."""
+    chain: Chain = context.chain(state, phase)
+    public = chain.public(Rng(0))
+    reply = dry_reply(context.local_algorithm, state["server"]["params"], phase)
+    wires = {}
+    for name, aggregate in chain.leaving(reply).items():
+        sent = chain.rehearsed(name, aggregate, public, Rng(0))
+        wires[name] = {"kind": aggregate.kind, "value": sent.wire, "weight": 1.0}
+    if not context.protected:
+        wires["loss"] = {"kind": "mean", "value": np.float64(0.0), "weight": 1.0}
+    return M.nbytes(wires)
+
+
+@dataclass(frozen=True)
+class Inviter:
+    """Invites clients for one round.
+
+    Attributes:
+        fed: the federation.
+        context: the training's context.
+        state: the server's state: ``"contacts"``, ``"selection"``, ``"server"``, ``"buffers"``.
+        among: clients that it may invite; by default all.
+    """
+
+    fed: Federation
+    context: Context
+    state: Tree
+    among: Parties | None = None
+
+    @property
+    def size(self) -> int:
+        """The number of replies wanted."""
+        return self.context.selection.cohort_size(len(self.fed.parties))
+
+    def candidates(self) -> Candidates:
+        """Return the clients that can be invited now.
+
+        Raises:
+            QuorumError: no client is available.
+        """
+        fed, turn = self.fed, self.state["contacts"]
+        there = fed.available(fed.parties if self.among is None else self.among)
+        if len(there) == 0:
+            raise QuorumError(
+                f"none of {len(fed.parties)} parties is available at {fed.clock.now():g} s",
+                where=f"contact {turn}",
+                remedy="use devices that are available more often, or a pacing that waits for them",
+            )
+        where = None if there is fed.parties else places_of(fed.parties.positions, there.positions)
+
+        def sizes() -> Any:
+            known = self.context.clients.sizes
+            return known if known is None or where is None else np.asarray(known)[where]
+
+        return Candidates(
+            there,
+            turn,
+            fed.rng.child("selection", turn),
+            sizes,
+            lambda: self.seconds(there),
+            lambda: fed.secret("selection", turn),
+        )
+
+    def seconds(self, there: Parties) -> NDArray[np.float64] | None:
+        """Return the expected seconds of each client if nothing goes wrong; ``None`` if unknown."""
+        if is_instant(self.fed.world.cost):
+            return None
+        server, phase = self.state["server"], self.context.algorithm.phases[-1]
+        message: dict[str, Any] = {
+            "broadcast": {
+                **self.context.algorithm.broadcast(server, phase),
+                **broadcast_extras(self.state, self.context.learner, self.state["contacts"]),
+            },
+            "phase": phase,
+        }
+        if self.context.selection.reports:
+            message["reports"] = dict(self.context.selection.reports)
+        return self.fed.forecast(there, self.context.learner.train, message, up=lambda: self.up(phase))
+
+    def up(self, phase: str) -> int:
+        """Return the expected bytes of a reply."""
+        return reply_bytes(self.context, self.state, phase)
+
+    def invite(self) -> Parties:
+        """Return the cohort, without a survey."""
+        candidates = self.candidates()
+        count = self.context.pacing.invited(self.size)
+        chosen: Parties = candidates.parties[self.context.selection.invite(candidates, count, self.state["selection"])]
+        return chosen
+
+    def odds(self, invited: Parties) -> dict[int, float] | None:
+        """Return, for invited clients, position -> probability of a draw, if the aggregation needs it."""
+        if not self.context.aggregation.weighs_odds:
+            return None
+        candidates = self.candidates()
+        found = self.context.selection.odds(candidates, self.state["selection"])
+        named = dict(zip(candidates.parties.positions.tolist(), found.tolist(), strict=True))
+        return {k: named[k] for k in invited.positions.tolist()}
+
+    async def surveyed(self) -> tuple[Tree, dict[str, Any]]:
+        """Return the rule's memory after its survey, and the cost; the same memory if it asks no client."""
+        rule, known = self.context.selection, self.state["selection"]
+        if type(rule).survey is Selection.survey:
+            return known, {}
+        candidates = self.candidates()
+        wanted = rule.survey(candidates, self.context.pacing.invited(self.size), known)
+        if wanted is None or len(wanted) == 0:
+            return known, {}
+        model = global_model(self.state)
+        if (inquiry := rule.inquiry) is not None:
+            seen, known, spent = await self.inquired(
+                inquiry, candidates.parties[np.sort(wanted)], model, known, held=False
+            )
+            return rule.heard(seen, known), spent
+        message = {"params": model, "reports": dict(rule.reports)}
+        asked = candidates.parties[np.sort(wanted)]
+        at = (self.state["contacts"], "survey")
+        told = self._report_bytes(model)
+        combined = await self.fed.sum(
+            asked, self.context.learner.report, message, at=at, quorum=0, deadline=self.context.pacing.deadline, up=told
+        )
+        seen = seen_of(self.state["contacts"], combined, own_reports(self.context, model))
+        spent = {"bytes_up": combined.bytes_up, "bytes_down": combined.bytes_down}
+        return rule.heard(seen, known), spent
+
+    async def inquired(
+        self, inquiry: Inquiry, parties: Parties, model: Tree, known: Tree, *, held: bool
+    ) -> tuple[Seen, Tree, dict[str, Any]]:
+        """Return the result of the rule's inquiry about some clients, its memory, and the cost.
+
+        Args:
+            inquiry: the rule's inquiry.
+            parties: the clients, each once.
+            model: the model to ask about.
+            known: the rule's memory.
+            held: whether the clients have the model already.
+        """
+        fed = self.fed
+        before = fed.bytes()
+        asked = Inquired(parties, model, held, self.state["contacts"], self.context.pacing.deadline)
+        seen, known = await inquiry.hold(fed, self.context.learner, self.context.test, asked, known)
+        after = fed.bytes()
+        return seen, known, {name: after[name] - before[name] for name in ("bytes_up", "bytes_down")}
+
+    def _report_bytes(self, model: Tree) -> int | None:
+        """Return the bytes of a survey's reply, measured on the server's own rows; ``None`` if it has none."""
+        rows = self.context.test
+        if rows is None or len(rows) == 0 or is_instant(self.fed.world.cost):
+            return None
+        told = self.context.learner.report_of(model, rows.take(slice(0, 1)), self.context.selection.reports)
+        return M.nbytes({key_of(name): {"kind": "parts", "value": v, "weight": 1.0} for name, v in told.items()})

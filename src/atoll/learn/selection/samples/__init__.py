@@ -1,1 +1,0 @@
-"""Cohorts that are samples of the clients."""

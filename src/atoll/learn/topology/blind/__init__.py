@@ -1,1 +1,0 @@
-"""A server that sees ciphertexts only: models, updates and metrics are the sites' alone."""
