@@ -13,11 +13,11 @@ from atoll.core.errors import AtollError
 from atoll.core.federation.reducer import Plain, TreeReducer
 from atoll.data import Dataset, Islands
 from atoll.learn import Evaluation, Training, aggregation, pacing, private, selection, topology
-from atoll.learn.admm.sums_only import SumsOnly
 from atoll.learn.algorithms import FedAvg
 from atoll.learn.catalogue import example, kinds
 from atoll.learn.metrics import Confusion
 from atoll.privacy import Budget
+from atoll.programs.factorisation import SumsOnly
 from atoll.secure import SecureAggregation
 from atoll.stages import DGC, QSGD, Clip, CountSketch, ErrorFeedback, RandomK, Shift, Sign, TopK
 

@@ -14,10 +14,10 @@ from learn_toys import Fixed, flat
 import atoll
 from atoll.core.errors import CompositionError, ConfigError, QuorumError
 from atoll.learn import Evaluation, FedAvg, Synchronous, Uniform
-from atoll.learn.admm import AsyncADMM
 from atoll.learn.algorithms import CEADMM, FedADMM, FedSGD, FedSSO, Scaffold, SufficientStatistics, Upcycled
 from atoll.learn.pacing import PartialBarrier
 from atoll.models.quadratic import minimiser
+from atoll.programs import AsyncADMM
 from atoll.stages import QSGD
 
 EXACT = CEADMM(solver="exact", newton=1, iterations=DIM, rho=1.5)

@@ -15,9 +15,9 @@ import atoll
 from atoll.cli import run
 from atoll.core.algebra import tree as T
 from atoll.core.errors import ConfigError
-from atoll.learn.admm import asynchronous, graph_admm, mocha, multitask, user
 from atoll.learn.algorithm import Algorithm
 from atoll.learn.catalogue import describe, facts, formula, kinds, programs
+from atoll.programs import consensus, factorisation, multitask
 
 
 def _counts(name: str) -> tuple[str | None, list[tuple[str, str]]]:
@@ -113,10 +113,13 @@ def test_programs_send_and_keep_what_their_cards_say() -> None:
     z, fixed = np.zeros(3), {"rho": 1.0, "loss": "least_squares"}
     items = SimpleNamespace(x=np.arange(4)[:, None], y=np.ones(4))
     asked = {
-        "AsyncADMM": (asynchronous.worker_step, {"z": z, **fixed}),
+        "AsyncADMM": (consensus.worker_step, {"z": z, **fixed}),
         "MultiTaskADMM": (multitask.multitask_step, {"z": z, **fixed}),
-        "Mocha": (mocha.mocha_step, {"w": z, "curvature": 1.0, "passes": 1}),
-        "MatrixFactorisation": (user.user_step, {"items": np.ones((6, 2)), "rho": 1.0, "weight": 0.1, "clear": False}),
+        "Mocha": (multitask.mocha_step, {"w": z, "curvature": 1.0, "passes": 1}),
+        "MatrixFactorisation": (
+            factorisation.user_step,
+            {"items": np.ones((6, 2)), "rho": 1.0, "weight": 0.1, "clear": False},
+        ),
     }
     known = {"d": 3, "n": 4, "M": 6, "D": 2}
     for name, (step, message) in asked.items():
@@ -132,8 +135,8 @@ def test_programs_send_and_keep_what_their_cards_say() -> None:
         card = programs()[name].card
         assert found == {way: _worth(getattr(card, way), known) for way in found}, name
     node = _party()
-    graph_admm.meet(node, {"neighbours": ["b", "c"], "dim": 3})
-    assert _numbers(node.state) == _worth(graph_admm.DADMM.card.state, known)
+    consensus.meet(node, {"neighbours": ["b", "c"], "dim": 3})
+    assert _numbers(node.state) == _worth(consensus.DADMM.card.state, known)
 
 
 def _worth(text: str, known: dict[str, int]) -> int:

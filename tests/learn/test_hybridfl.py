@@ -22,13 +22,13 @@ from atoll.core.requests.party import Roster
 from atoll.core.requests.results import Terms
 from atoll.core.world import World
 from atoll.engines import ENGINES
-from atoll.learn.admm.sums_only import SumsOnly
 from atoll.learn.algorithms import FedAdam, FedAvg, FedAvgM, FedProx, Scaffold, Upcycled
 from atoll.learn.pacing import HybridFL, Synchronous
 from atoll.learn.pacing.slack import ChanceConstrained, Forgetting, LateCount, PaperLiteral, Ratio, UncensoredOnly
 from atoll.learn.topology import Gossip, Hierarchical
 from atoll.models import Linear
 from atoll.models.idle import IdleIslands, IdleModel
+from atoll.programs.factorisation import SumsOnly
 from atoll.simulation import run_in
 from atoll.stages import QSGD, ErrorFeedback, TopK
 

@@ -12,12 +12,12 @@ import atoll
 from atoll.core.algebra import tree as T
 from atoll.core.errors import CompositionError, PolicyError
 from atoll.core.federation.reducer import Plain
-from atoll.learn.admm.sums_only import SumsOnly
 from atoll.learn.algorithms import FedDyn, FedNova, Mime, Scaffold, Upcycled
 from atoll.learn.catalogue import describe, kinds
 from atoll.learn.pacing import SAFA, FedAsync, FedBuff
 from atoll.learn.topology import Gossip, Hierarchical
 from atoll.models.quadratic import Quadratic, quadratics
+from atoll.programs.factorisation import SumsOnly
 from atoll.secure import (
     BoundedSum,
     Enclave,

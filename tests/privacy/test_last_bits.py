@@ -17,11 +17,11 @@ from atoll.core.requests.context import StageContext
 from atoll.core.requests.island import Secret
 from atoll.labels.methods.voting.votes import NOBODY, VoteRule
 from atoll.learn.algorithms import DPSGD, FedAvg, OutputPerturbation
-from atoll.learn.bandits.tree import NoisyPrefix
-from atoll.learn.convex.shared_noise import add_gaussian_share, add_radial_share
 from atoll.learn.local.examples import StepSecrets
 from atoll.learn.private.noisy_sum import NoisySum
 from atoll.privacy.discrete import GaussianLattice, LaplaceLattice
+from atoll.programs.bandits import NoisyPrefix
+from atoll.programs.convex import add_gaussian_share, add_radial_share
 from atoll.stages import GaussianNoise, LocalGaussian, LocalLaplace, SparseVector
 from atoll.statistics.summarising.mwem import Mwem, choose
 

@@ -23,7 +23,7 @@ WRONG = [
     ({"algorithm": {"name": "FedAvg", "epochs": True}}, r"algorithm\.epochs=True should be a valid integer"),
     (
         {"algorithm": {"name": "DADMM", "dim": 3}},
-        r"'DADMM' is a program, not the algorithm.*\.simulate\(atoll\.learn\.admm\.DADMM\(",
+        r"'DADMM' is a program, not the algorithm.*\.simulate\(atoll\.programs\.DADMM\(",
     ),
     ({"algorithm": "FedAvgg"}, r"algorithm\.name='FedAvgg' is not a known algorithm\. Did you mean 'FedAvg'\?"),
     ({"algorithm": 3}, r"algorithm names no algorithm"),

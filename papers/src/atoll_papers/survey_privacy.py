@@ -22,7 +22,7 @@ from typing import Any
 from atoll.auditing import Canaries, audit
 from atoll.auditing.central import averaging
 from atoll.core.extras import need
-from atoll.learn.convex import gradient_deviation, output_scale
+from atoll.programs.convex import gradient_deviation, output_scale
 from atoll.reproduce import Claim, Entry, Lab, NotKept
 
 __all__ = [

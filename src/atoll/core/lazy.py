@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -38,7 +39,7 @@ def _home_of(name: str, root: str) -> str:
 
 
 _PLACES = (
-    "learn.algorithms", "learn.selection", "learn.pacing", "learn.topology", "learn.aggregation", "learn.transforms", "learn.admm", "learn", "stages",
+    "learn.algorithms", "learn.selection", "learn.pacing", "learn.topology", "learn.aggregation", "learn.transforms", "programs", "learn", "stages",
     "rounds", "privacy", "devices", "data", "models", "engines", "core", "statistics",
     "labels",
 )  # fmt: skip
@@ -60,7 +61,10 @@ def _loaded(module: str, name: str, needs: Mapping[str, str]) -> Any:
 
 
 def lazy(
-    package: str, where: Mapping[str, Iterable[str]], needs: Mapping[str, str] | None = None
+    package: str,
+    where: Mapping[str, Iterable[str]],
+    needs: Mapping[str, str] | None = None,
+    moved: Mapping[str, str] | None = None,
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return the ``__getattr__`` and ``__dir__`` (PEP 562) of a package that loads its names on first use.
 
@@ -71,12 +75,17 @@ def lazy(
         package: the package's ``__name__``.
         where: maps a module of the package to the names that it defines.
         needs: libraries that the parts load, each with the extra that installs it.
+        moved: names that left for another package, which they name for one version.
     """
     home = {name: module for module, names in where.items() for name in names}
 
     def find(name: str) -> Any:
         if name in home:
             value = getattr(_loaded(f"{package}.{home[name]}", name, needs or {}), name)
+        elif moved is not None and name in moved:
+            text = f"{package}.{name} is {moved[name]}.{name} now: use that"
+            warnings.warn(text, DeprecationWarning, stacklevel=2)
+            value = getattr(importlib.import_module(moved[name]), name)
         elif not name.startswith("_") and importlib.util.find_spec(f"{package}.{name}") is not None:
             value = importlib.import_module(f"{package}.{name}")
         else:

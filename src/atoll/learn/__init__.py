@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from .prepared import Trained
     from .round.evaluation import Evaluation
     from .selection import Everyone, Schedule, Selection, SizeProportional, Uniform
-    from .surveys.divergence import Divergence, GradientDivergence
     from .training import Training
 else:
     from atoll.core.lazy import lazy
@@ -18,52 +17,26 @@ else:
     __getattr__, __dir__ = lazy(
         __name__,
         {
-            "aggregation": (
-                "Aggregation",
-                "EqualWeights",
-                "KeepGlobal",
-                "KeepLocal",
-                "Renormalised",
-                "Rescaled",
-            ),
-            "algorithm": (
-                "Algorithm",
-                "LocalWork",
-                "RoundInfo",
-            ),
-            "algorithms": (
-                "FedAvg",
-                "FedSGD",
-                "SufficientStatistics",
-            ),
+            "aggregation": ("Aggregation", "EqualWeights", "KeepGlobal", "KeepLocal", "Renormalised", "Rescaled"),
+            "algorithm": ("Algorithm", "LocalWork", "RoundInfo"),
+            "algorithms": ("FedAvg", "FedSGD", "SufficientStatistics"),
             "pacing": ("Synchronous",),
             "prepared": ("Trained",),
             "round.evaluation": ("Evaluation",),
-            "selection": (
-                "Everyone",
-                "Schedule",
-                "Selection",
-                "SizeProportional",
-                "Uniform",
-            ),
-            "surveys.divergence": (
-                "Divergence",
-                "GradientDivergence",
-            ),
+            "selection": ("Everyone", "Schedule", "Selection", "SizeProportional", "Uniform"),
             "training": ("Training",),
         },
+        moved={"Divergence": "atoll.programs", "GradientDivergence": "atoll.programs"},
     )
 
 __all__ = [
     "Aggregation",
     "Algorithm",
-    "Divergence",
     "EqualWeights",
     "Evaluation",
     "Everyone",
     "FedAvg",
     "FedSGD",
-    "GradientDivergence",
     "KeepGlobal",
     "KeepLocal",
     "LocalWork",

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from atoll.core.addresses import load_object
 from atoll.core.algebra import tree as T
 from atoll.core.algebra.aggregate import merge_totals
 from atoll.core.algebra.tree import Tree
@@ -91,10 +92,9 @@ def kinds() -> dict[str, type[Algorithm]]:
 
 
 def programs() -> dict[str, type]:
-    """Return every method that is a program, by name."""
-    from atoll.learn import admm
-
-    found = {name: getattr(admm, name) for name in sorted(admm.__all__)}
+    """Return every method that is a program, by name. They are found by address, as their room builds on this one."""
+    room = load_object("atoll.programs")
+    found = {name: getattr(room, name) for name in sorted(room.__all__)}
     return {n: k for n, k in found.items() if isinstance(k, type) and hasattr(k, "card")}
 
 

@@ -24,7 +24,7 @@ def _program(name: str) -> tuple[str, str] | None:
     found = next((made for made in programs() if made.lower() == plain), None)
     if found is None:
         return None
-    how = f"run it from Python: atoll.simulate(atoll.learn.admm.{found}(...).program, islands)"
+    how = f"run it from Python: atoll.simulate(atoll.programs.{found}(...).program, islands)"
     return (
         "a program, not the algorithm of a training",
         f"{how}; in a file, name a program that runs it: job: program, program: module:name",

@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from atoll.learn.admm.asynchronous import AsyncADMM
-from atoll.learn.admm.graph_admm import DADMM, DLM
 from atoll.learn.algorithms import (
     DIANA,
     FLECS,
@@ -39,6 +37,7 @@ from atoll.learn.algorithms import (
     Upcycled,
 )
 from atoll.models.quadratic import Quadratic, minimiser, quadratics
+from atoll.programs.consensus import DADMM, DLM, AsyncADMM
 from atoll.stages import QSGD, RandomK
 
 from .row import Rate

@@ -57,8 +57,8 @@ when we repeated published comparisons.
 
 ## Read the tables
 
-The tables list every algorithm of `atoll.learn.algorithms`, as `atoll algorithms` prints it. They also list the programs of `atoll.learn.admm`, which you run with
-[`atoll.simulate(atoll.learn.admm.DADMM(...).program, islands)`](howto/programs.md).
+The tables list every algorithm of `atoll.learn.algorithms`, as `atoll algorithms` prints it. They also list the programs of `atoll.programs`, which you run with
+[`atoll.simulate(atoll.programs.DADMM(...).program, islands)`](howto/programs.md).
 
 **down** and **up**: {MEANING[:1].lower()}{MEANING[1:]} Semicolons separate phases. Atoll measures these floats: it runs each algorithm dry with its
 default settings, on a model with `d` parameters. A single number that an algorithm also sends, such as the learning rate, is the 1 in `d + 1`. Stages, those of a

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from atoll.core.capability import SINGLE_REPLIES, STEPS, Need
 
-from ..admm.asynchronous import overdue
 from ..checks import require_count
 from ..selection.base import places_of
 from .asynchronous import Asynchronous, require_at_work
@@ -22,7 +24,17 @@ if TYPE_CHECKING:
     from ..context import Context
     from .asynchronous import RoundLog
 
-__all__ = ["PartialBarrier"]
+__all__ = ["PartialBarrier", "overdue"]
+
+
+def overdue(age: NDArray[Any], most: int) -> NDArray[np.bool_]:
+    """Return the workers that the next update must wait for, or their last reports would be ``most`` updates old after it.
+
+    Args:
+        age: updates since each worker's last report.
+        most: ``tau``.
+    """
+    return np.asarray(age >= most - 1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +46,7 @@ class PartialBarrier(Asynchronous):
     before (the consensus ADMM methods ``CEADMM`` and ``FedADMM``, whose server then always has ``z = (1/N) sum_k u_k`` of the newest ``u_k``). For other
     algorithms, it is asynchronous SGD with a bounded delay.
 
-    ``atoll.learn.admm.AsyncADMM`` is the same pacing as a program, for losses whose subproblem has an exact solution. On quadratics with
+    ``atoll.programs.AsyncADMM`` is the same pacing as a program, for losses whose subproblem has an exact solution. On quadratics with
     ``CEADMM(solver="exact")`` and ``Everyone()``, both give the same iterates.
 
     A crash that no link has noticed delays the server like a slow client, because the server cannot tell them apart.

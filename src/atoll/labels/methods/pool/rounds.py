@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 from atoll.core.algebra.tree import Tree
 from atoll.core.capability import Need
 from atoll.core.errors import CompositionError, ConfigError
-from atoll.learn.bandits import DiscountedUCB
 from atoll.learn.capabilities import ONE_MODEL, SAMPLE
 from atoll.learn.round.rounds import ServerRounds, server_round
 from atoll.learn.selection import Uniform
 from atoll.learn.topology.base import Star
+from atoll.programs.bandits import DiscountedUCB
 
 from .adafedsemi import POOL
 
@@ -27,7 +27,7 @@ __all__ = ["AdaptiveRounds"]
 class AdaptiveRounds(Star):
     """A bandit chooses, for ``window`` rounds at a time, the share ``P`` of clients that train and the threshold of the pool.
 
-    Every pair of ``shares`` and ``taus`` is an arm of a discounted UCB (`atoll.learn.bandits.DiscountedUCB`). An arm's reward is what the clients' labelled rows gained for what the window
+    Every pair of ``shares`` and ``taus`` is an arm of a discounted UCB (`atoll.programs.bandits.DiscountedUCB`). An arm's reward is what the clients' labelled rows gained for what the window
     cost, as a share of the best so far:
 
         ``r = e / max e``, ``e = max(0, 1 - L' / L) / (price P + (1 - price) used)``,

@@ -1,7 +1,9 @@
-"""The federated linear bandit of Dubey and Pentland: agents play alone and share noisy statistics when they have learned enough."""
+"""Bandits: agents that choose, learn from rewards, and share what they learned under privacy."""
 
 from __future__ import annotations
 
+import hashlib
+import math
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -12,21 +14,205 @@ from numpy.typing import NDArray
 from atoll.core.algebra.aggregate import Sum
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError, DataError
+from atoll.core.event import Event, Gaussian
 from atoll.core.federation.reducer import Plain, Reducer
 from atoll.core.requests.task import task
 from atoll.core.validation import Checked
 from atoll.privacy import NoisePlan, noise_for
-
-from .linucb import LinUCB
-from .tree import NoisyPrefix
+from atoll.privacy.discrete import GaussianLattice, words_of
 
 if TYPE_CHECKING:
     from atoll.core.federation.federation import Federation
     from atoll.core.requests.island import Island
 
-__all__ = ["FederatedBandit", "Played", "play", "share"]
+__all__ = ["DiscountedUCB", "FederatedBandit", "LinUCB", "NoisyPrefix", "Played"]
+
 
 Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DiscountedUCB:
+    """Choose ``argmax_i X_i + 2 sqrt(width log(n) / N_i)`` with discounted counts and means.
+
+    ``N_i = sum_s g^(t-s) 1{i played at s}``, ``X_i = sum_s g^(t-s) r_s 1{i played at s} / N_i`` and ``n = sum_i N_i``, for rewards in ``[0, 1]``. An arm that was not
+    played for long is tried again. With ``discount=1`` it is UCB1's index.
+
+    Source: Garivier and Moulines 2011, "On Upper-Confidence Bound Policies for Switching Bandit Problems", with ``B = 1`` and ``xi = width``.
+    All functions are pure; what they know is ``(2, arms)``: counts and sums of rewards, both discounted.
+
+    Attributes:
+        arms: number of arms.
+        discount: ``g`` in (0, 1].
+        width: ``xi``, at least 0; 0 exploits only, after one play of each arm.
+    """
+
+    arms: int
+    discount: float = 0.95
+    width: float = 0.1
+
+    def __post_init__(self) -> None:
+        if self.arms < 1 or not 0 < self.discount <= 1 or not (self.width >= 0 and math.isfinite(self.width)):
+            raise ConfigError(
+                f"arms={self.arms}, discount={self.discount}, width={self.width}",
+                where="DiscountedUCB",
+                remedy="use at least one arm, a discount above 0 and at most 1, and a width of at least 0",
+            )
+
+    def nothing(self) -> Array:
+        """Return what is known before the first play."""
+        return np.zeros((2, self.arms))
+
+    def indices(self, known: Any) -> Array:
+        """Return each arm's optimistic reward, ``(arms,)``; infinity for an arm that was never played."""
+        counts, sums = np.asarray(known, np.float64)
+        total = max(counts.sum(), 1.0)
+        played = np.where(counts > 0, counts, 1.0)
+        found: Array = np.where(
+            counts > 0, sums / played + 2.0 * np.sqrt(self.width * math.log(total) / played), math.inf
+        )
+        return found
+
+    def choose(self, known: Any) -> int:
+        """Return the arm with the largest index; the first of equals."""
+        return int(np.argmax(self.indices(known)))
+
+    def seen(self, known: Any, arm: int, reward: float) -> Array:
+        """Return what is known after a play.
+
+        Raises:
+            ConfigError: a reward outside ``[0, 1]``.
+        """
+        if not 0.0 <= reward <= 1.0:
+            raise ConfigError(f"reward={reward}", where="DiscountedUCB", remedy="scale rewards to [0, 1]")
+        after: Array = np.asarray(known, np.float64) * self.discount
+        after[:, arm] += (1.0, reward)
+        return after
+
+
+# ---------------------------------------------------------------- LinUCB
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinUCB:
+    """Choose ``argmax <theta, x> + beta ||x||_{V^-1}`` with ``V = ridge I + sum x x^T`` and ``theta = V^-1 sum x y``.
+
+    Li, Chu, Langford, Schapire 2010; Abbasi-Yadkori, Pál, Szepesvári 2011. All functions are pure; what they know is a Gram matrix of ``(x, y)``,
+    ``(dim + 1, dim + 1)``: the sum of ``z z^T`` with ``z = (x, y)``.
+
+    Attributes:
+        dim: length of a context.
+        ridge: positive.
+        beta: width of the confidence set.
+    """
+
+    dim: int
+    ridge: float = 1.0
+    beta: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.dim < 1 or not (math.isfinite(self.ridge) and self.ridge > 0 and self.beta >= 0):
+            raise ConfigError(
+                f"dim={self.dim}, ridge={self.ridge}, beta={self.beta}",
+                where="LinUCB",
+                remedy="use at least one dimension, a ridge above 0 and a beta of at least 0",
+            )
+
+    def nothing(self) -> Array:
+        """The Gram matrix before anything was seen."""
+        return np.zeros((self.dim + 1, self.dim + 1))
+
+    def seen(self, x: Any, y: float) -> Array:
+        """The Gram matrix of one play."""
+        z = np.append(np.asarray(x, np.float64), y)
+        return np.outer(z, z)
+
+    def design(self, gram: Array) -> Array:
+        """``V``. Noise can leave directions with a negative weight; they count as never seen, which no more data are needed for."""
+        inner = gram[: self.dim, : self.dim]
+        values, turn = np.linalg.eigh((inner + inner.T) / 2)
+        found: Array = (turn * (np.maximum(values, 0.0) + self.ridge)) @ turn.T
+        return found
+
+    def choose(self, gram: Array, arms: Any) -> int:
+        """The arm to play, of contexts ``(arms, dim)``."""
+        inverse = np.linalg.inv(self.design(gram))
+        theta = inverse @ gram[: self.dim, self.dim]
+        rows = np.asarray(arms, np.float64)
+        width = np.sqrt(np.maximum(np.einsum("ad,de,ae->a", rows, inverse, rows), 0.0))
+        return int(np.argmax(rows @ theta + self.beta * width))
+
+    def novelty(self, gram: Array, synced: Array, plays: int) -> float:
+        """``plays ln(det V / det V_synced)``: how much an agent learned since it last shared, times how long ago that was."""
+        now, then = (np.linalg.slogdet(self.design(g))[1] for g in (gram, synced))
+        return float(plays * (now - then))
+
+
+# ---------------------------------------------------------------- prefix sums under privacy
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoisyPrefix:
+    """Noise for the sums of the first ``t`` of ``length`` symmetric matrices, ``t = 1 .. length``.
+
+    The prefix ``[1, t]`` is the union of at most ``L = ceil(log2(length + 1))`` nodes of a binary tree, each with its own Gaussian noise. An addend is in at most
+    ``L`` nodes, so all releases together cost ``L`` Gaussian releases, however many there are. Dwork, Naor, Pitassi, Rothblum 2010; Shariff, Sheffet 2018,
+    "Differentially Private Contextual Linear Bandits", section 4. The noise of a node follows from a key that only the party has: asking twice gives the same.
+
+    Attributes:
+        length: addends, at most.
+        multiplier: noise of a node over the sensitivity.
+        sensitivity: how far one addend moves a sum, in Frobenius norm.
+    """
+
+    length: int
+    multiplier: float
+    sensitivity: float
+
+    def __post_init__(self) -> None:
+        if self.length < 1 or not all(math.isfinite(v) and v > 0 for v in (self.multiplier, self.sensitivity)):
+            raise ConfigError(
+                f"length={self.length}, multiplier={self.multiplier}, sensitivity={self.sensitivity}",
+                where="NoisyPrefix",
+                remedy="use at least one addend, and finite numbers above 0",
+            )
+
+    @property
+    def levels(self) -> int:
+        """Nodes that an addend is in, at most."""
+        return self.length.bit_length()
+
+    @property
+    def lattice(self) -> GaussianLattice:
+        """Where the noise of all nodes is; addends are rounded to it, each before it is added up, so that what is told is on it too."""
+        return GaussianLattice(self.multiplier * self.sensitivity)
+
+    def event(self, unit: str = "example") -> Event:
+        """What all releases together cost."""
+        return Gaussian(unit=unit, noise_multiplier=self.multiplier, count=self.levels)
+
+    def nodes(self, t: int) -> list[tuple[int, int]]:
+        """The nodes whose union is ``[1, t]``, as (level, number): one for each bit of ``t``."""
+        if not 0 <= t <= self.length:
+            raise ConfigError(f"t={t}", where="NoisyPrefix", remedy=f"ask for 0 to {self.length} addends")
+        return [(level, (t >> level) - 1) for level in range(self.levels) if t >> level & 1]
+
+    def noise(self, key: bytes, t: int, dim: int) -> Array:
+        """Noise of the prefix ``[1, t]``, symmetric, ``(dim, dim)``.
+
+        The entries on and above the diagonal are independent; they determine the matrix, and move by at most its Frobenius norm.
+        """
+        total = np.zeros((dim, dim))
+        for level, number in self.nodes(t):
+            seed = hashlib.blake2b(f"{level}/{number}".encode(), key=key, digest_size=32).digest()
+            draw = np.random.Generator(np.random.Philox(np.random.SeedSequence(int.from_bytes(seed, "little"))))
+            steps = self.lattice.draw(words_of(draw), dim * dim).reshape(dim, dim)
+            upper = np.triu(steps * self.lattice.step)
+            total += upper + np.triu(upper, 1).T
+        return total
+
+
+# ---------------------------------------------------------------- the federated linear bandit of Dubey and Pentland
 
 
 @task

@@ -12,10 +12,9 @@ from atoll.core.requests.task import task
 from atoll.core.world import World
 from atoll.data import Dataset, Islands
 from atoll.engines import Inline
-from atoll.learn.admm.asynchronous import AsyncADMM
-from atoll.learn.admm.graph_admm import DADMM, DLM
 from atoll.learn.topology.graphs import Complete, EdgeList, Ring, TimeVarying
 from atoll.models.quadratic import minimiser
+from atoll.programs.consensus import DADMM, DLM, AsyncADMM
 from atoll.testing import Timetable, killed_and_resumed
 
 

@@ -20,8 +20,8 @@ from atoll.learn.pacing import SAFA, FedBuff
 from atoll.learn.profiles import divergence, mean_weights, plain_part
 from atoll.learn.selection import FedProf
 from atoll.learn.selection.fedprof import divergences_of
-from atoll.learn.surveys import EncryptedMatching
 from atoll.learn.topology import Gossip, Hierarchical
+from atoll.programs.surveys import EncryptedMatching
 from atoll.secure.encrypted import squares
 
 try:

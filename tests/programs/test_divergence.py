@@ -18,7 +18,7 @@ from atoll.data import Dataset, Islands
 from atoll.learn import Divergence, FedAvg, GradientDivergence, Training
 from atoll.learn.algorithm import Algorithm
 from atoll.learn.learner import LearnerSettings
-from atoll.learn.surveys.divergence import local_gradients
+from atoll.programs.surveys import local_gradients
 
 EQUAL, UNEQUAL = [8, 8, 8], [3, 8, 20]
 ZERO = pytest.approx(0.0, abs=1e-13)

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 import atoll
 from atoll.core.errors import ConfigError, DataError
 from atoll.core.event import Ledger
-from atoll.learn.bandits import FederatedBandit, LinUCB, NoisyPrefix
 from atoll.privacy import spent
+from atoll.programs.bandits import FederatedBandit, LinUCB, NoisyPrefix
 
 DIM, ARMS = 3, 5
 

@@ -15,10 +15,18 @@ from atoll.core.errors import CompositionError, ConfigError, DataError
 from atoll.core.event import Ledger
 from atoll.core.federation.reducer import Plain
 from atoll.core.requests.island import Secret
-from atoll.learn.convex import AggregatedGradients, AggregatedOutput, gradient_deviation, output_scale
-from atoll.learn.convex.logistic import gradient, minimiser, rows_of
-from atoll.learn.convex.shared_noise import add_gaussian_share, add_radial_share
 from atoll.privacy import spent
+from atoll.programs.convex import (
+    AggregatedGradients,
+    AggregatedOutput,
+    add_gaussian_share,
+    add_radial_share,
+    gradient,
+    gradient_deviation,
+    minimiser,
+    output_scale,
+    rows_of,
+)
 
 VIRTUAL = atoll.SecureAggregation(masks="virtual")
 

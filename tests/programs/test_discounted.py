@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from atoll.core.errors import ConfigError
-from atoll.learn.bandits import DiscountedUCB
+from atoll.programs.bandits import DiscountedUCB
 
 
 def test_indices_are_the_formula() -> None:

@@ -11,10 +11,14 @@ import atoll
 from atoll.core.errors import CompositionError, ConfigError, DataError
 from atoll.core.requests.task import task
 from atoll.data import Dataset, Islands
-from atoll.learn.admm.attack import ratings_from_messages, ratings_from_sums
-from atoll.learn.admm.factorisation import MatrixFactorisation
-from atoll.learn.admm.sums_only import SumsOnly
-from atoll.learn.admm.user import group_lasso_row, rating_step
+from atoll.programs.factorisation import (
+    MatrixFactorisation,
+    SumsOnly,
+    group_lasso_row,
+    rating_step,
+    ratings_from_messages,
+    ratings_from_sums,
+)
 
 # Specification of the survey, section 14: default_rng(0), planted rank 2, noise 0.05, and then half of the entries.
 _DRAW = np.random.default_rng(0)

@@ -9,11 +9,10 @@ import atoll
 from atoll.core.errors import AtollError, CompositionError, ConfigError
 from atoll.core.requests.task import task
 from atoll.data import Dataset, Islands
-from atoll.learn.admm.losses import gradient, solve, value
-from atoll.learn.admm.mocha import Mocha
-from atoll.learn.admm.multitask import MultiTaskADMM
-from atoll.learn.admm.sums_only import SumsOnly
 from atoll.learn.proximal import nuclear_norm, prox, svt
+from atoll.programs.consensus import gradient, solve, value
+from atoll.programs.factorisation import SumsOnly
+from atoll.programs.multitask import Mocha, MultiTaskADMM
 
 MANY = [0] * 5 + [1] * 3 + [2] * 2 + [3] * 2
 
