@@ -16,7 +16,7 @@ from atoll.core.errors import AtollError, CompositionError, ConfigError, DataErr
 from atoll.core.requests.policy import Policy
 from atoll.labels import FADE, DomainNetwork, EfficientFDA, SelfTraining, Supervised
 from atoll.labels.domain_network import outputs_of
-from atoll.labels.methods.adaptation.class_shares import aligned, confidence_of
+from atoll.labels.methods.self_training import aligned, confidence_of
 
 WIDTH, CLASSES = 6, 3
 

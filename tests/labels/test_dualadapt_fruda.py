@@ -13,9 +13,8 @@ from torch.func import functional_call
 import atoll
 from atoll.core.errors import AtollError, ConfigError, DataError
 from atoll.labels import DualAdapt, FRuDA
-from atoll.labels.methods.adaptation.collaborators import Candidate, Collaborators
-from atoll.labels.methods.adaptation.dualadapt import SourceLoss, TargetLoss
-from atoll.labels.methods.adaptation.feature_mixture import log_density, mixture_of
+from atoll.labels.methods.collaborators import Candidate, Collaborators
+from atoll.labels.methods.dualadapt import SourceLoss, TargetLoss, log_density, mixture_of
 from atoll.labels.objectives import Mixture, projections, sliced_quantiles, transfer_bound, wasserstein
 
 BASE = atoll.FedAvg(lr=0.2, batch_size=10, steps=4)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import atoll
 from atoll.core.errors import ConfigError, DataError
 from atoll.labels import evaluators as E
-from atoll.labels.evaluators.intervals import t_quantile
+from atoll.labels.evaluators.gains import t_quantile
 
 
 def blobs(rows: int, classes: int = 3, dims: int = 5, seed: int = 0, spread: float = 1.0) -> tuple[Any, Any]:

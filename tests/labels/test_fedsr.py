@@ -13,7 +13,7 @@ import atoll
 from atoll.core.errors import AtollError
 from atoll.data import Dataset, Islands
 from atoll.labels import FedSR, GaussianNetwork
-from atoll.labels.methods.unseen.fedsr import SimpleLoss
+from atoll.labels.methods.fedsr import SimpleLoss
 from atoll.labels.views.draws import child_keys_of_rows, normals
 
 

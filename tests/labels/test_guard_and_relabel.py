@@ -16,8 +16,8 @@ from atoll.core.errors import ConfigError
 from atoll.data import Dataset
 from atoll.labels import FixMatch, Guard, Method, Relabel, SelfTraining, SemiFL, Supervised
 from atoll.labels.losses import cross_entropy_of_rows, mean_of
-from atoll.labels.methods.hidden.held_out import PLAIN, HeldOutLabels, WithoutHeldOut, held_out
-from atoll.labels.methods.hidden.relabel import DeniedLabels
+from atoll.labels.methods.guard import PLAIN, HeldOutLabels, WithoutHeldOut, held_out
+from atoll.labels.methods.relabel import DeniedLabels
 from atoll.labels.methods.supervised import SupervisedLoss
 from atoll.labels.streams import Trailing
 from atoll.learn import Training

@@ -10,6 +10,7 @@ LIMIT = 20
 # Folders with more modules, each of which is one complete example of the same idea, and why that reads best in one list.
 ONE_IDEA_A_FILE = {
     "cli/commands": "one command a file, named as it is typed",
+    "labels/methods": "one method a file, named as in its paper",
     "learn/algorithms": "one algorithm a file, named as in its paper",
 }
 FRAME = {"__init__", "__main__", "room"}

@@ -17,6 +17,8 @@ from typing import Any
 __all__ = ["MOVED", "declared_name", "load_object"]
 
 MOVED: dict[str, str] = {
+    "atoll.labels.evaluators.pseudo:PseudoLabels": "atoll.labels.evaluators.unlabelled:PseudoLabels",
+    "atoll.labels.methods.voting.votes:VoteNoise": "atoll.labels.methods.pate:VoteNoise",
     "atoll.learn.admm": "atoll.programs",
     "atoll.learn.admm.asynchronous": "atoll.programs.consensus",
     "atoll.learn.admm.asynchronous:worker_step": "atoll.programs.consensus:worker_step",

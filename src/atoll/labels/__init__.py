@@ -11,42 +11,42 @@ if TYPE_CHECKING:
     from .committee import Committee, committee_weights
     from .domain_network import DomainNetwork
     from .heads import MaskedAutoencoder, Siamese
-    from .methods.adaptation.dualadapt import DualAdapt
-    from .methods.adaptation.efficientfda import EfficientFDA
-    from .methods.adaptation.fada import FADA
-    from .methods.adaptation.fade import FADE
-    from .methods.adaptation.fruda import FRuDA
-    from .methods.adaptation.self_training import SelfTraining
+    from .methods.adafedsemi import AdaFedSemi
+    from .methods.adaptive_rounds import AdaptiveRounds
     from .methods.base import Method
     from .methods.dsfl import DSFL
+    from .methods.dualadapt import DualAdapt
+    from .methods.efficientfda import EfficientFDA
+    from .methods.fada import FADA
+    from .methods.fade import FADE
+    from .methods.fedbyol import FedBYOL
+    from .methods.fedca import FedCA
+    from .methods.fedema import FedEMA
+    from .methods.fedmae import FedMAE
     from .methods.fedmatch import FedMatch
+    from .methods.fedmoco import FedMoCo
     from .methods.fedpu import FedPU
+    from .methods.fedsimclr import FedSimCLR
+    from .methods.fedsimsiam import FedSimSiam
+    from .methods.fedsr import FedSR, GaussianNetwork
     from .methods.fedssl import FedSSL
+    from .methods.fedu import FedU
+    from .methods.fedx import FedX
     from .methods.fixmatch import FixMatch
     from .methods.forward_correction import ForwardCorrection
     from .methods.freematch import FreeMatch
+    from .methods.fruda import FRuDA
     from .methods.generator import Generator, RowDecoder
-    from .methods.hidden.guard import Guard
-    from .methods.hidden.relabel import Relabel
-    from .methods.pool.adafedsemi import AdaFedSemi
-    from .methods.pool.rounds import AdaptiveRounds
+    from .methods.guard import Guard
+    from .methods.orchestra import Orchestra
+    from .methods.pate import PATE
+    from .methods.relabel import Relabel
     from .methods.robust_self_training import RobustSelfTraining
     from .methods.rscfed import RSCFed
-    from .methods.selfsupervised.fedbyol import FedBYOL
-    from .methods.selfsupervised.fedca import FedCA
-    from .methods.selfsupervised.fedema import FedEMA
-    from .methods.selfsupervised.fedmae import FedMAE
-    from .methods.selfsupervised.fedmoco import FedMoCo
-    from .methods.selfsupervised.fedsimclr import FedSimCLR
-    from .methods.selfsupervised.fedsimsiam import FedSimSiam
-    from .methods.selfsupervised.fedu import FedU
-    from .methods.selfsupervised.fedx import FedX
-    from .methods.selfsupervised.orchestra import Orchestra
-    from .methods.selfsupervised.ssfl import SSFL
+    from .methods.self_training import SelfTraining
     from .methods.semifl import SemiFL
+    from .methods.ssfl import SSFL
     from .methods.supervised import Supervised
-    from .methods.unseen.fedsr import FedSR, GaussianNetwork
-    from .methods.voting.pate import PATE
     from .pretrained import Pretrained
 else:
     from atoll.core.lazy import lazy
@@ -54,69 +54,74 @@ else:
     __getattr__, __dir__ = lazy(
         __name__,
         {
-            "committee": ("Committee", "committee_weights"),
+            "committee": (
+                "Committee",
+                "committee_weights",
+            ),
             "domain_network": ("DomainNetwork",),
             "heads": (
                 "MaskedAutoencoder",
                 "Siamese",
             ),
+            "methods.adafedsemi": ("AdaFedSemi",),
+            "methods.adaptive_rounds": ("AdaptiveRounds",),
             "methods.base": ("Method",),
             "methods.dsfl": ("DSFL",),
-            "methods.adaptation.dualadapt": ("DualAdapt",),
-            "methods.adaptation.efficientfda": ("EfficientFDA",),
-            "methods.adaptation.fada": ("FADA",),
-            "methods.adaptation.fade": ("FADE",),
+            "methods.dualadapt": ("DualAdapt",),
+            "methods.efficientfda": ("EfficientFDA",),
+            "methods.fada": ("FADA",),
+            "methods.fade": ("FADE",),
+            "methods.fedbyol": ("FedBYOL",),
+            "methods.fedca": ("FedCA",),
+            "methods.fedema": ("FedEMA",),
+            "methods.fedmae": ("FedMAE",),
             "methods.fedmatch": ("FedMatch",),
+            "methods.fedmoco": ("FedMoCo",),
             "methods.fedpu": ("FedPU",),
+            "methods.fedsimclr": ("FedSimCLR",),
+            "methods.fedsimsiam": ("FedSimSiam",),
+            "methods.fedsr": (
+                "FedSR",
+                "GaussianNetwork",
+            ),
             "methods.fedssl": ("FedSSL",),
+            "methods.fedu": ("FedU",),
+            "methods.fedx": ("FedX",),
             "methods.fixmatch": ("FixMatch",),
             "methods.forward_correction": ("ForwardCorrection",),
             "methods.freematch": ("FreeMatch",),
-            "methods.adaptation.fruda": ("FRuDA",),
+            "methods.fruda": ("FRuDA",),
             "methods.generator": (
                 "Generator",
                 "RowDecoder",
             ),
-            "methods.hidden.guard": ("Guard",),
-            "methods.hidden.relabel": ("Relabel",),
-            "methods.pool.adafedsemi": ("AdaFedSemi",),
-            "methods.pool.rounds": ("AdaptiveRounds",),
+            "methods.guard": ("Guard",),
+            "methods.orchestra": ("Orchestra",),
+            "methods.pate": ("PATE",),
+            "methods.relabel": ("Relabel",),
             "methods.robust_self_training": ("RobustSelfTraining",),
             "methods.rscfed": ("RSCFed",),
-            "methods.adaptation.self_training": ("SelfTraining",),
-            "methods.selfsupervised.fedbyol": ("FedBYOL",),
-            "methods.selfsupervised.fedca": ("FedCA",),
-            "methods.selfsupervised.fedema": ("FedEMA",),
-            "methods.selfsupervised.fedmae": ("FedMAE",),
-            "methods.selfsupervised.fedmoco": ("FedMoCo",),
-            "methods.selfsupervised.fedsimclr": ("FedSimCLR",),
-            "methods.selfsupervised.fedsimsiam": ("FedSimSiam",),
-            "methods.selfsupervised.fedu": ("FedU",),
-            "methods.selfsupervised.fedx": ("FedX",),
-            "methods.selfsupervised.orchestra": ("Orchestra",),
-            "methods.selfsupervised.ssfl": ("SSFL",),
+            "methods.self_training": ("SelfTraining",),
             "methods.semifl": ("SemiFL",),
+            "methods.ssfl": ("SSFL",),
             "methods.supervised": ("Supervised",),
-            "methods.unseen.fedsr": (
-                "FedSR",
-                "GaussianNetwork",
-            ),
-            "methods.voting.pate": ("PATE",),
             "pretrained": ("Pretrained",),
         },
         needs={"torch": "torch"},
     )
 
 __all__ = [
+    "DSFL",
+    "FADA",
+    "FADE",
+    "PATE",
+    "SSFL",
     "AdaFedSemi",
     "AdaptiveRounds",
     "Committee",
-    "DSFL",
     "DomainNetwork",
     "DualAdapt",
     "EfficientFDA",
-    "FADA",
-    "FADE",
     "FRuDA",
     "FedBYOL",
     "FedCA",
@@ -140,13 +145,11 @@ __all__ = [
     "MaskedAutoencoder",
     "Method",
     "Orchestra",
-    "PATE",
     "Pretrained",
     "RSCFed",
     "Relabel",
     "RobustSelfTraining",
     "RowDecoder",
-    "SSFL",
     "SelfTraining",
     "SemiFL",
     "Siamese",

@@ -14,7 +14,7 @@ from atoll.core.calls import checked_call
 from atoll.core.errors import ConfigError, DataError
 
 from .heads import require_module
-from .objectives.adversarial import conditioned, reverse_gradient
+from .objectives.domains import conditioned, reverse_gradient
 
 __all__ = ["DomainNetwork", "DomainOutputs", "classes_of", "outputs_of", "width_of"]
 

@@ -19,9 +19,9 @@ from atoll.core.algebra.tree import Tree
 from atoll.core.calls import checked_call, shown
 from atoll.core.errors import ConfigError
 
-from .objectives.predictive import standardised
+from .objectives.contrastive import standardised
 
-__all__ = ["MaskedAutoencoder", "HeadOutputs", "Siamese", "embedding_of", "parts_of", "require_module", "seen_by"]
+__all__ = ["HeadOutputs", "MaskedAutoencoder", "Siamese", "embedding_of", "parts_of", "require_module", "seen_by"]
 
 Tensor = torch.Tensor
 REAL = "real"

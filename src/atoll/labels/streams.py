@@ -23,7 +23,7 @@ from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError
 from atoll.core.validation import Checked
 
-__all__ = ["Frozen", "Local", "Trailing", "Stream", "Streams"]
+__all__ = ["Frozen", "Local", "Stream", "Streams", "Trailing"]
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import atoll
 from atoll.core.errors import CompositionError, ConfigError
 from atoll.data import Islands
 from atoll.labels import AdaFedSemi, AdaptiveRounds
-from atoll.labels.methods.pool.adafedsemi import POOL
+from atoll.labels.methods.adafedsemi import POOL
 from atoll.learn.algorithms import FedAvg, FedProx
 
 WORK: dict[str, Any] = {"lr": 0.1, "steps": 2, "batch_size": 8}

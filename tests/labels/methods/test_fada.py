@@ -17,7 +17,7 @@ from atoll.core.errors import AtollError, CompositionError, ConfigError, PolicyE
 from atoll.core.requests.policy import ROW_FEATURES, Policy, SitePolicy
 from atoll.data import Dataset, Islands
 from atoll.labels import FADA, FADE
-from atoll.labels.methods.adaptation.fada import judged, trained_judge
+from atoll.labels.methods.fada import judged, trained_judge
 from atoll.labels.objectives.clusters import gain_weights
 from atoll.learn.algorithms import FedProx, Scaffold
 from atoll.learn.wrapped import Wrapped

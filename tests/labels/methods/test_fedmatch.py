@@ -15,8 +15,7 @@ import atoll
 from atoll.core.algebra.aggregate import Parts
 from atoll.core.errors import CompositionError, ConfigError
 from atoll.data import Islands
-from atoll.labels.methods.disjoint import DisjointGradient, NearestHelpers, joined, split, together
-from atoll.labels.methods.fedmatch import FedMatch
+from atoll.labels.methods.fedmatch import DisjointGradient, FedMatch, NearestHelpers, joined, split, together
 from atoll.learn.algorithms import FedAvg, FedProx, Scaffold
 from atoll.secure import SecureAggregation
 

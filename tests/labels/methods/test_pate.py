@@ -20,8 +20,8 @@ from atoll.core.world import World
 from atoll.data import Dataset, Islands
 from atoll.engines import ENGINES
 from atoll.labels import PATE
-from atoll.labels.methods.voting import course
-from atoll.labels.methods.voting.votes import NOBODY, VoteNoise, VoteRule, check_votes, votes_of
+from atoll.labels.methods import pate as course
+from atoll.labels.methods.pate import NOBODY, VoteNoise, VoteRule, check_votes, votes_of
 from atoll.learn.algorithms import FedAvg, OutputPerturbation
 from atoll.models import Linear
 from atoll.privacy import Budget, Demand, exact_epsilon, spent

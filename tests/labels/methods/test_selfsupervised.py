@@ -33,9 +33,9 @@ from atoll.labels import (
 )
 from atoll.labels.evaluators import fit_probe
 from atoll.labels.heads import parts_of, seen_by
-from atoll.labels.methods.selfsupervised.fedca import _renewed
-from atoll.labels.methods.selfsupervised.fedu import divergence
-from atoll.labels.objectives.predictive import feature_spread
+from atoll.labels.methods.fedca import _renewed
+from atoll.labels.methods.fedu import divergence
+from atoll.labels.objectives.contrastive import feature_spread
 from atoll.labels.views import Affine, ColourJitter, Compose, Cutout
 from atoll.learn.algorithms import FedAvg, FedProx, Scaffold
 from atoll.learn.selection import Once

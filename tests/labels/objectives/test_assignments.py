@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from atoll.core.errors import ConfigError, DataError
 from atoll.labels.objectives import assignment_loss, balanced_centroids, refined_centroids, sinkhorn
-from atoll.labels.objectives.assignments import _dominated_by_none
+from atoll.labels.objectives.contrastive import _dominated_by_none
 
 
 def drawn(seed: int, *shape: int) -> torch.Tensor:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from atoll.core.errors import ConfigError, DataError
 from atoll.labels import objectives as O
 from atoll.labels.objectives.consistency import check_threshold
-from atoll.labels.objectives.positive import check_priors
+from atoll.labels.objectives.label_noise import check_priors
 
 Tensor = torch.Tensor
 

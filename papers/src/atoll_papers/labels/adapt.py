@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ENTRY",
-    "SealedCost",
     "VARIANTS",
+    "SealedCost",
     "apart",
     "domains",
     "exchanging",
@@ -316,7 +316,7 @@ def _worse(found: dict[str, list[float]]) -> Claim:
 
 
 def _better(claim: str, ours: list[float], other: list[float]) -> Claim:
-    from atoll.labels.evaluators.intervals import paired_gain
+    from atoll.labels.evaluators.gains import paired_gain
 
     gain = paired_gain(ours, other)
     low, high = gain.interval or (float("-inf"), float("inf"))

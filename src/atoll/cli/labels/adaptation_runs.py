@@ -287,7 +287,7 @@ class CollaboratorRun(AdaptationRun):
     def trained(self, islands: Islands, settings: AdaptationTerms, seed: int) -> AdaptedModel:
         """Train the sources, choose, and adapt."""
         from atoll.data import Islands
-        from atoll.labels.methods.adaptation.collaborators import Candidate, Collaborators
+        from atoll.labels.methods.collaborators import Candidate, Collaborators
         from atoll.simulation import simulate
 
         plain, target = replace(self, parts=("alone",)), next(n for n in islands.names if n not in sources_of(islands))
@@ -341,8 +341,7 @@ def runs_of(shape: tuple[int, ...], classes: int, methods: Sequence[str]) -> dic
     from atoll.labels import FADA, FADE, DualAdapt, EfficientFDA, FedSR, FRuDA, SelfTraining, Supervised, views
     from atoll.labels.methods import local_sgd
     from atoll.labels.views.geometry import Affine, Translate
-    from atoll.labels.views.inversion import Invert
-    from atoll.labels.views.pixels import ColourJitter, Cutout
+    from atoll.labels.views.pixels import ColourJitter, Cutout, Invert
 
     kind = "images" if len(shape) == 3 else "table"
     weak, strong = views.weak(kind), views.strong(kind)

@@ -86,6 +86,7 @@ def known_methods(at: str = "rows") -> tuple[str, ...]:
     """Return the names of methods that train a classifier with labels somewhere; with ``at="none"``, of those that need none."""
     import atoll.labels
     from atoll.labels import Method
+    from atoll.labels.methods.selfsupervised import SelfSupervised
     from atoll.labels.survey import SURVEY
 
     found = {name: getattr(atoll.labels, name) for name in atoll.labels.__all__}
@@ -95,7 +96,7 @@ def known_methods(at: str = "rows") -> tuple[str, ...]:
             sorted(
                 n
                 for n, k in kinds.items()
-                if ".selfsupervised." in k.__module__
+                if issubclass(k, SelfSupervised)
                 and accepts(k, "view")
                 and n not in ("SelfSupervised", "FedX", "FedMAE")
             )
@@ -108,7 +109,7 @@ def known_methods(at: str = "rows") -> tuple[str, ...]:
         "FedSR",  # for domains that nobody has, with a network of its own
         "RobustSelfTraining",  # measured under attack: atoll reproduce labels-robust
     }
-    own = [n for n, k in kinds.items() if n not in others and ".selfsupervised." not in k.__module__]
+    own = [n for n, k in kinds.items() if n not in others and not issubclass(k, SelfSupervised)]
     return tuple(sorted([*own, "Relabel"]))
 
 

@@ -3,36 +3,70 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .attacked import accuracy_under_attack
-    from .fairness import fairness_gap, group_measures
-    from .finetune import FineTuned, fine_tune, labelled_share
-    from .intervals import PairedGain, paired_gain
+    from .gains import (
+        PairedGain,
+        accuracy,
+        accuracy_under_attack,
+        balanced,
+        fairness_gap,
+        group_measures,
+        macro_f1,
+        paired_gain,
+    )
     from .neighbours import NeighbourAccuracy, nearest_classes, neighbour_accuracy
-    from .probe import LinearProbe, ProbeAccuracy, fit_probe
-    from .pseudo import PseudoLabels, coverage, purity, sure
-    from .targets import accuracy, balanced, macro_f1
-    from .unlabelled import Confidence, agreement, information, mean_entropy, rank_correlation, rank_without_labels
+    from .probe import FineTuned, LinearProbe, ProbeAccuracy, fine_tune, fit_probe, labelled_share
+    from .unlabelled import (
+        Confidence,
+        PseudoLabels,
+        agreement,
+        coverage,
+        information,
+        mean_entropy,
+        purity,
+        rank_correlation,
+        rank_without_labels,
+        sure,
+    )
 else:
     from atoll.core.lazy import lazy
 
     __getattr__, __dir__ = lazy(
         __name__,
         {
-            "attacked": ("accuracy_under_attack",),
-            "fairness": ("fairness_gap", "group_measures"),
-            "finetune": ("FineTuned", "fine_tune", "labelled_share"),
-            "intervals": ("PairedGain", "paired_gain"),
-            "neighbours": ("NeighbourAccuracy", "nearest_classes", "neighbour_accuracy"),
-            "probe": ("LinearProbe", "ProbeAccuracy", "fit_probe"),
-            "pseudo": ("PseudoLabels", "coverage", "purity", "sure"),
-            "targets": ("accuracy", "balanced", "macro_f1"),
+            "gains": (
+                "PairedGain",
+                "accuracy",
+                "accuracy_under_attack",
+                "balanced",
+                "fairness_gap",
+                "group_measures",
+                "macro_f1",
+                "paired_gain",
+            ),
+            "neighbours": (
+                "NeighbourAccuracy",
+                "nearest_classes",
+                "neighbour_accuracy",
+            ),
+            "probe": (
+                "FineTuned",
+                "LinearProbe",
+                "ProbeAccuracy",
+                "fine_tune",
+                "fit_probe",
+                "labelled_share",
+            ),
             "unlabelled": (
                 "Confidence",
+                "PseudoLabels",
                 "agreement",
+                "coverage",
                 "information",
                 "mean_entropy",
+                "purity",
                 "rank_correlation",
                 "rank_without_labels",
+                "sure",
             ),
         },
     )

@@ -1,91 +1,126 @@
-"""Methods for data without full labels, one idea a file."""
+"""Methods for data without full labels, one a file."""
 
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .adaptation.dualadapt import DualAdapt
-    from .adaptation.efficientfda import EfficientFDA
-    from .adaptation.fada import FADA
-    from .adaptation.fade import FADE
-    from .adaptation.fruda import FRuDA
-    from .adaptation.self_training import SelfTraining
+    from .adafedsemi import AdaFedSemi
+    from .adaptive_rounds import AdaptiveRounds
     from .base import Method, local_sgd
     from .dsfl import DSFL
+    from .dualadapt import DualAdapt
+    from .efficientfda import EfficientFDA
+    from .fada import FADA
+    from .fade import FADE
+    from .fedbyol import FedBYOL
+    from .fedca import FedCA
+    from .fedema import FedEMA
+    from .fedmae import FedMAE
     from .fedmatch import FedMatch
+    from .fedmoco import FedMoCo
     from .fedpu import FedPU
+    from .fedsimclr import FedSimCLR
+    from .fedsimsiam import FedSimSiam
+    from .fedsr import FedSR, GaussianNetwork
     from .fedssl import FedSSL
+    from .fedu import FedU
+    from .fedx import FedX
     from .fixmatch import FixMatch
     from .forward_correction import ForwardCorrection
     from .freematch import FreeMatch
+    from .fruda import FRuDA
     from .generator import Generator, RowDecoder
-    from .hidden.guard import Guard
-    from .hidden.relabel import Relabel
+    from .guard import Guard
     from .labelled_party import LabelledParty
-    from .pool.adafedsemi import AdaFedSemi
-    from .pool.rounds import AdaptiveRounds
+    from .orchestra import Orchestra
+    from .pate import PATE
+    from .relabel import Relabel
     from .robust_self_training import RobustSelfTraining
     from .rscfed import RSCFed
+    from .self_training import SelfTraining
+    from .selfsupervised import SelfSupervised
     from .semifl import SemiFL
+    from .ssfl import SSFL
     from .supervised import Supervised
-    from .unseen.fedsr import FedSR, GaussianNetwork
-    from .voting.pate import PATE
 else:
     from atoll.core.lazy import lazy
 
     __getattr__, __dir__ = lazy(
         __name__,
         {
+            "selfsupervised": ("SelfSupervised",),
+            "ssfl": ("SSFL",),
+            "orchestra": ("Orchestra",),
+            "fedx": ("FedX",),
+            "fedu": ("FedU",),
+            "fedsimsiam": ("FedSimSiam",),
+            "fedsimclr": ("FedSimCLR",),
+            "fedmoco": ("FedMoCo",),
+            "fedmae": ("FedMAE",),
+            "fedema": ("FedEMA",),
+            "fedca": ("FedCA",),
+            "fedbyol": ("FedBYOL",),
+            "adafedsemi": ("AdaFedSemi",),
+            "adaptive_rounds": ("AdaptiveRounds",),
             "base": (
                 "Method",
                 "local_sgd",
             ),
             "dsfl": ("DSFL",),
-            "adaptation.dualadapt": ("DualAdapt",),
-            "adaptation.efficientfda": ("EfficientFDA",),
-            "adaptation.fada": ("FADA",),
-            "adaptation.fade": ("FADE",),
+            "dualadapt": ("DualAdapt",),
+            "efficientfda": ("EfficientFDA",),
+            "fada": ("FADA",),
+            "fade": ("FADE",),
             "fedmatch": ("FedMatch",),
             "fedpu": ("FedPU",),
+            "fedsr": (
+                "FedSR",
+                "GaussianNetwork",
+            ),
             "fedssl": ("FedSSL",),
             "fixmatch": ("FixMatch",),
             "forward_correction": ("ForwardCorrection",),
             "freematch": ("FreeMatch",),
-            "adaptation.fruda": ("FRuDA",),
+            "fruda": ("FRuDA",),
             "generator": (
                 "Generator",
                 "RowDecoder",
             ),
-            "hidden.guard": ("Guard",),
+            "guard": ("Guard",),
             "labelled_party": ("LabelledParty",),
-            "hidden.relabel": ("Relabel",),
-            "pool.adafedsemi": ("AdaFedSemi",),
-            "pool.rounds": ("AdaptiveRounds",),
+            "pate": ("PATE",),
+            "relabel": ("Relabel",),
             "robust_self_training": ("RobustSelfTraining",),
             "rscfed": ("RSCFed",),
-            "adaptation.self_training": ("SelfTraining",),
+            "self_training": ("SelfTraining",),
             "semifl": ("SemiFL",),
             "supervised": ("Supervised",),
-            "unseen.fedsr": (
-                "FedSR",
-                "GaussianNetwork",
-            ),
-            "voting.pate": ("PATE",),
         },
     )
 
 __all__ = [
-    "AdaFedSemi",
-    "AdaptiveRounds",
     "DSFL",
-    "DualAdapt",
-    "EfficientFDA",
     "FADA",
     "FADE",
+    "PATE",
+    "SSFL",
+    "AdaFedSemi",
+    "AdaptiveRounds",
+    "DualAdapt",
+    "EfficientFDA",
     "FRuDA",
+    "FedBYOL",
+    "FedCA",
+    "FedEMA",
+    "FedMAE",
     "FedMatch",
+    "FedMoCo",
     "FedPU",
     "FedSR",
     "FedSSL",
+    "FedSimCLR",
+    "FedSimSiam",
+    "FedU",
+    "FedX",
     "FixMatch",
     "ForwardCorrection",
     "FreeMatch",
@@ -94,11 +129,12 @@ __all__ = [
     "Guard",
     "LabelledParty",
     "Method",
-    "PATE",
+    "Orchestra",
     "RSCFed",
     "Relabel",
     "RobustSelfTraining",
     "RowDecoder",
+    "SelfSupervised",
     "SelfTraining",
     "SemiFL",
     "Supervised",

@@ -18,7 +18,7 @@ from atoll.learn.local.own_loss import OwnLoss
 
 from ..look import OneLook, looked
 from ..losses import mean_of, seen
-from ..objectives.positive import check_priors, positive_unlabelled
+from ..objectives.label_noise import check_priors, positive_unlabelled
 from ..views.base import View
 from .base import Method
 

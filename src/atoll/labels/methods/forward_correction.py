@@ -19,8 +19,7 @@ from atoll.learn.local.own_loss import OwnLoss
 from ..domain_network import classes_of
 from ..look import OneLook, looked
 from ..losses import mean_of, seen
-from ..objectives.wrong.forward import forward_corrected, label_triples
-from ..objectives.wrong.transitions import check_transition, estimate_transition
+from ..objectives.label_noise import check_transition, estimate_transition, forward_corrected, label_triples
 from ..views.base import View
 from .base import Method
 

@@ -10,7 +10,7 @@ import torch
 from atoll.learn.card import Card
 
 from ..losses import cross_entropy_of_rows
-from ..objectives.thresholds import free_thresholds
+from ..objectives.consistency import free_thresholds
 from .fixmatch import FixMatch, FixMatchLoss
 
 __all__ = ["FreeMatch", "FreeMatchLoss"]

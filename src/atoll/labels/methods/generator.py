@@ -14,10 +14,10 @@ from torch import nn
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError, DataError
 
-from ..objectives.variational import beta_vae, sampled_code
+from ..objectives.generative import beta_vae, sampled_code
 from ..views.draws import normals
 
-__all__ = ["RowDecoder", "Generator", "GeneratorLoss"]
+__all__ = ["Generator", "GeneratorLoss", "RowDecoder"]
 
 
 class _Autoencoder(nn.Module):

@@ -12,8 +12,7 @@ from atoll.learn.card import Card
 from atoll.learn.local.own_loss import OwnLoss
 
 from ..losses import cross_entropy_of_rows, mean_of, seen
-from ..objectives.attacked import attacked_rows
-from ..objectives.consistency import pseudo_labels
+from ..objectives.consistency import attacked_rows, pseudo_labels
 from ..views.base import View
 from ..views.draws import child_keys_of_rows, units
 from .base import Method

@@ -3,63 +3,164 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .adversarial import certainty, conditioned, domain_loss, reverse_gradient
-    from .assignments import assignment_loss, balanced_centroids, refined_centroids, sinkhorn
-    from .attacked import attacked_rows
-    from .clusters import cluster, dispersion, gain_weights
-    from .consistency import check_threshold, fixmatch, mean_teacher, moving_average, pseudo_label, pseudo_labels
-    from .contrastive import enqueue, info_nce, nt_xent
-    from .discrepancy import classifier_discrepancy
-    from .distilled import check_predictions, era, mean_prediction
-    from .fedx import jensen_shannon, relational, relations
-    from .masked import hidden_pieces, masked_error, masked_tokens, pieces_of, spread_pieces
-    from .mixing import guess, mixmatch_labelled, mixmatch_unlabelled, mixup, sharpen, soft_cross_entropy
-    from .mixtures import Mixture, fit_mixture
-    from .moments import coral, gaussian_mmd, linear_mmd
-    from .positive import check_priors, positive_unlabelled
-    from .predictive import byol, feature_spread, simsiam, standardised
-    from .rotation import predict_rotation, quarter_turns
-    from .thresholds import free_thresholds
-    from .transport import projections, sliced_quantiles, transfer_bound, wasserstein
-    from .variational import beta_vae, code_divergence, reconstruction_error, sampled_code
-    from .virtual import vat, worst_change
-    from .wrong.forward import forward_corrected, label_triples
-    from .wrong.transitions import check_transition, estimate_transition
+    from .clusters import Mixture, cluster, dispersion, fit_mixture, gain_weights
+    from .consistency import (
+        attacked_rows,
+        check_predictions,
+        check_threshold,
+        era,
+        fixmatch,
+        free_thresholds,
+        guess,
+        mean_prediction,
+        mean_teacher,
+        mixmatch_labelled,
+        mixmatch_unlabelled,
+        mixup,
+        moving_average,
+        pseudo_label,
+        pseudo_labels,
+        sharpen,
+        soft_cross_entropy,
+        vat,
+        worst_change,
+    )
+    from .contrastive import (
+        assignment_loss,
+        balanced_centroids,
+        byol,
+        enqueue,
+        feature_spread,
+        info_nce,
+        jensen_shannon,
+        nt_xent,
+        predict_rotation,
+        quarter_turns,
+        refined_centroids,
+        relational,
+        relations,
+        simsiam,
+        sinkhorn,
+        standardised,
+    )
+    from .domains import (
+        certainty,
+        classifier_discrepancy,
+        conditioned,
+        coral,
+        domain_loss,
+        gaussian_mmd,
+        linear_mmd,
+        projections,
+        reverse_gradient,
+        sliced_quantiles,
+        transfer_bound,
+        wasserstein,
+    )
+    from .generative import (
+        beta_vae,
+        code_divergence,
+        hidden_pieces,
+        masked_error,
+        masked_tokens,
+        pieces_of,
+        reconstruction_error,
+        sampled_code,
+        spread_pieces,
+    )
+    from .label_noise import (
+        check_priors,
+        check_transition,
+        estimate_transition,
+        forward_corrected,
+        label_triples,
+        positive_unlabelled,
+    )
 else:
     from atoll.core.lazy import lazy
 
     __getattr__, __dir__ = lazy(
         __name__,
         {
-            "adversarial": ("certainty", "conditioned", "domain_loss", "reverse_gradient"),
-            "assignments": ("assignment_loss", "balanced_centroids", "refined_centroids", "sinkhorn"),
-            "attacked": ("attacked_rows",),
-            "clusters": ("cluster", "dispersion", "gain_weights"),
+            "clusters": (
+                "Mixture",
+                "cluster",
+                "dispersion",
+                "fit_mixture",
+                "gain_weights",
+            ),
             "consistency": (
+                "attacked_rows",
+                "check_predictions",
                 "check_threshold",
+                "era",
                 "fixmatch",
+                "free_thresholds",
+                "guess",
+                "mean_prediction",
                 "mean_teacher",
+                "mixmatch_labelled",
+                "mixmatch_unlabelled",
+                "mixup",
                 "moving_average",
                 "pseudo_label",
                 "pseudo_labels",
+                "sharpen",
+                "soft_cross_entropy",
+                "vat",
+                "worst_change",
             ),
-            "contrastive": ("enqueue", "info_nce", "nt_xent"),
-            "discrepancy": ("classifier_discrepancy",),
-            "distilled": ("check_predictions", "era", "mean_prediction"),
-            "fedx": ("jensen_shannon", "relational", "relations"),
-            "masked": ("hidden_pieces", "masked_error", "masked_tokens", "pieces_of", "spread_pieces"),
-            "mixing": ("guess", "mixmatch_labelled", "mixmatch_unlabelled", "mixup", "sharpen", "soft_cross_entropy"),
-            "mixtures": ("Mixture", "fit_mixture"),
-            "moments": ("coral", "gaussian_mmd", "linear_mmd"),
-            "positive": ("check_priors", "positive_unlabelled"),
-            "predictive": ("byol", "feature_spread", "simsiam", "standardised"),
-            "rotation": ("predict_rotation", "quarter_turns"),
-            "thresholds": ("free_thresholds",),
-            "transport": ("projections", "sliced_quantiles", "transfer_bound", "wasserstein"),
-            "variational": ("beta_vae", "code_divergence", "reconstruction_error", "sampled_code"),
-            "virtual": ("vat", "worst_change"),
-            "wrong.forward": ("forward_corrected", "label_triples"),
-            "wrong.transitions": ("check_transition", "estimate_transition"),
+            "contrastive": (
+                "assignment_loss",
+                "balanced_centroids",
+                "byol",
+                "enqueue",
+                "feature_spread",
+                "info_nce",
+                "jensen_shannon",
+                "nt_xent",
+                "predict_rotation",
+                "quarter_turns",
+                "refined_centroids",
+                "relational",
+                "relations",
+                "simsiam",
+                "sinkhorn",
+                "standardised",
+            ),
+            "domains": (
+                "certainty",
+                "classifier_discrepancy",
+                "conditioned",
+                "coral",
+                "domain_loss",
+                "gaussian_mmd",
+                "linear_mmd",
+                "projections",
+                "reverse_gradient",
+                "sliced_quantiles",
+                "transfer_bound",
+                "wasserstein",
+            ),
+            "generative": (
+                "beta_vae",
+                "code_divergence",
+                "hidden_pieces",
+                "masked_error",
+                "masked_tokens",
+                "pieces_of",
+                "reconstruction_error",
+                "sampled_code",
+                "spread_pieces",
+            ),
+            "label_noise": (
+                "check_priors",
+                "check_transition",
+                "estimate_transition",
+                "forward_corrected",
+                "label_triples",
+                "positive_unlabelled",
+            ),
         },
     )
 

@@ -7,12 +7,10 @@ if TYPE_CHECKING:
     from .defaults import strong, weak
     from .draws import row_keys
     from .geometry import Affine, Crop, Flip, QuarterTurn, Translate
-    from .inversion import Invert
     from .kinds import ImageView, SeriesView, TableView, TextView
-    from .pixels import ColourJitter, Cutout, GaussianBlur, Mixup
+    from .pixels import ColourJitter, Cutout, GaussianBlur, Invert, Mixup, Thicken
     from .randaugment import RandAugment
     from .series import Jitter, Magnify, MaskTime, Slice, TimeWarp
-    from .strokes import Thicken
     from .table import MaskFeatures, SwapFeatures
     from .text import DropTokens, MaskSpan, MaskTokens, SwapTokens
 else:
@@ -38,7 +36,6 @@ else:
                 "QuarterTurn",
                 "Translate",
             ),
-            "inversion": ("Invert",),
             "kinds": (
                 "ImageView",
                 "SeriesView",
@@ -49,7 +46,9 @@ else:
                 "ColourJitter",
                 "Cutout",
                 "GaussianBlur",
+                "Invert",
                 "Mixup",
+                "Thicken",
             ),
             "randaugment": ("RandAugment",),
             "series": (
@@ -59,7 +58,6 @@ else:
                 "Slice",
                 "TimeWarp",
             ),
-            "strokes": ("Thicken",),
             "table": (
                 "MaskFeatures",
                 "SwapFeatures",

@@ -11,14 +11,14 @@ import numpy as np
 import torch
 
 from .base import OwnRows
-from .draws import below, between, coins, quantile, words
+from .draws import below, between, coins, quantile, units, words
 from .geometry import pixels, require_length
 from .kinds import ImageView, require, require_range, require_share
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["ColourJitter", "Cutout", "GaussianBlur", "Mixup"]
+__all__ = ["ColourJitter", "Cutout", "GaussianBlur", "Invert", "Mixup", "Thicken"]
 
 Tensor = torch.Tensor
 _STEPS = 256
@@ -199,3 +199,72 @@ def _larger(alpha: float, quantiles: int = 4096) -> NDArray[np.float32]:
     mass = np.concatenate([[0.0], np.cumsum((density[1:] + density[:-1]) / 2)])
     at = (np.arange(quantiles) + 0.5) / quantiles * mass[-1]
     return np.asarray(1.0 - np.interp(at, mass, u) ** (1.0 / alpha), dtype=np.float32)
+
+
+# Dark on light for light on dark.
+
+
+@dataclass(frozen=True)
+class Invert(ImageView):
+    """Invert some images within their own range: ``low + high - x``, with an image's smallest and largest value.
+
+    It bridges domains in which the ground may be lighter than what stands on it.
+
+    Attributes:
+        p: the probability of an inversion.
+    """
+
+    p: float = 0.5
+
+    def __post_init__(self) -> None:
+        require_share(self, "p")
+
+    def shown(self, rows: Tensor, keys: Tensor, own: Any) -> Tensor:
+        """Return the images, some inverted."""
+        low, high = limits(rows)
+        turned = coins(keys, 0, 1, self.p)[..., 0].reshape(-1, 1, 1, 1)
+        return torch.where(turned, low + high - rows, rows)
+
+
+# Images whose strokes are thicker or thinner.
+
+
+@dataclass(frozen=True)
+class Thicken(ImageView):
+    """Make the bright strokes of each image thicker or thinner: grey dilation or erosion by 3 x 3 pixels, in part.
+
+    With ``t`` uniform in ``[-by, by]``, the result is ``(1 - |t|) x + |t| m``. Here ``m`` is at each pixel the largest of the 3 x 3 pixels around it that
+    lie in the image where ``t`` is above 0, and the smallest where it is below.
+
+    Attributes:
+        by: the largest part, at most 1. 0 leaves the images as they are.
+
+    Source: Serra. Image Analysis and Mathematical Morphology. 1982, for dilation and erosion of grey images.
+    """
+
+    by: float = 0.8
+
+    def __post_init__(self) -> None:
+        require_share(self, "by")
+
+    def parts(self, keys: Tensor) -> Tensor:
+        """Return the ``t`` that the keys draw, ``(B,)``."""
+        return (units(keys, 0, 1)[..., 0] * 2.0 - 1.0) * self.by
+
+    def shown(self, rows: Tensor, keys: Tensor, own: Any) -> Tensor:
+        """Return the images with other strokes."""
+        part = self.parts(keys)[..., None, None, None].to(rows.dtype)
+        sign = torch.where(part < 0, -1.0, 1.0).to(rows.dtype)
+        # An erosion is a dilation of the negative; each row needs one of the two.
+        most = _largest_of_three(_largest_of_three(rows * sign, -1), -2) * sign
+        return rows + (most - rows) * part.abs()
+
+
+def _largest_of_three(rows: Tensor, along: int) -> Tensor:
+    """Return the largest of each place and its neighbours; faster than a pooling, which keeps track of where it found it."""
+    side = rows.shape[along]
+    if side < 2:
+        return rows
+    pairs = torch.maximum(rows.narrow(along, 0, side - 1), rows.narrow(along, 1, side - 1))
+    inner = torch.maximum(pairs.narrow(along, 0, side - 2), pairs.narrow(along, 1, side - 2))
+    return torch.cat([pairs.narrow(along, 0, 1), inner, pairs.narrow(along, side - 2, 1)], along)

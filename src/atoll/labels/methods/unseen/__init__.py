@@ -1,1 +1,0 @@
-"""Methods for domains of which nobody has a row while training."""

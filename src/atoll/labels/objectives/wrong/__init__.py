@@ -1,1 +1,0 @@
-"""Wrong labels: how they go wrong, and a loss that takes it out."""
