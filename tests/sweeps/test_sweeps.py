@@ -24,7 +24,7 @@ from atoll.learn.algorithms import FedProx
 from atoll.models import linear
 from atoll.report.groups import grouped, main_metric
 from atoll.runs import RunFolder
-from atoll.sweeps.variants import combinations, label_of, seeds_of
+from atoll.sweeps import combinations, label_of, seeds_of
 
 Typed = Callable[..., tuple[int, dict[str, Any], str]]
 ROWS = digits()
