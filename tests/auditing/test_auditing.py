@@ -7,8 +7,7 @@ import pytest
 
 import atoll
 from atoll.auditing import Canaries, audit
-from atoll.auditing.central import averaging, central
-from atoll.auditing.replies import audit_replies
+from atoll.auditing.run import audit_replies, averaging, central
 from atoll.core.errors import ConfigError, DataError
 from atoll.learn.private import CentralDP
 from atoll.report import write_report

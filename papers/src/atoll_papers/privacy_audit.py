@@ -24,8 +24,7 @@ from atoll.auditing.broken import (
     WeakNoise,
     noise_of_seed,
 )
-from atoll.auditing.central import averaging
-from atoll.auditing.replies import audit_replies
+from atoll.auditing.run import audit_replies, averaging
 from atoll.learn.algorithms import FedAvg
 from atoll.learn.private import (
     DPFTRL,
@@ -44,7 +43,7 @@ from atoll.reproduce import Claim, Entry, keeping_nothing
 from atoll.secure import TwoServers
 from atoll.stages import FedSel, LocalGaussian, LocalLaplace, RandomisedSigns
 
-__all__ = ["AuditCase", "ENTRY", "audits"]
+__all__ = ["ENTRY", "AuditCase", "audits"]
 
 
 # ------------------------------------------------------------------ audits, of mechanisms that hold and of broken ones

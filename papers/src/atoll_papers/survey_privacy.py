@@ -20,16 +20,16 @@ from pathlib import Path
 from typing import Any
 
 from atoll.auditing import Canaries, audit
-from atoll.auditing.central import averaging
+from atoll.auditing.run import averaging
 from atoll.core.extras import need
 from atoll.programs.convex import gradient_deviation, output_scale
 from atoll.reproduce import Claim, Entry, Lab, NotKept
 
 __all__ = [
     "COMPARED",
-    "ComparedMechanism",
     "DELTA",
     "ENTRY",
+    "ComparedMechanism",
     "accuracies",
     "draw",
     "formulas",

@@ -65,7 +65,7 @@ def privacy_audit(
 ) -> None:
     """Train with canaries, guess which took part, and prove a lower bound of epsilon."""
     from atoll.auditing import Canaries, audit
-    from atoll.auditing.central import central
+    from atoll.auditing.run import central
 
     settings = Canaries(count=canaries, guesses=guesses, confidence=confidence, tradeoff=tradeoff)  # type: ignore[arg-type]
     found = audit(
