@@ -3,7 +3,7 @@
     python benchmarks/flower_apps.py --flower PYTHON [--runs 3] [--rounds 10]
 
 ``--flower`` names the Python of an environment with ``flwr[simulation]`` and what Atoll needs (``pip install -e ".[flower,torch]" "flwr[simulation]"``). Both sides run the folders of
-``tests/flower/apps`` as they are, on two processes, and must give the same arrays. Seconds are of the run itself, without the start of Python.
+``tests/bridges/apps`` as they are, on two processes, and must give the same arrays. Seconds are of the run itself, without the start of Python.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=10)
     args = parser.parse_args()
     for name, nodes in APPS.items():
-        app = str(ROOT / "tests" / "flower" / "apps" / name)
+        app = str(ROOT / "tests" / "bridges" / "apps" / name)
         with tempfile.TemporaryDirectory() as folder:
             theirs, ours = f"{folder}/theirs.npz", f"{folder}/ours.npz"
-            own = [args.flower, str(ROOT / "tests" / "flower" / "flowers_own.py"), app, str(nodes)]
+            own = [args.flower, str(ROOT / "tests" / "bridges" / "flowers_own.py"), app, str(nodes)]
             own += [f"out={json.dumps(theirs)}", f"num-server-rounds={args.rounds}"]
             atoll = [args.flower, "-m", "atoll.cli", "flower", "run", app, "--workers", "2", "--json"]
             atoll += ["--run-config", f"num-server-rounds={args.rounds} out={json.dumps(ours)}"]

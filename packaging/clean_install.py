@@ -42,7 +42,7 @@ USES = {
     "mlflow": "import mlflow; from atoll.report.mlflow import MLflow",
     "he": "import tenseal",
     "secure": "from atoll.secure import Encrypted; atoll.simulate(job.replace(reducer=Encrypted('bfv'), selection=atoll.Everyone(), rounds=1), data, engine='inline')",
-    "monai": "import monai; from atoll.models import monai_bundle",
+    "monai": "import monai; from atoll.bridges import monai_bundle",
     "ray": "import ray",
     "net": "import subprocess, sys; from atoll.runtime.provision import Kit; import cryptography",
     "nvflare": "import nvflare.client",

@@ -2,7 +2,7 @@
 
     python benchmarks/network/flower_apps.py --flower PYTHON [--runs 3] [--rounds 10] [--nodes 3]
 
-``--flower`` names the Python of an environment with ``flwr`` and what Atoll needs (``pip install -e ".[flower,torch,net,sklearn]"``). Both sides run the folders of ``tests/flower/apps`` as they
+``--flower`` names the Python of an environment with ``flwr`` and what Atoll needs (``pip install -e ".[flower,torch,net,sklearn]"``). Both sides run the folders of ``tests/bridges/apps`` as they
 are. Daemons stand and are connected before the clock starts; seconds run from handing the app in to its end, so they hold the processes of the run, too. Flower's runs over TLS with
 registered keys of nodes, Atoll's over mutual TLS.
 """
@@ -24,7 +24,7 @@ from deployment import Deployment, free_ports
 from flwr_roundtrip import QUIET, certify, connection, start_superlink, start_supernode
 
 ROOT = Path(__file__).resolve().parents[2]
-APPS = ROOT / "tests" / "flower" / "apps"
+APPS = ROOT / "tests" / "bridges" / "apps"
 NAMES = ("quickstart_numpy", "quickstart_pytorch")
 OURS = """
 import asyncio, json, sys, time

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import atoll.client
-from atoll.client.frames import VARIABLE, FrameSocket
+from atoll.client.connection import VARIABLE, FrameSocket
 from atoll.client.weights import load_into, parameters_of
 from atoll.core.errors import DataError, MessageError, TaskError
 

@@ -10,7 +10,7 @@ import atoll
 from atoll.core.errors import AtollError, CompositionError, ConfigError
 from atoll.data import Dataset, Islands
 from atoll.models.estimators import FitTransformers
-from atoll.models.estimators.stand_in import listed, principal, quartered, spread, stand_in_rows
+from atoll.models.estimators.fitting import listed, principal, quartered, spread, stand_in_rows
 from atoll.secure import FixedPoint, SecureAggregation
 
 pytest.importorskip("sklearn")

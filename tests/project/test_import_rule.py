@@ -20,9 +20,10 @@ ROOMS: dict[str, set[str] | None] = {
     "rounds": {"core"},
     "learn": {"core", "data", "stages", "privacy", "secure", "devices", "rounds"},
     "statistics": {"core", "data", "stages", "privacy", "rounds"},
-    "client": {"core", "data"},
-    "flower": {"core", "rounds", "simulation"},
-    "models": {"core", "client", "data", "fitting", "learn"},
+    "client": {"bridges", "core", "data"},
+    "bridges": {"core", "client", "rounds", "simulation"},
+    "flower": {"bridges"},  # the old address
+    "models": {"bridges", "core", "client", "data", "fitting", "learn"},
     "native": set(),
     "heap": set(),
     "torch": {"native", "heap", "core", "data", "learn", "stages"},
@@ -47,7 +48,7 @@ ROOMS: dict[str, set[str] | None] = {
 EAGER: dict[str, set[str]] = {
     "torch": {"torch"},
     "labels": {"torch"},
-    "flower": {"flwr"},
+    "bridges": {"flwr"},
     "testing": {"hypothesis", "pytest"},
     "cli": {"typer", "click", "rich"},
     "runs": {"pydantic", "pydantic_core", "ruamel"},

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
+import importlib
 import os
 import socket
+import struct
 import sys
 import traceback
 from collections import deque
@@ -13,14 +16,186 @@ from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import Any, Self
 
-from atoll.core.errors import AtollError, DataError, TaskError
+import numpy as np
 
-from .alone import Alone, LocalTask
-from .frames import VARIABLE, FrameSocket
-from .seeding import seed_all
-from .weights import as_form, load_into, parameters_of
+from atoll.core import message as M
+from atoll.core.algebra.tree import Tree
+from atoll.core.errors import AtollError, DataError, MessageError, TaskError
 
-__all__ = ["Connection", "ScriptTask", "connect"]
+from .weights import Untouched, as_form, load_into, parameters_of, state_of
+
+__all__ = ["VARIABLE", "Alone", "Connection", "FrameSocket", "LocalTask", "ScriptTask", "connect", "seed_all"]
+
+# Seeds for the generators that a user's script draws from.
+
+
+_PYTHON = "random"
+"""The module of Python's global generator, which Atoll itself never draws from."""
+
+
+def seed_all(seed: int) -> None:
+    """Seed the global generators of Python, NumPy and, if it is loaded, PyTorch: a script is no part of Atoll, and draws from these.
+
+    Args:
+        seed: 63 bits.
+    """
+    importlib.import_module(_PYTHON).seed(seed)
+    np.random.seed(seed % (1 << 32))  # noqa: NPY002
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.manual_seed(seed)
+
+
+# The conversation between a script and Atoll: messages over a pair of sockets, each behind its length. There is no pickle in it.
+#
+# ```
+# Atoll   {"op": "hello", "name", "settings", "form", "fixed", "aliases", "release"}
+# script  {"op": "here"}
+# Atoll   {"op": "task", "id", "round", "kind", "model", "settings", "seed"}
+# script  {"op": "data"}                                       at any time while it has a task
+# Atoll   {"op": "data", "columns", "task", "classes", "labels"}, or {"op": "data", "lacks": why}
+# script  {"op": "reply", "id", "model", "examples", "metrics"}
+# script  {"op": "failed", "error", "place"}                   instead of a reply
+# Atoll   {"op": "end"}
+# ```
+
+
+VARIABLE = "ATOLL_CLIENT_SOCKET"
+"""The environment variable with the number of the script's end of the sockets."""
+
+_LENGTH = struct.Struct("<Q")
+_SMALL = 1 << 18
+_BUFFER = 4 << 20
+
+
+class FrameSocket:
+    """One end of the conversation.
+
+    Args:
+        sock: a connected socket; this owns it.
+        most: bytes of the longest message that this end takes.
+    """
+
+    def __init__(self, sock: socket.socket, most: int = M.DEFAULT_LIMITS.max_bytes) -> None:
+        for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):  # as much as the system allows: fewer turns a model
+            sock.setsockopt(socket.SOL_SOCKET, option, _BUFFER)
+        self.socket = sock
+        self.most = most
+
+    def send(self, tree: Tree) -> None:
+        """Send a message.
+
+        Raises:
+            MessageError: it is not a message tree.
+            OSError: the other end is gone.
+        """
+        size = M.nbytes(tree)
+        self.socket.settimeout(None)
+        if size < _SMALL:
+            self.socket.sendall(_LENGTH.pack(size) + M.encode(tree))
+            return
+        self.socket.sendall(_LENGTH.pack(size))
+        for chunk in M.encode_chunks(tree, 1 << 20):
+            self.socket.sendall(chunk)
+
+    def recv(self, within: float | None = None) -> Any:
+        """Return the next message.
+
+        Args:
+            within: seconds that a piece of it may take.
+
+        Raises:
+            MessageError: it is not a message, or too long.
+            EOFError: the other end is gone.
+            OSError: the other end is gone, or nothing came in time.
+        """
+        self.socket.settimeout(within)
+        (size,) = _LENGTH.unpack(self._exactly(_LENGTH.size))
+        if size > self.most:
+            raise MessageError(
+                f"a message of {size} bytes, and {self.most} are allowed",
+                where="the conversation with a script",
+                remedy="reply with the model's own parameters, and with numbers as metrics",
+            )
+        return M.decode(self._exactly(size))
+
+    def _exactly(self, size: int) -> memoryview:
+        view, done = np.empty(size, np.uint8).data, 0  # not zeroed first
+        while done < size:
+            count = self.socket.recv_into(view[done:], size - done)
+            if count == 0:
+                raise EOFError
+            done += count
+        return view
+
+    def close(self) -> None:
+        """Close this end."""
+        self.socket.close()
+
+
+# One local round for a script that was started by hand.
+
+
+class LocalTask:
+    """The one task of a script that runs alone; it has what a `ScriptTask` has."""
+
+    round = 1
+    kind = "train"
+    seed = 0
+
+    def __init__(self, model: Any) -> None:
+        self.model = Untouched() if model is None else state_of(model)
+        self.settings: dict[str, Any] = {}
+        self.answered = False
+
+    def load(self, model: Any) -> None:
+        """Leave the model as it is: the round begins with the script's own."""
+
+    def reply(
+        self, model: Any = None, *, examples: float | None = None, metrics: Mapping[str, Any] | None = None
+    ) -> None:
+        """Say what the round gave."""
+        del model
+        self.answered = True
+        rows = "" if examples is None else f", {examples:g} examples"
+        told = "".join(f", {name} {float(value):.6g}" for name, value in (metrics or {}).items())
+        sys.stdout.write(f"outside a federation: one local round{rows}{told}\n")
+
+
+class Alone:
+    """A federation of one round with nobody else.
+
+    Args:
+        model: the script's model, if it gave one.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+
+    def rounds(self) -> Iterator[LocalTask]:
+        """Yield the one task."""
+        with _loading_nothing():
+            yield LocalTask(self._model)
+
+
+@contextlib.contextmanager
+def _loading_nothing() -> Iterator[None]:
+    """Let ``module.load_state_dict(task.model)`` leave the module as it is when `connect` was given no model."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        yield
+        return
+    kept = torch.nn.Module.load_state_dict
+
+    @functools.wraps(kept)
+    def load_state_dict(self: Any, state_dict: Any, *args: Any, **kwargs: Any) -> Any:
+        return kept(self, self.state_dict() if isinstance(state_dict, Untouched) else state_dict, *args, **kwargs)
+
+    torch.nn.Module.load_state_dict = load_state_dict
+    try:
+        yield
+    finally:
+        torch.nn.Module.load_state_dict = kept
 
 
 def connect(model: Any = None) -> Connection:

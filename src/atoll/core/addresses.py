@@ -17,6 +17,8 @@ from typing import Any
 __all__ = ["MOVED", "declared_name", "load_object"]
 
 MOVED: dict[str, str] = {
+    "atoll.auditing.replies:own_value": "atoll.auditing.run:own_value",
+    "atoll.flower.client:answer": "atoll.bridges.flower_grid:answer",
     "atoll.labels.evaluators.pseudo:PseudoLabels": "atoll.labels.evaluators.unlabelled:PseudoLabels",
     "atoll.labels.methods.voting.votes:VoteNoise": "atoll.labels.methods.pate:VoteNoise",
     "atoll.learn.admm": "atoll.programs",

@@ -6,28 +6,48 @@ A model's tasks keep the names that they had before this room existed, because n
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from atoll.bridges.monai import MonaiBundle, monai_bundle
+
     from .custom import CustomLearner
     from .idle import IdleIslands, IdleModel
     from .linear_model import Linear, linear
     from .matrix import MatrixRegression
-    from .monai import MonaiBundle, monai_bundle
     from .networks import cnn, logistic, mlp
     from .quadratic import Quadratic
-    from .scripts.script import Script, script
+    from .scripts import Script, script
 else:
+    import importlib
+
     from atoll.core.lazy import lazy
 
-    __getattr__, __dir__ = lazy(
+    def __getattr__(name: str) -> object:
+        if name in ("MonaiBundle", "monai_bundle"):  # their address before they were a bridge
+            return getattr(importlib.import_module("atoll.bridges"), name)
+        return _find(name)
+
+    _find, __dir__ = lazy(
         __name__,
         {
             "custom": ("CustomLearner",),
-            "idle": ("IdleIslands", "IdleModel"),
-            "linear_model": ("Linear", "linear"),
+            "idle": (
+                "IdleIslands",
+                "IdleModel",
+            ),
+            "linear_model": (
+                "Linear",
+                "linear",
+            ),
             "matrix": ("MatrixRegression",),
-            "monai": ("MonaiBundle", "monai_bundle"),
-            "networks": ("cnn", "logistic", "mlp"),
+            "networks": (
+                "cnn",
+                "logistic",
+                "mlp",
+            ),
             "quadratic": ("Quadratic",),
-            "scripts.script": ("Script", "script"),
+            "scripts": (
+                "Script",
+                "script",
+            ),
         },
     )
 

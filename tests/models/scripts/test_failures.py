@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 import atoll
-from atoll.client.frames import FrameSocket
+from atoll.client.connection import FrameSocket
 from atoll.core.errors import CompositionError, ConfigError, PolicyError, TaskError
 from atoll.core.requests.policy import SitePolicy
 from atoll.models import Script
-from atoll.models.scripts import running
-from atoll.models.scripts.output import MOST
+from atoll.models import script_process as running
+from atoll.models.script_process import MOST
 from atoll.runtime.worker.policies import named_code
 
 HEAD = "import os, sys, threading\nimport numpy as np\nimport atoll.client\n"

@@ -16,7 +16,7 @@ from example_scripts import EXAMPLES, FEDERATED, SCRIPTS, rows_for
 
 import atoll
 from atoll.models import Script
-from atoll.models.scripts.running import RunningScript
+from atoll.models.script_process import RunningScript
 from atoll.runtime.bundles.modules import importing
 
 QUICK = ("plain_numpy",)

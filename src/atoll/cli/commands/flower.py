@@ -40,7 +40,7 @@ def run(
     json: Json = False,
 ) -> None:
     """Run a Flower app's ServerApp and ClientApp on this machine, on Atoll's engines."""
-    from atoll.flower.simulated import simulate_app
+    from atoll.bridges.flower import simulate_app
 
     made, begun = _app(folder), time.perf_counter()
     result = simulate_app(made, _changes(run_config), nodes=supernodes, engine=engine, workers=workers)
@@ -63,7 +63,7 @@ def job(
     json: Json = False,
 ) -> None:
     """Write the app as a job file: try it with atoll poc, then submit it with atoll submit."""
-    from atoll.flower.simulated import job_of
+    from atoll.bridges.flower import job_of
     from atoll.runs import yaml
 
     made = _app(folder)
@@ -82,6 +82,6 @@ def _app(folder: Path) -> FlowerApp:
 
 
 def _changes(words: str) -> dict[str, Any]:
-    from atoll.flower.app import changes_of
+    from atoll.bridges.flower import changes_of
 
     return changes_of(words)

@@ -31,8 +31,8 @@ from atoll.learn.local.opaque import OpaqueLearner
 from atoll.learn.offered import require_fit
 from atoll.learn.wrapped import innermost
 
+from .base import split
 from .fitting import FitTransformers
-from .pipeline import split
 
 __all__ = ["FitTransformers", "adapt"]
 

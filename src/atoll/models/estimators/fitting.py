@@ -2,14 +2,14 @@
 
 A transformer's fit depends on little: a scaler's on means and variances or on quartiles, an encoder's on the values that occur, principal components on means and
 covariances. The parties send these, and the server makes a few
-*stand-in rows* that have the same ones (`atoll.models.estimators.stand_in`). Fitting scikit-learn's own transformer to the stand-in rows gives what
+*stand-in rows* that have the same ones (`atoll.models.estimators.fitting`). Fitting scikit-learn's own transformer to the stand-in rows gives what
 fitting to all rows would give. Parties fit earlier steps to the stand-in rows that they receive, so only arrays travel.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -17,23 +17,253 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atoll.core.algebra.aggregate import Sum
-from atoll.core.errors import CompositionError, ConfigError, DataError
+from atoll.core.errors import CompositionError, ConfigError, DataError, nearest
 from atoll.core.federation.reducer import Plain, Reducer
 from atoll.core.job import Job, Prepared
 from atoll.core.requests.task import Task
 from atoll.core.validation import Checked, require_parts
 from atoll.fitting.ranks import RankSearch, rank_counts
 
-from .needs import Needed, needs_of, positioned
-from .pipeline import dense
-from .stand_in import StandInBlock, listed, principal, quartered, spread, stand_in_rows
+from .base import dense
 
 if TYPE_CHECKING:
     from atoll.core.federation.federation import Federation
 
-__all__ = ["FitTransformers"]
+__all__ = [
+    "FitTransformers",
+    "Needed",
+    "StandInBlock",
+    "listed",
+    "needs_of",
+    "positioned",
+    "principal",
+    "quartered",
+    "spread",
+    "stand_in_rows",
+]
+
+# Stand-in rows: few rows that have what a transformer looks at in all parties' rows.
+#
+# Each block fills its columns for any number of rows from its least on, so that blocks of one step agree on one number: odd, and one more than a multiple of 4, where
+# quartiles fall on rows.
+
 
 Rows = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class StandInBlock:
+    """What some columns must have.
+
+    Attributes:
+        columns: their places.
+        least: fewest rows.
+        fill: number of rows -> the columns, ``(rows, columns)``.
+    """
+
+    columns: tuple[int, ...]
+    least: int
+    fill: Callable[[int], Rows]
+
+
+def listed(column: int, values: Rows) -> StandInBlock:
+    """A column with these values and no others."""
+    return StandInBlock((column,), len(values), lambda rows: np.resize(values, rows)[:, None])
+
+
+def spread(column: int, mean: float, std: float) -> StandInBlock:
+    """A column with this mean and this standard deviation."""
+    return _pairs((column,), np.array([mean]), np.array([[std]]), lambda rows: rows)
+
+
+def principal(columns: tuple[int, ...], mean: Rows, covariance: Rows) -> StandInBlock:
+    """Columns with these means and this sample covariance: pairs along its eigenvectors."""
+    values, vectors = np.linalg.eigh((covariance + covariance.T) / 2)
+    return _pairs(columns, mean, (vectors * np.sqrt(np.maximum(values, 0.0))).T, lambda rows: rows - 1)
+
+
+def _pairs(columns: tuple[int, ...], mean: Rows, directions: Rows, share: Callable[[int], int]) -> StandInBlock:
+    """Rows at the mean, and a pair at ``mean +- direction sqrt(share / 2)`` for each direction."""
+
+    def fill(rows: int) -> Rows:
+        made = np.tile(mean, (rows, 1))
+        away = directions * np.sqrt(share(rows) / 2)
+        made[: len(away)] += away
+        made[len(away) : 2 * len(away)] -= away
+        return made
+
+    return StandInBlock(columns, 2 * len(directions) + 1, fill)
+
+
+def quartered(column: int, quartiles: Rows) -> StandInBlock:
+    """A column with these three quartiles, where there are ``4 k + 1`` rows."""
+
+    def fill(rows: int) -> Rows:
+        ranks = np.arange(rows) / (rows - 1)
+        return np.asarray(quartiles[np.searchsorted([0.375, 0.625], ranks)])[:, None]
+
+    return StandInBlock((column,), 5, fill)
+
+
+def stand_in_rows(blocks: Sequence[StandInBlock], width: int) -> Rows:
+    """The rows, ``(4 k + 1, width)``; columns of no block are 0."""
+    most = max((block.least for block in blocks), default=1)
+    rows = most + (1 - most) % 4
+    made = np.zeros((rows, width))
+    for block in blocks:
+        made[:, list(block.columns)] = block.fill(rows)
+    return made
+
+
+# What a scikit-learn transformer needs to know about a column to be fitted.
+
+
+_MOMENTS, _LIMITS, _VALUES, _NOTHING = "moments", "limits", "values", ""
+_QUARTILES, _PRODUCTS = "quartiles", "products"
+_WHAT = {
+    "StandardScaler": _MOMENTS,
+    "MinMaxScaler": _LIMITS,
+    "MaxAbsScaler": _LIMITS,
+    "OneHotEncoder": _VALUES,
+    "OrdinalEncoder": _VALUES,
+    "Binarizer": _NOTHING,
+    "FunctionTransformer": _NOTHING,
+    "Normalizer": _NOTHING,
+    "PCA": _PRODUCTS,
+    "PolynomialFeatures": _NOTHING,
+    "RobustScaler": _QUARTILES,
+}
+_COUNTING = ("min_frequency", "max_categories")
+
+
+@dataclass(frozen=True)
+class Needed:
+    """What a transformer needs.
+
+    Attributes:
+        who: the transformer's class.
+        what: ``"moments"`` (means and variances), ``"quartiles"``, ``"products"`` (covariances), ``"limits"`` (smallest and largest values), ``"values"`` (all that occur),
+            or nothing.
+        columns: of these columns.
+    """
+
+    who: str
+    what: str
+    columns: tuple[int, ...]
+
+
+def needs_of(step: Any, width: int | None) -> list[Needed]:
+    """Return what a step needs of which columns, given the number of columns (``None``: columns are left out).
+
+    Raises:
+        ConfigError: the step cannot be fitted to summaries.
+    """
+    if step in (None, "passthrough", "drop"):
+        return []
+    if type(step).__name__ == "ColumnTransformer":
+        needs = [
+            _need(part, _places(columns, width)) for _, part, columns in step.transformers if not isinstance(part, str)
+        ]
+        _require_apart(needs)
+        return needs
+    return [_need(step, tuple(range(width or 0)))]
+
+
+def _require_apart(needs: list[Needed]) -> None:
+    """Refuse a column of which two transformers need different things: no stand-in rows have both.
+
+    Raises:
+        ConfigError: names the column and the transformers.
+    """
+    taken: dict[int, Needed] = {}
+    for need in needs:
+        for column in need.columns if need.what else ():
+            other = taken.setdefault(column, need)
+            if other.what != need.what or (need.what == _PRODUCTS and other is not need):
+                raise ConfigError(
+                    f"column {column} goes through {other.who} and {need.who} beside each other",
+                    where="FitTransformers",
+                    remedy="give each column to one transformer, or put them one after the other",
+                )
+
+
+def _need(step: Any, columns: tuple[int, ...]) -> Needed:
+    name = type(step).__name__
+    if name not in _WHAT:
+        raise ConfigError(
+            f"{name} cannot be fitted to means, covariances, quantiles, limits and values of columns",
+            where="FitTransformers",
+            remedy=f"use one of {', '.join(_WHAT)}, alone or in a ColumnTransformer; or fit {name} beforehand on rows that may be shared. "
+            "Imputers are fitted by atoll.fitting.Fit(model=Columns(), impute=...), since a data set has no missing values",
+        )
+    for setting in _COUNTING:
+        if getattr(step, setting, None) is not None:
+            raise ConfigError(
+                f"{name}({setting}={getattr(step, setting)}) depends on how often a value occurs",
+                where="FitTransformers",
+                remedy=f"leave {setting} out",
+            )
+    _refuse_settings(step, name)
+    return Needed(name, _WHAT[name], columns)
+
+
+def _refuse_settings(step: Any, name: str) -> None:
+    """Refuse settings whose fit depends on more than the summaries.
+
+    Raises:
+        ConfigError: names the setting.
+    """
+    good: dict[str, tuple[bool, str]] = {}
+    if name == "RobustScaler":
+        good["quantile_range"] = (tuple(step.quantile_range) == (25.0, 75.0), "use the quartiles, (25.0, 75.0)")
+    elif name == "PCA":
+        exact = ("auto", "full", "covariance_eigh")
+        good["svd_solver"] = (step.svd_solver in exact, f"use {', '.join(map(repr, exact))}: others draw at random")
+        good["n_components"] = (step.n_components != "mle", "give a number of components, or a share of the variance")
+    for setting, (fine, remedy) in good.items():
+        if not fine:
+            raise ConfigError(f"{name}({setting}={getattr(step, setting)!r})", where="FitTransformers", remedy=remedy)
+
+
+def _places(columns: Any, width: int | None) -> tuple[int, ...]:
+    if width is None:
+        return ()
+    chosen = np.arange(width)[[columns] if isinstance(columns, int) else columns]
+    return tuple(np.atleast_1d(chosen).tolist())
+
+
+def positioned(step: Any, names: Sequence[str]) -> Any:
+    """Return a step whose columns are positions: a name is replaced by its position in the data.
+
+    Raises:
+        ConfigError: there is no such column.
+    """
+    if type(step).__name__ != "ColumnTransformer":
+        return step
+    made = copy.copy(step)
+    made.transformers = [(name, part, _positions(columns, names)) for name, part, columns in step.transformers]
+    return made
+
+
+def _positions(columns: Any, names: Sequence[str]) -> Any:
+    if isinstance(columns, str):
+        return [_position(columns, names)]
+    if isinstance(columns, slice) or callable(columns):
+        return columns
+    listed = [columns] if isinstance(columns, int) else list(columns)
+    return [_position(column, names) if isinstance(column, str) else column for column in listed]
+
+
+def _position(column: str, names: Sequence[str]) -> int:
+    if column not in names:
+        raise ConfigError(
+            f"no column {column!r}.{nearest(column, list(names))}",
+            where="FitTransformers",
+            remedy=f"name one of {', '.join(names)}" if names else "give positions: the data have no names of columns",
+        )
+    return list(names).index(column)
+
+
 _KINDS = ("moments", "quartiles", "limits", "values")
 
 

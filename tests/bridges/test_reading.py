@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from atoll.bridges.flower import FlowerApp, changes_of
 from atoll.core.errors import AtollError, CompositionError, ConfigError, MissingExtraError
-from atoll.flower.app import FlowerApp, changes_of
 
 APPS = Path(__file__).parent / "apps"
 
@@ -84,7 +84,7 @@ def test_without_flower_the_extra_is_named() -> None:
 
 
 def test_an_app_becomes_a_job_of_plain_settings(tmp_path: Path) -> None:
-    from atoll.flower.simulated import job_of
+    from atoll.bridges.flower import job_of
     from atoll.runtime.jobs.spec import parse_job
 
     app = FlowerApp.read(APPS / "quickstart_numpy")

@@ -14,9 +14,9 @@ import pytest
 
 pytest.importorskip("flwr", reason="needs the extra flower")
 
+from atoll.bridges.flower import simulate_app
 from atoll.core.errors import AtollError, JobError
 from atoll.flower import FlowerApp
-from atoll.flower.simulated import simulate_app
 
 HERE = Path(__file__).parent
 APPS = ["quickstart_numpy", "quickstart_pytorch", "numpy_client"]

@@ -1,8 +1,12 @@
-"""Flower's grid over a federation: what the ``ServerApp`` sends is asked of the clients."""
+"""Flower's messages over a federation: the task that runs a ``ClientApp``, and the grid through which a ``ServerApp`` asks clients. It loads Flower."""
 
 from __future__ import annotations
 
 import asyncio
+import functools
+import hashlib
+import importlib
+import logging
 import threading
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -10,22 +14,167 @@ from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from flwr.app import Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.app.error import Error
+from flwr.app.message.array import Array
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
+from atoll.core.addresses import load_object
+from atoll.core.algebra.aggregate import Aggregate
 from atoll.core.algebra.tree import Tree
-from atoll.core.errors import ConfigError
-
-from .client import answer
-from .identity import RUN, node_ids
-from .records import packed, unpacked
+from atoll.core.errors import CompositionError, ConfigError, TaskError
+from atoll.core.requests.task import task
 
 if TYPE_CHECKING:
     from atoll.core.federation.federation import Federation
+    from atoll.core.requests.island import Island
 
-__all__ = ["FederationGrid"]
+__all__ = [
+    "RUN",
+    "SERVER",
+    "FederationGrid",
+    "answer",
+    "as_server",
+    "at_client",
+    "loaded_app",
+    "node_ids",
+    "packed",
+    "unpacked",
+]
+
+# An app's own objects, by name.
+
+
+@functools.lru_cache(maxsize=8)
+def loaded_app(where: str, kind: str) -> Any:
+    """Return the app of a name.
+
+    Raises:
+        ConfigError: it cannot be imported.
+    """
+    try:
+        return load_object(where)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(
+            f"{kind} {where!r} cannot be imported: {error}",
+            where="Flower's app",
+            remedy="install what the app depends on, and correct its name",
+        ) from error
+
+
+# What Flower's messages say of who sends them, as its own runtime sets it.
+
+
+RUN, SERVER = 1, 1
+"""The numbers of the run and of the server's node."""
+
+
+def node_ids(names: list[str]) -> list[int]:
+    """Return a node's number for each client: 63 bits that follow from its name."""
+    return [int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest()) >> 1 for name in names]
+
+
+def as_server() -> None:
+    """Let messages that this process makes come from the server's node of the run."""
+    try:
+        identity: Any = importlib.import_module("flwr.supercore.task_identity").TaskIdentity
+    except ImportError:  # before Flower 1.42
+        return
+    identity.task_id, identity.run_id, identity.node_id = 1, RUN, SERVER
+
+
+def at_client(content: RecordDict, told: Any, node: int, run: int) -> Message:
+    """Return a message as the client's app receives it.
+
+    Args:
+        content: its records.
+        told: its identifier, type, group and time to live.
+        node: the client's node.
+        run: the run.
+    """
+    as_server()
+    made = Message(content, dst_node_id=node, message_type=told["type"], ttl=told["ttl"], group_id=told["group"])
+    made.metadata.__dict__.update({"_message_id": told["id"], "_run_id": run, "_src_node_id": SERVER})
+    return made
+
+
+# Flower's records as message trees, and back: bytes for bytes, so that nothing changes on the way.
+
+
+def packed(records: RecordDict) -> Tree:
+    """Return records as a message tree.
+
+    Raises:
+        CompositionError: a record of a kind that is not known here.
+    """
+    return [[name, *_packed(name, record)] for name, record in records.items()]
+
+
+def _packed(name: str, record: Any) -> tuple[str, Tree]:
+    if isinstance(record, ArrayRecord):
+        return "arrays", [[key, a.dtype, list(a.shape), a.stype, a.data] for key, a in record.items()]
+    if isinstance(record, MetricRecord | ConfigRecord):
+        kind = "metrics" if isinstance(record, MetricRecord) else "config"
+        return kind, [[key, list(value) if isinstance(value, list) else value] for key, value in record.items()]
+    raise CompositionError(
+        f"the record {name!r} is a {type(record).__name__}, which has no counterpart in Atoll",
+        where="Flower's message",
+        remedy="use ArrayRecord, MetricRecord and ConfigRecord",
+    )
+
+
+def unpacked(tree: Tree) -> RecordDict:
+    """Return records from a message tree."""
+    found = RecordDict()
+    for name, kind, rows in tree:
+        if kind == "arrays":
+            found[name] = ArrayRecord(
+                {key: Array(dtype, tuple(shape), stype, data) for key, dtype, shape, stype, data in rows}
+            )
+        else:
+            found[name] = (MetricRecord if kind == "metrics" else ConfigRecord)(dict(rows))
+    return found
+
+
+# The task that runs a ``ClientApp`` at a client.
+
+
+_LOG = logging.getLogger("atoll.flower")
+
+
+@task
+def answer(island: Island, message: Tree) -> dict[str, Aggregate] | Any:
+    """Run the client's app on one message; an error of the app is a reply, as in Flower.
+
+    The app's state is the client's private state: it stays there.
+    """
+    app = loaded_app(message["app"], "clientapp")
+    told = message["message"]
+    node = message["nodes"].index(island.name)
+    state = unpacked(island.state["state"]) if island.state else unpacked([])
+    config = {"partition-id": node, "num-partitions": len(message["nodes"])}
+    context = Context(message["run"], message["ids"][node], config, state, dict(message["config"]))
+    given = at_client(unpacked(told["content"]), told, message["ids"][node], message["run"])
+    try:
+        reply = app(given, context)
+    except Exception as error:
+        _LOG.exception("the ClientApp at %s raised", island.name)
+        return {"error": f"{type(error)}:<'{error}'>"}
+    if not isinstance(reply, Message):
+        raise TaskError(
+            f"the ClientApp returned a {type(reply).__name__}",
+            where=island.name,
+            remedy="return Message(content, reply_to=msg)",
+        )
+    if len(context.state):
+        island.state = {"state": packed(context.state)}
+    if reply.has_error():
+        return {"error": str(reply.error.reason), "code": int(reply.error.code)}
+    return {"content": packed(reply.content)}
+
+
+# Flower's grid over a federation: what the ``ServerApp`` sends is asked of the clients.
 
 
 class FederationGrid(Grid):  # type: ignore[misc]  # Flower is not installed where types are checked

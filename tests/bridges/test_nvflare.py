@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import atoll
-from atoll.client.flare import FlareApi
+from atoll.bridges.nvflare import FlareApi
 from atoll.core.errors import ConfigError, DataError, TaskError
 from atoll.models import Script
 

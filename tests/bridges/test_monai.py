@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import atoll
+from atoll.bridges import monai_bundle
 from atoll.core.errors import ConfigError, MissingExtraError
 from atoll.data import Dataset, Islands
-from atoll.models import monai_bundle
 
 NETWORK = {
     "_target_": "UNet",
