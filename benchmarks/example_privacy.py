@@ -22,7 +22,7 @@ import torch
 from atoll.core.algebra.rng import Rng
 from atoll.learn.algorithms import DPSGD, FedAvg
 from atoll.secure.normals import NoiseStream
-from atoll.torch.examples.normal import normal_transform
+from atoll.torch.blocks.course import normal_transform
 from atoll.torch.local import LocalTraining
 from torch import nn
 

@@ -17,9 +17,8 @@ from atoll.labels.views import weak
 from atoll.learn.algorithms import FedAvg, LocalSAGA
 from atoll.learn.local.partial import labelled_batches, share_of, topped_up
 from atoll.learn.local.update import batch_rows
-from atoll.torch.blocks.labelled import LabelledRows
 from atoll.torch.blocks.pool import Pool
-from atoll.torch.blocks.schedule import Orders, schedule
+from atoll.torch.blocks.schedule import LabelledRows, Orders, schedule
 
 pytestmark = pytest.mark.usefixtures("labels_unchecked")
 WORK: dict[str, Any] = {"lr": 0.1, "steps": 3, "batch_size": 8}

@@ -14,9 +14,9 @@ from atoll.labels.views import OwnRows, row_keys, strong, weak
 from atoll.learn.algorithms import FedAvg
 from atoll.native import cpp_compiler
 from atoll.torch import LocalTraining
-from atoll.torch.native import make_function
-from atoll.torch.tracing.ahead import halves_of
+from atoll.torch.native.code import make_function
 from atoll.torch.tracing.compiler import trace
+from atoll.torch.tracing.fuse import halves_of
 
 pytestmark = pytest.mark.skipif(cpp_compiler() is None, reason="no C++ compiler")
 Tensor = torch.Tensor
@@ -100,7 +100,7 @@ class Small(nn.Module):
 
 
 def test_a_network_trains_as_the_reference_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    from atoll.torch.native import steps
+    from atoll.torch.native import code as steps
 
     called: list[int] = []
     plain: Any = steps.NativeFunction.__call__

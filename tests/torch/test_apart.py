@@ -15,10 +15,9 @@ from hypothesis import strategies as st
 from torch import nn
 from torch_toys import seeded
 
-from atoll.torch.native.apart import APART
-from atoll.torch.native.ops import simple_operations
-from atoll.torch.tracing.gradient import gradient_of
-from atoll.torch.tracing.record import record
+from atoll.torch.examples.sums import gradient_of
+from atoll.torch.native.operations import APART, simple_operations
+from atoll.torch.tracing.compiler import record
 
 Tensor = torch.Tensor
 Drawn = Callable[..., Tensor]

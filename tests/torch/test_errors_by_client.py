@@ -16,7 +16,7 @@ from atoll.core.errors import DataError, TaskError
 from atoll.data import Dataset, Islands
 from atoll.learn import FedAvg
 from atoll.torch import LocalTraining
-from atoll.torch.tracing.indices import Bounded, UnboundedIndexError
+from atoll.torch.tracing.keyed import Bounded, UnboundedIndexError
 
 
 class Words(nn.Module):

@@ -14,10 +14,9 @@ from torch_toys import Images, broadcast_of, compare, seeded, shards_of
 from atoll.learn.algorithms import FedAvg
 from atoll.native import cpp_compiler
 from atoll.torch import LocalTraining
-from atoll.torch.images.convolution import convolutions
-from atoll.torch.images.replace import count_layers, replace_layers
+from atoll.torch.examples.sums import gradient_of
+from atoll.torch.native.image_layers import convolutions, count_layers, replace_layers
 from atoll.torch.tracing.compiler import trace
-from atoll.torch.tracing.gradient import gradient_of
 
 pytestmark = pytest.mark.skipif(cpp_compiler() is None, reason="no C++ compiler")
 Tensor = torch.Tensor

@@ -17,10 +17,10 @@ from atoll.core.errors import ConfigError
 from atoll.learn.algorithms import FedAvg, FedDyn, Scaffold
 from atoll.native import cpp_compiler
 from atoll.torch import LocalTraining
-from atoll.torch.native import NativeSteps, enabled, make_native
-from atoll.torch.native.cohort import NativeCohort
-from atoll.torch.native.sharing import share
-from atoll.torch.native.values import Body, CodeStatement
+from atoll.torch.blocks.native_cohort import NativeCohort, NativeSteps, make_native
+from atoll.torch.native import enabled
+from atoll.torch.native.program import share
+from atoll.torch.native.writer import Body, CodeStatement
 
 pytestmark = pytest.mark.skipif(cpp_compiler() is None, reason="no C++ compiler")
 Tensor = torch.Tensor
@@ -220,7 +220,7 @@ def test_a_long_program_gives_the_bits_of_a_short_one(monkeypatch: pytest.Monkey
 
     found = []
     for most in (10**6, 0):
-        monkeypatch.setattr("atoll.torch.native.sharing._LONG", most)
+        monkeypatch.setattr("atoll.torch.native.program._LONG", most)
         leaves, losses = _steps(step, local, [], columns)
         found.append([*leaves, losses])
     for short, long in zip(*found, strict=True):
@@ -239,7 +239,7 @@ def test_statements_that_differ_in_buffers_or_entries_share_a_function(monkeypat
     lines = [copied("t0", "x1", 9), copied("t1", "t0", 70), "memset(t0, 0, 36);", alone, copied("t0", "k2", 9)]
     body = Body(list(lines), types={"t0": "float", "t1": "float", "k2": "const float"})
     assert share({"step": body}, {"x1": "float"})[0] == []
-    monkeypatch.setattr("atoll.torch.native.sharing._LONG", 4)
+    monkeypatch.setattr("atoll.torch.native.program._LONG", 4)
     (function,), written = share({"step": body}, {"x1": "float"})
     assert function == (
         "APART void same0(int n, i64& bad, float* __restrict a0, float* __restrict a1) {\n(void)n; (void)bad;\n"

@@ -19,9 +19,9 @@ from atoll.torch import LocalTraining
 from atoll.torch.blocks import source
 from atoll.torch.blocks.pool import PoolPlace
 from atoll.torch.blocks.source import Rows
+from atoll.torch.native import Layout, compile, simple_graph  # noqa: A004
 from atoll.torch.native.orders import Draws
 from atoll.torch.native.program import NativeColumn
-from atoll.torch.native.steps import Phase, make_code, simple_graph
 
 pytestmark = pytest.mark.skipif(cpp_compiler() is None, reason="no C++ compiler")
 SIZES = np.array([50, 0, 64, 65, 7, 1, 1000, 10, 4, 129])
@@ -45,8 +45,7 @@ def logger(tmp_path_factory: pytest.TempPathFactory) -> Any:
         one = torch.zeros(1, WIDTH)
         columns = [NativeColumn(one, kind) for kind in ("row", "drawn", "step", "step")]
         graph = simple_graph(lambda x, weights: [x + 0.5, weights + 0.5], [one, one])
-        phase = Phase(graph, range(2), [(2, "="), (3, "=")])
-        return make_code(columns, {"step": phase}, 0.0)
+        return compile({"step": graph}, Layout(columns, {"step": range(2)}, {"step": [(2, "="), (3, "=")]}))
 
 
 @pytest.mark.parametrize(

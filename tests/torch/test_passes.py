@@ -11,7 +11,7 @@ from atoll.core.algebra.aggregate import Parts
 from atoll.learn.algorithms.full_gradient import FullGradient
 from atoll.native import cpp_compiler
 from atoll.torch import LocalTraining
-from atoll.torch.blocks.passes import states_after
+from atoll.torch.learner import states_after
 
 
 class _Told(FullGradient):

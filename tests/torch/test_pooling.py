@@ -16,9 +16,9 @@ from atoll.native import cpp_compiler
 from atoll.torch import LocalTraining
 from atoll.torch.blocks.choose import StepCost
 from atoll.torch.blocks.decide import _beside
-from atoll.torch.images.pooling import pools, replace_pools
+from atoll.torch.examples.sums import gradient_of
+from atoll.torch.native.image_layers import pools, replace_pools
 from atoll.torch.tracing.compiler import trace
-from atoll.torch.tracing.gradient import gradient_of
 
 pytestmark = pytest.mark.skipif(cpp_compiler() is None, reason="no C++ compiler")
 Tensor = torch.Tensor

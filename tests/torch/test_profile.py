@@ -23,7 +23,7 @@ from atoll.learn.profiles import divergence, selection_probabilities
 from atoll.torch import FunctionalModule, evaluate, params_of, profile, profile_many
 from atoll.torch import profile as profile_function
 from atoll.torch.blocks.pool import pool_of
-from atoll.torch.profile import _seen
+from atoll.torch.evaluate import _seen
 
 CPU = torch.device("cpu")
 

@@ -13,8 +13,8 @@ from torch import nn
 from torch_toys import seeded
 
 from atoll.core.algebra import tree as T
-from atoll.torch.tracing.gradient import gradient_of
-from atoll.torch.tracing.record import Unrecordable, record
+from atoll.torch.examples.sums import gradient_of
+from atoll.torch.tracing.compiler import Unrecordable, record
 
 Tensor = torch.Tensor
 aten: Any = torch.ops.aten

@@ -15,8 +15,8 @@ from atoll.learn.algorithms import FedAvg
 from atoll.native import cpp_compiler
 from atoll.torch import LocalTraining
 from atoll.torch.blocks.choose import whole_layers
-from atoll.torch.native.cohort import NativeCohort
-from atoll.torch.tracing.cells import gru_layer, lstm_layer
+from atoll.torch.blocks.native_cohort import NativeCohort
+from atoll.torch.tracing.recurrent import gru_layer, lstm_layer
 
 Tensor = torch.Tensor
 KINDS: dict[str, Any] = {"lstm": (nn.LSTM, lstm_layer, 2), "gru": (nn.GRU, gru_layer, 1)}

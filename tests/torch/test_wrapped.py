@@ -24,7 +24,7 @@ from atoll.native import cpp_compiler
 from atoll.stages import Clip
 from atoll.testing.conformance import check_task_many
 from atoll.torch import LocalTraining
-from atoll.torch.blocks.private import Privates
+from atoll.torch.blocks.pool import Privates
 
 needs_a_compiler = pytest.mark.skipif(cpp_compiler() is None, reason="no C++ compiler")
 

@@ -155,7 +155,7 @@ class SupportsApart(Protocol):
     """Blocks in which each client has its own broadcast; gossip rounds use them on engines that support blocks."""
 
     def apart(self) -> Any:
-        """Return the trainer of such blocks (see `atoll.torch.blocks.apart.Apart`), or ``None`` if clients are trained one by one anyway."""
+        """Return the trainer of such blocks (see `atoll.torch.learner.Apart`), or ``None`` if clients are trained one by one anyway."""
         ...
 
 

@@ -2,7 +2,7 @@
 
 W. Wu, "Towards Efficient Horizontal Federated Learning", 2021, chapter 5 (FedProf). A *profile* ``{"mean": (q,), "var": (q,)}`` contains the mean and
 variance of ``q`` elements of a model's hidden representation over some rows, each modelled as a Gaussian ``N(mu_i, sigma_i^2)``; see
-`atoll.torch.profile`.
+`atoll.torch.evaluate`.
 
 * dissimilarity (Eq. 5.21): ``div(RP_k, RP*) = (1/q) sum_i KL(N_i^k || N_i^*)``, with
 * ``KL(N || N*) = ln(sigma*/sigma) + (sigma^2 + (mu - mu*)^2) / (2 sigma*^2) - 1/2``. Eq. 5.22 prints it without the ``-1/2``, which Eq. B.1 has;

@@ -169,7 +169,7 @@ def script(
 # What a script trains: its first parameters, what else it must be told of them, and how Atoll itself measures the model.
 
 
-_MODULES = "atoll.torch.scripted:body_of"
+_MODULES = "atoll.torch.custom:body_of"
 """What makes the body of a PyTorch module."""
 
 

@@ -6,25 +6,23 @@ Only this room, and rooms that build on PyTorch models, import PyTorch.
 from atoll.native import cache_folder
 
 from .backend import device_of, prepare_worker
-from .blocks.results import CohortSums, TrainedBatch
+from .blocks.pool import CohortSums, TrainedBatch
 from .custom import CustomLoop
-from .evaluate import evaluate, evaluate_many
+from .evaluate import evaluate, evaluate_many, profile, profile_many
 from .learner import TorchLearner, adapt, seeded
 from .local import LocalTraining
 from .losses import LOSSES, Objective
-from .models import buffers_of, init, load, params_of
-from .named_inputs import NamedInputs
+from .models import NamedInputs, buffers_of, init, load, params_of
 from .network import FunctionalModule
-from .profile import profile, profile_many
 
 __all__ = [
     "LOSSES",
+    "CohortSums",
     "CustomLoop",
-    "LocalTraining",
     "FunctionalModule",
+    "LocalTraining",
     "NamedInputs",
     "Objective",
-    "CohortSums",
     "TorchLearner",
     "TrainedBatch",
     "adapt",

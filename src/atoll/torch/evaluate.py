@@ -7,20 +7,31 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from torch import nn
 
+from atoll.core.errors import ConfigError, nearest
 from atoll.learn.local.own_loss import LABELLED
 
-from .blocks.pool import pool_of
+from .blocks.pool import Pool, columns_of, pool_of
 from .blocks.source import RowSource
 from .losses import means_of_rows
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from .blocks.pool import Pool
     from .network import FunctionalModule
 
-__all__ = ["evaluate", "evaluate_many", "pullback", "run_over", "score"]
+__all__ = [
+    "elements",
+    "evaluate",
+    "evaluate_many",
+    "layer_of",
+    "profile",
+    "profile_many",
+    "pullback",
+    "run_over",
+    "score",
+]
 
 Tensor = torch.Tensor
 _ROWS = 2048
@@ -178,3 +189,182 @@ def _looks_like_classes(outputs: Tensor, targets: Tensor) -> bool:
 
 def _one_score(outputs: Tensor, targets: Tensor) -> bool:
     return not targets.is_floating_point() and outputs.numel() == targets.numel()
+
+
+# Representation profiles: mean and variance of a hidden layer's elements over a client's rows, by a forward hook on an ordinary module.
+#
+# W. Wu, "Towards Efficient Horizontal Federated Learning", 2021, section 5.3. What an element is depends on the layer:
+#
+# =====================================  ============================================================================
+# ================ layer                                  element
+#              ``q`` =====================================
+#              ============================================================================  ================
+# ``Linear``                             pre-activation of a neuron; over sequences, its sum over the positions
+# neurons convolution                            sum of a channel over space
+#     channels ``LSTM``, ``GRU``, ``RNN``             sum of a layer's final hidden state, over both directions if there
+#     are two    layers
+# any other, output of 2 dimensions      an entry of the output
+# entries any other, 4 or more dimensions        sum of a channel over space (after a residual block: post-activation)
+#     channels =====================================
+#     ============================================================================  ================
+#
+# Sums of many elements tend to a Gaussian, so mean and variance describe them well (propositions 5.1 and 5.2). The model
+# runs in evaluation mode: no dropout, running statistics. Means and variances (divided by ``n``) come from one pass in
+# float64, chunks merged by the formula of Chan, Golub and LeVeque 1979, and travel as float32: ``8 q`` bytes.
+
+
+Profile = dict[str, "NDArray[np.float32]"]
+_CONVOLUTIONS = (nn.modules.conv._ConvNd,)
+_RECURRENT = (nn.RNNBase,)
+_WHERE = "report 'profile'"
+
+
+def profile(network: FunctionalModule, params: Mapping[str, NDArray[Any]], data: Any, layer: str = "auto") -> Profile:
+    """Profile a model on some rows.
+
+    Args:
+        network: the model.
+        params: parameters, and travelling buffers, by name.
+        data: columns ``x`` and ``y``.
+        layer: name of a module as in ``named_modules()``; ``"auto"`` is the first fully connected one in that order.
+
+    Returns:
+        ``mean`` and ``var``, float32, ``(q,)``; zeros if there are no rows.
+
+    Raises:
+        ConfigError: no such layer, or its output has no elements in the sense above.
+    """
+    columns = columns_of(data)
+    offsets = np.array([0, len(columns["x"])], dtype=np.int64)
+    pool = pool_of(columns, offsets, network.device, network.dtype)
+    return {name: values[0] for name, values in _moments(network, params, pool, layer).items()}
+
+
+def profile_many(
+    network: FunctionalModule, params: Mapping[str, NDArray[Any]], shards: Any, count: int, layer: str = "auto"
+) -> tuple[Profile, NDArray[np.int64]]:
+    """Profile one model on each of many clients' rows, in large batches across clients.
+
+    Args:
+        network: the model.
+        params: as in `profile`.
+        shards: one for each client, or `atoll.torch.blocks.source.Rows`.
+        count: clients.
+        layer: as in `profile`.
+
+    Returns:
+        ``mean`` and ``var``, float32, ``(clients, q)``, and the clients' numbers of rows.
+    """
+    source = RowSource(shards, count)
+    made: list[Profile] = []
+    sizes: list[NDArray[np.int64]] = []
+    for begin in range(0, count, _CLIENTS):
+        pool = source.pool(np.arange(begin, min(begin + _CLIENTS, count)), network, network.measured)
+        made.append(_moments(network, params, pool, layer))
+        sizes.append(pool.sizes)
+    return {name: np.concatenate([part[name] for part in made]) for name in ("mean", "var")}, np.concatenate(sizes)
+
+
+def layer_of(module: nn.Module, layer: str) -> nn.Module:
+    """Return the layer of a name.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    named: dict[str, nn.Module] = dict(module.named_modules())
+    if layer == "auto":
+        found = next((part for part in named.values() if isinstance(part, nn.Linear)), None)
+        if found is None:
+            raise ConfigError(
+                f"{type(module).__name__} has no fully connected layer",
+                where=_WHERE,
+                remedy=f"name a layer: one of {', '.join(name for name in named if name)}",
+            )
+        return found
+    if not isinstance(layer, str) or not layer or layer not in named:
+        raise ConfigError(
+            f"{type(module).__name__} has no layer {layer!r}.{nearest(str(layer), named)}",
+            where=_WHERE,
+            remedy=f"use 'auto' or one of {', '.join(name for name in named if name)}",
+        )
+    return named[layer]
+
+
+def elements(part: nn.Module, output: Any) -> Tensor:
+    """Return a layer's output as elements, ``(rows, q)``; see the module's table.
+
+    Raises:
+        ConfigError: an output without such elements.
+    """
+    if isinstance(part, _RECURRENT):
+        state = output[1][0] if isinstance(output[1], tuple) else output[1]
+        ends: Tensor = state.reshape(part.num_layers, -1, *state.shape[1:]).sum(dim=(1, 3))
+        return ends.transpose(0, 1)
+    if isinstance(output, Tensor):
+        if isinstance(part, nn.Linear) and output.dim() >= 2:
+            return output.flatten(1, -2).sum(1) if output.dim() > 2 else output
+        if output.dim() == 2:
+            return output
+        if output.dim() >= 4 or (output.dim() == 3 and isinstance(part, _CONVOLUTIONS)):
+            return output.flatten(2).sum(2)
+    shape = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
+    raise ConfigError(
+        f"a {type(part).__name__} with output {shape} has no elements to profile",
+        where=_WHERE,
+        remedy="name a fully connected, convolutional or recurrent layer, or a block of images",
+    )
+
+
+def _seen(
+    network: FunctionalModule, params: Mapping[str, NDArray[Any]], pool: Pool, layer: str
+) -> Iterator[tuple[slice, Any]]:
+    """Run the model over a pool; yield ``(rows, elements as float64)``."""
+    part = layer_of(network.evaluation, layer)
+    outputs: list[Any] = []
+    handle = part.register_forward_hook(lambda module, given, output: outputs.append(output))
+    try:
+        for rows, _ in run_over(network, params, pool):
+            if len(outputs) != 1:
+                raise ConfigError(
+                    f"layer {layer!r} runs {len(outputs)} times in the model's forward pass",
+                    where=_WHERE,
+                    remedy="name a layer that runs once",
+                )
+            found = elements(part, outputs.pop())
+            if len(found) != len(pool.x[rows]):
+                raise ConfigError(
+                    f"layer {layer!r} gives {len(found)} rows for {len(pool.x[rows])} examples",
+                    where=_WHERE,
+                    remedy="name a layer whose output has the examples first",
+                )
+            yield rows, found.double().cpu().numpy()
+    finally:
+        handle.remove()
+
+
+@torch.no_grad()
+def _moments(network: FunctionalModule, params: Mapping[str, NDArray[Any]], pool: Pool, layer: str) -> Profile:
+    """Return mean and variance over each client's rows of a pool, ``(clients, q)``."""
+    clients = len(pool.sizes)
+    if not len(pool.x):
+        blank = pool.x.new_zeros((1, *pool.x.shape[1:]))
+        columns = {"x": blank, "y": pool.y.new_zeros((1, *pool.y.shape[1:]))}
+        one = Pool(columns, np.zeros(1), np.array([0, 1]))
+        (width,) = [found.shape[1] for _, found in _seen(network, params, one, layer)]
+        return {name: np.zeros((clients, width), np.float32) for name in ("mean", "var")}
+    owner = np.repeat(np.arange(clients), pool.sizes)
+    count = np.zeros((clients, 1))
+    mean = square = np.zeros((clients, 0))
+    for rows, found in _seen(network, params, pool, layer):
+        if not mean.size:
+            mean, square = (np.zeros((clients, found.shape[1])) for _ in range(2))
+        here, begins, sizes = np.unique(owner[rows], return_index=True, return_counts=True)
+        more = sizes[:, None].astype(np.float64)
+        own = np.add.reduceat(found, begins, axis=0) / more
+        spread = np.add.reduceat((found - np.repeat(own, sizes, axis=0)) ** 2, begins, axis=0)
+        apart, before = own - mean[here], count[here]
+        count[here] = before + more
+        mean[here] += apart * more / count[here]
+        square[here] += spread + apart**2 * before * more / count[here]
+    with np.errstate(over="ignore"):  # an overflow is not finite: it is rejected and named when replies are added up
+        return {"mean": mean.astype(np.float32), "var": (square / np.maximum(count, 1.0)).astype(np.float32)}

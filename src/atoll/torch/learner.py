@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -12,36 +12,32 @@ import torch
 from torch import nn
 
 from atoll.core import message as M
+from atoll.core.algebra import tree as T
 from atoll.core.algebra.aggregate import Aggregate, Parts, Totals
+from atoll.core.algebra.form import kinds_of_block
 from atoll.core.algebra.rng import Rng
 from atoll.core.algebra.tree import Tree
 from atoll.core.capability import Capability
 from atoll.core.errors import CompositionError
 from atoll.core.facets import facet
+from atoll.core.persistence.state_table import StateBlock
 from atoll.core.requests.task import Batch, Summed, Task
 from atoll.learn.algorithm import Labelled, Phased, Private, Stateful
 from atoll.learn.capabilities import EXAMPLES
 from atoll.learn.local.partial import asked_epochs, epochs_of_pass
 from atoll.learn.local.release import is_private, released
-from atoll.learn.local.reports import TRAINED, Reporting, as_reports
+from atoll.learn.local.reports import TRAINED, Reporting, as_reports, key_of, rows_for, sketches, update_of
 from atoll.learn.local.update import load_of, pass_key
 from atoll.learn.round.scoring import measured, own_model
-from atoll.learn.wrapped import shown_name
+from atoll.learn.wrapped import PerClientBroadcast, shown_name
 
-from .blocks.apart import Apart
-from .blocks.passes import PassError, states_after
-from .blocks.private import Privates
-from .blocks.results import TrainedBatch
+from .blocks.pool import Privates, TrainedBatch
 from .blocks.source import rows_of
-from .evaluate import evaluate, evaluate_many, pullback, score
+from .evaluate import evaluate, evaluate_many, layer_of, profile, profile_many, pullback, score
 from .local import LocalTraining
 from .models import buffers_of, init, load, params_of
-from .profile import layer_of, profile
-from .reports import add_reports, sent_reports, surveyed, with_reports
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from numpy.typing import NDArray
 
     from atoll.core.requests.cohort import Cohort
@@ -49,7 +45,248 @@ if TYPE_CHECKING:
     from atoll.learn.algorithm import Algorithm
     from atoll.learn.learner import LearnerSettings
 
-__all__ = ["TorchLearner", "adapt"]
+    from .blocks.pool import CohortSums
+    from .network import FunctionalModule
+
+__all__ = [
+    "Apart",
+    "PassError",
+    "TorchLearner",
+    "adapt",
+    "add_reports",
+    "sent_reports",
+    "states_after",
+    "surveyed",
+    "with_reports",
+]
+
+# Reports of whole cohorts: those that `atoll.learn.local.reports` asks of clients, made for many at once.
+
+
+Asked = Mapping[str, Mapping[str, Any]]
+
+
+def surveyed(network: FunctionalModule, params: Any, cohort: Cohort, rows: Any, asked: Asked) -> dict[str, Parts]:
+    """Return reports of one model on each of many clients' rows, with a leading client axis.
+
+    Args:
+        network: model and loss.
+        params: parameters, and travelling buffers, by name.
+        cohort: the clients.
+        rows: all of their rows, as `profile_many` takes them.
+        asked: reports by name.
+    """
+    count = len(cohort)
+    told: dict[str, Parts] = {}
+    for name, options in asked.items():
+        value: Any
+        sizes: NDArray[Any]
+        if name == "profile":
+            value, sizes = profile_many(network, params, rows, count, **options)
+        else:
+            few = (
+                [rows_for(options, cohort.shard(i), int(key)) for i, key in enumerate(cohort.keys)] if options else rows
+            )
+            sums = evaluate_many(network, params, few, count)
+            value, sizes = sums["loss_sum"] / np.maximum(sums["n"], 1.0), sums["n"]
+        told[key_of(name)] = Parts(value, examples=np.asarray(sizes, dtype=np.float64), role="report")
+    return told
+
+
+def with_reports(
+    batch: TrainedBatch, asked: Asked, told: Mapping[str, Parts], sizes: NDArray[Any], algorithm: Algorithm
+) -> TrainedBatch:
+    """Add the requested reports to a trained block's replies.
+
+    Args:
+        batch: the block.
+        asked: reports by name.
+        told: reports that do not come from training, of the whole cohort.
+        sizes: rows of each client of the block.
+        algorithm: the algorithm that they ran.
+    """
+    own = {name: _rows(parts, batch.positions) for name, parts in told.items()}
+    if "loss" in asked:
+        own[key_of("loss")] = Parts(batch.losses, examples=sizes, role="report")
+    if "sketch" in asked:
+        found = sketches(update_of(dict(batch.reply), algorithm), asked["sketch"]["size"])
+        found[np.asarray(sizes) == 0] = 0.0
+        own[key_of("sketch")] = Parts(found, examples=sizes, role="report")
+    return replace(batch, reply={**batch.reply, **{name: own[name] for name in _order(asked)}})
+
+
+def add_reports(made: CohortSums, asked: Asked, told: Mapping[str, Parts]) -> bool:
+    """Add reports to the sums of a trained cohort; return ``False`` if one is not finite, which sums cannot show.
+
+    Args:
+        made: the sums.
+        asked: reports by name.
+        told: reports that do not come from training, of the whole cohort.
+    """
+    found = {**told, key_of("loss"): Parts(made.losses, examples=made.sizes.astype(np.float64), role="report")}
+    totals: Totals = {}
+    for name in _order(asked):
+        own = _rows(found[name], made.kept)
+        if not all(bool(np.isfinite(leaf).all()) for leaf in T.leaves(own.value)):
+            return False
+        totals[name] = own.block_sum()
+    made.totals.update(totals)
+    return True
+
+
+def sent_reports(totals: Totals) -> dict[str, Any]:
+    """Return one client's reports as they are sent, to measure their size."""
+    parts = {name: total.value for name, total in totals.items() if total.kind == "parts" and total.value}
+    return {name: {"kind": "parts", "value": some[0].value, "weight": 1.0} for name, some in parts.items()}
+
+
+def _order(asked: Asked) -> list[str]:
+    return [key_of(name) for name in asked]
+
+
+def _rows(parts: Parts, which: NDArray[np.int64]) -> Parts:
+    """Return the reports of some clients of a cohort."""
+    value = T.map(lambda leaf: leaf[which], parts.value)
+    return replace(parts, value=value, examples=np.asarray(parts.examples)[which])
+
+
+# What clients keep between the passes of a round: only their new private states are needed, not their replies.
+
+
+class PassError(Exception):
+    """Some clients raised in a pass before the last.
+
+    Attributes:
+        errors: place in the cohort -> exception.
+    """
+
+    def __init__(self, errors: dict[int, Exception]) -> None:
+        super().__init__(f"{len(errors)} clients raised in a pass")
+        self.errors = errors
+
+
+def states_after(
+    training: LocalTraining,
+    shards: Any,
+    broadcast: Tree,
+    clients: Sequence[Tree] | Privates | None,
+    keys: NDArray[np.uint64],
+    epochs: int | None = None,
+) -> Privates:
+    """Train a cohort for its new private states alone: with its sums, which run in native code if possible.
+
+    Args:
+        training: the pass.
+        shards: the clients' rows; see `LocalTraining.many`, as for the others.
+        broadcast: what the server sent.
+        clients: the private states at the start of the pass.
+        keys: one for each client.
+        epochs: epochs (or steps) in place of the algorithm's own.
+
+    Raises:
+        PassError: some clients raised.
+    """
+    try:
+        parts = training.many_sum(shards, broadcast, clients, keys, epochs).states
+    except Exception:  # replies that cannot be added up; or an error, and this shows whose
+        batches = list(training.many(shards, broadcast, clients, keys, epochs))
+        errors = {place: error for batch in batches for place, error in batch.errors.items()}
+        if errors:
+            raise PassError(errors) from None
+        parts = [(batch.positions, batch.states) for batch in batches]
+    return _joined([part for part in parts if part[1] is not None], len(keys))
+
+
+def _joined(parts: list[tuple[NDArray[np.int64], Tree]], count: int) -> Privates:
+    """Return stacked states of parts of a cohort, ``(positions, states)`` each, in its order; none if there is no part."""
+    if not parts:
+        return Privates(None, count)
+    order = np.argsort(np.concatenate([positions for positions, _ in parts]), kind="stable")
+
+    def join(*leaves: Any) -> Any:
+        return None if leaves[0] is None else np.concatenate(leaves)[order]
+
+    return Privates(None, count, T.map(join, *[states for _, states in parts]))
+
+
+# Clients that each got their own broadcast, trained in blocks: the nodes of a round of gossip.
+
+
+class Apart:
+    """The local updates of an algorithm at clients whose broadcasts differ, equal to training one by one, as `LocalTraining.many` is.
+
+    Args:
+        make: gives the training of one pass.
+        algorithm: the algorithm.
+        rows: how to fetch a cohort's rows, as `LocalTraining.many` takes them.
+    """
+
+    def __init__(
+        self, make: Callable[[Algorithm], LocalTraining], algorithm: Algorithm, rows: Callable[[Cohort], Any]
+    ) -> None:
+        self._make = make
+        self._rows = rows
+        self._given = PerClientBroadcast.of(algorithm)
+        self._plans: dict[str, list[tuple[PerClientBroadcast, LocalTraining]]] = {}
+
+    def train(self, cohort: Cohort, phase: str, sent: Sequence[Tree], clients: Sequence[Tree]) -> Iterator[Batch]:
+        """Train a cohort in blocks.
+
+        Args:
+            cohort: the clients, with the keys of this phase; its private states are not used.
+            phase: of the algorithm.
+            sent: one broadcast for each client, all of one form.
+            clients: the algorithm's private states, ``None`` before a client's first.
+
+        Yields:
+            Replies and new private states, with a leading client axis. Non-finite replies are included, and may belong
+            to clients whose error was in an earlier batch.
+        """
+        plan = self._plan(phase)
+        template = {"params": sent[0]["params"]}
+        states, rows = list(clients), self._rows(cohort)
+        for at, (given, training) in enumerate(plan):
+            own = np.array([pass_key(int(key), at, len(plan)) for key in cohort.keys], dtype=np.uint64)
+            pairs = zip(sent, states, own.tolist(), strict=True)
+            handed = Privates([given.handed(*pair) for pair in pairs], len(states))
+            for batch in training.many(rows, template, handed, own):
+                if at == len(plan) - 1:
+                    yield batch
+                    continue
+                if batch.errors:
+                    yield Batch(np.zeros(0, np.int64), {}, errors=batch.errors)
+                if batch.states is not None:
+                    block = StateBlock(batch.positions, batch.states, kinds_of_block(batch.states))
+                    for place, state in block.rows():
+                        states[place] = state
+
+    @property
+    def choices(self) -> dict[str, Any]:
+        """Return how blocks run, by phase: the decisions as plain data."""
+        return {phase: [training.choices for _, training in plan] for phase, plan in self._plans.items()}
+
+    def recall(self, choices: dict[str, Any]) -> None:
+        """Repeat an earlier decision."""
+        for phase, records in choices.items():
+            for (_, training), record in zip(self._plan(phase), records, strict=True):
+                training.choices = record
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """Return the seconds spent on tracing and compiling so far."""
+        made = [training.seconds for plan in self._plans.values() for _, training in plan]
+        return {what: sum(m[what] for m in made) for what in ("trace", "compile")}
+
+    def expected_seconds(self, clients: int) -> float:
+        """Return the seconds of one core for a round of ``clients`` clients, by arithmetic alone."""
+        return sum(training.expected_seconds(clients) for plan in self._plans.values() for _, training in plan)
+
+    def _plan(self, phase: str) -> list[tuple[PerClientBroadcast, LocalTraining]]:
+        if phase not in self._plans:
+            passes = [part for part in self._given.passes(phase) if isinstance(part, PerClientBroadcast)]
+            self._plans[phase] = [(part, self._make(part)) for part in passes]
+        return self._plans[phase]
+
 
 _LOSSES = {"regression": "mse", "multilabel": "bce"}
 

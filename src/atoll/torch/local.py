@@ -20,9 +20,7 @@ from .backend import device_of
 from .blocks.choose import Choices
 from .blocks.cohort import Runner
 from .blocks.decide import decide
-from .blocks.pool import Pool, columns_of
-from .blocks.private import Privates
-from .blocks.results import CohortSums, TrainedBatch
+from .blocks.pool import CohortSums, Pool, Privates, TrainedBatch, columns_of
 from .blocks.source import RowSource, StoredPool
 from .blocks.sums import in_rows
 from .client import ClientTraining, without_buffers

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,17 +15,33 @@ from atoll.core.algebra.tree import Tree
 from atoll.core.errors import AtollError, CompositionError, DataError
 from atoll.learn.local.own_loss import LossSignature
 
-from .loss_inputs import LossInputs
-from .losses import Objective, form_of, objective_of
+from .losses import LossInputs, Objective, form_of, objective_of
 from .models import buffers_of, params_of
-from .tracing.indices import Bounded
+from .tracing.keyed import Bounded
 
 if TYPE_CHECKING:
     from .blocks.pool import Pool
-    from .examples.way import ExampleWay
     from .tracing.keyed import Keyed
 
-__all__ = ["FunctionalModule"]
+__all__ = ["ExampleWay", "FunctionalModule"]
+
+# How a model's clipped sums are computed.
+
+
+@dataclass(frozen=True)
+class ExampleWay:
+    """How to compute clipped sums.
+
+    Attributes:
+        axes: the axis of the examples of each layer's use, for `by_norms`; ``None`` to make every gradient.
+        loops: make them one after another, since the model cannot be vectorised over its rows.
+        reason: why not by norms.
+    """
+
+    axes: tuple[int, ...] | None
+    loops: bool = False
+    reason: str = ""
+
 
 Tensor = torch.Tensor
 Named = dict[str, Tensor]
@@ -47,7 +63,7 @@ class FunctionalModule:
         size: numbers in them.
         frozen: parameters with ``requires_grad=False`` and all buffers, by name.
         looks_up: whether a traced step looks up rows of a table by indices, which may be wrong; see
-            `atoll.torch.tracing.indices`.
+            `atoll.torch.tracing.keyed`.
         ways: form of a row -> how clipped sums of single examples' gradients are computed; see `atoll.torch.examples.choose`.
     """
 

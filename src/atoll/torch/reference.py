@@ -16,12 +16,11 @@ from atoll.learn.algorithm import LocalWork
 from atoll.learn.local.partial import labelled_batches, quota, share_of
 from atoll.learn.local.update import batch_rows, drew_undeclared, finished, started, step_secrets
 
-from .blocks.labelled import labelled_rows
+from .blocks.schedule import labelled_rows
 from .examples.choose import clipped_sum, way_of
 from .examples.sums import Examples
 from .leaves import flatten, join_reply, split_reply, to_tensor
-from .tracing.indices import Bounded
-from .tracing.keyed import step_seeds
+from .tracing.keyed import Bounded, step_seeds
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

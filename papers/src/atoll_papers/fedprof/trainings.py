@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 __all__ = [
+    "SMALL",
     "FedProfFound",
     "FedProfProtocol",
-    "SMALL",
     "cells",
     "divergences",
     "found_of",

@@ -17,8 +17,8 @@ from torch.utils.flop_counter import flop_registry
 
 from atoll.core.errors import ConfigError
 
-from ..images.replace import count_layers
-from ..tracing.ahead import halves_of
+from ..native import count_layers
+from ..tracing.fuse import halves_of
 
 __all__ = ["Choices", "best_of", "block_size", "recurrent_flops", "step_cost", "unroll_of", "whole_layers"]
 

@@ -16,19 +16,14 @@ from atoll.core.facets import facet
 from atoll.learn.algorithm import Stateful
 
 from ..leaves import Layout, flatten, join_reply
-from ..native import Natives
 from ..tracing.compiler import notice
-from .accumulator import Accumulator
 from .block import Block, TrainedBlock
 from .choose import Choices
-from .course import BlockCourse, courses, drills, is_uneven, natural_widths
-from .drawn import drawn_courses
-from .labelled import LabelledRows
-from .placing import place, sent_leaves
-from .private import Privates
-from .results import CohortSums, TrainedBatch
-from .schedule import cut_blocks, schedule
-from .sums import merge, rejections
+from .course import BlockCourse, courses, drawn_courses, drills, is_uneven, natural_widths
+from .native_cohort import Natives
+from .pool import CohortSums, Privates, TrainedBatch, place, sent_leaves
+from .schedule import LabelledRows, cut_blocks, schedule
+from .sums import Accumulator, merge, rejections
 from .update import Update
 
 if TYPE_CHECKING:

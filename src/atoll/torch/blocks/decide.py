@@ -30,9 +30,7 @@ from .choose import (
 )
 from .cohort import Runner
 from .course import is_uneven, program_widths, rungs
-from .pool import Pool
-from .private import Privates
-from .results import CohortSums
+from .pool import CohortSums, Pool, Privates
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

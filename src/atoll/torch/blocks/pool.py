@@ -1,20 +1,26 @@
-"""The rows of many clients as one pool of tensors."""
+"""What a cohort trains on and gives: rows side by side, private states, results, and leaves on the device."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeAlias, overload
 
 import numpy as np
 import torch
 
+from atoll.core.algebra import tree as T
+from atoll.core.algebra.aggregate import Totals
+from atoll.core.algebra.tree import Tree
 from atoll.core.errors import DataError
+from atoll.core.requests.task import Batch
 from atoll.data.missing import without_hidden
 from atoll.learn.local.own_loss import LABELLED
 from atoll.learn.local.partial import quota
 
 from ..backend import require_usable
+from ..client import without_buffers
+from ..leaves import Layout, flatten, to_tensor
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -23,7 +29,25 @@ if TYPE_CHECKING:
     from atoll.learn.algorithm import Algorithm
     from atoll.learn.local.partial import Counted
 
-__all__ = ["Form", "Pool", "PoolPlace", "columns_of", "names_of", "numbered", "pool_of"]
+    from ..network import FunctionalModule
+
+__all__ = [
+    "CohortSums",
+    "Form",
+    "Pool",
+    "PoolPlace",
+    "Privates",
+    "TrainedBatch",
+    "columns_of",
+    "names_of",
+    "numbered",
+    "place",
+    "pool_of",
+    "sent_leaves",
+]
+
+# The rows of many clients as one pool of tensors.
+
 
 Form: TypeAlias = "tuple[tuple[str, tuple[int, ...], torch.dtype], ...]"
 """Name, shape and type of each column of a row."""
@@ -185,3 +209,128 @@ def _shared(array: NDArray[Any]) -> torch.Tensor:
     if array.dtype.byteorder not in "=|" or not array.flags.writeable:
         array = array.astype(array.dtype.newbyteorder("="), copy=True)
     return torch.from_numpy(np.ascontiguousarray(array))
+
+
+# The private states of a cohort as input of its programs: stacked if they are alike, otherwise one by one.
+
+
+class Privates:
+    """Private states, one for each client.
+
+    Args:
+        states: one by one, ``None`` before a client's first.
+        stacked: leaves with a leading client axis, instead.
+        count: clients.
+    """
+
+    def __init__(self, states: Sequence[Tree] | None, count: int, stacked: Tree = None) -> None:
+        self._states = states
+        self._stacked = stacked
+        self._count = count
+
+    @staticmethod
+    def of(states: Sequence[Tree] | Privates | None, count: int) -> Privates:
+        """Take any form in which a caller has them; ``None`` for no state at all."""
+        return states if isinstance(states, Privates) else Privates(states, count)
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, at: int) -> Tree: ...
+    @overload
+    def __getitem__(self, at: NDArray[np.int64]) -> Privates: ...
+    def __getitem__(self, at: Any) -> Any:
+        if not isinstance(at, np.ndarray):
+            if self._stacked is not None:
+                return T.map(lambda leaf: None if leaf is None else leaf[at], self._stacked)
+            return None if self._states is None else self._states[at]
+        if self._stacked is not None:
+            return Privates(None, len(at), T.map(lambda leaf: None if leaf is None else leaf[at], self._stacked))
+        return Privates(None if self._states is None else [self._states[i] for i in at.tolist()], len(at))
+
+    def leaves(self, fresh: Any) -> tuple[list[NDArray[Any]], Layout]:
+        """Return stacked leaves, and the structure of one client's state.
+
+        Args:
+            fresh: makes the state of a client that has none.
+        """
+        if self._stacked is not None:
+            return flatten(self._stacked)
+        states = self._states
+        if states is None or all(state is None for state in states):
+            found, layout = flatten(fresh())
+            return [np.repeat(np.asarray(leaf)[None], self._count, axis=0) for leaf in found], layout
+        blank = fresh() if any(state is None for state in states) else None
+        pairs = [flatten(blank if state is None else state) for state in states]
+        rows = [row for row, _ in pairs]
+        return [np.stack([np.asarray(row[i]) for row in rows]) for i in range(len(rows[0]))], pairs[0][1]
+
+
+# Results of training a cohort: replies of blocks of clients, or sums over the cohort.
+
+
+@dataclass
+class TrainedBatch(Batch):
+    """A block of trained clients.
+
+    Attributes:
+        steps: local steps of each client, ``(clients,)``.
+        losses: mean training loss of each client, ``(clients,)``.
+    """
+
+    steps: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    losses: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+
+    @staticmethod
+    def failed(errors: dict[int, Exception]) -> TrainedBatch:
+        """Return a batch of no client, with the exceptions of some."""
+        return TrainedBatch(np.zeros(0, np.int64), {}, errors=errors)
+
+
+@dataclass
+class CohortSums:
+    """A cohort as sums.
+
+    Attributes:
+        totals: named sums over the kept clients.
+        kept: positions in the sums, in order.
+        rejected: position -> why a client was kept out.
+        states: ``(positions, stacked states)`` of each block; empty when the algorithm keeps none.
+        steps: local steps of each client of the cohort.
+        losses: mean training loss of each client of the cohort.
+        sizes: examples of each client of the cohort.
+        rows: in place of ``totals``, the summands of single clients: ``(positions, totals with a leading client axis)``
+            of each piece.
+    """
+
+    totals: Totals
+    kept: NDArray[np.int64]
+    rejected: dict[int, str]
+    states: list[tuple[NDArray[np.int64], Tree]]
+    steps: NDArray[np.int64]
+    losses: NDArray[np.float64]
+    sizes: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    rows: list[tuple[NDArray[np.int64], Totals]] | None = None
+
+
+# Leaves as tensors on the device and in the form that programs need.
+
+
+Tensor = torch.Tensor
+
+
+def sent_leaves(
+    network: FunctionalModule, broadcast: Tree, *, channels_last: bool = False
+) -> tuple[list[Tensor], Layout]:
+    """Return the broadcast as tensors."""
+    leaves, layout = flatten(without_buffers(broadcast))
+    return [place(network, leaf, channels_last=channels_last) for leaf in leaves], layout
+
+
+def place(network: FunctionalModule, leaf: Any, *, channels_last: bool = False) -> Tensor:
+    """Return a leaf as a tensor on the model's device."""
+    tensor = to_tensor(leaf, network.device, network.dtype)
+    if channels_last and tensor.dim() == 4:
+        return tensor.contiguous(memory_format=torch.channels_last)
+    return tensor

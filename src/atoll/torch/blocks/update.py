@@ -21,11 +21,10 @@ from atoll.learn.algorithm import LocalWork
 from atoll.learn.local.update import drew_undeclared, finished, started
 
 from ..examples.choose import clipped_sum, form_of
-from ..examples.sums import Examples
-from ..examples.way import ExampleWay
+from ..examples.sums import Examples, gradient_of
 from ..leaves import Layout, ReplyKind, flatten, split_reply
-from ..tracing.gradient import gradient_of
-from ..tracing.indices import Bounded
+from ..network import ExampleWay
+from ..tracing.keyed import Bounded
 
 if TYPE_CHECKING:
     from atoll.learn.algorithm import Algorithm

@@ -11,11 +11,11 @@ import torch
 from atoll.core.algebra.tree import Tree
 from atoll.learn.local.examples import Clipping
 
+from ..network import ExampleWay
 from ..tracing.compiler import notice
-from ..tracing.indices import Bounded
+from ..tracing.keyed import Bounded
 from .sums import Examples, by_norms, gradients_of, one_by_one, summed
 from .tape import Tape, UntapedError
-from .way import ExampleWay
 
 if TYPE_CHECKING:
     from ..network import FunctionalModule

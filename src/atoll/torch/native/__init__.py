@@ -1,12 +1,11 @@
-"""Native code: the local work of small models as generated, compiled and cached C++.
+"""Native code: traced programs of small models as generated, compiled and cached C++.
 
-The rest of the room uses four names: ``Natives`` (whole cohorts), ``make_native`` (the steps of one client), ``make_function`` (a part of a
-step) and ``enabled``. One switch turns all of it off: ``ATOLL_NATIVE=0`` in the environment. PyTorch's own programs run then,
-with the same results to rounding.
+The rest of the room goes through one seam, ``compile(graph, layout)``, which answers with something to call or with ``None``: then PyTorch's own
+programs run, with the same results to rounding. ``ATOLL_NATIVE=0`` in the environment turns all of it off (`enabled`).
 """
 
-from .cohorts import Natives
-from .steps import NativeFunction, NativeSteps, make_function, make_native
-from .switch import enabled
+from .code import Beside, Layout, compile, enabled, simple_graph, small_enough  # noqa: A004 - what it does
+from .image_layers import count_layers
+from .program import NativeColumn
 
-__all__ = ["NativeFunction", "NativeSteps", "Natives", "enabled", "make_function", "make_native"]
+__all__ = ["Beside", "Layout", "NativeColumn", "compile", "count_layers", "enabled", "simple_graph", "small_enough"]

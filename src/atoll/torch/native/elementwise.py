@@ -1,18 +1,37 @@
-"""Elementwise operations, views and constants: expressions that are computed where they are used."""
+"""Statements of a translated step: entry by entry, products, and reductions."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, cast
 
 import torch
 from torch.fx import Node
 
-from .ops import C_TYPES, CONVERSIONS, POINTWISE, VIEWS, literal
-from .script import KernelScript
-from .values import Expr, NativeLeaf, Unsupported, Value, dtype_of, leaves_of, meta, plain
+from .operations import C_TYPES, CONVERSIONS, POINTWISE, VIEWS, literal
+from .writer import (
+    Expr,
+    KernelScript,
+    LaneRow,
+    NativeLeaf,
+    Unsupported,
+    Value,
+    dtype_of,
+    leaves_of,
+    lifted,
+    loops,
+    meta,
+    nest,
+    permuted,
+    plain,
+    text_of,
+)
 
-__all__ = ["ELEMENTWISE", "pointwise", "view"]
+__all__ = ["ELEMENTWISE", "PRODUCTS", "REDUCTIONS", "pointwise", "view"]
+
+# Elementwise operations, views and constants: expressions that are computed where they are used.
+
 
 Tensor = torch.Tensor
 aten: Any = torch.ops.aten
@@ -213,4 +232,164 @@ ELEMENTWISE: dict[Any, Callable[[KernelScript, Node], Value]] = {
     aten.pow.Tensor_Scalar: _power,
     aten.pow.Scalar: _exponent,
     aten.remainder.Scalar: _remainder,
+}
+
+
+# Matrix products, as calls of templates that know every size and stride.
+
+
+def _product(w: KernelScript, node: Node) -> Value:
+    """``A B``, and ``C + A B`` with or without writing to C."""
+    name = node.target._name.removeprefix("aten::")  # type: ignore[union-attr]
+    if node.kwargs and any(node.kwargs.get(k, 1) != 1 for k in ("alpha", "beta")):
+        raise Unsupported("a scaled product")
+    if node.meta["val"].dtype != torch.float32:
+        raise Unsupported(f"a product of {node.meta['val'].dtype}")
+    shape = tuple(node.meta["val"].shape)
+    if name.endswith("mm_"):
+        w.settle()
+        to = w.leaf(node.args[0])
+        if not to.at.is_contiguous():
+            raise Unsupported("an update of a view")
+    else:
+        to = w.new(shape, torch.float32)
+        begin = w.get(node.args[0], torch.float32) if "add" in name else Expr("0.0f", [], shape, torch.float32)
+        w.loop(to, begin)
+    a, b = w.operand(node.args[-2]), w.leaf(node.args[-1])
+    a, b, to_at = (leaf if leaf.at.dim() == 3 else lifted(leaf) for leaf in (a, b, to))
+    _multiply(w, a, b, to_at)
+    return to
+
+
+def _multiply(w: KernelScript, a: NativeLeaf, b: NativeLeaf, to: NativeLeaf) -> None:
+    batch, m, k = a.at.shape
+    n = b.at.shape[2]
+    if 0 in (batch, m, n, k):
+        return
+    within = a.at.stride(2) == 1 and b.at.stride(1) == 1 and k >= 8
+    if not within and b.at.stride(2) != 1 and n > 1:
+        b = w.store(b)
+    (ab, am, ak), (bb, bk, bn), (cb, cm, _) = a.at.stride(), b.at.stride(), to.at.stride()
+    sides = [f"{leaf.name} + {leaf.at.storage_offset()}" for leaf in (a, b, to)]
+    outer = f"outer<{m}, {n}, {k}, {am}, {ak}, {bk}, {cm}>"
+    call = f"inner<{m}, {n}, {k}, {am}, {bn}, {cm}>" if within else outer
+    places = [f"{side} + z*{step}" if batch > 1 else side for side, step in zip(sides, (ab, bb, cb), strict=True)]
+    loop = f"for (int z = 0; z < {batch}; ++z) " if batch > 1 else ""
+    w.body.lines.append(f"{loop}{call}({', '.join(places)});")
+
+
+PRODUCTS: dict[Any, Callable[[KernelScript, Node], Value]] = dict.fromkeys(
+    (
+        aten.mm.default,
+        aten.bmm.default,
+        aten.addmm.default,
+        aten.addmm_.default,
+        aten.baddbmm.default,
+        aten.baddbmm_.default,
+    ),
+    _product,
+)
+
+
+# Sums, means, variances and extremes along some axes.
+
+
+_FOLDS = {"amax": "larger({0}, {1})", "amin": "smaller({0}, {1})", "any": "({0} | {1})"}
+_LEAST = {
+    ("amax", torch.float32): "(-INF)",
+    ("amin", torch.float32): "INF",
+    ("amax", torch.int64): "INT64_MIN",
+    ("amin", torch.int64): "INT64_MAX",
+}
+
+
+def _reduce(w: KernelScript, node: Node) -> Value:
+    source = w.get(node.args[0], torch.float32)
+    made = node.meta["val"]
+    name = node.target.overloadpacket.__name__  # type: ignore[union-attr]
+    dims = node.args[1] if len(node.args) > 1 and isinstance(node.args[1], list | tuple) else None
+    dims = [node.args[1]] if len(node.args) > 1 and isinstance(node.args[1], int) else dims
+    rank = len(source.shape)
+    axes = sorted({int(d) % rank for d in dims}) if dims else list(range(rank))  # type: ignore[arg-type]
+    source = w.cast(source, made.dtype)
+    count = math.prod(source.shape[a] for a in axes)
+    if name in ("amax", "amin") and not count:
+        raise Unsupported("the largest of nothing")
+    out = w.new(tuple(n for d, n in enumerate(source.shape) if d not in axes), made.dtype)
+    first = _LEAST.get((name, made.dtype), literal(0, made.dtype))
+    if name in ("amax", "amin") and (name, made.dtype) not in _LEAST:
+        raise Unsupported(f"{name} of {made.dtype}")
+    _fold(w, out, source, axes, name, first)
+    if name == "mean":
+        w.loop(out, Expr(f"({{0}} / {float(count)!r}f)", [out], out.shape, out.dtype))
+    return NativeLeaf(out.name, out.at.view(tuple(made.shape)), out.dtype)
+
+
+def _fold(w: KernelScript, out: NativeLeaf, source: Value, axes: list[int], name: str, first: str) -> None:
+    """Fold along some axes: into a variable where the last axis is one of them, else row by row into the result."""
+    kept = [d for d in range(len(source.shape)) if d not in axes]
+    rows = bool(kept) and kept[-1] == len(source.shape) - 1
+    order = [*axes, *kept] if rows else [*kept, *axes]
+    turned = permuted(source, order)
+    places = {id(leaf): w.place(leaf, list(leaf.at.stride())) for leaf in leaves_of(turned)}
+    text = text_of(turned, places)
+    fold = _FOLDS.get(name, "({0} + {1})")
+    shape, split = list(turned.shape), len(axes) if rows else len(kept)
+    row = LaneRow(places, {id(leaf): (leaf.at.stride() or (0,))[-1] for leaf in leaves_of(turned)}, shape)
+    place = w.place(out, [*([0] * split if rows else []), *out.at.stride()])
+    if rows:
+        begin = nest([math.prod(out.shape)], [f"{out.name}[i0] = {first};"])
+        w.write(
+            lambda: [*loops(shape[split:-1], split), "{", *row.stacked(out, place, turned, split, name), "}"],
+            [*begin, *nest(shape, [f"{place} = {fold.format(place, text)};"])],
+        )
+        return
+    plain = [*loops(shape[:split]), "{", f"{C_TYPES[out.dtype]} acc = {first};", *loops(shape[split:-1], split)]
+    if shape and name in ("sum", "mean"):
+        plain.append("#pragma omp simd reduction(+:acc)")
+    plain += [*loops(shape[-1:], len(shape) - 1), f"acc = {fold.format('acc', text)};", f"{place} = acc;", "}"]
+    w.write(lambda: [*loops(shape[:split]), "{", *row.folded(out, place, turned, split, name), "}"], plain)
+
+
+def _variance(w: KernelScript, node: Node) -> Value:
+    """Translate a variance: the sum of squared differences from the mean, over the number of entries less the correction."""
+    source, made = w.get(node.args[0], torch.float32), node.meta["val"]
+    if made.dtype != torch.float32 or source.dtype != torch.float32:
+        raise Unsupported(f"a variance of {source.dtype}")
+    dims: Any = node.args[1] if len(node.args) > 1 else None
+    rank = len(source.shape)
+    axes = sorted({int(d) % rank for d in dims}) if dims else list(range(rank))
+    kept = [1 if d in axes else n for d, n in enumerate(source.shape)]
+    count = math.prod(source.shape[a] for a in axes)
+    given: Any = node.args[2] if len(node.args) > 2 else node.kwargs.get("correction")
+    correction = 1.0 if given is None else float(given)
+    if count <= correction:
+        raise Unsupported(f"a variance of {count} entries less {correction}")
+    source = source if isinstance(source, NativeLeaf) else w.store(source)
+    out = w.new(tuple(n for d, n in enumerate(source.shape) if d not in axes), torch.float32)
+    _fold(w, out, source, axes, "sum", "0.0f")
+    w.loop(out, Expr(f"({{0}} / {float(count)!r}f)", [out], out.shape, out.dtype))
+    mean = NativeLeaf(out.name, out.at.view(kept).expand(source.shape), out.dtype)
+    apart = w.store(Expr("({0} - {1})", [source, mean], source.shape, source.dtype))
+    _fold(w, out, Expr("({0} * {0})", [apart], apart.shape, apart.dtype), axes, "sum", "0.0f")
+    w.loop(out, Expr(f"({{0}} / {count - correction!r}f)", [out], out.shape, out.dtype))
+    return NativeLeaf(out.name, out.at.view(tuple(made.shape)), out.dtype)
+
+
+REDUCTIONS: dict[Any, Callable[[KernelScript, Node], Value]] = {
+    **dict.fromkeys(
+        (
+            aten.sum.default,
+            aten.sum.dim_IntList,
+            prims.sum.default,
+            aten.mean.default,
+            aten.mean.dim,
+            aten.amax.default,
+            aten.amin.default,
+            aten.any.dim,
+        ),
+        _reduce,
+    ),
+    prims.var.default: _variance,
+    aten.var.correction: _variance,
 }

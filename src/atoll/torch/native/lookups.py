@@ -9,10 +9,8 @@ from typing import Any, cast
 import torch
 from torch.fx import Node
 
-from .lanes import loops
-from .ops import C_TYPES, literal
-from .script import KernelScript
-from .values import Expr, NativeLeaf, Unsupported, Value, dtype_of, leaves_of, permuted, text_of
+from .operations import C_TYPES, literal
+from .writer import Expr, KernelScript, NativeLeaf, Unsupported, Value, dtype_of, leaves_of, loops, permuted, text_of
 
 __all__ = ["LOOKUPS", "SEVERAL"]
 

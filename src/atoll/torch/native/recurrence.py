@@ -11,8 +11,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from .script import KernelScript
-from .values import Body, NativeLeaf, Unsupported
+from .writer import Body, KernelScript, NativeLeaf, Unsupported
 
 __all__ = ["TEMPLATES", "recurrent_rules", "recurs"]
 

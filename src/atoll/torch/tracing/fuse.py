@@ -1,25 +1,91 @@
-"""Graph passes on traced programs: the weight update of a linear layer as one matrix product in place.
-
-A step of gradient descent on a linear layer is ``W <- W - lr * (a @ b)``. Done literally, it writes the product to
-memory, reads it back, scales it, and writes a new ``W``: on a CPU that traffic costs more than the product.
-`fuse_updates` turns it into one ``addmm_`` (``baddbmm_`` for a block of clients) that accumulates into ``W``. Whatever is added to the gradient goes into
-``W`` before (`remainder`).
-"""
+"""Passes over a traced step: updates in place, fused operations, constants, and the part that needs the rows alone."""
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch.fx import Graph, GraphModule, Node
+from torch.fx.node import map_arg
 
-from .remainder import parted, summed, written
+__all__ = [
+    "Terms",
+    "exposed",
+    "fold_constants",
+    "fuse_updates",
+    "halves_of",
+    "mutated",
+    "mutates",
+    "parted",
+    "summed",
+    "tidy",
+    "written",
+]
 
-__all__ = ["exposed", "fuse_updates", "mutated", "mutates", "tidy"]
+# Gradients with something added: the product is set apart from the rest, so that it can accumulate into the weight.
+#
+# SCAFFOLD steps along ``G + s``, FedDyn along ``G - g + alpha (W - W0)``, with ``G`` a product. ``W <- W - lr (G + r)`` as written makes ``G`` in memory
+# of its own, and passes over it twice more. As ``W <- (W - lr r) - lr G``, one pass over ``W`` and ``r`` remains, and ``G`` is never made.
+
 
 aten = torch.ops.aten
+_SIGNS = {aten.add.Tensor: 1, aten.sub.Tensor: -1}
+Terms = list[tuple[int, Node]]
+"""Summands with their signs."""
+
+
+def parted(toward: Node, is_product: Callable[[Node], bool]) -> tuple[int, Node, Terms] | None:
+    """Return the sign and the node of the only product in a sum, and the other summands; ``None`` if there is no sum, no product, or several.
+
+    Several products, as of a recurrent layer's steps, stay one sum: each would round the weight once more.
+
+    Args:
+        toward: the sum, used once.
+        is_product: recognises the product, behind views.
+    """
+    terms = _terms(toward, 1)
+    products = [(sign, node) for sign, node in terms if is_product(node)]
+    if len(terms) < 2 or len(products) != 1:
+        return None
+    return *products[0], [term for term in terms if term[1] is not products[0][1]]
+
+
+def _terms(node: Node, sign: int) -> Terms:
+    """Return the summands of a sum, in order; of anything else the node itself."""
+    sides = node.args
+    if node.target not in _SIGNS or node.kwargs or len(node.users) != 1 or not all(isinstance(s, Node) for s in sides):
+        return [(sign, node)]
+    left, right = sides
+    return [*_terms(left, sign), *_terms(right, sign * _SIGNS[node.target])]  # type: ignore[arg-type]
+
+
+def summed(graph: Graph, terms: Terms) -> tuple[int, Node]:
+    """Write the sum of terms before the insertion point; return its sign and its node."""
+    terms = sorted(terms, key=lambda term: -term[0])  # one that is added first, if there is any
+    outer, made = terms[0]
+    for sign, node in terms[1:]:
+        made = written(graph, aten.add.Tensor if sign == outer else aten.sub.Tensor, made, node)
+    return outer, made
+
+
+def written(graph: Graph, target: Any, *args: Any) -> Node:
+    """Add an operation before the insertion point, and note the layout of its result."""
+    made = graph.call_function(target, args)
+    # A term may be smaller than the weight, such as a number.
+    made.meta["val"] = max((a.meta["val"] for a in args if isinstance(a, Node)), key=lambda value: value.numel())
+    return made
+
+
+# Graph passes on traced programs: the weight update of a linear layer as one matrix product in place.
+#
+# A step of gradient descent on a linear layer is ``W <- W - lr * (a @ b)``. Done literally, it writes the product to
+# memory, reads it back, scales it, and writes a new ``W``: on a CPU that traffic costs more than the product.
+# `fuse_updates` turns it into one ``addmm_`` (``baddbmm_`` for a block of clients) that accumulates into ``W``. Whatever is added to the gradient goes into
+# ``W`` before (`remainder`).
+
+
 _SAME = {aten.detach.default, aten.alias.default, aten.lift_fresh_copy.default}
 _VIEWS = {
     aten.t.default,
@@ -276,3 +342,135 @@ def _call(graph: Graph, target: Any, first: Any, *args: Any) -> Node:
     layout = first.meta["val"]
     made.meta["val"] = layout.transpose(*args) if target is aten.transpose.int else layout
     return made
+
+
+# Graph pass on traced programs: values that are the same in every call are computed once.
+#
+# A derivative begins with ones and zeros of fixed shapes, a loss with the numbers of the classes. On small tensors each
+# of these operations costs as much as a product, so a value that depends on no input is kept as a constant.
+
+
+_LARGEST = 1 << 20  # bytes; beyond that, memory costs more than an operation
+_FILLED = {aten.ones_like.default, aten.zeros_like.default, aten.full_like.default}
+"""Operations that use only their first argument's shape."""
+
+
+def fold_constants(gm: GraphModule, device: torch.device) -> None:
+    """Replace operations that depend on no input by their results.
+
+    Results and overwritten tensors are made again in every call.
+
+    Args:
+        gm: a traced program, ATen operations only.
+        device: where it runs.
+    """
+    known: dict[Node, torch.Tensor] = {}
+    for node in gm.graph.nodes:
+        if _fixed(node, known):
+            known[node] = _compute(node, known, device)
+    for node, value in known.items():
+        if all(user in known for user in node.users):
+            continue
+        name = f"folded_{node.name}"
+        gm.register_buffer(name, value)
+        with gm.graph.inserting_before(node):
+            constant = gm.graph.get_attr(name)
+        constant.meta = dict(node.meta)
+        node.replace_all_uses_with(constant)
+    tidy(gm)
+
+
+def _fixed(node: Node, known: dict[Node, torch.Tensor]) -> bool:
+    """Tell whether an operation gives the same small tensor in every call and no caller can get hold of it."""
+    value = node.meta.get("val")
+    if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
+        return False
+    if mutates(node) or torch.Tag.nondeterministic_seeded in node.target.tags:
+        return False
+    if not isinstance(value, torch.Tensor) or value.numel() * value.element_size() > _LARGEST:
+        return False
+    if any(given not in known for given in node.all_input_nodes) and node.target not in _FILLED:
+        return False
+    return not exposed(node)
+
+
+def _compute(node: Node, known: dict[Node, torch.Tensor], device: torch.device) -> torch.Tensor:
+    def value(given: Node) -> torch.Tensor:
+        if given in known:
+            return known[given]
+        layout = given.meta["val"]
+        return torch.empty_strided(layout.size(), layout.stride(), dtype=layout.dtype, device=device)
+
+    target: Any = node.target
+    with torch.no_grad():
+        made: torch.Tensor = target(*map_arg(node.args, value), **map_arg(node.kwargs, value))
+    return made
+
+
+# A traced step in two: what follows from its rows and random keys alone, such as views of them, and the rest.
+#
+# The first part needs no parameters, so it can run in another way than the products and convolutions of the rest.
+
+
+_FEWEST = 30  # operations that are worth a program of their own
+
+
+def halves_of(gm: GraphModule, first: int) -> tuple[GraphModule, GraphModule] | None:
+    """Return the part that depends on the inputs from number ``first`` on alone, and the rest; ``None`` if the first is small.
+
+    The first part takes those inputs, and returns what the rest needs. The rest takes all inputs, and those results after them.
+    """
+    given = [node for node in gm.graph.nodes if node.op == "placeholder"]
+    own: set[Node] = set(given[first:])
+    fixed: set[Node] = set()
+    for node in gm.graph.nodes:
+        if node.op not in ("call_function", "get_attr") or mutates(node):
+            continue
+        before = node.all_input_nodes
+        if fixed.issuperset(before):
+            fixed.add(node)
+        elif own.union(fixed).issuperset(before):
+            own.add(node)
+    made = own.difference(given)
+    if len(made) < _FEWEST or any(mutates(user) for node in own for user in node.users):
+        return None
+    results = [
+        node
+        for node in gm.graph.nodes
+        if node in made and isinstance(node.meta.get("val"), torch.Tensor) and not made.issuperset(node.users)
+    ]
+    ahead, rest = (
+        _Copy(gm, given[first:], made | fixed),
+        _Copy(gm, [*given, *results], set(gm.graph.nodes) - made - set(given)),
+    )
+    return ahead.returning(results), rest.module()
+
+
+class _Copy:
+    """A graph with some of the nodes of another one.
+
+    Args:
+        gm: the other one.
+        inputs: nodes that become inputs, in order.
+        nodes: further nodes to copy.
+    """
+
+    def __init__(self, gm: GraphModule, inputs: list[Node], nodes: set[Node]) -> None:
+        self._gm, self._graph = gm, Graph()
+        self._known: dict[Node, Node] = {}
+        for i, node in enumerate(inputs):
+            self._known[node] = self._graph.placeholder(f"x{i}")
+            self._known[node].meta = dict(node.meta)
+        for node in gm.graph.nodes:
+            if node in nodes and node not in self._known:
+                self._known[node] = self._graph.node_copy(node, lambda old: self._known[old])
+
+    def returning(self, results: list[Node]) -> GraphModule:
+        """Return the module that returns some nodes."""
+        self._graph.output(tuple(self._known[node] for node in results))
+        return self.module()
+
+    def module(self) -> GraphModule:
+        """Return the module."""
+        self._graph.eliminate_dead_code()
+        return GraphModule(self._gm, self._graph)

@@ -1,13 +1,15 @@
-"""The C++ that every native program begins with: vectors and elementary functions.
-
-``exp`` and ``log`` follow S. Moshier's Cephes library (range reduction and minimax polynomials, about one unit in the
-last place), written without branches so that loops over them become vector code. Few headers are included, since every
-program reads them: the C++ headers for mathematics, atomics and ``min`` take longer to compile than many programs.
-"""
+"""The C++ that every program has: vector arithmetic, tiles of products, and the loop over clients and steps."""
 
 from __future__ import annotations
 
-__all__ = ["PREAMBLE"]
+__all__ = ["LOOP", "PREAMBLE", "TILES"]
+
+# The C++ that every native program begins with: vectors and elementary functions.
+#
+# ``exp`` and ``log`` follow S. Moshier's Cephes library (range reduction and minimax polynomials, about one unit in the
+# last place), written without branches so that loops over them become vector code. Few headers are included, since every
+# program reads them: the C++ headers for mathematics, atomics and ``min`` take longer to compile than many programs.
+
 
 PREAMBLE = r"""
 #include <pthread.h>
@@ -244,5 +246,254 @@ template <int H, int W, int SY, int SX> INLINE float sampled(const float* image,
   const float nw = image[l & t ? at : 0], ne = image[r & t ? at + SX : 0], sw = image[l & b ? at + SY : 0], se = image[r & b ? at + SY + SX : 0];
   const float w = l ? 1.0f - right : 0.0f, e = r ? right : 0.0f, n = t ? 1.0f - down : 0.0f, s = b ? down : 0.0f;
   return nw * (w * n) + ne * (e * n) + sw * (w * s) + se * (e * s);
+}
+"""
+
+
+# Small matrix products in C++: a block of the result stays in registers while the summed axis passes by.
+#
+# A short program knows every size and stride of its products, so that the compiler unrolls those of small layers completely. A long one would
+# compile for seconds that way; there, products share functions that are told sizes and strides: about ten, for all sizes. Both add up in the
+# same order, so results are the same bits.
+
+
+TILES = r"""
+// Sizes and strides that the compiler knows, and those that it does not.
+template <int M_, int N_, int K_, int AM_, int AK_, int BK_, int CM_> struct Known {
+  static constexpr int M = M_, N = N_, K = K_, AM = AM_, AK = AK_, BK = BK_, CM = CM_;
+};
+struct Told {
+  int M, N, K;
+  i64 AM, AK, BK, CM;
+};
+
+// C += A B where rows of B and C are contiguous: R rows of C by G vectors, the last of T lanes.
+template <int R, int G, int T, class S>
+INLINE void outer_tile(const float* A, const float* B, float* C, S s) {
+  V acc[R][G] = {};
+#pragma GCC unroll 4
+  for (int k = 0; k < s.K; ++k) {
+    V b[G];
+#pragma GCC unroll 8
+    for (int g = 0; g < G; ++g) b[g] = g + 1 < G ? load(B + k * s.BK + g * L) : load_part<T>(B + k * s.BK + g * L);
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) {
+      const float a = A[r * s.AM + k * s.AK];
+#pragma GCC unroll 8
+      for (int g = 0; g < G; ++g) acc[r][g] += a * b[g];
+    }
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < R; ++r)
+#pragma GCC unroll 8
+    for (int g = 0; g < G; ++g) {
+      float* c = C + r * s.CM + g * L;
+      if (g + 1 < G) store(c, load(c) + acc[r][g]);
+      else store_part<T>(c, load_part<T>(c) + acc[r][g]);
+    }
+}
+template <int R, int G, int T>
+APART void outer_apart(const float* A, const float* B, float* C, Told s) { outer_tile<R, G, T>(A, B, C, s); }
+template <int R, int G, int T, class S>
+INLINE void outer_block(const float* A, const float* B, float* C, S s) {
+  if constexpr (LONG) outer_apart<R, G, T>(A, B, C, s);
+  else outer_tile<R, G, T>(A, B, C, s);
+}
+template <int R, int REST, class S>
+INLINE void outer_rows(const float* A, const float* B, float* C, S s) {
+  constexpr int W = COLS * L;
+  const int F = s.N / W;
+  for (int f = 0; f < F; ++f) outer_block<R, COLS, L>(A, B + f * W, C + f * W, s);
+  if constexpr (REST > 0) {
+    constexpr int G = (REST + L - 1) / L, T = REST - (G - 1) * L;
+    outer_block<R, G, T>(A, B + F * W, C + F * W, s);
+  }
+}
+template <int MORE, int REST, class S>
+INLINE void outer_all(const float* A, const float* B, float* C, S s) {
+  const int F = s.M / ROWS;
+  for (int f = 0; f < F; ++f) outer_rows<ROWS, REST>(A + f * ROWS * s.AM, B, C + f * ROWS * s.CM, s);
+  if constexpr (MORE > 0) outer_rows<MORE, REST>(A + F * ROWS * s.AM, B, C + F * ROWS * s.CM, s);
+}
+template <int MORE, int REST>
+APART void outer_any(const float* A, const float* B, float* C, Told s) { outer_all<MORE, REST>(A, B, C, s); }
+template <int M, int N, int K, int AM, int AK, int BK, int CM>
+static void outer(const float* __restrict A, const float* __restrict B, float* __restrict C) {
+  constexpr int MORE = M % ROWS, REST = N % (COLS * L);
+  if constexpr (LONG) outer_any<MORE, REST>(A, B, C, {M, N, K, AM, AK, BK, CM});
+  else outer_all<MORE, REST>(A, B, C, Known<M, N, K, AM, AK, BK, CM>());
+}
+
+// C += A B where the summed axis is contiguous in both, and ends with T lanes: R rows of A by Q columns of B, which are `BK` apart.
+template <int R, int Q, int T, class S>
+INLINE void inner_tile(const float* A, const float* B, float* C, S s) {
+  const int F = s.K / L;
+  V acc[R][Q] = {};
+  for (int f = 0; f < F; ++f) {
+    V a[R];
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) a[r] = load(A + r * s.AM + f * L);
+#pragma GCC unroll 8
+    for (int q = 0; q < Q; ++q) {
+      const V b = load(B + q * s.BK + f * L);
+#pragma GCC unroll 8
+      for (int r = 0; r < R; ++r) acc[r][q] += a[r] * b;
+    }
+  }
+  if constexpr (T > 0) {
+#pragma GCC unroll 8
+    for (int q = 0; q < Q; ++q) {
+      const V b = load_part<T>(B + q * s.BK + F * L);
+#pragma GCC unroll 8
+      for (int r = 0; r < R; ++r) acc[r][q] += load_part<T>(A + r * s.AM + F * L) * b;
+    }
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < R; ++r) add_totals<Q>(acc[r], C + r * s.CM);
+}
+template <int R, int Q, int T>
+APART void inner_apart(const float* A, const float* B, float* C, Told s) { inner_tile<R, Q, T>(A, B, C, s); }
+template <int R, int Q, int T, class S>
+INLINE void inner_block(const float* A, const float* B, float* C, S s) {
+  if constexpr (LONG) inner_apart<R, Q, T>(A, B, C, s);
+  else inner_tile<R, Q, T>(A, B, C, s);
+}
+template <int MORE, int Q, int T, class S>
+INLINE void inner_columns(const float* A, const float* B, float* C, S s) {
+  const int F = s.M / ROWS;
+  for (int f = 0; f < F; ++f) inner_block<ROWS, Q, T>(A + f * ROWS * s.AM, B, C + f * ROWS * s.CM, s);
+  if constexpr (MORE > 0) inner_block<MORE, Q, T>(A + F * ROWS * s.AM, B, C + F * ROWS * s.CM, s);
+}
+template <int MORE, int REST, int T, class S>
+INLINE void inner_all(const float* A, const float* B, float* C, S s) {
+  const int F = s.N / COLS;
+  for (int f = 0; f < F; ++f) inner_columns<MORE, COLS, T>(A, B + f * COLS * s.BK, C + f * COLS, s);
+  if constexpr (REST > 0) inner_columns<MORE, REST, T>(A, B + F * COLS * s.BK, C + F * COLS, s);
+}
+template <int MORE, int REST, int T>
+APART void inner_any(const float* A, const float* B, float* C, Told s) { inner_all<MORE, REST, T>(A, B, C, s); }
+template <int M, int N, int K, int AM, int BN, int CM>
+static void inner(const float* __restrict A, const float* __restrict B, float* __restrict C) {
+  constexpr int MORE = M % ROWS, REST = N % COLS, T = K % L;
+  if constexpr (LONG) inner_any<MORE, REST, T>(A, B, C, {M, N, K, AM, 1, BN, CM});
+  else inner_all<MORE, REST, T>(A, B, C, Known<M, N, K, AM, 1, BN, CM>());
+}
+"""
+
+
+# The C++ that every native program ends with: the loop over clients and their steps, and the threads that share it.
+
+
+LOOP = r"""
+// The clients are cut into parts, each with sums of its own, so that what comes out depends on the cut and never on the threads, which take
+// one part after the other. Every thread but the caller's begins and ends within the call: a process may fork between calls.
+struct Job {
+  char** given;
+  const i64 *rows, *begins;  // numbers of the rows of every step; null where they are drawn
+  const uint8_t* active;
+  const Draws* draws;
+  i64 longest;  // steps of a client
+  const i64* parts;
+  i64 count;
+  i64 next, bad;  // shared by the threads
+};
+
+// What a thread works in: the scratch memory, and the rows of two clients, since the next one's are fetched while one is at its last step.
+struct Workspace {
+  Scratch& scratch;
+  char* room;
+  i64 side;
+};
+
+// The rows of a step, which belong to client `c` or, where it has no such step, to one behind it, whose mini-batches are then drawn.
+struct Reader {
+  Job& job;
+  Workspace& space;
+  i64 holder, base;
+  i64* rows;
+  float* weights;
+
+  void read(i64 at, Fetched& to) {
+    if (!job.draws) return fetch(job.given, to, job.rows + at * BATCH, nullptr);
+    if (!rows || at >= job.begins[holder + 1]) {
+      while (job.begins[holder + 1] <= at) ++holder;
+      base = job.begins[holder];
+      space.side = 1 - space.side;
+      rows = (i64*)(space.room + space.side * drawn_room(job.longest));
+      weights = (float*)(rows + job.longest * BATCH);
+      draw(*job.draws, holder, job.begins[holder + 1] - base, rows, weights, space.room + 2 * drawn_room(job.longest));
+    }
+    const i64 step = at - base;
+    fetch(job.given, to, rows + step * BATCH, weights + step * BATCH);
+    // In a client's first pass nobody has read its rows before.
+    if (step * BATCH < job.draws->sizes[holder] && at + 1 < job.begins[holder + 1]) expect(job.given, rows + (step + 1) * BATCH);
+  }
+};
+
+// For every client: the beginning, its steps but those that it sits out, the end. Rows of the pool are fetched one step ahead: the processor
+// then copies them while it computes, and what it wrote is in the cache before it is read.
+static void run_part(Job& job, i64 part, Workspace& space) {
+  char *p[COUNT], *mine[COUNT];
+  Scratch& scratch = space.scratch;
+  i64 bad = 0, side = 0;
+  const i64 *begins = job.begins, last = job.parts[part + 1], end = begins[last];
+  for (int i = 0; i < COUNT; ++i) {
+    mine[i] = job.given[i] + part * PER_PART[i];
+    if (PER_PART[i]) memset(mine[i], 0, PER_PART[i]);
+  }
+  hold(mine, scratch);
+  const auto next = [&](i64 at) { while (job.active && at < end && !job.active[at]) ++at; return at; };
+  Reader reader{job, space, job.parts[part], 0, nullptr, nullptr};
+  i64 ready = next(begins[job.parts[part]]);
+  if (ready < end) reader.read(ready, scratch.fetched[0]);
+  for (i64 c = job.parts[part]; c < last; ++c) {
+    for (int i = 0; i < COUNT; ++i) p[i] = mine[i] + c * PER_CLIENT[i];
+    start(p, scratch, bad);
+    for (i64 at = ready; at < begins[c + 1]; at = ready) {
+      for (int i = 0; i < COUNT; ++i) if (PER_STEP[i]) p[i] = mine[i] + at * PER_STEP[i];
+      ready = next(at + 1);
+      if (ready < end) reader.read(ready, scratch.fetched[1 - side]);
+      point(p, scratch.fetched[side]);
+      step(p, scratch, bad);
+      side = 1 - side;
+    }
+    finish(p, scratch, bad);
+  }
+  if (bad) __atomic_store_n(&job.bad, 1, __ATOMIC_SEQ_CST);
+}
+
+struct Hand {
+  Job* job;
+  char* room;
+  pthread_t thread;
+};
+
+constexpr i64 FIXED = (sizeof(Scratch) + 63) / 64 * 64;
+
+static void* work(void* given) {
+  const Hand& hand = *(Hand*)given;
+  Workspace space{*(Scratch*)hand.room, hand.room + FIXED, 0};
+  for (i64 part; (part = __atomic_fetch_add(&hand.job->next, 1, __ATOMIC_SEQ_CST)) < hand.job->count;) run_part(*hand.job, part, space);
+  return nullptr;
+}
+
+// Bytes that a thread needs, given the most steps and rows of a client whose mini-batches are drawn.
+extern "C" i64 room(i64 steps, i64 rows) { return FIXED + 2 * drawn_room(steps) + order_room(rows); }
+
+extern "C" i64 run(
+    char** given, char* room, i64 apart, const i64* rows, const i64* begins, const uint8_t* active, const Draws* draws, i64 longest,
+    const i64* parts, i64 count, i64 threads) {
+  Job job{given, rows, begins, active, draws, longest, parts, count, 0, 0};
+  Hand hands[MOST];
+  int busy = 1;
+  hands[0] = {&job, room, {}};
+  // Where the system gives no thread, the others do its work.
+  for (; busy < threads; ++busy) {
+    hands[busy] = {&job, room + busy * apart, {}};
+    if (pthread_create(&hands[busy].thread, nullptr, work, &hands[busy])) break;
+  }
+  work(&hands[0]);
+  for (int i = 1; i < busy; ++i) pthread_join(hands[i].thread, nullptr);
+  return job.bad;
 }
 """

@@ -1,1 +1,0 @@
-"""The C++ that native programs have in common, as text."""
