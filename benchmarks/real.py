@@ -92,9 +92,7 @@ def row(work: str, found: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
 
 def _how(tasks: dict[str, Any]) -> str:
     tuning = next(iter(tasks.values()))["tuning"]
-    return (
-        "native code" if tuning["native"] else f"{tuning['mode']}, {'compiled' if tuning['compiled'] else 'uncompiled'}"
-    )
+    return "native code" if "steps" in tuning["code"] else f"{tuning['mode']}, {', '.join(tuning['code']) or 'PyTorch'}"
 
 
 def table(rows: list[dict[str, Any]]) -> str:

@@ -226,7 +226,7 @@ rng = np.random.default_rng(0)
 shards = [(rng.normal(size=(10, 3)).astype(np.float32), rng.integers(0, 2, 10)) for _ in range(4)]
 training = LocalTraining(model, FedAvg(batch_size=5), volume=10**7)
 training.many_sum(shards, {"params": params_of(model), "lr": 0.1}, None, np.arange(4, dtype=np.uint64))
-print(training.choices["native"], "torch._dynamo" in sys.modules, "sympy" in sys.modules)
+print("steps" in training.choices["code"], "torch._dynamo" in sys.modules, "sympy" in sys.modules)
 """
 
 

@@ -17,7 +17,7 @@ from atoll.core.algebra import tree as T
 from atoll.core.errors import AtollError
 from atoll.data import Dataset
 from atoll.learn.algorithms import DPSGD, FedAdam, FedDyn, FedNova, FedProx, Mime, Scaffold
-from atoll.torch.blocks.choose import StepCost, block_size
+from atoll.torch.blocks.decide import StepCost, block_size
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 

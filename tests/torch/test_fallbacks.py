@@ -186,7 +186,7 @@ def test_without_a_compiler_it_runs_with_one_notice(monkeypatch: pytest.MonkeyPa
     with pytest.warns(RuntimeWarning, match=r"no C\+\+ compiler \(g\+\+ or clang\+\+\) was found") as seen:
         training.many_sum(shards, broadcast_of(model), None, keys)
     assert len(seen) == 1
-    assert not training.choices["compiled"]
+    assert training.choices["code"] == []
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         LocalTraining(model, ALGORITHM, compile="always").many_sum(shards, broadcast_of(model), None, keys)
@@ -199,7 +199,7 @@ def test_a_compiler_that_fails_leaves_the_uncompiled_path(monkeypatch: pytest.Mo
 
     monkeypatch.setattr("atoll.torch.tracing.compiler._compile", broken)
     model = seeded(Cumulated)
-    training = LocalTraining(model, ALGORITHM, compile="always")
+    training = LocalTraining(model, ALGORITHM, choices={"mode": "vector", "block": 2, "code": ["compiled"]})
     with pytest.warns(RuntimeWarning, match="compiling the local update failed.*cannot find -lgomp") as seen:
         assert compare(training, shards_of([8, 8], (6,)), broadcast_of(model)) < 1e-5
     assert len(seen) == 1

@@ -14,7 +14,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from atoll.learn.algorithm import Stragglers
 from atoll.learn.algorithms import FedAvg
 from atoll.learn.local.update import batch_rows, count_steps
-from atoll.torch.blocks.choose import StepCost, block_size, favoured, unroll_of
+from atoll.torch.blocks.decide import StepCost, block_size, favoured, unroll_of
 from atoll.torch.blocks.schedule import cut_blocks, pad_width, schedule
 from atoll.torch.tracing.fuse import fuse_updates, mutated
 

@@ -15,7 +15,7 @@ from atoll.learn.algorithms import FedAvg
 from atoll.learn.local.update import batch_rows, count_many
 from atoll.torch import LocalTraining
 from atoll.torch.blocks import block as block_module
-from atoll.torch.blocks.choose import Choices
+from atoll.torch.blocks.choices import Choices, Shapes
 from atoll.torch.blocks.course import blocks_of, courses, fit, program_widths, rungs
 from atoll.torch.blocks.schedule import Orders
 
@@ -50,7 +50,7 @@ def test_every_client_takes_its_own_steps_once_and_in_order(
     sizes: list[int], batch: int | None, epochs: int, block: int, unroll: int, widths: Any, stretch: int
 ) -> None:
     algorithm = FedAvg(batch_size=batch, epochs=epochs)
-    chosen = Choices("vector", block, unroll, widths=widths, stretch=stretch, uneven=True)
+    chosen = Choices("vector", block, shapes=Shapes(widths, stretch, True, unroll=unroll))
     made, _, _ = walk(np.array(sizes), algorithm, chosen)
     offsets, keys = np.concatenate([[0], np.cumsum(sizes)]), keys_of(len(sizes))
     assert sorted(m for members, _, _ in made for m in members.tolist()) == list(range(len(sizes)))
@@ -70,7 +70,7 @@ def test_padding_stays_under_its_bound_and_a_rectangle_near_its_clients(cohort: 
     algorithm = FedAvg(batch_size=10, epochs=2)
     for seed in range(5):
         sizes = heavy(cohort, seed)
-        chosen = Choices("vector", min(cohort, 64), 4, widths=(10,), stretch=1024, uneven=True)
+        chosen = Choices("vector", min(cohort, 64), shapes=Shapes((10,), 1024, True, unroll=4))
         made, steps, computed = walk(sizes, algorithm, chosen)
         # One rectangle a block would compute 5 to 30 times the steps.
         assert computed < 3 * steps
@@ -99,14 +99,14 @@ def test_widths_for_programs_are_one_or_two() -> None:
 
 
 def test_a_batch_is_padded_only_as_far_as_allowed() -> None:
-    chosen = Choices("single", widths=(8, 32), stretch=2)
+    chosen = Choices("single", shapes=Shapes((8, 32), 2))
     assert [fit(n, chosen) for n in (3, 4, 8, 9, 15, 16, 32, 33)] == [0, 8, 8, 0, 0, 32, 32, 0]
-    assert fit(1, Choices("vector", widths=(32,), stretch=1024)) == 32
+    assert fit(1, Choices("vector", shapes=Shapes((32,), 1024))) == 32
 
 
 def test_blocks_without_a_program_hold_clients_of_like_widths() -> None:
     sizes, algorithm = heavy(300), FedAvg(batch_size=None)
-    chosen = Choices("vector", 64, widths=(64, 256), stretch=1024, uneven=True)
+    chosen = Choices("vector", 64, shapes=Shapes((64, 256), 1024, True))
     for members, width in blocks_of(sizes, np.ones(300, np.int64), algorithm, chosen):
         assert sizes[members].max() <= width
         if width not in (64, 256):
@@ -154,7 +154,7 @@ def test_what_it_chooses_itself_gives_what_the_reference_gives(batch: int | None
     model = seeded(lambda: nn.Linear(6, 4))
     training = LocalTraining(model, FedAvg(batch_size=batch, lr=0.05), loss=loss, compile="never")
     assert compare(training, shards_of([600, *SIZES], (6,)), broadcast_of(model)) < 1e-4
-    assert training.choices["uneven"] is True
+    assert training.choices["shapes"]["uneven"] is True
     assert LocalTraining(model, FedAvg(batch_size=batch), choices=training.choices).choices == training.choices
 
 
@@ -192,7 +192,15 @@ def test_shapes_do_not_grow_with_the_rounds(case: str, monkeypatch: pytest.Monke
 def test_a_warmed_training_makes_no_more_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     """What workers will need is made before they are forked, whatever sizes they will meet."""
     model = seeded(lambda: nn.Linear(6, 4))
-    how = {"mode": "vector", "block": 9, "unroll": 2, "compiled": True, "widths": [8], "stretch": 1024, "uneven": True}
+    how = {
+        "mode": "vector",
+        "block": 9,
+        "unroll": 2,
+        "code": ["compiled"],
+        "widths": [8],
+        "stretch": 1024,
+        "uneven": True,
+    }
     training = LocalTraining(model, FedAvg(batch_size=8), choices=how)
     asked: list[bool] = []
     make = block_module.make_program

@@ -73,7 +73,7 @@ def test_rows_that_pad_are_left_out_of_heavy_steps(monkeypatch: pytest.MonkeyPat
     model = seeded(lambda: Images(nn.GroupNorm(2, 4)))
     training = LocalTraining(model, FedAvg(batch_size=5), compile="never")
     training.many_sum(shards_of([7, 6], (1, 8, 8)), broadcast_of(model), None, keys_of(2))
-    assert training.choices["trimmed"] is wanted
+    assert training.choices["shapes"]["trimmed"] is wanted
 
 
 @pytest.mark.quick("1-*", "3-2")

@@ -14,8 +14,7 @@ from torch_toys import Images, broadcast_of, compare, seeded, shards_of
 from atoll.learn.algorithms import FedAvg
 from atoll.native import cpp_compiler
 from atoll.torch import LocalTraining
-from atoll.torch.blocks.choose import StepCost
-from atoll.torch.blocks.decide import _beside
+from atoll.torch.blocks.decide import StepCost, _beside
 from atoll.torch.examples.sums import gradient_of
 from atoll.torch.native.image_layers import pools, replace_pools
 from atoll.torch.tracing.compiler import trace
@@ -89,7 +88,7 @@ def test_native_code_beside_pytorch_is_made_where_it_pays(wish: str, volume: int
         training=training, network=SimpleNamespace(device=torch.device("cpu")), seconds_a_client=0.05
     )
     cost = StepCost(1e8, 1e6, True, calls=100, ahead=60, layers=3)
-    made = _beside(runner, cost, "single", 1)
-    assert made == {"ahead": wanted, "layers": wanted, "channels_last": not wanted}
-    plain = _beside(runner, replace(cost, ahead=0, layers=0), "single", 1)
-    assert plain == {"ahead": False, "layers": False, "channels_last": True}
+    made = _beside(runner, cost, 1)
+    assert made == {"ahead": wanted, "layers": wanted}
+    plain = _beside(runner, replace(cost, ahead=0, layers=0), 1)
+    assert plain == {"ahead": False, "layers": False}

@@ -14,7 +14,7 @@ import atoll
 from atoll.learn.algorithms import FedAvg
 from atoll.native import cpp_compiler
 from atoll.torch import LocalTraining
-from atoll.torch.blocks.choose import whole_layers
+from atoll.torch.blocks.decide import whole_layers
 from atoll.torch.blocks.native_cohort import NativeCohort
 from atoll.torch.tracing.recurrent import gru_layer, lstm_layer
 
@@ -123,9 +123,9 @@ def chosen(model: Any, **settings: Any) -> tuple[dict[str, Any], Any]:
 @pytest.mark.skipif(cpp_compiler() is None, reason="no C++ compiler")
 def test_long_sequences_run_in_native_code_if_that_pays(one_cache: Path) -> None:
     native, first = chosen(Long, compile="always")
-    assert (native["mode"], native["native"]) == ("single", True)
+    assert (native["mode"], native["code"]) == ("single", ["steps"])
     short, second = chosen(Long)  # two rounds do not repay a compiler
-    assert (short["mode"], short["native"]) == ("each", False)
+    assert (short["mode"], short["code"]) == ("each", [])
     for name, value in first.params.items():
         assert abs(value - second.params[name]).max() < 1e-5
 

@@ -17,7 +17,7 @@ from .rows import FeatureLayout, PartyRows
 if TYPE_CHECKING:
     from atoll.core.event import Event
 
-__all__ = ["Known", "FitMethod", "AtParty", "State", "Sums", "positive"]
+__all__ = ["AtParty", "FitMethod", "Known", "State", "Sums", "positive"]
 
 State = dict[str, Any]
 """What parties and the server know: a tree with ``phase``, and ``done`` at the end."""

@@ -22,4 +22,4 @@ else:
         },
     )
 
-__all__ = ["ColumnSummary", "Drift", "BinCounts", "CentralMoments", "RowsSummary", "Sketch", "Statistics", "Summary"]
+__all__ = ["BinCounts", "CentralMoments", "ColumnSummary", "Drift", "RowsSummary", "Sketch", "Statistics", "Summary"]

@@ -14,7 +14,7 @@ from atoll.core.errors import ConfigError, nearest
 
 from .aggregates.drift import Drift
 
-__all__ = ["ColumnSummary", "BinCounts", "RowsSummary", "Summary"]
+__all__ = ["BinCounts", "ColumnSummary", "RowsSummary", "Summary"]
 
 
 @dataclass(frozen=True)

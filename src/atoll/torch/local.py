@@ -17,7 +17,7 @@ from atoll.core.errors import CompositionError, ConfigError, DataError, nearest
 from atoll.learn.wrapped import Drawing
 
 from .backend import device_of
-from .blocks.choose import Choices
+from .blocks.choices import Choices
 from .blocks.cohort import Runner
 from .blocks.decide import decide
 from .blocks.pool import CohortSums, Pool, Privates, TrainedBatch, columns_of
@@ -99,7 +99,7 @@ class LocalTraining(ClientTraining):
             protected=protected,
         )
         self.asked = algorithm
-        self._choices = None if choices is None else Choices.of(choices)
+        self._choices = None if choices is None else Choices.of(choices, self.network.device.type)
         self._runner: Runner | None = None
         self._shape: tuple[int, ...] | None = None
         self._stored: NDArray[Any] | None = None
@@ -115,7 +115,7 @@ class LocalTraining(ClientTraining):
 
     @choices.setter
     def choices(self, record: dict[str, Any]) -> None:
-        self._choices = Choices.of(record) if record else None
+        self._choices = Choices.of(record, self.network.device.type) if record else None
 
     @property
     def seconds(self) -> dict[str, float]:

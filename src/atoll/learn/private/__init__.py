@@ -43,12 +43,12 @@ else:
     )
 
 __all__ = [
+    "DPFTRL",
     "AdaptiveClip",
     "Attendance",
     "CentralDP",
-    "ExampleDP",
-    "DPFTRL",
     "DistributedDP",
+    "ExampleDP",
     "FedSelDP",
     "GaussianLDP",
     "Guarantee",

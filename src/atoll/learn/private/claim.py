@@ -9,7 +9,7 @@ from typing import Any
 from atoll.core.event import Event, Sampled
 from atoll.privacy import LossTally, PrivacyLoss, epsilon_of
 
-__all__ = ["Guarantee", "Attendance"]
+__all__ = ["Attendance", "Guarantee"]
 
 ERROR = 1e-4
 """By about how much a guarantee's epsilon may be too large, so that it is found in milliseconds; it is never too small."""

@@ -17,7 +17,7 @@ from ..sampling import ADVERSARIES, neighbours_counted, require_setting
 from .account import LedgerAccount
 from .demand import UNITS, at_unit
 
-__all__ = ["StatementEntry", "Epsilons", "statement"]
+__all__ = ["Epsilons", "StatementEntry", "statement"]
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import numpy as np
 
 from atoll.core.errors import LetterError, MessageError
 
-__all__ = ["LONGEST", "names_in", "read", "described", "text_in", "whole_in", "wrong"]
+__all__ = ["LONGEST", "described", "names_in", "read", "text_in", "whole_in", "wrong"]
 
 T = TypeVar("T")
 LONGEST = 1000

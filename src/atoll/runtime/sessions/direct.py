@@ -46,7 +46,7 @@ from typing import Any
 from atoll.core.errors import MessageError, TaskError
 from atoll.engines.link import LinkClosed, Poster, feed
 
-__all__ = ["NeighbourLost", "DirectLinks", "refused", "require_at"]
+__all__ = ["DirectLinks", "NeighbourLost", "refused", "require_at"]
 
 
 class NeighbourLost(LinkClosed):

@@ -19,7 +19,7 @@ from atoll.runtime.signatures import fits, require_issued, sign
 
 from .base import Admission
 
-__all__ = ["CERTIFICATE", "asked", "proven", "proof_of"]
+__all__ = ["CERTIFICATE", "asked", "proof_of", "proven"]
 
 _ASKED, CERTIFICATE, _SIGNATURE = "atoll-challenge-bin", "atoll-certificate-bin", "atoll-signature-bin"
 _PURPOSE = b"atoll listener 1\n"

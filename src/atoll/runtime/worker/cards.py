@@ -17,7 +17,7 @@ from atoll.core.errors import DataError, MessageError
 from atoll.core.redaction import private
 from atoll.data.missing import labelled_rows
 
-__all__ = ["MOST_CLASSES", "MOST_NAMES", "DataCard", "Column", "card_of"]
+__all__ = ["MOST_CLASSES", "MOST_NAMES", "Column", "DataCard", "card_of"]
 
 MOST_NAMES = 1_000_000
 MOST_CLASSES = 10_000

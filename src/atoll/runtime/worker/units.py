@@ -18,7 +18,7 @@ from atoll.core.errors import MessageError
 if TYPE_CHECKING:
     from atoll.core.job import Job
 
-__all__ = ["FAR", "other_units", "promises_privacy", "scales_of", "scales_in"]
+__all__ = ["FAR", "other_units", "promises_privacy", "scales_in", "scales_of"]
 
 FAR = 2
 """Powers of ten that a column may lie from the median of the sites."""

@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     from atoll.core.requests.island import Secret
 
 __all__ = [
-    "split_additive",
-    "open_additive",
     "lagrange",
-    "split_replicated",
+    "open_additive",
     "open_replicated",
-    "split_shamir",
     "open_shamir",
+    "split_additive",
+    "split_replicated",
+    "split_shamir",
 ]
 
 _BLOCK = 1 << 14

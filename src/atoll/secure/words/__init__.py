@@ -17,4 +17,4 @@ else:
         {"fixed": ("FixedPoint",), "layout": ("Decoded", "Encoded", "WordLayout", "form_of"), "slots": ("Slot",)},
     )
 
-__all__ = ["Decoded", "Encoded", "FixedPoint", "WordLayout", "Slot", "form_of"]
+__all__ = ["Decoded", "Encoded", "FixedPoint", "Slot", "WordLayout", "form_of"]

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["Drift", "LARGE", "STABLE", "drift_of"]
+__all__ = ["LARGE", "STABLE", "Drift", "drift_of"]
 
 STABLE, LARGE = 0.1, 0.25
 _FLOOR = 1e-4

@@ -5,4 +5,4 @@ from __future__ import annotations
 from .attack import TARGETS, AttackTarget, Findings, attack, attack_all, require_refusals
 from .moves import MOVES, WAIST_MOVES
 
-__all__ = ["MOVES", "TARGETS", "WAIST_MOVES", "Findings", "AttackTarget", "attack", "attack_all", "require_refusals"]
+__all__ = ["MOVES", "TARGETS", "WAIST_MOVES", "AttackTarget", "Findings", "attack", "attack_all", "require_refusals"]

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from .opening import Reader
 
-__all__ = ["TARGETS", "Findings", "AttackTarget", "attack", "attack_all", "require_refusals"]
+__all__ = ["TARGETS", "AttackTarget", "Findings", "attack", "attack_all", "require_refusals"]
 
 _LEAST = 6
 _SITES = 7

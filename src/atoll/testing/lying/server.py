@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from atoll.core.execution.engine import RunContext
     from atoll.core.execution.host import Host
 
-__all__ = ["PartyAnswer", "LyingInline", "LyingServer", "LyingScript", "mail_of"]
+__all__ = ["LyingInline", "LyingScript", "LyingServer", "PartyAnswer", "mail_of"]
 
 
 @dataclass(eq=False)

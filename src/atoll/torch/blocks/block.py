@@ -177,23 +177,15 @@ class Block:
 
     Attributes:
         update: the functions.
+        code: what runs as machine code; see `Choices`.
         unroll: steps in one call of a program.
-        compiled: whether programs are compiled.
-        native: whether steps run in native code if possible.
-        ahead: whether what follows from a step's rows and keys alone does, if steps do not.
-        layers: whether layers of images do, if steps do not.
         trimmed: whether rows that only pad a mini-batch are left out.
-        channels_last: whether images and their filters keep the channel as the innermost axis.
         programs: the programs made so far.
     """
 
     update: Update
+    code: tuple[str, ...]
     unroll: int
-    compiled: bool
-    channels_last: bool = False
-    native: bool = False
-    ahead: bool = False
-    layers: bool = False
     trimmed: bool = False
     programs: dict[Any, Program] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=lambda: {"trace": 0.0, "compile": 0.0})
@@ -209,6 +201,11 @@ class Block:
         if not self.update.clients and self.update.network.device.type == "cpu":
             keep_freed_memory()  # a step frees what the next one takes: its pages would be cleared each time
         self.feed = Feed(self.update.network, self.update.clients, self.unroll, draws, trimmed=self.trimmed)
+
+    @property
+    def runs_natively(self) -> bool:
+        """Tell whether native code takes all steps of a width."""
+        return any(found is not None for found in self._native.values())
 
     @torch.no_grad()
     def train(
@@ -267,7 +264,7 @@ class Block:
         self, pool: Pool, plan: BatchSchedule, local: list[Tensor], sent: Sequence[Tensor], losses: Tensor
     ) -> list[Tensor] | None:
         """Run all steps in one call of native code, if there is any for them."""
-        if not self.native or self.update.network.device.type != "cpu" or self.feed.cut(plan):
+        if "steps" not in self.code or self.update.network.device.type != "cpu" or self.feed.cut(plan):
             return None
         rows, network = torch.from_numpy(plan.rows), self.update.network
         data = [] if plan.weights is None else [torch.from_numpy(plan.weights).to(dtype=network.dtype)]
@@ -366,7 +363,7 @@ class Block:
         found = self.programs.get(name)
         if found is None:
             # Start and finish are a few operations per block: not worth a compilation.
-            compiled = self.compiled and name not in ("start", "finish")
+            compiled = "compiled" in self.code and name not in ("start", "finish")
             found = make_program(fn, inputs, compiled=compiled, owned=owned)
             self.programs[name] = found
             for what, seconds in found.seconds.items():
@@ -381,8 +378,9 @@ class Block:
         # Contiguous stand-ins: what the program will get from its own buffers.
         examples = [_settled(leaf) for leaf in local]
         made = self.program(name, self.update.steps(form), [*examples, *rest], owned=set(range(len(local))))
-        if (self.layers or self.ahead) and not made.compiled:
-            native = compile(made.graph, Beside(len(local) + self.update.first_column, self.ahead, self.layers))
+        ahead, layers = "ahead" in self.code, "layers" in self.code
+        if (ahead or layers) and not made.compiled:
+            native = compile(made.graph, Beside(len(local) + self.update.first_column, ahead, layers))
             made.native = native
             for what, seconds in (native.seconds if native else {}).items():
                 self.seconds[what] += seconds

@@ -18,7 +18,7 @@ from atoll.learn.algorithm import Stateful
 from ..leaves import Layout, flatten, join_reply
 from ..tracing.compiler import notice
 from .block import Block, TrainedBlock
-from .choose import Choices
+from .choices import Choices
 from .course import BlockCourse, courses, drawn_courses, drills, is_uneven, natural_widths
 from .native_cohort import Natives
 from .pool import CohortSums, Privates, TrainedBatch, place, sent_leaves
@@ -65,6 +65,11 @@ class Runner:
         """Return the time spent on tracing and compiling."""
         made = [self.trial_seconds, self.natives.seconds, *(block.seconds for block in self._blocks.values())]
         return {what: sum(m[what] for m in made) for what in ("trace", "compile")}
+
+    @property
+    def runs_natively(self) -> bool:
+        """Tell whether whole updates, or all steps of a block, ran in native code so far."""
+        return self.natives.ready or any(block.runs_natively for block in self._blocks.values())
 
     def blocks(
         self,
@@ -164,7 +169,7 @@ class Runner:
         """Return the private states of a block, stacked; empty slots repeat the first."""
         stacked, layout = states.leaves(lambda: facet(self.algorithm, Stateful).client_init(params))
         if chosen.mode == "single":
-            return [place(self.network, leaf[0], channels_last=chosen.channels_last) for leaf in stacked], layout
+            return [place(self.network, leaf[0], channels_last=chosen.shapes.channels_last) for leaf in stacked], layout
         if slots > len(states):
             stacked = [np.concatenate([leaf, np.repeat(leaf[:1], slots - len(states), axis=0)]) for leaf in stacked]
         return [place(self.network, leaf) for leaf in stacked], layout
@@ -174,23 +179,13 @@ class Runner:
         if last is not None and last.update.client == private:
             return last
         clients = chosen.block if chosen.mode == "vector" else 0
-        how = (
-            clients,
-            chosen.unroll,
-            chosen.compiled,
-            chosen.channels_last,
-            chosen.native,
-            chosen.ahead,
-            chosen.layers,
-            chosen.trimmed,
-        )
+        shapes = chosen.shapes
+        how = (clients, chosen.code, shapes.unroll, shapes.trimmed, shapes.channels_last)
         key = (how, pool.form, sent.key, private.key)
         found = self._blocks.get(key)
         if found is None:
             update = Update(self.network, self.algorithm, sent, private, clients, tuple(pool.columns))
-            native = chosen.native or chosen.compiled
-            beside = (chosen.ahead, chosen.layers, chosen.trimmed)
-            found = Block(update, chosen.unroll, chosen.compiled, chosen.channels_last, native, *beside)
+            found = Block(update, chosen.code, chosen.shapes.unroll, trimmed=chosen.shapes.trimmed)
             self._blocks[key] = found
         return found
 
@@ -205,9 +200,9 @@ class Runner:
         pardon: bool = False,
     ) -> Iterator[tuple[NDArray[np.int64], Block, TrainedBlock | None, list[Tensor], list[Tensor]]]:
         """Train clients in blocks; with ``pardon``, a block that raises is ``None``, and the others go on."""
-        if chosen.channels_last and pool.x.dim() == 4:
+        if chosen.shapes.channels_last and pool.x.dim() == 4:
             pool.columns["x"] = pool.x.contiguous(memory_format=torch.channels_last)
-        sent, sent_layout = sent_leaves(self.network, broadcast, channels_last=chosen.channels_last)
+        sent, sent_layout = sent_leaves(self.network, broadcast, channels_last=chosen.shapes.channels_last)
         last: Block | None = None
         for members, course in self._courses(chosen, pool, keys):
             slots = len(course.steps)
@@ -236,12 +231,12 @@ class Runner:
                 self.algorithm,
                 chosen.block if chosen.mode == "vector" else 0,
                 trial=self.trying,
-                native=chosen.native,
+                native="steps" in chosen.code,
             )
             return
         exact, algorithm = not self.network.padded, pool.work(self.algorithm)
         sizes, labelled = pool.sizes, LabelledRows.of(pool, self.algorithm)
-        if chosen.uneven or is_uneven(algorithm, sizes, keys) or self._strange(chosen, sizes):
+        if chosen.shapes.uneven or is_uneven(algorithm, sizes, keys) or self._strange(chosen, sizes):
             yield from courses(pool.offsets, keys, algorithm, chosen, exact, labelled)
             return
         if chosen.mode == "vector":
@@ -249,26 +244,29 @@ class Runner:
                 plan = schedule(
                     members, pool.offsets, keys, algorithm, slots=chosen.block, exact=exact, labelled=labelled
                 )
-                yield members, BlockCourse.even(plan, chosen.widths)
+                yield members, BlockCourse.even(plan, chosen.shapes.widths)
             return
         # Clients of one size share the work of laying out their batches.
         for group in cut_blocks(sizes, _GROUP):
             alike = schedule(group, pool.offsets, keys, algorithm, exact=exact, labelled=labelled)
             for i in range(len(group)):
-                yield group[i : i + 1], BlockCourse.even(alike.one(i), chosen.widths)
+                yield group[i : i + 1], BlockCourse.even(alike.one(i), chosen.shapes.widths)
 
     def _strange(self, chosen: Choices, sizes: NDArray[np.int64]) -> bool:
         """Tell whether clients of one size have a width without a program."""
-        return chosen.widths is not None and int(natural_widths(self.algorithm, sizes[:1])[0]) not in chosen.widths
+        return (
+            chosen.shapes.widths is not None
+            and int(natural_widths(self.algorithm, sizes[:1])[0]) not in chosen.shapes.widths
+        )
 
     def warm(self, chosen: Choices, pool: Pool, broadcast: Tree, states: Privates) -> None:
         """Make all programs that cohorts of unequal clients can need, so that no worker has to."""
-        if not chosen.uneven or chosen.mode == "each" or self.algorithm.example_steps is not None:
+        if not chosen.shapes.uneven or chosen.mode == "each" or self.algorithm.example_steps is not None:
             return
         self.natives.warm(chosen, pool, broadcast, states[np.arange(1)])
-        if self.natives.ready or not chosen.compiled:
+        if self.natives.ready or "compiled" not in chosen.code:
             return
-        sent, sent_layout = sent_leaves(self.network, broadcast, channels_last=chosen.channels_last)
+        sent, sent_layout = sent_leaves(self.network, broadcast, channels_last=chosen.shapes.channels_last)
         slots = chosen.block if chosen.mode == "vector" else 1
         private, layout = self.privates(states[np.arange(1)], broadcast["params"], slots, chosen)
         block = self.block(chosen, sent_layout, layout, pool)

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from atoll.learn.local.examples import StepSecrets
     from atoll.learn.local.partial import Counted
 
-    from .choose import Choices
+    from .choices import Choices
     from .pool import Pool
     from .schedule import LabelledRows
 
@@ -177,9 +177,9 @@ def program_widths(
 
 def fit(natural: int, chosen: Choices) -> int:
     """Return the width of the program for a client's batches; 0 if none fits without too much padding."""
-    if chosen.widths is None:
+    if chosen.shapes.widths is None:
         return pad_width(natural)
-    return next((w for w in sorted(chosen.widths) if natural <= w <= chosen.stretch * max(natural, 1)), 0)
+    return next((w for w in sorted(chosen.shapes.widths) if natural <= w <= chosen.shapes.stretch * max(natural, 1)), 0)
 
 
 def blocks_of(
@@ -223,13 +223,13 @@ def courses(
         return
     steps = count_many(algorithm, sizes, keys)
     for members, width in blocks_of(sizes, steps, algorithm, chosen):
-        known = chosen.widths is None or width in chosen.widths
+        known = chosen.shapes.widths is None or width in chosen.shapes.widths
         ladder = rungs(chosen.block if known else len(members))
         orders = Orders(members, offsets, keys, algorithm, labelled)
         full, empty = (np.zeros(chosen.block, np.int64) for _ in range(2))
         full[: len(members)], empty[: len(members)] = orders.steps, orders.sizes
-        pieces = (orders.rectangle(r, part, width) for r, part in _descend(orders.steps, ladder, chosen.unroll))
-        yield members, BlockCourse(full, empty, pieces, chosen.widths)
+        pieces = (orders.rectangle(r, part, width) for r, part in _descend(orders.steps, ladder, chosen.shapes.unroll))
+        yield members, BlockCourse(full, empty, pieces, chosen.shapes.widths)
 
 
 def _alone(
@@ -246,7 +246,9 @@ def _alone(
     width = natural if exact else fit(natural, chosen) or natural
     plan = orders.rectangle(1, (0, int(orders.steps[0])), width)
     plan.active = None
-    return member, BlockCourse(plan.steps, plan.sizes, (plan,), chosen.widths, bare=width == algorithm.batch_size)
+    return member, BlockCourse(
+        plan.steps, plan.sizes, (plan,), chosen.shapes.widths, bare=width == algorithm.batch_size
+    )
 
 
 def _descend(steps: NDArray[np.int64], ladder: list[int], unroll: int) -> Iterator[tuple[int, tuple[int, int]]]:
@@ -276,13 +278,13 @@ def is_uneven(algorithm: Counted, sizes: NDArray[np.int64], keys: NDArray[np.uin
 
 def drills(chosen: Choices, algorithm: Counted, slots: int) -> Iterator[BlockCourse]:
     """Courses on the pool's first row that pass once through every program of cohorts of unequal clients."""
-    for width in chosen.widths or ():
+    for width in chosen.shapes.widths or ():
         pieces: list[BatchSchedule] = []
         for r in rungs(slots) if chosen.mode == "vector" else [1]:
-            steps = chosen.unroll * 2 + (chosen.unroll > 1 and chosen.mode == "single")
+            steps = chosen.shapes.unroll * 2 + (chosen.shapes.unroll > 1 and chosen.mode == "single")
             rows, seeds = np.zeros((r, steps, width), np.int64), np.zeros((r, steps, 2), np.int64)
             weights = np.ones((r, steps, width), np.float32)
-            weights[:, chosen.unroll :, -1] = 0.0
+            weights[:, chosen.shapes.unroll :, -1] = 0.0
             active = np.ones((r, steps), bool)
             active[-1, -1] = False
             counts = np.ones(r, np.int64)
@@ -290,7 +292,9 @@ def drills(chosen: Choices, algorithm: Counted, slots: int) -> Iterator[BlockCou
                 BatchSchedule(rows, weights, active if chosen.mode == "vector" else None, counts, counts, seeds)
             )
         ones = np.ones(slots, np.int64)
-        yield BlockCourse(ones, ones, pieces, chosen.widths, chosen.mode == "single" and width == algorithm.batch_size)
+        yield BlockCourse(
+            ones, ones, pieces, chosen.shapes.widths, chosen.mode == "single" and width == algorithm.batch_size
+        )
 
 
 # Blocks of clients whose mini-batches and noise come from their secrets: mini-batches of different sizes, padded to one of few widths.

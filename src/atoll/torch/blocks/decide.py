@@ -2,32 +2,28 @@
 
 from __future__ import annotations
 
+import time
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
+from torch import nn
+from torch.fx import GraphModule
+from torch.utils.flop_counter import flop_registry
 
 from atoll.core.algebra import tree as T
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import CompositionError
 from atoll.learn.local.update import count_many
 
-from ..native import enabled
+from ..native import count_layers, enabled
 from ..tracing.compiler import can_compile, notice
-from .choose import (
-    Choices,
-    StepCost,
-    best_of,
-    block_size,
-    favoured,
-    recurrent_flops,
-    step_cost,
-    unroll_of,
-    whole_layers,
-)
+from ..tracing.fuse import halves_of
+from .choices import Choices, Shapes
 from .cohort import Runner
 from .course import is_uneven, program_widths, rungs
 from .pool import CohortSums, Pool, Privates
@@ -38,14 +34,23 @@ if TYPE_CHECKING:
     from atoll.learn.local.partial import Counted
 
 
-__all__ = ["decide"]
+__all__ = [
+    "StepCost",
+    "best_of",
+    "block_size",
+    "decide",
+    "favoured",
+    "recurrent_flops",
+    "step_cost",
+    "unroll_of",
+    "whole_layers",
+]
 
 _CALL = 6e-6  # seconds of one uncompiled operation on a CPU
 _FEED = 8  # operations that equal the cost of handing a step its mini-batch
 _RATE = 6e10  # floating-point operations a second of one core
-_COMPILE = 15.0  # seconds to compile a set of programs
-_COMPILED_OPERATION = 0.06  # seconds of PyTorch's code generator for each operation of a program, besides 5 for itself
-_PATIENCE = 20.0  # seconds that compile="always" may take; beyond, it says that it does not compile, and why
+_COMPILE = 15.0  # seconds to compile a set of programs for a GPU
+_PATIENCE = 20.0  # seconds that compile="always" may take; beyond, it makes no native code, and says why
 _TRANSLATE = (0.9, 0.007)  # seconds to translate and compile native code, and for each operation of a step
 _SHARED = (150, 0.003)  # operations beyond which statements share functions, and seconds for each of those
 _LAYERS = 2.0  # seconds to compile native layers of images
@@ -55,7 +60,7 @@ _RECURRENT = 4e6  # floating-point operations of a step from which PyTorch's rec
 _BATCHES = 8  # mini-batches of a client in a trial
 _ROWS = 256  # examples, if a mini-batch is all of them
 _HEAVY = 4e8  # floating-point operations of a step from which half a mini-batch of padding costs more than a step without a program, 3 ms
-_UNROLL = 4  # steps in one call, if clients take different numbers of steps
+_UNROLL = 4  # steps in one call of a compiled program, if clients take different numbers of steps
 _STRETCH = 1024  # how far to pad batches if a step costs calls rather than arithmetic
 
 
@@ -134,31 +139,26 @@ def _decide(runner: Runner, pool: Pool, broadcast: Tree, states: Privates, keys:
     programs = len(widths) * (len(rungs(block)) if mode == "vector" else 2) if uneven else 1
     drawn = runner.algorithm.example_steps is not None
     native = not exact and _native(runner, cost, calls, 2 if drawn else len(widths))
-    compiled = not drawn and _compile(runner, programs, calls, quiet=native)
-    beside = _beside(runner, cost, mode, len(widths) * (2 if uneven else 1))
-    chosen = Choices(
-        mode,
-        block,
-        unroll_of(cost, mode, block, _UNROLL if uneven else int(steps.max()), compiled),
-        compiled,
-        native,
-        **beside,
+    compiled = not drawn and _compile(runner, programs)
+    code = {"steps": native, "compiled": compiled, **_beside(runner, cost, len(widths) * (2 if uneven else 1))}
+    shapes = Shapes(
         widths=widths,
-        stretch=_STRETCH if (mode == "vector" and cost.flops < 4e6) or beside["layers"] else 2,
+        stretch=_STRETCH if (mode == "vector" and cost.flops < 4e6) or code["layers"] else 2,
         uneven=uneven,
-        reason=reason,
+        trimmed=mode == "single" and cost.flops > _HEAVY and not (exact or drawn or any(code.values())),
+        unroll=unroll_of(cost, mode, block, _UNROLL if uneven else int(steps.max()), compiled),
+        channels_last=mode == "single" and cost.convolves and device.type == "cpu" and not code["layers"],
     )
+    chosen = Choices(mode, block, tuple(sorted(name for name, wanted in code.items() if wanted)), shapes, reason=reason)
     try:
-        chosen = chosen if exact or drawn else _trimmed(chosen, cost)
         verified = _verified(runner, chosen, pool, broadcast, states, keys)
-        if native and not compiled and not runner.natives.ready:
-            _compile(
-                runner, programs, calls, quiet=False
-            )  # it could not be translated: say why it is not compiled either
-        return verified
     except Exception:
         _blame(runner, pool, broadcast, states, keys, np.arange(len(keys)))
         raise
+    if chosen.code == ("steps",) and runner.training.compile == "always" and not runner.runs_natively:
+        title = runner.network.title
+        notice(f"native:{title}", f"{title} gets no native code although compile='always': it cannot be translated")
+    return verified
 
 
 def _taken(steps: NDArray[np.int64], block: int) -> float:
@@ -276,17 +276,18 @@ def _native(runner: Runner, cost: StepCost | None, calls: int, widths: int) -> b
     ``compile="always"`` has it made in short runs too, within its patience.
     """
     wish, device = runner.training.compile, runner.network.device
-    if (
-        wish == "never"
-        or device.type != "cpu"
-        or (cost is not None and cost.convolves)
-        or not enabled()
-        or not can_compile(device)
-    ):
+    if wish == "never" or device.type != "cpu" or not enabled():
+        return False
+    plain = runner.training.volume * runner.seconds_a_client
+    if not can_compile(device):
+        if wish == "always" or plain > 2 * _TRANSLATE[0]:
+            need = "no C++ compiler (g++ or clang++) was found"
+            notice("compiler", f"{need}, so the local update runs in PyTorch's own operations, and slower")
+        return False
+    if cost is not None and cost.convolves:
         return False
     more = max(0, calls - _SHARED[0])
     seconds = (_TRANSLATE[0] + _TRANSLATE[1] * (calls - more) + _SHARED[1] * more) * widths
-    plain = runner.training.volume * runner.seconds_a_client
     runner.expected = {"expected_plain": round(plain, 3), "expected_native": round(seconds, 3)}
     if plain > 2 * seconds or wish == "auto":
         return plain > 2 * seconds
@@ -300,28 +301,20 @@ def _native(runner: Runner, cost: StepCost | None, calls: int, widths: int) -> b
     return seconds <= _PATIENCE
 
 
-def _trimmed(chosen: Choices, cost: StepCost) -> Choices:
-    """Leave out the rows that pad a mini-batch, where a step is heavy and nothing is made for full ones alone."""
-    made = chosen.native or chosen.compiled or chosen.ahead or chosen.layers
-    return chosen if chosen.mode != "single" or cost.flops <= _HEAVY or made else replace(chosen, trimmed=True)
-
-
-def _beside(runner: Runner, cost: StepCost, mode: str, programs: int) -> dict[str, bool]:
-    """Decide what native code does of steps that PyTorch takes, and the memory order of images.
+def _beside(runner: Runner, cost: StepCost, programs: int) -> dict[str, bool]:
+    """Decide what native code does of steps that PyTorch takes.
 
     What the rows and keys alone decide pays if the calls saved take twice as long as a compiler run; layers of images have two or three small libraries for all models.
     """
     wish, device = runner.training.compile, runner.network.device
-    on_cpu = device.type == "cpu"
-    able = on_cpu and wish != "never" and enabled() and can_compile(device)
+    able = device.type == "cpu" and wish != "never" and enabled() and can_compile(device)
     seconds, plain = (
         (_TRANSLATE[0] + _TRANSLATE[1] * cost.ahead) * programs,
         runner.training.volume * runner.seconds_a_client,
     )
     pays = plain * cost.ahead / max(1, cost.calls) > 2 * seconds or (wish == "always" and seconds <= _PATIENCE)
     layers = able and cost.layers > 0 and (plain > 2 * _LAYERS or wish == "always")
-    channels_last = mode == "single" and cost.convolves and on_cpu and not layers
-    return {"ahead": able and cost.ahead > 0 and pays, "layers": layers, "channels_last": channels_last}
+    return {"ahead": able and cost.ahead > 0 and pays, "layers": layers}
 
 
 def _recurrent(
@@ -340,7 +333,7 @@ def _recurrent(
     if exact or not whole_layers(runner.network.training) or not _native(runner, None, _RECURRENT_CALLS, len(widths)):
         return _by_kernels(runner, cells)
     reason = f"recurrent layers of {cells / 1e6:.0f} MFLOP a step"
-    chosen = Choices("single", native=True, widths=widths, uneven=uneven, reason=reason)
+    chosen = Choices("single", code=("steps",), shapes=Shapes(widths=widths, uneven=uneven), reason=reason)
     try:
         verified = _verified(runner, chosen, pool, broadcast, states, keys)
     except Exception:
@@ -359,31 +352,19 @@ def _by_kernels(runner: Runner, cells: float) -> Choices:
     return Choices("each", reason=f"recurrent layers of {cells / 1e6:.0f} MFLOP a step run in PyTorch's own kernels")
 
 
-def _compile(runner: Runner, programs: int, calls: int, *, quiet: bool) -> bool:
-    """Decide whether to compile ``programs`` programs of ``calls`` operations, given the seconds of one client's uncompiled update.
+def _compile(runner: Runner, programs: int) -> bool:
+    """Decide whether PyTorch's code generator compiles ``programs`` programs: on a GPU, if the run is long enough.
 
-    ``quiet`` if native code does the work where it can: compiled programs would run only where it cannot.
+    On a CPU native code does it all: of two small networks, the generator's code had .4 and .5 of its rate, after 5 and 12 times as long a first round.
     """
     wish, device = runner.training.compile, runner.network.device
-    if wish == "never":
+    if wish == "never" or device.type != "cuda":
         return False
     if wish == "auto" and runner.training.volume * runner.seconds_a_client < 2 * _COMPILE * max(1.0, programs / 2):
         return False
     if not can_compile(device):
-        need = "C++ compiler (g++ or clang++)" if device.type == "cpu" else "triton"
-        notice("compiler", f"no {need} was found, so the local update runs uncompiled and slower")
-        return False
-    seconds = programs * (5.0 + _COMPILED_OPERATION * calls)
-    if device.type == "cpu" and seconds > _PATIENCE:
-        if wish == "always" and not quiet:
-            title = runner.network.title
-            notice(
-                f"patience:{title}",
-                f"{title} is not compiled although compile='always': {programs} programs of about {calls} operations would take "
-                f"some {seconds:.0f} s, more than {_PATIENCE:.0f}",
-            )
-        return False
-    return True
+        notice("compiler", "no triton was found, so the local update runs uncompiled and slower")
+    return can_compile(device)
 
 
 def _verified(
@@ -515,3 +496,128 @@ def _gap(want: Tree, got: Tree) -> float:
     size = float(sum(np.square(np.asarray(a, dtype=np.float64)).sum() for a, _ in pairs))
     apart = float(sum(np.square(np.asarray(b, dtype=np.float64) - np.asarray(a)).sum() for a, b in pairs))
     return float(np.sqrt(apart)) / (float(np.sqrt(size)) + 1e-6) if np.isfinite(size) else 0.0
+
+
+# What a step costs, and what follows from it by arithmetic.
+
+_CACHE = 1 << 20  # bytes of a core's cache that a block may fill: half of a common 2 MiB L2
+_LARGEST = 128
+_PLAIN = {torch.ops.aten.addmm_: torch.ops.aten.addmm, torch.ops.aten.baddbmm_: torch.ops.aten.baddbmm}
+
+
+@dataclass(frozen=True)
+class StepCost:
+    """What one local step of one client costs.
+
+    Attributes:
+        flops: floating-point operations in products and convolutions.
+        bytes: memory that the step's tensors take.
+        convolves: whether there is a convolution.
+        calls: operations.
+        ahead: those of them that need the rows and random keys alone.
+        layers: those of them that native code can take over: layers of images.
+    """
+
+    flops: float
+    bytes: float
+    convolves: bool
+    calls: int = 0
+    ahead: int = 0
+    layers: int = 0
+
+
+def step_cost(gm: GraphModule, first: int) -> StepCost:
+    """Count a traced step of one client, whose mini-batch begins at the input number ``first``."""
+    flops = 0.0
+    touched = 0.0
+    convolves = False
+    for node in gm.graph.nodes:
+        value = node.meta.get("val")
+        if isinstance(value, torch.Tensor):
+            touched += value.numel() * value.element_size()
+        if node.op != "call_function":
+            continue
+        packet: Any = getattr(node.target, "overloadpacket", None)
+        convolves = convolves or "convolution" in str(packet)
+        count = flop_registry.get(_PLAIN.get(packet, packet))
+        if count is not None:
+            args = [_value(a) for a in node.args]
+            kwargs = {k: _value(v) for k, v in node.kwargs.items()}
+            flops += float(count(*args, **kwargs, out_val=value))
+    calls = sum(1 for node in gm.graph.nodes if node.op == "call_function")
+    halves = halves_of(gm, first)
+    ahead = 0 if halves is None else sum(1 for node in halves[0].graph.nodes if node.op == "call_function")
+    return StepCost(flops, touched, convolves, calls, ahead, count_layers(gm))
+
+
+def recurrent_flops(model: nn.Module, x: torch.Tensor, rows: int) -> float:
+    """Return the floating-point operations of a step of ``rows`` rows in recurrent layers, forward and back; 0 without such layers.
+
+    Layers take sequences of ``x.shape[1]`` entries; an input gate has as many products as a hidden one.
+    """
+    length = x.shape[1] if x.dim() > 1 else 1
+    weights = [
+        p for m in model.modules() if isinstance(m, nn.RNNBase) for n, p in m.named_parameters() if "weight" in n
+    ]
+    return 6.0 * rows * length * sum(p.numel() for p in weights)
+
+
+def whole_layers(model: nn.Module) -> bool:
+    """Return whether native code has all recurrent layers of a model: LSTM and GRU without a projection."""
+    layers = [module for module in model.modules() if isinstance(module, nn.RNNBase)]
+    return all(isinstance(m, nn.LSTM | nn.GRU) and not m.proj_size for m in layers)
+
+
+def _value(arg: Any) -> Any:
+    return arg.meta["val"] if isinstance(arg, torch.fx.Node) else arg
+
+
+def block_size(cost: StepCost, clients: int, device: torch.device) -> int:
+    """Return the clients in a block: as many as fit the cache, shared out evenly.
+
+    A single client's step on small tensors costs mostly calls, which a block shares; beyond the cache, memory decides. On a GPU a block may take
+    a quarter of the device's memory: all of it and not the part that is free, so that the same job always has the same blocks.
+    """
+    if device.type == "cuda":
+        fit = torch.cuda.get_device_properties(device).total_memory // 4 // max(int(cost.bytes), 1)
+        return max(1, min(clients, 1024, fit))
+    if device.type != "cpu":
+        return max(1, min(clients, 1024))
+    fit = int(_CACHE // max(cost.bytes, 1.0))
+    most = max(1, min(_LARGEST, max(fit, 8), clients))
+    blocks = -(-clients // most)
+    return -(-clients // blocks)
+
+
+def favoured(cost: StepCost, device: torch.device) -> str:
+    """Return the mode that arithmetic alone settles, or ``""`` if a trial must decide."""
+    if device.type != "cpu":
+        return "vector"
+    if cost.convolves or cost.flops > 4e6:
+        return "single"
+    return "vector" if cost.flops < 1e6 else ""
+
+
+def unroll_of(cost: StepCost, mode: str, block: int, steps: int, compiled: bool) -> int:
+    """Return the local steps in one call: many if a step is short, since a call costs some 20 microseconds; else one."""
+    if not compiled or steps < 2:
+        return 1
+    work = cost.flops * (block if mode == "vector" else 1)
+    if work > 2e7:
+        return 1
+    sizes = [u for u in range(2, 9) if steps % u == 0]
+    return max(sizes) if sizes else min(4, steps)
+
+
+def best_of(trials: dict[str, Callable[[], Any]], repeats: int = 3) -> tuple[str, dict[str, float]]:
+    """Time each trial a few times and return the name of the fastest, and the times in seconds."""
+    times: dict[str, float] = {}
+    for name, run in trials.items():
+        run()
+        best = float("inf")
+        for _ in range(repeats):
+            began = time.perf_counter()
+            run()
+            best = min(best, time.perf_counter() - began)
+        times[name] = best
+    return min(times, key=lambda name: times[name]), times

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from ..native.code import NativeCode
     from ..network import FunctionalModule
-    from .choose import Choices
+    from .choices import Choices
     from .pool import CohortSums, Form, Pool, PoolPlace, Privates
 
 __all__ = ["NativeCohort", "NativeSteps", "Natives", "make_cohort", "make_native"]
@@ -308,7 +308,7 @@ class Natives:
             return False
         network = self._network
         here = network.device.type == "cpu" and network.dtype == torch.float32
-        return (chosen.native or chosen.compiled) and here and network.padded
+        return "steps" in chosen.code and here and network.padded
 
     def add_up(
         self,
@@ -334,7 +334,7 @@ class Natives:
             own = states if some is draws else states[members]
             private, layout = own.leaves(lambda: facet(algorithm, Stateful).client_init(broadcast["params"]))
             stacked = self._placed(private)
-            kind = (width, chosen.uneven or some.partial(width))
+            kind = (width, chosen.shapes.uneven or some.partial(width))
             code = self._code(kind, pool.form, (sent, sent_layout), (stacked, layout)) if width else None
             if code is None:
                 left.append(members)
@@ -351,7 +351,7 @@ class Natives:
             return
         sent = sent_leaves(self._network, broadcast)
         private = states.leaves(lambda: facet(self._algorithm, Stateful).client_init(broadcast["params"]))
-        for width in chosen.widths or ():
+        for width in chosen.shapes.widths or ():
             self._code((width, True), pool.form, sent, private)
 
     def _placed(self, leaves: list[Any]) -> list[Any]:
@@ -388,7 +388,7 @@ def _contiguous(network: FunctionalModule, leaf: Any) -> Any:
 def _by_width(natural: NDArray[np.int64], chosen: Choices, whole: bool) -> list[tuple[int, NDArray[np.int64]]]:
     """Return clients by the width of the code that they fit into, 0 for none; ``whole`` if a batch is all of a client's rows."""
     kinds = np.unique(natural[natural > 0]) if len(natural) and natural.min() < natural.max() else natural[:1]
-    if len(kinds) == 1 and kinds[0] and (chosen.widths is None or int(kinds[0]) in chosen.widths):
+    if len(kinds) == 1 and kinds[0] and (chosen.shapes.widths is None or int(kinds[0]) in chosen.shapes.widths):
         return [(int(kinds[0]), np.arange(len(natural)))]
     known = {int(n): fit(max(1, int(n)), chosen) or whole * _wider(int(n)) for n in np.unique(natural)}
     widths = np.array([known[n] for n in natural.tolist()])

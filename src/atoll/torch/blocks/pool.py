@@ -329,8 +329,6 @@ def sent_leaves(
 
 
 def place(network: FunctionalModule, leaf: Any, *, channels_last: bool = False) -> Tensor:
-    """Return a leaf as a tensor on the model's device."""
+    """Return a leaf as a tensor on the model's device, filters with the channel innermost if asked."""
     tensor = to_tensor(leaf, network.device, network.dtype)
-    if channels_last and tensor.dim() == 4:
-        return tensor.contiguous(memory_format=torch.channels_last)
-    return tensor
+    return tensor.contiguous(memory_format=torch.channels_last) if channels_last and tensor.dim() == 4 else tensor
