@@ -130,7 +130,7 @@ class NativeCohort:
 
 
 _WRITTEN = ("examples", "steps", "loss", "sums", "out")
-_PARTS = 16  # the most parts that clients are cut into
+_PARTS = 16  # the most parts that clients are cut into: enough to share among the cores of a desktop, and each has sums of its own to add up
 _WORTH = 1e-4  # seconds of work that repay a thread
 _PACE = 1e-6  # seconds of a local step, until one is measured: of the smallest models
 

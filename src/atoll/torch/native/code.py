@@ -67,8 +67,8 @@ def enabled() -> bool:
 
 Tensor = torch.Tensor
 _LOG = logging.getLogger(__name__)
-_LONGEST = 64 << 20  # the same with recurrent layers, which pass over their memory in order
 _LARGEST = 8 << 20  # bytes that a step may touch: beyond the cache, a library's blocking of products wins
+_LONGEST = 64 << 20  # the same with recurrent layers, which pass over their memory in order
 
 
 @dataclass(frozen=True)
@@ -166,6 +166,7 @@ class NativeCode:
         Raises:
             IndexError: the model looked up an entry that does not exist.
         """
+        # Parts and not threads decide in which order sums are formed, so that results are the same on any number of cores.
         cut = np.array([0, len(begins) - 1]) if parts is None else parts
         threads = max(1, min(threads, MOST, len(cut) - 1))
         drawn = rows if isinstance(rows, Draws) else None
@@ -173,7 +174,9 @@ class NativeCode:
         each = self._needs(longest, largest)
         if self._room.numel() < threads * each + 64:
             self._room = torch.empty(threads * each + 64, dtype=torch.uint8)
-        room = -(-self._room.data_ptr() // 64) * 64
+        room = (
+            -(-self._room.data_ptr() // 64) * 64
+        )  # at the start of a cache line, where PyTorch's allocator may not put it
         pointers = (ctypes.c_void_p * len(held))(*map(address, held))
         given = address(rows) if isinstance(rows, Tensor) else None
         draws = None if drawn is None else drawn.structure()
@@ -226,6 +229,7 @@ def _compile_whole(graphs: Mapping[str, GraphModule], layout: Layout) -> NativeC
             used[i] |= bool(node.users)
         for i, _ in writes:
             used[i] = True
+    # `small_enough` looked at inputs and parameters. What a step keeps between its operations is known only now, and is most of it if batches are wide.
     recurrent = any(recurs(body) for body in bodies.values())
     if sum(body.room for body in bodies.values()) > (_LONGEST if recurrent else _LARGEST):
         return None

@@ -395,7 +395,9 @@ def _at(tensor: Tensor | None) -> int | None:
 # PyTorch's library is made for large ones. With few channels it takes several times as long, and between two of its calls tensors change their memory order.
 
 
-_CHANNELS = 64 * 64  # pairs of channels; beyond, PyTorch's library is as fast
+# Pairs of channels; beyond, PyTorch's library is as fast. With one input channel and 48 images a convolution takes 0.17 ms where oneDNN takes 0.78, and
+# the slopes of its filters 0.16 ms for 1.4; with 16 to 64 channels both are about equally fast.
+_CHANNELS = 64 * 64
 _PLANES = 1 << 18  # bytes of an image that stay in a core's cache
 
 
