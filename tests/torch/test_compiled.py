@@ -98,7 +98,7 @@ def _in_worker(pipe: Any, training: LocalTraining, shards: list[Any], broadcast:
 def test_forked_workers_run_what_the_parent_prepared() -> None:
     model = seeded(lambda: nn.Linear(6, 4))
     shards, keys = shards_of([8] * 6, (6,)), keys_of(6)
-    choices = {"mode": "vector", "block": 3, "unroll": 2, "code": ["compiled"]}
+    choices = {"mode": "vector", "block": 3, "code": ["steps"]}
     training = LocalTraining(model, FedAvg(batch_size=4), choices=choices)
     training.prepare(shards[:3], broadcast_of(model), None, keys[:3])
     before = training.seconds

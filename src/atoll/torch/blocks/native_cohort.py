@@ -18,11 +18,10 @@ from ..leaves import flatten
 from ..native import Layout, NativeColumn, compile, enabled, simple_graph, small_enough  # noqa: A004
 from ..native.orders import Draws, readable
 from .course import fit
-from .pool import place as placed
-from .pool import sent_leaves
 from .schedule import LabelledRows
 from .sums import hand_over, summands
-from .update import StepForm, Update
+from .update import StepForm, Update, sent_leaves
+from .update import place as placed
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

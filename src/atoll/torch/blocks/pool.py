@@ -19,8 +19,7 @@ from atoll.learn.local.own_loss import LABELLED
 from atoll.learn.local.partial import quota
 
 from ..backend import require_usable
-from ..client import without_buffers
-from ..leaves import Layout, flatten, to_tensor
+from ..leaves import Layout, flatten
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
     from atoll.learn.algorithm import Algorithm
     from atoll.learn.local.partial import Counted
 
-    from ..network import FunctionalModule
 
 __all__ = [
     "CohortSums",
@@ -41,9 +39,7 @@ __all__ = [
     "columns_of",
     "names_of",
     "numbered",
-    "place",
     "pool_of",
-    "sent_leaves",
 ]
 
 # The rows of many clients as one pool of tensors.
@@ -312,23 +308,3 @@ class CohortSums:
     losses: NDArray[np.float64]
     sizes: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     rows: list[tuple[NDArray[np.int64], Totals]] | None = None
-
-
-# Leaves as tensors on the device and in the form that programs need.
-
-
-Tensor = torch.Tensor
-
-
-def sent_leaves(
-    network: FunctionalModule, broadcast: Tree, *, channels_last: bool = False
-) -> tuple[list[Tensor], Layout]:
-    """Return the broadcast as tensors."""
-    leaves, layout = flatten(without_buffers(broadcast))
-    return [place(network, leaf, channels_last=channels_last) for leaf in leaves], layout
-
-
-def place(network: FunctionalModule, leaf: Any, *, channels_last: bool = False) -> Tensor:
-    """Return a leaf as a tensor on the model's device, filters with the channel innermost if asked."""
-    tensor = to_tensor(leaf, network.device, network.dtype)
-    return tensor.contiguous(memory_format=torch.channels_last) if channels_last and tensor.dim() == 4 else tensor

@@ -20,9 +20,10 @@ from atoll.core.errors import CompositionError
 from atoll.learn.algorithm import LocalWork
 from atoll.learn.local.update import drew_undeclared, finished, started
 
+from ..client import without_buffers
 from ..examples.choose import clipped_sum, form_of
 from ..examples.sums import Examples, gradient_of
-from ..leaves import Layout, ReplyKind, flatten, split_reply
+from ..leaves import Layout, ReplyKind, flatten, split_reply, to_tensor
 from ..network import ExampleWay
 from ..tracing.keyed import Bounded
 
@@ -311,3 +312,20 @@ def _tensors(leaves: Sequence[Any], device: torch.device, dtype: torch.dtype) ->
         return torch.full((), leaf, device=device, dtype=torch.int64 if isinstance(leaf, int) else dtype)
 
     return [tensor(leaf) for leaf in leaves]
+
+
+# Leaves as tensors on the device and in the form that programs need.
+
+
+def sent_leaves(
+    network: FunctionalModule, broadcast: Tree, *, channels_last: bool = False
+) -> tuple[list[Tensor], Layout]:
+    """Return the broadcast as tensors."""
+    leaves, layout = flatten(without_buffers(broadcast))
+    return [place(network, leaf, channels_last=channels_last) for leaf in leaves], layout
+
+
+def place(network: FunctionalModule, leaf: Any, *, channels_last: bool = False) -> Tensor:
+    """Return a leaf as a tensor on the model's device, filters with the channel innermost if asked."""
+    tensor = to_tensor(leaf, network.device, network.dtype)
+    return tensor.contiguous(memory_format=torch.channels_last) if channels_last and tensor.dim() == 4 else tensor
