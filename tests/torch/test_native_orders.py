@@ -19,7 +19,7 @@ from atoll.torch import LocalTraining
 from atoll.torch.blocks import source
 from atoll.torch.blocks.pool import PoolPlace
 from atoll.torch.blocks.source import Rows
-from atoll.torch.native import Layout, compile, simple_graph  # noqa: A004
+from atoll.torch.native import MemoryLayout, compile, simple_graph  # noqa: A004
 from atoll.torch.native.orders import Draws
 from atoll.torch.native.program import NativeColumn
 
@@ -45,7 +45,7 @@ def logger(tmp_path_factory: pytest.TempPathFactory) -> Any:
         one = torch.zeros(1, WIDTH)
         columns = [NativeColumn(one, kind) for kind in ("row", "drawn", "step", "step")]
         graph = simple_graph(lambda x, weights: [x + 0.5, weights + 0.5], [one, one])
-        return compile({"step": graph}, Layout(columns, {"step": range(2)}, {"step": [(2, "="), (3, "=")]}))
+        return compile({"step": graph}, MemoryLayout(columns, {"step": range(2)}, {"step": [(2, "="), (3, "=")]}))
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from atoll.learn.algorithm import Stateful
 
 from ..client import without_buffers
 from ..leaves import flatten
-from ..native import Layout, NativeColumn, compile, enabled, simple_graph, small_enough  # noqa: A004
+from ..native import MemoryLayout, NativeColumn, compile, enabled, simple_graph, small_enough  # noqa: A004
 from ..native.orders import Draws, readable
 from .course import fit
 from .schedule import LabelledRows
@@ -225,7 +225,7 @@ def make_cohort(
     def of(*names: str) -> list[int]:
         return [i for name in names for i in numbers[name]]
 
-    layout = Layout(
+    layout = MemoryLayout(
         [column for some in columns.values() for column in some],
         {
             "start": of("sent", "private"),
@@ -464,5 +464,5 @@ def make_native(
     inputs, last = [*range(len(columns) - 1)], len(columns) - 1
     graph = simple_graph(step, [columns[i].example for i in inputs], len(local))
     writes = [*((i, "=") for i in range(len(local))), (last, "+=")]
-    code = compile({"step": graph}, Layout(columns, {"step": inputs}, {"step": writes}))
+    code = compile({"step": graph}, MemoryLayout(columns, {"step": inputs}, {"step": writes}))
     return None if code is None else NativeSteps(code.timed(began))

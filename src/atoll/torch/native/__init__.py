@@ -4,8 +4,17 @@ The rest of the room goes through one seam, ``compile(graph, layout)``, which an
 programs run, with the same results to rounding. ``ATOLL_NATIVE=0`` in the environment turns all of it off (`enabled`).
 """
 
-from .code import Beside, Layout, compile, enabled, simple_graph, small_enough  # noqa: A004 - what it does
+from .code import Beside, MemoryLayout, compile, enabled, simple_graph, small_enough  # noqa: A004 - what it does
 from .image_layers import count_layers
 from .program import NativeColumn
 
-__all__ = ["Beside", "Layout", "NativeColumn", "compile", "count_layers", "enabled", "simple_graph", "small_enough"]
+__all__ = [
+    "Beside",
+    "MemoryLayout",
+    "NativeColumn",
+    "compile",
+    "count_layers",
+    "enabled",
+    "simple_graph",
+    "small_enough",
+]

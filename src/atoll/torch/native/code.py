@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Beside",
-    "Layout",
+    "MemoryLayout",
     "NativeCode",
     "NativeFunction",
     "PartlyNative",
@@ -72,7 +72,7 @@ _LONGEST = 64 << 20  # the same with recurrent layers, which pass over their mem
 
 
 @dataclass(frozen=True)
-class Layout:
+class MemoryLayout:
     """Where the inputs and results of a program lie, for code that runs whole.
 
     Attributes:
@@ -102,14 +102,14 @@ class Beside:
 
 
 @overload
-def compile(graph: Mapping[str, GraphModule], layout: Layout) -> NativeCode | None: ...  # noqa: A001
+def compile(graph: Mapping[str, GraphModule], layout: MemoryLayout) -> NativeCode | None: ...  # noqa: A001
 @overload
 def compile(graph: GraphModule, layout: Beside) -> PartlyNative | None: ...  # noqa: A001
-def compile(graph: Any, layout: Layout | Beside) -> NativeCode | PartlyNative | None:  # noqa: A001 - what it does
+def compile(graph: Any, layout: MemoryLayout | Beside) -> NativeCode | PartlyNative | None:  # noqa: A001 - what it does
     """Translate a traced program to C++ and compile it; ``None`` where that is impossible or would not pay, and PyTorch runs it.
 
     Args:
-        graph: with a `Layout` the functions of one client, ``start``, ``step`` and ``finish`` or some of them, in simple operations (`simple_graph`); with
+        graph: with a `MemoryLayout` the functions of one client, ``start``, ``step`` and ``finish`` or some of them, in simple operations (`simple_graph`); with
             `Beside` a step as traced, which is changed in place.
         layout: where everything lies, or what runs natively beside PyTorch.
     """
@@ -214,7 +214,7 @@ def simple_graph(fn: Callable[..., Sequence[Tensor]], examples: Sequence[Tensor]
     return graph
 
 
-def _compile_whole(graphs: Mapping[str, GraphModule], layout: Layout) -> NativeCode | None:
+def _compile_whole(graphs: Mapping[str, GraphModule], layout: MemoryLayout) -> NativeCode | None:
     began = time.perf_counter()
     bodies: dict[str, Body] = {}
     used = [False] * len(layout.columns)
@@ -287,5 +287,5 @@ def make_function(gm: GraphModule) -> NativeFunction | None:
     columns.append(NativeColumn(torch.zeros(1, 1), "row"))
     numbers = range(len(given) + len(results))
     writes = [(i, "=") for i in numbers[len(given) :]]
-    code = compile({"step": graph}, Layout(columns, {"step": numbers[: len(given)]}, {"step": writes}))
+    code = compile({"step": graph}, MemoryLayout(columns, {"step": numbers[: len(given)]}, {"step": writes}))
     return None if code is None else NativeFunction(code.timed(began), results)
