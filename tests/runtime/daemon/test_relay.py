@@ -135,7 +135,7 @@ class Idle:
         self.blocks = list(blocks)
         self.taken = 0
 
-    async def recv_block(self) -> ChannelBlock:
+    async def recv_block(self, *_: Any) -> ChannelBlock:
         if not self.blocks:
             await asyncio.get_running_loop().create_future()
         return self.blocks.pop()

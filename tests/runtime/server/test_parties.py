@@ -22,7 +22,7 @@ PATIENCE = 60.0
 class Silent:
     """A channel on which nothing ever comes."""
 
-    async def recv_block(self) -> Any:
+    async def recv_block(self, *_: Any) -> Any:
         await asyncio.get_running_loop().create_future()
 
     def close(self, reason: str = "") -> None:

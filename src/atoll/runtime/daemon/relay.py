@@ -63,7 +63,7 @@ async def relay(one: Channel, other: Channel, moved: Moved = lambda count: None)
 async def _forward(source: Channel, target: Channel, moved: Moved) -> Ending:
     while True:
         try:
-            block = await source.pass_blocks(target, moved)
+            block = await source.recv_block(target, moved)
         except LinkClosed as error:
             return Ending(source, error)
         try:

@@ -230,22 +230,6 @@ class Channel:
             else:
                 await self._put(block)
 
-    async def pass_blocks(self, target: Channel, moved: Callable[[int], None]) -> ChannelBlock:
-        """Pass blocks on to another channel as they arrive, with no task in between; return the next one that must wait for its turn there.
-
-        Args:
-            target: the other channel, which nobody else sends on.
-            moved: called with the size of each block passed on.
-
-        Raises:
-            LinkClosed: as in ``recv_block``.
-        """
-        self._target = target, moved
-        try:
-            return await self.recv_block()
-        finally:
-            self._target = None
-
     def _pass_on(self) -> None:
         """Pass on the blocks that the other channel takes now."""
         while self._target is not None and len(self.inbox):
@@ -265,19 +249,30 @@ class Channel:
             self._tell()
             moved(len(frame.content))
 
-    async def recv_block(self) -> ChannelBlock:
+    async def recv_block(
+        self, target: Channel | None = None, moved: Callable[[int], None] = lambda size: None
+    ) -> ChannelBlock:
         """Wait for the next block.
 
         The block counts as in transit until you ask for the next one, so ask once you have passed it on. Only the last
         block of a message counts as consumed at once.
+
+        Args:
+            target: another channel, which nobody else sends on: meanwhile blocks are passed on to it as they arrive, with no task in between, as long as
+                it takes them. What is returned has not been passed on.
+            moved: called with the size of each block that was.
 
         Raises:
             LinkClosed: the other end closed the channel, and you have received all that it sent; or the line is lost.
         """
         if self.inbox.settle():
             self._tell()
-        while not len(self.inbox):
-            await self._more()
+        self._target = None if target is None else (target, moved)
+        try:
+            while not len(self.inbox):
+                await self._more()
+        finally:
+            self._target = None
         frame = self.inbox.lend()
         self._tell()
         return ChannelBlock(frame.content, frame.flags)
