@@ -424,3 +424,20 @@ def test_seeds_are_restarted_at_each_step():
     first.bytes(70)
     first.restart(again)
     np.testing.assert_array_equal(first.uint64(3), Secret(Rng.of(2).key).uint64(3))
+
+
+@task
+async def draws(island, peers):
+    drawn = await peers.restore([])
+    for _ in range(len(drawn), 3):
+        drawn = [*drawn, island.secret.integer(2**60)]
+        await peers.checkpoint(drawn)
+    return drawn
+
+
+def test_secrets_of_a_seed_differ_from_step_to_step():
+    async def program(fed):
+        return await fed.session({"x": ("client-0", draws), "y": ("client-1", draws)})
+
+    found = run_in(World(Community([1.0, 2.0]), Inline(), secret_seed=3), program)[0]
+    assert len({*found["x"], *found["y"]}) == 6
