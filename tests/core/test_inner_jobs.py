@@ -23,6 +23,7 @@ from atoll.core.world import World
 from atoll.engines import Inline
 from atoll.learn.topology import Gossip, RandomWalk
 from atoll.rounds import Hooks, ProgramJob
+from atoll.runs import yaml
 from atoll.testing import killed_and_resumed, live
 
 ENGINES = ["inline", "batched", pytest.param("processes", marks=pytest.mark.slow), "socket"]
@@ -531,3 +532,12 @@ def test_a_program_releases_what_its_jobs_release():
     found = ProgramJob.of(program).prepare(ISLANDS)
     assert found.most(9) == [Laplace(epsilon=1.0), *alone.most(9), *alone.most(9)]
     assert found.entrusted(9) == [*alone.entrusted(9), *alone.entrusted(9)]
+
+
+def test_a_run_folder_has_the_settings_of_the_jobs_inside(tmp_path):
+    program = running({"a": A}, ["client-0", "client-2", "client-3"])
+    program.jobs = {"a": (A, ["client-0", "client-2", "client-3"])}
+    simulated(program, folder=tmp_path / "run")
+    kept = yaml.read(tmp_path / "run" / "config.yaml")["jobs"]["a"]
+    assert (kept["job"], kept["rounds"], kept["algorithm"]["name"]) == ("training", 3, "FedAvg")
+    assert kept["parties"] == ["client-0", "client-2", "client-3"]

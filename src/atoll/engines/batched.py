@@ -205,6 +205,7 @@ class Batched(Inline):
         await super().open(world)
         self._world = world
         self._plans = {}
+        self._alone = asyncio.Lock()  # workers answer in order: one cohort at a time, whichever job it is of
         self.choices["workers"] = int(self._wanted or self.choices.get("workers") or cores())
 
     async def run(self, request: Request, positions: NDArray[np.int64]) -> list[Reply]:
@@ -233,7 +234,8 @@ class Batched(Inline):
             return await self.host.fold(request, positions)
         if request.wraps is not None and self.host.journal:
             return await self._fold_again(request, positions, workers)
-        return await self._fold_together(request, positions)
+        async with self._alone:
+            return await self._fold_together(request, positions)
 
     async def _fold_again(self, request: Request, positions: NDArray[np.int64], workers: int) -> PartialSum:
         """Add up here, part by part as the workers would: some replies may be in the journal, which workers do not have."""

@@ -62,14 +62,21 @@ def settings_of(job: Job, islands: Any, **run: Any) -> dict[str, Any]:
         islands: its data.
         run: further settings, such as the seed and the engine.
     """
-    own = {
-        field.name: _text(getattr(job, field.name))
-        for field in dataclasses.fields(job)  # type: ignore[arg-type]
-        if field.name != "callbacks"
-    }
+    own = _own_settings(job)
+    if inside := job.jobs():
+        parties = {scope: "all" if names is None else list(names) for scope, (_, names) in inside.items()}
+        own["jobs"] = {
+            scope: {"job": inner.kind, "parties": parties[scope], **_own_settings(inner)}
+            for scope, (inner, _) in inside.items()
+        }
     source = getattr(islands, "name", "") or type(islands).__name__
     data = {"source": {"name": source}, "clients": len(islands)}
     return {"started": FROM_PYTHON, "job": job.kind, "data": data, **{k: _text(v) for k, v in run.items()}, **own}
+
+
+def _own_settings(job: Job) -> dict[str, Any]:
+    fields = dataclasses.fields(job)  # type: ignore[arg-type]
+    return {field.name: _text(getattr(job, field.name)) for field in fields if field.name != "callbacks"}
 
 
 def _text(value: Any) -> Any:
