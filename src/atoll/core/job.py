@@ -263,7 +263,7 @@ def declared_jobs(program: Any) -> dict[str, tuple[Job, tuple[str, ...] | None]]
 def every_job(job: Job) -> Iterator[Job]:
     """A job, and all jobs that its program runs inside, at any depth: whoever admits it admits each of them."""
     yield job
-    for inner, _ in job.jobs().values():
+    for inner, _ in getattr(job, "jobs", dict)().values():  # a job of one's own may have the older contract
         yield from every_job(inner)
 
 
@@ -299,13 +299,14 @@ def members_of(data: Any, names: Sequence[str] | None) -> Any:
     positions = np.array(sorted(places[name] for name in names), dtype=np.int64)
     if len(positions) == len(places):
         return data
-    if not hasattr(data, "subset"):
+    choose = getattr(data, "members", None) or getattr(data, "subset", None)  # what has no rows here has no `subset`
+    if choose is None:
         raise ConfigError(
             f"a {type(data).__name__} has no part of some parties",
             where="jobs",
             remedy="give it a method subset(positions), or run the job with all parties",
         )
-    return data.subset(positions)
+    return choose(positions)
 
 
 def register_prepared(registry: dict[str, Any], ready: Prepared, slot: str = "") -> None:

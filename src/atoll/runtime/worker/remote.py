@@ -118,7 +118,7 @@ class RemoteIslands:
             remedy="ask for them by a task: fed.sum or fed.ask; `sizes` and `about` are known",
         )
 
-    def subset(self, clients: ArrayLike) -> RemoteIslands:
+    def members(self, clients: ArrayLike) -> RemoteIslands:
         """Return the population of some clients, by position; what all sites agree on stays."""
         chosen = np.asarray(clients, dtype=np.int64)
         return RemoteIslands(
