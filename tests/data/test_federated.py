@@ -41,6 +41,9 @@ def test_a_list_or_dict_of_data_sets_is_one_client_each():
 
 def test_a_program_takes_data_of_its_own_kind_by_name():
     assert atoll.simulate(count, {"a": [1, 2], "b": range(3)}) == (["a", "b"], 5.0)
+    assert atoll.simulate(count, {"a": PARTS["1"], "b": range(3)}) == (["a", "b"], 7.0)
+    with pytest.raises(DataError, match="a dict of Dataset, int is not a federated data set"):
+        as_population({"a": PARTS["1"], "b": 3}, one_form=True)
     same = Community({"a": [1]})
     assert as_population(same) is same
     halves = iid(PARTS["0"], parties=2, seed=0)
@@ -54,7 +57,6 @@ def test_a_program_takes_data_of_its_own_kind_by_name():
         ([], "a list is not a federated data set"),
         ({}, "a dict is not a federated data set"),
         ([PARTS["1"], np.eye(2)], "a list of Dataset, ndarray is not a federated"),
-        ({"a": PARTS["1"], "b": 3}, "a dict of Dataset, int is not a federated"),
         ((np.eye(2), np.ones(2)), "a tuple of ndarray is not a federated.*one a client"),
         (np.eye(2), "a ndarray is not a federated"),
         (None, "a NoneType is not a federated"),

@@ -378,7 +378,7 @@ def test_what_is_not_there_or_not_meant_is_refused(tmp_path: Path) -> None:
         site_spec("rows.csv", base=tmp_path)
     with pytest.raises(DataError, match=r"'taget' is not a setting of a site's data\. Did you mean 'target'"):
         load_site_data({"path": "a.csv", "taget": "y"}, "north")
-    with pytest.raises(DataError, match="none of path, source and factory given"):
+    with pytest.raises(DataError, match="none of path, source, factory and database given"):
         load_site_data({"target": "y"}, "north")
     with pytest.raises(DataError, match=r"a file of kind '\.txt'"):
         load_site_data(str(write(tmp_path / "a.txt")), "north")
