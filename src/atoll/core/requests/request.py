@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections import Counter
+import itertools
+import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
@@ -398,31 +399,42 @@ def cut_off(position: int, ending: Ending, time: float) -> TaskResult:
     return TaskResult(Reply(position, error=SessionError(f"the role was {ending}")), time=time, ending=ending)
 
 
+# How a field of a sum merges: each rule gets the field's value of each part, in cohort order. Every sum of a round passes here, so they are plain loops.
+
+
 def _join_maps(parts: list[dict[Any, Any]]) -> dict[Any, Any]:
-    return {key: value for part in parts for key, value in part.items()}
+    joined: dict[Any, Any] = {}
+    for part in parts:
+        joined.update(part)
+    return joined
 
 
 def _join_lists(parts: list[list[Any]]) -> list[Any]:
-    return [item for part in parts for item in part]
+    return list(itertools.chain.from_iterable(parts))
 
 
 def _join_states(parts: list[dict[str, States]]) -> dict[str, States]:
     joined: dict[str, States] = {}
-    for slot, states in ((slot, states) for part in parts for slot, states in part.items()):
-        joined.setdefault(slot, States()).update(states)
+    for part in parts:
+        for slot, states in part.items():
+            joined.setdefault(slot, States()).update(states)
     return joined
 
 
 def _add_counts(parts: list[dict[str, int]]) -> dict[str, int]:
-    added = Counter[str]()
+    added: dict[str, int] = {}
     for part in parts:
-        added.update(part)
-    return dict(added)
+        for name, count in part.items():
+            added[name] = added.get(name, 0) + count
+    return added
 
 
 def _take_latest(parts: list[dict[str, Any]]) -> dict[str, Any]:
     # Rules that fit a stage's parameters go on from the newest ones, and parts of several requests may have different ones.
-    return next((part for part in reversed(parts) if part), {})
+    for part in reversed(parts):
+        if part:
+            return dict(part)
+    return {}
 
 
 _Rule = dict[str, Callable[[list[Any]], Any]]
@@ -497,7 +509,10 @@ class PartialSum:
             MessageError: totals of one name have different shapes.
         """
         parts = [self, *others]
-        return PartialSum(**{name: rule([getattr(part, name) for part in parts]) for name, rule in _RULES.items()})
+        merged: dict[str, Any] = {}
+        for name, (values_of, rule) in _RULES.items():
+            merged[name] = rule(list(map(values_of, parts)))
+        return PartialSum(**merged)
 
     def arrange(self, positions: NDArray[np.int64]) -> PartialSum:
         """Put the senders, and single replies, into the order of a cohort, whichever part each was in."""
@@ -534,7 +549,7 @@ class PartialSum:
         self.left.setdefault(slot, States()).update(states)
 
 
-_RULES: dict[str, Callable[[list[Any]], Any]] = {one.name: one.metadata["merge"] for one in fields(PartialSum)}
+_RULES = {one.name: (operator.attrgetter(one.name), one.metadata["merge"]) for one in fields(PartialSum)}
 
 Reduced = PartialSum
 """The name under which a reducer returns its sum."""
@@ -563,8 +578,8 @@ class RunningSum:
     def result(self, *later: RunningSum) -> PartialSum:
         """The sum of all parts, and then of those of later sums."""
         sums = (self, *later)
-        parts = [part for one in sums for part in one._parts]
-        return replace(PartialSum.zero().merge(*parts), totals=merge_totals(one.totals for one in sums))
+        parts = list(itertools.chain.from_iterable(one._parts for one in sums))
+        return replace(PartialSum.zero().merge(*parts), totals=merge_totals([one.totals for one in sums]))
 
 
 def wire_form(value: Any) -> Any:
