@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from atoll.core.algebra.aggregate import Mean, Parts, Sum, Total, Vote
 from atoll.core.algebra.rng import Rng
-from atoll.core.errors import CompositionError, ConfigError
+from atoll.core.errors import CompositionError, ConfigError, PolicyError
 from atoll.core.event import Laplace
 from atoll.core.execution.executor import Executor
 from atoll.core.execution.host import Host
@@ -667,3 +667,17 @@ def test_a_block_that_fails_leaves_nobody_both_in_the_sum_and_in_error():
     assert found.totals["x"].value.tolist() == [2.0]
     assert sorted(found.errors) == [0, 2, 3]
     assert not found.rejected
+
+
+def test_a_policy_that_refuses_inside_a_block_is_a_refusal_and_no_error():
+    """As with single replies: the party is named among the rejected, and the sum of the others goes on."""
+
+    def many(cohort, message):
+        yield Batch(np.array([0, 2]), {"x": Sum(np.array([[1.0], [2.0]]))}, errors={1: PolicyError("no more")})
+
+    work = Task("t:refused-in-a-block", lambda island, message: {"x": Sum(np.array([3.0]))}, many=many)
+    host = Host(Executor(Roster(ISLANDS.names), ISLANDS, vectorised=True))
+    found = asyncio.run(host.fold(Request("main/x/0", work, None, "main", 1), np.arange(3)))
+    assert (found.senders.tolist(), found.totals["x"].value.tolist(), found.errors) == ([0, 2], [3.0], {})
+    assert list(found.rejected) == [1]
+    assert "refused by its policy: no more" in found.rejected[1]
