@@ -16,7 +16,7 @@ CATALOGUE = ROOT / "docs" / "errors.md"
 def every_error() -> list[type[AtollError]]:
     """``AtollError`` and everything that inherits from it, wherever it is defined."""
     for module in modules():
-        if "Error):" in module.text or "Error, " in module.text:
+        if re.search(r"^class \w+\(.*Error", module.text, re.MULTILINE):
             importlib.import_module(module.name)
     found, waiting = [], [AtollError]
     while waiting:

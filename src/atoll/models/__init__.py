@@ -6,8 +6,6 @@ A model's tasks keep the names that they had before this room existed, because n
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from atoll.bridges.monai import MonaiBundle, monai_bundle
-
     from .custom import CustomLearner
     from .idle import IdleIslands, IdleModel
     from .linear_model import Linear, linear
@@ -50,6 +48,9 @@ else:
             ),
         },
     )
+
+if TYPE_CHECKING:  # their address before they were a bridge
+    from atoll.bridges.monai import MonaiBundle, monai_bundle
 
 __all__ = [
     "CustomLearner",
