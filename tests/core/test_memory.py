@@ -14,7 +14,7 @@ from atoll.core.algebra.aggregate import Mean, Sum
 from atoll.core.errors import CompositionError
 from atoll.core.federation.reducer import Reducer
 from atoll.core.requests.cohort import Community
-from atoll.core.requests.stage import Stage
+from atoll.core.requests.stage import Stage, WithMemory
 from atoll.core.requests.task import Batch, Task, task
 from atoll.core.world import World
 from atoll.engines import Batched, Inline, LoopbackSocket, Processes
@@ -24,7 +24,7 @@ from atoll.testing.conformance.laws import close
 
 
 @dataclass(frozen=True)
-class Late(Stage):
+class Late(Stage, WithMemory):
     """Sends what it was given last time."""
 
     remembers: ClassVar[bool] = True

@@ -15,9 +15,11 @@ from atoll.core.algebra import tree as T
 from atoll.core.algebra.aggregate import Mean, Parts, Sum, merge_totals
 from atoll.core.algebra.rng import Rng
 from atoll.core.errors import CompositionError
+from atoll.core.event import Event, Gaussian
+from atoll.core.facets import facet
 from atoll.core.requests.chain import Chain
 from atoll.core.requests.cohort import Community
-from atoll.core.requests.stage import Identity, Stage
+from atoll.core.requests.stage import Guarding, Identity, Stage
 from atoll.core.requests.task import Batch, Task
 from atoll.engines.inline import Inline
 
@@ -213,6 +215,26 @@ def test_sizes_names_and_settings():
     assert Identity().wire_bits({"w": np.ones(3, np.float32), "b": np.ones(1, np.float64)}) == 3 * 32 + 64
     assert Scaled(4.0).settings() == {"factor": 4.0}
     assert Identity().name == "atoll.core.requests.stage:Identity"
-    assert Identity().sensitivity(2.0) == 2.0
+    assert facet(Identity(), Guarding).sensitivity(2.0) == 2.0
     assert not Chain()
     assert Chain([Identity()])
+
+
+def test_a_stage_of_the_old_form_still_guards() -> None:
+    """Its events are in the chain, it draws on the secret, and nothing leaves beside the value: a facet that it does not name is not a promise less."""
+    with pytest.warns(
+        DeprecationWarning,
+        match=r"overrides `secret`, `events`, of the facet Guarding: write class Noisy\(Stage, Guarding\)",
+    ):
+
+        class Noisy(Stage):
+            secret: ClassVar[bool] = True
+
+            def events(self, sensitivity: float | None) -> tuple[Event, ...]:
+                return (Gaussian(noise_multiplier=1.0),)
+
+    chain = Chain([Noisy()])
+    assert chain.secret
+    assert chain.guards
+    assert [event.kind for event in chain.events] == ["gaussian"]
+    assert "protection" in {capability.name for capability in Noisy().offers}

@@ -10,7 +10,7 @@ from atoll.core.algebra import tree as T
 from atoll.core.algebra.rng import Rng
 from atoll.core.facets import facet
 from atoll.core.requests.context import StageContext
-from atoll.core.requests.stage import Identity
+from atoll.core.requests.stage import Estimated, Identity, WithMemory
 from atoll.devices import safa
 from atoll.learn import pacing, topology
 from atoll.learn.algorithm import Compressing
@@ -88,10 +88,10 @@ def test_deep_gradient_compression_step_by_step():
     stage, rng = DGC(0.25, momentum=0.5, clip=2.0, warmup=3), np.random.default_rng(0)
     assert [round(DGC(0.001, warmup=4).share(i), 4) for i in range(6)] == [0.25, 0.0629, 0.0158, 0.004, 0.001, 0.001]
     u = v = np.zeros(8)
-    memory = stage.fresh({"w": np.zeros(8)})
+    memory = facet(stage, WithMemory).fresh({"w": np.zeros(8)})
     for _ in range(5):
         g = rng.normal(size=8) * 2
-        sent, memory = stage.remember({"w": g}, memory, StageContext.of(Rng.of(0)))
+        sent, memory = facet(stage, WithMemory).remember({"w": g}, memory, StageContext.of(Rng.of(0)))
         u = 0.5 * u + g * min(1.0, 2.0 / np.linalg.norm(g))
         v = v + u
         top = np.argsort(-abs(v))[:2]
@@ -175,14 +175,19 @@ def test_error_feedback_loses_nothing():
     rng = np.random.default_rng(0)
     for inner in (TopK(0.2), Sign("model"), STC(0.2), RandomK(0.2, scaled=False)):
         stage = ErrorFeedback(inner)
-        memory, given, got, largest = stage.fresh({"w": np.zeros(20)}), np.zeros(20), np.zeros(20), 0.0
+        memory, given, got, largest = (
+            facet(stage, WithMemory).fresh({"w": np.zeros(20)}),
+            np.zeros(20),
+            np.zeros(20),
+            0.0,
+        )
         for i in range(200):
             x = rng.normal(size=20)
             largest = max(largest, float(x @ x))
-            sent, memory = stage.remember({"w": x}, memory, StageContext.of(Rng.of(i)))
+            sent, memory = facet(stage, WithMemory).remember({"w": x}, memory, StageContext.of(Rng.of(i)))
             given, got = given + x, got + stage.decode(sent, None, 1)["w"]
             np.testing.assert_allclose(got + memory["residual"]["w"], given, atol=1e-5)
-            delta = inner.delta({"w": x})
+            delta = facet(inner, Estimated).delta({"w": x})
             assert float(memory["residual"]["w"] @ memory["residual"]["w"]) <= 4 * (1 - delta) / delta**2 * largest
 
 

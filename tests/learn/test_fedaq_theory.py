@@ -10,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import atoll
+from atoll.core.facets import facet
 from atoll.core.requests.context import StageContext
+from atoll.core.requests.stage import Estimated
 from atoll.learn.algorithms import FedAQ
 from atoll.models.quadratic import Quadratic
 from atoll.stages import QSGD
@@ -141,7 +143,7 @@ def test_the_theorems_bound_what_happens(eta, tau, rounds, m, variant, weight):
     """Specification of FedAQ, A11.9, with fewer rounds: noise N(0, sigma^2/d I), QSGD with 16 levels (q = n/s^2 = 0.078)."""
     target = np.random.default_rng(0).normal(size=DIM)
     matrix = np.linspace(MU, L, DIM)
-    q = QSGD(16).omega({"w": np.zeros(DIM)})
+    q = facet(QSGD(16), Estimated).omega({"w": np.zeros(DIM)})
     assert q == pytest.approx(0.078, abs=2e-3)
     gamma = max(eta, math.sqrt(eta / (MU * tau)))
 
@@ -203,7 +205,7 @@ def test_the_mean_of_quantised_updates_is_right_and_its_variance_falls_with_the_
     from atoll.core.algebra.rng import Rng
 
     updates, stage, draws = np.random.default_rng(0).normal(size=(6, 30)), QSGD(4, per="model"), 500
-    q = stage.omega({"w": updates[0]})
+    q = facet(stage, Estimated).omega({"w": updates[0]})
     seen = np.zeros((draws, 30))
     for i in range(draws):
         keys = np.array([Rng.of(i).child(m).key for m in range(6)], dtype=np.uint64)

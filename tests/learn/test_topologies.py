@@ -14,6 +14,7 @@ from atoll.core.errors import AtollError, CompositionError, ConfigError
 from atoll.core.facets import facet
 from atoll.core.requests.cohort import Community
 from atoll.core.requests.context import StageContext
+from atoll.core.requests.stage import Estimated, WithMemory
 from atoll.core.requests.task import task
 from atoll.core.world import World
 from atoll.engines import ENGINES
@@ -168,7 +169,7 @@ def test_choco_converges_and_naive_compressed_gossip_does_not(stage: Any, gamma:
     for number in range(120):
         public = stage.public(Rng(number))
         sent = [stage.encode({"w": row}, StageContext.of(Rng(100 * number + i), public)) for i, row in enumerate(naive)]
-        told = np.stack([stage.decode_one(wire, public, None)["w"] for wire in sent])
+        told = np.stack([facet(stage, WithMemory).decode_one(wire, public, None)["w"] for wire in sent])
         naive = naive + gamma * (matrix @ told - naive)
     assert np.linalg.norm(naive - mean) > 0.1 * np.linalg.norm(x - mean)
 
@@ -285,7 +286,9 @@ def test_gossip_of_everything_runs_and_descends_or_is_refused_with_a_reason(name
         "evaluation": atoll.Evaluation(every=6, clients=0 if name in PRIVATE else -1),
     }
     stages = [stage for phase in algorithm.phases for stage in facet(algorithm, Compressing).uplink(phase)]
-    staged = facet(algorithm, Compressing).downlink() is not None or not all(stage.lossless for stage in stages)
+    staged = facet(algorithm, Compressing).downlink() is not None or not all(
+        facet(stage, Estimated).lossless for stage in stages
+    )
     reason = "Gossip has no server|FLECS rests on one estimate" if staged else REFUSED.get(name)
     if reason is not None:
         with pytest.raises(CompositionError, match=rf"({reason}).*Remedy"):

@@ -12,7 +12,9 @@ import atoll
 from atoll.core.algebra import tree as T
 from atoll.core.algebra.rng import Rng
 from atoll.core.errors import ConfigError
+from atoll.core.facets import facet
 from atoll.core.requests.context import StageContext
+from atoll.core.requests.stage import Guarding
 from atoll.stages import Clip
 
 torch = pytest.importorskip("torch")
@@ -85,9 +87,9 @@ def test_zero_stays_zero():
 
 
 def test_sensitivity_and_kind():
-    assert Clip(2.0).sensitivity(None) == 2.0
-    assert Clip(2.0).sensitivity(1.0) == 1.0
-    assert Clip(2.0).sensitivity(5.0) == 2.0
+    assert facet(Clip(2.0), Guarding).sensitivity(None) == 2.0
+    assert facet(Clip(2.0), Guarding).sensitivity(1.0) == 1.0
+    assert facet(Clip(2.0), Guarding).sensitivity(5.0) == 2.0
     assert Clip(2.0).summable
     assert not Clip(2.0).linear
     assert Clip(2.0).settings() == {"bound": 2.0, "alone": False}

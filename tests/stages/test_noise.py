@@ -13,10 +13,12 @@ from atoll.core.algebra.aggregate import Mean, Sum
 from atoll.core.errors import CompositionError, ConfigError, PolicyError
 from atoll.core.event import Ledger
 from atoll.core.execution.host import Journal
+from atoll.core.facets import facet
 from atoll.core.requests.chain import Chain
 from atoll.core.requests.cohort import Community
 from atoll.core.requests.context import SEED_BYTES, StageContext
 from atoll.core.requests.request import Request
+from atoll.core.requests.stage import Guarding
 from atoll.core.requests.task import Batch, Task, task
 from atoll.core.world import World
 from atoll.engines import Batched, Inline, Processes
@@ -281,7 +283,7 @@ def test_what_would_leave_beside_the_noise_is_refused():
 
 def test_a_server_sees_who_takes_part_and_counts_by_replacing_one():
     """Noise of 2 times the bound: epsilon 4.38 at delta 1e-5 for a client whose update is replaced, 1.99 for those who do not see that it is missing."""
-    (event,) = GaussianNoise(2.0).events(1.0)
+    (event,) = facet(GaussianNoise(2.0), Guarding).events(1.0)
     budget = atoll.privacy.Budget(9.0, method="pld")
     loss = PrivacyLoss.of(event)
     for method in ("exact", "pld"):
@@ -294,7 +296,7 @@ def test_a_server_sees_who_takes_part_and_counts_by_replacing_one():
 
 def test_a_trusted_server_is_none_that_a_party_is_protected_from():
     """A request for trusted noise says nothing of whom the party trusts: one that demands protection from the server keeps its reply."""
-    events = GaussianNoise(8.0, trusted=True).events(1.0)
+    events = facet(GaussianNoise(8.0, trusted=True), Guarding).events(1.0)
     with pytest.raises(PolicyError, match="only the others' trust protects without noise"):
         Demand().settle("work", events)
     model = Demand(budget=atoll.privacy.Budget(9.0, method="pld", adversary="model"))

@@ -8,7 +8,9 @@ import pytest
 import atoll
 from atoll.core.algebra.rng import Rng
 from atoll.core.errors import ConfigError
+from atoll.core.facets import facet
 from atoll.core.requests.context import StageContext
+from atoll.core.requests.stage import Estimated
 from atoll.stages import RandomK, ScalarQuantizer
 from atoll.testing import check_stage
 
@@ -62,7 +64,7 @@ def test_the_relative_error_at_one_in_eight(scaled, expected):
         back = stage.decode(stage.encode(one, StageContext.of(Rng(0), public)), public, 1)["w"]
         errors.append(((back - one["w"]) ** 2).sum() / (one["w"] ** 2).sum())
     assert np.mean(errors) == pytest.approx(expected, rel=0.02)
-    assert (stage.omega(one) if scaled else 1 - stage.delta(one)) == expected
+    assert (facet(stage, Estimated).omega(one) if scaled else 1 - facet(stage, Estimated).delta(one)) == expected
 
 
 @pytest.mark.parametrize("engine", ["inline", "batched"])
@@ -87,6 +89,6 @@ def test_a_seed_of_ones_own_keeps_the_same_entries_in_every_round():
     stage = RandomK(1 / 8, True, True, per="tensor", seed=7)
     assert stage.public(Rng(0)) == stage.public(Rng(1)) == 7
     assert not stage.unbiased
-    assert stage.omega(value()) is None
+    assert facet(stage, Estimated).omega(value()) is None
     with pytest.raises(ConfigError, match="seed=7"):
         RandomK(0.5, seed=7)

@@ -33,7 +33,7 @@ class Facet(metaclass=ABCMeta):
     """Base class of all facets. A direct subclass is a facet, and a part that inherits one carries it.
 
     Functions, properties and constants without a leading underscore are what the facet says. A default may read other attributes of the part; declare
-    them in the facet by an annotation.
+    them in the facet by an annotation. It asks for another name of a facet, its own too, by ``facet(self, Kind)``, since the part may not carry it.
     """
 
     _part: Any  # only of a bare facet: the part that does not carry it, and for which its defaults answer

@@ -10,6 +10,8 @@ from atoll.core import message as M
 from atoll.core.algebra import tree as T
 from atoll.core.algebra.rng import Rng
 from atoll.core.exposure import Explanation, Exposure
+from atoll.core.facets import facet
+from atoll.core.requests.stage import Estimated, Worded
 
 from .composition import Chosen
 
@@ -137,13 +139,13 @@ def _costs(training: Explainable, params: Tree, chain: Chain, clients: int) -> d
 def _bits(training: Explainable, params: Tree, chain: Chain, clients: int, plain: int) -> int | None:
     """Bits of an update on the way up; ``None`` if they must be measured."""
     word = training.reducer.word_length(chain, max(2, clients))
-    packing = [stage for stage in chain.stages if stage.packs or stage.words]
+    packing = [stage for stage in chain.stages if stage.packs or facet(stage, Worded).words]
     if packing and training.reducer.indexes and len(training.reducer.others) > 1:
         return None  # shares and keys for two servers are longer than the indices
     numbers = sum(int(np.size(leaf)) for leaf in T.leaves(params))
-    bits = packing[-1].most_bits(params) if packing else None if word is None else word * numbers
+    bits = facet(packing[-1], Estimated).most_bits(params) if packing else None if word is None else word * numbers
     if bits is None:
         return plain
-    each, wraps = -(-bits // max(1, numbers)), any(stage.words for stage in packing)
+    each, wraps = -(-bits // max(1, numbers)), any(facet(stage, Worded).words for stage in packing)
     sealed = training.reducer.sealed_bits(each, max(2, clients), numbers, wraps=wraps)
     return bits if sealed is None else sealed

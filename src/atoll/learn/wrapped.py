@@ -17,6 +17,7 @@ from atoll.core.errors import CompositionError, ConfigError
 from atoll.core.facets import Wrapper, changes, default_of, facet
 from atoll.core.requests.chain import Chain
 from atoll.core.requests.context import StageContext
+from atoll.core.requests.stage import Guarding
 
 from .algorithm import (
     Algorithm,
@@ -412,7 +413,7 @@ def bits_of(chain: Chain, value: Tree, name: str = "") -> int | None:
     """Return the bits of a value of this form after some stages; ``None`` if they depend on the values."""
     public = chain.public(Rng(0))
     for i, stage in enumerate(chain.stages[:-1]):
-        if not stage.secret:  # a secret stage keeps the form
+        if not facet(stage, Guarding).secret:  # a secret stage keeps the form
             value = stage.encode(value, StageContext.of(Rng(0).child(name), chain.known(public, i, name)))
     bits = chain.stages[-1].wire_bits(value)
     return None if bits is None or bits != chain.stages[-1].wire_bits(T.map(_largest, value)) else bits

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from atoll.core.algebra.rng import Rng
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import CompositionError
-from atoll.core.requests.stage import Stage
+from atoll.core.facets import facet
+from atoll.core.requests.stage import Fitting, Guarding, Stage, WithMemory
 
 from .remembering import Remembering
 from .topk import TopK
@@ -31,7 +32,13 @@ class Around(Remembering):
 
     def __post_init__(self) -> None:
         stage = self.stage
-        if not isinstance(stage, Stage) or stage.on != "value" or stage.remembers or stage.secret or stage.fits:
+        if (
+            not isinstance(stage, Stage)
+            or stage.on != "value"
+            or facet(stage, WithMemory).remembers
+            or facet(stage, Guarding).secret
+            or facet(stage, Fitting).fits
+        ):
             raise CompositionError(
                 f"{type(self).__name__} around {type(self.stage).__name__}",
                 where="uplink",

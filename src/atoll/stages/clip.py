@@ -12,13 +12,13 @@ from atoll.core.algebra import tree as T
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError
 from atoll.core.requests.context import StageContext
-from atoll.core.requests.stage import Stage
+from atoll.core.requests.stage import Guarding, Stage
 
 __all__ = ["Clip"]
 
 
 @dataclass(frozen=True)
-class Clip(Stage):
+class Clip(Stage, Guarding):
     """Scale an update down to an L2 norm of at most ``bound``: ``u * min(1, bound / ||u||_2)``.
 
     The norm is over all entries of the update together. McMahan et al. 2018, "Learning Differentially Private Recurrent Language Models",

@@ -12,7 +12,7 @@ from atoll.core.algebra import tree as T
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError
 from atoll.core.requests.context import StageContext
-from atoll.core.requests.stage import Stage
+from atoll.core.requests.stage import Estimated, Stage
 
 from .rows import numpy_leaf, template_of
 
@@ -23,7 +23,7 @@ __all__ = ["LowRank"]
 
 
 @dataclass(frozen=True)
-class LowRank(Stage):
+class LowRank(Stage, Estimated):
     """The best approximation of rank ``k`` of each matrix, ``U_k diag(s_k) V_k^T`` (Eckart, Young 1936); other leaves are sent unchanged.
 
     A contraction: ``||C(x) - x||^2 <= (1 - k / min(m, n)) ||x||^2`` for a matrix ``(m, n)``. On the wire: ``U_k diag(s_k)`` and ``V_k``, together

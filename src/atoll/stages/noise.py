@@ -13,7 +13,7 @@ from atoll.core.algebra.tree import Tree
 from atoll.core.errors import CompositionError, ConfigError
 from atoll.core.event import Event, Gaussian, NonPrivate
 from atoll.core.requests.context import StageContext
-from atoll.core.requests.stage import Stage
+from atoll.core.requests.stage import Guarding, Stage
 from atoll.privacy.discrete import GaussianLattice, clip_rows, words_of
 
 from .remembering import one_of
@@ -23,7 +23,7 @@ __all__ = ["GaussianNoise"]
 
 
 @dataclass(frozen=True)
-class GaussianNoise(Stage):
+class GaussianNoise(Stage, Guarding):
     """Add ``N(0, (multiplier S)^2 / n)`` to each entry, where ``S`` bounds the client's update (``Clip``) and ``n`` replies share the noise.
 
     Every observer sees noise of standard deviation at least ``multiplier S``, so one round is a Gaussian release of noise multiplier

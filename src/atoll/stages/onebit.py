@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from atoll.core.algebra.tree import Tree
+from atoll.core.requests.stage import Estimated
 
 from .bits import pack, packed_bytes, unpack
 from .packed import Packed, wire_scale
@@ -18,7 +19,7 @@ __all__ = ["OneBit", "Sign"]
 
 
 @dataclass(frozen=True)
-class OneBit(Packed):
+class OneBit(Packed, Estimated):
     """Send the sign, and for each group the mean of its non-negative entries and the mean of its negative entries.
 
     Seide, Fu, Droppo, Li, Yu 2014, "1-Bit Stochastic Gradient Descent". This is the nearest vector with two values: the projection leaves
@@ -62,7 +63,7 @@ class OneBit(Packed):
 
 
 @dataclass(frozen=True)
-class Sign(Packed):
+class Sign(Packed, Estimated):
     """The sign times the group's mean magnitude: ``C(x)_B = (||x_B||_1 / |B|) sign(x_B)``, with ``sign(0) = 1``.
 
     Zheng, Huang, Kwok 2019, "Communication-Efficient Distributed Blockwise Momentum SGD with Error-Feedback", equation 4. A contraction with

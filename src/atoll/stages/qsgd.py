@@ -12,6 +12,7 @@ import numpy as np
 
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError
+from atoll.core.requests.stage import Estimated
 
 from .bits import pack, packed_bytes, unpack
 from .packed import Packed, wire_scale
@@ -21,7 +22,7 @@ __all__ = ["QSGD"]
 
 
 @dataclass(frozen=True)
-class QSGD(Packed):
+class QSGD(Packed, Estimated):
     """Encode each entry as its sign and one of ``levels + 1`` magnitudes, at random so that the mean is preserved.
 
     ``Q(x)_i = ||x||_2 sign(x_i) (l_i + b_i) / s`` with ``l_i = floor(s |x_i| / ||x||_2)`` and ``b_i`` 1 with probability

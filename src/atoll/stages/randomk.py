@@ -14,6 +14,7 @@ from atoll.core.algebra.rng import Rng
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError
 from atoll.core.requests.context import StageContext
+from atoll.core.requests.stage import Estimated, Guarding
 
 from .coded.words import coded
 from .packed import Packed
@@ -24,7 +25,7 @@ __all__ = ["RandomK"]
 
 
 @dataclass(frozen=True)
-class RandomK(Packed):
+class RandomK(Packed, Guarding, Estimated):
     """``k`` entries drawn at random, times ``n/k``; the others are zero. Indices are not sent: they follow from a seed.
 
     Unbiased with ``E ||C(x) - x||^2 = (n/k - 1) ||x||^2``; without the factor (``scaled=False``) a contraction with ``delta = k/n``, for

@@ -10,7 +10,7 @@ import numpy as np
 from atoll.core.algebra import tree as T
 from atoll.core.algebra.tree import Tree
 from atoll.core.requests.context import StageContext
-from atoll.core.requests.stage import Stage
+from atoll.core.requests.stage import Stage, WithMemory
 
 if TYPE_CHECKING:
     pass
@@ -19,7 +19,7 @@ __all__ = ["Remembering", "one_of"]
 
 
 @dataclass(frozen=True)
-class Remembering(Stage):
+class Remembering(Stage, WithMemory):
     """A stage defined by ``fresh`` and ``remember_block``; the other methods follow from these two."""
 
     remembers: ClassVar[bool] = True

@@ -11,7 +11,9 @@ import numpy as np
 from atoll.core.algebra import tree as T
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import CompositionError, ConfigError
+from atoll.core.facets import facet
 from atoll.core.requests.context import StageContext
+from atoll.core.requests.stage import Estimated
 
 from .around import Around
 from .remembering import one_of
@@ -84,7 +86,7 @@ class Shift(Around):
         return sent, {"shift": T.add(memory["shift"], T.scale(understood, step))}
 
     def _step(self, value: Tree) -> float:
-        omega = self.stage.omega(value)
+        omega = facet(self.stage, Estimated).omega(value)
         if omega is None:
             raise CompositionError(
                 f"{type(self.stage).__name__} does not know its omega, and Shift needs its step",

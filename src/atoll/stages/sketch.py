@@ -13,6 +13,7 @@ from atoll.core.algebra import tree as T
 from atoll.core.algebra.rng import Rng, mix64
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError
+from atoll.core.requests.stage import Estimated
 
 from .packed import Packed
 from .rows import Groups, template_of
@@ -21,7 +22,7 @@ __all__ = ["CountSketch"]
 
 
 @dataclass(frozen=True)
-class CountSketch(Packed):
+class CountSketch(Packed, Estimated):
     """``depth`` rows of ``columns`` counters: row ``r`` adds ``s_r(i) x_i`` to its counter ``h_r(i)``; the round's seed hashes signs and counters.
 
     Charikar, Chen, Farach-Colton 2002; Ivkin et al. 2019, "Communication-efficient Distributed SGD with Sketching". Sketches add up:

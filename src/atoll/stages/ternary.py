@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from atoll.core.algebra.tree import Tree
+from atoll.core.requests.stage import Estimated
 
 from .bits import pack_trits, unpack_trits
 from .packed import Packed, wire_scale
@@ -19,7 +20,7 @@ __all__ = ["Ternary"]
 
 
 @dataclass(frozen=True)
-class Ternary(Packed):
+class Ternary(Packed, Estimated):
     """``m sign(x_i)`` with probability ``|x_i| / m``, else 0, where ``m = max |x|`` of the group.
 
     Wen, Xu, Yan, Wu, Wang, Chen, Li 2017, "TernGrad", equation 3. Unbiased; ``E ||Q(x) - x||^2 = m ||x||_1 - ||x||^2 <= (sqrt(n) - 1)/2 ||x||^2``.

@@ -12,6 +12,7 @@ import numpy as np
 from atoll.core.algebra import tree as T
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError
+from atoll.core.requests.stage import Estimated
 
 from .bits import index_width, pack, packed_bytes, unpack
 from .packed import Packed, wire_scale
@@ -68,7 +69,7 @@ def at_places(parts: Mapping[str, Any], size: int, dtype: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class TopK(Packed):
+class TopK(Packed, Estimated):
     """Send the largest entries by magnitude unchanged; the others become zero.
 
     A contraction: ``||C(x) - x||^2 <= (1 - k/n) ||x||^2``. Biased: use it inside ``ErrorFeedback``. Aji and Heafield 2017; Stich, Cordonnier,
@@ -171,7 +172,7 @@ class STC(TopK):
 
 
 @dataclass(frozen=True)
-class Threshold(Packed):
+class Threshold(Packed, Estimated):
     """Send the entries with ``|x_i| > bound`` unchanged; the others become zero. Their number is not known beforehand.
 
     Biased: use it inside ``ErrorFeedback``, so that small entries are sent once they have grown. Strom 2015 and Dryden et al. 2016 send only

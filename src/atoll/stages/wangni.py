@@ -12,6 +12,7 @@ import numpy as np
 from atoll.core.algebra import tree as T
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError
+from atoll.core.requests.stage import Estimated
 
 from .bits import index_width, pack, unpack
 from .packed import Packed
@@ -50,7 +51,7 @@ def probabilities(rows: Any, eps: float) -> tuple[Any, Any]:
 
 
 @dataclass(frozen=True)
-class OptimalSparse(Packed):
+class OptimalSparse(Packed, Estimated):
     """Send entry ``j`` as ``g_j / p_j`` with probability ``p_j``, else as 0, with the probabilities of ``probabilities``.
 
     Unbiased, with ``E ||Q(g) - g||^2 <= eps ||g||^2``. Entries that are drawn (``p_j = c |g_j| < 1``) all decode to ``1/c``, so only their index

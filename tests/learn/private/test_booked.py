@@ -12,7 +12,9 @@ import pytest
 import atoll
 from atoll.core.algebra import tree as T
 from atoll.core.event import Gaussian, Laplace, Ledger
+from atoll.core.facets import facet
 from atoll.core.requests.context import StageContext
+from atoll.core.requests.stage import Guarding, WithMemory
 from atoll.learn.private import (
     DPFTRL,
     CentralDP,
@@ -111,11 +113,11 @@ def test_a_reply_costs_no_more_than_its_stage_books(name, size, drawn):
     stage, moved = STAGES[name]
     context = StageContext(seeds=np.ones((1, 32), np.uint8), sensitivity=CLIP)
     block = {"w": np.linspace(-1, 1, size)[None]}
-    if stage.remembers:
-        stage.remember_block(block, {"residual": {"w": np.zeros((1, size))}}, context)
+    if facet(stage, WithMemory).remembers:
+        facet(stage, WithMemory).remember_block(block, {"residual": {"w": np.zeros((1, size))}}, context)
     else:
         stage.encode_block(block, context)
-    booked = epsilon_of(tuple((event, 1) for event in stage.events(CLIP)), *TERMS)
+    booked = epsilon_of(tuple((event, 1) for event in facet(stage, Guarding).events(CLIP)), *TERMS)
     sent = cost(drawn, moved)
     assert 0 < sent <= booked * (1 + 1e-6)
     if size == 40 and not name.endswith("200"):
@@ -124,10 +126,10 @@ def test_a_reply_costs_no_more_than_its_stage_books(name, size, drawn):
 
 def test_choices_and_reports_of_fedsel_share_its_epsilon():
     """Both are booked: without the choices, the ledger would have seven tenths of what is spent."""
-    choices, reports = FedSel(limit=0.1, epsilon=2.0, entries=4, share=0.3).events(None)
+    choices, reports = facet(FedSel(limit=0.1, epsilon=2.0, entries=4, share=0.3), Guarding).events(None)
     assert choices.count * choices.epsilon == pytest.approx(0.6)
     assert reports.count * reports.epsilon == pytest.approx(1.4)
-    (event,) = Anonymous(FedSel(limit=0.1, epsilon=2.0, entries=4, share=0.3), clients=9).events(None)
+    (event,) = facet(Anonymous(FedSel(limit=0.1, epsilon=2.0, entries=4, share=0.3), clients=9), Guarding).events(None)
     assert event.epsilon == pytest.approx(2.0)
 
 

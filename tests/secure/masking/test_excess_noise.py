@@ -14,8 +14,10 @@ from hypothesis import strategies as st
 
 from atoll.core.algebra.aggregate import Mean
 from atoll.core.errors import ConfigError, PolicyError, QuorumError
+from atoll.core.facets import facet
 from atoll.core.federation.federation import run_program
 from atoll.core.requests.cohort import Community
+from atoll.core.requests.stage import Guarding
 from atoll.core.requests.task import task
 from atoll.core.time.clock import run
 from atoll.core.world import World
@@ -63,7 +65,7 @@ def test_what_remains_is_the_target_for_every_number_of_survivors_and_never_less
         most=least + parts,
         corrupt=min(corrupt, least - 1),
     )  # D = 1, so the target is `variance`
-    noise = stage.excess
+    noise = facet(stage, Guarding).excess
     assert stage.variance == pytest.approx(variance)
     for replies in range(least, least + parts + 1):
         each = math.fsum(noise.variance_of(k) for k in range(noise.first(replies)))
@@ -159,7 +161,7 @@ def test_exactly_the_parts_that_the_sum_does_not_need_are_taken_back(lost, serve
     except QuorumError:
         assert len(alive) < threshold
         return
-    noise, first = stage.excess, stage.excess.first(found.n)
+    noise, first = facet(stage, Guarding).excess, facet(stage, Guarding).excess.first(found.n)
     seeds = list(Recorded.seeds)
     assert len(seeds) == found.n
     kept = sum(noise.drawn(s, 40) - noise.drawn(noise.link(s, first - 1), 40, first) for s in seeds)

@@ -14,10 +14,12 @@ from atoll.core.algebra.aggregate import Mean, Sum
 from atoll.core.algebra.rng import Rng
 from atoll.core.errors import CompositionError, ConfigError, DataError, QuorumError
 from atoll.core.event import Gaussian
+from atoll.core.facets import facet
 from atoll.core.message.words import Words
 from atoll.core.requests.chain import Chain
 from atoll.core.requests.cohort import Community
 from atoll.core.requests.context import SEED_BYTES, StageContext
+from atoll.core.requests.stage import Guarding, Worded
 from atoll.core.requests.task import Batch, Task
 from atoll.core.world import World
 from atoll.engines import Batched, Inline, Processes
@@ -75,7 +77,7 @@ def test_no_update_moves_the_sum_further_than_declared(shape, size, scale, step,
     stage = kind(multiplier=1.0, clip=1.0, step=step, inflation=max(1.0, rounded_bound(1.0, step, size)))
     made = stage._rounded(adversarial(shape, size, scale), Keystream(secret(key).secret.bytes(32)))
     moved = sum(int(v) ** 2 for v in made.tolist())
-    assert moved <= stage.released().sensitivity ** 2 * (1 + 1e-12)
+    assert moved <= facet(stage.released(), Guarding).sensitivity ** 2 * (1 + 1e-12)
     assert moved <= (stage.inflation * stage.clip / stage.step) ** 2
 
 
@@ -276,7 +278,7 @@ def test_words_of_few_bits_wrap_as_seldom_as_stated():
 def test_masked_words_have_the_bits_of_the_stage():
     stage = SkellamNoise(multiplier=1.0, clip=1.0, step=1e-3, bits=18)
     sent = stage.encode({"x": np.zeros(10), "y": np.zeros((2, 2), dtype=np.float32)}, secret())
-    assert stage.word_bits(sent)["codes"] == {"x": 18, "y": 18}
+    assert facet(stage, Worded).word_bits(sent)["codes"] == {"x": 18, "y": 18}
     assert max(int(leaf.max()) for leaf in sent["codes"].values()) < 1 << 18
     total = Chain([stage], hidden=True).send(Sum({"x": np.zeros(10)}), [None], Rng(0), {}, secret().seeds)
     assert isinstance(total.total.value["codes"]["x"], Words)

@@ -11,7 +11,9 @@ import atoll
 from atoll.core.algebra.aggregate import Mean
 from atoll.core.algebra.rng import Rng
 from atoll.core.errors import ConfigError
+from atoll.core.facets import facet
 from atoll.core.requests.chain import Chain, due, fitted
+from atoll.core.requests.stage import Worded
 from atoll.learn.pacing import FedBuff
 from atoll.secure import MultiRound, SecureAggregation
 from atoll.stages import ProductQuantizer, ScalarQuantizer
@@ -109,7 +111,7 @@ def test_replies_under_words_of_two_lengths_do_not_add_up():
         chain.knowing(one).send(Mean(value), chain.knowing(one).public(Rng(0)), Rng(1), {}, name="u").total.value
         for one in (parameters, short)
     ]
-    bits = [chain.stages[0].word_bits(one)[f"v{i + 1}"]["codes"]["w"] for i, one in enumerate(sent)]
+    bits = [facet(chain.stages[0], Worded).word_bits(one)[f"v{i + 1}"]["codes"]["w"] for i, one in enumerate(sent)]
     assert bits == [16, 11]
 
 

@@ -12,8 +12,10 @@ from atoll.core.algebra import tree as T
 from atoll.core.algebra.aggregate import Mean, merge_totals
 from atoll.core.algebra.rng import Rng
 from atoll.core.errors import CompositionError, ConfigError, MessageError
+from atoll.core.facets import facet
 from atoll.core.requests.chain import Chain
 from atoll.core.requests.context import StageContext
+from atoll.core.requests.stage import Fitting, WithMemory, Worded
 from atoll.stages import ErrorFeedback, ProductQuantizer, ScalarQuantizer
 from atoll.stages.coded.kmeans import codebook, nearest
 from atoll.testing import check_stage
@@ -34,7 +36,7 @@ def test_it_keeps_what_it_declares(stage):
 
 
 def fitted(stage, example):
-    return {**stage.fit(example, Rng(0)), "version": 1}
+    return {**facet(stage, Fitting).fit(example, Rng(0)), "version": 1}
 
 
 @given(st.integers(1, 12), st.integers(2, 40), st.integers(1, 9), st.integers(0, 99))
@@ -47,7 +49,8 @@ def test_counts_add_up_whatever_the_order_of_clients_and_decode_to_the_sum_of_co
     public = fitted(stage, rows[0])
     sent = [stage.encode(row, StageContext.of(Rng(1), public)) for row in rows]
     hot = [
-        T.map(lambda leaf, w=w: leaf * np.float32(w), stage.addends(one)) for one, w in zip(sent, weights, strict=True)
+        T.map(lambda leaf, w=w: leaf * np.float32(w), facet(stage, Worded).addends(one))
+        for one, w in zip(sent, weights, strict=True)
     ]
     total, backwards = hot[0], hot[-1]
     for one, other in zip(hot[1:], hot[-2::-1], strict=True):
@@ -55,7 +58,9 @@ def test_counts_add_up_whatever_the_order_of_clients_and_decode_to_the_sum_of_co
     for counts, reversed_counts in zip(total["v1"]["counts"], backwards["v1"]["counts"], strict=True):
         assert np.array_equal(counts, reversed_counts)
         assert (counts.sum(axis=-1) == weights.sum()).all()
-    expected = sum(w * stage.decode_one(one, public, None)["w"] for one, w in zip(sent, weights, strict=True))
+    expected = sum(
+        w * facet(stage, WithMemory).decode_one(one, public, None)["w"] for one, w in zip(sent, weights, strict=True)
+    )
     assert np.allclose(stage.decode(total, public, n)["w"], expected, atol=1e-3)
 
 
@@ -68,7 +73,7 @@ def test_one_entry_a_block_and_a_uniform_codebook_is_scalar_quantisation():
     product = ProductQuantizer(1, 64)
     book = {"books": [levels[:, None].astype(np.float32)], "version": 1}
     one, other = (
-        stage.decode_one(stage.encode(x, StageContext.of(Rng(0), public)), public, None)["w"]
+        facet(stage, WithMemory).decode_one(stage.encode(x, StageContext.of(Rng(0), public)), public, None)["w"]
         for stage, public in ((scalar, known), (product, book))
     )
     assert np.abs(one - other).max() < 1e-6 * np.abs(levels).max()
@@ -93,7 +98,7 @@ def test_layers_are_padded_and_small_ones_stay_numbers():
     sent = stage.encode(x, StageContext.of(Rng(0), public))
     assert [leaf.shape for leaf in sent["v1"]["index"]] == [(22,)]
     assert [leaf.shape for leaf in sent["v1"]["rest"]] == [(3, 5), (40,)]
-    back = stage.decode_one(sent, public, None)
+    back = facet(stage, WithMemory).decode_one(sent, public, None)
     assert back["w"].shape == (35, 5)
     assert np.array_equal(back["b"], x["b"])
 
@@ -161,9 +166,9 @@ def test_indices_under_one_codebook_are_not_decoded_by_another():
     stage = ProductQuantizer(4, 8)
     public = fitted(stage, value(0))
     sent = stage.encode(value(1), StageContext.of(Rng(0), public))
-    for other in (sent, stage.addends(sent)):
+    for other in (sent, facet(stage, Worded).addends(sent)):
         with pytest.raises(MessageError, match="under v1, but the round parameters are v2"):
-            (stage.decode if other is not sent else lambda s, p, _: stage.decode_one(s, p, None))(
+            (stage.decode if other is not sent else lambda s, p, _: facet(stage, WithMemory).decode_one(s, p, None))(
                 other, {**public, "version": 2}, 1
             )
 

@@ -12,9 +12,10 @@ from atoll.core.algebra import tree as T
 from atoll.core.algebra.aggregate import Mean
 from atoll.core.algebra.rng import Rng
 from atoll.core.errors import CompositionError, ConfigError, MessageError
+from atoll.core.facets import facet
 from atoll.core.requests.chain import Chain
 from atoll.core.requests.context import StageContext
-from atoll.core.requests.stage import Identity
+from atoll.core.requests.stage import Fitting, Identity, Worded
 from atoll.stages import QSGD, ScalarQuantizer
 from atoll.stages.coded.words import lifted
 from atoll.testing import check_stage
@@ -53,7 +54,7 @@ def test_the_golden_shares_of_wrong_entries():
             T.map(
                 lambda leaf, b, t=total: leaf if b is None else leaf & np.uint32(2**b - 1),
                 total,
-                stage.word_bits(total),
+                facet(stage, Worded).word_bits(total),
             )
             if modulus_bits < 32
             else total
@@ -61,7 +62,7 @@ def test_the_golden_shares_of_wrong_entries():
         off = np.abs(stage.decode(short, public, 37)["x"] - x.sum(axis=0))
         bound = 37 * float(public["scale"]) / 2
         wrong[lift, modulus_bits] = round(100 * float((off > bound).mean()), 2)
-        assert stage.counts(total, public, 37, exact=True)["overflowed"] == int((off > bound).sum())
+        assert facet(stage, Worded).counts(total, public, 37, exact=True)["overflowed"] == int((off > bound).sum())
     assert wrong == {
         ("centred", 9): 12.96,
         ("centred", 10): 0.24,
@@ -96,7 +97,11 @@ def test_the_sum_of_words_is_the_sum_of_what_they_mean(bits, extra, n, seed, sch
     rows = rng.normal(size=(n, 17))
     public = {**stage.over(float(rows.min()), float(rows.max())), "version": 3}
     total = quantised(stage, rows, public)
-    short = T.map(lambda leaf, b: leaf if b is None else leaf & np.uint32((1 << b) - 1), total, stage.word_bits(total))
+    short = T.map(
+        lambda leaf, b: leaf if b is None else leaf & np.uint32((1 << b) - 1),
+        total,
+        facet(stage, Worded).word_bits(total),
+    )
     together = stage.decode(short, public, n)["x"]
     # Integers: what each code means, added up exactly, and lifted into the range of the words.
     sent = [stage.encode({"x": row}, StageContext.of(Rng(i), public))["v3"] for i, row in enumerate(rows)]
@@ -108,7 +113,7 @@ def test_the_sum_of_words_is_the_sum_of_what_they_mean(bits, extra, n, seed, sch
         expected = [(int(c) + n * int(public["zero"])) % size - n * int(public["zero"]) for c in whole]
     assert np.array_equal(together, float(public["scale"]) * np.array(expected, dtype=float))
     clamped = sum(int(one["clamped"][0]) for one in sent)
-    counts = stage.counts(total, public, n, exact=True)
+    counts = facet(stage, Worded).counts(total, public, n, exact=True)
     assert counts["clamped"] == clamped
     assert counts["overflowed"] == sum(int(c) != e for c, e in zip(whole, expected, strict=True))
     if clamped == counts["overflowed"] == 0:
@@ -143,14 +148,19 @@ def test_what_does_not_fit_is_clamped_counted_and_not_spread():
     sent = stage.encode({"x": np.array([0.5, 3.0, -7.0])}, StageContext.of(Rng(0), public))
     assert sent["v1"]["clamped"][0] == 2
     assert np.allclose(stage.decode(sent, public, 1)["x"], [0.5, 1.0, -1.0], atol=0.01)
-    assert stage.counts(sent, public, 1, exact=False) == {"words": 3, "coded": 3, "clamped": 2, "overflowed": 0}
+    assert facet(stage, Worded).counts(sent, public, 1, exact=False) == {
+        "words": 3,
+        "coded": 3,
+        "clamped": 2,
+        "overflowed": 0,
+    }
 
 
 def test_biases_norms_and_small_layers_stay_numbers():
     stage = ScalarQuantizer(8, 12, limit=1.0)
     value = {"w": np.ones((5, 6), np.float32), "b": np.ones(6, np.float32), "tiny": np.ones((3, 3), np.float32)}
     sent = stage.encode(value, StageContext.of(Rng(0), stage.public(Rng(0))))
-    bits = stage.word_bits(sent)["v1"]["codes"]
+    bits = facet(stage, Worded).word_bits(sent)["v1"]["codes"]
     assert bits == {"w": 12, "b": None, "tiny": None}
     assert sent["v1"]["codes"]["b"].dtype == np.float32
     assert stage.wire_bits(value) == 8 * (5 * 6 * 12 // 8) + 8 * 3 + 32 * (6 + 9) + 32  # one check word of 22 bits
@@ -174,7 +184,7 @@ def test_settings_without_a_meaning_are_refused(settings, message):
 def test_an_update_under_one_version_is_not_decoded_under_another():
     stage = ScalarQuantizer()
     value = {"w": np.ones((4, 4))}
-    old, new = ({**stage.fit(value, Rng(0)), "version": v} for v in (3, 4))
+    old, new = ({**facet(stage, Fitting).fit(value, Rng(0)), "version": v} for v in (3, 4))
     sent = stage.encode(value, StageContext.of(Rng(0), old))
     with pytest.raises(MessageError, match="under v3, but the round parameters are v4"):
         stage.decode(sent, new, 1)

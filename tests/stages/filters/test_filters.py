@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 import atoll
 from atoll.core.algebra.rng import Rng
 from atoll.core.errors import ConfigError
+from atoll.core.facets import facet
 from atoll.core.requests.context import StageContext
 from atoll.core.requests.policy import SitePolicy
+from atoll.core.requests.stage import Guarding
 from atoll.stages import Clip, ExcludeVariables, GaussianNoise, Percentile
 from atoll.testing import check_stage
 
@@ -100,7 +102,7 @@ def test_settings_that_make_no_sense_are_refused(made, match):
 
 def test_they_promise_no_privacy_and_keep_a_bound():
     for stage in (ExcludeVariables(["a"]), Percentile(10.0)):
-        assert stage.events(1.0) == ()
-        assert not stage.protects
-        assert stage.sensitivity(2.0) == 2.0
+        assert facet(stage, Guarding).events(1.0) == ()
+        assert not facet(stage, Guarding).protects
+        assert facet(stage, Guarding).sensitivity(2.0) == 2.0
     assert not Percentile(10.0).covers(GaussianNoise(1.0))

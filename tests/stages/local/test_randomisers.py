@@ -15,8 +15,10 @@ from scipy import stats
 import atoll
 from atoll.core.errors import ConfigError
 from atoll.core.event import Ledger
+from atoll.core.facets import facet
 from atoll.core.requests.context import StageContext
 from atoll.core.requests.island import Secret
+from atoll.core.requests.stage import Guarding, WithMemory
 from atoll.learn.aggregation import EqualWeights
 from atoll.privacy import spent
 from atoll.privacy.discrete import clip_rows
@@ -72,7 +74,7 @@ def test_the_bound_of_laplace_noise_is_one_of_the_l1_norm():
 def test_noise_follows_the_law_that_its_event_says(stage, law):
     noise = stage.randomise(np.zeros((1, 40_000)), draws(1))[0]
     assert stats.kstest(noise, law.cdf).pvalue > 1e-3
-    (event,) = stage.events(None)
+    (event,) = facet(stage, Guarding).events(None)
     scale = 2 * stage.bound / event.epsilon if hasattr(event, "epsilon") else 2 * stage.bound * event.noise_multiplier
     assert scale == pytest.approx(law.kwds["scale"])
 
@@ -115,10 +117,10 @@ def test_fedsel_keeps_what_it_did_not_report():
     stage = FedSel(limit=1.0, epsilon=50.0, fraction=0.25, entries=1, decay=0.5)
     context = StageContext(keys=np.zeros(1, np.uint64), seeds=np.zeros((1, 32), np.uint8))
     value = {"w": np.array([0.1, 0.9, 0.2, 0.3])}
-    sent, kept = stage.remember(value, stage.fresh(value), context)
+    sent, kept = facet(stage, WithMemory).remember(value, facet(stage, WithMemory).fresh(value), context)
     assert np.flatnonzero(sent["w"]).tolist() == [1]  # epsilon is so large that the choice is certain
     assert np.array_equal(kept["residual"]["w"], [0.1, 0.0, 0.2, 0.3])
-    _, again = stage.remember({"w": np.array([1.0, 0.0, 0.0, 0.0])}, kept, context)
+    _, again = facet(stage, WithMemory).remember({"w": np.array([1.0, 0.0, 0.0, 0.0])}, kept, context)
     assert np.allclose(again["residual"]["w"], [0.0, 0.0, 0.1, 0.15])  # 1 + 0.1 / 2 was reported
 
 
@@ -137,7 +139,7 @@ def test_a_training_spends_before_it_sends_and_noise_is_not_of_the_seed(stage, t
     costs = [spent(ledger, 1e-5, "pld", "server", "replace-one") for ledger in ledgers]
     assert costs[0] == costs[1]
     assert len(costs[0]) == 4
-    pure = sum(2 * getattr(event, "epsilon", math.inf) * event.count for event in stage.events(None))
+    pure = sum(2 * getattr(event, "epsilon", math.inf) * event.count for event in facet(stage, Guarding).events(None))
     assert max(costs[0].values()) <= pure
     weights = [run.params["weight"] for run in runs.values()]
     assert not np.array_equal(*weights)  # two runs of one seed

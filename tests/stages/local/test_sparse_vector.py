@@ -10,7 +10,9 @@ import pytest
 from scipy import integrate, stats
 
 from atoll.core.errors import ConfigError
+from atoll.core.facets import facet
 from atoll.core.requests.island import Secret
+from atoll.core.requests.stage import Guarding
 from atoll.privacy import epsilon_of
 from atoll.stages import SparseVector
 
@@ -112,7 +114,7 @@ def test_at_most_so_many_entries_are_reported_and_all_of_them_bounded() -> None:
 
 
 def test_the_ledger_has_the_whole_budget() -> None:
-    (event,) = SparseVector(epsilon=0.7, entries=4).events(None)
+    (event,) = facet(SparseVector(epsilon=0.7, entries=4), Guarding).events(None)
     assert epsilon_of(((event, 1),), 1e-12, "pld", "server", "add-remove") == pytest.approx(0.7, rel=1e-3)
     assert event.unit == "user"
 

@@ -24,9 +24,10 @@ from ..algebra.rng import Rng, child_keys
 from ..algebra.tree import Tree
 from ..errors import CompositionError
 from ..event import Event
+from ..facets import facet
 from ..message import Words
 from .context import SEED_BYTES, StageContext, seeds_for
-from .stage import Stage
+from .stage import Fitting, Guarding, Stage, WithMemory, Worded
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -125,19 +126,21 @@ class Chain:
             if first.packs:
                 raise _misplaced(stage, first, "which sends a binary form")
         for first, stage in zip(self.stages, self.stages[1:], strict=False):
-            if first.words or first.indexes:
-                raise _misplaced(stage, first, f"which sends {'words' if first.words else 'indices'}")
+            if facet(first, Worded).words or facet(first, Worded).indexes:
+                raise _misplaced(stage, first, f"which sends {'words' if facet(first, Worded).words else 'indices'}")
         self._before: list[float | None] = []
         self.events: tuple[Event, ...] = ()
         bound: float | None = None
         for stage in self.stages:
             self._before.append(bound)
-            self.events += stage.events(bound)
-            bound = stage.sensitivity(bound)
+            self.events += facet(stage, Guarding).events(bound)
+            bound = facet(stage, Guarding).sensitivity(bound)
         self.bound = bound
-        self.excess = next((stage.excess for stage in self.stages if stage.excess is not None), None)
-        self.secret = any(stage.secret for stage in self.stages)
-        self.guards = any(stage.guards for stage in self.stages)
+        self.excess = next(
+            (facet(stage, Guarding).excess for stage in self.stages if facet(stage, Guarding).excess is not None), None
+        )
+        self.secret = any(facet(stage, Guarding).secret for stage in self.stages)
+        self.guards = any(facet(stage, Guarding).guards for stage in self.stages)
 
     def within(self, replies: int, *, hidden: bool, indexing: bool = False) -> Chain:
         """The same stages in a request whose sum is used only if it has this many replies.
@@ -176,17 +179,17 @@ class Chain:
     @property
     def summable(self) -> bool:
         """Whether encodings add up."""
-        return all(stage.summable or (stage.indexes and self.indexing) for stage in self.stages)
+        return all(stage.summable or (facet(stage, Worded).indexes and self.indexing) for stage in self.stages)
 
     @property
     def fits(self) -> bool:
         """Whether a stage's round parameters are fitted."""
-        return any(stage.fits for stage in self.stages)
+        return any(facet(stage, Fitting).fits for stage in self.stages)
 
     @property
     def remembers(self) -> bool:
         """Whether a stage keeps memory at the parties."""
-        return any(stage.remembers for stage in self.stages)
+        return any(facet(stage, WithMemory).remembers for stage in self.stages)
 
     def require_summable(self, why: str) -> None:
         """Refuse stages whose encodings cannot be added up.
@@ -195,13 +198,13 @@ class Chain:
             CompositionError: one of them is not summable.
         """
         for stage in self.stages:
-            if stage.indexes and not self.indexing:
+            if facet(stage, Worded).indexes and not self.indexing:
                 raise CompositionError(
                     f"{type(stage).__name__} sends indices, and {why} adds up numbers",
                     where="uplink",
                     remedy="use SecureIndexing, which adds up indices as counts, or ScalarQuantizer, whose words add up",
                 )
-            if not (stage.summable or stage.indexes):
+            if not (stage.summable or facet(stage, Worded).indexes):
                 raise CompositionError(
                     f"{type(stage).__name__} is not summable: its encodings cannot be added up, and {why} sees only sums",
                     where="uplink",
@@ -213,7 +216,7 @@ class Chain:
         made: list[Tree] = []
         for i, stage in enumerate(self.stages):
             known = stage.public(rng.child(i, stage.name))
-            if stage.fits:
+            if facet(stage, Fitting).fits:
                 of = {name: rows[str(i)] for name, rows in (self.fitted or {}).items() if str(i) in rows}
                 known = {"unfitted": known, "of": of}
             made.append(known)
@@ -224,15 +227,17 @@ class Chain:
         if not public:
             return None
         found = public[i]
-        if self.stages[i].fits and isinstance(found, dict) and found.keys() == {"unfitted", "of"}:
+        if facet(self.stages[i], Fitting).fits and isinstance(found, dict) and found.keys() == {"unfitted", "of"}:
             return found["of"].get(name, found["unfitted"])
         return found
 
     def fresh(self, reply: Mapping[str, Aggregate]) -> dict[str, dict[str, Tree]]:
         """What a party remembers before its first reply, given a reply of this form: maps an aggregate to memories by stage index."""
-        rows = [(i, stage) for i, stage in enumerate(self.stages) if stage.remembers]
+        rows = [(i, stage) for i, stage in enumerate(self.stages) if facet(stage, WithMemory).remembers]
         staged = {name: aggregate for name, aggregate in reply.items() if rows and aggregate.staged}
-        return {name: {str(i): stage.fresh(a.value) for i, stage in rows} for name, a in staged.items()}
+        return {
+            name: {str(i): facet(stage, WithMemory).fresh(a.value) for i, stage in rows} for name, a in staged.items()
+        }
 
     # ------------------------------------------------------------------ the party half
 
@@ -288,7 +293,7 @@ class Chain:
         summand = total.value
         for row in after:
             context = self._context(row, aggregate, _key_of(rng, row), seeds, rehearsal)
-            if row[1].words and not _finite(
+            if facet(row[1], Worded).words and not _finite(
                 summand
             ):  # words have no infinity: whoever adds up sees this value, and rejects it
                 return Sent(replace(total, value=summand), summand, kept)
@@ -296,7 +301,7 @@ class Chain:
         if after and not self.summable:
             summand = _undo(after, summand, memory)
         linked = _on_the_link(self.stages[-1], wire)
-        if self.hidden and self.stages[-1].words and self.summable:
+        if self.hidden and facet(self.stages[-1], Worded).words and self.summable:
             summand = linked
         return Sent(replace(total, value=summand), linked, kept)
 
@@ -304,9 +309,9 @@ class Chain:
     def _one(
         i: int, stage: Stage, context: StageContext, value: Tree, memory: Mapping[str, Tree], kept: dict[str, Tree]
     ) -> Tree:
-        if not stage.remembers:
+        if not facet(stage, WithMemory).remembers:
             return stage.encode(value, context)
-        value, kept[str(i)] = stage.remember(value, memory[str(i)], context)
+        value, kept[str(i)] = facet(stage, WithMemory).remember(value, memory[str(i)], context)
         return value
 
     def _context(
@@ -319,7 +324,7 @@ class Chain:
     ) -> StageContext:
         """What a stage sees at each party of a block. Replies have equal weight only in a sum with weights of 1; else shared noise would be too little."""
         i, stage, known = row
-        if not stage.secret:
+        if not facet(stage, Guarding).secret:
             return StageContext(known, keys, sensitivity=self._before[i])
         alike = aggregate.kind == "sum" or (
             aggregate.kind == "mean" and bool((np.asarray(aggregate.weight) == 1).all())
@@ -346,8 +351,8 @@ class Chain:
         for row in before:
             i, stage, _ = row
             context = self._context(row, aggregate, child_keys(keys, "stage", i), seeds)
-            wire, now = stage.remember_block(wire, memory.get(str(i)), context)
-            if stage.remembers:
+            wire, now = facet(stage, WithMemory).remember_block(wire, memory.get(str(i)), context)
+            if facet(stage, WithMemory).remembers:
                 kept[str(i)] = now
         value = wire
         if self.summable and aggregate.summable:
@@ -364,7 +369,7 @@ class Chain:
         if not total.staged or not self.stages or total.kind == "parts" or not self.summable:
             return {}
         last = len(self.stages) - 1
-        made = self.stages[-1].counts(total.value, self.known(public, last, name), total.n, exact)
+        made = facet(self.stages[-1], Worded).counts(total.value, self.known(public, last, name), total.n, exact)
         return made if "overflowed" in made or "words" not in made else {**made, "unchecked": made["words"]}
 
     def decode(
@@ -385,7 +390,7 @@ class Chain:
         for i, stage, known in reversed([*before, *after]):
             if self.summable:  # else each reply was decoded on arrival
                 value = stage.decode(value, known, total.n)
-            if stage.fits and inputs is not None and total.n:
+            if facet(stage, Fitting).fits and inputs is not None and total.n:
                 weight = total.n if stage.on == "summand" else total.weight
                 inputs.setdefault(name, {})[str(i)] = T.scale(value, 1.0 / (float(weight) or 1.0))
         return replace(total, value=value)
@@ -402,12 +407,12 @@ def _key_of(rng: Rng, row: Row) -> NDArray[np.uint64]:
 
 def _undo(rows: Sequence[Row], value: Tree, memory: Mapping[str, Tree]) -> Tree:
     for i, stage, known in reversed(rows):
-        value = stage.decode_one(value, known, memory.get(str(i)))
+        value = facet(stage, WithMemory).decode_one(value, known, memory.get(str(i)))
     return value
 
 
 def _addends(rows: Sequence[Row], value: Tree) -> Tree:
-    return rows[-1][1].addends(value) if rows else value
+    return facet(rows[-1][1], Worded).addends(value) if rows else value
 
 
 def _finite(value: Tree) -> bool:
@@ -416,9 +421,11 @@ def _finite(value: Tree) -> bool:
 
 def _on_the_link(stage: Stage, sent: Tree) -> Tree:
     """An encoding as it crosses the link: a message packs words to their bits."""
-    if not (stage.words or stage.indexes):
+    if not (facet(stage, Worded).words or facet(stage, Worded).indexes):
         return sent
-    return T.map(lambda leaf, bits: leaf if bits is None else Words.of(leaf, bits), sent, stage.word_bits(sent))
+    return T.map(
+        lambda leaf, bits: leaf if bits is None else Words.of(leaf, bits), sent, facet(stage, Worded).word_bits(sent)
+    )
 
 
 def _misplaced(stage: Stage, first: Stage, why: str) -> CompositionError:
@@ -443,10 +450,10 @@ def due(chain: Chain, before: Tree, turn: int, told: Told | None = None) -> bool
     known = {place for rows in (before or {}).values() for place in rows}
     last = len(chain.stages) - 1
     return any(
-        stage.fits
+        facet(stage, Fitting).fits
         and (
             str(i) not in known
-            or turn % stage.refresh == 0
+            or turn % facet(stage, Fitting).refresh == 0
             or (i == last and any(_is_stale(chain, rows, name, told) for name, rows in (before or {}).items()))
         )
         for i, stage in enumerate(chain.stages)
@@ -455,7 +462,7 @@ def due(chain: Chain, before: Tree, turn: int, told: Told | None = None) -> bool
 
 def _is_stale(chain: Chain, rows: Mapping[str, Tree], name: str, told: Told | None) -> bool:
     known = rows.get(str(len(chain.stages) - 1))
-    return known is not None and chain.stages[-1].stale(known, (told or {}).get(name))
+    return known is not None and facet(chain.stages[-1], Fitting).stale(known, (told or {}).get(name))
 
 
 def fitted(chain: Chain, before: Tree, inputs: Inputs, rng: Rng, turn: int, told: Told | None = None) -> Tree:
@@ -475,13 +482,13 @@ def fitted(chain: Chain, before: Tree, inputs: Inputs, rng: Rng, turn: int, told
         for place, value in given.items():
             stage = chain.stages[int(place)]
             if place not in rows:
-                rows[place] = {**stage.fit(value, rng.child(name, place)), "version": 1}
+                rows[place] = {**facet(stage, Fitting).fit(value, rng.child(name, place)), "version": 1}
                 continue
             last = int(place) == len(chain.stages) - 1
-            if turn % stage.refresh and not (last and _is_stale(chain, rows, name, told)):
+            if turn % facet(stage, Fitting).refresh and not (last and _is_stale(chain, rows, name, told)):
                 continue
             counted = (told or {}).get(name) if last else None
-            found = stage.refit(value, rng.child(name, place), rows[place], counted)
+            found = facet(stage, Fitting).refit(value, rng.child(name, place), rows[place], counted)
             if found is not None:
                 rows[place] = {**found, "version": int(rows[place]["version"]) + 1}
     return {name: rows for name, rows in made.items() if rows}
@@ -504,7 +511,7 @@ def inputs_of(chain: Chain, reply: Mapping[str, Aggregate], rng: Rng) -> dict[st
         for i, stage in enumerate(chain.stages):
             if stage.on == "summand" and not weighted:
                 value, weighted = aggregate.with_value(value).summand(), True
-            if stage.fits:
+            if facet(stage, Fitting).fits:
                 found.setdefault(name, {})[str(i)] = value
             if i < len(chain.stages) - 1:
                 value = _through(stage, value, chain.known(public, i, name), rng.child("stage", name, i))
@@ -513,6 +520,6 @@ def inputs_of(chain: Chain, reply: Mapping[str, Aggregate], rng: Rng) -> dict[st
 
 def _through(stage: Stage, value: Tree, known: Tree, rng: Rng) -> Tree:
     """A value after a stage; secret stages add noise and keep the form, so they are passed over."""
-    if stage.secret:
+    if facet(stage, Guarding).secret:
         return value
     return stage.encode(value, StageContext(known, np.array([rng.key], dtype=np.uint64)))

@@ -26,7 +26,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, cast
 
 import numpy as np
 
@@ -51,84 +51,21 @@ from ..capability import (
     Need,
 )
 from ..event import Event
+from ..facets import Facet, facet, keep_old_form
 from ..validation import Checked
 from .context import StageContext
 
-__all__ = ["Identity", "Stage"]
+__all__ = ["Estimated", "Fitting", "Guarding", "Identity", "Stage", "WithMemory", "Worded"]
 
 
-@dataclass(frozen=True)
-class Stage(Checked):
-    """Base class of all stages; it changes nothing.
+class WithMemory(Facet):
+    """Memory at the party: what it kept of its last reply of this kind changes the next.
 
     Attributes:
-        on: ``"value"`` stages act before weighting, ``"summand"`` stages after it.
-        summable: whether ``decode(sum of encodings)`` equals the sum of the decoded values.
-        linear: whether encoding is linear in the value.
-        unbiased: whether decoding is correct on average.
-        packs: whether its encoding is a binary form, which no later stage can treat as numbers.
         remembers: whether it keeps memory at the party.
-        secret: whether it draws on the party's secret (``context.secret``).
-        words: whether its encoding has words; see ``word_bits``.
-        indexes: whether its encodings are indices, which add up as counts; see ``addends``.
-        fits: whether its round parameters are fitted to a value; see ``fit``.
-        refresh: rounds between two fits, of a stage that fits.
-        adapts: whether its round parameters follow what was counted in the last sum too; see ``refit``.
     """
 
-    on: ClassVar[Literal["value", "summand"]] = "value"
-    summable: ClassVar[bool] = True
-    linear: ClassVar[bool] = True
-    unbiased: ClassVar[bool] = True
-    packs: ClassVar[bool] = False
     remembers: ClassVar[bool] = False
-    secret: ClassVar[bool] = False
-    words: ClassVar[bool] = False
-    indexes: ClassVar[bool] = False
-    fits: ClassVar[bool] = False
-    adapts: ClassVar[bool] = False
-    refresh = 1
-
-    @property
-    def excess(self) -> Any:
-        """Noise that the half of a reducer adds in parts (``Task.adds_excess``), so that the reducer can take back the parts that a sum does not need.
-
-        ``None`` is no such noise. Under any other reducer the stage adds all of it itself: ``context.excess_added`` says which.
-        See `atoll.secure.noise.ExcessNoise`.
-        """
-        return None
-
-    @property
-    def lossless(self) -> bool:
-        """Whether decoding returns the value itself: without the stage a message is longer, and nothing else changes."""
-        return False
-
-    def public(self, rng: Rng) -> Tree:
-        """Round parameters that every party gets and that are public: a scale, a seed, a codebook."""
-        del rng
-        return None
-
-    def encode(self, value: Tree, context: StageContext) -> Tree:
-        """The party half: encode one client's value."""
-        del context
-        return value
-
-    def encode_block(self, block: Tree, context: StageContext) -> Tree:
-        """The party half for a block of clients with a leading client axis; override it if a loop would be slow."""
-        return _stacked([self.encode(_row(block, c), context.row(c)) for c in range(len(context.keys))])
-
-    def decode(self, total: Tree, public: Tree, n: int) -> Tree:
-        """The server half: decode the sum of ``n`` replies, or one (``n = 1``)."""
-        del public, n
-        return total
-
-    def decode_block(self, block: Tree, public: Tree, memory: Tree = None) -> Tree:
-        """The server half for each reply of a block; ``memory`` is what the clients remembered before they encoded, see ``decode_one``."""
-        count = len(T.leaves(block)[0])
-        before = [_row(memory, c) if self.remembers else None for c in range(count)]
-        return _stacked([self.decode_one(_row(block, c), public, before[c]) for c in range(count)])
-
-    # ------------------------------------------------------------------ memory
 
     def fresh(self, value: Tree) -> Tree:
         """The memory before a party's first reply, in the form (structure, dtypes, shapes) of what ``remember`` returns."""
@@ -137,12 +74,12 @@ class Stage(Checked):
 
     def remember(self, value: Tree, memory: Tree, context: StageContext) -> tuple[Tree, Tree]:
         """The party half of a stage with memory: return the encoded value, and the new memory."""
-        return self.encode(value, context), memory
+        return cast("Stage", self).encode(value, context), memory
 
     def remember_block(self, block: Tree, memory: Tree, context: StageContext) -> tuple[Tree, Tree]:
         """The same for a block of clients; memory has a leading client axis too."""
-        if not self.remembers:
-            return self.encode_block(block, context), memory
+        if not facet(self, WithMemory).remembers:
+            return cast("Stage", self).encode_block(block, context), memory
         rows = [self.remember(_row(block, c), _row(memory, c), context.row(c)) for c in range(len(context.keys))]
         sent, kept = ([row[i] for row in rows] for i in (0, 1))
         return _stacked(sent), _stacked(kept)
@@ -155,9 +92,19 @@ class Stage(Checked):
         sends, which is all that the client's own update depends on.
         """
         del memory
-        return self.decode(self.addends(sent), public, 1)
+        return cast("Stage", self).decode(facet(self, Worded).addends(sent), public, 1)
 
-    # ------------------------------------------------------------------ words, indices, fitted parameters
+
+class Worded(Facet):
+    """Encodings that add up as something else than numbers: words modulo ``2^p``, or indices as counts.
+
+    Attributes:
+        words: whether its encoding has words; see ``word_bits``.
+        indexes: whether its encodings are indices, which add up as counts; see ``addends``.
+    """
+
+    words: ClassVar[bool] = False
+    indexes: ClassVar[bool] = False
 
     def word_bits(self, sent: Tree) -> Tree:
         """The bits of an entry of each leaf of an encoding on the link; ``None`` for a leaf of numbers.
@@ -174,6 +121,34 @@ class Stage(Checked):
     def addends(self, sent: Tree) -> Tree:
         """The form in which encodings add up; for a stage that ``indexes``, rows of zeros with a one at each index. Also for a block."""
         return sent
+
+    def counts(self, total: Tree, public: Tree, n: int, exact: bool) -> dict[str, int]:
+        """Count entries of a sum for the round's row: ``"words"``, those among them ``"clamped"`` at parties and ``"overflowed"`` in the sum; leave the last out if it cannot be known.
+
+        ``"word_bits"``, if it is there, is the length of their words.
+
+        Args:
+            total: the sum of the encodings.
+            public: the round parameters.
+            n: number of replies in the sum.
+            exact: whether words were added up without a modulus, as a simulation without masks can, so that overflows can be counted.
+        """
+        del total, public, n, exact
+        return {}
+
+
+class Fitting(Facet):
+    """Round parameters that are fitted to the last sum, or to a mock client on public rows.
+
+    Attributes:
+        fits: whether its round parameters are fitted to a value; see ``fit``.
+        adapts: whether its round parameters follow what was counted in the last sum too; see ``refit``.
+        refresh: rounds between two fits.
+    """
+
+    fits: ClassVar[bool] = False
+    adapts: ClassVar[bool] = False
+    refresh = 1
 
     def fit(self, example: Tree, rng: Rng) -> dict[str, Tree]:
         """Return round parameters for values like this one; ``public`` then has them, with their ``"version"``, instead of what ``Stage.public`` returns.
@@ -206,38 +181,23 @@ class Stage(Checked):
         del known, told
         return self.fit(example, rng)
 
-    def counts(self, total: Tree, public: Tree, n: int, exact: bool) -> dict[str, int]:
-        """Count entries of a sum for the round's row: ``"words"``, those among them ``"clamped"`` at parties and ``"overflowed"`` in the sum; leave the last out if it cannot be known.
 
-        ``"word_bits"``, if it is there, is the length of their words.
+class Guarding(Facet):
+    """What a stage promises of privacy, and what it draws on for it.
 
-        Args:
-            total: the sum of the encodings.
-            public: the round parameters.
-            n: number of replies in the sum.
-            exact: whether words were added up without a modulus, as a simulation without masks can, so that overflows can be counted.
+    Attributes:
+        secret: whether it draws on the party's secret (``context.secret``).
+    """
+
+    secret: ClassVar[bool] = False
+
+    @property
+    def excess(self) -> Any:
+        """Noise that the half of a reducer adds in parts (``Task.adds_excess``), so that the reducer can take back the parts that a sum does not need.
+
+        ``None`` is no such noise. Under any other reducer the stage adds all of it itself: ``context.excess_added`` says which.
+        See `atoll.secure.noise.ExcessNoise`.
         """
-        del total, public, n, exact
-        return {}
-
-    # ------------------------------------------------------------------ promises
-
-    def wire_bits(self, value: Tree) -> int | None:
-        """Exact size of the encoded value in bits; ``None`` if it must be measured."""
-        return sum(8 * int(math.prod(np.shape(leaf))) * int(leaf.dtype.itemsize) for leaf in T.leaves(value))
-
-    def most_bits(self, value: Tree) -> int | None:
-        """The largest size of the encoded value in bits, if it is known beforehand."""
-        return self.wire_bits(value)
-
-    def omega(self, value: Tree) -> float | None:
-        """The smallest known ``w`` with ``E ||C(x) - x||^2 <= w ||x||^2`` for values of this form, for an unbiased stage; ``None`` is unknown."""
-        del value
-        return None
-
-    def delta(self, value: Tree) -> float | None:
-        """The largest known ``d`` with ``E ||C(x) - x||^2 <= (1 - d) ||x||^2`` for values of this form (a contraction); ``None`` is unknown."""
-        del value
         return None
 
     def sensitivity(self, before: float | None) -> float | None:
@@ -257,42 +217,114 @@ class Stage(Checked):
         del sensitivity
         return ()
 
+    @property
+    def protects(self) -> bool:
+        """Whether the stage promises privacy for its value, once the value is bounded."""
+        return bool(facet(self, Guarding).events(1.0))
+
+    @property
+    def guards(self) -> bool:
+        """Whether nothing may leave beside the value that it acts on: a stage that promises privacy, or one before noise that is added elsewhere."""
+        return facet(self, Guarding).protects
+
+
+class Estimated(Facet):
+    """What is known of an encoding beforehand: its error, and its largest size."""
+
+    @property
+    def lossless(self) -> bool:
+        """Whether decoding returns the value itself: without the stage a message is longer, and nothing else changes."""
+        return False
+
+    def most_bits(self, value: Tree) -> int | None:
+        """The largest size of the encoded value in bits, if it is known beforehand."""
+        return cast("Stage", self).wire_bits(value)
+
+    def omega(self, value: Tree) -> float | None:
+        """The smallest known ``w`` with ``E ||C(x) - x||^2 <= w ||x||^2`` for values of this form, for an unbiased stage; ``None`` is unknown."""
+        del value
+        return None
+
+    def delta(self, value: Tree) -> float | None:
+        """The largest known ``d`` with ``E ||C(x) - x||^2 <= (1 - d) ||x||^2`` for values of this form (a contraction); ``None`` is unknown."""
+        del value
+        return None
+
+
+@dataclass(frozen=True)
+class Stage(Checked):
+    """Base class of all stages; it changes nothing.
+
+    Attributes:
+        on: ``"value"`` stages act before weighting, ``"summand"`` stages after it.
+        summable: whether ``decode(sum of encodings)`` equals the sum of the decoded values.
+        linear: whether encoding is linear in the value.
+        unbiased: whether decoding is correct on average.
+        packs: whether its encoding is a binary form, which no later stage can treat as numbers.
+    """
+
+    on: ClassVar[Literal["value", "summand"]] = "value"
+    summable: ClassVar[bool] = True
+    linear: ClassVar[bool] = True
+    unbiased: ClassVar[bool] = True
+    packs: ClassVar[bool] = False
+
+    def public(self, rng: Rng) -> Tree:
+        """Round parameters that every party gets and that are public: a scale, a seed, a codebook."""
+        del rng
+        return None
+
+    def encode(self, value: Tree, context: StageContext) -> Tree:
+        """The party half: encode one client's value."""
+        del context
+        return value
+
+    def encode_block(self, block: Tree, context: StageContext) -> Tree:
+        """The party half for a block of clients with a leading client axis; override it if a loop would be slow."""
+        return _stacked([self.encode(_row(block, c), context.row(c)) for c in range(len(context.keys))])
+
+    def decode(self, total: Tree, public: Tree, n: int) -> Tree:
+        """The server half: decode the sum of ``n`` replies, or one (``n = 1``)."""
+        del public, n
+        return total
+
+    def decode_block(self, block: Tree, public: Tree, memory: Tree = None) -> Tree:
+        """The server half for each reply of a block; ``memory`` is what the clients remembered before they encoded, see ``decode_one``."""
+        count = len(T.leaves(block)[0])
+        keeping = facet(self, WithMemory)
+        before = [_row(memory, c) if keeping.remembers else None for c in range(count)]
+        return _stacked([keeping.decode_one(_row(block, c), public, before[c]) for c in range(count)])
+
+    def wire_bits(self, value: Tree) -> int | None:
+        """Exact size of the encoded value in bits; ``None`` if it must be measured."""
+        return sum(8 * int(math.prod(np.shape(leaf))) * int(leaf.dtype.itemsize) for leaf in T.leaves(value))
+
     # ------------------------------------------------------------------ what it can be combined with
 
     @property
     def needs(self) -> tuple[Need, ...]:
         """What the other parts of a job must offer, derived from the promises above; add your own needs to ``super().needs``."""
         made: list[Need] = []
-        if not self.lossless:
+        if not facet(self, Estimated).lossless:
             made.append(Need(SERVER, "acts between clients and a server", "Gossip(compress=...)"))
-        if self.indexes:
+        if facet(self, Worded).indexes:
             why = "sends indices, which add up only as counts"
             made.append(Need(COUNTS, why, "ScalarQuantizer"))
         elif not self.summable:
             why = "is not summable: its encodings cannot be added up"
             made.append(Need(SINGLE_REPLIES, why, "a summable stage"))
-        if self.fits:
+        if facet(self, Fitting).fits:
             made.append(Need(FITTED, "has round parameters that follow the sums", "fixed parameters, such as limit="))
-        if self.remembers:
+        if facet(self, WithMemory).remembers:
             made.append(Need(DISTINCT_CLIENTS, "remembers one reply of each client", "a stage without memory"))
             made.append(Need(STEPS, "adds last round's leftovers", "a stage without memory"))
-        return (*made, *(_GUARDED if self.guards else ()))
+        return (*made, *(_GUARDED if facet(self, Guarding).guards else ()))
 
     @property
     def offers(self) -> frozenset[Capability]:
         """What the stage offers to the other parts of a job."""
         numbers = frozenset() if self.packs and self.on == "value" else frozenset({NUMBERS})
-        return numbers | {PROTECTION} if self.protects else numbers
-
-    @property
-    def protects(self) -> bool:
-        """Whether the stage promises privacy for its value, once the value is bounded."""
-        return bool(self.events(1.0))
-
-    @property
-    def guards(self) -> bool:
-        """Whether nothing may leave beside the value that it acts on: a stage that promises privacy, or one before noise that is added elsewhere."""
-        return self.protects
+        return numbers | {PROTECTION} if facet(self, Guarding).protects else numbers
 
     def covers(self, other: Stage) -> bool:
         """Whether this stage is at least as strict as another, for a site that requires the other."""
@@ -317,6 +349,8 @@ class Stage(Checked):
         settings = {k: Stage.of(v, find) if _is_spec(v) else v for k, v in spec["settings"].items()}
         return find(spec["stage"])(**settings)
 
+
+keep_old_form(Stage, WithMemory, Worded, Fitting, Guarding, Estimated)
 
 _PROMISE = "promises privacy for what it is given, and for nothing beside that"
 _GUARDED = tuple(
@@ -343,7 +377,7 @@ def _is_spec(value: Any) -> bool:
 
 
 @dataclass(frozen=True)
-class Identity(Stage):
+class Identity(Stage, Guarding):
     """A stage that changes nothing."""
 
     def sensitivity(self, before: float | None) -> float | None:

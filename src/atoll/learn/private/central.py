@@ -27,6 +27,7 @@ from atoll.core.event import Event, Gaussian
 from atoll.core.exposure import Exposure
 from atoll.core.facets import facet
 from atoll.core.requests.chain import Chain
+from atoll.core.requests.stage import Guarding
 from atoll.core.validation import Checked
 from atoll.stages import Clip
 
@@ -333,7 +334,7 @@ def _bound(training: TrainingParts, uplink: tuple[Stage, ...], phase: str) -> fl
     stages = (*given.value_stages, *facet(training.algorithm, Compressing).uplink(phase), *given.summand_stages)
     bound = Chain(stages).bound
     if bound is None:
-        last = next(stage for stage in reversed(stages) if stage.sensitivity(1.0) is None)
+        last = next(stage for stage in reversed(stages) if facet(stage, Guarding).sensitivity(1.0) is None)
         raise CompositionError(
             f"{type(last).__name__} acts after the clip, and says no bound of what one client can change",
             where="Training.privacy",

@@ -13,6 +13,7 @@ from atoll.core.event import Event
 from atoll.core.exposure import Exposure
 from atoll.core.facets import facet
 from atoll.core.requests.chain import Chain
+from atoll.core.requests.stage import Guarding, Worded
 from atoll.privacy.discrete import SkellamLaw
 from atoll.secure.noise import DiscreteGaussianNoise, LatticeNoise, SkellamMixtureNoise, SkellamNoise, rounded_bound
 from atoll.secure.noise.excess import MOST_PARTS
@@ -214,7 +215,14 @@ class DistributedDP(Mechanism):
     def _bound(self, training: TrainingParts, given: tuple[Stage, ...], phase: str) -> float:
         stages = (*given, *facet(training.algorithm, Compressing).uplink(phase))
         last = next(
-            (s for s in stages if s.sensitivity(1.0) is None or (s.packs and s.on == "summand") or s.words), None
+            (
+                s
+                for s in stages
+                if facet(s, Guarding).sensitivity(1.0) is None
+                or (s.packs and s.on == "summand")
+                or facet(s, Worded).words
+            ),
+            None,
         )
         bound = Chain(stages).bound
         if last is not None or bound is None:

@@ -22,6 +22,7 @@ from atoll.core.requests.chain import Inputs, Told, due, fitted, inputs_of
 from atoll.core.requests.island import Island
 from atoll.core.requests.party import Party
 from atoll.core.requests.results import Combined
+from atoll.core.requests.stage import Fitting
 from atoll.data.islands import Islands
 
 from ..algorithm import Algorithm, Helped, Phased, RoundInfo
@@ -200,7 +201,7 @@ def fitted_to_sum(
     if not chain.fits or not combined.n:
         return state
     if context.public is not None:
-        adapts = told and chain.stages[-1].adapts
+        adapts = told and facet(chain.stages[-1], Fitting).adapts
         return {**state, "stage_counts": {**state.get("stage_counts", {}), phase: told}} if adapts else state
     if not due(chain, chain.fitted, state["contacts"], told):
         return state

@@ -20,8 +20,9 @@ from atoll.core.algebra import tree as T
 from atoll.core.algebra.tree import Tree
 from atoll.core.capability import SERVER, Need
 from atoll.core.errors import CompositionError
+from atoll.core.facets import facet
 from atoll.core.requests.context import StageContext
-from atoll.core.requests.stage import Stage
+from atoll.core.requests.stage import Fitting, Stage, WithMemory
 
 from ..capabilities import ONE_MODEL
 from ..offered import wants_round
@@ -95,7 +96,7 @@ def check_downlink(stage: Stage | None) -> None:
     Raises:
         CompositionError: the stage acts on summands, is fitted to sums, or keeps memory: the server already keeps what it left out.
     """
-    if stage is not None and (stage.on != "value" or stage.remembers or stage.fits):
+    if stage is not None and (stage.on != "value" or facet(stage, WithMemory).remembers or facet(stage, Fitting).fits):
         raise CompositionError(
             f"{type(stage).__name__} cannot compress what the server sends",
             where="Training.downlink",

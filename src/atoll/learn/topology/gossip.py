@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from atoll.core.capability import RELEASED_ONLY, Capability, Need
 from atoll.core.errors import ConfigError
-from atoll.core.requests.stage import Stage
+from atoll.core.facets import facet
+from atoll.core.requests.stage import Fitting, Stage, WithMemory
 
 from ..capabilities import EVERYONE
 from .base import Decentralised, refuse
@@ -84,10 +85,10 @@ class Gossip(Decentralised):
         """Refuse compression if public copies would become stale."""
         if self.compress is None:
             return
-        if self.compress.fits or self.compress.on != "value":
+        if facet(self.compress, Fitting).fits or self.compress.on != "value":
             why = f"{type(self.compress).__name__} has parameters that follow sums, and neighbours see no sum"
             refuse(self, why, "topology", "use a compressor such as QSGD() or TopK()")
-        if self.compress.remembers:
+        if facet(self.compress, WithMemory).remembers:
             why = "remembers what it left out, which the public copies of CHOCO already do"
             refuse(self, f"{type(self.compress).__name__} {why}", "topology", "use the stage inside it")
         if self.graph.changes or self.members is not None:

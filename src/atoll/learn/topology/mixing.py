@@ -23,9 +23,10 @@ from atoll.core.algebra import tree as T
 from atoll.core.algebra.rng import Rng
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import CompositionError, ConfigError
+from atoll.core.facets import facet
 from atoll.core.requests.chain import Chain
 from atoll.core.requests.context import StageContext
-from atoll.core.requests.stage import Stage
+from atoll.core.requests.stage import Estimated, Stage, WithMemory
 from atoll.core.requests.task import Task
 
 from ..wrapped import bits_of
@@ -329,9 +330,9 @@ class Mixer:
     def _read(self, wire: Tree, known: Tree, like: Tree) -> Tree:
         """Return a decoded difference, damped if the compressor is unbiased; ``like`` has its form."""
         stage = self.compress or Stage()
-        omega = stage.omega(like) if stage.unbiased else None
+        omega = facet(stage, Estimated).omega(like) if stage.unbiased else None
         factor = 1.0 / (1.0 + omega) if omega else 1.0
-        return T.map(lambda leaf: np.asarray(leaf) * factor, stage.decode_one(wire, known, None))
+        return T.map(lambda leaf: np.asarray(leaf) * factor, facet(stage, WithMemory).decode_one(wire, known, None))
 
     def _public(self, message: Tree, step: int) -> Tree:
         stage = self.compress or Stage()

@@ -11,6 +11,8 @@ import numpy as np
 
 from atoll.core.errors import CompositionError, ConfigError, QuorumError, SessionError
 from atoll.core.exposure import Exposure
+from atoll.core.facets import facet
+from atoll.core.requests.stage import Worded
 from atoll.core.validation import Checked
 
 from ..ballot import collect_votes
@@ -75,7 +77,7 @@ class BoundedSum(Checked, WordSums):
             QuorumError: the cohort is too small.
         """
         super().check(uplink, parties, terms, task)
-        coded = [stage.name for stage in uplink.stages if stage.words]
+        coded = [stage.name for stage in uplink.stages if facet(stage, Worded).words]
         if coded:
             raise CompositionError(
                 f"{coded[0]} makes other words of an update than its numbers, which have no norm",

@@ -10,8 +10,10 @@ import numpy as np
 
 from atoll.core.errors import CompositionError, ConfigError, QuorumError
 from atoll.core.exposure import Exposure
+from atoll.core.facets import facet
 from atoll.core.message import Words
 from atoll.core.requests.request import Reduced
+from atoll.core.requests.stage import Worded
 from atoll.core.validation import Checked
 
 from ..ballot import collect_votes
@@ -212,7 +214,7 @@ class SecureIndexing(Checked, WordSums):
             return {}
         request, made = reduction.request, dict[str, list[Any]]()
         for i, stage in enumerate(request.uplink.stages):
-            if stage.indexes and isinstance(request.public[i], dict):
+            if facet(stage, Worded).indexes and isinstance(request.public[i], dict):
                 for name, known in (request.public[i].get("of") or {}).items():
                     made[name] = list(known["books"])
         if not made:

@@ -16,7 +16,7 @@ from atoll.core.errors import CompositionError, ConfigError, DataError
 from atoll.core.event import Event
 from atoll.core.message.words import word_dtype
 from atoll.core.requests.context import StageContext
-from atoll.core.requests.stage import Stage
+from atoll.core.requests.stage import Guarding, Stage, Worded
 from atoll.privacy.discrete import DISTANCE, DiscreteSampler, Law, Source, sampler_of
 from atoll.stages.coded.words import lifted
 from atoll.stages.rows import numpy_leaf
@@ -32,7 +32,7 @@ _MANY = 1 << 40
 
 
 @dataclass(frozen=True, kw_only=True)
-class LatticeNoise(Stage):
+class LatticeNoise(Stage, Worded, Guarding):
     """Base class of stages that clip, round to a grid, add noise of whole numbers and send words modulo ``2^bits``.
 
     With grid ``g = step``, an update ``x`` (scaled down to ``||x|| <= clip``) becomes ``round(x / g) + noise mod 2^bits``. Sums of words decode to ``g`` times their

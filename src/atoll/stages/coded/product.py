@@ -14,7 +14,7 @@ from atoll.core.algebra.rng import Rng
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError
 from atoll.core.requests.context import StageContext
-from atoll.core.requests.stage import Stage
+from atoll.core.requests.stage import Fitting, Stage, WithMemory, Worded
 
 from ..bits import index_width, packed_bytes
 from ..rows import numpy_leaf, template, template_of
@@ -28,7 +28,7 @@ _FEWEST = 8
 
 
 @dataclass(frozen=True)
-class ProductQuantizer(Stage):
+class ProductQuantizer(Stage, WithMemory, Worded, Fitting):
     """Cut each layer into blocks of ``d`` entries, and send for each block the index of the nearest of ``k`` codewords that all parties share.
 
     A party sends ``A_m = argmin_r ||block_m - C_r||^2``, ``ceil(log2 k)`` bits for ``d`` entries: 0.625 bits an entry for ``d = 8``, ``k = 32``. Sums follow from

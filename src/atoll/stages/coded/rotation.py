@@ -12,7 +12,7 @@ from atoll.core.algebra import tree as T
 from atoll.core.algebra.rng import Rng
 from atoll.core.algebra.tree import Tree
 from atoll.core.requests.context import StageContext
-from atoll.core.requests.stage import Stage
+from atoll.core.requests.stage import Guarding, Stage
 
 from ..remembering import one_of
 from ..rows import lay_out, put_back
@@ -24,7 +24,7 @@ _RADIX = 6
 
 
 @dataclass(frozen=True)
-class Rotation(Stage):
+class Rotation(Stage, Guarding):
     """Rotate an update, all its entries as one vector, at random: ``U x`` with ``U = H_2 D_2 H_1 D_1``, in the update's own shapes.
 
     ``D`` flips signs by the round's public seed. ``H`` is the Walsh-Hadamard transform over ``sqrt(2^k)``; ``H_1`` acts on the first ``2^k`` entries,

@@ -15,7 +15,7 @@ from atoll.core.algebra.rng import Rng
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError
 from atoll.core.requests.context import StageContext
-from atoll.core.requests.stage import Stage
+from atoll.core.requests.stage import Estimated, Fitting, Stage, Worded
 
 from ..bits import packed_bytes
 from ..packed import wire_scale
@@ -31,7 +31,7 @@ COUNT_BITS = 32
 
 
 @dataclass(frozen=True)
-class ScalarQuantizer(Stage):
+class ScalarQuantizer(Stage, Worded, Fitting, Estimated):
     """Quantise each layer to ``b`` bits under a scale that all parties share, so that codes add up in words of ``p`` bits.
 
     ``q = clamp(round(x/s) + z, 0, 2^b - 1)`` decodes to ``s (q - z)``, and the sum ``Q`` of ``n`` codes modulo ``2^p`` to ``s lift((Q - n z) mod 2^p)``: the

@@ -11,13 +11,13 @@ from atoll.core.algebra import tree as T
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError
 from atoll.core.requests.context import StageContext
-from atoll.core.requests.stage import Stage
+from atoll.core.requests.stage import Guarding, Stage
 
 __all__ = ["ExcludeVariables"]
 
 
 @dataclass(frozen=True)
-class ExcludeVariables(Stage):
+class ExcludeVariables(Stage, Guarding):
     """Send zeros in place of the variables whose paths match a pattern, so that the server keeps its own: ``ExcludeVariables(["head/*"])``.
 
     NVIDIA FLARE's ExcludeVars drops them from the message; here zeros travel, so that sums keep one form. It promises no privacy for the other variables,

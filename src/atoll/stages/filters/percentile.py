@@ -12,7 +12,7 @@ from atoll.core.algebra import tree as T
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError
 from atoll.core.requests.context import StageContext
-from atoll.core.requests.stage import Stage
+from atoll.core.requests.stage import Guarding, Stage
 
 from ..remembering import one_of
 from ..rows import lay_out, put_back
@@ -21,7 +21,7 @@ __all__ = ["Percentile"]
 
 
 @dataclass(frozen=True)
-class Percentile(Stage):
+class Percentile(Stage, Guarding):
     """Set entries whose magnitude is below a percentile of all magnitudes to zero, and clip the rest to ``[-limit, limit]``.
 
     Shokri and Shmatikov 2015, "Privacy-Preserving Deep Learning", and NVIDIA FLARE's PercentilePrivacy, which divides by the number of local steps before and

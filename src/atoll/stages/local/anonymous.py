@@ -9,8 +9,9 @@ from typing import ClassVar, Literal
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import CompositionError, ConfigError
 from atoll.core.event import Event
+from atoll.core.facets import facet
 from atoll.core.requests.context import StageContext
-from atoll.core.requests.stage import Stage
+from atoll.core.requests.stage import Guarding, Stage, WithMemory
 from atoll.privacy import Shuffled
 
 from .base import Randomiser
@@ -20,7 +21,7 @@ __all__ = ["Anonymous"]
 
 
 @dataclass(frozen=True)
-class Anonymous(Stage):
+class Anonymous(Stage, WithMemory, Guarding):
     """Randomise, and count a reply as one of ``clients`` in an order that nobody knows; see `atoll.privacy.Shuffled`.
 
     Nothing is shuffled here: it is the sum that hides the order, and whoever adds up that must be trusted to reveal the sum alone. A party refuses to
@@ -46,7 +47,7 @@ class Anonymous(Stage):
                 where="Anonymous",
                 remedy="use a pure randomiser, such as LocalLaplace or RandomisedSigns",
             )
-        object.__setattr__(self, "remembers", self.stage.remembers)
+        object.__setattr__(self, "remembers", facet(self.stage, WithMemory).remembers)
 
     def encode(self, value: Tree, context: StageContext) -> Tree:
         """Randomise one client's value."""
@@ -58,15 +59,15 @@ class Anonymous(Stage):
 
     def fresh(self, value: Tree) -> Tree:
         """Return the randomiser's first memory."""
-        return self.stage.fresh(value)
+        return facet(self.stage, WithMemory).fresh(value)
 
     def remember(self, value: Tree, memory: Tree, context: StageContext) -> tuple[Tree, Tree]:
         """Randomise with memory."""
-        return self.stage.remember(value, memory, self._among(context))
+        return facet(self.stage, WithMemory).remember(value, memory, self._among(context))
 
     def remember_block(self, block: Tree, memory: Tree, context: StageContext) -> tuple[Tree, Tree]:
         """Randomise each client's value with its memory."""
-        return self.stage.remember_block(block, memory, self._among(context))
+        return facet(self.stage, WithMemory).remember_block(block, memory, self._among(context))
 
     def events(self, sensitivity: float | None) -> tuple[Event, ...]:
         """Return one shuffled reply."""

@@ -13,7 +13,7 @@ from atoll.core.algebra import tree as T
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError
 from atoll.core.requests.context import StageContext
-from atoll.core.requests.stage import Stage
+from atoll.core.requests.stage import Guarding, Stage
 
 from ..remembering import one_of
 from ..rows import lay_out, put_back
@@ -24,7 +24,7 @@ Rows = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Randomiser(Stage):
+class Randomiser(Stage, Guarding):
     """Base class of local randomisers: ``randomise`` turns each client's vector into one that is private by itself.
 
     Neighbours replace one client's value by any other: the bound is the stage's own, and nothing needs to come before it. Its encodings are plain

@@ -13,6 +13,7 @@ from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError
 from atoll.core.event import Event
 from atoll.core.requests.context import StageContext
+from atoll.core.requests.stage import WithMemory
 from atoll.privacy.events import RandomisedResponse
 
 from ..remembering import one_of
@@ -24,7 +25,7 @@ __all__ = ["FedSel", "chosen"]
 
 
 @dataclass(frozen=True)
-class FedSel(Randomiser):
+class FedSel(Randomiser, WithMemory):
     """Report ``entries`` entries, each chosen among the largest by a private choice and reported by randomised response.
 
     The choice (perturbed sampling): with probability ``p = e^a k / (d - k + e^a k)`` a uniform one of the ``k`` largest of ``d`` magnitudes, else a uniform

@@ -13,8 +13,9 @@ from atoll.core.algebra.form import form_of
 from atoll.core.algebra.rng import Rng
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import AtollError
+from atoll.core.facets import facet
 from atoll.core.requests.context import SEED_BYTES, StageContext
-from atoll.core.requests.stage import Stage
+from atoll.core.requests.stage import Estimated, Fitting, Guarding, Stage, WithMemory, Worded
 from atoll.core.requests.task import resolve
 
 from .laws import close, require, same
@@ -60,16 +61,16 @@ def check_stage(
     rows = values or [_value(root.child("value", i)) for i in range(4)]
     public = stage.public(root.child("public"))
     name = type(stage).__name__
-    if stage.fits:
-        public = {**stage.fit(rows[0], root.child("fit")), "version": 1}
+    if facet(stage, Fitting).fits:
+        public = {**facet(stage, Fitting).fit(rows[0], root.child("fit")), "version": 1}
         _fits(stage, rows[0], public, root, name)
     _travels(stage, public, name)
     for i, value in enumerate(rows):
         _encodes(stage, value, public, root.child("key", i), name)
     _blocks(stage, rows, public, root, name, tolerance)
-    if stage.words or stage.indexes:
+    if facet(stage, Worded).words or facet(stage, Worded).indexes:
         _has_words(stage, rows, public, root, name)
-    if stage.summable or stage.indexes:
+    if stage.summable or facet(stage, Worded).indexes:
         _sums(stage, rows, public, root, name, tolerance)
     _remembers(stage, rows, public, root, name, tolerance)
     _errs(stage, rows[0], public, root, name, min(draws, 100))
@@ -128,7 +129,7 @@ def _encodes(stage: Stage, value: Tree, public: Tree, rng: Rng, name: str) -> No
             bits == size,
             f"{name}: wire_bits(value) is {bits}, but it sends {size} bits; override wire_bits, or return None to have it measured",
         )
-    bound = stage.sensitivity(None)
+    bound = facet(stage, Guarding).sensitivity(None)
     if bound is not None:
         large = _decoded(stage, stage.encode(T.scale(value, 1e3), _context(public, rng)), public)
         norm = float(T.norm(T.map(lambda leaf: leaf.astype(np.float64), large)))
@@ -146,7 +147,7 @@ def _blocks(stage: Stage, rows: list[Tree], public: Tree, root: Rng, name: str, 
     for i, value in enumerate(rows):
         one = stage.encode(value, _contexts(public, keys).row(i))
         close(T.map(lambda leaf, i=i: leaf[i], block), one, f"{name}: row {i} of a block", tolerance)
-    if stage.remembers:
+    if facet(stage, WithMemory).remembers:
         return
     back = stage.decode_block(block, public)
     for i, value in enumerate(rows):
@@ -156,10 +157,13 @@ def _blocks(stage: Stage, rows: list[Tree], public: Tree, root: Rng, name: str, 
 
 def _remembers(stage: Stage, rows: list[Tree], public: Tree, root: Rng, name: str, tolerance: float) -> None:
     """Check the laws of memory, over three replies of every client."""
-    if not stage.remembers:
-        require(stage.fresh(rows[0]) is None, f"{name}: it remembers nothing and has a memory to begin with")
+    if not facet(stage, WithMemory).remembers:
+        require(
+            facet(stage, WithMemory).fresh(rows[0]) is None,
+            f"{name}: it remembers nothing and has a memory to begin with",
+        )
         return
-    alone = [stage.fresh(value) for value in rows]
+    alone = [facet(stage, WithMemory).fresh(value) for value in rows]
     form = form_of(alone[0])
     require(form is not None, f"{name}: its memory is not a tree of arrays")
     together = T.map(lambda *leaves: np.stack(leaves), *alone)
@@ -167,16 +171,16 @@ def _remembers(stage: Stage, rows: list[Tree], public: Tree, root: Rng, name: st
     for number in range(3):
         keys = np.array([root.child("reply", number, i).key for i in range(len(rows))], dtype=np.uint64)
         before = M.encode({"memory": alone[0], "value": rows[0]})
-        again = stage.remember(rows[0], alone[0], _contexts(public, keys).row(0))
+        again = facet(stage, WithMemory).remember(rows[0], alone[0], _contexts(public, keys).row(0))
         pairs = [
-            stage.remember(v, m, _contexts(public, keys).row(i))
+            facet(stage, WithMemory).remember(v, m, _contexts(public, keys).row(i))
             for i, (v, m) in enumerate(zip(rows, alone, strict=True))
         ]
         same(pairs[0], again, f"{name}: the same memory and key encode differently")
         require(
             M.encode({"memory": alone[0], "value": rows[0]}) == before, f"{name}: it changes the memory it is given"
         )
-        sent, kept = stage.remember_block(block, together, _contexts(public, keys))
+        sent, kept = facet(stage, WithMemory).remember_block(block, together, _contexts(public, keys))
         understood = stage.decode_block(sent, public, together)
         for i, (wire, memory) in enumerate(pairs):
             found = form_of(memory)
@@ -184,15 +188,15 @@ def _remembers(stage: Stage, rows: list[Tree], public: Tree, root: Rng, name: st
                 form is not None and found is not None and found[0] == form[0], f"{name}: its memory changes its form"
             )
             close(T.map(lambda leaf, i=i: leaf[i], kept), memory, f"{name}: memory of row {i} of a block", tolerance)
-            one = stage.decode_one(wire, public, alone[i])
+            one = facet(stage, WithMemory).decode_one(wire, public, alone[i])
             close(T.map(lambda leaf, i=i: leaf[i], understood), one, f"{name}: row {i} with memory", tolerance)
         alone, together = [memory for _, memory in pairs], kept
 
 
 def _errs(stage: Stage, value: Tree, public: Tree, root: Rng, name: str, draws: int) -> None:
     """Check the bounds of the mean square error."""
-    omega, delta = stage.omega(value), stage.delta(value)
-    if (omega is None and delta is None) or stage.remembers:
+    omega, delta = facet(stage, Estimated).omega(value), facet(stage, Estimated).delta(value)
+    if (omega is None and delta is None) or facet(stage, WithMemory).remembers:
         return
     square = sum(float((leaf.astype(np.float64) ** 2).sum()) for leaf in T.leaves(value))
     seen = []
@@ -210,7 +214,10 @@ def _fits(stage: Stage, value: Tree, public: Tree, root: Rng, name: str) -> None
     """Check that fitted parameters travel, and that versions do not mix."""
     M.encode(public)
     other = {**public, "version": 2}
-    sent = [stage.addends(stage.encode(value, _context(known, root.child("key", 0)))) for known in (public, other)]
+    sent = [
+        facet(stage, Worded).addends(stage.encode(value, _context(known, root.child("key", 0))))
+        for known in (public, other)
+    ]
     attempts: list[Callable[[], Any]] = [lambda: stage.decode(sent[0], other, 1), lambda: T.add(*sent)]
     for attempt in attempts:
         try:
@@ -223,7 +230,7 @@ def _fits(stage: Stage, value: Tree, public: Tree, root: Rng, name: str) -> None
 def _has_words(stage: Stage, rows: list[Tree], public: Tree, root: Rng, name: str) -> None:
     """Check words: their form, and that a sum modulo their size is as good as the sum."""
     encoded = [stage.encode(value, _context(public, root.child("key", i))) for i, value in enumerate(rows)]
-    bits = stage.word_bits(encoded[0])
+    bits = facet(stage, Worded).word_bits(encoded[0])
     for (path, leaf), (at, width) in zip(T.items(encoded[0]), T.items(bits), strict=True):
         require(path == at, f"{name}: word_bits has {at} where its encoding has {path}")
         good = width is None or (np.asarray(leaf).dtype.kind == "u" and int(np.max(leaf, initial=0)) < 1 << width)
@@ -241,20 +248,20 @@ def _has_words(stage: Stage, rows: list[Tree], public: Tree, root: Rng, name: st
 
 def _drawn(stage: Stage, public: Tree, key: Rng) -> Tree:
     """The round parameters of another round; fitted ones stay."""
-    return public if public is None or stage.fits else stage.public(key.child("public"))
+    return public if public is None or facet(stage, Fitting).fits else stage.public(key.child("public"))
 
 
 def _decoded(stage: Stage, sent: Tree, public: Tree) -> Tree:
-    return stage.decode(stage.addends(sent), public, 1)
+    return stage.decode(facet(stage, Worded).addends(sent), public, 1)
 
 
 def _on_the_link(stage: Stage, sent: Tree) -> Tree:
     """An encoding with its words packed to whole bytes a leaf."""
-    if not (stage.words or stage.indexes):
+    if not (facet(stage, Worded).words or facet(stage, Worded).indexes):
         return sent
     return T.map(
         lambda leaf, bits: leaf if bits is None else np.zeros(-(-leaf.size * bits // 8), np.uint8),
-        sent, stage.word_bits(sent),
+        sent, facet(stage, Worded).word_bits(sent),
     )  # fmt: skip
 
 
@@ -267,7 +274,8 @@ def _added(trees: list[Any]) -> Any:
 
 def _sums(stage: Stage, rows: list[Tree], public: Tree, root: Rng, name: str, tolerance: float) -> None:
     encoded = [
-        stage.addends(stage.encode(value, _context(public, root.child("key", i)))) for i, value in enumerate(rows)
+        facet(stage, Worded).addends(stage.encode(value, _context(public, root.child("key", i))))
+        for i, value in enumerate(rows)
     ]
     # A summand stage's encodings are added as they are; a caller that adds before weighting uses weights 1.
     weights = [1.0 + i * (stage.on == "value") for i in range(len(rows))]
