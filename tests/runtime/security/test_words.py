@@ -98,6 +98,8 @@ class Listening:
         self._channel, self._book = channel, book
 
     def __getattr__(self, name: str) -> Any:
+        if name in ("post", "feed"):  # the short ways around `send` and `recv`
+            raise AttributeError(name)
         return getattr(self._channel, name)
 
     async def recv(self) -> Any:

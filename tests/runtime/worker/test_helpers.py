@@ -84,6 +84,8 @@ def spoken(
             self.site, self.channel = site, channel
 
         def __getattr__(self, name: str) -> Any:
+            if name in ("post", "feed"):  # the short ways around `send` and `recv`
+                raise AttributeError(name)
             return getattr(self.channel, name)
 
         async def send(self, tree: Any) -> None:

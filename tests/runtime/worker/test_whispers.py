@@ -21,7 +21,7 @@ import atoll
 from atoll.core import message as M
 from atoll.core.errors import LetterError, MessageError, PolicyError
 from atoll.core.sealing import RoleSealing, Speaker
-from atoll.core.sealing import conversation as conversations
+from atoll.core.sealing import session as sessions
 from atoll.core.sealing.hpke import public_of
 from atoll.core.time.clock import run
 from atoll.runtime.identity import peer_of
@@ -150,13 +150,13 @@ def speakers(folder: Path, runs: int = 1) -> Iterator[dict[str, RoleSealing]]:
 
 @pytest.mark.parametrize("piece", [1 << 26, 64])
 def test_a_conversation_is_read_by_its_roles_alone(piece: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(conversations, "PIECE", piece)
+    monkeypatch.setattr(sessions, "PIECE", piece)
     (roles,) = speakers(tmp_path)
     for i in range(4):
         message = {"canary": CANARY, "x": np.arange(50 * i), "i": i}
         for one, other in (("a", "b"), ("b", "a")):
             sealed = roles[one].seal(other, message)
-            assert M.nbytes(sealed) == conversations.sealed_nbytes(M.nbytes(message))
+            assert M.nbytes(sealed) == sessions.sealed_nbytes(M.nbytes(message))
             assert CANARY.encode() not in sealed.tobytes()
             assert M.equal(roles[other].open(one, sealed), message)
 
@@ -182,7 +182,7 @@ WRONG: dict[str, tuple[int, Callable[[Any, Any], list[Any]]]] = {
 def test_a_relay_can_only_hold_back(
     at: int, relay: Any, piece: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(conversations, "PIECE", piece)
+    monkeypatch.setattr(sessions, "PIECE", piece)
     (roles,) = speakers(tmp_path)
     handed = relay(*(roles["a"].seal("b", {"x": np.full(40, float(i))}) for i in range(2)))
     for sealed in handed[: at - 1]:
@@ -232,6 +232,8 @@ class Relayed:
         self._site, self._channel, self._book, self._mangle = site, channel, book, mangle
 
     def __getattr__(self, name: str) -> Any:
+        if name in ("post", "feed"):  # the short ways around `send` and `recv`
+            raise AttributeError(name)
         return getattr(self._channel, name)
 
     async def send(self, tree: Any) -> None:

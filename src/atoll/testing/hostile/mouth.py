@@ -34,6 +34,8 @@ class Mouth:
         self._silent = False
 
     def __getattr__(self, name: str) -> Any:
+        if name in ("post", "feed"):  # the short ways around `send` and `recv`
+            raise AttributeError(name)
         return getattr(self._channel, name)
 
     async def send(self, tree: Any) -> None:
