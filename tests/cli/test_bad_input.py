@@ -16,10 +16,10 @@ from atoll.runs import RunFolder, yaml
 Typed = Callable[..., tuple[int, dict[str, Any], str]]
 
 DIGITS = {"source": "digits", "partition": {"name": "iid", "parties": 6}}
-WILD = {"data": {"source": "parts_of_mine:one_wild_client"}, "selection": "Everyone"}
+WILD = {"data": {"source": "tests.support.parts_of_mine:one_wild_client"}, "selection": "Everyone"}
 SMALL = {"name": "linear", "features": 3, "outputs": 2}
-BLIND = {"reducer": "parts_of_mine:Blind", "uplink": ["parts_of_mine:Unsummable"]}
-NEVER = {"devices": "parts_of_mine:Never", "pacing": {"name": "Synchronous", "deadline": 5.0}}
+BLIND = {"reducer": "tests.support.parts_of_mine:Blind", "uplink": ["tests.support.parts_of_mine:Unsummable"]}
+NEVER = {"devices": "tests.support.parts_of_mine:Never", "pacing": {"name": "Synchronous", "deadline": 5.0}}
 
 CASES: dict[str, tuple[dict[str, Any], int, str, str]] = {
     "unknown key": (
@@ -72,7 +72,7 @@ CASES: dict[str, tuple[dict[str, Any], int, str, str]] = {
         "lengthen the deadline",
     ),
     "a task that raises": (
-        {"algorithm": "parts_of_mine:Faulty"},
+        {"algorithm": "tests.support.parts_of_mine:Faulty"},
         6,
         "ZeroDivisionError: a client divided by zero",
         "fix the task",
@@ -107,7 +107,7 @@ def test_bad_input(
 
 
 def test_a_task_that_raises_names_task_request_and_client(config: Path, settings: dict[str, Any], typed: Typed) -> None:
-    config.write_text(yaml.dump({**settings, "algorithm": "parts_of_mine:Faulty"}))
+    config.write_text(yaml.dump({**settings, "algorithm": "tests.support.parts_of_mine:Faulty"}))
     _, result, _ = typed("run", config, "--folder", "mine")
     where = result["error"]["where"]
     assert "task atoll.learn.linear:train()" in where
@@ -131,7 +131,7 @@ def test_one_client_whose_update_is_not_finite_is_rejected_counted_and_named(
 
 
 def test_errors_can_count_as_silent_clients(config: Path, settings: dict[str, Any], typed: Typed) -> None:
-    config.write_text(yaml.dump({**settings, "algorithm": "parts_of_mine:Faulty", "errors": "drop"}))
+    config.write_text(yaml.dump({**settings, "algorithm": "tests.support.parts_of_mine:Faulty", "errors": "drop"}))
     code, result, _ = typed("run", config, "--folder", "mine")
     assert code == 7
     assert "0 of 3 replies can be used" in result["error"]["what"]

@@ -8,7 +8,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from label_toys import images
 
 from atoll.cli.app import run
 from atoll.cli.labels.compare import _card, chosen, told_in_turn
@@ -17,6 +16,7 @@ from atoll.cli.labels.runs import LabelRuns, known_methods, probed
 from atoll.core.errors import ConfigError, DataError
 from atoll.data import Dataset, Islands
 from atoll.labels.views import Translate
+from tests.support.label_toys import images
 
 KEYS = {"scores", "median", "gain", "interval", "coverage", "purity", "seconds", "bytes_up", "bytes_down", "client_state", "exposes"}  # fmt: skip
 

@@ -9,7 +9,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.support.memory_store import MemoryStore
 
 from atoll.cli import run
 from atoll.core.errors import JobError
@@ -21,6 +20,7 @@ from atoll.runtime.server.seen import Sighting
 from atoll.runtime.server.shares import People
 from atoll.runtime.store.records import AuditEvent, Submission
 from atoll.runtime.store.states import JobState
+from tests.support.memory_store import MemoryStore
 
 LIFE = [JobState.SCHEDULED, JobState.DEPLOYING, JobState.RUNNING, JobState.FAILED]
 INTERRUPTED = 130

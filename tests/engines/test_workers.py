@@ -11,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from worlds import soon
 
 from atoll.core.algebra.aggregate import Sum
 from atoll.core.errors import TaskError
@@ -20,6 +19,7 @@ from atoll.core.requests.task import task
 from atoll.core.world import World
 from atoll.engines import ENGINES
 from atoll.simulation import run_in
+from tests.support.worlds import soon
 
 
 @task

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from flowers import COLUMNS, PARTS, X, Y, fit, frame, parties
 
 import atoll
 from atoll.core.errors import AtollError, DataError, PolicyError
@@ -20,6 +19,7 @@ from atoll.fitting.methods.kmeans import _together_only
 from atoll.fitting.rows import PartyRows
 from atoll.runs import RunFolder, execute, parse_config
 from atoll.testing import Timetable
+from tests.support.flowers import COLUMNS, PARTS, X, Y, fit, frame, parties
 
 SAVED = [
     (KMeans(clusters=3, centres=X[:3].tolist()), {}),
@@ -119,9 +119,8 @@ def test_a_configuration_gives_a_folder_with_the_model(tmp_path: Path) -> None:
 
 
 def test_sites_find_what_the_simulation_finds(tmp_path: Path) -> None:
-    from work_toys import held
-
     from atoll.runtime.worker.sitedata import load_site_data
+    from tests.support.work_toys import held
 
     table = frame()
     table.loc[::7, "a"] = np.nan

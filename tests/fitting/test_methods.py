@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from flowers import COLUMNS, SECURE, X, Y, fit, frame, parties
 from sklearn import cluster, decomposition, linear_model, mixture, naive_bayes, svm
 
 from atoll.core.errors import AtollError, ConfigError, DataError
 from atoll.fitting import GLM, PCA, SVM, GaussianMixture, KMeans, NaiveBayes, Ridge, TruncatedSVD
+from tests.support.flowers import COLUMNS, SECURE, X, Y, fit, frame, parties
 
 BOTH = pytest.mark.parametrize("how", [{}, SECURE], ids=["plain", "secure"])
 SPREAD = ("components_", "explained_variance_", "explained_variance_ratio_", "singular_values_")

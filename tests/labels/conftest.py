@@ -1,7 +1,8 @@
 """Fixtures for the room of learning without full labels."""
 
 import pytest
-from torch_fixtures import fresh_notices, global_generator_untouched
+
+from tests.support.torch_fixtures import fresh_notices, global_generator_untouched
 
 __all__ = ["fresh_notices", "global_generator_untouched"]
 

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from label_toys import images, islands, net
 from torch import nn
 
 import atoll
@@ -16,6 +15,7 @@ from atoll import labels
 from atoll.data import Dataset, Islands
 from atoll.labels.heads import Siamese
 from atoll.labels.survey import survey_rows
+from tests.support.label_toys import images, islands, net
 
 WORK: dict[str, Any] = {"lr": 0.05, "steps": 1, "batch_size": 8}
 PLAIN: dict[str, Any] = {"tau": 0.3, "weak": None, "strong": None, **WORK}

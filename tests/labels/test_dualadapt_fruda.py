@@ -7,7 +7,6 @@ import inspect
 import numpy as np
 import pytest
 import torch
-from test_adaptation_methods import CLASSES, WIDTH, Watched, federation, network, trained
 from torch.func import functional_call
 
 import atoll
@@ -16,6 +15,7 @@ from atoll.labels import DualAdapt, FRuDA
 from atoll.labels.methods.collaborators import Candidate, Collaborators
 from atoll.labels.methods.dualadapt import SourceLoss, TargetLoss, log_density, mixture_of
 from atoll.labels.objectives import Mixture, projections, sliced_quantiles, transfer_bound, wasserstein
+from tests.support.adaptation_toys import CLASSES, WIDTH, Watched, federation, network, trained
 
 BASE = atoll.FedAvg(lr=0.2, batch_size=10, steps=4)
 

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from label_toys import CLASSES, gap, images, islands, net, same, trained
 
 import atoll
 import atoll.data
@@ -23,6 +22,7 @@ from atoll.labels.streams import Trailing
 from atoll.learn import Training
 from atoll.learn.algorithms import FedAvg
 from atoll.learn.local.own_loss import OwnLoss
+from tests.support.label_toys import CLASSES, gap, images, islands, net, same, trained
 
 WORK: dict[str, Any] = {"lr": 0.1, "steps": 3, "batch_size": 8}
 

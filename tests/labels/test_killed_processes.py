@@ -21,9 +21,9 @@ WORK: dict[str, Any] = {"lr": 0.05, "steps": 2, "batch_size": 8}
 CODE = f"""
 import sys
 
-sys.path.insert(0, {str(Path(__file__).parent)!r})
+sys.path.insert(0, {str(Path(__file__).parents[2])!r})
 import torch
-from label_toys import images, islands, net
+from tests.support.label_toys import images, islands, net
 from torch import nn
 
 from atoll.labels.heads import Siamese

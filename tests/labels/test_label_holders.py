@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from label_toys import CLASSES, images, net
 
 import atoll
 from atoll import labels as L
@@ -15,6 +14,7 @@ from atoll.data import Islands, iid, unlabel
 from atoll.learn import Training
 from atoll.learn.algorithm import Labelled
 from atoll.learn.algorithms import FedProx
+from tests.support.label_toys import CLASSES, images, net
 
 WHOLE = iid(images(60, share=2.0), parties=3, seed=0)
 SERVER, NOBODY = unlabel(WHOLE, keep=12, at="server"), unlabel(WHOLE, at="none")

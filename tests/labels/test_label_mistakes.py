@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from label_toys import CLASSES, images, net
 from torch import nn
 
 import atoll
@@ -21,6 +20,7 @@ from atoll.labels import views as V
 from atoll.labels.objectives import pseudo_labels
 from atoll.learn import Training
 from atoll.runs import parse_config, yaml
+from tests.support.label_toys import CLASSES, images, net
 
 ROWS = images(24, share=2.0)
 WHOLE = iid(ROWS, parties=3, seed=0)

@@ -9,7 +9,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from label_toys import gap, images, islands, same, trained
 
 from atoll.core.errors import ConfigError
 from atoll.labels import FixMatch, SemiFL, Supervised
@@ -19,6 +18,7 @@ from atoll.learn.local.partial import labelled_batches, share_of, topped_up
 from atoll.learn.local.update import batch_rows
 from atoll.torch.blocks.pool import Pool
 from atoll.torch.blocks.schedule import LabelledRows, Orders, schedule
+from tests.support.label_toys import gap, images, islands, same, trained
 
 pytestmark = pytest.mark.usefixtures("labels_unchecked")
 WORK: dict[str, Any] = {"lr": 0.1, "steps": 3, "batch_size": 8}

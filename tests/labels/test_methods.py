@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from label_toys import CLASSES, gap, images, islands, net, same, trained
 
 import atoll
 import atoll.models
@@ -27,6 +26,7 @@ from atoll.learn import Training
 from atoll.learn.algorithm import LocalWork
 from atoll.learn.algorithms import FedAvg, FedProx, Scaffold
 from atoll.learn.local.own_loss import OwnLoss
+from tests.support.label_toys import CLASSES, gap, images, islands, net, same, trained
 
 WORK: dict[str, Any] = {"lr": 0.1, "steps": 3, "batch_size": 8}
 ALONE: Any = Supervised(view=weak("images"), labelled_share=0.125, **WORK)

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from label_toys import images, islands, same
 from torch import nn
 
 import atoll
 from atoll.core.errors import ConfigError
 from atoll.labels import FedSimCLR, FixMatch, Pretrained, SemiFL, Siamese
 from atoll.learn import FedAvg
+from tests.support.label_toys import images, islands, same
 
 WORK: dict[str, Any] = {"lr": 0.05, "steps": 2, "batch_size": 8}
 

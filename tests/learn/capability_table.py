@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from part_examples import DATA, PARTS
 from torch import nn
 
 import atoll
@@ -24,6 +23,7 @@ from atoll.learn.replies import placed_replies
 from atoll.learn.round.state import DOWNLINK_NEEDS
 from atoll.learn.selection import FedProf, Once
 from atoll.stages import Clip, GaussianNoise, ProductQuantizer, ScalarQuantizer
+from tests.support.part_examples import DATA, PARTS
 
 PAGE = Path(__file__).parents[2] / "docs" / "extend" / "composing.md"
 BEGIN, END = "<!-- capabilities -->\n", "<!-- end of capabilities -->\n"

@@ -8,7 +8,6 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
-from learn_toys import flat, islands
 
 import atoll
 from atoll.core.algebra.aggregate import Mean, Part, Parts, Sum
@@ -32,6 +31,7 @@ from atoll.learn import (
     Training,
 )
 from atoll.learn.aggregation.base import Aggregation
+from tests.support.learn_toys import flat, islands
 
 SIZES = [5, 9, 14, 22]
 FULL = [Renormalised(), Rescaled(), Rescaled(models=True), KeepGlobal(), KeepLocal()]

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from learn_toys import flat, islands, rows
 
 import atoll
 from atoll.core.errors import ConfigError
@@ -15,6 +14,7 @@ from atoll.learn import Everyone, FedAvg, FedSGD, Schedule, SufficientStatistics
 from atoll.learn.algorithm import Algorithm, LocalWork, RoundInfo
 from atoll.learn.learner import LearnerSettings
 from atoll.learn.local.update import batch_rows, count_steps, local_update
+from tests.support.learn_toys import flat, islands, rows
 
 SIZES = [5, 12, 20]
 

@@ -7,8 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from double_masked import DoubleMasked
-from test_compositions import SETTINGS, two_classes
 
 import atoll
 from atoll.core.algebra import tree as T
@@ -17,6 +15,8 @@ from atoll.learn import Evaluation, Everyone, Training, Uniform
 from atoll.learn.algorithm import Algorithm
 from atoll.learn.catalogue import example, facts, kinds
 from atoll.learn.wrapped import Wrapped
+from tests.learn.test_compositions import SETTINGS, two_classes
+from tests.support.double_masked import DoubleMasked
 
 WHOLE = ("DANE", "DINGO", "FLECS", "FLECSPP", "FedNL", "FedSGD", "GIANT", "LocalSAGA", "SufficientStatistics")
 """They take no mini-batches."""

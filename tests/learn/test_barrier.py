@@ -6,10 +6,8 @@ import math
 
 import numpy as np
 import pytest
-from async_toys import CLIENTS, DATA, DIM, FULL, SECONDS, Slow, job, local, survives, train
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from learn_toys import Fixed, flat
 
 import atoll
 from atoll.core.errors import CompositionError, ConfigError, QuorumError
@@ -19,6 +17,8 @@ from atoll.learn.pacing import PartialBarrier
 from atoll.models.quadratic import minimiser
 from atoll.programs import AsyncADMM
 from atoll.stages import QSGD
+from tests.support.async_toys import CLIENTS, DATA, DIM, FULL, SECONDS, Slow, job, local, survives, train
+from tests.support.learn_toys import Fixed, flat
 
 EXACT = CEADMM(solver="exact", newton=1, iterations=DIM, rho=1.5)
 

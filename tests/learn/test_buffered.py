@@ -6,8 +6,6 @@ import math
 
 import numpy as np
 import pytest
-from async_toys import CLIENTS, DATA, FULL, SECONDS, ForWork, Hidden, Slow, job, local, survives, train
-from learn_toys import Fixed, flat, islands
 
 import atoll
 from atoll.core.errors import CompositionError, ConfigError
@@ -22,6 +20,8 @@ from atoll.learn.algorithms import FedAvgM, Scaffold, Upcycled
 from atoll.learn.pacing import ConstantStaleness, FedAsync, FedBuff, PolynomialStaleness
 from atoll.stages import QSGD
 from atoll.testing import Timetable, live
+from tests.support.async_toys import CLIENTS, DATA, FULL, SECONDS, ForWork, Hidden, Slow, job, local, survives, train
+from tests.support.learn_toys import Fixed, flat, islands
 
 
 def reference(rounds, *, buffer, weight, lr=1.0, seconds=SECONDS):

@@ -7,10 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from capability_table import PAGE, declared, table, written
 from hypothesis import given
 from hypothesis import strategies as st
-from part_examples import ALGORITHMS, DATA
 
 import atoll
 from atoll.core import capability as core
@@ -21,6 +19,8 @@ from atoll.learn import Aggregation, Training, aggregation, capabilities, pacing
 from atoll.learn.capabilities import ALL, EVERYONE, ONE_MODEL, Placed, compose, lack_of, require_composed
 from atoll.learn.composition import LATER, parts_of, prepared_parts
 from atoll.learn.topology import Star
+from tests.learn.capability_table import PAGE, declared, table, written
+from tests.support.part_examples import ALGORITHMS, DATA
 
 
 def part(slot: str, needs: Any = (), offers: Any = (), name: str = "") -> Placed:
@@ -246,7 +246,7 @@ def test_every_capability_is_offered_by_somebody_and_needed_by_somebody() -> Non
 
 
 def test_the_page_has_the_table_of_capabilities() -> None:
-    assert written() == table(), f"run: python tests/learn/capability_table.py, which writes {PAGE.name}"
+    assert written() == table(), f"run: python -m tests.learn.capability_table, which writes {PAGE.name}"
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)

@@ -17,8 +17,7 @@ from atoll.learn.topology import Cyclic, Gossip, Hierarchical, Ring, Swarm
 from atoll.models import Linear
 from atoll.models.quadratic import Quadratic, quadratics
 from atoll.secure import SecureAggregation
-
-from .learn_toys import islands
+from tests.support.learn_toys import islands
 
 SIZES = (20, 30, 25, 4)
 FULL: dict[str, Any] = {"lr": 0.01, "steps": 5, "batch_size": None}

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from curved_toys import spd
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -23,6 +22,7 @@ from atoll.learn.curvature import (
     two_loop,
     unravel,
 )
+from tests.support.curved_toys import spd
 
 SEEDS = st.integers(0, 10_000)
 

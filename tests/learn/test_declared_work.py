@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from learn_toys import islands
 
 import atoll
 from atoll.core.facets import facet
@@ -17,6 +16,7 @@ from atoll.learn.algorithms import GIANT, FedAvg, LocalSVRG, Mime, Scaffold
 from atoll.learn.local.partial import epochs_of_pass, quota
 from atoll.learn.local.update import count_steps, declared
 from atoll.learn.topology.node import Node
+from tests.support.learn_toys import islands
 
 TEN_IN_FOURS = {"epochs": 2, "batch_size": 4}  # 10 examples: 3 mini-batches an epoch
 

@@ -8,8 +8,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from learn_toys import flat, islands
-from test_selection_rules import candidates
 
 import atoll
 from atoll.core.algebra.rng import Rng
@@ -22,6 +20,8 @@ from atoll.learn.local.reports import sketch, sketches
 from atoll.learn.pacing import FedBuff
 from atoll.learn.selection import DivFL, Seen
 from atoll.learn.selection.submodular import FacilityLocation, closeness, distances
+from tests.support.learn_toys import flat, islands
+from tests.support.selection_toys import candidates
 
 SIZES = [5, 6, 7, 8, 9, 10]
 

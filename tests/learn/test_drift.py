@@ -4,7 +4,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
-from drift_toys import Loop
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -32,6 +31,7 @@ from atoll.learn.transforms import Momentum
 from atoll.learn.wrapped import dry_reply
 from atoll.models.quadratic import Quadratic, quadratics
 from atoll.testing import check_algorithm, killed_and_resumed
+from tests.support.drift_toys import Loop
 
 T5 = {"lr": 0.02, "steps": 5, "batch_size": None}
 ALL = (

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import pytest
-from learn_toys import Fixed
 
 import atoll
 from atoll.core.algebra import tree as T
@@ -13,6 +12,7 @@ from atoll.learn.algorithm import Phased
 from atoll.learn.capabilities import LOCAL_STEPS
 from atoll.learn.card import Card
 from atoll.learn.wrapped import Wrapped
+from tests.support.learn_toys import Fixed
 
 
 @dataclass(frozen=True, kw_only=True)

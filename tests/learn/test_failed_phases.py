@@ -8,7 +8,6 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
-from learn_toys import flat, islands
 
 import atoll
 from atoll.core.algebra import tree as T
@@ -18,6 +17,7 @@ from atoll.learn import Everyone, Synchronous, Training
 from atoll.learn.algorithm import Algorithm, Phased, Stateful
 from atoll.learn.algorithms import SketchedSGD
 from atoll.testing import Timetable
+from tests.support.learn_toys import flat, islands
 
 CLIENTS = 3
 

@@ -6,10 +6,8 @@ import math
 
 import numpy as np
 import pytest
-from async_toys import CLIENTS, DATA, FULL, SECONDS, Slow, job, local, survives, train
 from hypothesis import given
 from hypothesis import strategies as st
-from learn_toys import Fixed, flat, islands
 
 import atoll
 from atoll.core.errors import CompositionError, ConfigError, QuorumError
@@ -32,6 +30,8 @@ from atoll.learn.pacing import ConstantStaleness, FedAsync, HingeStaleness, Poly
 from atoll.learn.selection import SizeProportional
 from atoll.rounds.stop import StopRule
 from atoll.stages import QSGD
+from tests.support.async_toys import CLIENTS, DATA, FULL, SECONDS, Slow, job, local, survives, train
+from tests.support.learn_toys import Fixed, flat, islands
 
 RULES = [ConstantStaleness(), PolynomialStaleness(a=0.5), HingeStaleness(a=2.0, b=1)]
 

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from drift_toys import Loop
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,6 +14,7 @@ from atoll.data import Dataset, Islands
 from atoll.learn.algorithm import Stragglers
 from atoll.learn.algorithms import Accelerated, FedAvg, FedCOMGATE, ServerOptimised, Upcycled
 from atoll.learn.transforms import Momentum
+from tests.support.drift_toys import Loop
 
 EXACT = FedCOMGATE(lr=0.02, steps=5, batch_size=None, compressor=Identity())
 LATE = replace(EXACT, stragglers=Stragglers(0.5))

@@ -8,39 +8,19 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from learn_toys import flat, islands
 
 import atoll
 from atoll.core.algebra.rng import Rng
 from atoll.core.errors import CompositionError, ConfigError, DataError
 from atoll.core.requests.party import Roster
-from atoll.data import Islands
 from atoll.learn import EqualWeights, FedAvg, KeepGlobal, KeepLocal, Training
 from atoll.learn.profiles import divergence, selection_probabilities
-from atoll.learn.selection import Candidates, FedProf, Seen, SizeProportional, unbiased_alphas
+from atoll.learn.selection import Candidates, FedProf, SizeProportional, unbiased_alphas
 from atoll.learn.selection.base import draw
 from atoll.learn.selection.fedprof import divergences_of, empty_store, store_profiles
 from atoll.stages import QSGD
-
-
-def profile(rng, q=3):
-    return {"mean": rng.normal(size=q).astype(np.float32), "var": rng.uniform(0.2, 2.0, q).astype(np.float32)}
-
-
-def round_seen(n, number, who, profiles, own, examples=None, versions=None):
-    there = Roster(n).all()[np.asarray(who, dtype=int)]
-    rows = np.ones(len(who)) if examples is None else np.asarray(examples, dtype=float)
-    told = {"profile": list(profiles)} if len(profiles) else {}
-    return Seen(
-        number,
-        there,
-        there,
-        np.zeros(len(who)),
-        told,
-        own=lambda name: own,
-        examples=rows,
-        versions=None if versions is None else np.asarray(versions),
-    )
+from tests.support.fedprof_toys import job, profile, round_seen, spoiled, watched
+from tests.support.learn_toys import flat, islands
 
 
 def surveyed(n, seed=0, alpha=10.0, **settings):
@@ -193,46 +173,6 @@ def test_with_replacement_the_mean_of_a_round_is_unbiased_and_its_variance_falls
 
 
 # In a training
-
-
-def spoiled(parties=12, seed=0, *, test=True):
-    """Digits at 12 clients, of which the second half has noise for pixels."""
-    digits = atoll.data.digits()
-    whole = atoll.data.iid(digits, parties=parties, seed=seed)
-    parts = []
-    for i in range(parties):
-        shard = whole.shard(i)
-        x = np.array(shard.x)
-        if i >= parties // 2:
-            x = np.random.default_rng(100 + i).uniform(0.0, 1.0, x.shape).astype(x.dtype)
-        parts.append(atoll.data.Dataset({"x": x, "y": np.asarray(shard.y)}, task="classification", classes=10))
-    return Islands.from_datasets(parts, test=whole.test if test else None)
-
-
-class Watched(FedProf):
-    """Keeps what it saw, outside of its memory."""
-
-    def accept(self, seen, state):
-        self.log.append(seen)
-        self.states.append(super().accept(seen, state))
-        return self.states[-1]
-
-
-def watched(*args, **settings):
-    rule = Watched(*args, **settings)
-    object.__setattr__(rule, "log", [])
-    object.__setattr__(rule, "states", [])
-    return rule
-
-
-def job(rule, rounds=5, **parts):
-    return Training(
-        model=atoll.models.mlp(64, 10, hidden=(16,)),
-        algorithm=FedAvg(lr=0.2, batch_size=16),
-        selection=rule,
-        rounds=rounds,
-        **parts,
-    )
 
 
 def test_spoiled_clients_are_drawn_less_and_profiles_are_of_the_received_model():

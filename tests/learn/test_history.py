@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from learn_toys import Fixed, islands
 
 import atoll
 from atoll.core import message as M
@@ -13,6 +12,7 @@ from atoll.core.requests.cost import Outcomes
 from atoll.learn import Evaluation, Everyone, FedAvg, Training
 from atoll.models import CustomLearner
 from atoll.rounds import History, MaxTime, Patience, Target
+from tests.support.learn_toys import Fixed, islands
 
 ACCURACY = [0.2, 0.5, None, 0.8, 0.7]
 LOSS = [2.0, 1.0, None, 0.4, 0.5]

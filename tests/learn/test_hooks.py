@@ -13,8 +13,7 @@ import atoll
 from atoll.learn.algorithms import FedAvg
 from atoll.learn.pacing import SAFA, FedBuff
 from atoll.rounds import Hooks
-
-from .learn_toys import islands
+from tests.support.learn_toys import islands
 
 
 class Written(Hooks):

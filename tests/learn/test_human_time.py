@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from learn_toys import islands
 
 import atoll
 from atoll.core.errors import ConfigError
 from atoll.learn import Evaluation, Everyone, Training
 from atoll.learn.metrics import HumanTime
 from atoll.learn.topology import Gossip, Ring
+from tests.support.learn_toys import islands
 
 amounts = st.floats(0, 1e9)
 

@@ -9,8 +9,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from killed_trainings import killed_training
-from learn_toys import flat, islands
 
 import atoll
 from atoll.core import message as M
@@ -31,6 +29,8 @@ from atoll.models.idle import IdleIslands, IdleModel
 from atoll.programs.factorisation import SumsOnly
 from atoll.simulation import run_in
 from atoll.stages import QSGD, ErrorFeedback, TopK
+from tests.support.killed_trainings import killed_training
+from tests.support.learn_toys import flat, islands
 
 SIZES = (6, 9, 4, 12, 7, 5, 10, 8)
 REGIONS = ((0, 3, 6), (1, 4), (2, 5, 7))

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from drift_toys import Loop
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from atoll.learn.algorithms import FedAvg
+from tests.support.drift_toys import Loop
 
 
 def h(x, eta, beta, delta):

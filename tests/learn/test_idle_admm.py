@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
-from curved_toys import Loop, Quadratics
 
 import atoll
 from atoll.learn.algorithms import CEADMM, AndersonADMM, FastADMM, FedADMM, LFedADMM, Walkman
 from atoll.models.quadratic import Quadratic, minimiser, quadratics
 from atoll.stages import TopK
+from tests.support.curved_toys import Loop, Quadratics
 
 TEN = {"lr": 0.1, "steps": 10, "batch_size": None}
 QUADRATIC = {"newton": 1, "iterations": 6}  # one step of Newton solves it

@@ -6,8 +6,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from learn_toys import flat, islands
-from test_fedprof import job, spoiled
 
 import atoll
 from atoll.core.algebra.aggregate import Part
@@ -19,6 +17,8 @@ from atoll.learn import EqualWeights, FedAvg, SizeProportional, Training, Unifor
 from atoll.learn.aggregation import InverseProbability
 from atoll.learn.algorithm import RoundInfo
 from atoll.learn.selection import FedProf, PowerOfChoice
+from tests.support.fedprof_toys import job, spoiled
+from tests.support.learn_toys import flat, islands
 
 SIZES = [5, 6, 7, 8, 9, 10]
 

@@ -6,40 +6,17 @@ import dataclasses
 
 import numpy as np
 import pytest
-from learn_toys import islands
 
 import atoll
 from atoll.core.errors import CompositionError, ConfigError, QuorumError
 from atoll.core.federation.reducer import Plain
-from atoll.core.requests.cost import Outcomes
 from atoll.learn import FedAvg, Synchronous, Training
 from atoll.learn.algorithms import Mime
 from atoll.learn.selection import Selection
+from tests.support.learn_toys import islands
+from tests.support.selection_toys import Devices
 
 SIZES = [5, 6, 7, 8]
-
-
-class Devices:
-    """Client i answers after ``seconds[i]``; who is lost crashes half-way; who is away cannot be asked."""
-
-    def __init__(self, seconds, lost=(), away=()):
-        self.seconds, self.lost, self.away = np.asarray(seconds, dtype=float), set(lost), set(away)
-        self.plans = []
-
-    def plan(self, parties, plan):
-        self.plans.append(plan)
-        done = np.array([int(p) not in self.lost for p in parties.positions])
-        seconds = self.seconds[parties.positions]
-        return Outcomes(np.where(done, seconds, seconds / 2), done, np.where(done, 1.0, 0.5))
-
-    def forecast(self, parties, plan):
-        return self.seconds[parties.positions]
-
-    def available(self, parties, now):
-        return np.array([int(p) not in self.away for p in parties.positions])
-
-    def transfer(self, source, target, nbytes):
-        return 0.0
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,7 +7,6 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
-from learn_toys import islands
 
 import atoll
 from atoll.core.errors import CompositionError, ConfigError
@@ -16,6 +15,7 @@ from atoll.learn import Evaluation, FedAvg, Training
 from atoll.learn.metrics import Accuracy, Confusion, LogLoss, ScoreMetric, TopKAccuracy
 from atoll.learn.round.evaluation import distribution
 from atoll.learn.round.scoring import scores
+from tests.support.learn_toys import islands
 
 SIZES = [4, 7, 12, 20, 3]
 METRICS = (Accuracy(), Confusion(3), LogLoss(), TopKAccuracy(2))

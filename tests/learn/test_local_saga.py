@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from learn_toys import islands
 
 import atoll
 from atoll.core.algebra import tree as T
@@ -16,6 +15,7 @@ from atoll.learn.algorithms import LocalSAGA, LocalSVRG
 from atoll.learn.local.update import batch_rows, count_many, count_steps, local_contact
 from atoll.models.quadratic import Quadratic, quadratics
 from atoll.testing import check_algorithm
+from tests.support.learn_toys import islands
 
 
 def rows_of(n, seed):

@@ -6,8 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from killed_trainings import killed_training
-from learn_toys import Fixed, flat, islands
 
 import atoll
 from atoll.core.errors import CompositionError
@@ -15,6 +13,8 @@ from atoll.learn.algorithms import FedAvg
 from atoll.learn.pacing import Synchronous
 from atoll.learn.topology import Hierarchical
 from atoll.models import Linear
+from tests.support.killed_trainings import killed_training
+from tests.support.learn_toys import Fixed, flat, islands
 
 SIZES = (6, 9, 4, 12, 7, 5)
 

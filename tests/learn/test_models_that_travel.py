@@ -16,9 +16,8 @@ from atoll.learn.algorithms import FedAdam, FedAvg, FedAvgM, Mime, Scaffold
 from atoll.learn.topology import Cyclic, Star, Swarm
 from atoll.models import Linear
 from atoll.models.quadratic import Quadratic, quadratics
-
-from .learn_toys import flat, islands
-from .test_topologies import PRIVATE, made
+from tests.learn.test_topologies import PRIVATE, made
+from tests.support.learn_toys import flat, islands
 
 FULL: dict[str, Any] = {"lr": 0.01, "steps": 5, "batch_size": None}
 

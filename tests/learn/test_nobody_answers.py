@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from async_toys import train
 
 from atoll.core.errors import ConfigError, QuorumError
 from atoll.devices import exponential
 from atoll.learn import Synchronous, Uniform
 from atoll.learn.pacing import FedAsync, FedBuff, PartialBarrier, Tiered
 from atoll.learn.selection import FedCS
+from tests.support.async_toys import train
 
 CRASHING = exponential(minimum=0.05, model_bytes=10e6, seed=1, crash=1.0)
 FINE = exponential(minimum=0.05, model_bytes=10e6, seed=1)

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from learn_toys import Fixed, flat, islands
 
 import atoll
 from atoll.core.errors import CompositionError, ConfigError, QuorumError
 from atoll.learn import Everyone, FedAvg, Schedule, Synchronous, Training
 from atoll.models import CustomLearner
+from tests.support.learn_toys import Fixed, flat, islands
 
 NEVER = math.inf
 SIZES = [5, 6, 7, 8]

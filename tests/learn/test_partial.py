@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from learn_toys import islands
 
 import atoll
 from atoll.core.errors import CompositionError, ConfigError
@@ -28,6 +27,7 @@ from atoll.learn.algorithms import (
 from atoll.learn.learner import LearnerSettings, adapt
 from atoll.learn.local.partial import PartialWork, asked_epochs, epochs_of_pass, quota
 from atoll.learn.local.update import batch_rows, count_many, count_steps, declared, local_contact
+from tests.support.learn_toys import Told, islands, own_loop
 
 TEN_IN_FOURS = {"epochs": 2, "batch_size": 4}  # 10 examples: 3 mini-batches an epoch
 
@@ -137,26 +137,6 @@ def test_a_contact_gives_what_an_algorithm_with_that_number_gives(algorithm):
             assert np.array_equal(ours[0][name].value[leaf], value)
     assert ours[2] == theirs[2]
     assert ours[2] != contact(algorithm(**TEN_IN_FOURS))[2]
-
-
-class Told:
-    """An island whose message is handed over by hand."""
-
-    def __init__(self, data, key=5):
-        from atoll.core.algebra.rng import Rng
-
-        self.data, self.rng, self.state, self.name = data, Rng(key), None, "client"
-
-
-def own_loop(epochs, **more):
-    """A model that counts the calls of its training."""
-    model = atoll.models.CustomLearner(
-        init=lambda rng: {"calls": np.zeros(1), "drawn": np.zeros(1)},
-        train=lambda p, data, rng: {"calls": p["calls"] + 1, "drawn": p["drawn"] + rng.random()},
-    )
-    learner = adapt(model, LearnerSettings(algorithm=FedAvg(epochs=epochs, **more)), islands([10]))
-    message = {"broadcast": {"params": learner.init(atoll.core.algebra.rng.Rng(0)), "lr": 0.1}, "phase": "train"}
-    return learner, message
 
 
 def test_a_loop_of_the_users_own_is_called_as_often_as_its_epochs_go_into_what_is_asked():

@@ -6,9 +6,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from learn_toys import islands
-from test_fedprof import spoiled, watched
-from test_invitation import Devices
 
 import atoll
 from atoll.core.errors import CompositionError, ConfigError
@@ -17,6 +14,9 @@ from atoll.learn.pacing import SAFA, FedBuff, HybridFL
 from atoll.learn.selection import AFL, FedProf, Oort, PowerOfChoice, Submodular
 from atoll.learn.topology import Gossip, Hierarchical
 from atoll.rounds.history import Participation, jain, participation
+from tests.support.fedprof_toys import spoiled, watched
+from tests.support.learn_toys import islands
+from tests.support.selection_toys import Devices
 
 SIZES = [5, 6, 7, 8, 9, 10]
 

@@ -5,10 +5,8 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
-from drift_toys import Loop
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from learn_toys import islands
 
 import atoll
 from atoll.core.errors import CompositionError, ConfigError
@@ -21,6 +19,8 @@ from atoll.learn.algorithms import Ditto, PFedMe, Scaffold
 from atoll.learn.metrics import Accuracy, Confusion
 from atoll.learn.wrapped import Wrapped, overrides
 from atoll.testing import check_algorithm, killed_and_resumed
+from tests.support.drift_toys import Loop
+from tests.support.learn_toys import islands
 
 FULL = {"steps": 5, "batch_size": None}
 SIZES = [4, 7, 12, 20, 3]

@@ -6,8 +6,6 @@ import itertools
 
 import numpy as np
 import pytest
-from learn_toys import islands
-from test_partial import Told, own_loop
 
 import atoll
 from atoll.core.algebra.rng import Rng
@@ -20,6 +18,7 @@ from atoll.learn.local.reports import rows_for
 from atoll.models.matrix import MatrixRegression, matrix_observations
 from atoll.models.quadratic import Quadratic, quadratics
 from atoll.testing import check_learner
+from tests.support.learn_toys import Told, islands, own_loop
 
 SIZES = [10, 4, 7, 1]
 

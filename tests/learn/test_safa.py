@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from learn_toys import flat, islands
 
 import atoll
 from atoll.core.errors import CompositionError, ConfigError
@@ -29,6 +28,7 @@ from atoll.models.idle import IdleIslands, IdleModel
 from atoll.simulation import run_in
 from atoll.stages import QSGD
 from atoll_papers.safa.reference import Crashes, draw_crashes, safa
+from tests.support.learn_toys import flat, islands
 
 
 class Traced:

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from curved_toys import Logistic, Loop, Quadratics
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -19,6 +18,7 @@ from atoll.learn.curvature import block_sr1
 from atoll.models.custom import CustomLearner
 from atoll.models.quadratic import Quadratic, minimiser, quadratics
 from atoll.testing import check_algorithm
+from tests.support.curved_toys import Logistic, Loop, Quadratics
 
 SEEDS = st.integers(0, 10_000)
 ALL = [

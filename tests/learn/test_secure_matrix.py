@@ -6,7 +6,6 @@ import itertools
 
 import numpy as np
 import pytest
-from test_compositions import OTHERS, made, two_classes
 
 import atoll
 from atoll.core.algebra import tree as T
@@ -31,6 +30,7 @@ from atoll.secure import (
 )
 from atoll.stages import Clip, RandomK, ScalarQuantizer, TopK
 from atoll.testing import Timetable
+from tests.learn.test_compositions import OTHERS, made, two_classes
 
 ISLANDS = atoll.data.dirichlet(atoll.data.digits(), parties=10, alpha=0.5, seed=0)
 BASE = {"lr": 0.05, "epochs": 1, "batch_size": 32}

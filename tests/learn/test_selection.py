@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from learn_toys import FEATURES, flat, islands
 
 import atoll
 from atoll.core.algebra.rng import Rng
@@ -18,6 +17,7 @@ from atoll.learn import EqualWeights, Everyone, FedAvg, Schedule, SizeProportion
 from atoll.learn.algorithms import Scaffold
 from atoll.learn.selection import Candidates, Once
 from atoll.learn.topology import Hierarchical
+from tests.support.learn_toys import FEATURES, flat, islands
 
 
 def candidates(n, number=1, sizes=None, seed=0):

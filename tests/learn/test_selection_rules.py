@@ -10,9 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from learn_toys import flat, islands
 from pydantic import ValidationError
-from test_invitation import Devices
 
 import atoll
 from atoll.core.algebra.rng import Rng
@@ -20,24 +18,13 @@ from atoll.core.errors import CompositionError, ConfigError, QuorumError
 from atoll.core.requests.party import Roster
 from atoll.devices import BatchRate, Fleet
 from atoll.learn import EqualWeights, FedAvg, SizeProportional, Synchronous, Training
-from atoll.learn.selection import AFL, Candidates, FedCS, Oort, PowerOfChoice, Seen
+from atoll.learn.selection import AFL, FedCS, Oort, PowerOfChoice
 from atoll.learn.selection.base import draw, top
 from atoll.runs.parts import part_class
+from tests.support.learn_toys import flat, islands
+from tests.support.selection_toys import Devices, candidates, seen
 
 SIZES = [5, 6, 7, 8, 9, 10]
-
-
-def candidates(n, number=1, sizes=None, seconds=None, seed=0):
-    forecast = None if seconds is None else np.asarray(seconds, dtype=float)
-    return Candidates(Roster(n).all(), number, Rng.of(seed).child(number), lambda: sizes, lambda: forecast)
-
-
-def seen(n, number, who, losses, examples=None, seconds=None):
-    """A round in which ``who`` replied with these losses."""
-    there = Roster(n).all()[np.asarray(who)]
-    spent = np.zeros(len(who)) if seconds is None else np.asarray(seconds, dtype=float)
-    rows = np.ones(len(who)) if examples is None else np.asarray(examples, dtype=float)
-    return Seen(number, there, there, spent, {"loss": [np.float64(v) for v in losses]}, examples=rows)
 
 
 # Draws

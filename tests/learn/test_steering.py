@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from async_toys import CLIENTS, DATA, DIM, FULL, job, survives
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from learn_toys import Fixed, flat
 
 import atoll
 from atoll.core.errors import CompositionError, ConfigError, QuorumError
@@ -18,6 +16,8 @@ from atoll.learn.pacing import PaceSteering
 from atoll.learn.pacing.steering import DAY, activity, return_times
 from atoll.models.quadratic import Quadratic, quadratics
 from atoll.stages import QSGD
+from tests.support.async_toys import CLIENTS, DATA, DIM, FULL, job, survives
+from tests.support.learn_toys import Fixed, flat
 
 COSINE = tuple(0.5 - 0.4 * np.cos(2 * np.pi * (np.arange(24) + 0.5) / 24))
 

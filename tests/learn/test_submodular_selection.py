@@ -6,8 +6,6 @@ import itertools
 
 import numpy as np
 import pytest
-from learn_toys import flat
-from test_fedprof import profile, round_seen, spoiled
 
 import atoll
 from atoll.core.algebra.rng import Rng
@@ -16,6 +14,8 @@ from atoll.core.requests.party import Roster
 from atoll.learn import FedAvg, Training
 from atoll.learn.selection import Candidates, Submodular
 from atoll.learn.selection.submodular import FacilityLocation, closeness, divergences
+from tests.support.fedprof_toys import profile, round_seen, spoiled
+from tests.support.learn_toys import flat
 
 
 def candidates(n, number=1):

@@ -6,10 +6,8 @@ import math
 
 import numpy as np
 import pytest
-from async_toys import CLIENTS, DATA, DIM, FULL, SECONDS, ForWork, Hidden, job, local, survives, train
 from hypothesis import given
 from hypothesis import strategies as st
-from learn_toys import Fixed, flat, islands
 
 import atoll
 from atoll.core.errors import CompositionError, ConfigError, QuorumError
@@ -21,6 +19,8 @@ from atoll.learn.pacing import Tiered
 from atoll.learn.selection import Schedule, TiFL
 from atoll.learn.selection.tifl import cross_tier, tiers_of
 from atoll.stages import QSGD
+from tests.support.async_toys import CLIENTS, DATA, DIM, FULL, SECONDS, ForWork, Hidden, job, local, survives, train
+from tests.support.learn_toys import Fixed, flat, islands
 
 
 class Known(Fixed):

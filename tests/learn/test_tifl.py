@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from test_selection_rules import candidates, seen
 
 import atoll
 from atoll.core.errors import ConfigError
@@ -13,6 +12,7 @@ from atoll.devices import BatchRate, Fleet, GeneratedTrace, Throughput
 from atoll.learn.algorithms import FedAvg
 from atoll.learn.selection import TiFL
 from atoll.models.idle import IdleIslands, IdleModel
+from tests.support.selection_toys import candidates, seen
 
 N = 9
 

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from killed_trainings import killed_training
 
 import atoll
 import atoll.learn.algorithms as algorithms
@@ -45,8 +44,8 @@ from atoll.models import Linear
 from atoll.models.quadratic import Quadratic, minimiser, quadratics
 from atoll.simulation import run_in
 from atoll.stages import QSGD, RandomK, TopK
-
-from .learn_toys import Fixed, flat, islands
+from tests.support.killed_trainings import killed_training
+from tests.support.learn_toys import Fixed, flat, islands
 
 FULL: dict[str, Any] = {"lr": 0.01, "steps": 5, "batch_size": None}
 ALL_AT_ONCE = {

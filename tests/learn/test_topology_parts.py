@@ -14,8 +14,7 @@ from atoll.learn.topology import Expander, Gossip, Hierarchical, Membership, Ran
 from atoll.runs.config import parse_config
 from atoll.stages import TopK
 from atoll.testing import check_algorithm
-
-from .learn_toys import flat, islands
+from tests.support.learn_toys import flat, islands
 
 
 @pytest.mark.parametrize("algorithm", [Walkman(lr=0.1), Walkman(lr=0.1, tokens=3), IFCA(base=FedAvg(lr=0.1))], ids=repr)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from learn_toys import flat, islands
 
 import atoll
 from atoll.core.algebra import tree as T
@@ -15,6 +14,7 @@ from atoll.learn.algorithms import FedNova
 from atoll.models import CustomLearner
 from atoll.rounds import Patience, Target
 from atoll.stages import Clip
+from tests.support.learn_toys import flat, islands
 
 SIZES = [9, 14, 20]
 

@@ -8,11 +8,11 @@ import itertools
 
 import numpy as np
 import pytest
-from drift_toys import Loop
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from atoll.learn.algorithms import FedProx, Upcycled
+from tests.support.drift_toys import Loop
 
 MU = 30.0
 CLIENTS, DIM = 4, 3

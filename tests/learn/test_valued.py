@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from learn_toys import flat, islands, rows
 
 import atoll
 from atoll.core.errors import CompositionError, ConfigError
@@ -15,6 +14,7 @@ from atoll.learn.algorithms import Scaffold
 from atoll.learn.pacing import SAFA, FedBuff, Tiered
 from atoll.learn.topology import Gossip, Hierarchical
 from atoll.runs import parse_config, to_job
+from tests.support.learn_toys import flat, islands, rows
 
 DATA = atoll.data.iid(atoll.data.digits(), parties=6, seed=0)
 SPOILED = atoll.data.corrupt(DATA, {"mislabelled": 2 / 6}, seed=1)

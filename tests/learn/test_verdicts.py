@@ -5,13 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from part_examples import pairs, refused, verdict_of
+
+from tests.support.part_examples import pairs, refused, verdict_of
 
 LISTED = Path(__file__).parent / "refused_pairs.txt"
 
 
 def test_exactly_the_listed_pairs_are_refused() -> None:
-    """A pair that changes sides is a decision: after it, write the list anew with ``python tests/learn/part_examples.py``."""
+    """A pair that changes sides is a decision: after it, write the list anew with ``python -m tests.support.part_examples``."""
     listed = set(LISTED.read_text().splitlines())
     found = set(refused())
     assert found - listed == set(), "refused, and not listed"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from learn_toys import flat, islands
 
 import atoll
 from atoll.core.errors import CompositionError, DataError, TaskError
@@ -14,6 +13,7 @@ from atoll.learn.learner import LearnerSettings
 from atoll.learn.local.update import batch_rows
 from atoll.learn.metrics import Accuracy
 from atoll.models import CustomLearner
+from tests.support.learn_toys import flat, islands
 
 SIZES = [12, 7, 20]
 LINEAR = atoll.models.linear(4, 3)

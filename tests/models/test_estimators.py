@@ -6,7 +6,6 @@ import copy
 
 import numpy as np
 import pytest
-from learn_toys import islands
 
 import atoll
 from atoll.core.errors import CompositionError, ConfigError, DataError
@@ -14,6 +13,7 @@ from atoll.data import Dataset, Islands
 from atoll.learn import Evaluation, Everyone, FedAvg, FedSGD, KeepLocal, SufficientStatistics, Training, Uniform
 from atoll.learn.learner import LearnerSettings, adapt
 from atoll.learn.metrics import Accuracy, HingeLoss, LogLoss
+from tests.support.learn_toys import islands
 
 pytest.importorskip("sklearn")
 from sklearn import linear_model as lm

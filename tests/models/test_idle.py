@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from learn_toys import islands
 
 import atoll
 from atoll.core.algebra.rng import Rng
@@ -15,6 +14,7 @@ from atoll.learn.learner import LearnerSettings
 from atoll.models import Linear
 from atoll.models.idle import IdleIslands, IdleModel
 from atoll.testing import check_task_many
+from tests.support.learn_toys import islands
 
 SIZES = (5, 7, 5, 0, 12)
 

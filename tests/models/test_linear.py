@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from learn_toys import islands
 
 import atoll
 from atoll.core.algebra.rng import Rng
@@ -14,6 +13,7 @@ from atoll.core.errors import ConfigError, DataError
 from atoll.data import Dataset, Islands
 from atoll.learn.algorithm import Algorithm
 from atoll.learn.learner import LearnerSettings
+from tests.support.learn_toys import islands
 
 
 def made(loss, outputs, task="classification", l2=0.0):

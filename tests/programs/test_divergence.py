@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from learn_toys import flat, islands, rows
 
 import atoll
 from atoll.core.algebra import tree as T
@@ -19,6 +18,7 @@ from atoll.learn import Divergence, FedAvg, GradientDivergence, Training
 from atoll.learn.algorithm import Algorithm
 from atoll.learn.learner import LearnerSettings
 from atoll.programs.surveys import local_gradients
+from tests.support.learn_toys import flat, islands, rows
 
 EQUAL, UNEQUAL = [8, 8, 8], [3, 8, 20]
 ZERO = pytest.approx(0.0, abs=1e-13)

@@ -7,8 +7,6 @@ import sys
 
 import numpy as np
 import pytest
-from learn_toys import flat
-from test_fedprof import profile, spoiled
 
 import atoll
 from atoll.core import message as M
@@ -23,6 +21,8 @@ from atoll.learn.selection.fedprof import divergences_of
 from atoll.learn.topology import Gossip, Hierarchical
 from atoll.programs.surveys import EncryptedMatching
 from atoll.secure.encrypted import squares
+from tests.support.fedprof_toys import profile, spoiled
+from tests.support.learn_toys import flat
 
 try:
     import tenseal  # noqa: F401

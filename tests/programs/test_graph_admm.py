@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from learn_toys import Fixed
 
 import atoll
 from atoll.core.errors import AtollError, CompositionError, ConfigError, QuorumError
@@ -16,6 +15,7 @@ from atoll.learn.topology.graphs import Complete, EdgeList, Ring, TimeVarying
 from atoll.models.quadratic import minimiser
 from atoll.programs.consensus import DADMM, DLM, AsyncADMM
 from atoll.testing import Timetable, killed_and_resumed
+from tests.support.learn_toys import Fixed
 
 
 def problem():

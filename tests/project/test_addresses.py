@@ -14,9 +14,9 @@ import warnings
 from collections.abc import Iterable, Iterator
 
 import pytest
-from sources import ROOT, modules
 
 from atoll.core.addresses import MOVED
+from tests.support.sources import ROOT, modules
 
 FROZEN = (ROOT / "tests" / "project" / "addresses.txt").read_text(encoding="utf-8").split()
 CHANGELOG = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")

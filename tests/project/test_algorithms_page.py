@@ -2,10 +2,9 @@
 
 import re
 
-from sources import ROOT
-
 from atoll.cli.commands.algorithms import page
 from atoll.learn.catalogue import facts
+from tests.support.sources import ROOT
 
 
 def test_the_page_is_what_the_command_prints() -> None:

@@ -8,7 +8,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from functools import cache
 
-from sources import Module, modules
+from tests.support.sources import Module, modules
 
 HARD_CAP = 600  # code lines of a file: one idea may take them, and its docstrings as well
 MEDIAN = 110  # code lines of the median module

@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 import tomllib
 
-from sources import ROOT
-
 import atoll
+from tests.support.sources import ROOT
 
 CHANGELOG = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]

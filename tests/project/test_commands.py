@@ -7,7 +7,8 @@ import shutil
 import subprocess
 
 import pytest
-from sources import ROOT
+
+from tests.support.sources import ROOT
 
 TARGETS = ["setup", "demo", "test", "check", "docs", "bench", "clean"]
 make = pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from sources import ROOT, imports, modules
+
+from tests.support.sources import ROOT, imports, modules
 
 LAYERS = (
     ("addresses", "errors", "exposure", "capability", "facets", "overview", "redaction"),

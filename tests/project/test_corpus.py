@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from tests.support import corpus
 
 KNOWN: dict[str, Any] = json.loads(corpus.FILE.read_text(encoding="utf-8"))

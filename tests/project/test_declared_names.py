@@ -16,7 +16,6 @@ from importlib.util import find_spec
 from typing import Any, ClassVar
 
 import pytest
-from sources import ROOT, Module, modules
 
 from atoll.core import addresses
 from atoll.core.addresses import MOVED, declared_name, load_object
@@ -25,6 +24,7 @@ from atoll.core.requests.disclosure import RULES_TASK
 from atoll.core.requests.stage import Stage
 from atoll.core.requests.task import Task, resolve, task
 from atoll.learn.metrics import ScoreMetric
+from tests.support.sources import ROOT, Module, modules
 
 LIST = ROOT / "tests" / "project" / "declared_names.txt"
 KINDS: dict[str, type] = {"task": Task, "stage": Stage, "metric": ScoreMetric}

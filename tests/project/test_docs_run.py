@@ -22,9 +22,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from exactly import environment, extras_of
-from forked import Parent
-from sources import ROOT
+
+from tests.project.forked import Parent
+from tests.support.exactly import environment, extras_of
+from tests.support.sources import ROOT
 
 PAGES = sorted(
     [

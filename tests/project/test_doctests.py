@@ -6,7 +6,8 @@ import doctest
 import importlib
 
 import pytest
-from sources import modules
+
+from tests.support.sources import modules
 
 NAMES = [module.name for module in modules() if ">>> " in module.text]
 

@@ -6,9 +6,9 @@ import importlib
 import re
 
 import pytest
-from sources import ROOT, modules
 
 from atoll.core.errors import AtollError
+from tests.support.sources import ROOT, modules
 
 CATALOGUE = ROOT / "docs" / "errors.md"
 

@@ -8,8 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from exactly import distributions, environment, extras_of
-from sources import ROOT
+
+from tests.support.exactly import distributions, environment, extras_of
+from tests.support.sources import ROOT
 
 
 def test_an_environment_has_what_its_extras_bring_and_nothing_else(tmp_path: Path) -> None:

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from forked import Parent
-from sources import ROOT
-from test_docs_run import PATIENCE, blocks
+
+from tests.project.forked import Parent
+from tests.project.test_docs_run import PATIENCE, blocks
+from tests.support.sources import ROOT
 
 # Page: its module, which of its Python blocks are the module, and what holds after `atoll run run.yaml`.
 PAGES = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sources import PACKAGE
+from tests.support.sources import PACKAGE
 
 LIMIT = 20
 # Folders with more modules, each of which is one complete example of the same idea, and why that reads best in one list.

@@ -9,9 +9,9 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from sources import ROOT, Module, imports, modules
 
 from atoll.heap import loading
+from tests.support.sources import ROOT, Module, imports, modules
 
 Nodes = Sequence[ast.AST]
 TESTS = sorted([*(ROOT / "tests").rglob("*.py"), *(ROOT / "papers" / "tests").rglob("*.py")])

@@ -5,10 +5,11 @@ from __future__ import annotations
 import ast
 from functools import cache
 
-import guards
 import pytest
-from guards import GUARDS, Guard
-from sources import PACKAGE, ROOT
+
+from tests.support import guards
+from tests.support.guards import GUARDS, Guard
+from tests.support.sources import PACKAGE, ROOT
 
 FEWEST = {"words": 8, "replies": 15, "keys": 5, "host": 12, "people": 8, "influence": 4, "consent": 8, "takeovers": 8, "residue": 4, "operators": 5, "lots": 12, "authority": 5}  # fmt: skip
 
@@ -21,7 +22,9 @@ def text_of(file: str) -> str:
 @cache
 def folder_of(file: str) -> str:
     """A test's module, and the others of its folder, from which it may have its tests."""
-    return "\n".join(path.read_text(encoding="utf-8") for path in sorted((ROOT / "tests" / file).parent.glob("*.py")))
+    tests = ROOT / "tests"
+    files = [*sorted((tests / file).parent.glob("*.py")), *sorted((tests / "support").glob("*.py"))]  # laws are shared
+    return "\n".join(path.read_text(encoding="utf-8") for path in files)
 
 
 @pytest.mark.parametrize("part", FEWEST)

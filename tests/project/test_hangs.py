@@ -48,7 +48,7 @@ def test_a_test_that_hangs_is_tried_again_and_told_with_its_stacks(tmp_path: Pat
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "ATOLL", "COV"))}
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *options, str(tmp_path)],
-        env=inherited | {"PYTHONPATH": str(Path(__file__).parent), "CI": "true"},
+        env=inherited | {"PYTHONPATH": str(Path(__file__).parents[1] / "support"), "CI": "true"},
         cwd=tmp_path,
         capture_output=True,  # ends when the last process has closed its end: what was forked is ended too
         text=True,

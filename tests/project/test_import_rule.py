@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 
 import pytest
-from sources import Import, imports, modules
+
+from tests.support.sources import Import, imports, modules
 
 ANY = None
 # room -> rooms it may import, at the top of a file, inside a function or for type checkers. A room may always import itself.

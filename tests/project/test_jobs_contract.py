@@ -6,11 +6,11 @@ import ast
 import re
 
 import pytest
-from sources import PACKAGE, imports, modules
 
 from atoll.core.job import Job
 from atoll.core.rooms import job_kinds, part_kinds
 from atoll.runs.config import RunConfig, config_class, job_class
+from tests.support.sources import PACKAGE, imports, modules
 
 KNOWING = {"atoll.runs", "atoll.runtime", "atoll.simulation", "atoll.report", "atoll.cli"}
 OF_LEARNING = {"atoll.runs.worth", "atoll.cli.commands.demo", "atoll.cli.labels.adaptation_runs"}

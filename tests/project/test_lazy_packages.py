@@ -6,10 +6,10 @@ import ast
 import importlib
 
 import pytest
-from sources import Module, modules
 
 from atoll.core.errors import MissingExtraError
 from atoll.core.lazy import lazy
+from tests.support.sources import Module, modules
 
 
 def _call(module: Module) -> ast.Call | None:

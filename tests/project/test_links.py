@@ -6,7 +6,8 @@ import re
 from pathlib import Path
 
 import pytest
-from sources import ROOT
+
+from tests.support.sources import ROOT
 
 # Pages of the site that are made from files of the root.
 MADE = {"architecture.md", "changelog.md", "contributing.md"}

@@ -10,7 +10,8 @@ import nbformat
 import pytest
 from jupyter_client.manager import start_new_kernel
 from nbclient import NotebookClient
-from sources import ROOT
+
+from tests.support.sources import ROOT
 
 NOTEBOOKS = sorted((ROOT / "docs" / "tutorials").glob("*.ipynb"))
 PATIENCE = 200

@@ -18,7 +18,8 @@ from typing import Any
 
 import pytest
 from ruamel.yaml import YAML
-from sources import PACKAGE, ROOT
+
+from tests.support.sources import PACKAGE, ROOT
 
 PACKAGING = ROOT / "packaging"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]

@@ -16,8 +16,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
-from sources import ROOT
-from test_threats import defined_in
+
+from tests.support.sources import ROOT, defined_in
 
 PAGES = (
     "concepts/secure-sums.md",

@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-from .sources import ROOT
+from tests.support.sources import ROOT
 
 TEXT = (ROOT / "tests" / "PROPERTIES.md").read_text(encoding="utf-8")
 SECTIONS = {

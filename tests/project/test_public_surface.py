@@ -9,9 +9,9 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from sources import PACKAGE, ROOT, public_modules
 
 import atoll
+from tests.support.sources import PACKAGE, ROOT, public_modules
 
 SURFACE = (ROOT / "tests" / "project" / "surface.txt").read_text(encoding="utf-8").split()
 

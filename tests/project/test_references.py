@@ -8,7 +8,8 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from sources import ROOT, Module, modules
+
+from tests.support.sources import ROOT, Module, modules
 
 # The changelog also names what was renamed since.
 PAGES = [

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support import corpus, saved
 
 import atoll
 from atoll.core.errors import PolicyError
@@ -16,6 +15,7 @@ from atoll.core.event import Ledger
 from atoll.learn.private import CentralDP
 from atoll.privacy import Budget, LedgerAccount, statement
 from atoll.runs import RunFolder
+from tests.support import corpus, saved
 
 KNOWN: dict[str, Any] = json.loads(corpus.FILE.read_text(encoding="utf-8"))
 

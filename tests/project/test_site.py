@@ -13,10 +13,10 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from browser import CHROMIUM, tab
-from sources import ROOT
 
 import atoll
+from tests.support.browser import CHROMIUM, tab
+from tests.support.sources import ROOT
 
 SITE = ROOT / "site"
 built = pytest.mark.skipif(not (SITE / "index.html").exists(), reason="the site is not built: run `make docs`")

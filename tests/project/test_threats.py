@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import ast
 import re
-from functools import cache
 
 import pytest
-from sources import ROOT
+
+from tests.support.sources import ROOT, defined_in
 
 PAGE = (ROOT / "docs" / "concepts" / "threats.md").read_text(encoding="utf-8")
 NAMED = re.compile(r"`([\w/]+\.py)::(\w+)`")
@@ -31,15 +30,6 @@ def unheld(page: str) -> list[str]:
     rows = promises(page)
     bare = [row for row in rows if not NAMED.search(row.rsplit("|", 2)[1])]
     return [*bare, *(f"{file}::{name}" for file, name in NAMED.findall(page) if name not in defined_in(file))]
-
-
-@cache
-def defined_in(file: str) -> frozenset[str]:
-    """The names of a file's test functions, below ``tests/``."""
-    path = ROOT / "tests" / file
-    found = ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if path.is_file() else ()
-    kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
-    return frozenset(node.name for node in found if isinstance(node, kinds) and node.name.startswith("test_"))
 
 
 def test_every_promise_names_tests_that_exist() -> None:

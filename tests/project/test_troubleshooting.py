@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 
-from sources import ROOT
+from tests.support.sources import ROOT
 
 PAGE = (ROOT / "docs" / "howto" / "troubleshooting.md").read_text(encoding="utf-8")
 PAGES = PAGE + "".join(

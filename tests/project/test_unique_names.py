@@ -6,7 +6,7 @@ import ast
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
-from sources import modules
+from tests.support.sources import modules
 
 
 def homes_of(trees: Mapping[str, ast.Module]) -> dict[str, list[str]]:

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from sources import PACKAGE, PAPERS, ROOT
+
+from tests.support.sources import PACKAGE, PAPERS, ROOT
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("hatchling") is None, reason="the build backend, hatchling, is not installed"

@@ -10,8 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from browser import CHROMIUM, tab
-from small_run import small
 
 import atoll
 from atoll.auditing.cost import CostPoint, PrivacyCost
@@ -24,6 +22,8 @@ from atoll.report.progress import NotebookBar
 from atoll.reproduce import Claim, write_block
 from atoll.runs import RunFolder, execute, parse_config
 from atoll.statistics import Statistics
+from tests.support.browser import CHROMIUM, tab
+from tests.support.small_run import small
 
 NAMES = (
     '"><img src=x onerror=window.owned=1>',

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from small_run import small
 
 import atoll
 from atoll.core.errors import CheckpointError, ConfigError, MissingExtraError
@@ -23,6 +22,7 @@ from atoll.report.facts import facts_of
 from atoll.report.figures import accuracies_by_epsilon, devices_figure, lorenz
 from atoll.report.page import human_bytes, verdict
 from atoll.runs import RunFolder, execute, parse_config
+from tests.support.small_run import small
 
 VOID = {"meta", "link", "br", "img", "input", "circle", "hr"}
 
@@ -251,9 +251,8 @@ def test_a_training_is_not_lost_because_nothing_can_draw_it(
 
 
 def test_citations_are_those_of_the_parts_each_once() -> None:
-    from parts_of_mine import Halved
-
     from atoll.learn.wrapped import Wrapped
+    from tests.support.parts_of_mine import Halved
 
     islands = atoll.data.iid(atoll.data.iris(), parties=3)
     job = atoll.Training(model=atoll.models.linear(4, 3), algorithm=Wrapped(base=Halved()), uplink=[atoll.Clip()])

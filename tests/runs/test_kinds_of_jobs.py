@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +15,13 @@ from atoll.core.errors import ConfigError
 from atoll.core.message import decode
 from atoll.rounds import ProgramJob, Target, each_round
 from atoll.runs import RunFolder, Stopping, execute, json_schema, parse_config
-
-sys.path.insert(0, str(Path(__file__).parent))
-import jobs_of_mine
+from tests.runs import jobs_of_mine
 
 DATA = {"source": "iris", "partition": {"name": "iid", "parties": 5, "seed": 1}}
 MEDIAN: dict[str, Any] = {
     "job": "program",
     "data": DATA,
-    "program": "jobs_of_mine:median",
+    "program": "tests.runs.jobs_of_mine:median",
     "arguments": {"low": 0.0, "high": 10.0},
     "rounds": 12,
 }
@@ -90,20 +87,20 @@ def test_commands_run_list_compare_and_report_a_program(
     assert said["result"] == pytest.approx(true_median(), abs=10 / 2**5)
     assert command(["runs", "--json"]) == 0
     first, second = json.loads(capsys.readouterr().out)["runs"]
-    assert (first["job"], first["method"], second["of"]) == ("program", "jobs_of_mine:median", 5)
+    assert (first["job"], first["method"], second["of"]) == ("program", "tests.runs.jobs_of_mine:median", 5)
     assert command(["compare", first["run"], second["run"]]) == 0
     assert command(["report", first["run"]]) == 0
 
 
 def test_a_kind_of_ones_own_is_named_by_its_class(tmp_path: Path) -> None:
-    said = {"job": "jobs_of_mine:Largest", "data": DATA, "column": 2}
+    said = {"job": "tests.runs.jobs_of_mine:Largest", "data": DATA, "column": 2}
     folder = RunFolder(tmp_path / "run")
     result = execute(parse_config(said), folder)
     assert (folder.path / "largest.txt").read_text() == repr(result.outcome)
     assert result.outcome == pytest.approx(6.9)
     assert folder.config().made() == jobs_of_mine.Largest(2)
     with pytest.raises(ConfigError, match=r"colum=3 is not a setting\. Did you mean 'column'"):
-        parse_config({"job": "jobs_of_mine:Largest", "data": DATA, "colum": 3})
+        parse_config({"job": "tests.runs.jobs_of_mine:Largest", "data": DATA, "colum": 3})
 
 
 def test_the_schema_of_a_kind_has_its_settings_alone() -> None:

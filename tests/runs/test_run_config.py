@@ -77,8 +77,14 @@ WRONG = [
         {"loss": "CrossEntropyLoss"},
         r"loss='CrossEntropyLoss' is not a known loss\. Did you mean 'cross_entropy'\?.*use auto, cross_entr",
     ),
-    ({"loss": "parts_of_mine:Halved"}, r"loss='parts_of_mine:Halved' is a class.*calls Halved\(\)"),
-    ({"loss": "parts_of_mine:twise"}, r"has no attribute 'twise'\. Did you mean 'twice'\?.*define it in parts_of_mine"),
+    (
+        {"loss": "tests.support.parts_of_mine:Halved"},
+        r"loss='tests.support.parts_of_mine:Halved' is a class.*calls Halved\(\)",
+    ),
+    (
+        {"loss": "tests.support.parts_of_mine:twise"},
+        r"has no attribute 'twise'\. Did you mean 'twice'\?.*define it in parts_of_mine",
+    ),
     ({"model": "nowhere:net"}, r"No module named 'nowhere'.*in the working folder or installed"),
     ({"loss": "nowhere:loss"}, r"'nowhere:loss' cannot be imported: No module named 'nowhere'"),
     ({"stop": [{"name": "Target", "value": 1.0}]}, r"stop\[0\]\.metric is missing"),
@@ -123,13 +129,14 @@ def test_ranges_are_checked_when_the_file_is_read_and_all_are_told(settings: dic
 
 def test_a_part_that_is_no_plain_value_is_made_with_the_run_and_placed(settings: dict[str, Any]) -> None:
     with pytest.raises(
-        ConfigError, match=r"share=2\.0 \(in c\.yaml: algorithm \(parts_of_mine:halving\)\)\. Remedy: use at most 1"
+        ConfigError,
+        match=r"share=2\.0 \(in c\.yaml: algorithm \(tests.support.parts_of_mine:halving\)\)\. Remedy: use at most 1",
     ):
-        parse_config({**settings, "algorithm": {"name": "parts_of_mine:halving", "share": 2.0}}, "c.yaml")
+        parse_config({**settings, "algorithm": {"name": "tests.support.parts_of_mine:halving", "share": 2.0}}, "c.yaml")
 
 
 def test_parts_that_do_not_go_together_are_told_before_the_data_are_loaded(settings: dict[str, Any]) -> None:
-    wrong = {**settings, "reducer": "parts_of_mine:Blind", "aggregation": "KeepLocal"}
+    wrong = {**settings, "reducer": "tests.support.parts_of_mine:Blind", "aggregation": "KeepLocal"}
     with pytest.raises(
         CompositionError, match=r"KeepLocal sees single replies, .* \(in c\.yaml: Training\.aggregation\)"
     ):
@@ -219,7 +226,7 @@ def test_the_digest_tells_runs_apart_and_ignores_their_names(settings: dict[str,
 
 
 def test_registering_a_class_once_makes_it_configurable(settings: dict[str, Any]) -> None:
-    from parts_of_mine import Halved
+    from tests.support.parts_of_mine import Halved
 
     register("algorithm", "Halved", Halved)
     try:
@@ -257,10 +264,13 @@ def test_settings_that_are_a_value_of_their_own_are_a_section(settings: dict[str
 
 
 def test_your_own_loss_is_named_like_any_part(settings: dict[str, Any]) -> None:
-    import parts_of_mine
+    from tests.support import parts_of_mine
 
-    assert parse_config({**settings, "loss": "parts_of_mine:twice"}).made(checking=True).loss is parts_of_mine.twice
-    asking = parse_config({**settings, "loss": "parts_of_mine:by_row"}).made(checking=True)
+    assert (
+        parse_config({**settings, "loss": "tests.support.parts_of_mine:twice"}).made(checking=True).loss
+        is parts_of_mine.twice
+    )
+    asking = parse_config({**settings, "loss": "tests.support.parts_of_mine:by_row"}).made(checking=True)
     assert asking.loss is parts_of_mine.by_row
     model = atoll.models.mlp(64, 10)
     islands = atoll.data.iid(atoll.data.digits(), parties=10, seed=0)
@@ -269,7 +279,7 @@ def test_your_own_loss_is_named_like_any_part(settings: dict[str, Any]) -> None:
 
 
 def test_an_algorithm_around_another_is_configured_inside_out(settings: dict[str, Any]) -> None:
-    from parts_of_mine import Mixed
+    from tests.support.parts_of_mine import Mixed
 
     register("algorithm", "Mixed", Mixed)
     try:
@@ -304,7 +314,7 @@ def _referred(schema: Any) -> set[str]:
 
 
 def test_your_own_part_needs_no_registration(settings: dict[str, Any]) -> None:
-    made = parse_config({**settings, "algorithm": {"name": "parts_of_mine:Halved", "share": 0.1}})
+    made = parse_config({**settings, "algorithm": {"name": "tests.support.parts_of_mine:Halved", "share": 0.1}})
     assert to_job(made)[0].algorithm.share == 0.1
     assert parse_config(yaml.parse(made.to_yaml(), "again")) == made
 
@@ -388,5 +398,5 @@ def test_the_weights_of_a_module_of_your_own_follow_the_seed_of_the_run() -> Non
 
 
 def test_a_model_that_is_its_own_learner_may_have_losses_that_only_it_knows(settings: dict[str, Any]) -> None:
-    own = {"name": "parts_of_mine:Learning", "features": 4, "outputs": 3}
+    own = {"name": "tests.support.parts_of_mine:Learning", "features": 4, "outputs": 3}
     assert parse_config({**settings, "model": own, "loss": "huber"}).loss == "huber"

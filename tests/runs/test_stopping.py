@@ -20,7 +20,7 @@ from atoll.runs import RunFolder, Stopping, execute, parse_config, yaml
 def test_a_signal_stops_after_the_round_and_resuming_ends_the_same(
     config: Path, settings: dict[str, Any], typed: Callable[..., Any], tmp_path: Path, number: int
 ) -> None:
-    stop = {"name": "parts_of_mine:Interrupting", "after": 2, "number": int(number)}
+    stop = {"name": "tests.support.parts_of_mine:Interrupting", "after": 2, "number": int(number)}
     config.write_text(yaml.dump({**settings, "trackers": [stop]}))
     before = signal.getsignal(number)
     code, result, said = typed("run", config, "--folder", "stopped", "--no-report")
@@ -59,7 +59,7 @@ def test_between_checkpoints_too(settings: dict[str, Any], tmp_path: Path) -> No
 
 
 def test_a_second_signal_stops_at_once(config: Path, settings: dict[str, Any], typed: Callable[..., Any]) -> None:
-    twice = [{"name": "parts_of_mine:Interrupting", "after": 3}] * 2
+    twice = [{"name": "tests.support.parts_of_mine:Interrupting", "after": 3}] * 2
     config.write_text(yaml.dump({**settings, "trackers": twice}))
     code, result, said = typed("run", config, "--folder", "stopped", "--no-report")
     assert code == 130
@@ -103,7 +103,7 @@ def test_resume_finds_the_unfinished_run_of_a_configuration(
     config: Path, settings: dict[str, Any], typed: Callable[..., Any]
 ) -> None:
     assert typed("run", config, "--no-report")[0] == 0
-    stop = {"name": "parts_of_mine:Interrupting", "after": 2}
+    stop = {"name": "tests.support.parts_of_mine:Interrupting", "after": 2}
     _, first, _ = typed("run", config, "--set", f"trackers=[{json.dumps(stop)}]", "--no-report")
     _, other, _ = typed("run", config, "--set", f"trackers=[{json.dumps(stop)}]", "--set", "seed=5", "--no-report")
     assert first["status"] == other["status"] == "interrupted"

@@ -91,7 +91,7 @@ def test_every_view_is_a_part_and_can_be_described() -> None:
 def test_a_configuration_trains_as_python_does(settings: dict[str, Any]) -> None:
     views = {"weak": {"name": "MaskFeatures", "p": 0.1}, "strong": {"name": "SwapFeatures", "share": 0.5}}
     said = {"name": "FixMatch", "lr": 0.1, "steps": 2, "batch_size": 8, "tau": 0.5, **views}
-    config = parse_config({**settings, "model": "parts_of_mine:layers", "rounds": 1, "algorithm": said})
+    config = parse_config({**settings, "model": "tests.support.parts_of_mine:layers", "rounds": 1, "algorithm": said})
     written, islands = to_job(config)
     python = atoll.Training(
         model=written.model, rounds=1, selection=written.selection,

@@ -1,16 +1,12 @@
-"""Lets the tests of this folder's rooms import what they share: ``carriers``, ``certificates``, ``forging``, ``front_toys``."""
+"""Tests that run over each transport."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from carriers import CARRIERS, choose
+from tests.support.carriers import CARRIERS, choose
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -6,19 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from lying import (
-    VALUES,
-    LyingServer,
-    are_refused,
-    asking_afterwards,
-    asking_first,
-    is_honest,
-    letters_of,
-    of_set,
-    summed,
-    with_letters,
-    with_letters_of,
-)
 
 from atoll.core import message as M
 from atoll.core.algebra.aggregate import Mean, Sum
@@ -39,6 +26,19 @@ from atoll.secure.encrypted import BatchCrypt, Digits
 from atoll.secure.masking.coded import Code
 from atoll.stages import Clip, GaussianNoise, RandomK
 from atoll.testing.conformance.looking import Onlooker
+from tests.secure.lying import (
+    VALUES,
+    LyingServer,
+    are_refused,
+    asking_afterwards,
+    asking_first,
+    is_honest,
+    letters_of,
+    of_set,
+    summed,
+    with_letters,
+    with_letters_of,
+)
 
 PARTIES = range(len(VALUES))
 ACTIVE = SecureAggregation(server="active")

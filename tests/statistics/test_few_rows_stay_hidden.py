@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from patients import described
 
 import atoll
 from atoll.core.errors import AtollError, ConfigError, PolicyError
@@ -22,6 +21,7 @@ from atoll.runtime.worker.sitedata import load_site_data
 from atoll.secure import SecureAggregation
 from atoll.statistics import Statistics
 from atoll.statistics.disclosure.coarsening import coarsen
+from tests.support.patients import described
 
 MARKERS = np.round(np.random.default_rng(5).gamma(2.0, 1.0, 300), 6)
 SECURE = {"reducer": SecureAggregation(), "columns": ["marker"]}
@@ -244,7 +244,7 @@ def test_values_far_beyond_count_as_the_bound_of_their_site() -> None:
 
 def test_a_site_without_a_word_has_a_minimum_count_of_ten(tmp_path: Path) -> None:
     """The quick sibling of the next test, in one process."""
-    from work_toys import held
+    from tests.support.work_toys import held
 
     frames = {"a": ward(300, 0), "b": ward(220, 300, 1)}
     for name, rows in frames.items():

@@ -11,7 +11,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.stats
-from patients import SHARES, described, frames, require_pooled
 
 import atoll
 from atoll.core.errors import AtollError, ConfigError, DataError, PolicyError
@@ -19,6 +18,7 @@ from atoll.core.requests.policy import SitePolicy
 from atoll.data import Dataset, DataTable, Islands
 from atoll.runs import RunFolder, execute, parse_config
 from atoll.statistics import Statistics
+from tests.support.patients import SHARES, described, frames, require_pooled
 
 
 def test_it_is_the_answer_of_all_rows_in_one_place() -> None:
@@ -210,7 +210,7 @@ def test_ends_are_told_only_where_they_may() -> None:
 
 
 def test_sites_find_what_the_simulation_finds(tmp_path: Path) -> None:
-    from work_toys import held, sites_of
+    from tests.support.work_toys import held, sites_of
 
     draw = np.random.default_rng(3)
     parts = {
@@ -231,9 +231,8 @@ def test_sites_find_what_the_simulation_finds(tmp_path: Path) -> None:
 
 
 def test_sites_read_their_files_as_they_are(tmp_path: Path) -> None:
-    from work_toys import held
-
     from atoll.runtime.worker.sitedata import load_site_data
+    from tests.support.work_toys import held
 
     for name, rows in frames().items():
         rows.to_csv(tmp_path / f"{name}.csv", index=False)

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from patients import SHARES, described, frames, require_pooled
 
 import atoll
 from atoll.core.errors import DataError, PolicyError
@@ -19,6 +18,7 @@ from atoll.privacy import Budget, Demand, spent
 from atoll.secure import SecureAggregation
 from atoll.simulation import run_in
 from atoll.statistics import Statistics
+from tests.support.patients import SHARES, described, frames, require_pooled
 
 MASKED = {"reducer": SecureAggregation(), "columns": ["age", "pressure", "sex"], "categories": {"sex": ["f", "m"]}}
 

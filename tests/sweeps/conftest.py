@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "runs"))
-
-from small_run import config, settings, typed
+from tests.support.small_run import config, settings, typed
 
 __all__ = ["config", "settings", "typed"]

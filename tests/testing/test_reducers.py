@@ -6,11 +6,8 @@ import dataclasses
 import math
 from typing import ClassVar
 
-import double_masked as D
 import numpy as np
 import pytest
-from masks import mask
-from paillier import decrypt, encrypt, pack, prime, unpack
 
 from atoll.core.errors import QuorumError
 from atoll.core.federation.reducer import Plain, Reducer, TreeReducer
@@ -19,6 +16,9 @@ from atoll.core.requests.request import Reduced
 from atoll.core.requests.task import Task, task
 from atoll.testing import check_reducer
 from atoll.testing.conformance.secrecy import require_secrecy
+from tests.support import double_masked as D
+from tests.support.masks import mask
+from tests.support.paillier import decrypt, encrypt, pack, prime, unpack
 
 
 @pytest.mark.quick("Plain", "TreeReducer")
@@ -170,7 +170,10 @@ class _Spoken:
     [
         (Biased(), r"the law of exactness, everyone: \['client-0'\] answered and are not in sum 1"),
         (Doubles(), "the law of exactness, everyone/0/n: 10 is not 5|the law of exactness, everyone.*is not"),
-        (WithoutRecovery(), r"the law of recovery, without client-0 from superstep 2 on \(double_masked:masked\)"),
+        (
+            WithoutRecovery(),
+            r"the law of recovery, without client-0 from superstep 2 on \(tests.support.double_masked:masked\)",
+        ),
         (IgnoresAccept(), r"the law of terms, with accept=4: .* are in the sum, not \['client-1'"),
         (Clobbers(), "the law of state, everyone: the state of client-0"),
         (Keeps(), "the law of all or nothing, without 3 of 5 parties at superstep 1"),

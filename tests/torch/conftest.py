@@ -1,5 +1,5 @@
 """Fixtures for the PyTorch room."""
 
-from torch_fixtures import fresh_notices, global_generator_untouched
+from tests.support.torch_fixtures import fresh_notices, global_generator_untouched
 
 __all__ = ["fresh_notices", "global_generator_untouched"]

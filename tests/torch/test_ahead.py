@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch_toys import broadcast_of, compare, seeded, shards_of
 
 from atoll.labels.methods.fixmatch import FixMatchLoss
 from atoll.labels.views import OwnRows, row_keys, strong, weak
@@ -17,6 +16,7 @@ from atoll.torch import LocalTraining
 from atoll.torch.native.code import make_function
 from atoll.torch.tracing.compiler import trace
 from atoll.torch.tracing.fuse import halves_of
+from tests.support.torch_toys import broadcast_of, compare, seeded, shards_of
 
 pytestmark = pytest.mark.skipif(cpp_compiler() is None, reason="no C++ compiler")
 Tensor = torch.Tensor

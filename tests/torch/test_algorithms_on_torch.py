@@ -11,7 +11,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
-from torch_toys import broadcast_of, compare, keys_of, seeded, shards_of, worst
 
 from atoll.core.algebra import tree as T
 from atoll.core.algebra.aggregate import Mean, Parts, Sum, Vote
@@ -19,6 +18,7 @@ from atoll.core.errors import CompositionError
 from atoll.learn.algorithm import Algorithm, Stateful
 from atoll.learn.algorithms import FedAvg, FedSGD
 from atoll.torch import LocalTraining, params_of
+from tests.support.torch_toys import broadcast_of, compare, keys_of, seeded, shards_of, worst
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,11 +13,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
-from torch_toys import seeded
 
 from atoll.torch.examples.sums import gradient_of
 from atoll.torch.native.operations import APART, simple_operations
 from atoll.torch.tracing.compiler import record
+from tests.support.torch_toys import seeded
 
 Tensor = torch.Tensor
 Drawn = Callable[..., Tensor]

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch_toys import broadcast_of, keys_of, seeded, shards_of
 
 from atoll.core.errors import ConfigError, DataError
 from atoll.learn.algorithms import FedAvg
 from atoll.torch import LocalTraining
+from tests.support.torch_toys import broadcast_of, keys_of, seeded, shards_of
 
 
 def _train(model: nn.Module, shards: list[Any], **settings: Any) -> Any:

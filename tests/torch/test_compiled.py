@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch_toys import Dropped, Images, broadcast_of, compare, keys_of, seeded, shards_of
 
 from atoll.core.algebra import tree as T
 from atoll.core.errors import ConfigError
@@ -22,6 +21,7 @@ from atoll.torch import LocalTraining, prepare_worker
 from atoll.torch.blocks import decide
 from atoll.torch.blocks.choices import Choices, Shapes
 from atoll.torch.blocks.update import StepForm
+from tests.support.torch_toys import Dropped, Images, broadcast_of, compare, keys_of, seeded, shards_of
 
 pytestmark = pytest.mark.skipif(cpp_compiler() is None, reason="no C++ compiler")
 

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch_toys import Images, Recurrent, seeded
 
 import atoll
 from atoll.core.algebra import tree as T
@@ -18,6 +17,7 @@ from atoll.core.errors import AtollError
 from atoll.data import Dataset
 from atoll.learn.algorithms import DPSGD, FedAdam, FedDyn, FedNova, FedProx, Mime, Scaffold
 from atoll.torch.blocks.decide import StepCost, block_size
+from tests.support.torch_toys import Images, Recurrent, seeded
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 

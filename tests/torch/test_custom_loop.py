@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch_toys import seeded
 
 import atoll
 from atoll.core.algebra import tree as T
@@ -16,6 +15,7 @@ from atoll.core.errors import CompositionError
 from atoll.learn import Everyone, FedAvg
 from atoll.learn.algorithms import FedAvgM, FedProx, FedSSO, Mime, Scaffold, Upcycled
 from atoll.torch import CustomLoop
+from tests.support.torch_toys import seeded
 
 ISLANDS = atoll.data.iid(atoll.data.digits(), parties=4, seed=0).subset([0, 1, 2])
 

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch_toys import broadcast_of, keys_of, seeded, shards_of, worst
 
 import atoll
 from atoll.core.errors import DataError, TaskError
@@ -17,6 +16,7 @@ from atoll.data import Dataset, Islands
 from atoll.learn import FedAvg
 from atoll.torch import LocalTraining
 from atoll.torch.tracing.keyed import Bounded, UnboundedIndexError
+from tests.support.torch_toys import broadcast_of, keys_of, seeded, shards_of, worst
 
 
 class Words(nn.Module):

@@ -7,9 +7,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch_toys import Dropped, Images, seeded, shards_of
 
 from atoll.torch import FunctionalModule, buffers_of, evaluate, evaluate_many, params_of
+from tests.support.torch_toys import Dropped, Images, seeded, shards_of
 
 CPU = torch.device("cpu")
 

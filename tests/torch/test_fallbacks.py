@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch_toys import Cumulated, Images, broadcast_of, compare, keys_of, seeded, shards_of, worst
 
 from atoll.core.algebra import tree as T
 from atoll.learn.algorithms import FedAvg
@@ -17,6 +16,7 @@ from atoll.torch import LocalTraining, buffers_of, cache_folder, params_of
 from atoll.torch.blocks import decide
 from atoll.torch.blocks.decide import _gap, _nudge
 from atoll.torch.blocks.source import RowSource
+from tests.support.torch_toys import Cumulated, Images, broadcast_of, compare, keys_of, seeded, shards_of, worst
 
 ALGORITHM = FedAvg(epochs=2, batch_size=4)
 

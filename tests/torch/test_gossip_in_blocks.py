@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 from torch import nn
-from torch_toys import seeded
 
 import atoll
 from atoll.core.errors import AtollError
@@ -18,6 +17,7 @@ from atoll.learn.topology import Complete, Gossip, Membership, Ring, TimeVarying
 from atoll.learn.topology.node import Node
 from atoll.stages import TopK
 from atoll.testing import killed_and_resumed
+from tests.support.torch_toys import seeded
 
 LOCAL: dict[str, Any] = {"lr": 0.1, "epochs": 2, "batch_size": 8}
 NODES = 6

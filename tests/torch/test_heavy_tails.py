@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
-from torch_toys import Dropped, Images, Recurrent, broadcast_of, compare, keys_of, seeded, shards_of
 
 from atoll.learn.algorithms import FedAvg
 from atoll.learn.local.update import batch_rows, count_many
@@ -18,6 +17,7 @@ from atoll.torch.blocks import block as block_module
 from atoll.torch.blocks.choices import Choices, Shapes
 from atoll.torch.blocks.course import blocks_of, courses, fit, program_widths, rungs
 from atoll.torch.blocks.schedule import Orders
+from tests.support.torch_toys import Dropped, Images, Recurrent, broadcast_of, compare, keys_of, seeded, shards_of
 
 SIZES = [3, 211, 1, 47, 0, 12, 95, 12, 8, 30]
 

@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
-from torch_toys import Images, broadcast_of, compare, seeded, shards_of
 
 from atoll.learn.algorithms import FedAvg
 from atoll.native import cpp_compiler
@@ -17,6 +16,7 @@ from atoll.torch import LocalTraining
 from atoll.torch.examples.sums import gradient_of
 from atoll.torch.native.image_layers import convolutions, count_layers, replace_layers
 from atoll.torch.tracing.compiler import trace
+from tests.support.torch_toys import Images, broadcast_of, compare, seeded, shards_of
 
 pytestmark = pytest.mark.skipif(cpp_compiler() is None, reason="no C++ compiler")
 Tensor = torch.Tensor

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch_toys import seeded
 
 from atoll.torch.tracing.keyed import ForeignRandomnessError, Keyed, step_seeds, uniform
 from atoll.torch.tracing.recurrent import RECURRENT
+from tests.support.torch_toys import seeded
 
 
 def _seed(key: int, step: int = 0) -> torch.Tensor:

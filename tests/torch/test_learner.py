@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch_toys import Images, broadcast_of, seeded
 
 from atoll.core.algebra.rng import Rng
 from atoll.core.errors import DataError
@@ -24,6 +23,7 @@ from atoll.data import Dataset, Islands, dirichlet
 from atoll.learn.algorithms import FedAvg
 from atoll.learn.learner import LearnerSettings, adapt
 from atoll.torch import CustomLoop, TorchLearner, init, params_of
+from tests.support.torch_toys import Images, broadcast_of, seeded
 
 
 def _islands(parties: int = 6) -> Islands:

@@ -5,14 +5,11 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
-import losses_by_hand as own
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from losses_by_hand import FixMatchAvg
 from torch import nn
-from torch_toys import Dropped, broadcast_of, compare, keys_of, seeded, shards_of, worst
 
 import atoll
 from atoll.core.algebra import tree as T
@@ -21,6 +18,9 @@ from atoll.data import Dataset, Islands
 from atoll.learn import Everyone, FedAvg
 from atoll.learn.local.update import batch_rows
 from atoll.torch import LocalTraining, evaluate
+from tests.support import losses_by_hand as own
+from tests.support.losses_by_hand import FixMatchAvg
+from tests.support.torch_toys import Dropped, broadcast_of, compare, keys_of, seeded, shards_of, worst
 
 SIZES = [15, 3, 11, 5, 16]
 TOLERANCE = 1e-4

@@ -9,13 +9,13 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
-from torch_toys import broadcast_of, compare, seeded, shards_of
 
 from atoll.core.algebra.rng import Rng
 from atoll.core.errors import DataError
 from atoll.learn.algorithms import FedAvg
 from atoll.learn.local.own_loss import LOSS_NAMES
 from atoll.torch import LOSSES, LocalTraining, buffers_of, init, load, params_of
+from tests.support.torch_toys import broadcast_of, compare, seeded, shards_of
 
 
 def test_a_round_trip_leaves_the_module_alone() -> None:

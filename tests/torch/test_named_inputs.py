@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch_toys import broadcast_of, compare, seeded
 
 import atoll
 from atoll.core.errors import DataError
 from atoll.data import from_tokens
 from atoll.learn.algorithms import FedAvg
 from atoll.torch import LocalTraining, NamedInputs
+from tests.support.torch_toys import broadcast_of, compare, seeded
 
 RNG = np.random.default_rng(0)
 IDS = RNG.integers(0, 30, (40, 6))

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch_toys import Dropped, Images, broadcast_of, compare, keys_of, seeded, shards_of
 
 from atoll import native as native_library
 from atoll.core.algebra import tree as T
@@ -21,6 +20,7 @@ from atoll.torch.blocks.native_cohort import NativeCohort, NativeSteps, make_nat
 from atoll.torch.native import enabled
 from atoll.torch.native.program import share
 from atoll.torch.native.writer import Body, CodeStatement
+from tests.support.torch_toys import Dropped, Images, broadcast_of, compare, keys_of, seeded, shards_of
 
 pytestmark = pytest.mark.skipif(cpp_compiler() is None, reason="no C++ compiler")
 Tensor = torch.Tensor

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch_toys import broadcast_of, keys_of, seeded
 
 from atoll.core.errors import DataError
 from atoll.core.requests.party import Parties, Roster
@@ -22,6 +21,7 @@ from atoll.torch.blocks.source import Rows
 from atoll.torch.native import MemoryLayout, compile, simple_graph  # noqa: A004
 from atoll.torch.native.orders import Draws
 from atoll.torch.native.program import NativeColumn
+from tests.support.torch_toys import broadcast_of, keys_of, seeded
 
 pytestmark = pytest.mark.skipif(cpp_compiler() is None, reason="no C++ compiler")
 SIZES = np.array([50, 0, 64, 65, 7, 1, 1000, 10, 4, 129])

@@ -8,12 +8,22 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch_toys import Dropped, Images, Recurrent, broadcast_of, compare, keys_of, seeded, shards_of, worst
 
 from atoll.core.algebra import tree as T
 from atoll.learn.algorithms import FedAvg, FedSGD
 from atoll.torch import LocalTraining
 from atoll.torch.blocks.update import StepForm
+from tests.support.torch_toys import (
+    Dropped,
+    Images,
+    Recurrent,
+    broadcast_of,
+    compare,
+    keys_of,
+    seeded,
+    shards_of,
+    worst,
+)
 
 EQUAL = [15] * 5
 UNEQUAL = [15, 3, 11, 5, 16]

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch_toys import Cumulated, Dropped, Images, broadcast_of, keys_of, seeded, shards_of, worst
 
 import atoll
 from atoll.core.algebra import tree as T
@@ -24,6 +23,7 @@ from atoll.native import cpp_compiler
 from atoll.stages import Clip
 from atoll.testing import check_learner, check_task_many
 from atoll.torch import CustomLoop, LocalTraining, params_of
+from tests.support.torch_toys import Cumulated, Dropped, Images, broadcast_of, keys_of, seeded, shards_of, worst
 
 SIZES = [13, 4, 9, 1, 6]
 BOTH = {"loss": None, "profile": {"layer": "auto"}}

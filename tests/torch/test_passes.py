@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 from torch import nn
-from torch_toys import broadcast_of, keys_of, seeded, shards_of, worst
 
 from atoll.core.algebra.aggregate import Parts
 from atoll.learn.algorithms.full_gradient import FullGradient
 from atoll.native import cpp_compiler
 from atoll.torch import LocalTraining
 from atoll.torch.learner import states_after
+from tests.support.torch_toys import broadcast_of, keys_of, seeded, shards_of, worst
 
 
 class _Told(FullGradient):

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch_toys import Images, broadcast_of, compare, seeded, shards_of
 
 from atoll.learn.algorithms import FedAvg
 from atoll.native import cpp_compiler
@@ -18,6 +17,7 @@ from atoll.torch.blocks.decide import StepCost, _beside
 from atoll.torch.examples.sums import gradient_of
 from atoll.torch.native.image_layers import pools, replace_pools
 from atoll.torch.tracing.compiler import trace
+from tests.support.torch_toys import Images, broadcast_of, compare, seeded, shards_of
 
 pytestmark = pytest.mark.skipif(cpp_compiler() is None, reason="no C++ compiler")
 Tensor = torch.Tensor

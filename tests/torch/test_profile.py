@@ -11,7 +11,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
-from torch_toys import Dropped, Images, Recurrent, broadcast_of, seeded, shards_of
 
 import atoll
 from atoll.core import message as M
@@ -24,6 +23,7 @@ from atoll.torch import FunctionalModule, evaluate, params_of, profile, profile_
 from atoll.torch import profile as profile_function
 from atoll.torch.blocks.pool import pool_of
 from atoll.torch.evaluate import _seen
+from tests.support.torch_toys import Dropped, Images, Recurrent, broadcast_of, seeded, shards_of
 
 CPU = torch.device("cpu")
 

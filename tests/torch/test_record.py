@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch_toys import seeded
 
 from atoll.core.algebra import tree as T
 from atoll.torch.examples.sums import gradient_of
 from atoll.torch.tracing.compiler import Unrecordable, record
+from tests.support.torch_toys import seeded
 
 Tensor = torch.Tensor
 aten: Any = torch.ops.aten

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch_toys import broadcast_of, compare, seeded, shards_of
 
 import atoll
 from atoll.learn.algorithms import FedAvg
@@ -17,6 +16,7 @@ from atoll.torch import LocalTraining
 from atoll.torch.blocks.decide import whole_layers
 from atoll.torch.blocks.native_cohort import NativeCohort
 from atoll.torch.tracing.recurrent import gru_layer, lstm_layer
+from tests.support.torch_toys import broadcast_of, compare, seeded, shards_of
 
 Tensor = torch.Tensor
 KINDS: dict[str, Any] = {"lstm": (nn.LSTM, lstm_layer, 2), "gru": (nn.GRU, gru_layer, 1)}

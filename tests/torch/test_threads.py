@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 from torch import nn
-from torch_toys import broadcast_of, keys_of, seeded, shards_of
 
 import atoll
 from atoll.core.requests.cohort import Cohort
@@ -17,6 +16,7 @@ from atoll.learn.algorithms import FedAvg, Scaffold
 from atoll.learn.learner import LearnerSettings, adapt
 from atoll.native import cpp_compiler
 from atoll.torch import LocalTraining, local
+from tests.support.torch_toys import broadcast_of, keys_of, seeded, shards_of
 
 pytestmark = pytest.mark.skipif(cpp_compiler() is None, reason="no C++ compiler")
 SIZES = [7, 40, 12, 10, 33, 5, 0, 1, 25, 60, 8, 19]

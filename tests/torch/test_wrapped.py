@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch_toys import broadcast_of, keys_of, seeded, shards_of
 
 import atoll
 from atoll.core.algebra.aggregate import Sum, Total
@@ -25,6 +24,7 @@ from atoll.stages import Clip
 from atoll.testing.conformance import check_task_many
 from atoll.torch import LocalTraining
 from atoll.torch.blocks.pool import Privates
+from tests.support.torch_toys import broadcast_of, keys_of, seeded, shards_of
 
 needs_a_compiler = pytest.mark.skipif(cpp_compiler() is None, reason="no C++ compiler")
 

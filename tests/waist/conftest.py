@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from worlds import WORLDS, on_every_engine
 
 from atoll.core.requests.cost import Free
 from atoll.core.world import World
 from atoll.testing import Life, killed_and_resumed
+from tests.support.worlds import WORLDS, on_every_engine
 
 # Engines that start processes are killed at fewer steps: the journal, the store and the checkpoints are the same code for all, and what carries the
 # bytes differs in nothing of it. One step is the one in the middle.

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from double_masked import DoubleMasked
-from worlds import SLOW, WORLDS, on_every_engine
 
 from atoll.core.algebra.aggregate import Mean, Parts, Sum
 from atoll.core.errors import ConfigError
@@ -14,6 +12,8 @@ from atoll.core.requests.cost import Outcomes
 from atoll.core.requests.task import Batch, Task, Work, task
 from atoll.stages import QSGD
 from atoll.testing import Timetable, live
+from tests.support.double_masked import DoubleMasked
+from tests.support.worlds import SLOW, WORLDS, on_every_engine
 
 LR = 0.5
 BLOCKS: list[int] = []

@@ -12,11 +12,11 @@ import sqlite3
 import threading
 
 import numpy as np
-from scales import assert_true_bytes
 
 import atoll
 from atoll.core.requests.cohort import Community
 from atoll.testing import Timetable
+from tests.support.scales import assert_true_bytes
 
 K, STEPS, WARDS = 8, 12, ("cardiology", "oncology", "surgery")
 

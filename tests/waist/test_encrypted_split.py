@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from paillier import decrypt, encrypt, pack, prime, unpack
 
 from atoll.core.requests.cohort import Community
 from atoll.core.requests.request import Mailboxes
 from atoll.core.requests.task import task
+from tests.support.paillier import decrypt, encrypt, pack, prime, unpack
 
 SCALE, BINS, LAMBDA = 10**6, 4, 1.0
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from double_masked import DoubleMasked
-from worlds import on_every_engine
 
 from atoll.core.algebra.aggregate import Sum
 from atoll.core.errors import QuorumError
 from atoll.core.requests.cohort import Community
 from atoll.core.requests.task import task
 from atoll.testing import Timetable
+from tests.support.double_masked import DoubleMasked
+from tests.support.worlds import on_every_engine
 
 
 @task
@@ -40,7 +40,7 @@ async def visits(fed):
 )
 def test_a_sum_that_cannot_be_unmasked_counts_for_nobody(survive, lost):
     lost = {
-        f"{step}DoubleMasked/double_masked:reveal" if "@" in step else step: [f"client-{i}" for i in who]
+        f"{step}DoubleMasked/tests.support.double_masked:reveal" if "@" in step else step: [f"client-{i}" for i in who]
         for step, who in lost.items()
     }
     life = survive(visits, Community([0.0] * 5), cost=Timetable(lost=lost))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from worlds import on_every_engine
 
 from atoll.core.algebra.aggregate import Mean
 from atoll.core.requests.cohort import Community
 from atoll.core.requests.task import task
 from atoll.testing import Timetable
+from tests.support.worlds import on_every_engine
 
 LR = 0.5
 

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from scales import assert_true_bytes
 from torch import nn
 
 import atoll
 from atoll.testing import Timetable
+from tests.support.scales import assert_true_bytes
 
 ROUNDS, EPOCHS, BATCH, LR, TAU = 4, 2, 12, 1.0, 0.6
 

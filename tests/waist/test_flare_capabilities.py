@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from learn_toys import Fixed
 
 import atoll
 from atoll.core.errors import MessageError, QuorumError, TaskError
@@ -20,6 +19,7 @@ from atoll.core.requests.task import TaskSchema
 from atoll.fitting import GLM, SVM, Fit, KMeans
 from atoll.learn.algorithms import FedAvg, FedAvgM, FedProx, Scaffold
 from atoll.stages import Clip, ExcludeVariables
+from tests.support.learn_toys import Fixed
 
 WARDS = Community({"north": [61, 75], "east": [44, 58, 39], "south": [83]})
 

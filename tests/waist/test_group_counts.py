@@ -13,13 +13,13 @@ from itertools import chain
 
 import numpy as np
 import pytest
-from scales import assert_true_bytes
-from worlds import on_every_engine
 
 import atoll
 from atoll.core.errors import QuorumError
 from atoll.core.requests.cohort import Community
 from atoll.testing import Timetable
+from tests.support.scales import assert_true_bytes
+from tests.support.worlds import on_every_engine
 
 P, K = 2**61 - 1, 3  # a Mersenne prime; the smallest count that is published
 WARDS, SERVERS, DEALER = ["cardiology", "geriatrics", "oncology", "surgery"], ("server-a", "server-b"), "dealer"

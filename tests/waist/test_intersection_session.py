@@ -9,12 +9,12 @@ import asyncio
 
 import numpy as np
 import pytest
-from test_set_intersection import point, raised
 
 from atoll.core import Island, Peers
 from atoll.core.requests.cohort import Community
 from atoll.core.requests.task import task
 from atoll.testing import Timetable
+from tests.waist.test_set_intersection import point, raised
 
 OTHER = {"left": "right", "right": "left"}
 

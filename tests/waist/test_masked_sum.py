@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from double_masked import DoubleMasked
-from worlds import on_every_engine
 
 from atoll.core.algebra.aggregate import Mean, Sum, Vote
 from atoll.core.requests.cohort import Community
 from atoll.core.requests.task import task
 from atoll.testing import Timetable
+from tests.support.double_masked import DoubleMasked
+from tests.support.worlds import on_every_engine
 
 
 @task

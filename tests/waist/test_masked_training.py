@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from double_masked import DoubleMasked
 
 import atoll
 from atoll.core.algebra import tree as T
@@ -12,6 +11,7 @@ from atoll.core.federation.reducer import Plain
 from atoll.learn.algorithms import FedDyn, FedNova, Mime, Scaffold
 from atoll.stages import Clip, RandomK
 from atoll.testing import Timetable
+from tests.support.double_masked import DoubleMasked
 
 ISLANDS = atoll.data.dirichlet(atoll.data.digits(), parties=8, alpha=0.5, seed=0)
 ALGORITHMS = {

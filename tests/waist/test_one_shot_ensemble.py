@@ -10,13 +10,13 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from scales import assert_true_bytes
 from sklearn.tree import DecisionTreeClassifier
-from worlds import on_every_engine
 
 import atoll
 from atoll.core.requests.cohort import Community
 from atoll.testing import Timetable
+from tests.support.scales import assert_true_bytes
+from tests.support.worlds import on_every_engine
 
 BEST, CLASSES = 3, 2
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from worlds import on_every_engine
 
 from atoll.core.algebra.aggregate import Mean
 from atoll.core.requests.cohort import Community
 from atoll.core.requests.task import Batch, task
+from tests.support.worlds import on_every_engine
 
 FRESH = {"model": np.zeros(4), "visits": np.float64(0)}
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from masks import mask
 
 from atoll.core.algebra.rng import mix64
 from atoll.core.requests.cohort import Community
 from atoll.core.requests.task import task
+from tests.support.masks import mask
 
 SLOTS = 64
 

@@ -11,14 +11,14 @@ from itertools import count
 import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
-from scales import assert_true_bytes
-from worlds import on_every_engine
 
 import atoll
 from atoll.core.errors import QuorumError
 from atoll.core.requests.cohort import Community
 from atoll.core.requests.request import Mailboxes
 from atoll.testing import Timetable
+from tests.support.scales import assert_true_bytes
+from tests.support.worlds import on_every_engine
 
 FIELD = 2**255 - 19
 

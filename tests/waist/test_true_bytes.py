@@ -6,10 +6,6 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from scales import assert_true_bytes
-from test_masked_sum import secure_sums
-from test_set_intersection import intersection
-from worlds import WORLDS, on_every_engine
 
 from atoll.core.requests.cohort import Community
 from atoll.core.requests.request import Mailboxes, Request
@@ -17,6 +13,10 @@ from atoll.core.time.meter import Meter
 from atoll.core.world import World
 from atoll.engines import Inline
 from atoll.testing import Timetable, live
+from tests.support.scales import assert_true_bytes
+from tests.support.worlds import WORLDS, on_every_engine
+from tests.waist.test_masked_sum import secure_sums
+from tests.waist.test_set_intersection import intersection
 
 LOST = {":share/": ["client-5"], ":masked/": ["client-4"], ":reveal/": ["client-0"]}
 

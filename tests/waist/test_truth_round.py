@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from scales import assert_true_bytes
-from shamir import PRIME, join, split
-from worlds import on_every_engine
 
 import atoll
 from atoll.core.requests.cohort import Community
 from atoll.testing import Timetable
+from tests.support.scales import assert_true_bytes
+from tests.support.shamir import PRIME, join, split
+from tests.support.worlds import on_every_engine
 
 SCALE, THRESHOLD, USERS, OBJECTS, ROUNDS = 2**40, 4, 7, 3, 4
 

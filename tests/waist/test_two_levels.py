@@ -58,10 +58,9 @@ def population():
 
 
 def test_two_levels_equal_one(survive, engine):
-    from worlds import WORLDS
-
     from atoll.core.world import World
     from atoll.simulation import run_in
+    from tests.support.worlds import WORLDS
 
     life = survive(two_level, population(), cost=Timetable({"c4": 3.0}, latency=0.5))
     one = run_in(World(population(), WORLDS[engine](2)), flat)[0]

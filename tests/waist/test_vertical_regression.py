@@ -11,14 +11,14 @@ import math
 
 import numpy as np
 import pytest
-from paillier import decrypt, encrypt, pack, prime, unpack
-from scales import assert_true_bytes
-from test_set_intersection import common_rows, intersect
 
 import atoll
 from atoll.core.errors import QuorumError
 from atoll.core.requests.cohort import Community
 from atoll.testing import Timetable
+from tests.support.paillier import decrypt, encrypt, pack, prime, unpack
+from tests.support.scales import assert_true_bytes
+from tests.waist.test_set_intersection import common_rows, intersect
 
 SCALE, STEPS = 2**30, 10
 GUEST, HOST, HOLDER = "guest", "host", "key-holder"

@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from killed_trainings import killed_training
-from label_toys import gap, images, islands, net, same, trained
 
 import atoll
 from atoll.core.errors import CompositionError, ConfigError
@@ -14,6 +12,8 @@ from atoll.data import Islands
 from atoll.labels import AdaFedSemi, AdaptiveRounds
 from atoll.labels.methods.adafedsemi import POOL
 from atoll.learn.algorithms import FedAvg, FedProx
+from tests.support.killed_trainings import killed_training
+from tests.support.label_toys import gap, images, islands, net, same, trained
 
 WORK: dict[str, Any] = {"lr": 0.1, "steps": 2, "batch_size": 8}
 ROUNDS = AdaptiveRounds(shares=(0.4, 1.0), taus=(0.3, 0.6), window=1)

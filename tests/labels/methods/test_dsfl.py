@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from killed_trainings import killed_training
 
 import atoll
 from atoll.core.algebra.aggregate import Parts
@@ -19,6 +18,7 @@ from atoll.labels.methods import dsfl as module
 from atoll.learn.algorithms import FedAvg, OutputPerturbation
 from atoll.models import Linear, mlp
 from atoll.secure import SecureAggregation
+from tests.support.killed_trainings import killed_training
 
 CENTRES = np.random.default_rng(0).normal(size=(3, 6)) * 2.0
 

@@ -8,8 +8,6 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from killed_trainings import killed_training
-from test_adaptation_methods import WIDTH, Watched, federation, network, plain_linear, trained
 
 import atoll
 from atoll.core.algebra.rng import Rng
@@ -21,6 +19,8 @@ from atoll.labels.methods.fada import judged, trained_judge
 from atoll.labels.objectives.clusters import gain_weights
 from atoll.learn.algorithms import FedProx, Scaffold
 from atoll.learn.wrapped import Wrapped
+from tests.support.adaptation_toys import WIDTH, Watched, federation, network, plain_linear, trained
+from tests.support.killed_trainings import killed_training
 
 BASE = atoll.FedAvg(lr=0.2, batch_size=10, steps=4)
 

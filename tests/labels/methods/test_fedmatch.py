@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from killed_trainings import killed_training
-from label_toys import gap, images, islands, net, same, trained
 
 import atoll
 from atoll.core.algebra.aggregate import Parts
@@ -18,6 +16,8 @@ from atoll.data import Islands
 from atoll.labels.methods.fedmatch import DisjointGradient, FedMatch, NearestHelpers, joined, split, together
 from atoll.learn.algorithms import FedAvg, FedProx, Scaffold
 from atoll.secure import SecureAggregation
+from tests.support.killed_trainings import killed_training
+from tests.support.label_toys import gap, images, islands, net, same, trained
 
 WORK: dict[str, Any] = {"lr": 0.1, "steps": 2, "batch_size": 8}
 BASES = [FedAvg(**WORK), FedProx(mu=0.5, **WORK), Scaffold(**WORK)]

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from label_toys import CLASSES, gap, images, islands, same, trained
 from torch import nn
 
 import atoll
@@ -16,6 +15,7 @@ from atoll.data import Dataset, Islands
 from atoll.labels import Supervised
 from atoll.labels.methods.fedpu import FedPU
 from atoll.learn.algorithms import FedAvg, FedProx, Scaffold
+from tests.support.label_toys import CLASSES, gap, images, islands, same, trained
 
 WORK: dict[str, Any] = {"lr": 0.1, "steps": 2, "batch_size": 8}
 BASES = [FedAvg(**WORK), FedProx(mu=0.5, **WORK), Scaffold(**WORK)]

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from label_toys import gap, images, islands, same, trained
 
 import atoll
 from atoll.core.errors import ConfigError, DataError
@@ -19,6 +18,7 @@ from atoll.labels.methods.generator import Generator, RowDecoder
 from atoll.learn.algorithms import FedAvg, FedProx
 from atoll.learn.private import ExampleDP
 from atoll.privacy import spent
+from tests.support.label_toys import gap, images, islands, same, trained
 
 WORK: dict[str, Any] = {"lr": 0.1, "steps": 2, "batch_size": 8}
 GENERATOR = Generator(shape=(1, 8, 8), latent=4, hidden=16)

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from label_toys import CLASSES, gap, images, islands, net, same, trained
 
 import atoll
 from atoll.core.errors import ConfigError
@@ -16,6 +15,7 @@ from atoll.data import Islands
 from atoll.labels import ForwardCorrection, Guard, Supervised
 from atoll.labels.objectives import estimate_transition, forward_corrected, label_triples
 from atoll.learn.algorithms import FedAvg, FedProx, Scaffold
+from tests.support.label_toys import CLASSES, gap, images, islands, net, same, trained
 
 WORK: dict[str, Any] = {"lr": 0.1, "steps": 3, "batch_size": 8}
 PAIRS = 0.6 * np.eye(CLASSES) + 0.4 * np.roll(np.eye(CLASSES), 1, axis=1)

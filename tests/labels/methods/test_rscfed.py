@@ -9,8 +9,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from killed_trainings import killed_training
-from label_toys import gap, images, islands, net, trained
 
 import atoll
 from atoll.core.algebra.aggregate import Part
@@ -19,6 +17,8 @@ from atoll.labels import Supervised, views
 from atoll.labels.methods.rscfed import RSCFed, WarmTeacher, consensus_weights, sub_consensus
 from atoll.learn.algorithms import FedAvg, FedProx, Scaffold
 from atoll.secure import SecureAggregation
+from tests.support.killed_trainings import killed_training
+from tests.support.label_toys import gap, images, islands, net, trained
 
 WORK: dict[str, Any] = {"lr": 0.1, "steps": 2, "batch_size": 8}
 WARPED = views.Translate(1)

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from label_toys import gap, images, islands, same, trained
 from torch import nn
 
 import atoll
@@ -41,6 +40,7 @@ from atoll.learn.algorithms import FedAvg, FedProx, Scaffold
 from atoll.learn.selection import Once
 from atoll.learn.wrapped import dry_reply
 from atoll.testing import killed_and_resumed
+from tests.support.label_toys import gap, images, islands, same, trained
 
 WORK: dict[str, Any] = {"lr": 0.05, "steps": 2, "batch_size": 8}
 QUIET: dict[str, Any] = {**WORK, "gauge": 0.0}

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from label_toys import gap, images, islands, net, same, trained
 
 import atoll
 import atoll.data
@@ -19,6 +18,7 @@ from atoll.labels.views import weak
 from atoll.learn import Training
 from atoll.learn.algorithms import FedProx
 from atoll.learn.topology import Hierarchical
+from tests.support.label_toys import gap, images, islands, net, same, trained
 
 WORK: dict[str, Any] = {
     "lr": 0.1,

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from part_examples import ALGORITHMS, CLIENTS, COMPANIONS, DATA, PARTS
 
 import atoll
 from atoll.core.errors import AtollError
 from atoll.core.event import Ledger
 from atoll.learn import Everyone, Training
 from atoll.privacy import LossTally
+from tests.support.part_examples import ALGORITHMS, CLIENTS, COMPANIONS, DATA, PARTS
 
 ROUNDS = 2
 SOME = ("FedAvg", "FedAdam", "Scaffold", "FedProx", "SignSGD", "MimeSVRG", "FedNova", "DIANA")

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from part_examples import ALGORITHMS, COMPANIONS, PARTS
 
 import atoll
 from atoll.core.algebra import tree as T
@@ -22,6 +21,7 @@ from atoll.data import Dataset, Islands
 from atoll.learn import Everyone, Training
 from atoll.learn.local.release import arrays_leaving
 from atoll.secure import Enclave, MultiRound, OneShot, SecureAggregation, SecureTree, TwoServers
+from tests.support.part_examples import ALGORITHMS, COMPANIONS, PARTS
 
 MARK, LIMIT = 1e5, 1e3
 """Sizes of rows, and of what may leave: a clip of 1 with all its noise is far below."""

@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from example_scripts import EXAMPLES, FEDERATED, SCRIPTS, rows_for
 
 import atoll
 from atoll.models import Script
 from atoll.models.script_process import RunningScript
 from atoll.runtime.bundles.modules import importing
+from tests.support.example_scripts import EXAMPLES, FEDERATED, SCRIPTS, rows_for
 
 QUICK = ("plain_numpy",)
 pytestmark = pytest.mark.filterwarnings(

@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from certificates import Authority, authority
-from forging import ADMIN, META, any_archive, check, forged, opened
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -21,6 +19,8 @@ from atoll.runtime.bundles.bundle import make_bundle, verify
 from atoll.runtime.bundles.manifest import Manifest
 from atoll.runtime.bundles.names import BundleLimits
 from atoll.runtime.identity import Credentials, peer_of
+from tests.support.certificates import Authority, authority
+from tests.support.forging import ADMIN, META, any_archive, check, forged, opened
 
 JOB = b"name: digits\n"
 FILES = [("job.yaml", JOB), ("source/a.py", b"x = 1\n"), ("source/pkg/b.py", b"y = 2\n")]

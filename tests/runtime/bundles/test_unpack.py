@@ -7,7 +7,6 @@ import os
 from pathlib import Path
 
 import pytest
-from forging import check, forged, tree
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,6 +15,7 @@ from atoll.runtime.bundles.bundle import Verified
 from atoll.runtime.bundles.manifest import Manifest
 from atoll.runtime.bundles.names import LIMITS, BundleLimits, require_names
 from atoll.runtime.bundles.unpack import unpack
+from tests.support.forging import check, forged, tree
 
 JOB = ("job.yaml", b"name: x\n")
 FILES = [JOB, ("source/a.py", b"x = 1\n" * 50_000), ("source/pkg/b.py", b"")]

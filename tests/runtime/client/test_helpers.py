@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from front_toys import World, played
 
 import atoll
 from atoll.core.errors import ConfigError
@@ -22,10 +21,11 @@ from atoll.runs import yaml
 from atoll.runtime.bundles.modules import importing
 from atoll.runtime.client.poc import digits_at, helper_names, site_names
 from atoll.runtime.provision import Kit, ProjectConfig, provision
+from tests.support.front_toys import World, played
 
 WAIST = Path(__file__).parents[2] / "waist"
 COMPARE = """
-from test_secure_comparison import compare
+from tests.waist.test_secure_comparison import compare
 
 
 async def larger(fed):

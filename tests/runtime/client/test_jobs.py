@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from front_toys import DEADLINE, SITES, World, played, typed, write_job
 
 import atoll
 from atoll.cli.asking import line_of
 from atoll.core.errors import ConfigError, JobError, PolicyError
 from atoll.runtime.client.admin import Admin
+from tests.support.front_toys import DEADLINE, SITES, World, played, typed, write_job
 
 
 @pytest.mark.both_carriers

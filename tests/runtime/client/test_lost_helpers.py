@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from front_toys import World, played
 
 from atoll.core.errors import ConfigError
 from atoll.runs import yaml
 from atoll.runtime.provision import ProjectConfig, provision
+from tests.support.front_toys import World, played
 
 SITES = ["north", "south", "west"]
 HELPERS = {"keys": "key-holder", "other": "second-server"}

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from example_scripts import FEDERATED, SCRIPTS, rows_for
 
 from atoll.runs import yaml
 from atoll.runtime.client.poc import site_names
+from tests.support.example_scripts import FEDERATED, SCRIPTS, rows_for
 
 pytestmark = pytest.mark.slow
 

@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from front_toys import SITES, World, played
 
 import atoll
 from atoll.core.algebra import tree as T
 from atoll.runs import read_model, yaml
 from atoll.runtime.bundles.modules import importing
+from tests.support.front_toys import SITES, World, played
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples" / "scripts" / "federated"
 CASES = {

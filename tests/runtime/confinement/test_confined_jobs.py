@@ -11,10 +11,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from walls import SANDBOX, Walled, open_folder, played, told, write_job
 
 from atoll.runs import yaml
 from atoll.runtime.client.admin import Admin
+from tests.support.walls import SANDBOX, Walled, open_folder, played, told, write_job
 
 CONFINED = {name: ["--confine", "always"] for name in ("server", "north")}
 

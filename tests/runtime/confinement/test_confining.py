@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from walls import Walled, open_folder
 
 from atoll.core.errors import ConfigError, PolicyError
 from atoll.core.requests.policy import SitePolicy
@@ -18,6 +17,7 @@ from atoll.runtime.confinement.walls import JobLimits, Walls
 from atoll.runtime.provision.checkup.machine import check_confinement
 from atoll.runtime.worker.policies import policy_of_site, require_allowed
 from atoll.runtime.worker.words import paths_of, site_spec
+from tests.support.walls import Walled, open_folder
 
 
 @pytest.fixture

@@ -95,7 +95,7 @@ def test_a_closed_folder_is_counted_and_removed(tmp_path: Path) -> None:
     place.mkdir()
     user: dict[str, int] = {}
     if os.geteuid() == 0:
-        from walls import PLAIN, plain_python
+        from tests.support.walls import PLAIN, plain_python
 
         python, environment = plain_python() or pytest.skip("no Python here that a plain user can run")
         user = {"user": PLAIN, "group": PLAIN}

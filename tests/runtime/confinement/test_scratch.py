@@ -6,10 +6,10 @@ import os
 from pathlib import Path
 
 import pytest
-from walls import Walled, open_folder, played, write_job
 
 from atoll.runtime.client.admin import Admin
 from atoll.runtime.confinement.folders import measure_folders as written
+from tests.support.walls import Walled, open_folder, played, write_job
 
 HOARDER = """
 from pathlib import Path

@@ -9,12 +9,12 @@ import sqlite3
 from pathlib import Path
 
 import pytest
-from walls import Walled, open_folder, played, told, write_job
 
 from atoll.core.errors import JobError
 from atoll.runtime.client.admin import Admin
 from atoll.runtime.confinement.folders import HeldFolder
 from atoll.runtime.store.trail import Head
+from tests.support.walls import Walled, open_folder, played, told, write_job
 
 LOCKSMITH = """
 import json

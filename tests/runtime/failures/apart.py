@@ -11,8 +11,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from bulk_job import BULK
-from failing_world import SITES, World, ended, outcome, until, write_job
+from tests.support.bulk_job import BULK
+from tests.support.failing_world import SITES, World, ended, outcome, until, write_job
 
 QUICK = {"heartbeat": 0.3, "silence": 1.5}
 

@@ -1,4 +1,4 @@
-"""What these tests share can be imported: ``failing_world``, ``proxy``.
+"""What ``make test`` leaves out of these tests.
 
 Some kills and stuck processes are tried by ``make test``. More kills, and faults of networks, disks and clocks, take minutes of processor time:
 ``make faults`` tries them too.
@@ -7,12 +7,9 @@ Some kills and stuck processes are tried by ``make test``. More kills, and fault
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
 
 ALWAYS = {
     "test_kill_nine.py",

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bulk_job import BULK
-from failing_world import World, ended, until, world, write_job
+
+from tests.support.bulk_job import BULK
+from tests.support.failing_world import World, ended, until, world, write_job
 
 HOUR = 3600
 

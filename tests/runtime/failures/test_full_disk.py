@@ -8,11 +8,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from failing_world import Follower, World, ended, error_of, outcome, until, world, write_job
-from test_stuck import WALK
 
 from atoll.runtime.client.admin import Admin
 from atoll.runtime.store.sqlite import SqliteStore
+from tests.support.failing_world import WALK, Follower, World, ended, error_of, outcome, until, world, write_job
 
 # The node has a file system of its own, which nobody else sees; `exec` keeps it the process that was started.
 ENTER = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c"]

@@ -16,24 +16,28 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from failing_world import DEADLINE, ENDED, SITES, Follower, World, blobs, ended, until, worked, world, write_job
 
 import atoll
-from atoll.core.algebra import tree as T
 from atoll.core.persistence.files import read_message
-from atoll.data import Dataset, Islands
 from atoll.runs import read_model
 from atoll.runtime.bundles.modules import importing
 from atoll.runtime.client.admin import Admin
-from atoll.runtime.jobs.spec import parse_job
-
-ROUNDS = 24
-
-# SCAFFOLD keeps a control variate at each site: what a kill loses or does twice there shows in the model.
-SCAFFOLD = {
-    "rounds": ROUNDS, "seed": 5, "model": {"name": "linear", "features": 6, "outputs": 3},
-    "algorithm": {"name": "Scaffold", "lr": 0.1, "epochs": 1, "batch_size": 10}, "selection": "Everyone",
-}  # fmt: skip
+from tests.support.failing_world import (
+    DEADLINE,
+    ENDED,
+    ROUNDS,
+    SCAFFOLD,
+    SITES,
+    Follower,
+    World,
+    ended,
+    rows,
+    trained,
+    until,
+    worked,
+    world,
+    write_job,
+)
 
 # Each round every island draws entropy that nobody can repeat, spends budget, and keeps memory. What left an island once must never leave it as
 # something else: the server writes down what it saw in each round, and rounds that are done again must show it again.
@@ -70,21 +74,6 @@ async def walk(fed):
 
 KILLS = 20 if os.environ.get("ATOLL_FAULTS") else 4
 VICTIMS = ("server", "job at server", "site", "job at site")
-
-
-def rows() -> Islands:
-    """What the sites of the project hold."""
-    return Islands.from_datasets(
-        {site: Dataset(dict(zip("xy", blobs(number), strict=True))) for number, site in enumerate(SITES)}
-    )
-
-
-def trained() -> dict[str, Any]:
-    """The model of the training where nothing disturbs it."""
-    config = parse_job({"name": "scaffold", "sites": list(SITES), **SCAFFOLD})
-    training = config.made()
-    found = atoll.simulate(training, rows(), engine="inline", seed=SCAFFOLD["seed"])
-    return {name: np.asarray(value) for name, value in T.items(found.params)}
 
 
 def walked(job: Path) -> dict[str, Any]:

@@ -6,9 +6,9 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from failing_world import SITES, ended, world, write_job
 
 from atoll.core.persistence.files import read_message
+from tests.support.failing_world import SITES, ended, world, write_job
 
 NUMBERS = 24 << 20
 LARGE = f"""

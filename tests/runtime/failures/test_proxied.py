@@ -7,11 +7,11 @@ import random
 from pathlib import Path
 
 import pytest
-from bulk_job import BULK
-from failing_world import World, ended, outcome, until, write_job
-from proxy import Proxy
 
 from atoll.runtime.client.admin import Admin
+from tests.runtime.failures.proxy import Proxy
+from tests.support.bulk_job import BULK
+from tests.support.failing_world import World, ended, outcome, until, write_job
 
 QUICK = {"heartbeat": 0.3, "silence": 1.5}
 ROUND = 2 * 8 * 40_000

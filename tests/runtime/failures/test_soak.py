@@ -8,7 +8,8 @@ import os
 from pathlib import Path
 
 import pytest
-from failing_world import Follower, World, ended, handles, memory, until, world, write_job
+
+from tests.support.failing_world import Follower, World, ended, handles, memory, until, world, write_job
 
 FIRST, LAST = 200, 400
 """Buffers of connections grow to their full size in the first hundred rounds."""

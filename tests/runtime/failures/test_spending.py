@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from failing_world import World, ended, error_of, until, write_job
 
 from atoll.cli.app import run
 from atoll.core.event import Gaussian, Ledger
 from atoll.privacy import LedgerAccount, exact_epsilon, statement
 from atoll.runs import yaml
+from tests.support.failing_world import World, ended, error_of, until, write_job
 
 STEPS = ("before", "spent", "replied")
 """Where somebody dies: before the party spends, after it has spent and before it replies, after the server has the sum."""

@@ -9,12 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from failing_world import Follower, ended, until, world, write_job
-from test_kill_nine import SCAFFOLD, trained
 
 from atoll.core.errors import JobError
 from atoll.runs import read_model
 from atoll.runtime.store.database import Database
+from tests.support.failing_world import SCAFFOLD, Follower, ended, trained, until, world, write_job
 
 
 def free_ports(count: int) -> list[int]:

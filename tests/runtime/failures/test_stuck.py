@@ -11,43 +11,24 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from failing_world import DEADLINE, SITES, Follower, ended, error_of, outcome, until, world, write_job
 
 import atoll
 from atoll.data import Dataset, Islands
 from atoll.runtime.bundles.modules import importing
+from tests.support.failing_world import (
+    DEADLINE,
+    SITES,
+    WALK,
+    Follower,
+    ended,
+    error_of,
+    outcome,
+    until,
+    world,
+    write_job,
+)
 
 PATIENCE = 4.0
-
-WALK = """
-import threading
-from pathlib import Path
-
-import numpy as np
-
-import atoll
-
-
-@atoll.task
-def step(island, message):
-    while message["gate"] and Path(message["gate"]).exists():
-        threading.Event().wait(0.005)  # which is work enough to be alive
-    state = island.state if island.state is not None else {"speed": np.zeros(4)}
-    island.state = {"speed": 0.9 * state["speed"] + island.rng.generator().normal(size=4)}
-    return {"sum": atoll.Sum(message["x"] * 0.5 + island.state["speed"])}
-
-
-async def walk(fed, rounds=8, gate="", at=3):
-    state = await fed.restore({"x": np.zeros(4), "round": 0})
-    while state["round"] < rounds:
-        number = state["round"] + 1
-        message = {"x": state["x"], "gate": gate if number == at else ""}
-        total = await fed.sum(fed.parties, step, message, at=number, quorum=1)
-        state = {"x": total["sum"], "round": number}
-        fed.record({"round": number})
-        await fed.checkpoint(state)
-    return {"x": state["x"]}
-"""
 
 
 def simulated(folder: Path) -> bytes:

@@ -7,12 +7,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from tests.support.memory_store import MemoryStore
-
 from atoll.runtime.server.looking import Looking
 from atoll.runtime.server.news import JobNews
 from atoll.runtime.store.records import Submission
 from atoll.runtime.store.states import JobState
+from tests.support.memory_store import MemoryStore
 
 
 def test_a_change_between_two_questions_is_told() -> None:

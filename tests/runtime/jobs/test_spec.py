@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from certificates import authority
-from forging import ADMIN, check
 
 from atoll.core.errors import CompositionError, ConfigError
 from atoll.learn import Training
@@ -27,6 +25,8 @@ from atoll.runtime.jobs.spec import JobConfig, load_job, parse_job
 from atoll.runtime.jobs.terms import JobTerms, job_tree, read_terms
 from atoll.runtime.scheduling.amounts import Resources
 from atoll.runtime.scheduling.wants import Want
+from tests.support.certificates import authority
+from tests.support.forging import ADMIN, check
 
 MODEL = {"name": "linear", "features": 4, "outputs": 3}
 PROGRAM = parse_job({"job": "program", "program": "asyncio:sleep"})

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from line_toys import QUICK, SERVER, SITE, Life, hub, run
 
 from atoll.core.errors import IdentityError
 from atoll.engines.link import LinkClosed
@@ -21,6 +20,7 @@ from atoll.runtime.line import Backoff, Channel, Line, LineLost, LineRefused, Se
 from atoll.runtime.line.hello import LineHello, read_hello, write_hello
 from atoll.runtime.transport import Pipe, PipeClosed, transport
 from atoll.runtime.transport.memory import pair
+from tests.support.line_toys import QUICK, SERVER, SITE, Life, hub, run
 
 LIVES = st.lists(st.builds(Life, st.integers(0, 40), st.integers(0, 40), st.booleans()), max_size=8)
 SIZES = st.lists(st.integers(0, 3000), min_size=1, max_size=8)  # bytes; blocks are of 256
@@ -272,7 +272,7 @@ def test_a_dialler_that_refuses_what_it_finds_tries_again() -> None:
 
 
 def test_many_consoles_of_one_admin_live_side_by_side() -> None:
-    from certificates import authority
+    from tests.support.certificates import authority
 
     admin = authority().issue("admin", "ada")
 
@@ -316,9 +316,8 @@ def test_nobody_there_at_first_is_an_error_after_the_patience() -> None:
 
 
 def test_a_refusal_is_told_at_once() -> None:
-    from certificates import authority
-
     from atoll.core.errors import IdentityError
+    from tests.support.certificates import authority
 
     async def play() -> None:
         async with hub() as server:

@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from line_toys import Hub, hub
 
 from atoll.core import message as M
 from atoll.core.algebra.aggregate import Mean, Parts, Sum
@@ -32,6 +31,7 @@ from atoll.runtime.network.checks import require_events, require_reply
 from atoll.runtime.transport import Pipe, transport
 from atoll.runtime.worker.cards import Column, DataCard
 from atoll.runtime.worker.frames import Hello, Rendezvous, raise_if_error
+from tests.support.line_toys import Hub, hub
 
 BOUNDS = Settings(heartbeat=None, patience=20.0, limits=Limits(max_bytes=1 << 20, max_header_bytes=1 << 18))
 BATCH = 100

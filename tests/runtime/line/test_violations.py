@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from line_toys import QUICK, Hub, hub, run
 
 from atoll.core import message as M
 from atoll.runtime.line import LineLost, Stats
@@ -22,6 +21,7 @@ from atoll.runtime.line.hello import VERSION, LineHello, read_hello, write_hello
 from atoll.runtime.line.pulse import Pulse
 from atoll.runtime.transport import Pipe, PipeClosed
 from atoll.runtime.transport.base import BLOCK
+from tests.support.line_toys import QUICK, Hub, hub, run
 
 ID = bytes(range(16))
 

@@ -10,7 +10,6 @@ from functools import partial
 
 import numpy as np
 import pytest
-from gates import Gate, asked, counted, talks, wait_at, wait_in
 
 from atoll.core.errors import QuorumError, SessionError, TaskError
 from atoll.core.federation.federation import run_program
@@ -22,6 +21,7 @@ from atoll.core.world import World
 from atoll.engines import Inline
 from atoll.runtime.network.rehearsal import Rehearsal
 from atoll.testing.conformance.program import SIZE, every_verb
+from tests.support.gates import Gate, asked, counted, talks, wait_at, wait_in
 
 
 def world(parties=3, folder=None, resume=False, population=None, **terms):

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from gates import Gate, wait_at
 
 import atoll
 from atoll.core import message as M
@@ -23,6 +22,7 @@ from atoll.learn.selection import CFCFM
 from atoll.learn.topology import Hierarchical, Star
 from atoll.models.idle import IdleIslands, IdleLearner, IdleModel
 from atoll.runtime.network.rehearsal import Rehearsal
+from tests.support.gates import Gate, wait_at
 
 IDLE = IdleIslands([3, 4, 5])
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from bridge import Bridge
-from certificates import authority
 
 from atoll.testing.conformance import ENGINE_CHECKS
+from tests.support.bridge import Bridge
+from tests.support.certificates import authority
 
 # Deaths, journals, errors and mail are the same code whatever carries the bytes: they are tried over one transport, and steps to die at elsewhere.
 POINTS = {"survives": 3, "never_twice": 3}

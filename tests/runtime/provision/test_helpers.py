@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from certificates import authority
 from cryptography import x509
 from cryptography.x509.oid import NameOID
 
@@ -16,6 +15,7 @@ from atoll.runtime.identity import admit, peer_of
 from atoll.runtime.provision import Kit, ProjectConfig, SiteList, provision
 from atoll.runtime.provision.checkup.paper import check_paper
 from atoll.runtime.provision.revocations import read_list
+from tests.support.certificates import authority
 
 Load = Callable[[dict[str, Any]], ProjectConfig]
 HELPERS = {"keys": "key holder", "shares": {"role": "second server", "org": "Ministry", "direct": ["shares.example"]}}

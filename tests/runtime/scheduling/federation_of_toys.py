@@ -10,8 +10,6 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.support.memory_store import MemoryStore
-
 from atoll.core.requests.wire import pack_error
 from atoll.runtime.jobs.terms import read_terms
 from atoll.runtime.scheduling.amounts import Resources
@@ -20,6 +18,7 @@ from atoll.runtime.scheduling.scheduler import Scheduler
 from atoll.runtime.scheduling.wants import Action, Deploy, Offer, Refuse, Release, Wait
 from atoll.runtime.store.records import Submission
 from atoll.runtime.store.states import JobState, after_crash
+from tests.support.memory_store import MemoryStore
 
 S = JobState
 

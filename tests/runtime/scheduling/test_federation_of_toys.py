@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from federation_of_toys import Server, World
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from atoll.runtime.scheduling.amounts import Resources
 from atoll.runtime.store.states import TERMINAL
+from tests.runtime.scheduling.federation_of_toys import Server, World
 
 SITES = ["a", "b", "c"]
 resources = st.fixed_dictionaries(

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from certificates import authority
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,6 +20,7 @@ from atoll.runtime.scheduling.placing import placed
 from atoll.runtime.scheduling.scheduler import Scheduler
 from atoll.runtime.scheduling.wants import Action, Answer, Deploy, Offer, Refuse, Release, Wait, Want
 from atoll.runtime.server.members import Members
+from tests.support.certificates import authority
 
 ONE = Resources(1.0)
 YES, NEVER = Answer(True), Answer(False, "site 'k' has 1 CPU", never=True)

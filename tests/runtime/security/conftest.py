@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import sys
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -11,8 +10,6 @@ from pathlib import Path
 import pytest
 
 from atoll.runtime.provision import Kit, ProjectConfig, provision
-
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "worker")]
 
 PROJECT = {
     "project": "lungs",

@@ -17,12 +17,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from waiting import until
 
 from atoll.core.errors import IdentityError
 from atoll.runtime.identity import Credentials
 from atoll.runtime.provision import Kit, Revocations
 from atoll.runtime.transport import Listener, Pipe, transport
+from tests.support.waiting import until
 
 Kits = Callable[[str], Kit]
 TRANSPORTS = ["grpc", "tcp"]

@@ -10,9 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from forging import forged
-from hostile import Besieged, Kits, besieged, good_site, played
-from waiting import until
 
 import atoll.runtime.site.site as front
 from atoll.core.errors import AtollError, ConfigError, PolicyError
@@ -24,6 +21,9 @@ from atoll.runtime.hours import Hours
 from atoll.runtime.identity import Peer
 from atoll.runtime.worker import site_spec
 from atoll.runtime.worker.headers import look_at_headers
+from tests.support.forging import forged
+from tests.support.hostile import Besieged, Kits, besieged, good_site, played
+from tests.support.waiting import until
 
 ANNA, OTTO, EVE = (
     Peer(name, "admin", org, 0, "lungs") for name, org in (("anna", "uni"), ("otto", "uni"), ("eve", "x"))

@@ -15,8 +15,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hostile import Besieged, Kits, besieged, good_site, played
-from waiting import until
 
 from atoll.core.errors import JobError, PolicyError
 from atoll.engines.link import LinkClosed
@@ -24,6 +22,8 @@ from atoll.runtime.identity import peer_of
 from atoll.runtime.line import Channel, Line
 from atoll.runtime.line.hello import LineHello, read_hello, write_hello
 from atoll.runtime.transport import Pipe, PipeClosed, transport
+from tests.support.hostile import Besieged, Kits, besieged, good_site, played
+from tests.support.waiting import until
 
 Log = pytest.LogCaptureFixture
 GARBAGE = [b"GET / HTTP/1.1\r\n\r\n", bytes(range(256)) * 64, b"\x16\x03\x01\x02\x00\x01" + bytes(600), b""]

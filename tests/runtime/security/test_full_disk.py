@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hostile import Besieged, Kits, besieged, good_site, played
-from waiting import until
 
 from atoll.core.errors import JobError
 from atoll.runtime.provision import Kit, ProjectConfig, provision
 from atoll.runtime.server import guard
 from atoll.runtime.store.records import AuditEvent
+from tests.support.hostile import Besieged, Kits, besieged, good_site, played
+from tests.support.waiting import until
 
 Log = pytest.LogCaptureFixture
 

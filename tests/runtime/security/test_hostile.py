@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from front_toys import World
-from front_toys import played as with_processes
 
 from atoll.core.errors import ConfigError
 from atoll.core.persistence.files import read_lines
 from atoll.data import Dataset
 from atoll.runs import yaml
 from atoll.testing.hostile import ATTACKS, Outcome, play
+from tests.support.front_toys import World
+from tests.support.front_toys import played as with_processes
 
 JOB = {
     "model": {"name": "linear", "features": 4, "outputs": 2}, "algorithm": {"name": "FedAvg", "lr": 0.1},

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from walls import DEADLINE, Walled, open_folder, played, told, write_job
 
 from atoll.core.event import Ledger
 from atoll.core.persistence.named_results import NamedResults
 from atoll.runtime.client.admin import Admin
 from atoll.runtime.confinement.bubblewrap import program, why_not
 from atoll.runtime.confinement.system_calls import why_open
+from tests.support.walls import DEADLINE, Walled, open_folder, played, told, write_job
 
 SANDBOX = pytest.mark.skipif(
     program() is None or bool(why_not(program() or "")),

@@ -15,11 +15,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from carriers import carrier
-from forging import META, any_archive, forged
-from forging import opened as members_of
-from hostile import Besieged, Kits, besieged, good_site, kit_over, played
-from waiting import until
 
 from atoll.core.errors import JobError
 from atoll.core.message import encode
@@ -32,6 +27,11 @@ from atoll.runtime.bundles.signing import sign
 from atoll.runtime.line import Channel, Line, Settings, Switchboard
 from atoll.runtime.provision import Kit
 from atoll.runtime.transport import transport
+from tests.support.carriers import carrier
+from tests.support.forging import META, any_archive, forged
+from tests.support.forging import opened as members_of
+from tests.support.hostile import Besieged, Kits, besieged, good_site, kit_over, played
+from tests.support.waiting import until
 
 JOB = yaml.dump(
     {"name": "evil", "job": "program", "program": "evil:run", "source": "source", "sites": ["north"]}

@@ -8,11 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from walls import Walled, open_folder, played, told, write_job
 
 from atoll.runtime.client.admin import Admin
 from atoll.runtime.provision import Kit, find_passphrase
 from atoll.runtime.secrecy import forget_variable
+from tests.support.walls import Walled, open_folder, played, told, write_job
 
 PASSPHRASE = "correct horse battery staple"
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="prctl and /proc are Linux's own")

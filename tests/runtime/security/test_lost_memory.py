@@ -13,13 +13,13 @@ from tempfile import TemporaryDirectory
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from walls import DEADLINE, PLAIN, Walled, open_folder, played, write_job
 
 from atoll.core.errors import CheckpointError, IdentityError, JobError, MessageError
 from atoll.core.event import Gaussian, Ledger
 from atoll.runtime.client.admin import Admin
 from atoll.runtime.daemon.incarnation import KnownServer, SiteTokens
 from atoll.runtime.site.ledger import SiteLedger
+from tests.support.walls import DEADLINE, PLAIN, Walled, open_folder, played, write_job
 
 COUNT = """
 import os

@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import lying_server
 import numpy as np
 import pytest
-from front_toys import World, played
-from test_recorded_traffic import PROGRAM
 
 from atoll.runs import yaml
 from atoll.runtime.client import poc
+from tests.runtime import lying_server
+from tests.support.front_toys import World, played
+from tests.support.submissions import PROGRAM
 
 SITES = ["site-1", "site-2", "site-3", "site-4"]
 REFUSED = {

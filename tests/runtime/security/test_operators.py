@@ -12,14 +12,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hostile import Besieged, Kits, besieged, good_site, played
-from test_people import job, submitted
-from waiting import until
 
 from atoll.core.errors import ConfigError
 from atoll.runtime.daemon.monitor import Sample, monitored, text_of
 from atoll.runtime.provision import Kit, ProjectConfig, provision
 from atoll.runtime.server import seen as seeing
+from tests.support.hostile import Besieged, Kits, besieged, good_site, played
+from tests.support.submissions import job, submitted
+from tests.support.waiting import until
 
 PROJECT = {
     "project": "lungs",

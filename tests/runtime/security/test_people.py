@@ -10,12 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from forging import forged
-from hostile import Besieged, Kits, besieged, good_site, played
-from waiting import until
 
 from atoll.core.errors import AtollError, BundleError, ConfigError, JobError
-from atoll.core.requests.wire import unpack_error
 from atoll.runs import yaml
 from atoll.runtime.bundles import bundle as bundles
 from atoll.runtime.identity import Peer
@@ -25,25 +21,9 @@ from atoll.runtime.server.shares import Quotas
 from atoll.runtime.store.records import Submission
 from atoll.runtime.store.sqlite import SqliteStore
 from atoll.runtime.store.states import JobState
-
-CODE = b"async def run(fed): pass\n"
-
-
-def job(name: str = "one", **settings: Any) -> bytes:
-    tree = {"name": name, "job": "program", "program": "own:run", "source": "source", "sites": ["north"], **settings}
-    return yaml.dump(tree).encode()
-
-
-def signed(siege: Besieged, text: bytes | None = None, who: str = "anna", code: bytes = CODE) -> bytes:
-    files = [("job.yaml", job() if text is None else text), ("source/own.py", code)]
-    return forged(files, siege.kit(who).credentials())
-
-
-async def submitted(siege: Besieged, text: bytes | None = None, token: str = "t", code: bytes = CODE) -> Any:
-    """Submit as somebody with other tools than ours; the job's id, or the error."""
-    found = await siege.ask("anna", {"op": "submit", "bundle": signed(siege, text, code=code), "token": token})
-    return unpack_error(found["error"]) if "error" in found else found["job"]["job"]
-
+from tests.support.hostile import Besieged, Kits, besieged, good_site, played
+from tests.support.submissions import job, signed, submitted
+from tests.support.waiting import until
 
 ENDLESS = [
     (b"a: [" + b"1," * 499_998 + b"1]", BundleError, "'job.yaml' has 1000002 bytes, and 262144 are allowed"),

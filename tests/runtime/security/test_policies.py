@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hostile import Besieged, Kits, besieged, good_site, played
 
 from atoll.runs import yaml
+from tests.support.hostile import Besieged, Kits, besieged, good_site, played
 
 POLICIES = {
     "localhost": "policy: {largest_reply: 2000, tasks: ['asking:*']}\n",

@@ -8,8 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import recording_server
-from front_toys import World, played
 
 import atoll
 from atoll.cli.app import run
@@ -22,24 +20,11 @@ from atoll.runs import yaml
 from atoll.runtime.client import poc
 from atoll.runtime.jobs.spec import parse_job
 from atoll.secure.words import FixedPoint, WordLayout
+from tests.runtime import recording_server
+from tests.support.front_toys import World, played
+from tests.support.submissions import PROGRAM
 
 SITES = ["site-1", "site-2", "site-3", "site-4"]
-PROGRAM = """
-import numpy as np
-
-import atoll
-
-
-@atoll.task
-def reply(island, message):
-    return {"sum": atoll.Sum(np.asarray(island.data.x)[0], role="update")}
-
-
-async def add(fed, masked):
-    reducer = atoll.SecureAggregation() if masked else None
-    found = await fed.sum(fed.parties, reply, None, reducer=reducer)
-    return {"x": found["sum"]}
-"""
 
 
 @pytest.fixture

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hostile import Besieged, Kits, besieged, good_site, played
-from waiting import until
 
 import atoll
 from atoll.runs import yaml
 from atoll.runtime.daemon import relay
 from atoll.runtime.line import Channel
+from tests.support.hostile import Besieged, Kits, besieged, good_site, played
+from tests.support.waiting import until
 
 NAMES = ["localhost", "north", "south"]
 MODULE = Path(__file__).parents[1] / "worker" / "whispers.py"

@@ -11,9 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from front_toys import World
-from front_toys import played as with_processes
-from work_toys import joined, load_from
 
 import atoll
 from atoll.core import message as M
@@ -32,6 +29,9 @@ from atoll.runtime.worker.at_site import serve_job
 from atoll.runtime.worker.leaving import leaving, trace_of
 from atoll.runtime.worker.shown import told_of
 from atoll.runtime.worker.words import site_spec
+from tests.support.front_toys import World
+from tests.support.front_toys import played as with_processes
+from tests.support.work_toys import joined, load_from
 
 NAME = "Smith-Jonathan-HIV"
 NUMBER = 7360412
@@ -197,7 +197,7 @@ async def stumbles(fed: Any, how: str, kind: str) -> Any:
 def test_an_error_in_a_jobs_own_code_is_said_by_its_kind(
     how: str, kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from work_toys import site_of
+    from tests.support.work_toys import site_of
 
     rows = Dataset({"x": np.full((3, 2), float(NUMBER)), "word": np.array([NAME] * 3)})
     job = {"job": "program", "program": f"{__name__}:stumbles", "arguments": {"how": how, "kind": kind}}

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from front_toys import SITES, World, played, write_job
 
 import atoll
 from atoll.core import message as M
@@ -16,6 +15,7 @@ from atoll.data import Islands
 from atoll.runtime.bundles.modules import importing
 from atoll.runtime.client.admin import Admin
 from atoll.runtime.worker.sitedata import load_site_data
+from tests.support.front_toys import SITES, World, played, write_job
 
 PROGRAM = """
 import asyncio

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from front_toys import World, project, write_job
+
+from tests.support.front_toys import World, project, write_job
 
 JOBS = 2700
 

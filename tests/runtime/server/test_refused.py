@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from front_toys import write_job
 
 from atoll.core.errors import ConfigError, IdentityError
 from atoll.runtime.client.admin import Admin
@@ -24,6 +23,7 @@ from atoll.runtime.server import guard
 from atoll.runtime.server.server import Server
 from atoll.runtime.site.neighbours import Neighbours
 from atoll.runtime.site.site import Site
+from tests.support.front_toys import write_job
 
 TRANSPORTS = ["tcp", "grpc"]
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from front_toys import SITES, World, played, write_job
 
 import atoll
 from atoll.core.errors import JobError, PolicyError
@@ -20,6 +19,7 @@ from atoll.runtime.client.admin import Admin
 from atoll.runtime.server.resuming import KEPT, forgotten, require_kept
 from atoll.runtime.store.records import JobRecord
 from atoll.runtime.store.states import JobState
+from tests.support.front_toys import SITES, World, played, write_job
 
 # A walk with memory at its parties, whose second site refuses round 4 while a file is there; every step spends something and is written down.
 PROGRAM = """

@@ -6,10 +6,6 @@ import asyncio
 
 import numpy as np
 import pytest
-from bridge import Bridge
-from certificates import authority
-from test_split_learning import split_learning
-from worlds import soon
 
 from atoll.core.errors import MessageError, TaskError
 from atoll.core.federation.federation import run_program
@@ -28,6 +24,10 @@ from atoll.runtime.sessions.direct import NeighbourLost
 from atoll.runtime.sessions.site import WORDS
 from atoll.testing import Timetable, killed_and_resumed
 from atoll.testing.conformance import ENGINE_CHECKS
+from tests.support.bridge import Bridge
+from tests.support.certificates import authority
+from tests.support.worlds import soon
+from tests.waist.test_split_learning import split_learning
 
 ROUNDS = 12
 STEPS = 200

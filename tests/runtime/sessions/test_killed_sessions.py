@@ -8,9 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from bridge import Bridge
-from certificates import authority
-from front_toys import SITES, played, write_data
 
 from atoll.core.errors import TaskError
 from atoll.core.event import Laplace
@@ -21,6 +18,9 @@ from atoll.core.time.clock import run
 from atoll.core.world import World
 from atoll.engines import Inline
 from atoll.runs import yaml
+from tests.support.bridge import Bridge
+from tests.support.certificates import authority
+from tests.support.front_toys import SITES, played, write_data
 
 STEPS, FATAL = 5, 3
 

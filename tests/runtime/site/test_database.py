@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.databases import VISITS, Cluster, duckdb_file, sqlite_file
 
 from atoll.cli import run as command
 from atoll.core.errors import DataError, PolicyError
@@ -19,6 +18,7 @@ from atoll.runtime.site.database import DatabaseRelay, look_at_database, relayin
 from atoll.runtime.worker import load_site_data, site_spec
 from atoll.runtime.worker.databases import SiteDatabase, database_of, open_database
 from atoll.runtime.worker.words import paths_of
+from tests.support.databases import VISITS, Cluster, duckdb_file, sqlite_file
 
 # ---------------------------------------------------------------------- files
 

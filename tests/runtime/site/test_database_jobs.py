@@ -7,10 +7,9 @@ import os
 import sqlite3
 from pathlib import Path
 
-from tests.support.databases import VISITS, Cluster, duckdb_file, sqlite_file
-from walls import PLAIN, SANDBOX, Walled, open_folder, played, told, write_job
-
 from atoll.runtime.client.admin import Admin
+from tests.support.databases import VISITS, Cluster, duckdb_file, sqlite_file
+from tests.support.walls import PLAIN, SANDBOX, Walled, open_folder, played, told, write_job
 
 CONFINED = ["--confine", "always"]
 READER = """

@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from certificates import Authority, authority
-from front_toys import World, played, write_data
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -28,6 +26,8 @@ from atoll.runtime.scheduling.amounts import Resources
 from atoll.runtime.site.neighbours import Neighbours, partners
 from atoll.runtime.site.site import Site
 from atoll.runtime.transport import transport
+from tests.support.certificates import Authority, authority
+from tests.support.front_toys import World, played, write_data
 
 TALK = """
 import numpy as np

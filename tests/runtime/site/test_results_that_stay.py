@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from front_toys import DEADLINE, SITES, World, played, write_data
 
 from atoll.core.persistence.files import read_message
 from atoll.runs import yaml
+from tests.support.front_toys import DEADLINE, SITES, World, played, write_data
 
 MODULE = """
 import threading

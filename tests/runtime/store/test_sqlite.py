@@ -11,13 +11,13 @@ import threading
 from pathlib import Path
 
 import pytest
-from store_laws import ERROR, job, start
 
 from atoll.core.errors import JobError
 from atoll.runtime.store.database import SCHEMA_VERSION
 from atoll.runtime.store.records import AuditEvent
 from atoll.runtime.store.sqlite import SqliteStore
 from atoll.runtime.store.states import JobState
+from tests.support.store_laws import ERROR, job, start
 
 WRITER = """
 import sys

@@ -7,12 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.support.memory_store import MemoryStore
 
 from atoll.core.errors import JobError
 from atoll.runtime.store.records import AuditEvent
 from atoll.runtime.store.sqlite import SqliteStore
 from atoll.runtime.store.trail import Head, TrailCheck, link
+from tests.support.memory_store import MemoryStore
 
 
 def written(store: MemoryStore | SqliteStore, count: int = 5) -> list[AuditEvent]:

@@ -13,7 +13,6 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from certificates import authority
 
 from atoll.core.time.clock import run
 from atoll.runtime.identity import peer_of
@@ -25,6 +24,7 @@ from atoll.runtime.transport.doorway import MOST, Doorway, Visitor
 from atoll.runtime.transport.handshakes import Handshakes
 from atoll.runtime.transport.refused import RefusalLog
 from atoll.runtime.transport.throttle import AT_ONCE, PENALTY, FailedHandshakes
+from tests.support.certificates import authority
 
 SERVER = authority().issue("server", "hub")
 SITE = authority().issue("site", "north")

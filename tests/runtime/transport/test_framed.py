@@ -9,12 +9,12 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
-from certificates import authority
 
 from atoll.runtime.identity import peer_of
 from atoll.runtime.transport import Pipe, PipeClosed, local_pipe, transport
 from atoll.runtime.transport.base import LARGEST
 from atoll.runtime.transport.framed import FramedPipe
+from tests.support.certificates import authority
 
 SERVER = authority().issue("server", "hub")
 SITE = authority().issue("site", "north")

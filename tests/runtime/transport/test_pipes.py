@@ -10,13 +10,13 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
-from certificates import authority
 
 from atoll.core.errors import ConfigError
 from atoll.runtime.identity import peer_of
 from atoll.runtime.transport import TRANSPORTS, Pipe, PipeClosed, local_pipe, transport
 from atoll.runtime.transport.addresses import joined, split
 from atoll.runtime.transport.base import LARGEST
+from tests.support.certificates import authority
 
 SERVER = authority().issue("server", "hub")
 SITE = authority().issue("site", "north")

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from certificates import authority
 
 from atoll.core.errors import IdentityError
 from atoll.runtime.identity import Credentials, Peer, peer_of
 from atoll.runtime.transport import Pipe, proof, rpc, transport
+from tests.support.certificates import authority
 
 HERE = authority()
 DIALLER = HERE.issue("site", "alice")

@@ -35,7 +35,7 @@ LEFT_BEHIND = """
 
 GREETED = """
     import asyncio, os
-    from certificates import Authority
+    from tests.support.certificates import Authority
     from atoll.runtime.transport import TRANSPORTS
 
     def fork():
@@ -66,7 +66,7 @@ GREETED = """
 def exit_code_of(script: str) -> int:
     process = subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(script)],
-        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])},
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])},
         start_new_session=True,
     )
     try:

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from certificates import authority
 
 from atoll.core.errors import IdentityError
 from atoll.runtime.identity import Credentials, peer_of
@@ -19,6 +18,7 @@ from atoll.runtime.transport import Pipe, transport
 from atoll.runtime.transport.own import own
 from atoll.runtime.transport.refusals import reason, refusal
 from atoll.runtime.transport.tls import client_context, server_context
+from tests.support.certificates import authority
 
 HERE = authority()
 SERVER = HERE.issue("server", "hub")

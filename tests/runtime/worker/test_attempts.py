@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from work_toys import held, joined, sites_of
 
 import atoll.data
 from atoll.core.errors import AtollError, CheckpointError, DataError, JobError, MessageError, QuorumError, TaskError
@@ -17,6 +16,7 @@ from atoll.runs import RunFolder
 from atoll.runtime.jobs.spec import parse_job
 from atoll.runtime.worker.at_server import run_job
 from atoll.runtime.worker.at_site import serve_job
+from tests.support.work_toys import held, joined, sites_of
 
 JOB: dict[str, Any] = {
     "model": {"name": "mlp", "features": 64, "outputs": 10, "hidden": [8]},

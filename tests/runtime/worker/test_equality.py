@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from work_toys import held, islands_of, sites_of
 
 import atoll
 import atoll.data
@@ -16,6 +15,7 @@ from atoll.core.errors import AtollError
 from atoll.data import Dataset, Islands
 from atoll.runs import RunFolder, read_model
 from atoll.runtime.jobs.spec import parse_job
+from tests.support.work_toys import held, islands_of, sites_of
 
 FEDAVG = {"name": "FedAvg", "lr": 0.1, "epochs": 1, "batch_size": 16}
 MLP = {"name": "mlp", "features": 64, "outputs": 10, "hidden": [16]}
@@ -27,7 +27,7 @@ JOBS: dict[str, dict[str, Any]] = {
     "qsgd": {"model": MLP, "algorithm": FEDAVG, "uplink": [{"name": "QSGD", "levels": 16}]},
     "clients": {"model": MLP, "algorithm": FEDAVG, "evaluation": {"clients": -1}},
     "softmax": {"model": {"name": "linear", "features": 64, "outputs": 10}, "algorithm": FEDAVG},
-    "sklearn": {"model": {"name": "work_models:logistic"}, "algorithm": {"name": "FedAvg"}},
+    "sklearn": {"model": {"name": "tests.support.work_models:logistic"}, "algorithm": {"name": "FedAvg"}},
     "part": {"model": MLP, "algorithm": FEDAVG, "selection": {"name": "Uniform", "count": 2}},
 }
 

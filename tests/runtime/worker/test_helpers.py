@@ -10,9 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from certificates import authority
-from helping import HOLDER, total
-from work_toys import attempt, held, joined, sites_of
 
 import atoll
 from atoll.core import message as M
@@ -34,6 +31,9 @@ from atoll.runtime.worker.at_site import serve_job
 from atoll.runtime.worker.letters import LetterKey
 from atoll.runtime.worker.population import SitePopulation
 from atoll.runtime.worker.sitedata import SiteData, load_site_data
+from tests.runtime.worker.helping import HOLDER, total
+from tests.support.certificates import authority
+from tests.support.work_toys import attempt, held, joined, sites_of
 
 HERE = authority()
 LIST = HERE.revocation_list()
@@ -41,7 +41,12 @@ KITS = {name: HERE.issue("site", name) for name in ("north", "south")}
 KITS |= {
     name: HERE.issue("helper", name, plays=plays) for name, plays in (("keys", "key holder"), ("dealing", "dealer"))
 }
-JOB = {"job": "program", "program": "helping:total", "helpers": {HOLDER: "key holder"}, "patience": 30.0}
+JOB = {
+    "job": "program",
+    "program": "tests.runtime.worker.helping:total",
+    "helpers": {HOLDER: "key holder"},
+    "patience": 30.0,
+}
 DATA = {"north": [1, 2], "south": [3]}
 HOMES = {HOLDER: "keys"}
 
@@ -247,7 +252,7 @@ def test_terms_that_say_other_helpers_than_the_job_needs(tmp_path: Path) -> None
 def test_a_party_that_nobody_plays_is_asked_for_nothing(tmp_path: Path) -> None:
     """Jobs from before helpers; a party that is named and never asked is no harm."""
     with pytest.raises(ConfigError, match="party number 2 runs at no site"):
-        held({"job": "program", "program": "helping:nobody"}, sites_of(DATA), tmp_path)
+        held({"job": "program", "program": "tests.runtime.worker.helping:nobody"}, sites_of(DATA), tmp_path)
 
 
 # ---------------------------------------------------------------------- what a helper brings
@@ -268,7 +273,7 @@ def test_a_helper_may_bring_data_a_policy_or_nothing(tmp_path: Path) -> None:
     assert (strict.own, strict.names, strict.policy is None) == (None, (), False)
     made = load_site_data({"factory": "collections:Counter", "arguments": {"a": 3}}, "keys", "key holder")
     assert made.own == {"a": 3}
-    with pytest.raises(PolicyError, match=r"the job's own code, helping:total, may not run here"):
+    with pytest.raises(PolicyError, match=r"the job's own code, tests.runtime.worker.helping:total, may not run here"):
         held(JOB, {**sites_of(DATA), "keys": lambda: strict}, tmp_path / "job", helpers=HOMES)
     brings = held(JOB, {**sites_of(DATA), "keys": lambda: made}, tmp_path / "own", helpers=HOMES)
     assert brings["result"]["own"] == {"a": 3}

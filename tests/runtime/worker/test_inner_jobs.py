@@ -8,8 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from work_models import Pair
-from work_toys import held, islands_of, site_of, sites_of
 
 import atoll
 from atoll.core import message as M
@@ -18,8 +16,10 @@ from atoll.core.persistence.files import read_message
 from atoll.core.requests.policy import SitePolicy
 from atoll.data import Dataset
 from atoll.runtime.jobs.spec import parse_job
+from tests.support.work_models import Pair
+from tests.support.work_toys import held, islands_of, site_of, sites_of
 
-JOB = {"job": "program", "program": "work_models:Pair", "seed": 4, "patience": 20.0}
+JOB = {"job": "program", "program": "tests.support.work_models:Pair", "seed": 4, "patience": 20.0}
 
 
 @pytest.fixture(scope="module")
@@ -75,4 +75,4 @@ def test_a_site_is_told_of_every_job_before_the_first_begins(parts: dict[str, Da
 
 def test_a_job_that_no_site_was_told_of_does_not_begin(parts: dict[str, Dataset], tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="the sites do not know Training"):
-        held({**JOB, "program": "work_models:Undeclared"}, sites_of(parts), tmp_path)
+        held({**JOB, "program": "tests.support.work_models:Undeclared"}, sites_of(parts), tmp_path)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from safetensors.numpy import load_file
-from work_toys import held
 
 import atoll
 import atoll.data
@@ -17,15 +15,14 @@ from atoll.data import Dataset, Islands
 from atoll.labels import SemiFL
 from atoll.learn import Training
 from atoll.runtime.worker.sitedata import SiteData, load_site_data
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "labels"))
-from label_toys import images, net, same
+from tests.support.label_toys import images, net, same
+from tests.support.work_toys import held
 
 SETTINGS: dict[str, Any] = {
     "lr": 0.1, "steps": 3, "batch_size": 8, "tau": 0.3, "warm_up": 4, "label_steps": 2, "label_batch": 6,
 }  # fmt: skip
 JOB = {
-    "model": "label_toys:net",
+    "model": "tests.support.label_toys:net",
     "algorithm": {"name": "atoll.labels:SemiFL", **SETTINGS},
     "selection": "Everyone",
     "rounds": 2,

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from work_toys import held, load_from, sites_of
 
 from atoll.cli import run as command
 from atoll.cli.commands.run import sentence
@@ -19,6 +18,7 @@ from atoll.runs import RunFolder
 from atoll.runtime.jobs.spec import load_job, parse_job
 from atoll.runtime.worker.at_server import JobFolder
 from atoll.runtime.worker.population import SitePopulation
+from tests.support.work_toys import held, load_from, sites_of
 
 
 class Records(list[int]):
@@ -26,7 +26,7 @@ class Records(list[int]):
 
 
 def test_a_program_over_data_of_its_own_kind_with_a_further_party(tmp_path: Path) -> None:
-    job = {"job": "program", "program": "work_models:Tally", "arguments": {"times": 2}}
+    job = {"job": "program", "program": "tests.support.work_models:Tally", "arguments": {"times": 2}}
     sites = sites_of({"a": Records([1, 2]), "b": Records([3])})
     result = held(job, sites, tmp_path)
     assert result["result"] == {"sum": 12, "parties": ["a", "b"], "others": ["judge"]}
@@ -46,7 +46,12 @@ def test_what_came_out_of_a_job_is_reported_listed_and_compared_like_a_run(
 ) -> None:
     """The folders are as `atoll result` fetches them: the modules that the settings name are not there."""
     rows = Dataset({"x": np.ones((3, 2)), "y": [0, 1, 1]})
-    tally = {"job": "program", "program": "work_models:Tally", "arguments": {"times": 2}, "sites": ["a", "b"]}
+    tally = {
+        "job": "program",
+        "program": "tests.support.work_models:Tally",
+        "arguments": {"times": 2},
+        "sites": ["a", "b"],
+    }
     linear = {"model": {"name": "linear", "features": 2, "outputs": 2}, "rounds": 2, "evaluation": {"clients": -1}}
     held(tally, sites_of({"a": Records([1, 2]), "b": Records([3])}), tmp_path / "tally")
     held(linear, sites_of({"a": rows, "b": rows}), tmp_path / "linear")
@@ -62,13 +67,15 @@ def test_what_came_out_of_a_job_is_reported_listed_and_compared_like_a_run(
 
     for name in ("tally", "linear"):
         assert command(["report", name, *root]) == 0
-        assert "work_models:Tally" in (tmp_path / "runs" / "tally" / "report.html").read_text(encoding="utf-8")
+        assert "tests.support.work_models:Tally" in (tmp_path / "runs" / "tally" / "report.html").read_text(
+            encoding="utf-8"
+        )
     capsys.readouterr()
     assert command(["runs", *root]) == 0
     listed = {row["run"]: row for row in json.loads(capsys.readouterr().out)["runs"]}
     shown = {name: [row[key] for key in ("status", "data", "method", "rounds", "of")] for name, row in listed.items()}
     assert shown == {
-        "tally": ["finished", "a, b", "work_models:Tally", 1, None],
+        "tally": ["finished", "a, b", "tests.support.work_models:Tally", 1, None],
         "linear": ["finished", "all sites", "FedAvg", 2, 2],
         "short": ["finished", "all sites", "FedAvg", 1, 1],
     }
@@ -89,13 +96,22 @@ def test_a_training_needs_a_data_set_at_every_site(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("job", "match"),
     [
-        ({"job": "program", "program": "work_models:nothing"}, r"'work_models:nothing' cannot be imported"),
         (
-            {"job": "program", "program": "work_models:Tally", "arguments": {"times": 1, "tims": 2}},
+            {"job": "program", "program": "tests.support.work_models:nothing"},
+            r"'tests.support.work_models:nothing' cannot be imported",
+        ),
+        (
+            {"job": "program", "program": "tests.support.work_models:Tally", "arguments": {"times": 1, "tims": 2}},
             r"does not take these arguments: .*'tims'",
         ),
-        ({"job": "program", "program": "work_models:logistic"}, r"made a SGDClassifier, which is not a program"),
-        ({"job": "program", "program": "work_models:tally", "arguments": {"fed": 1}}, r"does not take these arguments"),
+        (
+            {"job": "program", "program": "tests.support.work_models:logistic"},
+            r"made a SGDClassifier, which is not a program",
+        ),
+        (
+            {"job": "program", "program": "tests.support.work_models:tally", "arguments": {"fed": 1}},
+            r"does not take these arguments",
+        ),
     ],
 )
 def test_a_program_that_is_none_is_refused(job: dict[str, Any], match: str) -> None:
@@ -212,8 +228,10 @@ def test_a_connection_lives_in_the_thread_of_the_tasks_and_another_in_that_of_th
     spec = {"factory": "ledgers_of_mine:connect", "folder": str(tmp_path)}
     sites = {"a": load_from({**spec, "arguments": {"costs": [1, 2]}}, "a")}
     sites["b"] = load_from({**spec, "arguments": {"costs": [4]}}, "b")
-    result = held({"job": "program", "program": "work_models:accounts"}, sites, tmp_path / "run")
+    result = held({"job": "program", "program": "tests.support.work_models:accounts"}, sites, tmp_path / "run")
     assert result["result"] == {"sums": [7.0, 7.0], "most": 6.0}
     # What holds a connection, and is none, lives in the thread of the tasks too.
     whole = {"a": load_from({**spec, "factory": "ledgers_of_mine:Clinic", "arguments": {"costs": [1, 2]}}, "a")}
-    assert held({"job": "program", "program": "work_models:kept"}, whole, tmp_path / "kept")["result"] == 3.0
+    assert (
+        held({"job": "program", "program": "tests.support.work_models:kept"}, whole, tmp_path / "kept")["result"] == 3.0
+    )

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from work_toys import held, islands_of, site_of
 
 import atoll.data
 from atoll.core.errors import PolicyError
@@ -17,6 +16,7 @@ from atoll.privacy import Budget, Demand, LedgerAccount, exact_epsilon, statemen
 from atoll.runs import RunFolder
 from atoll.runtime.jobs.spec import parse_job
 from atoll.runtime.worker.sitedata import load_site_data
+from tests.support.work_toys import held, islands_of, site_of
 
 JOB: dict[str, Any] = {
     "model": {"name": "linear", "features": 4, "outputs": 3}, "selection": "Everyone", "rounds": 3, "patience": 20.0

@@ -7,8 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from front_toys import World, played
-from work_toys import site_of
 
 from atoll.core.errors import DataError, MessageError
 from atoll.data import Dataset, Islands
@@ -17,6 +15,8 @@ from atoll.runtime.worker.sitedata import load_site_data
 from atoll.runtime.worker.units import EMPTY, other_units, scales_in, scales_of
 from atoll.runtime.worker.words import site_spec
 from atoll.testing.hostile import play
+from tests.support.front_toys import World, played
+from tests.support.work_toys import site_of
 
 JOB = {
     "model": {"name": "linear", "features": 3, "outputs": 2}, "algorithm": {"name": "FedAvg", "lr": 0.01},

@@ -6,6 +6,7 @@ import asyncio
 import copy
 import json
 import stat
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -13,9 +14,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from certificates import Authority, authority
-from whispers import CANARY, OPEN, whisper
-from work_toys import joined, sites_of
 
 import atoll
 from atoll.core import message as M
@@ -30,6 +28,11 @@ from atoll.runtime.line import PackedMessage
 from atoll.runtime.worker.at_server import run_job
 from atoll.runtime.worker.at_site import serve_job
 from atoll.runtime.worker.letters import LetterKey, SignedKey
+from tests.support.certificates import Authority, authority
+from tests.support.work_toys import joined, sites_of
+
+sys.path.append(str(Path(__file__).parent))  # a job's own code is a module beside it, and has a name as short
+from tests.runtime.worker.whispers import CANARY, OPEN, whisper
 
 HERE = authority()
 NAMES = ["north", "south", "west"]
@@ -260,7 +263,13 @@ def played(
     **arguments: Any,
 ) -> tuple[Any, list[bytes]]:
     """One attempt of the job; its result, and all that reached the server."""
-    job = parse_job({"job": "program", "program": "whispers:whisper", "arguments": {"names": NAMES, **arguments}})
+    job = parse_job(
+        {
+            "job": "program",
+            "program": "tests.runtime.worker.whispers:whisper",
+            "arguments": {"names": NAMES, **arguments},
+        }
+    )
     keys = {name: key_of(folder / "keys", name) for name in NAMES} if keys is None else keys
     book: list[bytes] = []
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -17,7 +14,6 @@ from atoll.core.time.clock import Clock, run
 from atoll.core.world import World
 from atoll.secure import BoundedSum
 
-sys.path.append(str(Path(__file__).parents[2] / "runtime" / "network"))
 # Their quick siblings in one process are in `test_bounded_sum`.
 pytestmark = pytest.mark.slow
 HELPERS = {"first-server": None, "second-server": None, "dealer": None}
@@ -39,8 +35,8 @@ def rows_of(norms):
 
 @pytest.fixture(scope="module")
 def bridge(tmp_path_factory):
-    from bridge import Bridge
-    from certificates import authority
+    from tests.support.bridge import Bridge
+    from tests.support.certificates import authority
 
     made = Bridge(tmp_path_factory.mktemp("bridge"), "tcp", authority())
     yield made

@@ -5,9 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -25,7 +23,6 @@ from atoll.runtime.network.shared import Shared, bare, words
 from atoll.secure import SecureAggregation
 from atoll.secure.masking.halves import label_of, masked, reveal, vote
 
-sys.path.append(str(Path(__file__).parents[2] / "runtime" / "network"))
 # Each attack has a quick sibling in one process, in `test_over_network` or `test_secure_aggregation`.
 pytestmark = [pytest.mark.slow, pytest.mark.parametrize("transport", ["tcp", "grpc"], scope="module")]
 PARTIES = 6
@@ -44,8 +41,8 @@ async def one_sum(fed):
 
 @pytest.fixture(scope="module")
 def bridge(transport, tmp_path_factory):
-    from bridge import Bridge
-    from certificates import authority
+    from tests.support.bridge import Bridge
+    from tests.support.certificates import authority
 
     made = Bridge(tmp_path_factory.mktemp("bridge"), transport, authority())
     yield made

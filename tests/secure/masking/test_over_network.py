@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,8 +18,6 @@ from atoll.core.world import World
 from atoll.runtime.network.rehearsal import Rehearsal
 from atoll.secure import SecureAggregation
 from atoll.secure.masking.halves import label_of, reveal, vote
-
-sys.path.append(str(Path(__file__).parents[2] / "runtime" / "network"))
 
 
 @task
@@ -104,8 +100,8 @@ def test_a_promise_outlives_a_crash(tmp_path):
 
 @pytest.mark.slow
 def test_over_mutual_tls_between_processes_the_sum_is_exact(tmp_path):
-    from bridge import Bridge
-    from certificates import authority
+    from tests.support.bridge import Bridge
+    from tests.support.certificates import authority
 
     bridge = Bridge(tmp_path, "tcp", authority())
     try:

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rooms import computed, program
 
 from atoll.core.errors import ConfigError, DataError, LetterError
 from atoll.core.requests.island import Secret
@@ -26,6 +25,7 @@ from atoll.secure.shares import (
     split_replicated,
     split_shamir,
 )
+from tests.support.rooms import computed, program
 
 
 def altered(it, x, by=1):

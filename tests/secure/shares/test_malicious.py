@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rooms import KINDS, computed, program
 
 from atoll.core.errors import ConfigError, DataError, LetterError
 from atoll.core.requests.island import Secret
@@ -25,6 +24,7 @@ from atoll.secure.shares import (
     opened,
     truncate,
 )
+from tests.support.rooms import KINDS, computed, program
 
 AUTHENTICATED = pytest.mark.parametrize("kind", ["authenticated ring", "authenticated field"])
 FOUR = [np.array([4, 3, 2, 1])]

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rooms import KINDS, computed, program
 
 from atoll.secure.shares import bits_of, dot, equal, less, mul, number_of, opened, select, truncate
+from tests.support.rooms import KINDS, computed, program
 
 ALL = pytest.mark.parametrize("kind", KINDS)
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,7 +20,6 @@ from atoll.secure import MultiRound
 from atoll.secure.masking.halves import label_of
 from atoll.secure.standing.halves import masked, reveal, vote
 
-sys.path.append(str(Path(__file__).parents[2] / "runtime" / "network"))
 # Each has a quick sibling in one process, in `test_multi_round`.
 pytestmark = pytest.mark.slow
 PARTIES = 6
@@ -47,8 +44,8 @@ async def sums(fed, count=4):
 
 @pytest.fixture(scope="module")
 def bridge(tmp_path_factory):
-    from bridge import Bridge
-    from certificates import authority
+    from tests.support.bridge import Bridge
+    from tests.support.certificates import authority
 
     made = Bridge(tmp_path_factory.mktemp("bridge"), "tcp", authority())
     yield made
@@ -109,14 +106,13 @@ def test_killed_in_the_middle_it_goes_on_under_the_same_keys_and_tells_nothing_t
 def test_other_models_to_some_give_noise_and_the_next_sum_has_new_keys(bridge):
     class TwoModels:
         def launch(self, request, positions, push):
-            from test_attacks_over_tls import telling_one_site
+            from tests.secure.masking.test_attacks_over_tls import telling_one_site
 
             if request.wraps is None or "squares/@1/" not in request.id:
                 return super().launch(request, positions, push)
             with telling_one_site(self, positions, replace(request, wraps=replace(request.wraps, message=1.5))):
                 return super().launch(request, positions, push)
 
-    sys.path.append(str(Path(__file__).parents[1] / "masking"))
     found = []
 
     async def program(fed):

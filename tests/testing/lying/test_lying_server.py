@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-import double_masked as D
 import numpy as np
 import pytest
 from hypothesis import given
@@ -18,6 +17,7 @@ from atoll.testing import check_reducer
 from atoll.testing.lying import MOVES, TARGETS, AttackTarget, attack, attack_all, require_refusals
 from atoll.testing.lying.guards import GUARDS, LieGuard, without_guard
 from atoll.testing.lying.opening import open_places, whole_places
+from tests.support import double_masked as D
 
 # ---------------------------------------------------------------------- what it can see
 
@@ -172,10 +172,9 @@ def test_between_real_sites_every_move_is_made(protocol):
 
 @pytest.mark.slow
 def test_over_mutual_tls_the_same_server_lies(tmp_path):
-    from bridge import Bridge, Bridged
-    from certificates import authority
-
     from atoll.testing.lying.sites import LyingSites
+    from tests.support.bridge import Bridge, Bridged
+    from tests.support.certificates import authority
 
     class LyingBridged(LyingSites, Bridged):
         """A lying server whose links cross the bridge."""

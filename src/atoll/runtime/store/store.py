@@ -16,7 +16,7 @@ __all__ = ["JobStore"]
 class JobStore(Protocol):
     """Keeps jobs, bundles, the audit trail and logs. Every method is one transaction: after a crash it happened or it did not.
 
-    One process at a time holds a store; its threads may share it. ``tests/runtime/store/store_laws.py`` has the laws.
+    One process at a time holds a store; its threads may share it. ``tests/support/store_laws.py`` has the laws.
     """
 
     def submit(self, job: Submission, *, now: float, who: str) -> JobRecord:

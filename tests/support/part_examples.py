@@ -204,4 +204,4 @@ def refused() -> list[str]:
 if __name__ == "__main__":
     from pathlib import Path
 
-    (Path(__file__).parent / "refused_pairs.txt").write_text("\n".join([*refused(), ""]))
+    (Path(__file__).parents[1] / "learn" / "refused_pairs.txt").write_text("\n".join([*refused(), ""]))

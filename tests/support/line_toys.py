@@ -9,12 +9,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from certificates import authority
-
 from atoll.runtime.identity import Credentials, Peer
 from atoll.runtime.line import Backoff, Channel, Line, Settings, Switchboard, dial_line
 from atoll.runtime.transport import Listener, MemoryTransport, Pipe, PipeClosed, Transport
 from atoll.runtime.transport.base import Buffer
+from tests.support.certificates import authority
 
 SERVER = authority().issue("server", "hub")
 SITE = authority().issue("site", "north")

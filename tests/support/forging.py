@@ -8,14 +8,13 @@ import zipfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from certificates import authority
-
 from atoll.runtime.bundles.archive import members
 from atoll.runtime.bundles.bundle import Verified, verify
 from atoll.runtime.bundles.manifest import File, Manifest
 from atoll.runtime.bundles.names import LIMITS, BundleLimits
 from atoll.runtime.bundles.signing import sign
 from atoll.runtime.identity import Credentials
+from tests.support.certificates import authority
 
 META = (".atoll/manifest.json", ".atoll/signature", ".atoll/certificate.pem")
 ADMIN = authority().issue("admin", "ann", org="Bonn")

@@ -149,3 +149,12 @@ def public_modules() -> list[str]:
     ]
     waist += ["core.message"]
     return ["atoll", *sorted(f"atoll.{name}" for name in [*rooms, *beside, *waist])]
+
+
+@cache
+def defined_in(file: str) -> frozenset[str]:
+    """The names of a file's test functions, below ``tests/``."""
+    path = ROOT / "tests" / file
+    found = ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if path.is_file() else ()
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
+    return frozenset(node.name for node in found if isinstance(node, kinds) and node.name.startswith("test_"))

@@ -14,9 +14,13 @@ from typing import Any
 
 import numpy as np
 
+import atoll
+from atoll.core.algebra import tree as T
 from atoll.core.persistence.files import read_message
+from atoll.data import Dataset, Islands
 from atoll.runs import yaml
 from atoll.runtime.client.admin import Admin
+from atoll.runtime.jobs.spec import parse_job
 from atoll.runtime.provision import Kit, ProjectConfig, provision
 from atoll.runtime.provision.project import AdminConfig, PartyConfig, ServerConfig
 
@@ -349,3 +353,59 @@ def error_of(found: Mapping[str, Any]) -> str:
     """The error of a job as a person reads it."""
     error = found["error"] or {}
     return " | ".join(str(error.get(name)) for name in ("what", "where", "remedy"))
+
+
+ROUNDS = 24
+
+
+# SCAFFOLD keeps a control variate at each site: what a kill loses or does twice there shows in the model.
+SCAFFOLD = {
+    "rounds": ROUNDS, "seed": 5, "model": {"name": "linear", "features": 6, "outputs": 3},
+    "algorithm": {"name": "Scaffold", "lr": 0.1, "epochs": 1, "batch_size": 10}, "selection": "Everyone",
+}  # fmt: skip
+
+
+def rows() -> Islands:
+    """What the sites of the project hold."""
+    return Islands.from_datasets(
+        {site: Dataset(dict(zip("xy", blobs(number), strict=True))) for number, site in enumerate(SITES)}
+    )
+
+
+def trained() -> dict[str, Any]:
+    """The model of the training where nothing disturbs it."""
+    config = parse_job({"name": "scaffold", "sites": list(SITES), **SCAFFOLD})
+    training = config.made()
+    found = atoll.simulate(training, rows(), engine="inline", seed=SCAFFOLD["seed"])
+    return {name: np.asarray(value) for name, value in T.items(found.params)}
+
+
+WALK = """
+import threading
+from pathlib import Path
+
+import numpy as np
+
+import atoll
+
+
+@atoll.task
+def step(island, message):
+    while message["gate"] and Path(message["gate"]).exists():
+        threading.Event().wait(0.005)  # which is work enough to be alive
+    state = island.state if island.state is not None else {"speed": np.zeros(4)}
+    island.state = {"speed": 0.9 * state["speed"] + island.rng.generator().normal(size=4)}
+    return {"sum": atoll.Sum(message["x"] * 0.5 + island.state["speed"])}
+
+
+async def walk(fed, rounds=8, gate="", at=3):
+    state = await fed.restore({"x": np.zeros(4), "round": 0})
+    while state["round"] < rounds:
+        number = state["round"] + 1
+        message = {"x": state["x"], "gate": gate if number == at else ""}
+        total = await fed.sum(fed.parties, step, message, at=number, quorum=1)
+        state = {"x": total["sum"], "round": number}
+        fed.record({"round": number})
+        await fed.checkpoint(state)
+    return {"x": state["x"]}
+"""

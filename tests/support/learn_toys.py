@@ -7,8 +7,13 @@ from typing import Any
 
 import numpy as np
 
+import atoll
 from atoll.core.requests.cost import Outcomes
 from atoll.data import Dataset, Islands
+from atoll.learn.algorithms import (
+    FedAvg,
+)
+from atoll.learn.learner import LearnerSettings, adapt
 
 CLASSES, FEATURES = 3, 4
 
@@ -48,3 +53,23 @@ class Fixed:
     def transfer(self, source: str, target: str, nbytes: int) -> float:
         del source, target, nbytes
         return 0.0
+
+
+class Told:
+    """An island whose message is handed over by hand."""
+
+    def __init__(self, data, key=5):
+        from atoll.core.algebra.rng import Rng
+
+        self.data, self.rng, self.state, self.name = data, Rng(key), None, "client"
+
+
+def own_loop(epochs, **more):
+    """A model that counts the calls of its training."""
+    model = atoll.models.CustomLearner(
+        init=lambda rng: {"calls": np.zeros(1), "drawn": np.zeros(1)},
+        train=lambda p, data, rng: {"calls": p["calls"] + 1, "drawn": p["drawn"] + rng.random()},
+    )
+    learner = adapt(model, LearnerSettings(algorithm=FedAvg(epochs=epochs, **more)), islands([10]))
+    message = {"broadcast": {"params": learner.init(atoll.core.algebra.rng.Rng(0)), "lr": 0.1}, "phase": "train"}
+    return learner, message

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from carriers import carrier
 
 from atoll.runtime.client.admin import Admin
 from atoll.runtime.line import Backoff, Channel, Line, Settings, dial_line
@@ -20,6 +19,7 @@ from atoll.runtime.server.server import Server
 from atoll.runtime.site.site import Site
 from atoll.runtime.transport import Pipe, transport
 from atoll.runtime.worker.sitedata import site_spec
+from tests.support.carriers import carrier
 
 QUICK = Settings(heartbeat=None, patience=10.0)
 Kits = Callable[[str], Kit]

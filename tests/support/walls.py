@@ -18,12 +18,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from carriers import carrier
 
 from atoll.runs import yaml
 from atoll.runtime.client.admin import Admin
 from atoll.runtime.confinement.bubblewrap import program, why_not
 from atoll.runtime.provision import Kit, ProjectConfig, provision
+from tests.support.carriers import carrier
 
 SANDBOX = pytest.mark.skipif(
     program() is None or bool(why_not(program() or "")),

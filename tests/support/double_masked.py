@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
-from masks import mask
-from shamir import join, split
 
 from atoll.core.algebra import tree as T
 from atoll.core.algebra.aggregate import Total
@@ -14,6 +12,8 @@ from atoll.core.errors import CompositionError, ConfigError, PolicyError, Quorum
 from atoll.core.federation.reducer import Reducer
 from atoll.core.requests.request import Reduced
 from atoll.core.requests.task import task
+from tests.support.masks import mask
+from tests.support.shamir import join, split
 
 UNIT = 2.0**-32
 

@@ -1,7 +1,7 @@
 """Guards of the threat model, each switched off once: the test that a promise names fails without its guard.
 
-    python tests/project/guards.py               # all of them, in a copy of the repository: about fifteen minutes
-    python tests/project/guards.py consent       # those of a part, or that stop something with this word
+    python tests/support/guards.py               # all of them, in a copy of the repository: about fifteen minutes
+    python tests/support/guards.py consent       # those of a part, or that stop something with this word
 
 A guard is a line of the source. Its row says how it is switched off, and the case of a test that must fail then. `test_guards.py` checks that
 each row still fits the source and the tests, so that the list does not outlive them.

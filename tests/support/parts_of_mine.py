@@ -1,4 +1,4 @@
-"""Parts that a user could have written, named in configurations as ``parts_of_mine:Name``."""
+"""Parts that a user could have written, named in configurations as ``tests.support.parts_of_mine:Name``."""
 
 from __future__ import annotations
 

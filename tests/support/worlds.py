@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bridge import Bridge
-from certificates import authority
 
 from atoll.engines import ENGINES
 from atoll.runtime.network.rehearsal import Rehearsal
+from tests.support.bridge import Bridge
+from tests.support.certificates import authority
 
 
 @cache

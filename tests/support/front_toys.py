@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from carriers import carrier
 
 from atoll.core.persistence.files import read_message
 from atoll.runs import yaml
 from atoll.runtime.client.admin import Admin
 from atoll.runtime.client.poc import Poc
+from tests.support.carriers import carrier
 
 DEADLINE = 300.0
 SITES = ["site-1", "site-2"]

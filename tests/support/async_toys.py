@@ -8,9 +8,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from killed_trainings import killed_training
-from learn_toys import Fixed
-from masks import mask
 
 import atoll
 from atoll.core.algebra.aggregate import Total
@@ -19,6 +16,9 @@ from atoll.core.requests.request import Reduced
 from atoll.core.requests.task import task
 from atoll.learn import Everyone, FedAvg, Training
 from atoll.models.quadratic import Quadratic, quadratics
+from tests.support.killed_trainings import killed_training
+from tests.support.learn_toys import Fixed
+from tests.support.masks import mask
 
 DIM, CLIENTS = 6, 5
 LR, STEPS = 0.05, 3

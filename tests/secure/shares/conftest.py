@@ -1,6 +1,0 @@
-"""The rooms of these tests."""
-
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parent))
