@@ -18,22 +18,26 @@ PIP     := $(BIN)/python -m pip --disable-pip-version-check --no-input
 INSTALL := install -qq $(INDEX) --constraint constraints.txt --group dev --group docs --editable '.[all,lightgbm,ray]' --editable ./papers
 
 .DEFAULT_GOAL := setup
-.PHONY: setup help demo test thorough faults check format docs bench clean
+.PHONY: setup help demo test test-network thorough faults check format docs bench clean
 
 setup: $(READY) ## create .venv and install everything (once; later runs need no network)
 	@echo "Ready. Next: make demo. All targets: make help."
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(READY) ## train on digits over 100 clients and write a report
 	@$(BIN)/atoll demo $(ARGS)
 
-test: $(READY) ## run every test in parallel (WORKERS=n, ARGS="tests/core -k name")
-	@$(BIN)/python -m compileall -q src papers/src # also where bytecode is forbidden: tests start hundreds of processes
-	@$(BIN)/pytest -q -n $(WORKERS) --dist worksteal --durations=25 $(ARGS)
+test: $(READY) ## run the tests that start no process, in parallel (WORKERS=n, ARGS="tests/core -k name")
+	@$(BIN)/python -m compileall -q src papers/src # also where bytecode is forbidden
+	@$(BIN)/pytest -q -n $(WORKERS) --dist worksteal --durations=25 -m "not network and not slow" $(ARGS)
 
-thorough: $(READY) ## the tests, with the slow ones that have a quick sibling and ten times as many examples of each law
+test-network: $(READY) ## run the tests that start processes: sites, servers, engines with workers, scripts (WORKERS=n, ARGS=...)
+	@$(BIN)/python -m compileall -q src papers/src # tests start hundreds of processes
+	@$(BIN)/pytest -q -n $(WORKERS) --dist worksteal --durations=25 -m "network and not slow" $(ARGS)
+
+thorough: $(READY) ## all tests, with the slow ones that have a quick sibling and ten times as many examples of each law
 	@$(BIN)/python -m compileall -q src papers/src
 	@$(BIN)/pytest -q -n $(WORKERS) --dist worksteal -m "" --hypothesis-profile=thorough $(ARGS)
 

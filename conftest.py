@@ -40,7 +40,7 @@ for _name in ("COLUMNS", "LINES"):
     os.unsetenv(_name)
 
 
-pytest_plugins = ["tests.support.hangs", "tests.support.databases"]
+pytest_plugins = ["tests.support.hangs", "tests.support.databases", "tests.support.tiers"]
 
 # 50 examples for a law that does not say how many it needs, the same at every run, so that what passes here passes in every clone. `make thorough` draws 500, anew each time.
 _COMMON: dict[str, Any] = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow], "max_examples": 50}

@@ -205,6 +205,7 @@ def test_the_package_is_the_command(monkeypatch: pytest.MonkeyPatch, capsys: pyt
     assert capsys.readouterr().out.strip() == atoll.__version__
 
 
+@pytest.mark.network
 def test_json_stays_alone_on_stdout_whatever_else_prints(
     config: Path, settings: dict[str, Any], tmp_path: Path
 ) -> None:

@@ -38,6 +38,7 @@ def in_terminal(*words: str, columns: int = 80) -> str:
     return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown.decode()).replace("\r\n", "\n")
 
 
+@pytest.mark.network
 def test_help_shows_the_commands_in_groups_and_no_empty_panel() -> None:
     shown = in_terminal("--help")
     titles = re.findall(r"╭─ (\w+) ─", shown)
@@ -56,6 +57,7 @@ def test_every_command_has_a_group() -> None:
     assert set(found.values()) == set(GROUPS)
 
 
+@pytest.mark.network
 @pytest.mark.parametrize(("typed", "wanted"), [("atoll ru", ["run", "runs"]), ("atoll run --eng", ["--engine"])])
 def test_the_shell_completes_commands_and_options(typed: str, wanted: list[str]) -> None:
     env = {**os.environ, "_ATOLL_COMPLETE": "complete_bash", "COMP_WORDS": typed, "COMP_CWORD": str(typed.count(" "))}
@@ -64,6 +66,7 @@ def test_the_shell_completes_commands_and_options(typed: str, wanted: list[str])
     assert done.stdout.split() == wanted
 
 
+@pytest.mark.network
 @pytest.mark.quick("64")
 @pytest.mark.parametrize("columns", [80, 64])
 def test_wide_tables_wrap_and_cut_nothing(config: Path, columns: int) -> None:
@@ -81,6 +84,7 @@ def test_wide_tables_wrap_and_cut_nothing(config: Path, columns: int) -> None:
     assert name in "".join(line[:width].strip() for line in rest)
 
 
+@pytest.mark.network
 def test_tests_and_what_they_start_know_no_terminals_size() -> None:
     """Readline, loaded by a debugger or by nobody, must not make tables narrow for those that come later."""
     pytest.importorskip("readline")

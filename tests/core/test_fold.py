@@ -69,7 +69,9 @@ def test_a_rejected_reply_leaves_no_private_state(engine):
     assert rounds == [(2.0, {"client-1": "u is not finite"}), (2.0 + 1.0 + 2.0, {})]
 
 
-@pytest.mark.parametrize("engine", [Inline, Vectorised, lambda: Batched(1), lambda: Processes(2)])
+@pytest.mark.parametrize(
+    "engine", [Inline, Vectorised, lambda: Batched(1), pytest.param(lambda: Processes(2), id="processes")]
+)
 def test_a_sum_that_fails_for_want_of_replies_leaves_everyone_as_they_were(engine):
     """Nobody takes what the two others sent in round 1: neither their counts nor what their stages remember may go on from it."""
     work = counting(bad=1)

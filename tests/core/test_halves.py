@@ -602,6 +602,7 @@ class Slow:
 WORTH = Task("halves:worth", _reply, many=_reply_many, tuning=Slow())
 
 
+@pytest.mark.network
 @pytest.mark.parametrize("half", ["idle_half", "waiting_half", "masked_half"])
 def test_workers_of_the_batched_engine_share_a_half(half):
     """The same sums as in this process, as often as they are repeated; letters reach the workers, and secrets come back into the journal."""
@@ -630,6 +631,7 @@ def _first(value):
     return next(iter(value.values())) if isinstance(value, dict) else value
 
 
+@pytest.mark.network
 def test_a_resumed_sum_of_workers_asks_nobody_twice(tmp_path):
     """Killed between the workers' replies and the checkpoint: the journal has the words, and the sum is the same to the bit."""
     from atoll.testing import killed_and_resumed

@@ -108,6 +108,7 @@ def _write(path, job):
         ledger.append(Laplace(epsilon=1.0), "a", f"r#{number}")
 
 
+@pytest.mark.network
 def test_processes_that_write_at_once_lose_nothing(tmp_path):
     context = multiprocessing.get_context("fork")
     writers = [context.Process(target=_write, args=(tmp_path / "ledger.jsonl", job)) for job in ("x", "y", "z", "z")]

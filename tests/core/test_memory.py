@@ -229,7 +229,7 @@ VISITS = [([0, 1, 2, 3, 4, 5], "a"), ([1, 2], "b"), ([0, 1, 4], "ab"), ([0, 1, 2
 
 
 @pytest.mark.parametrize("stage", [Late(), LateSummand()], ids=repr)
-@pytest.mark.parametrize("engine", [Inline, lambda: Batched(1), lambda: Processes(2)])
+@pytest.mark.parametrize("engine", [Inline, lambda: Batched(1), pytest.param(lambda: Processes(2), id="processes")])
 def test_aggregates_that_a_reply_leaves_out_stay_remembered(engine, stage):
     """Replies hold other aggregates from visit to visit; each client sends what it was given the last time it sent that one."""
 

@@ -700,6 +700,7 @@ def test_no_memory_is_a_message_error(monkeypatch):
         Decoder().feed(encode(TREE))
 
 
+@pytest.mark.network
 def test_the_package_brings_in_numpy_alone():
     code = "import sys, atoll.core.message; print([m for m in ('torch', 'hypothesis', 'pydantic') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

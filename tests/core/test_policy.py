@@ -39,7 +39,12 @@ def looks(island, message):
     return {"rows": 3}
 
 
-ENGINES = [Inline, lambda: Batched(1), lambda: Processes(2), lambda: Rehearsal(2)]
+ENGINES = [
+    Inline,
+    lambda: Batched(1),
+    pytest.param(lambda: Processes(2), id="processes"),
+    pytest.param(lambda: Rehearsal(2), id="network"),
+]
 
 
 def ask(engine, policy, *, size=8, parties=4, **terms):

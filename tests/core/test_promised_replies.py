@@ -105,6 +105,7 @@ def test_a_plain_request_hides_no_reply_whatever_it_says(engine):
     assert not any(hidden for _, hidden in SEEN)
 
 
+@pytest.mark.network
 def test_a_site_adds_all_of_its_noise_to_a_plain_reply():
     mean, _ = ask(LyingToSites(2), [Clip(1.0), GaussianNoise(8.0)])
     assert np.std(mean) > 2.0  # 8 / sqrt(4) = 4; 0.04 if 10,000 replies shared the noise

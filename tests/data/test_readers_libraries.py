@@ -195,6 +195,7 @@ def test_without_scikit_learn_the_error_says_what_to_install(monkeypatch):
             load()
 
 
+@pytest.mark.network
 def test_importing_the_room_imports_numpy_only():
     heavy = ["sklearn", "pandas", "matplotlib", "torch", "pyarrow", "scipy", "datasets", "pydantic", "yaml", "rich"]
     code = f"import sys, atoll.data; print([m for m in {heavy!r} if m in sys.modules])"

@@ -11,6 +11,8 @@ import pytest
 
 from atoll.engines.forking import Workers
 
+pytestmark = pytest.mark.network
+
 
 class Ending:
     """Part of a cycle; says in which process it is collected."""

@@ -228,11 +228,13 @@ def test_tasks_of_a_script_reach_the_actors_and_ray_says_nothing(cluster, tmp_pa
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "(6.0, 360000.0)\n", "")
 
 
+@pytest.mark.network
 def test_more_workers_than_the_cluster_has_processors_are_refused(cluster):
     with pytest.raises(ConfigError, match=r"4000 workers need 4000 CPUs but the Ray cluster has .*use fewer workers"):
         run_in(World(PEOPLE, Ray(4000)), lambda fed: counted(fed, "."))
 
 
+@pytest.mark.network
 def test_data_that_cannot_be_sent_are_refused(cluster):
     async def program(fed):
         await fed.ask_all(fed.parties, always_dies)

@@ -68,6 +68,7 @@ def test_clients_are_dealt_out_once_each_and_never_worse_than_in_order(rows: lis
     assert busiest[0] <= busiest[1]
 
 
+@pytest.mark.network
 def test_clients_that_were_dealt_out_are_reported_in_the_order_of_the_cohort(monkeypatch) -> None:
     """Client values, which are not added up, must be those of one process, client by client."""
     torch = pytest.importorskip("torch")

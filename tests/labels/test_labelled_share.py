@@ -98,6 +98,7 @@ def test_blocks_of_clients_train_as_single_ones() -> None:
     assert gap(one, trained(fixmatch(labelled_share=0.0), few)) > 1e-4
 
 
+@pytest.mark.network
 def test_processes_train_as_one() -> None:
     few = islands(images(share=0.1))
     one, many = (trained(fixmatch(), few, engine=engine) for engine in ("inline", "processes"))

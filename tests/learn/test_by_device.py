@@ -89,6 +89,7 @@ def test_they_are_the_same_after_a_resume(pace, tmp_path):
     assert equal(told(pace, folder=tmp_path / "run", resume=True).devices, told(pace).devices)
 
 
+@pytest.mark.network
 @pytest.mark.parametrize("pace", ["deadline", "SAFA", "HybridFL"])
 def test_they_are_the_same_on_every_engine(pace):
     first = told(pace).devices

@@ -158,6 +158,7 @@ def test_anderson_is_faster_than_plain_and_multipliers_still_add_up_to_nothing()
     assert np.linalg.norm(quick - other.best) < 0.05 * np.linalg.norm(slow - plain.best)
 
 
+@pytest.mark.network
 def test_engines_agree():
     for algorithm in (
         FedADMM(lr=0.1, steps=2),

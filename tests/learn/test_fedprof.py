@@ -175,6 +175,7 @@ def test_with_replacement_the_mean_of_a_round_is_unbiased_and_its_variance_falls
 # In a training
 
 
+@pytest.mark.network
 def test_spoiled_clients_are_drawn_less_and_profiles_are_of_the_received_model():
     rule = watched(4, alpha=10.0)
     result = atoll.simulate(job(rule, rounds=8), spoiled(), engine="batched")
@@ -239,6 +240,7 @@ def test_the_same_on_engines_and_after_a_resume(replace, tmp_path):
     np.testing.assert_array_equal(flat(resumed.params), flat(whole.params))
 
 
+@pytest.mark.network
 @pytest.mark.parametrize("aggregation", [KeepGlobal(), KeepLocal(), EqualWeights()], ids=repr)
 def test_full_and_partial_aggregation(aggregation):
     rows = atoll.simulate(job(FedProf(4), rounds=3, aggregation=aggregation), spoiled(), engine="batched").metrics

@@ -384,6 +384,7 @@ def test_the_meter_sees_the_floats_that_the_catalogue_states(name: str) -> None:
         assert 0 < beside < 1500, f"{way}: {beside} bytes beside the arrays"  # names, shapes, the training loss
 
 
+@pytest.mark.network
 def test_worker_processes_agree() -> None:
     for algorithm in (FedAC(**SETTING), LocalAdam(**SETTING), MFL(**SETTING)):
         job = atoll.Training(model=Quadratic(20), algorithm=algorithm, selection=atoll.Uniform(4), rounds=3)

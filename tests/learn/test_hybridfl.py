@@ -382,6 +382,7 @@ def test_a_killed_run_resumes_to_the_bit(tmp_path: Any):
     assert whole.records["main"][-1]["edge-0/theta"] != 0.5
 
 
+@pytest.mark.network
 def test_engines_agree():
     data, devices = islands(SIZES), Devices(8, 0.3)
     job = training(0.5, 4, algorithm=FedAvg(lr=0.1))

@@ -46,6 +46,7 @@ def test_drawn_by_size_the_weights_are_equal():
     np.testing.assert_allclose(flat(inverse.params), flat(equal.params), rtol=1e-9)
 
 
+@pytest.mark.network
 def test_with_fedprof_on_engines_and_after_a_resume(tmp_path):
     plan = job(FedProf(4, alpha=2.0, replace=True, explore=0.3), rounds=4, aggregation=InverseProbability())
     whole = atoll.simulate(plan, spoiled(), engine="inline")

@@ -227,6 +227,7 @@ def test_mini_batches_are_right_on_average():
     assert low_rank_value(DATA, found, 0.0) < 0.05 * low_rank_value(DATA, np.zeros((10, 10)), 0.0)
 
 
+@pytest.mark.network
 def test_processes_give_the_same():
     one, two = (
         train(rounds=3, rho=0.3 * L_MAX, steps=2, engine=engine).params["X"] for engine in ("inline", "processes")

@@ -118,6 +118,7 @@ def test_one_part_is_fedavg_on_full_batches():
         np.testing.assert_allclose(one[name], full[name], rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.network
 @pytest.mark.quick("saga")
 @pytest.mark.parametrize("algorithm", [LocalSAGA(lr=0.1, parts=4, epochs=2), LocalSVRG(lr=0.1)], ids=["saga", "svrg"])
 def test_torch_gives_the_same_one_by_one_and_in_blocks(algorithm):

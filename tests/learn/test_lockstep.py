@@ -86,6 +86,7 @@ def test_a_killed_run_resumes_to_the_bit(tmp_path: Any):
     killed_training(job, islands(SIZES), tmp_path, points=8, cost=lambda: Far([1.0, 2, 3, 4, 5, 6]))
 
 
+@pytest.mark.network
 def test_engines_agree():
     data = islands(SIZES)
     job = training(4, selection=atoll.Uniform(0.5))

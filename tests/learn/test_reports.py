@@ -38,6 +38,7 @@ def job(model, **settings):
     return atoll.Training(model=model, algorithm=FedAvg(lr=0.05, **settings))
 
 
+@pytest.mark.network
 def test_partial_work_and_reports_are_the_same_on_all_engines():
     check_learner(job(atoll.models.linear(4, 3), epochs=2, batch_size=4), islands(SIZES))
 
@@ -55,6 +56,7 @@ def test_so_they_are_for_problems_whose_answer_is_known(model, data, batch):
     check_learner(plan, data, engines=("inline", "batched"), by_examples=False)
 
 
+@pytest.mark.network
 def test_so_they_are_for_models_that_train_by_themselves():
     def fit(params, data, rng):
         return {"mean": params["mean"] + 0.5 * (data.x.mean(axis=0) - params["mean"]) + 0.1 * rng.random(4)}

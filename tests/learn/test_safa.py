@@ -361,6 +361,7 @@ def test_compositions_learn_and_are_the_same_on_engines(parts):
     assert strip == [{k: row[k] for k in kept} for row, kept in zip(other.metrics, strip, strict=True)]
 
 
+@pytest.mark.network
 def test_it_is_the_same_on_processes_too():
     job = training(SAFA(lag_tolerance=2, deadline=9.0), rounds=6)
     one, other = simulate(job, crashing(1)), simulate(job, crashing(1), engine="processes", workers=2)
@@ -412,6 +413,7 @@ def test_what_comes_after_the_deadline_is_the_next_rounds_however_late_the_serve
     assert [(row["picked"], row["late"]) for row in rows] == [(4, 1), (4, 1)]
 
 
+@pytest.mark.network
 def test_a_real_clock_runs_the_same_program():
     """Five processes, injected crashes, arrivals at least 50 ms apart: the states are those of the virtual twin.
 

@@ -452,6 +452,7 @@ def test_the_contract_holds(algorithm):
     check_algorithm(algorithm, descends=not isinstance(algorithm, FedSSO))
 
 
+@pytest.mark.network
 @pytest.mark.parametrize("algorithm", ALL, ids=name)
 def test_worker_processes_agree(algorithm):
     job = atoll.Training(model=Quadratic(3), algorithm=algorithm, selection=atoll.Everyone(), rounds=3)
@@ -462,6 +463,7 @@ def test_worker_processes_agree(algorithm):
     np.testing.assert_allclose(run("processes"), run("inline"), rtol=1e-12)
 
 
+@pytest.mark.network
 def test_islands_behind_sockets_agree():
     job = atoll.Training(model=Quadratic(3), algorithm=DINGO(steps=6), selection=atoll.Everyone(), rounds=2)
     here, there = (atoll.simulate(job, quadratics(4, 3), engine=e, seed=1).params["w"] for e in ("inline", "socket"))

@@ -127,6 +127,7 @@ def test_the_server_gets_ciphertexts_and_a_public_key_and_nothing_else():
     assert set(told) <= {"peek", "distance"}  # the simulation's observer
 
 
+@pytest.mark.network
 def test_between_real_sites_the_model_stays_there():
     job = job_of(topology=WEAK.__class__(), rounds=1, evaluation=atoll.Evaluation(server=False, clients=0))
     found = in_world(job, DATA, Rehearsal(4), virtual=False)

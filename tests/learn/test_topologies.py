@@ -405,6 +405,7 @@ def test_a_killed_run_resumes_to_the_bit(name: str, tmp_path: Any):
     killed_training(job, data, tmp_path, points=6)
 
 
+@pytest.mark.network
 @pytest.mark.every(3)
 @TOPOLOGIES
 def test_engines_agree(name: str):

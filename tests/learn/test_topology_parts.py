@@ -22,6 +22,7 @@ def test_the_contract(algorithm: Any):
     check_algorithm(algorithm, descends=not isinstance(algorithm, IFCA))
 
 
+@pytest.mark.network
 @pytest.mark.parametrize(
     ("algorithm", "topology"),
     [

@@ -71,6 +71,7 @@ def test_rounds_take_as_long_as_those_of_a_real_model(algorithm):
     assert times[0][0] > 0
 
 
+@pytest.mark.network
 def test_the_model_stays_zero_on_every_engine():
     job = atoll.Training(model=IdleModel(4), algorithm=FedAvg(), selection=atoll.Uniform(count=3), rounds=2)
     runs = [atoll.simulate(job, IdleIslands(SIZES), engine=e, workers=2) for e in ("inline", "batched", "processes")]

@@ -81,6 +81,7 @@ def test_a_resumed_run_is_the_same_job_and_keeps_its_ledger(tmp_path):
     assert sum(line["kind"] == Gaussian.kind for line in ledger) == 4 * 3
 
 
+@pytest.mark.network
 def test_a_sweep_spends_from_one_ledger(tmp_path):
     path = tmp_path / "ledger.jsonl"
     atoll.sweep(

@@ -137,6 +137,7 @@ def test_both_forms_have_the_same_iterates(cohort):
     np.testing.assert_allclose(clear[1], sums[1], atol=1e-10)
 
 
+@pytest.mark.network
 def test_resumed_it_ends_where_it_would_have(tmp_path):
     whole = factorise(HALF, rounds=6, cohort=10)
     factorise(HALF, rounds=3, cohort=10, folder=tmp_path / "run")

@@ -81,6 +81,7 @@ def test_at_the_end_multipliers_are_negative_gradients():
     np.testing.assert_allclose(duals, wanted, atol=1e-7)
 
 
+@pytest.mark.network
 def test_it_is_the_loop_of_the_paper():
     H, b = ([np.asarray(getattr(DATA.shard(k), f)) for k in range(8)] for f in "xy")
     x, a, c = np.zeros((8, 5)), np.zeros((8, 5)), 0.2

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.sources import ROOT
 
-TARGETS = ["setup", "demo", "test", "check", "docs", "bench", "clean"]
+TARGETS = ["setup", "demo", "test", "test-network", "check", "docs", "bench", "clean"]
 make = pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
 
 
@@ -20,6 +20,7 @@ def _make(*words: str) -> str:
     return done.stdout
 
 
+@pytest.mark.network
 @make
 def test_help_lists_every_target_with_a_sentence() -> None:
     lines = dict(line.split(maxsplit=2)[1:] for line in _make("help").splitlines())
@@ -27,6 +28,7 @@ def test_help_lists_every_target_with_a_sentence() -> None:
     assert all(len(sentence.split()) >= 3 for sentence in lines.values())
 
 
+@pytest.mark.network
 @make
 @pytest.mark.parametrize("target", TARGETS)
 def test_targets_can_be_planned(target: str) -> None:
@@ -39,7 +41,13 @@ def test_continuous_integration_runs_what_people_run() -> None:
     text = run.read_text(encoding="utf-8")
     assert "set -euo pipefail" in text
     steps = [line for line in text.splitlines() if line.startswith("make ")]
-    assert steps == ["make setup", "make check", "make docs", "make test"]  # tests look at the built site
+    assert steps == [
+        "make setup",
+        "make check",
+        "make docs",
+        "make test",
+        "make test-network",
+    ]  # tests look at the built site
 
 
 def test_pytorch_is_held_at_the_version_that_was_tested() -> None:

@@ -180,12 +180,14 @@ def _finish(command: list[str], folder: Path, env: dict[str, str]) -> subprocess
 WITH_CODE = [page for page in PAGES if script(page.read_text(encoding="utf-8"))]
 
 
+@pytest.mark.network
 @pytest.mark.parametrize("page", shown(WITH_CODE))
 def test_the_code_of_a_page_runs(parent: Parent, page: Path, tmp_path: Path) -> None:
     code, said = _run(parent, script(page.read_text(encoding="utf-8")), "page_" + page.stem.replace("-", "_"), tmp_path)
     assert code == 0, f"{page.relative_to(ROOT)}:\n{said}"
 
 
+@pytest.mark.network
 @pytest.mark.parametrize("example", shown(EXAMPLES))
 def test_an_example_runs(parent: Parent, example: Path, tmp_path: Path) -> None:
     code, said = _run(parent, example.read_text(encoding="utf-8"), example.stem, tmp_path)
@@ -244,6 +246,7 @@ def _free_port() -> int:
 WITH_COMMANDS = [page for page in PAGES if any(block.run for block in blocks(page.read_text(encoding="utf-8")))]
 
 
+@pytest.mark.network
 @pytest.mark.skipif(shutil.which("sh") is None, reason="there is no shell")
 @pytest.mark.parametrize("page", shown(WITH_COMMANDS))
 def test_the_commands_of_a_page_run(page: Path, tmp_path: Path) -> None:
@@ -317,6 +320,7 @@ false
 """
 
 
+@pytest.mark.network
 def test_commands_are_collected_with_their_files(tmp_path: Path) -> None:
     done = subprocess.run(["sh", "-c", commands(COMMANDS)], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert done.stdout == "# tiny.yaml\nrounds: 3\n"
@@ -346,6 +350,7 @@ test "$(cat shell-1.log)" = "ready at 8443"
 """
 
 
+@pytest.mark.network
 @pytest.mark.parametrize(("last", "code"), [("true", 0), ("false", 1), ("kill $shells; wait $shells || true", 1)])
 def test_shells_run_beside_the_page_and_are_stopped(tmp_path: Path, last: str, code: int) -> None:
     page = SHELLS.format(python=sys.executable, last=last)
@@ -357,6 +362,7 @@ def test_shells_run_beside_the_page_and_are_stopped(tmp_path: Path, last: str, c
             os.kill(pid, 0)
 
 
+@pytest.mark.network
 def test_a_shell_that_ends_before_it_says_its_word_fails_the_page(tmp_path: Path) -> None:
     page = SHELLS.format(python="echo sorry;", last="true")
     done = _finish(["sh", "-c", commands(page)], tmp_path, dict(os.environ))
@@ -364,12 +370,14 @@ def test_a_shell_that_ends_before_it_says_its_word_fails_the_page(tmp_path: Path
     assert "sorry" in done.stdout
 
 
+@pytest.mark.network
 def test_a_wrong_page_fails(parent: Parent, tmp_path: Path) -> None:
     code, said = _run(parent, script("# T\n\n```python\nx = 1\nassert x == 2\n```"), "wrong", tmp_path)
     assert code == 1
     assert 'File "wrong.py", line 5' in said
 
 
+@pytest.mark.network
 @pytest.mark.parametrize(
     ("text", "told"),
     [
@@ -384,6 +392,7 @@ def test_a_page_finds_nothing_that_it_did_not_import(parent: Parent, tmp_path: P
     assert (code, told in said) == (1, True), said
 
 
+@pytest.mark.network
 def test_a_page_is_a_process_of_its_own(parent: Parent, tmp_path: Path) -> None:
     lines = [
         "import torch.nn, __main__, os, sys",
@@ -395,6 +404,7 @@ def test_a_page_is_a_process_of_its_own(parent: Parent, tmp_path: Path) -> None:
     assert _run(parent, "import atexit; atexit.register(print, 'end')", "page", tmp_path) == (0, "end\n")
 
 
+@pytest.mark.network
 def test_a_page_that_never_ends_is_aborted_and_says_where_it_was(parent: Parent, tmp_path: Path) -> None:
     file = tmp_path / "page.py"
     file.write_text("import signal\n\nsignal.pause()\n")

@@ -12,6 +12,8 @@ import pytest
 from tests.support.exactly import distributions, environment, extras_of
 from tests.support.sources import ROOT
 
+pytestmark = pytest.mark.network
+
 
 def test_an_environment_has_what_its_extras_bring_and_nothing_else(tmp_path: Path) -> None:
     net = distributions(frozenset({"net"}))

@@ -253,6 +253,7 @@ def test_helm_lints_and_renders_the_chart(role: str) -> None:
     assert container["args"] == _chart_arguments(role)
 
 
+@pytest.mark.network
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
 @pytest.mark.parametrize("role", ["server", "site"])
 def test_systemd_takes_the_units(role: str) -> None:
@@ -264,6 +265,7 @@ def test_systemd_takes_the_units(role: str) -> None:
     assert [line for line in complaints if "/usr/local/lib/atoll/bin/atoll is not executable" not in line] == []
 
 
+@pytest.mark.network
 @pytest.mark.quick("container")
 @pytest.mark.parametrize("way", WAYS)
 def test_the_server_starts_by_the_command_of(way: str, tmp_path: Path) -> None:

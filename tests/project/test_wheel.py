@@ -15,9 +15,12 @@ import pytest
 
 from tests.support.sources import PACKAGE, PAPERS, ROOT
 
-pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("hatchling") is None, reason="the build backend, hatchling, is not installed"
-)
+pytestmark = [
+    pytest.mark.skipif(
+        importlib.util.find_spec("hatchling") is None, reason="the build backend, hatchling, is not installed"
+    ),
+    pytest.mark.network,
+]
 
 HOST = Path(np.__file__).parents[1]
 PROGRAM = """

@@ -143,6 +143,7 @@ def test_no_name_becomes_markup_and_no_page_allows_a_script(made: dict[str, Path
     assert any(NAMES[0] in label for label in Tags(made["statistics"].read_text(encoding="utf-8")).labels)
 
 
+@pytest.mark.network
 @pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
 def test_no_script_runs_in_a_browser(made: dict[str, Path], tmp_path: Path) -> None:
     pytest.importorskip("tornado")

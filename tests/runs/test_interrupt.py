@@ -70,6 +70,7 @@ def watched(terminal: int, ctrl_c_at: bytes) -> str:
     return screen.decode()
 
 
+@pytest.mark.network
 def test_one_ctrl_c_ends_a_script_after_the_round_and_the_run_goes_on_later(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(textwrap.dedent(SCRIPT.format(rounds=100_000)))
@@ -88,6 +89,7 @@ def test_one_ctrl_c_ends_a_script_after_the_round_and_the_run_goes_on_later(tmp_
         np.testing.assert_array_equal(resumed.params[name], value)
 
 
+@pytest.mark.network
 @pytest.mark.parametrize(("wish", "shown"), [("True", True), ("None", True), ("False", False)])
 def test_a_terminal_shows_the_rounds_unless_progress_is_false(tmp_path, wish, shown):
     script = tmp_path / "script.py"

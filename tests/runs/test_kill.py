@@ -16,7 +16,7 @@ from atoll.runs import yaml
 
 DRIVER = Path(__file__).with_name("kill_driver.py")
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+pytestmark = [pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork"), pytest.mark.network]
 
 
 @pytest.fixture

@@ -298,7 +298,13 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", MISTAKES)
+PROCESSES = {"a sweep of which nothing ran"}
+"""They start some."""
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.network if name in PROCESSES else ()) for name in MISTAKES]
+)
 def test_a_mistake_gives_value_place_and_remedy(name: str) -> None:
     make, text = MISTAKES[name]
     with pytest.raises(AtollError, match=text) as caught:

@@ -9,6 +9,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.network
+
 COUNT_FAULTS = """
 import resource
 import numpy as np

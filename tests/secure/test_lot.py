@@ -190,9 +190,9 @@ def fail_to_reveal(island, message):
     ("network", "lie", "why"),
     [
         (False, reveal_wrongly, "revealed other bytes than it committed to"),
-        (True, reveal_wrongly, "revealed other bytes than it committed to"),
+        pytest.param(True, reveal_wrongly, "revealed other bytes than it committed to", marks=pytest.mark.network),
         (False, withhold, "revealed other bytes than it committed to"),
-        (True, fail_to_reveal, "did not reveal (ValueError: no)"),
+        pytest.param(True, fail_to_reveal, "did not reveal (ValueError: no)", marks=pytest.mark.network),
     ],
 )
 def test_who_lies_or_withholds_is_named_and_left_out_and_the_lot_is_drawn_anew(network, lie, why, monkeypatch):
@@ -286,6 +286,7 @@ def on_both(lie, world=Between):
     played(program, Rehearsal(5))
 
 
+@pytest.mark.network
 def test_a_server_that_shows_parties_different_commitments_gets_no_reveal():
     async def lie(server):
         made = await server.commit()
@@ -305,6 +306,7 @@ def test_a_server_that_shows_parties_different_commitments_gets_no_reveal():
     on_both(lie)
 
 
+@pytest.mark.network
 def test_a_server_that_asks_for_reveals_before_it_has_all_commitments_gets_none_of_the_set_that_it_makes_then():
     async def lie(server):
         first = NAMES[:4]
@@ -323,6 +325,7 @@ def test_a_server_that_asks_for_reveals_before_it_has_all_commitments_gets_none_
     on_both(lie)
 
 
+@pytest.mark.network
 def test_a_server_that_leaves_a_party_out_or_puts_another_commitment_in_its_place_gets_nothing_from_it():
     async def lie(server):
         made = await server.commit()
@@ -344,6 +347,7 @@ def test_a_server_that_leaves_a_party_out_or_puts_another_commitment_in_its_plac
     on_both(lie)
 
 
+@pytest.mark.network
 def test_a_server_that_asks_twice_gets_the_same_bytes_or_a_refusal():
     async def lie(server):
         made = await server.commit()
@@ -374,6 +378,7 @@ def test_a_server_that_asks_twice_gets_the_same_bytes_or_a_refusal():
     on_both(lie)
 
 
+@pytest.mark.network
 def test_a_party_uses_one_lot_of_a_name_and_none_of_another():
     async def lie(server):
         fed = server.fed
@@ -394,6 +399,7 @@ def test_a_party_uses_one_lot_of_a_name_and_none_of_another():
     on_both(lie, World)
 
 
+@pytest.mark.network
 def test_a_party_that_has_committed_uses_no_lot_with_another_commitment_of_its_own():
     async def lie(server):
         await server.commit()
@@ -407,6 +413,7 @@ def test_a_party_that_has_committed_uses_no_lot_with_another_commitment_of_its_o
     on_both(lie)
 
 
+@pytest.mark.network
 def test_a_party_that_was_shown_a_set_uses_no_lot_of_another():
     async def lie(server):
         made = await server.commit()
@@ -423,6 +430,7 @@ def test_a_party_that_was_shown_a_set_uses_no_lot_of_another():
     on_both(lie)
 
 
+@pytest.mark.network
 def test_votes_count_for_the_terms_that_a_party_was_told():
     """Told of a smaller cohort, a party would need fewer votes: those who were told of others vote for something else."""
 
@@ -438,6 +446,7 @@ def test_votes_count_for_the_terms_that_a_party_was_told():
     on_both(lie)
 
 
+@pytest.mark.network
 def test_parties_whose_letters_have_one_key_are_one_organisation(monkeypatch):
     monkeypatch.setattr(RealSealing, "organisation", lambda self, party: "a hospital")
 
@@ -457,12 +466,14 @@ def vote_nonsense(island, message):
             )
 
 
+@pytest.mark.network
 def test_a_party_that_votes_for_nonsense_stops_nobody(monkeypatch):
     monkeypatch.setattr(protocol, "vote", vote_nonsense)
     lot = played(one, Rehearsal(5))
     assert (lot.attempt, lot.parties) == (0, tuple(NAMES))
 
 
+@pytest.mark.network
 def test_a_party_denies_a_lot_that_has_words_put_into_its_mouth():
     """A server that never asked a party can make a commitment for it; the party sees that its own bytes are not there."""
 
@@ -499,6 +510,7 @@ def test_a_lot_is_the_same_after_a_crash_at_any_step(tmp_path):
     killed_and_resumed(make, kept, tmp_path, points=12)
 
 
+@pytest.mark.network
 @pytest.mark.parametrize("last", ["commit", "vote", "reveal"])
 def test_site_processes_that_were_killed_reveal_what_they_had_committed_to(last, tmp_path):
     """Without a seed: what a party has committed to follows from no number, and is the same in the next life. `live` compares the answers."""

@@ -87,6 +87,7 @@ class Repeating(Rehearsal):
         return first
 
 
+@pytest.mark.network
 @pytest.mark.quick("secagg", "two-servers", "indexing")
 @pytest.mark.parametrize("name", REDUCERS)
 def test_nobody_opens_a_second_set_under_any_name(name):
@@ -115,6 +116,7 @@ class Splitting(Rehearsal):
         return post(frame, *(() if body is None else (body,)))
 
 
+@pytest.mark.network
 @pytest.mark.quick("secagg", "two-servers", "indexing")
 @pytest.mark.parametrize("name", REDUCERS)
 def test_a_split_view_opens_nothing(name):
@@ -135,6 +137,7 @@ class Skipping(Rehearsal):
         return super().launch(request, positions, push)
 
 
+@pytest.mark.network
 @pytest.mark.quick("secagg", "two-servers", "indexing")
 @pytest.mark.parametrize("name", REDUCERS)
 def test_without_votes_nothing_opens(name):
@@ -142,6 +145,7 @@ def test_without_votes_nothing_opens(name):
         summed(REDUCERS[name], Skipping(6 + len(REDUCERS[name].others)))
 
 
+@pytest.mark.network
 def test_a_second_sum_of_the_same_over_another_set_is_refused_where_the_policy_says_so():
     async def program(fed):
         found = [(await fed.sum(fed.parties, value, 1.0, reducer=SecureAggregation(), at=0))["x"][1]]
@@ -195,6 +199,7 @@ def test_the_least_sum_counts_organisations():
         require_majority(Organised(), Electorate(names, 4, b""), names, {})
 
 
+@pytest.mark.network
 @pytest.mark.parametrize(
     "reducer", [SecureAggregation(server="honest"), Encrypted("paillier", keys="threshold", server="honest")]
 )
@@ -212,6 +217,7 @@ class Flattering(Rehearsal):
         return super().launch(request, positions, push)
 
 
+@pytest.mark.network
 def test_a_site_trusts_no_server_on_its_word():
     with pytest.raises(QuorumError, match="fewer than"):
         summed(SecureAggregation(), Flattering(6))

@@ -11,6 +11,8 @@ import pytest
 
 from atoll.native import cpp_compiler
 
+pytestmark = pytest.mark.network
+
 COMPILER = pytest.mark.skipif(cpp_compiler() is None, reason="needs a C++ compiler, which is not installed")
 ROOT = pytest.mark.skipif(
     os.geteuid() != 0, reason="needs root: only it can write a file as another user, and would run it with most rights"

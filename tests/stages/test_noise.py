@@ -72,7 +72,13 @@ def world(engine, parties=4, **more):
     return World(Community([None] * parties), engine, **more)
 
 
-ENGINES = [Inline, lambda: Batched(1), lambda: Batched(2), lambda: Processes(2), lambda: Rehearsal(2)]
+ENGINES = [
+    Inline,
+    lambda: Batched(1),
+    lambda: Batched(2),
+    pytest.param(lambda: Processes(2), id="processes"),
+    pytest.param(lambda: Rehearsal(2), id="network"),
+]
 
 
 def test_it_keeps_what_a_stage_declares():
@@ -98,6 +104,7 @@ def test_the_sum_has_the_noise_that_it_should_and_the_ledger_says_so(engine):
     )  # the server sees who takes part
 
 
+@pytest.mark.network
 def test_blocks_and_single_replies_write_the_same_ledger_and_the_same_noise_from_one_seed():
     made = []
     for engine in (Inline, lambda: Batched(1), lambda: Processes(2)):
@@ -122,7 +129,15 @@ def test_a_block_writes_one_line_for_all_its_clients():
     assert len(ran.ledger) == 100
 
 
-@pytest.mark.parametrize("engine", [Inline, lambda: Batched(1), lambda: Processes(2), lambda: Rehearsal(2)])
+@pytest.mark.parametrize(
+    "engine",
+    [
+        Inline,
+        lambda: Batched(1),
+        pytest.param(lambda: Processes(2), id="processes"),
+        pytest.param(lambda: Rehearsal(2), id="network"),
+    ],
+)
 @pytest.mark.quick("Inline")
 def test_killed_and_resumed_it_draws_the_same_noise(engine, tmp_path):
     """A sum that was seen before the kill is seen again: another draw would be a second release of the same values."""
@@ -149,8 +164,8 @@ def test_killed_and_resumed_it_draws_the_same_noise(engine, tmp_path):
     assert again > 0
 
 
-@pytest.mark.quick("Inline", "<lambda>0")
-@pytest.mark.parametrize("engine", [Inline, lambda: Batched(1), lambda: Processes(2)])
+@pytest.mark.quick("Inline", "<lambda>")
+@pytest.mark.parametrize("engine", [Inline, lambda: Batched(1), pytest.param(lambda: Processes(2), id="processes")])
 def test_every_step_at_which_it_may_die_spends_once(engine, tmp_path):
     def make(folder, resume):
         return world(engine(), folder=folder, resume=resume, secret_seed=1)
@@ -196,7 +211,7 @@ def test_the_quorum_says_how_many_share_the_noise(quorum, weight, deviation):
     assert seen.std() == pytest.approx(deviation / np.sqrt(4), rel=0.1)
 
 
-@pytest.mark.parametrize("engine", [Inline, lambda: Processes(2)])
+@pytest.mark.parametrize("engine", [Inline, pytest.param(lambda: Processes(2), id="processes")])
 def test_a_reply_that_is_rejected_releases_nothing(engine):
     ran = world(engine(), parties=3)
     live(ran, asking(NOISE, work=bad))

@@ -105,6 +105,7 @@ def test_two_algorithms_over_three_seeds(tmp_path: Path) -> None:
     assert "difference from FedAvg" in found.report().read_text()
 
 
+@pytest.mark.network
 def test_runs_at_once_or_one_by_one_give_the_same_and_finished_runs_are_not_repeated(tmp_path: Path) -> None:
     over = {"algorithm.lr": [0.01, 0.1]}
     apart = atoll.sweep(job(), partition, over=over, seeds=2, folder=tmp_path / "apart", parallel=1, tell=silent)
@@ -118,6 +119,7 @@ def test_runs_at_once_or_one_by_one_give_the_same_and_finished_runs_are_not_repe
     assert [row["finished"] for row in more.rows] == [3, 3]
 
 
+@pytest.mark.network
 def test_the_data_of_a_seed_are_loaded_once_for_all_runs(tmp_path: Path) -> None:
     calls = tmp_path / "calls"
 
@@ -131,6 +133,7 @@ def test_the_data_of_a_seed_are_loaded_once_for_all_runs(tmp_path: Path) -> None
     assert calls.read_text().splitlines() == [f"{seed} in {os.getpid()}" for seed in (4, 9)]
 
 
+@pytest.mark.network
 def test_a_run_that_fails_does_not_stop_the_others(tmp_path: Path) -> None:
     lines: list[str] = []
     bad = {"good": job(), "bad": Training(model=linear(63, 10), rounds=2)}
@@ -177,6 +180,7 @@ def test_a_wrong_command_line_is_refused(config: Path, typed: Typed, words: tupl
     assert not Path("sweeps").exists()
 
 
+@pytest.mark.network
 def test_lists_are_values_and_commas_in_them_are_not(config: Path, typed: Typed) -> None:
     pairs = "selection={name: Uniform, count: 2},{name: Everyone}"
     code, made, _ = typed("sweep", config, "--set", pairs, "--set", "rounds=1", "--seeds", "1", "--folder", "s")
@@ -184,6 +188,7 @@ def test_lists_are_values_and_commas_in_them_are_not(config: Path, typed: Typed)
     assert len(made["variants"]) == 2
 
 
+@pytest.mark.network
 def test_a_folder_with_runs_of_other_settings_is_refused(config: Path, typed: Typed, tmp_path: Path) -> None:
     """Results of old settings never pass for results of new ones."""
     assert typed("sweep", config, "--seeds", "1", "--set", "rounds=1", "--folder", "s")[0] == 0

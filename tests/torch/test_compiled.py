@@ -94,6 +94,7 @@ def _in_worker(pipe: Any, training: LocalTraining, shards: list[Any], broadcast:
     pipe.close()
 
 
+@pytest.mark.network
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
 def test_forked_workers_run_what_the_parent_prepared() -> None:
     model = seeded(lambda: nn.Linear(6, 4))

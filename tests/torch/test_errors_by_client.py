@@ -93,6 +93,7 @@ def _job(model: Any) -> atoll.Training:
     return atoll.Training(model=model, selection=atoll.Everyone(), rounds=2, algorithm=FedAvg(batch_size=4))
 
 
+@pytest.mark.network
 @pytest.mark.parametrize(("model", "kind"), [(Words, DataError), (Picked, TaskError)])
 def test_in_a_cohort_the_client_and_the_round_are_named_and_the_others_go_on(model: Any, kind: Any) -> None:
     rows = [np.random.default_rng(i).integers(0, 20, (8, 3)) for i in range(4)]

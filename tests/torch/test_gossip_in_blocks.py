@@ -75,6 +75,7 @@ def test_blocks_of_nodes_equal_one_by_one(islands: Any, case: str, monkeypatch: 
             assert other[name] == pytest.approx(mine[name], rel=1e-4, abs=1e-6), name
 
 
+@pytest.mark.network
 def test_a_node_that_diverges_is_named_and_the_others_are_not_blamed(islands: Any):
     """The same error on both engines: it is one node's, not the block's."""
     said = {}

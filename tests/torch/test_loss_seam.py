@@ -250,6 +250,7 @@ def test_a_loss_is_told_the_round(topology: str) -> None:
     assert sorted(set(seen)) == [1.0, 2.0, 3.0]
 
 
+@pytest.mark.network
 def test_a_survival_loss_with_a_column_of_events_is_evaluated_too() -> None:
     rng = np.random.default_rng(0)
     x = rng.normal(size=(400, 3)).astype(np.float32)

@@ -71,6 +71,7 @@ def test_a_model_that_takes_names_trains_as_the_reference(mode: str) -> None:
     assert compare(LocalTraining(model, FedAvg(batch_size=5), choices=choices), shards, broadcast_of(model)) < 1e-5
 
 
+@pytest.mark.network
 @pytest.mark.parametrize("gives", ["dict", "tensor"])
 def test_it_learns(gives: str) -> None:
     islands = atoll.data.iid(from_tokens(tokens(labels=(IDS * MASK).sum(1) > 45)), parties=4, seed=0)
@@ -124,6 +125,7 @@ def test_targets_of_tokens_leave_the_ignored_ones_out() -> None:
         from_tokens(tokens(labels=tags()), task="classification")
 
 
+@pytest.mark.network
 def test_a_tagger_learns_from_the_labelled_tokens_alone() -> None:
     islands = atoll.data.iid(from_tokens(tokens(labels=tags())), parties=4, seed=0).with_test(
         from_tokens(tokens(labels=tags()))

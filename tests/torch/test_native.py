@@ -357,6 +357,7 @@ def test_convolutions_and_double_precision_are_left_to_pytorch() -> None:
     assert make_native(step, [torch.zeros(3).double()], [], [torch.zeros(1, 3).double()], []) is None
 
 
+@pytest.mark.network
 def test_without_a_working_compiler_pytorchs_programs_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     broken = tmp_path / "broken"
     broken.write_text("#!/bin/sh\nexit 1\n")

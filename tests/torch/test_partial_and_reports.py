@@ -40,6 +40,7 @@ def job(make: Any, algorithm: Any = None, **more: Any) -> atoll.Training:
     return atoll.Training(model=seeded(make), algorithm=plan, **settings)
 
 
+@pytest.mark.network
 @pytest.mark.quick("phases", "private state")
 @pytest.mark.parametrize(
     "algorithm",
@@ -57,6 +58,7 @@ def test_they_are_the_same_on_all_engines(algorithm: Any) -> None:
     check_learner(job(lambda: nn.Linear(6, 4), algorithm), islands_of((6,)), reports=BOTH)
 
 
+@pytest.mark.network
 @pytest.mark.quick("dropout")
 @pytest.mark.parametrize(
     ("make", "shape", "layer"),
@@ -69,6 +71,7 @@ def test_so_they_are_for_other_models(make: Any, shape: tuple[int, ...], layer: 
     )
 
 
+@pytest.mark.network
 @pytest.mark.parametrize("buffers", ["averaged", "local"])
 def test_so_they_are_where_statistics_of_batches_are_kept(buffers: str) -> None:
     plan = job(lambda: Images(nn.BatchNorm2d(4)), FedAvg(lr=0.1, batch_size=4), buffers=buffers)
@@ -76,6 +79,7 @@ def test_so_they_are_where_statistics_of_batches_are_kept(buffers: str) -> None:
         check_learner(plan, islands_of((1, 8, 8)), reports=BOTH, engines=("inline", "batched"))
 
 
+@pytest.mark.network
 def test_so_they_are_for_a_loop_of_the_users_own() -> None:
     def loop(model: nn.Module, shard: Any, config: Any, rng: Any) -> dict[str, float]:
         optimiser = torch.optim.SGD(model.parameters(), lr=0.05)

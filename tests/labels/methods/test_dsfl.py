@@ -76,6 +76,7 @@ def test_without_distillation_clients_train_alone() -> None:
     assert all(np.array_equal(one[name], more[name]) for name in one)
 
 
+@pytest.mark.network
 def test_order_of_era_is_a_choice_and_the_same_on_every_engine() -> None:
     found = {}
     for order in ("before", "after", "never"):

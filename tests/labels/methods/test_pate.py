@@ -85,6 +85,7 @@ def test_a_student_learns_from_votes_alone() -> None:
     assert noise < 0.6, "winners of noise teach nothing"
 
 
+@pytest.mark.network
 def test_labels_of_the_public_rows_are_out_of_reach_and_so_is_the_engine() -> None:
     one, two, three = (
         run(job(), clinics(y=y), engine=engine).params for y, engine in ((0, "inline"), (1, "inline"), (0, "processes"))

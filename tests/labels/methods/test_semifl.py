@@ -40,6 +40,7 @@ def semifl(**settings: Any) -> SemiFL:
     return SemiFL(**{**WORK, **settings})
 
 
+@pytest.mark.network
 def test_labels_at_the_server_train_the_same_model_on_every_engine() -> None:
     one = trained(semifl(), few())
     assert gap(one, trained(semifl(), few(), engine="batched")) < 1e-5

@@ -277,6 +277,7 @@ def test_a_clip_inside_the_update_bounds_what_leaves(update: Any, bound: float) 
     np.testing.assert_allclose(sent, update * min(1.0, bound / length) if length else update, rtol=1e-9)
 
 
+@pytest.mark.network
 def test_blocks_of_pytorch_clip_as_single_clients_do() -> None:
     """The clip is compiled with the update, and the sums are those of clients one by one."""
     training = job(privacy=CentralDP(noise=0.01, clip=0.05, accountant="rdp")).replace(

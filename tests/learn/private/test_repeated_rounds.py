@@ -80,6 +80,7 @@ def test_a_new_run_in_the_same_world_has_another_secret(tmp_path: Path) -> None:
     assert one.metrics.last("test/loss") != other.metrics.last("test/loss")
 
 
+@pytest.mark.network
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 @pytest.mark.parametrize("operation", [9, 23, 31])
 def test_killed_at_a_file_operation(tmp_path: Path, operation: int) -> None:

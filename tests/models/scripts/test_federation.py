@@ -14,6 +14,8 @@ from atoll.learn.algorithms import FedAdam
 from atoll.models import Script
 from atoll.stages import Clip, GaussianNoise
 
+pytestmark = pytest.mark.network
+
 # Moves towards the mean of the client's rows by steps of random length; measures its distance.
 TEXT = """
 import random

@@ -68,6 +68,7 @@ def test_a_script_becomes_a_client_with_six_added_lines(name: str) -> None:
     assert removed[0][1:].strip() in [line[1:].strip() for line in added]
 
 
+@pytest.mark.network
 @pytest.mark.parametrize("name", CASES)
 def test_it_still_runs_alone(name: str, tmp_path: Path) -> None:
     for library in SCRIPTS[name][1]:
@@ -86,6 +87,7 @@ def test_it_still_runs_alone(name: str, tmp_path: Path) -> None:
         assert said["federated"].splitlines()[-1] == said["alone"].splitlines()[-1]
 
 
+@pytest.mark.network
 @pytest.mark.parametrize("name", CASES)
 def test_it_learns_in_a_simulation(name: str, tmp_path: Path) -> None:
     result = simulated(name, tmp_path, rounds=3)
@@ -100,6 +102,7 @@ def test_it_learns_in_a_simulation(name: str, tmp_path: Path) -> None:
         assert sum(value.size for value in result.params.values()) < 400
 
 
+@pytest.mark.network
 @pytest.mark.quick("plain_numpy")
 @pytest.mark.parametrize("name", CASES)
 def test_a_script_that_is_killed_in_a_round_begins_once_more(

@@ -42,6 +42,7 @@ async def census(fed):
 """
 
 
+@pytest.mark.network
 def test_poc_equals_the_simulator(tmp_path: Path) -> None:
     names = site_names(2)
     settings = {**poc_job(names, seed=5), "rounds": 3}
@@ -99,6 +100,7 @@ def test_parts_are_the_rows_of_the_simulated_clients(tmp_path: Path) -> None:
     assert sum(sizes) + len(islands.test or ()) == 1797
 
 
+@pytest.mark.network
 def test_a_front_that_does_not_begin_says_why(tmp_path: Path) -> None:
     async def body() -> None:
         async with Poc(tmp_path, {"site-1": [str(tmp_path / "absent.npz")]}, transport="tcp"):

@@ -63,6 +63,7 @@ def test_without_the_controller_or_the_right_or_alone_there_is_none(tmp_path: Pa
     assert find_group(tmp_path / "nowhere", 7) is None
 
 
+@pytest.mark.network
 def test_a_job_enters_its_group_before_it_is_a_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tree = Tree(tmp_path, "/x")
     real = Path.mkdir
@@ -106,6 +107,7 @@ print(done.returncode, out, group.folder.exists())
 """
 
 
+@pytest.mark.network
 def test_the_kernel_ends_a_job_that_takes_too_much() -> None:
     done = subprocess.run([sys.executable, "-c", ENDED], capture_output=True, check=True, text=True)
     if done.stdout == "none\n":

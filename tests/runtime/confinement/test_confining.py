@@ -26,6 +26,7 @@ def without(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(confining, "program", lambda: None)
 
 
+@pytest.mark.network
 @pytest.mark.usefixtures("without")
 def test_where_there_is_no_sandbox_it_is_said_and_whoever_insists_is_refused() -> None:
     made = confinement("auto")
@@ -61,6 +62,7 @@ def test_a_policy_insists(tmp_path: Path) -> None:
         require_allowed(given, "north", tmp_path / "job.yaml", None)
 
 
+@pytest.mark.network
 def test_a_site_whose_policy_insists_does_not_start_without_a_sandbox() -> None:
     with open_folder() as folder:
         walled = Walled(folder)
@@ -79,6 +81,7 @@ def test_a_site_whose_policy_insists_does_not_start_without_a_sandbox() -> None:
         assert said["error"]["where"] == "policy of the site"
 
 
+@pytest.mark.network
 def test_the_command_line_shows_what_the_walls_name_and_hides_the_rest(tmp_path: Path) -> None:
     work, kit, code, home, data = (
         tmp_path / name for name in ("work", "work/kit", "work/run/code", "work/run/code/scratch", "work/data.csv")

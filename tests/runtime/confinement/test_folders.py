@@ -47,6 +47,7 @@ def nested(top: Path, deep: int, size: int = 0) -> None:
     os.close(handle)
 
 
+@pytest.mark.network
 def test_what_lies_beyond_the_longest_path_is_counted_and_removed(place: Path) -> None:
     top = place / "top"
     top.mkdir()
@@ -56,6 +57,7 @@ def test_what_lies_beyond_the_longest_path_is_counted_and_removed(place: Path) -
     assert list(place.iterdir()) == []
 
 
+@pytest.mark.network
 def test_folders_without_end_end_the_measuring_and_are_removed(place: Path) -> None:
     top = place / "top"
     top.mkdir()
@@ -89,6 +91,7 @@ print(sorted(os.listdir(top)))
 """
 
 
+@pytest.mark.network
 def test_a_closed_folder_is_counted_and_removed(tmp_path: Path) -> None:
     """By a plain user: nothing is closed to root."""
     place = tmp_path / "place"

@@ -140,6 +140,7 @@ print(json.dumps({
 """
 
 
+@pytest.mark.network
 @SHUT
 def test_a_process_cannot_do_what_is_shut_in_any_thread_child_or_entry(tmp_path: Path) -> None:
     calls = f"CALLS, NAMED = {CALL[platform.machine()]!r}, {NAMED!r}\n"
@@ -187,6 +188,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.network
 @SHUT
 @pytest.mark.parametrize(
     ("library", "code", "told"),

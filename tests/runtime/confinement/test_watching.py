@@ -13,9 +13,10 @@ import pytest
 from atoll.runtime.confinement import watching
 from atoll.runtime.confinement.watching import MemoryMeter, measure_nameless, processes_of
 
-pytestmark = pytest.mark.skipif(
-    sys.platform != "linux", reason="the system tells of processes below /proc on Linux alone"
-)
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="the system tells of processes below /proc on Linux alone"),
+    pytest.mark.network,
+]
 MIB = 1 << 20
 
 

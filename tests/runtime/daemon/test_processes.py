@@ -17,6 +17,8 @@ from atoll.core.time.effort import cpu_seconds
 from atoll.runtime.daemon.child import ORPHANED
 from atoll.runtime.daemon.processes import LINE, Process
 
+pytestmark = pytest.mark.network
+
 ECHO = """
 import os, socket, sys
 sock = socket.socket(fileno=int(sys.argv[1]))

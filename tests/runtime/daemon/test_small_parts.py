@@ -114,6 +114,7 @@ def test_frames_that_lack_something_are_refused() -> None:
         whole({"op": "x", "attempt": True}, "attempt")
 
 
+@pytest.mark.network
 @pytest.mark.skipif(sys.platform != "linux", reason="setrlimit as Linux has it")
 def test_memory_is_limited_where_that_was_asked_for(tmp_path: Path) -> None:
     (tmp_path / "hungry.py").write_text(

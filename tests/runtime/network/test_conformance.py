@@ -7,6 +7,8 @@ import pytest
 from atoll.runtime.network.rehearsal import Rehearsal
 from atoll.testing.conformance import ENGINE_CHECKS
 
+pytestmark = pytest.mark.network
+
 POINTS = {"survives": 4, "never_twice": 4}  # steps to die at
 
 

@@ -23,6 +23,8 @@ from atoll.runtime.network.rehearsal import Rehearsal
 from atoll.testing.conformance.program import SIZE, every_verb
 from tests.support.gates import Gate, asked, counted, talks, wait_at, wait_in
 
+pytestmark = pytest.mark.network
+
 
 def world(parties=3, folder=None, resume=False, population=None, **terms):
     people = population or Community([float(i + 1) for i in range(parties)])

@@ -24,6 +24,8 @@ from atoll.models.idle import IdleIslands, IdleLearner, IdleModel
 from atoll.runtime.network.rehearsal import Rehearsal
 from tests.support.gates import Gate, wait_at
 
+pytestmark = pytest.mark.network
+
 IDLE = IdleIslands([3, 4, 5])
 
 

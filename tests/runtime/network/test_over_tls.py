@@ -8,6 +8,8 @@ from atoll.testing.conformance import ENGINE_CHECKS
 from tests.support.bridge import Bridge
 from tests.support.certificates import authority
 
+pytestmark = pytest.mark.network
+
 # Deaths, journals, errors and mail are the same code whatever carries the bytes: they are tried over one transport, and steps to die at elsewhere.
 POINTS = {"survives": 3, "never_twice": 3}
 CARRIED = ("deadlocks", "session_outcomes", "large_messages", "sessions", "states", "verbs")

@@ -310,6 +310,7 @@ def test_what_changed_in_the_project_is_told(made: Provisioned, tree: dict[str, 
     assert "south is no longer in the project, but its certificate is still valid: --revoke south" in notes
 
 
+@pytest.mark.network
 def test_strict_verification_accepts_the_certificates(made: Provisioned) -> None:
     """OpenSSL's X509_V_FLAG_X509_STRICT, the default of Python 3.13, wants the key identifiers and usages of RFC 5280."""
     for name, purpose in (("server", "sslserver"), ("north", "sslclient"), ("otto", "sslclient")):
@@ -320,6 +321,7 @@ def test_strict_verification_accepts_the_certificates(made: Provisioned) -> None
     assert ssl.HAS_TLSv1_3
 
 
+@pytest.mark.network
 def test_fingerprints_are_those_of_openssl(made: Provisioned) -> None:
     path = made.folder / "north" / "certificate.pem"
     done = subprocess.run(

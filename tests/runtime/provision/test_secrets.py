@@ -42,6 +42,7 @@ def test_an_encrypted_kit_opens_with_its_passphrase_only(
         provision(small, made.folder, renew=["north"])
 
 
+@pytest.mark.network
 def test_openssl_reads_the_encrypted_key_and_its_rounds(small: ProjectConfig, tmp_path: Path) -> None:
     made = provision(small, tmp_path / "kits", passphrase=lambda name: SECRET)
     path = str(made.folder / "north" / "key.pem")

@@ -230,6 +230,7 @@ async def said(siege: Besieged, job: str, words: str) -> None:
                 return
 
 
+@pytest.mark.network
 @pytest.mark.both_carriers
 def test_a_consent_that_cannot_be_read_lets_nothing_begin(kit: Kits, tmp_path: Path) -> None:
     async def body() -> None:

@@ -140,6 +140,7 @@ def test_silence_is_given_up_after_the_jobs_patience(without: Outcome, tmp_path:
     assert held("silence", tmp_path / "drop", patience=1.0, on_lost="drop").model == without.model
 
 
+@pytest.mark.network
 @pytest.mark.parametrize(
     ("transport", "name", "on_lost"), [("tcp", "another shape", "drop"), ("grpc", "800 MB", "fail")]
 )

@@ -114,6 +114,7 @@ def test_a_job_finds_neither_passphrase_nor_key_at_its_front(tmp_path: Path, tra
         played(walled, body)
 
 
+@pytest.mark.network
 @LINUX
 def test_a_variable_is_gone_from_the_process_and_from_its_first_environment() -> None:
     text = (
@@ -126,6 +127,7 @@ def test_a_variable_is_gone_from_the_process_and_from_its_first_environment() ->
     assert done.stdout.split() == ["False", "False", "True"]
 
 
+@pytest.mark.network
 @LINUX
 def test_a_closed_process_leaves_no_core_and_nobody_reads_its_memory() -> None:
     text = (
@@ -143,6 +145,7 @@ def test_a_passphrase_is_taken_from_the_environment_once(monkeypatch: pytest.Mon
     forget_variable("ATOLL_PASSPHRASE")  # gone already: no fault
 
 
+@pytest.mark.network
 def test_an_opened_kit_holds_one_key_and_no_passphrase(tmp_path: Path) -> None:
     with open_folder() as folder:
         kit = Walled(folder, passphrase=PASSPHRASE).kit("north").unlocked()

@@ -80,6 +80,7 @@ def test_a_server_started_from_a_copy_of_its_folder_is_refused_by_its_sites(tmp_
         played(walled, body)
 
 
+@pytest.mark.network
 def test_a_site_that_has_run_jobs_does_not_start_without_its_ledger_and_what_is_no_result_is_named(
     tmp_path: Path,
 ) -> None:

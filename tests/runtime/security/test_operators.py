@@ -134,6 +134,7 @@ def free() -> str:
         return f"127.0.0.1:{probe.getsockname()[1]}"
 
 
+@pytest.mark.network
 @pytest.mark.both_carriers
 def test_health_and_metrics_of_a_server_and_a_site(kit: Kits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def body() -> None:

@@ -170,6 +170,7 @@ def multiply(store: Any, jobs: int, queued: int = 1500) -> None:
         )
 
 
+@pytest.mark.network
 @pytest.mark.both_carriers
 @pytest.mark.parametrize("there", ["connected", "away"])
 def test_a_deleted_job_leaves_events_and_a_ledger(there: str, kit: Kits, tmp_path: Path) -> None:
@@ -210,6 +211,7 @@ def test_a_deleted_job_leaves_events_and_a_ledger(there: str, kit: Kits, tmp_pat
     played(body)
 
 
+@pytest.mark.network
 @pytest.mark.both_carriers
 def test_what_a_kill_leaves_of_a_deletion_is_cleared(kit: Kits, tmp_path: Path) -> None:
     async def body() -> None:

@@ -288,6 +288,7 @@ def test_the_sites_person_sees_the_names_of_classes_before_anybody_else(tmp_path
     assert "classes" not in line
 
 
+@pytest.mark.network
 def test_classes_of_a_parquet_file_and_of_an_archive(tmp_path: Path) -> None:
     arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     parquet.write_table(arrow.table({"dose": [1.0, 2.0, 3.0], "died": ["no", "yes", None]}), tmp_path / "r.parquet")
@@ -301,6 +302,7 @@ def test_classes_of_a_parquet_file_and_of_an_archive(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------- real processes
 
 
+@pytest.mark.network
 @pytest.mark.parametrize("transport", ["tcp", "grpc"])
 @pytest.mark.quick("tcp")
 def test_with_real_processes_neither_job_store_nor_logs_nor_auditor_see_a_cell(transport: str, tmp_path: Path) -> None:

@@ -40,6 +40,7 @@ def bridge(request, tmp_path_factory):
     made.close()
 
 
+@pytest.mark.network
 @pytest.mark.parametrize("law", ["sessions", "deadlocks", "session_outcomes", "large_messages", "states"])
 @pytest.mark.parametrize("sites", [2, 3])
 @pytest.mark.quick("tcp-2-*")
@@ -96,6 +97,7 @@ def lived(engine, program, population, cost, **more):
     return run(main())
 
 
+@pytest.mark.network
 @pytest.mark.parametrize("sites", [2, 3])
 @pytest.mark.quick("tcp-3")
 def test_it_equals_what_passes_through_the_server(bridge, sites):
@@ -151,6 +153,7 @@ def test_split_learning_survives_crashes(bridge, tmp_path):
     assert through[1] == life.clock
 
 
+@pytest.mark.network
 @pytest.mark.parametrize("bridge", ["tcp"], indirect=True)
 @pytest.mark.parametrize(
     "neighbours", [{}, {"site-1": ["site-2"]}, {"site-2": ["site-1"]}], ids=["nobody", "one end", "the other end"]
@@ -345,6 +348,7 @@ async def hears(island, peers):
     return await peers.recv("a")
 
 
+@pytest.mark.network
 @pytest.mark.parametrize("gives", [False, True])
 @pytest.mark.parametrize("make", [lambda: ENGINES["processes"](2), lambda: Rehearsal(2)], ids=["processes", "network"])
 def test_what_no_message_can_hold_is_the_error_that_is_told(make, gives):

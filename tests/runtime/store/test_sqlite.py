@@ -39,6 +39,7 @@ while True:
 """
 
 
+@pytest.mark.network
 @pytest.mark.parametrize("jobs", [1, 4, 9])
 def test_a_killed_writer_loses_nothing_that_it_has_told(tmp_path: Path, jobs: int) -> None:
     """kill -9 at an arbitrary instruction: what was confirmed is there, and everything there is whole."""

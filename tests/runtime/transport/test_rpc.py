@@ -11,7 +11,10 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="engines fork their workers on Linux only")
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="engines fork their workers on Linux only"),
+    pytest.mark.network,
+]
 
 LEFT_BEHIND = """
     import asyncio, gc, os

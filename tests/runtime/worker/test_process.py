@@ -24,6 +24,8 @@ from atoll.runtime.worker import site_spec
 from atoll.runtime.worker.at_server import JobFolder
 from atoll.runtime.worker.process import FRONT_GONE
 
+pytestmark = pytest.mark.network
+
 LINEAR = {"model": {"name": "linear", "features": 2, "outputs": 2}, "algorithm": "FedAvg", "rounds": 2}
 MODULE = """
 import atoll

@@ -59,6 +59,7 @@ def test_work_of_what_a_process_has_started_is_heard() -> None:
     assert not any(effort.moved() for _ in range(900))
 
 
+@pytest.mark.network
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux says what processes have used")
 def test_the_time_of_a_child_counts_before_and_after_its_end() -> None:
     before = started_seconds()

@@ -66,6 +66,7 @@ def test_the_files_of_a_folder_are_joined_and_their_labels_agree(tmp_path: Path)
     assert data.card.labels == ("dead", "ill", "well")
 
 
+@pytest.mark.network
 def test_tables_count_whatever_the_letters_of_their_kind(tmp_path: Path) -> None:
     pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     write(tmp_path / "p.csv")
@@ -387,6 +388,7 @@ def test_what_is_not_there_or_not_meant_is_refused(tmp_path: Path) -> None:
         load_site_data({"path": str(tmp_path / "empty"), "target": "y"}, "north")
 
 
+@pytest.mark.network
 @pytest.mark.parametrize(
     ("said", "match"),
     [

@@ -203,6 +203,7 @@ def between_sites(job, islands, **terms):
     return run(run_program(world, job.program(islands, learner)), virtual=False)[0]
 
 
+@pytest.mark.network
 @pytest.mark.parametrize(
     ("reducer", "sealing"),
     [(Encrypted(), "real"), (Encrypted(WEAK, keys="threshold"), "virtual")],

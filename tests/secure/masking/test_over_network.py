@@ -36,11 +36,13 @@ async def two_sums(fed):
     return [(got["x"].tolist(), got.n) for got in found]
 
 
+@pytest.mark.network
 def test_between_parties_the_sum_is_exact_and_the_server_is_not_trusted():
     found, _ = live(Rehearsal(6), two_sums)
     assert found == [((np.arange(4) * 21.0 * k).tolist(), 6) for k in (1, 2)]
 
 
+@pytest.mark.network
 def test_virtual_masks_are_refused_between_parties():
     async def program(fed):
         await fed.sum(fed.parties, squares, 1, reducer=SecureAggregation(masks="virtual"))
@@ -68,6 +70,7 @@ class TwiceAsking(Rehearsal):
         return await super().run(request, positions)
 
 
+@pytest.mark.network
 @pytest.mark.parametrize(
     "steps", [[vote.name], [reveal.name], [vote.name, reveal.name]], ids=["vote", "reveal", "both"]
 )

@@ -223,6 +223,7 @@ def test_a_sum_of_the_quorum_has_the_noise_it_needs_and_one_of_fewer_is_not_open
     assert abs((z**2).sum() - SIZE) < 6 * math.sqrt(2 * SIZE)
 
 
+@pytest.mark.network
 @pytest.mark.parametrize("kind", KINDS)
 def test_engines_give_one_sum_from_one_secret_and_the_run_seed_gives_none(kind):
     stages = stages_of(kind)

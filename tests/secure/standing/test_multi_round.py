@@ -313,6 +313,7 @@ def seeds_of_an_earlier_sum(request):
         yield again(request, round=request.message["round"] - 1, kept=kept[:-1], lost=[kept[-1]])
 
 
+@pytest.mark.network
 @pytest.mark.quick("another set")
 @pytest.mark.parametrize("lies", [second_sets, seeds_of_an_earlier_sum], ids=["another set", "an earlier sum"])
 def test_no_seeds_of_a_second_set_or_of_an_earlier_sum(lies):
@@ -325,6 +326,7 @@ def test_no_seeds_of_a_second_set_or_of_an_earlier_sum(lies):
         assert answer.error.what == "this party does not answer"
 
 
+@pytest.mark.network
 def test_a_state_that_is_set_back_masks_no_other_words_under_a_link_that_was_used():
     """The sites' states are lost and come back as they were after the set-up, their ledgers stay: the server asks for the first sum again, of another model."""
     engine, kept, answers = Rehearsal(PARTIES), {}, []

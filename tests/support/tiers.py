@@ -1,0 +1,90 @@
+"""Two tiers of tests by what they cost: ``make test`` starts no process, ``make test-network`` has the tests that do.
+
+A test that starts processes says so with ``@pytest.mark.network``, a file of such tests with ``pytestmark``. A case of a table that names an engine with
+processes of its own (`ENGINES`) is marked here. A quick test without the mark that starts a process fails, and says what it would have started.
+"""
+
+from __future__ import annotations
+
+import multiprocessing.util
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ENGINES = {"processes", "ray", "socket", "network", "network over TLS"}
+"""Values of a case, or their ids, that make it start processes."""
+COMPILERS = {"c++", "g++", "gcc", "clang", "clang++", "cc"}
+"""Programs that a test of the first tier may start: kernels are compiled where they are first used, and kept."""
+attempts: list[str] = []
+"""What the running test would have started."""
+_guarding = False
+
+
+class ProcessStarted(RuntimeError):
+    """A test that is not marked `network` would have started a process."""
+
+
+def _guard(start: Callable[..., Any], describe: Callable[..., str]) -> Callable[..., Any]:
+    """Return the function that refuses instead, while a test of the first tier runs."""
+
+    def guarded(*args: Any, **kwargs: Any) -> Any:
+        what = describe(*args, **kwargs) if _guarding else ""
+        if what:
+            attempts.append(what)
+            raise ProcessStarted(f"{what}: mark the test with @pytest.mark.network (make test-network)")
+        return start(*args, **kwargs)
+
+    return guarded
+
+
+def _describe_command(_: Any, args: Any, *__: Any, **___: Any) -> str:
+    words = [os.fsdecode(args)] if isinstance(args, str | bytes | os.PathLike) else [os.fsdecode(word) for word in args]
+    return "" if Path(words[0]).name in COMPILERS else f"it starts {' '.join(words)[:120]}"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Watch every way to start a process."""
+    del config
+    patch: Any = setattr
+    patch(subprocess.Popen, "__init__", _guard(subprocess.Popen.__init__, _describe_command))
+    patch(os, "fork", _guard(os.fork, lambda: "it forks"))
+    patch(os, "posix_spawn", _guard(os.posix_spawn, lambda path, *_, **__: f"it starts {path}"))
+    patch(
+        multiprocessing.util,
+        "spawnv_passfds",
+        _guard(multiprocessing.util.spawnv_passfds, lambda path, *_: f"it starts {path}"),
+    )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Mark the cases that name an engine with processes."""
+    case = getattr(item, "callspec", None)
+    if case and ENGINES.intersection((*case.id.split("-"), *(v for v in case.params.values() if isinstance(v, str)))):
+        item.add_marker(pytest.mark.network)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Guard a test of the first tier. Slow ones are in neither tier: only ``make thorough`` runs them."""
+    global _guarding
+    _guarding = not (item.get_closest_marker("network") or item.get_closest_marker("slow"))
+    attempts.clear()
+    try:
+        return (yield)
+    finally:
+        _guarding = False
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """Fail a test that has caught the refusal."""
+    del item
+    result = yield
+    if attempts:
+        raise ProcessStarted(attempts[0])
+    return result
