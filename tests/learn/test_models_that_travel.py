@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import numpy as np
 import pytest
 
 import atoll
-import atoll.learn.algorithms as algorithms
-from atoll.core.errors import CompositionError, ConfigError
+from atoll.core.errors import ConfigError
 from atoll.devices import Fleet, Recorded
 from atoll.learn.algorithms import FedAdam, FedAvg, FedAvgM, Mime, Scaffold
 from atoll.learn.topology import Cyclic, Star, Swarm
 from atoll.models import Linear
 from atoll.models.quadratic import Quadratic, quadratics
-from tests.learn.test_topologies import PRIVATE, made
 from tests.support.learn_toys import flat, islands
 
 FULL: dict[str, Any] = {"lr": 0.01, "steps": 5, "batch_size": None}
@@ -176,47 +173,6 @@ def _leaves(tree: Any) -> list[Any]:
     if isinstance(tree, list | tuple):
         return [leaf for value in tree for leaf in _leaves(value)]
     return [tree]
-
-
-QUICK = [
-    f"{kind}-{name}" for kind in ("Cyclic", "Swarm") for name in ("GIANT", "IFCA", "Scaffold", "SufficientStatistics")
-]
-NAMES = sorted(set(algorithms.__all__) - {"ObjectivePerturbation"})
-REFUSED = {  # of each topology, why
-    "Cyclic": "rests on the mean of all|adds up what all clients sent|cannot be a server to itself|has no server|meets one client",
-    "Swarm": "adds up what all clients sent|has no server|plans a round from the server's state|reply with nothing",
-}
-
-
-def why_not(job: Any, topology: Any, data: Any) -> str:
-    """Why a training is refused, or nothing."""
-    try:
-        job.replace(topology=topology).learner(data)
-    except CompositionError as error:
-        return str(error)
-    return ""
-
-
-@pytest.mark.quick(*QUICK)
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("topology", [Cyclic(), Swarm()], ids=lambda t: type(t).__name__)
-def test_every_algorithm_runs_and_descends_or_is_refused_with_a_reason(name: str, topology: Any):
-    job = atoll.Training(
-        model=Linear(4, 3),
-        algorithm=made(name),
-        topology=Star(),
-        selection=atoll.Everyone(),
-        rounds=4,
-        evaluation=atoll.Evaluation(every=4, clients=0 if name in PRIVATE else -1),
-    )
-    data = islands((20, 30, 25, 15))
-    reason = why_not(job, topology, data)
-    if reason:
-        assert re.search(REFUSED[type(topology).__name__], reason), reason
-        return
-    result = atoll.simulate(job.replace(topology=topology), data, engine="inline", secret_seed=1)
-    last = result.metrics[-1]
-    assert last[{"IFCA": "loss", **dict.fromkeys(PRIVATE, "test/loss")}.get(name, "clients/loss")] < np.log(3), name
 
 
 def test_an_unknown_order_is_refused():

@@ -9,15 +9,14 @@ import pytest
 
 import atoll
 import atoll.learn.algorithms as algorithms
-from atoll.core.errors import AtollError, CompositionError, ConfigError
+from atoll.core.errors import AtollError, CompositionError
 from atoll.core.facets import facet
 from atoll.core.requests.cohort import Community
 from atoll.core.requests.context import StageContext
-from atoll.core.requests.stage import Estimated, WithMemory
+from atoll.core.requests.stage import WithMemory
 from atoll.core.requests.task import task
 from atoll.core.world import World
 from atoll.engines import ENGINES
-from atoll.learn.algorithm import Compressing
 from atoll.learn.algorithms import FedAdam, FedAvg, FedAvgM, FedPAQ, Scaffold, SufficientStatistics, Walkman
 from atoll.learn.topology import (
     CFL,
@@ -46,6 +45,7 @@ from atoll.simulation import run_in
 from atoll.stages import QSGD, RandomK, TopK
 from tests.support.killed_trainings import killed_training
 from tests.support.learn_toys import Fixed, flat, islands
+from tests.support.matrix import make_local
 
 FULL: dict[str, Any] = {"lr": 0.01, "steps": 5, "batch_size": None}
 ALL_AT_ONCE = {
@@ -235,75 +235,14 @@ def test_a_walk_with_memory_reaches_the_optimum_and_one_without_circles():
     assert result.metrics[-1]["spread"] < 1e-3
 
 
-# ---------------------------------------------------------------------- gossip X, for every X
+# ---------------------------------------------------------------------- what rests on everybody
 
-OPTIONS: dict[str, dict[str, Any]] = {
-    "OutputPerturbation": {"base": FedAvg(lr=0.05), "tau": 1.0, "sigma": 0.01},
-    "DANE": {"mu": 0.5},
-    "DPSGD": {"base": FedAvg(lr=0.05, epochs=2), "noise": 0.01, "clip": 10.0, "batch": 10},
-    "IFCA": {"base": FedAvg(lr=0.05)},
-    "Upcycled": {"base": FedAvg(lr=0.05), "coefficient": 0.5},
-    "Accelerated": {"base": FedAvg(lr=0.05)},
-    "ServerOptimised": {"base": FedAvg(lr=0.05)},
-    "FirstOrderResidual": {"base": FedAvg(lr=0.05)},
-}
-PRIVATE = ("DPSGD", "OutputPerturbation")
 POOLED = ("AndersonADMM", "DANE", "DINGO", "FastADMM", "GIANT", "Mime", "MimeSVRG")
-REFUSED = {
-    **dict.fromkeys(
-        POOLED, "rests on the mean of all (gradients|solutions) in every round, and Gossip knows only that of one node"
-    ),
-    "SufficientStatistics": "adds up what all clients sent",
-    "FullGradient": "cannot be a server to itself",
-}
-NOT_SO = {
-    "ObjectivePerturbation": "wants a loss of one margin, which three classes are not",
-}
-
-
-def made(name: str) -> Any:
-    kind = getattr(algorithms, name)
-    for options in [OPTIONS[name]] if name in OPTIONS else [{"lr": 0.05, "epochs": 2}, {"lr": 0.05, "steps": 1}, {}]:
-        try:
-            return kind(**options)
-        except (TypeError, ConfigError):
-            continue
-    return None
-
-
-@pytest.mark.every(3)
-@pytest.mark.parametrize("name", sorted(set(algorithms.__all__) - set(NOT_SO)))
-def test_gossip_of_everything_runs_and_descends_or_is_refused_with_a_reason(name: str):
-    algorithm = made(name)
-    assert algorithm is not None, f"say in OPTIONS how to make {name}"
-    data = islands((20, 30, 25, 15))
-    parts = {
-        "algorithm": algorithm,
-        "topology": Gossip(graph=Ring()),
-        "selection": atoll.Everyone(),
-        "rounds": 6,
-        "evaluation": atoll.Evaluation(every=6, clients=0 if name in PRIVATE else -1),
-    }
-    stages = [stage for phase in algorithm.phases for stage in facet(algorithm, Compressing).uplink(phase)]
-    staged = facet(algorithm, Compressing).downlink() is not None or not all(
-        facet(stage, Estimated).lossless for stage in stages
-    )
-    reason = "Gossip has no server|FLECS rests on one estimate" if staged else REFUSED.get(name)
-    if reason is not None:
-        with pytest.raises(CompositionError, match=rf"({reason}).*Remedy"):
-            atoll.simulate(atoll.Training(model=Linear(4, 3), **parts), data, engine="inline", secret_seed=1)
-        return
-    job = atoll.Training(model=Linear(4, 3), **parts)
-    last = atoll.simulate(job, data, engine="inline", secret_seed=1).metrics[-1]
-    # The global model of IFCA is one of several, and no client's: its clients' own losses are looked at.
-    loss = last[{"IFCA": "loss", **dict.fromkeys(PRIVATE, "test/loss")}.get(name, "clients/loss")]
-    assert loss < np.log(3) - 0.02, name  # the start is zero, where each of three classes is as likely
-    assert last["consensus"] < 3.0
 
 
 @pytest.mark.parametrize("name", POOLED)
 def test_edges_that_would_run_apart_what_rests_on_everybody_are_refused(name: str):
-    job = atoll.Training(model=Linear(4, 3), algorithm=made(name), selection=atoll.Everyone(), rounds=1)
+    job = atoll.Training(model=Linear(4, 3), algorithm=make_local(name), selection=atoll.Everyone(), rounds=1)
     data = islands((20, 30, 25, 15))
     for topology in (Hierarchical(groups=2), ClusteredGossip(groups=2)):
         with pytest.raises(

@@ -2,24 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache, partial
 from itertools import combinations
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import atoll
+from atoll.cli.commands.site import SumsOnly
 from atoll.core.errors import AtollError
 from atoll.core.federation.reducer import Plain, TreeReducer
 from atoll.data import Dataset, Islands
 from atoll.learn import Evaluation, Training, aggregation, pacing, private, selection, topology
-from atoll.learn.algorithms import FedAvg
+from atoll.learn.algorithms import FedAvg, ServerOptimised, Upcycled
 from atoll.learn.catalogue import example, kinds
 from atoll.learn.metrics import Confusion
 from atoll.privacy import Budget
-from atoll.programs.factorisation import SumsOnly
-from atoll.secure import SecureAggregation
+from atoll.secure import (
+    BoundedSum,
+    Enclave,
+    Encrypted,
+    MultiRound,
+    OneShot,
+    SecureAggregation,
+    SecureIndexing,
+    TwoServers,
+)
 from atoll.stages import DGC, QSGD, Clip, CountSketch, ErrorFeedback, RandomK, Shift, Sign, TopK
+from tests.support.double_masked import DoubleMasked
 
 CLIENTS = 6
 
@@ -181,27 +194,108 @@ def verdict(**parts: Any) -> str | None:
     return None
 
 
-def pairs() -> Iterator[tuple[tuple[str, str], tuple[str, str]]]:
+MORE: dict[str, dict[str, Callable[[], Any]]] = {
+    "wrapper": {
+        "Upcycled": lambda: partial(Upcycled, coefficient=0.3),
+        "ServerOptimised": lambda: partial(ServerOptimised, server_lr=0.7),
+    },
+    "reducer": {
+        "DoubleMasked": DoubleMasked,
+        "virtual masks": lambda: SecureAggregation(masks="virtual"),
+        "MultiRound": lambda: MultiRound(sums=3),
+        "OneShot": lambda: OneShot(threshold=3, private=1),
+        "Enclave": Enclave,
+        "TwoServers": TwoServers,
+        "Encrypted": Encrypted,
+        "SecureIndexing": lambda: SecureIndexing("shares"),
+        "BoundedSum": lambda: BoundedSum(norm=1e4, max_weight=1024.0),
+    },
+}
+"""More of a slot, with less to tell about it on the page of capabilities; a wrapper goes around the algorithm."""
+EVERY = {slot: {**PARTS.get(slot, {}), **MORE.get(slot, {})} for slot in (*PARTS, "wrapper")}
+
+
+def compose(names: Mapping[str, str], algorithm: Any = None) -> dict[str, Any]:
+    """The arguments of a training with these parts, by slot; the algorithm may be given with other settings."""
+    parts = {slot: EVERY[slot][name]() for slot, name in names.items()}
+    if algorithm is not None:
+        parts["algorithm"] = algorithm
+    wrap = parts.pop("wrapper", None)
+    if wrap is not None:
+        parts["algorithm"] = wrap(base=parts.get("algorithm") or FedAvg(lr=0.1))
+    return parts
+
+
+# ---------------------------------------------------------------------- which go together
+
+Choice = tuple[str, str]
+"""A slot, and the name of an example."""
+
+
+def pairs() -> Iterator[tuple[Choice, Choice]]:
     """Every pair of parts of two slots, and every part alone (with itself)."""
-    every = [(slot, name) for slot, made in PARTS.items() for name in made]
+    every = [(slot, name) for slot, made in EVERY.items() for name in made]
     for one in every:
         yield one, one
     yield from ((one, other) for one, other in combinations(every, 2) if one[0] != other[0])
 
 
-def verdict_of(*chosen: tuple[str, str]) -> str | None:
+def verdict_of(*chosen: Choice) -> str | None:
     """The verdict on a training with these parts, their companions, and otherwise the defaults."""
     rows = [row for _, name in chosen for row in COMPANIONS.get(name, {}).items()]
-    names = {**dict(rows), **dict(chosen)}
-    return verdict(**{slot: PARTS[slot][name]() for slot, name in names.items()})
+    try:
+        return verdict(**compose({**dict(rows), **dict(chosen)}))
+    except AtollError as error:  # a wrapper refuses its algorithm before there is a training
+        return str(error)
 
 
-def refused() -> list[str]:
-    """Every pair that is refused, a line each: ``pacing FedAsync + aggregation KeepLocal``."""
-    return [f"{' '.join(one)} + {' '.join(other)}" for one, other in pairs() if verdict_of(one, other)]
+def reason_of(refusal: str) -> str:
+    """What a refusal says of any two parts: the capability that one misses at the other, or its words without names and numbers."""
+    missing = re.search(r"\(missing: ([^)]*)\)", refusal)
+    if missing:
+        return f"missing: {missing[1]}"
+    words = refusal.partition("Remedy: ")[0].rpartition(" (in ")[0]
+    words = re.sub(r"\b_?[A-Z]\w*(\([^)]*\))?", "X", words)
+    return re.sub(r"\d+(\.\d+)?", "N", words)
+
+
+REFUSALS = Path(__file__).with_name("refusals.txt")
+"""A reason, and indented below it lines of ``slot names + slot names``: each name of the left with each of the right."""
+
+
+@cache
+def listed_refusals() -> dict[frozenset[Choice], str]:
+    """Pair -> reason, as the file has it; a part that is refused alone is a set of one."""
+    found, reason = {}, ""
+    for line in REFUSALS.read_text(encoding="utf-8").splitlines():
+        if not line.startswith("    "):
+            reason = line
+            continue
+        (slot, lefts), (other, rights) = (side.split(" ", 1) for side in line.strip().split(" + "))
+        for left in lefts.split(", "):
+            for right in rights.split(", "):
+                found[frozenset({(slot, left), (other, right)})] = reason
+    return found
+
+
+def write_refusals() -> None:
+    """Write the file anew."""
+    found: dict[str, dict[tuple[str, str], dict[str, list[str]]]] = {}
+    for one, other in pairs():
+        refusal = verdict_of(one, other)
+        if refusal:
+            rows = found.setdefault(reason_of(refusal), {}).setdefault((one[0], other[0]), {})
+            rows.setdefault(one[1], []).append(other[1])
+    lines = []
+    for reason, slots in sorted(found.items()):
+        lines.append(reason)
+        for (slot, other), rows in slots.items():
+            same: dict[str, list[str]] = {}
+            for left, rights in rows.items():
+                same.setdefault(", ".join([left] if (slot, left) == (other, rights[0]) else rights), []).append(left)
+            lines += [f"    {slot} {', '.join(lefts)} + {other} {rights}" for rights, lefts in same.items()]
+    REFUSALS.write_text("\n".join([*lines, ""]), encoding="utf-8")
 
 
 if __name__ == "__main__":
-    from pathlib import Path
-
-    (Path(__file__).parents[1] / "learn" / "refused_pairs.txt").write_text("\n".join([*refused(), ""]))
+    write_refusals()

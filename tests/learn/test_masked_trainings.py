@@ -1,8 +1,6 @@
-"""What goes with a secure reducer: algorithms x pacings x engines, each the plain training to rounding, the rest refused with the reason."""
+"""Trainings under masks on devices that are late: each the plain training to rounding, the rest refused with the reason."""
 
 from __future__ import annotations
-
-import itertools
 
 import numpy as np
 import pytest
@@ -12,25 +10,14 @@ from atoll.core.algebra import tree as T
 from atoll.core.errors import CompositionError, PolicyError
 from atoll.core.federation.reducer import Plain
 from atoll.learn.algorithms import FedDyn, FedNova, Mime, Scaffold, Upcycled
-from atoll.learn.catalogue import describe, kinds
 from atoll.learn.pacing import SAFA, FedAsync, FedBuff
 from atoll.learn.topology import Gossip, Hierarchical
-from atoll.models.quadratic import Quadratic, quadratics
-from atoll.programs.factorisation import SumsOnly
 from atoll.secure import (
-    BoundedSum,
-    Enclave,
-    Encrypted,
     FixedPoint,
-    MultiRound,
-    OneShot,
     SecureAggregation,
-    SecureIndexing,
-    TwoServers,
 )
 from atoll.stages import Clip, RandomK, ScalarQuantizer, TopK
 from atoll.testing import Timetable
-from tests.learn.test_compositions import OTHERS, made, two_classes
 
 ISLANDS = atoll.data.dirichlet(atoll.data.digits(), parties=10, alpha=0.5, seed=0)
 BASE = {"lr": 0.05, "epochs": 1, "batch_size": 32}
@@ -52,68 +39,6 @@ REDUCERS = {
     "virtual": lambda: SecureAggregation(threshold=2, masks="virtual", codec=FixedPoint(value_bits=40)),
     "active": lambda: SecureAggregation(server="active"),
 }
-
-
-QUADRATICS = quadratics(5, 3, seed=1)
-EVERY_REDUCER = {
-    "SecureAggregation": lambda: SecureAggregation(),
-    "virtual masks": lambda: SecureAggregation(masks="virtual"),
-    "MultiRound": lambda: MultiRound(sums=3),
-    "OneShot": lambda: OneShot(threshold=3, private=1),
-    "Enclave": lambda: Enclave(),
-    "TwoServers": lambda: TwoServers(),
-    "Encrypted": lambda: Encrypted(),
-    "SecureIndexing": lambda: SecureIndexing("shares"),
-    "BoundedSum": lambda: BoundedSum(norm=1e4, max_weight=1024.0),
-}
-EVERY_PACING = {
-    "synchronous": lambda: {"pacing": atoll.Synchronous(), "selection": atoll.Everyone()},
-    "deadline, over-selection": lambda: {"pacing": atoll.Synchronous(deadline=9.0, over_select=1.4), "selection": atoll.Uniform(3)},
-    "FedBuff": lambda: {"pacing": FedBuff(buffer=4, group=2), "selection": atoll.Everyone()},
-}  # fmt: skip
-NOISE = ("DPSGD", "ObjectivePerturbation", "OutputPerturbation")
-"""They draw noise from secrets, so no two trainings are equal."""
-
-
-@pytest.mark.quick("OneShot-FedAvg", "SecureIndexing-Upcycled", "Enclave-DIANA")
-@pytest.mark.parametrize("name", kinds())
-@pytest.mark.parametrize("reducer", EVERY_REDUCER)
-def test_every_algorithm_under_every_reducer_pacing_and_engine(reducer, name):
-    """What is marked secure trains wherever it does without masks behind a server that passes on sums only, and to the same model; all else is refused, and says why."""
-    marked, trains = (
-        describe(kinds()[name]).secure or name == "FedNL",
-        0,
-    )  # whose corrections are whole here, so they add up
-    data, model = (QUADRATICS, Quadratic(3)) if name not in OTHERS else two_classes(name)[1::-1]
-    for pacing, engine in itertools.product(EVERY_PACING, ("inline", "batched")):
-
-        def run(adding, pacing=pacing, engine=engine):
-            job = atoll.Training(
-                model=model, algorithm=made(name), rounds=2, evaluation=atoll.Evaluation(every=2), reducer=adding, **EVERY_PACING[pacing]()
-            )  # fmt: skip
-            return atoll.simulate(job, data, engine=engine)
-
-        try:
-            plain = run(SumsOnly())
-        except CompositionError:
-            plain = None
-        if plain is None or not marked:
-            alone = not marked and pacing != "FedBuff"  # which refuses some of them for a reason of its own
-            with pytest.raises(CompositionError, match="reveals sums only" if alone else r"Remedy: \w"):
-                run(EVERY_REDUCER[reducer]())
-            continue
-        ours, theirs, trains = flat(run(EVERY_REDUCER[reducer]())), flat(plain), trains + 1
-        assert np.isfinite(ours).all()
-        if name not in NOISE:
-            most = 1e-5 * max(1.0, float(np.abs(theirs).max()))
-            np.testing.assert_allclose(ours, theirs, rtol=0, atol=most, err_msg=f"{pacing}, {engine}")
-    assert (trains > 0) == marked
-
-
-def flat(run):
-    """The trained numbers."""
-    leaves = [run.model.theta_, run.model.var_] if hasattr(run.model, "theta_") else T.leaves(run.params)
-    return np.concatenate([np.ravel(np.asarray(leaf, dtype=float)) for leaf in leaves])
 
 
 def trained(reducer, engine="batched", algorithm="FedAvg", pacing="synchronous", **more):
