@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import multiprocessing.util
 import os
+import re
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -58,6 +59,28 @@ def pytest_configure(config: pytest.Config) -> None:
         "spawnv_passfds",
         _guard(multiprocessing.util.spawnv_passfds, lambda path, *_: f"it starts {path}"),
     )
+
+
+_NETWORK = re.compile(
+    r'mark\.network|ENGINES|WORLDS|worlds|survive|corpus|"(processes|ray|socket|network)|def test\w*\([^)]*engine'
+)
+"""What a file with tests of the second tier has somewhere."""
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Do not import, for the second tier alone, the two files of three that have none of it: collecting takes seconds of every worker."""
+    alone = str(config.option.markexpr).startswith("network")
+    if alone and collection_path.name.startswith("test_") and collection_path.suffix == ".py":
+        return None if _NETWORK.search(collection_path.read_text(encoding="utf-8")) else True
+    return None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Refuse a test of the second tier that `pytest_ignore_collect` would not find."""
+    files = {item.path for item in items if item.get_closest_marker("network")}
+    lost = [str(path) for path in sorted(files) if not _NETWORK.search(path.read_text(encoding="utf-8"))]
+    if lost:
+        raise pytest.UsageError(f"tests that start processes, in files that do not say so: {', '.join(lost)}")
 
 
 @pytest.hookimpl(tryfirst=True)
