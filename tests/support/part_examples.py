@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 import atoll
-from atoll.cli.commands.site import SumsOnly
+from atoll.programs.factorisation import SumsOnly
 from atoll.core.errors import AtollError
 from atoll.core.federation.reducer import Plain, TreeReducer
 from atoll.data import Dataset, Islands
