@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from atoll.labels import FixMatch, FreeMatch, Supervised
 from atoll.labels import evaluators as E
-from atoll.labels.views import Affine, Compose, Cutout, Translate, row_keys
+from atoll.views import Affine, Compose, Cutout, Translate, row_keys
 from torch import nn
 
 WEAK = Translate(1)

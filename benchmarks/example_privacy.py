@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 import torch
+from atoll.algorithms import DPSGD, FedAvg
 from atoll.core.algebra.rng import Rng
-from atoll.learn.algorithms import DPSGD, FedAvg
 from atoll.secure.normals import NoiseStream
 from atoll.torch.blocks.course import normal_transform
 from atoll.torch.local import LocalTraining

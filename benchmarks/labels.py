@@ -81,7 +81,7 @@ class Loop:
     """The method as one writes it in PyTorch."""
 
     def __init__(self, work: str) -> None:
-        from atoll.labels.views import strong, weak
+        from atoll.views import strong, weak
 
         self.method = work.split("-")[0]
         self.model = model_of(work).train()
@@ -160,8 +160,8 @@ def bare(work: str, rounds: int) -> tuple[list[float], nn.Module]:
 
 def method_of(work: str) -> Any:
     """Return the work's method in Atoll."""
+    from atoll.algorithms import FedAvg
     from atoll.labels import FedSimCLR, FixMatch
-    from atoll.learn.algorithms import FedAvg
     from atoll.learn.algorithms.accelerated import Accelerated
     from atoll.learn.transforms import Momentum
 

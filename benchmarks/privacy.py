@@ -18,8 +18,8 @@ from collections.abc import Callable
 from typing import Any
 
 import atoll
-from atoll.learn.private import CentralDP
-from atoll.learn.selection import FixedSample, Schedule
+from atoll.mechanisms import CentralDP
+from atoll.selection import FixedSample, Schedule
 
 from peers import torch_model
 from peers.atoll_bench import islands

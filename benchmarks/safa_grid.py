@@ -19,10 +19,11 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import atoll
-from atoll.learn import FedAvg, Synchronous, Training, Uniform
-from atoll.learn.pacing import SAFA
-from atoll.learn.selection import CFCFM, FedCS
+from atoll.algorithms import FedAvg
+from atoll.learn import Training
 from atoll.models.idle import IdleIslands, IdleModel
+from atoll.pacing import SAFA, Synchronous
+from atoll.selection import CFCFM, FedCS, Uniform
 from atoll_papers.safa.grid import ALGORITHMS
 from atoll_papers.safa.tasks import (
     CRASHES,

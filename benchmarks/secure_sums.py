@@ -30,7 +30,8 @@ from atoll.core.requests.task import Batch, task
 from atoll.core.time.clock import run
 from atoll.core.world import World
 from atoll.engines import Batched
-from atoll.secure import BoundedSum, FixedPoint, MultiRound, SecureAggregation, TwoServers
+from atoll.reducers import BoundedSum, MultiRound, SecureAggregation, TwoServers
+from atoll.secure import FixedPoint
 from atoll.secure.keystream import add_stream
 from atoll.testing import Timetable
 

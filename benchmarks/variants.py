@@ -17,8 +17,8 @@ from typing import Any
 
 import atoll
 import numpy as np
+from atoll.algorithms import Accelerated, FedAvg, FedDyn, Scaffold
 from atoll.data import Dataset, Islands
-from atoll.learn.algorithms import Accelerated, FedAvg, FedDyn, Scaffold
 from atoll.learn.transforms import Adam, Momentum
 
 from peers import real_works

@@ -18,7 +18,7 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import torch
-from atoll.labels.views import row_keys, strong, weak
+from atoll.views import row_keys, strong, weak
 from torch import nn
 
 

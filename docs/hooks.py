@@ -190,8 +190,18 @@ def _docstring(file: Path) -> str:
 
 
 def _public(file: Path) -> list[str]:
+    stub = file.with_suffix(".pyi")
+    if stub.exists():  # it lists the names that are loaded on first use
+        imports = [
+            node for node in ast.parse(stub.read_text(encoding="utf-8")).body if isinstance(node, ast.ImportFrom)
+        ]
+        return sorted(alias.asname or alias.name for node in imports for alias in node.names)
     for node in ast.parse(file.read_text(encoding="utf-8")).body:
-        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "__all__":
+        if (
+            isinstance(node, ast.Assign)
+            and getattr(node.targets[0], "id", "") == "__all__"
+            and isinstance(node.value, ast.List)
+        ):
             names: list[str] = ast.literal_eval(node.value)
             return names
     return []
@@ -201,7 +211,8 @@ def _origins(file: Path, name: str) -> dict[str, str]:
     """Where the names that a package passes on are defined, so that each is documented from its own file."""
     package = name if file.name == "__init__.py" else name.rpartition(".")[0]
     found: dict[str, str] = {}
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+    stub = file.with_suffix(".pyi")
+    for node in ast.walk(ast.parse((stub if stub.exists() else file).read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom) and node.level:
             base = package.split(".")[: len(package.split(".")) - node.level + 1]
             where = ".".join([*base, *([node.module] if node.module else [])])

@@ -6,7 +6,7 @@ Run it: python examples/drift.py
 from __future__ import annotations
 
 import atoll
-from atoll.learn.algorithms import FedAvg, FedDyn, Scaffold
+from atoll.algorithms import FedAvg, FedDyn, Scaffold
 
 
 def main() -> None:

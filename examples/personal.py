@@ -8,7 +8,7 @@ from __future__ import annotations
 import matplotlib.pyplot as plt
 
 import atoll
-from atoll.learn.algorithms import Ditto
+from atoll.algorithms import Ditto
 
 
 def main() -> None:

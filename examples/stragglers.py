@@ -9,7 +9,7 @@ import matplotlib.pyplot as plt
 
 import atoll
 from atoll.devices.presets import mec
-from atoll.learn.pacing import FedBuff
+from atoll.pacing import FedBuff
 
 
 def main() -> None:

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from atoll.algorithms import FedAC
 from atoll.core.errors import ConfigError
-from atoll.learn.algorithms import FedAC
 from atoll.reproduce import Lab, NotKept, Page, TrainedRun, write_block
 from atoll.runs import RunFolder, parse_config
 from atoll_papers import fedaq

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from atoll.learn.pacing import HybridFL
 from atoll.learn.pacing.slack import ChanceConstrained, Forgetting, LateCount, PaperLiteral
+from atoll.pacing import HybridFL
 from atoll_papers.hybridfl.pace import DRIFT, PACES, held, measured, table
 from atoll_papers.hybridfl.paper import AEROFOIL, DIGITS
 from atoll_papers.hybridfl.reference import limit

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 import atoll
+from atoll.algorithms import FedAvg
 from atoll.core.requests.cost import Outcomes
 from atoll.devices import mec
-from atoll.learn.algorithms import FedAvg
-from atoll.learn.pacing import HybridFL, Synchronous
 from atoll.learn.pacing.slack import ChanceConstrained, Forgetting, LateCount, PaperLiteral, Ratio, UncensoredOnly
-from atoll.learn.topology import Hierarchical, Star
 from atoll.models.idle import IdleIslands, IdleModel
+from atoll.pacing import HybridFL, Synchronous
+from atoll.topology import Hierarchical, Star
 from atoll_papers.hybridfl.paper import AEROFOIL, DIGITS
 from atoll_papers.hybridfl.reference import backhaul_seconds, draw, energy, limit, region_sizes, simulate
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import atoll
-from atoll.learn.algorithms import (
+from atoll.algorithms import (
     ADIANA,
     CEADMM,
     DANE,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from atoll.learn.algorithms import DANE, DINGO, GIANT, FedNL, FedSSO
+from atoll.algorithms import DANE, DINGO, GIANT, FedNL, FedSSO
 from atoll_papers.survey.second_order import L2, ROWS, logistic_clients
 
 CLIENTS, DIM = 8, 12

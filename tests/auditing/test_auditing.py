@@ -9,7 +9,7 @@ import atoll
 from atoll.auditing import Canaries, audit
 from atoll.auditing.run import audit_replies, averaging, central
 from atoll.core.errors import ConfigError, DataError
-from atoll.learn.private import CentralDP
+from atoll.mechanisms import CentralDP
 from atoll.report import write_report
 from atoll.stages import Clip, FedSel, LocalLaplace, RandomisedSigns
 
@@ -115,8 +115,6 @@ def test_the_bound_of_laplace_replies_is_nearly_tight():
 def test_a_secret_sample_that_charges_everybody_is_claimed():
     few = Canaries(count=40)
     mechanism = CentralDP(noise=2.0, clip=1.0, delta=1e-5)
-    found = audit(
-        lambda p: averaging(p, mechanism, 2, selection=atoll.learn.selection.PoissonSample(0.5)), users(), few
-    )
+    found = audit(lambda p: averaging(p, mechanism, 2, selection=atoll.selection.PoissonSample(0.5)), users(), few)
     assert 0 < found.claimed < 3
     assert found.lower <= found.claimed

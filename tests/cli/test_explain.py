@@ -9,8 +9,7 @@ import pytest
 import atoll
 from atoll.cli.app import run
 from atoll.core.federation.reducer import Plain, Reducer
-from atoll.runs import yaml
-from atoll.secure import (
+from atoll.reducers import (
     BoundedSum,
     Enclave,
     Encrypted,
@@ -21,6 +20,7 @@ from atoll.secure import (
     SecureTree,
     TwoServers,
 )
+from atoll.runs import yaml
 
 RUN = {
     "name": "digits",
@@ -74,7 +74,7 @@ def test_the_expansion_of_ciphertexts_is_known_beforehand(scheme, uplink):
     data = atoll.data.dirichlet(atoll.data.digits(), parties=3, alpha=1.0)
     job = atoll.Training(
         model=atoll.models.mlp(64, 10), algorithm=atoll.FedAvg(lr=0.1), rounds=1, uplink=[atoll.stages.Clip(1.0)] if uplink else [],
-        selection=atoll.learn.selection.Everyone(), reducer=Encrypted(scheme),
+        selection=atoll.selection.Everyone(), reducer=Encrypted(scheme),
     )  # fmt: skip
     costs = job.explain(data, 3).costs
     row = atoll.simulate(job, data, progress=False).metrics[0]

@@ -15,7 +15,7 @@ from atoll.cli.labels.rows import LabelSetting, rows_of, with_few_labels
 from atoll.cli.labels.runs import LabelRuns, known_methods, probed
 from atoll.core.errors import ConfigError, DataError
 from atoll.data import Dataset, Islands
-from atoll.labels.views import Translate
+from atoll.views import Translate
 from tests.support.label_toys import images
 
 KEYS = {"scores", "median", "gain", "interval", "coverage", "purity", "seconds", "bytes_up", "bytes_down", "client_state", "exposes"}  # fmt: skip

@@ -21,10 +21,10 @@ from atoll.core.requests.wire import pack_request, unpack_request
 from atoll.core.time.clock import Clock
 from atoll.core.world import World
 from atoll.engines import Inline
-from atoll.learn.topology import Gossip, RandomWalk
 from atoll.rounds import Hooks, ProgramJob
 from atoll.runs import yaml
 from atoll.testing import killed_and_resumed, live
+from atoll.topology import Gossip, RandomWalk
 
 ENGINES = ["inline", "batched", pytest.param("processes", marks=pytest.mark.slow), "socket"]
 
@@ -45,7 +45,7 @@ AMONG = atoll.data.Islands.from_datasets(
 A = atoll.Training(
     model=atoll.models.linear(3, 2), algorithm=atoll.FedAvg(lr=0.3), selection=atoll.Uniform(3), rounds=3
 )
-B = A.replace(algorithm=atoll.learn.algorithms.FedProx(lr=0.1, mu=0.1), model=atoll.models.linear(3, 2, l2=0.5))
+B = A.replace(algorithm=atoll.algorithms.FedProx(lr=0.1, mu=0.1), model=atoll.models.linear(3, 2, l2=0.5))
 
 
 @atoll.task
@@ -138,7 +138,7 @@ def test_a_job_has_the_answer_that_it_has_alone_in_its_scope(kind, engine):
     assert M.equal(beside["b"], simulated(by_hand({"b": B}), engine)["b"])
 
 
-PARTS = {**KINDS, "Gossip": A.replace(topology=Gossip(), selection=atoll.learn.selection.Everyone()), "RandomWalk": A.replace(topology=RandomWalk(), selection=atoll.learn.selection.Everyone())}  # fmt: skip
+PARTS = {**KINDS, "Gossip": A.replace(topology=Gossip(), selection=atoll.selection.Everyone()), "RandomWalk": A.replace(topology=RandomWalk(), selection=atoll.selection.Everyone())}  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", PARTS)
@@ -365,8 +365,8 @@ def test_what_ends_one_job_does_not_end_another():
 
 def test_a_job_counts_what_it_has_released_itself():
     private = A.replace(
-        privacy=atoll.learn.private.CentralDP(noise=2.0, clip=1.0, accountant="rdp"),
-        selection=atoll.learn.selection.Everyone(),
+        privacy=atoll.mechanisms.CentralDP(noise=2.0, clip=1.0, accountant="rdp"),
+        selection=atoll.selection.Everyone(),
     )
     alone = simulated(running({"a": private}), secret_seed=3)["a"]
     beside = simulated(running({"b": private, "a": private}), secret_seed=3)["a"]
@@ -418,7 +418,7 @@ def elsewhere() -> Any:
     return World(Community([1, 2]), Inline()).roster.all()
 
 
-MASKED = A.replace(reducer=atoll.secure.TwoServers())
+MASKED = A.replace(reducer=atoll.reducers.TwoServers())
 ERRORS: dict[str, tuple[Any, str]] = {
     "twice": (twice, "the scope 'a' is used by a second job"),
     "by hand before": (by_name, "the scope 'a' is used by a second job"),
@@ -502,8 +502,8 @@ def test_ones_own_kind_of_job_says_what_its_reducer_shows():
     class Own(Job):
         reducer: Any
 
-    found = Own(atoll.secure.SecureAggregation()).explain(clients=4)
-    assert found.exposures[:1] == atoll.secure.SecureAggregation().exposures(4)[:1]
+    found = Own(atoll.reducers.SecureAggregation()).explain(clients=4)
+    assert found.exposures[:1] == atoll.reducers.SecureAggregation().exposures(4)[:1]
 
 
 def declaring(**jobs: Any) -> ProgramJob:
@@ -523,7 +523,7 @@ def test_a_program_needs_of_a_site_what_its_jobs_need():
 
 
 def test_a_program_releases_what_its_jobs_release():
-    private = A.replace(privacy=atoll.learn.private.CentralDP(noise=2.0, clip=1.0), selection=atoll.learn.selection.Everyone())  # fmt: skip
+    private = A.replace(privacy=atoll.mechanisms.CentralDP(noise=2.0, clip=1.0), selection=atoll.selection.Everyone())  # fmt: skip
     alone = private.prepare(ISLANDS)
     program = running({"a": private, "b": private})
     program.jobs = {"a": private, "b": private}

@@ -9,16 +9,19 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
+from atoll.aggregation import Valued
 from atoll.core.errors import ConfigError
 from atoll.core.validation import Checked, numbers, pairs
-from atoll.learn.aggregation import Valued
 from atoll.learn.metrics import Calibration, HumanTime
-from atoll.learn.pacing import SAFA, FedAsync, HybridFL, PaceSteering, Synchronous, Tiered
 from atoll.learn.pacing.slack import LateCount
 from atoll.learn.pacing.staleness import HingeStaleness
 from atoll.learn.round.evaluation import Evaluation
-from atoll.learn.selection import AFL, CFCFM, DivFL, FedCS, FedProf, Oort, PowerOfChoice, TiFL, Uniform
-from atoll.learn.topology import (
+from atoll.pacing import SAFA, FedAsync, HybridFL, PaceSteering, Synchronous, Tiered
+from atoll.privacy import Budget
+from atoll.rounds.stop import MaxTime, Patience
+from atoll.selection import AFL, CFCFM, DivFL, FedCS, FedProf, Oort, PowerOfChoice, TiFL, Uniform
+from atoll.stages import DGC, QSGD, Clip, CountSketch, LowRank, MinMaxAffine, RandomK, Shift, Threshold, TopK
+from atoll.topology import (
     CFL,
     ClusteredGossip,
     Cooperative,
@@ -31,9 +34,6 @@ from atoll.learn.topology import (
     RandomWalk,
     Ring,
 )
-from atoll.privacy import Budget
-from atoll.rounds.stop import MaxTime, Patience
-from atoll.stages import DGC, QSGD, Clip, CountSketch, LowRank, MinMaxAffine, RandomK, Shift, Threshold, TopK
 
 
 @pytest.mark.parametrize(

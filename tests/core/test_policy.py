@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import atoll
+from atoll.algorithms import Upcycled
 from atoll.core.algebra.aggregate import Sum
 from atoll.core.errors import ConfigError, PolicyError, QuorumError
 from atoll.core.requests.cohort import Community
@@ -13,7 +14,6 @@ from atoll.core.requests.policy import SitePolicy
 from atoll.core.requests.task import Batch, Task, task
 from atoll.core.world import World
 from atoll.engines import Batched, Inline, Processes
-from atoll.learn.algorithms import Upcycled
 from atoll.runtime.network.rehearsal import Rehearsal
 from atoll.stages import Clip, GaussianNoise
 from atoll.statistics import Statistics

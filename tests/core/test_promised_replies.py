@@ -14,8 +14,17 @@ from atoll.core.requests.policy import SitePolicy
 from atoll.core.requests.task import Batch, Task
 from atoll.core.world import World
 from atoll.engines import Batched, Inline
+from atoll.reducers import (
+    BoundedSum,
+    Enclave,
+    Encrypted,
+    MultiRound,
+    OneShot,
+    SecureAggregation,
+    SecureTree,
+    TwoServers,
+)
 from atoll.runtime.network.rehearsal import Rehearsal
-from atoll.secure import BoundedSum, Enclave, Encrypted, MultiRound, OneShot, SecureAggregation, SecureTree, TwoServers
 from atoll.secure.holders import SimulatedAttestation
 from atoll.secure.noise import SkellamNoise
 from atoll.stages import Clip, GaussianNoise

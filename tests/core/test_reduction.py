@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import atoll
+from atoll.algorithms import FedDyn, FedNova, Mime, Scaffold
 from atoll.core.algebra.aggregate import Mean, Sum, Total, merge_totals
 from atoll.core.errors import CompositionError, ConfigError, QuorumError
 from atoll.core.federation.reducer import Plain, Reducer
@@ -19,7 +20,6 @@ from atoll.core.requests.request import Reduced
 from atoll.core.requests.task import task
 from atoll.core.world import World
 from atoll.engines import ENGINES
-from atoll.learn.algorithms import FedDyn, FedNova, Mime, Scaffold
 from atoll.simulation import run_in
 from atoll.stages import Clip, CountSketch, ErrorFeedback, RandomK, TopK
 from atoll.testing import Timetable
@@ -148,7 +148,7 @@ def test_an_aggregation_that_asks_for_weights_gets_them():
     job = atoll.Training(
         model=atoll.models.linear(64, 10),
         algorithm=ALGORITHMS["FedAvg"],
-        aggregation=atoll.learn.aggregation.Rescaled(),
+        aggregation=atoll.aggregation.Rescaled(),
         rounds=2,
     )
     plain, other = (atoll.simulate(job.replace(reducer=r), ISLANDS, engine="inline") for r in (Plain(), InSteps()))

@@ -10,16 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import atoll
+from atoll.algorithms import FedAvg
 from atoll.core.algebra.aggregate import Sum
 from atoll.core.requests.cohort import Community
 from atoll.core.requests.party import Parties, Roster
 from atoll.core.requests.task import Task, Work
 from atoll.devices import Cycles, Fleet, GeneratedTrace, Normal, Power, Recorded, Throughput, Uniform, mec, planned
-from atoll.learn.algorithms import FedAvg
-from atoll.learn.pacing import SAFA, FedBuff, HybridFL, Tiered
-from atoll.learn.selection import CFCFM
-from atoll.learn.topology import Hierarchical
 from atoll.models.idle import IdleIslands, IdleModel
+from atoll.pacing import SAFA, FedBuff, HybridFL, Tiered
+from atoll.selection import CFCFM
+from atoll.topology import Hierarchical
 
 COUNT = Task(
     "tests:count", lambda island, message: {"n": Sum(np.ones(1))}, work=lambda *_: Work(4, 1, 1), reply_bytes=5000

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import atoll
+from atoll.algorithms import Scaffold
 from atoll.core import message as M
 from atoll.core.algebra.aggregate import Sum
 from atoll.core.errors import QuorumError
@@ -29,8 +30,7 @@ from atoll.devices import (
     mec,
     safa,
 )
-from atoll.learn.algorithms import Scaffold
-from atoll.learn.selection import SizeProportional
+from atoll.selection import SizeProportional
 
 
 class Registered:

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 import atoll
+from atoll.algorithms import FedAvg
 from atoll.core.errors import ConfigError
 from atoll.devices import Fleet, GeneratedTrace, Recorded
-from atoll.learn.algorithms import FedAvg
-from atoll.learn.topology import Complete, Cooperative, DefKT, Gossip, Membership, RandomWalk
 from atoll.models.quadratic import Quadratic, quadratics
+from atoll.topology import Complete, Cooperative, DefKT, Gossip, Membership, RandomWalk
 
 NODES, ROUNDS = 10, 6
 FLEET = Fleet(trace=GeneratedTrace(crash=0.3, seed=3))

@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import atoll
+from atoll.algorithms import Upcycled
 from atoll.core.errors import ConfigError
 from atoll.core.requests.party import Parties, Roster
 from atoll.devices import Fleet, GeneratedTrace, Normal, Recorded, load_trace, mec, planned, safa
 from atoll.devices.distributions import DrawnPopulation
-from atoll.learn.algorithms import Upcycled
-from atoll.learn.pacing import SAFA, FedBuff, PaceSteering
+from atoll.pacing import SAFA, FedBuff, PaceSteering
 
 N = 30
 

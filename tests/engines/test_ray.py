@@ -25,7 +25,7 @@ from atoll.runs import RunFolder, execute, parse_config, yaml
 from atoll.simulation import run_in
 from atoll.stages import Clip, GaussianNoise
 
-SCAFFOLD = atoll.learn.algorithms.Scaffold(lr=0.05)
+SCAFFOLD = atoll.algorithms.Scaffold(lr=0.05)
 ISLANDS = atoll.data.dirichlet(atoll.data.digits(), parties=12, alpha=0.5, seed=0)
 
 

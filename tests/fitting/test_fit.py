@@ -158,7 +158,7 @@ def test_sites_refuse_a_method_by_its_name() -> None:
 
 def test_sites_that_give_sums_only_take_part() -> None:
     from atoll.core.requests.policy import SitePolicy
-    from atoll.secure import SecureAggregation
+    from atoll.reducers import SecureAggregation
 
     policy = SitePolicy(sums_only=True, smallest_cohort=3, min_count=5)
     reducer = SecureAggregation(server="active", least=3)
@@ -178,7 +178,7 @@ def test_sites_that_give_sums_only_take_part() -> None:
 
 
 def test_it_says_who_sees_what() -> None:
-    from atoll.secure import SecureAggregation
+    from atoll.reducers import SecureAggregation
 
     said = Fit(model=KMeans(clusters=3), min_count=5).explain(clients=4)
     assert [one.sees for one in said.exposures] == ["the reply of every client"]

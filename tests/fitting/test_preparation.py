@@ -16,7 +16,7 @@ from sklearn.preprocessing import MinMaxScaler, OneHotEncoder, RobustScaler, Sta
 import atoll
 from atoll.core.errors import AtollError, CompositionError, ConfigError, DataError
 from atoll.fitting import Columns, Fit, FittedModel, KMeans, NaiveBayes, Ridge
-from atoll.secure import SecureAggregation
+from atoll.reducers import SecureAggregation
 from atoll.statistics.disclosure.coarsening import coarsen
 
 SCALERS = {"standard": StandardScaler, "minmax": MinMaxScaler, "robust": RobustScaler}

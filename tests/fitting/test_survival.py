@@ -15,7 +15,7 @@ from atoll.core.requests.policy import SitePolicy
 from atoll.core.world import World
 from atoll.engines import ENGINES
 from atoll.fitting import Cox, Fit, FittedModel, KaplanMeier
-from atoll.secure import SecureAggregation
+from atoll.reducers import SecureAggregation
 from atoll.simulation import run_in
 from atoll.statistics.disclosure.noise import noise_std, rate_of
 

@@ -128,7 +128,7 @@ def test_a_step_of_efficientfda_is_one_of_the_pooled_discrepancy(targets):
 
 
 def test_encrypted_it_is_the_plain_training_up_to_fixed_point():
-    from atoll.secure import Encrypted
+    from atoll.reducers import Encrypted
     from atoll.secure.encrypted import Paillier
 
     method, data = EfficientFDA(base=atoll.FedAvg(lr=0.2, batch_size=None, steps=2), weight=0.5), federation()
@@ -143,7 +143,7 @@ def test_encrypted_it_is_the_plain_training_up_to_fixed_point():
 
 def test_efficientfda_needs_a_base_with_one_contact():
     with pytest.raises(CompositionError, match="phases"):
-        EfficientFDA(base=atoll.learn.algorithms.GIANT())
+        EfficientFDA(base=atoll.algorithms.GIANT())
 
 
 # ---------------------------------------------------------------------- self-training

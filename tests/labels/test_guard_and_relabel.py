@@ -11,6 +11,7 @@ import torch
 
 import atoll
 import atoll.data
+from atoll.algorithms import FedAvg
 from atoll.core.errors import ConfigError
 from atoll.data import Dataset
 from atoll.labels import FixMatch, Guard, Method, Relabel, SelfTraining, SemiFL, Supervised
@@ -20,7 +21,6 @@ from atoll.labels.methods.relabel import DeniedLabels
 from atoll.labels.methods.supervised import SupervisedLoss
 from atoll.labels.streams import Trailing
 from atoll.learn import Training
-from atoll.learn.algorithms import FedAvg
 from atoll.learn.local.own_loss import OwnLoss
 from tests.support.label_toys import CLASSES, gap, images, islands, net, same, trained
 

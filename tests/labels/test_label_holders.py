@@ -8,12 +8,12 @@ import pytest
 
 import atoll
 from atoll import labels as L
+from atoll.algorithms import FedProx
 from atoll.core.errors import DataError
 from atoll.core.facets import facet
 from atoll.data import Islands, iid, unlabel
 from atoll.learn import Training
 from atoll.learn.algorithm import Labelled
-from atoll.learn.algorithms import FedProx
 from tests.support.label_toys import CLASSES, images, net
 
 WHOLE = iid(images(60, share=2.0), parties=3, seed=0)

@@ -12,11 +12,11 @@ from torch import nn
 
 import atoll
 from atoll import labels as L
+from atoll import views as V
 from atoll.core.errors import AtollError
 from atoll.data import Mislabel, adaptation, corrupt, iid, unlabel
 from atoll.labels import evaluators as E
 from atoll.labels import streams as S
-from atoll.labels import views as V
 from atoll.labels.objectives import pseudo_labels
 from atoll.learn import Training
 from atoll.runs import parse_config, yaml

@@ -10,14 +10,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from atoll.algorithms import FedAvg, LocalSAGA
 from atoll.core.errors import ConfigError
 from atoll.labels import FixMatch, SemiFL, Supervised
-from atoll.labels.views import weak
-from atoll.learn.algorithms import FedAvg, LocalSAGA
 from atoll.learn.local.partial import labelled_batches, share_of, topped_up
 from atoll.learn.local.update import batch_rows
 from atoll.torch.blocks.pool import Pool
 from atoll.torch.blocks.schedule import LabelledRows, Orders, schedule
+from atoll.views import weak
 from tests.support.label_toys import gap, images, islands, same, trained
 
 pytestmark = pytest.mark.usefixtures("labels_unchecked")

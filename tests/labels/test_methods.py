@@ -12,6 +12,7 @@ import torch
 
 import atoll
 import atoll.models
+from atoll.algorithms import FedAvg, FedProx, Scaffold
 from atoll.core.errors import CompositionError, ConfigError
 from atoll.labels import FixMatch, Method, Supervised
 from atoll.labels.losses import seen
@@ -21,11 +22,10 @@ from atoll.labels.methods.freematch import FreeMatchLoss
 from atoll.labels.methods.semifl import SemiFLLoss
 from atoll.labels.methods.supervised import SupervisedLoss
 from atoll.labels.streams import Frozen, Local, Trailing
-from atoll.labels.views import Translate, weak
 from atoll.learn import Training
 from atoll.learn.algorithm import LocalWork
-from atoll.learn.algorithms import FedAvg, FedProx, Scaffold
 from atoll.learn.local.own_loss import OwnLoss
+from atoll.views import Translate, weak
 from tests.support.label_toys import CLASSES, gap, images, islands, net, same, trained
 
 WORK: dict[str, Any] = {"lr": 0.1, "steps": 3, "batch_size": 8}

@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 import atoll
+from atoll.algorithms import FedAvg
 from atoll.core.errors import ConfigError
 from atoll.labels import FedSimCLR, FixMatch, Pretrained, SemiFL, Siamese
-from atoll.learn import FedAvg
 from tests.support.label_toys import images, islands, same
 
 WORK: dict[str, Any] = {"lr": 0.05, "steps": 2, "batch_size": 8}

@@ -10,10 +10,10 @@ import numpy as np
 from torch import nn
 
 import atoll
+from atoll.algorithms import FedAvg
 from atoll.core.capability import Capability
 from atoll.learn import Evaluation, Training
 from atoll.learn.algorithm import Labelled
-from atoll.learn.algorithms import FedAvg
 from atoll.learn.capabilities import ALL, Placed
 from atoll.learn.composition import prepared_parts
 from atoll.learn.local.own_loss import OwnLoss
@@ -21,7 +21,7 @@ from atoll.learn.metrics import Confusion
 from atoll.learn.offered import placed_model
 from atoll.learn.replies import placed_replies
 from atoll.learn.round.state import DOWNLINK_NEEDS
-from atoll.learn.selection import FedProf, Once
+from atoll.selection import FedProf, Once
 from atoll.stages import Clip, GaussianNoise, ProductQuantizer, ScalarQuantizer
 from tests.support.part_examples import DATA, PARTS
 
@@ -77,7 +77,7 @@ def _late() -> Iterable[Placed]:
         algorithm = make()
         yield placed_replies(algorithm, algorithm, lambda: {"weight": np.zeros((4, 2))})
     for name, make in PARTS["model"].items():
-        options: dict[str, Any] = {"algorithm": atoll.learn.SufficientStatistics()} if name == "bayes" else {}
+        options: dict[str, Any] = {"algorithm": atoll.algorithms.SufficientStatistics()} if name == "bayes" else {}
         yield placed_model(Training(model=make(), **options).learner(DATA))
     yield placed_model(Training(model=nn.Linear(4, 2)).learner(DATA))
     for selection in (atoll.Everyone(), atoll.Uniform(3)):

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 import atoll
+from atoll.aggregation import EqualWeights, KeepGlobal, KeepLocal, Renormalised, Rescaled
+from atoll.algorithms import FedAvg, FedSGD
 from atoll.core.algebra.aggregate import Mean, Part, Parts, Sum
 from atoll.core.errors import CompositionError, ConfigError
 from atoll.core.federation.reducer import Plain
@@ -17,20 +19,9 @@ from atoll.core.requests.cohort import Community
 from atoll.core.requests.results import Combined
 from atoll.core.requests.task import Batch, Task
 from atoll.engines.inline import Inline
-from atoll.learn import (
-    EqualWeights,
-    FedAvg,
-    FedSGD,
-    KeepGlobal,
-    KeepLocal,
-    Renormalised,
-    Rescaled,
-    RoundInfo,
-    Schedule,
-    SizeProportional,
-    Training,
-)
+from atoll.learn import RoundInfo, Training
 from atoll.learn.aggregation.base import Aggregation
+from atoll.selection import Schedule, SizeProportional
 from tests.support.learn_toys import flat, islands
 
 SIZES = [5, 9, 14, 22]
@@ -279,7 +270,7 @@ def test_the_base_operator_is_the_plain_mean():
 
 @pytest.mark.parametrize("operator", [KeepGlobal(), KeepLocal(), Rescaled()], ids=repr)
 def test_algorithms_that_count_clients_alike_are_refused_where_the_population_is_weighed(operator):
-    from atoll.learn.algorithms import FedDyn, Mime, Scaffold
+    from atoll.algorithms import FedDyn, Mime, Scaffold
 
     params = {"w": np.zeros(3)}
     for algorithm in (FedDyn(), Scaffold()):

@@ -8,12 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import atoll
+from atoll.algorithms import FedAvg, FedSGD, SufficientStatistics
 from atoll.core.errors import ConfigError
 from atoll.data import Dataset, Islands
-from atoll.learn import Everyone, FedAvg, FedSGD, Schedule, SufficientStatistics, Training
+from atoll.learn import Training
 from atoll.learn.algorithm import Algorithm, LocalWork, RoundInfo
 from atoll.learn.learner import LearnerSettings
 from atoll.learn.local.update import batch_rows, count_steps, local_update
+from atoll.selection import Everyone, Schedule
 from tests.support.learn_toys import flat, islands, rows
 
 SIZES = [5, 12, 20]

@@ -8,9 +8,7 @@ import numpy as np
 import pytest
 
 import atoll
-from atoll.core.facets import facet
-from atoll.learn.algorithm import Algorithm, Compressing
-from atoll.learn.algorithms import (
+from atoll.algorithms import (
     DIANA,
     IFCA,
     MFL,
@@ -45,7 +43,9 @@ from atoll.learn.algorithms import (
     SparseTernary,
     TwoWaySGDM,
     Upcycled,
-)  # fmt: skip
+)
+from atoll.core.facets import facet
+from atoll.learn.algorithm import Algorithm, Compressing
 from atoll.learn.catalogue import kinds
 from atoll.models.quadratic import Quadratic, quadratics
 from atoll.stages import RandomK

@@ -8,8 +8,8 @@ from dataclasses import fields, replace
 import numpy as np
 import pytest
 
+from atoll.algorithms import DIANA, FedAC, FedAQ, FedAvg, FedProx, Upcycled
 from atoll.core.errors import ConfigError
-from atoll.learn.algorithms import DIANA, FedAC, FedAQ, FedAvg, FedProx, Upcycled
 from atoll.learn.catalogue import example, kinds
 
 WRONG = {"int": (1.5, "3", True), "float": (math.nan, "0.1", None, True), "bool": (1, "no"), "str": (3, None)}

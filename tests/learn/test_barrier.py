@@ -10,12 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import atoll
+from atoll.algorithms import CEADMM, FedADMM, FedAvg, FedSGD, FedSSO, Scaffold, SufficientStatistics, Upcycled
 from atoll.core.errors import CompositionError, ConfigError, QuorumError
-from atoll.learn import Evaluation, FedAvg, Synchronous, Uniform
-from atoll.learn.algorithms import CEADMM, FedADMM, FedSGD, FedSSO, Scaffold, SufficientStatistics, Upcycled
-from atoll.learn.pacing import PartialBarrier
+from atoll.learn import Evaluation
 from atoll.models.quadratic import minimiser
+from atoll.pacing import PartialBarrier, Synchronous
 from atoll.programs import AsyncADMM
+from atoll.selection import Uniform
 from atoll.stages import QSGD
 from tests.support.async_toys import CLIENTS, DATA, DIM, FULL, SECONDS, Slow, job, local, survives, train
 from tests.support.learn_toys import Fixed, flat

@@ -8,16 +8,17 @@ import numpy as np
 import pytest
 
 import atoll
+from atoll.aggregation import EqualWeights, KeepGlobal
+from atoll.algorithms import FedAvg, FedAvgM, Scaffold, Upcycled
 from atoll.core.errors import CompositionError, ConfigError
 from atoll.core.federation.reducer import TreeReducer
 from atoll.core.requests.cohort import Community
 from atoll.core.requests.cost import Outcomes
 from atoll.core.world import World
 from atoll.engines import ENGINES
-from atoll.learn import Everyone, FedAvg, Synchronous, Training, Uniform
-from atoll.learn.aggregation import EqualWeights, KeepGlobal
-from atoll.learn.algorithms import FedAvgM, Scaffold, Upcycled
-from atoll.learn.pacing import ConstantStaleness, FedAsync, FedBuff, PolynomialStaleness
+from atoll.learn import Training
+from atoll.pacing import ConstantStaleness, FedAsync, FedBuff, PolynomialStaleness, Synchronous
+from atoll.selection import Everyone, Uniform
 from atoll.stages import QSGD
 from atoll.testing import Timetable, live
 from tests.support.async_toys import CLIENTS, DATA, FULL, SECONDS, ForWork, Hidden, Slow, job, local, survives, train

@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 
 import atoll
+from atoll.algorithms import Mime
 from atoll.core import message as M
 from atoll.core.errors import ConfigError
 from atoll.devices.presets import mec
-from atoll.learn.algorithms import Mime
-from atoll.learn.pacing import SAFA, FedAsync, FedBuff, HybridFL, PartialBarrier, Synchronous, Tiered
-from atoll.learn.selection import CFCFM
-from atoll.learn.topology import ClusteredGossip, Cooperative, Gossip, Hierarchical, RandomWalk
 from atoll.models.idle import IdleIslands, IdleModel
+from atoll.pacing import SAFA, FedAsync, FedBuff, HybridFL, PartialBarrier, Synchronous, Tiered
 from atoll.rounds.by_device import ByDevice
+from atoll.selection import CFCFM
+from atoll.topology import ClusteredGossip, Cooperative, Gossip, Hierarchical, RandomWalk
 
 PACES = {
     "synchronous": {},

@@ -11,14 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import atoll
+from atoll import aggregation, pacing
 from atoll.core import capability as core
 from atoll.core.capability import SINGLE_REPLIES, Capability, Need
 from atoll.core.errors import CompositionError
 from atoll.core.federation.reducer import Plain, Reducer
-from atoll.learn import Aggregation, Training, aggregation, capabilities, pacing
+from atoll.learn import Aggregation, Training, capabilities
 from atoll.learn.capabilities import ALL, EVERYONE, ONE_MODEL, Placed, compose, lack_of, require_composed
 from atoll.learn.composition import LATER, parts_of, prepared_parts
-from atoll.learn.topology import Star
+from atoll.topology import Star
 from tests.learn.capability_table import PAGE, declared, table, written
 from tests.support.part_examples import ALGORITHMS, DATA
 
@@ -178,7 +179,7 @@ def test_a_synchronous_pacing_with_rounds_of_its_own_needs_a_server_that_holds_t
         def course(self, context: Any) -> Any:
             return super().course(context)
 
-    job = {"model": atoll.models.linear(4, 2), "topology": atoll.learn.topology.Hierarchical()}
+    job = {"model": atoll.models.linear(4, 2), "topology": atoll.topology.Hierarchical()}
     Training(**job, pacing=pacing.Synchronous())
     with pytest.raises(
         CompositionError, match="Patient paces the rounds of a server, and Hierarchical has rounds of its own"

@@ -6,15 +6,8 @@ import numpy as np
 import pytest
 
 import atoll
-from atoll.core.algebra import tree as T
-from atoll.core.algebra.rng import Rng
-from atoll.core.facets import facet
-from atoll.core.requests.context import StageContext
-from atoll.core.requests.stage import Estimated, Identity, WithMemory
-from atoll.devices import safa
-from atoll.learn import pacing, topology
-from atoll.learn.algorithm import Compressing
-from atoll.learn.algorithms import (
+from atoll import pacing, topology
+from atoll.algorithms import (
     ADIANA,
     DIANA,
     QSVRG,
@@ -32,6 +25,13 @@ from atoll.learn.algorithms import (
     SparseTernary,
     TwoWaySGDM,
 )
+from atoll.core.algebra import tree as T
+from atoll.core.algebra.rng import Rng
+from atoll.core.facets import facet
+from atoll.core.requests.context import StageContext
+from atoll.core.requests.stage import Estimated, Identity, WithMemory
+from atoll.devices import safa
+from atoll.learn.algorithm import Compressing
 from atoll.models.quadratic import Quadratic, minimiser, quadratics
 from atoll.stages import DGC, QSGD, STC, Clip, CountSketch, ErrorFeedback, OptimalSparse, RandomK, Sign, Threshold, TopK
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import atoll
+from atoll.algorithms import CEADMM, AndersonADMM, FastADMM, FedADMM
 from atoll.core.algebra.aggregate import merge_totals
 from atoll.core.errors import CompositionError, ConfigError
 from atoll.learn.algorithm import RoundInfo
-from atoll.learn.algorithms import CEADMM, AndersonADMM, FastADMM, FedADMM
 from atoll.learn.local.update import local_contact
 from atoll.models.quadratic import quadratics
 from atoll_papers.survey.admm import wide_quadratics

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 import atoll
+from atoll.algorithms import Ditto, FedAvg, OutputPerturbation
 from atoll.core.errors import CompositionError, ConfigError
 from atoll.core.requests.policy import AllowAll, SitePolicy
-from atoll.learn.algorithms import Ditto, FedAvg, OutputPerturbation
 from atoll.learn.metrics import Confusion
-from atoll.learn.topology import Cyclic, Gossip, Hierarchical, Ring, Swarm
 from atoll.models import Linear
 from atoll.models.quadratic import Quadratic, quadratics
-from atoll.secure import SecureAggregation
+from atoll.reducers import SecureAggregation
+from atoll.topology import Cyclic, Gossip, Hierarchical, Ring, Swarm
 from tests.support.learn_toys import islands
 
 SIZES = (20, 30, 25, 4)

@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import atoll
+from atoll.algorithms import GIANT, FedAvg, LocalSVRG, Mime, Scaffold
 from atoll.core.facets import facet
 from atoll.core.requests.cost import Outcomes
 from atoll.core.requests.task import Work
 from atoll.learn.algorithm import Phased
-from atoll.learn.algorithms import GIANT, FedAvg, LocalSVRG, Mime, Scaffold
 from atoll.learn.local.partial import epochs_of_pass, quota
 from atoll.learn.local.update import count_steps, declared
 from atoll.learn.topology.node import Node
@@ -90,7 +90,7 @@ def test_virtual_time_knows_the_phase():
     job = atoll.Training(
         model=atoll.models.linear(4, 3),
         algorithm=Mime(**TEN_IN_FOURS),
-        selection=atoll.learn.Everyone(),
+        selection=atoll.selection.Everyone(),
         rounds=1,
     )
     rows = atoll.simulate(job, islands([10, 4]), engine="inline", devices=ByBatches()).metrics

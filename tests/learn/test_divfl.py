@@ -10,16 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import atoll
+from atoll.aggregation import EqualWeights, Renormalised
+from atoll.algorithms import FedAvg, FedNova
 from atoll.core.algebra.rng import Rng
 from atoll.core.errors import CompositionError, ConfigError
 from atoll.core.requests.party import Roster
-from atoll.learn import EqualWeights, FedAvg, Renormalised, Training
-from atoll.learn.algorithms import FedNova
+from atoll.learn import Training
 from atoll.learn.learner import LearnerSettings, adapt
 from atoll.learn.local.reports import sketch, sketches
-from atoll.learn.pacing import FedBuff
-from atoll.learn.selection import DivFL, Seen
 from atoll.learn.selection.submodular import FacilityLocation, closeness, distances
+from atoll.pacing import FedBuff
+from atoll.selection import DivFL, Seen
 from tests.support.learn_toys import flat, islands
 from tests.support.selection_toys import candidates
 

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 import atoll
+from atoll.algorithms import FedAvg
 from atoll.core import message as M
 from atoll.core.algebra import tree as T
 from atoll.core.algebra.rng import Rng
 from atoll.core.errors import CompositionError
 from atoll.core.requests.context import StageContext
-from atoll.learn.algorithms import FedAvg
 from atoll.models.quadratic import Quadratic, minimiser, quadratics
 from atoll.stages import QSGD, Clip, ErrorFeedback, Sign, TopK
 
@@ -144,7 +144,7 @@ def test_a_contraction_still_leads_to_the_optimum():
 
 def test_phases_of_one_round_tell_a_model_once():
     """The second phase of a round is about the same model: nothing of it crosses again."""
-    from atoll.learn.algorithms import MimeSVRG
+    from atoll.algorithms import MimeSVRG
 
     history = run(TopK(0.1), algorithm=MimeSVRG(lr=0.1, steps=2, batch_size=None)).metrics
     row = history[-1]

@@ -8,12 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import atoll
-from atoll.core.algebra import tree as T
-from atoll.core.errors import CheckpointError, CompositionError, ConfigError, QuorumError
-from atoll.core.world import World
-from atoll.engines import ENGINES
-from atoll.learn.algorithm import LocalWork, Stragglers
-from atoll.learn.algorithms import (
+from atoll.algorithms import (
     VRLSGD,
     Accelerated,
     CompactEstimate,
@@ -27,6 +22,11 @@ from atoll.learn.algorithms import (
     ServerOptimised,
     Upcycled,
 )
+from atoll.core.algebra import tree as T
+from atoll.core.errors import CheckpointError, CompositionError, ConfigError, QuorumError
+from atoll.core.world import World
+from atoll.engines import ENGINES
+from atoll.learn.algorithm import LocalWork, Stragglers
 from atoll.learn.transforms import Momentum
 from atoll.learn.wrapped import dry_reply
 from atoll.models.quadratic import Quadratic, quadratics

@@ -58,7 +58,7 @@ def test_one_that_needs_everyone_is_refused_with_some(algorithm):
 def test_it_stops_when_somebody_is_silent_whatever_the_quorum(on_failure, quorum):
     # It used to go on, to somewhere else: FastADMM divided three messages by four clients.
     data = atoll.data.iid(atoll.data.digits(), parties=4)
-    pacing = atoll.learn.pacing.Synchronous(quorum=quorum, on_failure=on_failure)
+    pacing = atoll.pacing.Synchronous(quorum=quorum, on_failure=on_failure)
     job = atoll.Training(
         model=atoll.models.linear(64, 10), algorithm=Together(), selection=atoll.Everyone(), pacing=pacing, rounds=2
     )

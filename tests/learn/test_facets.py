@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
+from atoll.algorithms import FedAvg, Scaffold, Upcycled
 from atoll.core.facets import Facet, Wrapper, changes, facet, names_of
 from atoll.learn import algorithm as contract
 from atoll.learn.algorithm import Algorithm
-from atoll.learn.algorithms import FedAvg, Scaffold, Upcycled
 from atoll.learn.wrapped import Wrapped
 
 FACETS = [kind for kind in vars(contract).values() if isinstance(kind, type) and Facet in kind.__bases__]

@@ -10,12 +10,14 @@ import numpy as np
 import pytest
 
 import atoll
+from atoll.algorithms import SketchedSGD
 from atoll.core.algebra import tree as T
 from atoll.core.algebra.aggregate import Sum
 from atoll.core.errors import QuorumError
-from atoll.learn import Everyone, Synchronous, Training
+from atoll.learn import Training
 from atoll.learn.algorithm import Algorithm, Phased, Stateful
-from atoll.learn.algorithms import SketchedSGD
+from atoll.pacing import Synchronous
+from atoll.selection import Everyone
 from atoll.testing import Timetable
 from tests.support.learn_toys import flat, islands
 

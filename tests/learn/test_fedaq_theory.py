@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import atoll
+from atoll.algorithms import FedAQ
 from atoll.core.facets import facet
 from atoll.core.requests.context import StageContext
 from atoll.core.requests.stage import Estimated
-from atoll.learn.algorithms import FedAQ
 from atoll.models.quadratic import Quadratic
 from atoll.stages import QSGD
 

@@ -10,15 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import atoll
-from atoll.core.errors import CompositionError, ConfigError, QuorumError
-from atoll.engines.inline import Inline
-from atoll.learn import Everyone, FedAvg, Renormalised, Training, Uniform
-from atoll.learn.aggregation import KeepGlobal, KeepLocal
-from atoll.learn.algorithms import (
+from atoll.aggregation import KeepGlobal, KeepLocal, Renormalised
+from atoll.algorithms import (
     QSVRG,
     VRLSGD,
     FedAC,
     FedAdam,
+    FedAvg,
     FedDyn,
     FedProx,
     FedSGD,
@@ -26,9 +24,12 @@ from atoll.learn.algorithms import (
     SparseTernary,
     Upcycled,
 )
-from atoll.learn.pacing import ConstantStaleness, FedAsync, HingeStaleness, PolynomialStaleness
-from atoll.learn.selection import SizeProportional
+from atoll.core.errors import CompositionError, ConfigError, QuorumError
+from atoll.engines.inline import Inline
+from atoll.learn import Training
+from atoll.pacing import ConstantStaleness, FedAsync, HingeStaleness, PolynomialStaleness
 from atoll.rounds.stop import StopRule
+from atoll.selection import Everyone, SizeProportional, Uniform
 from atoll.stages import QSGD
 from tests.support.async_toys import CLIENTS, DATA, FULL, SECONDS, Slow, job, local, survives, train
 from tests.support.learn_toys import Fixed, flat, islands

@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import atoll
+from atoll.algorithms import Accelerated, FedAvg, FedCOMGATE, ServerOptimised, Upcycled
 from atoll.core.errors import ConfigError
 from atoll.core.requests.stage import Identity
 from atoll.data import Dataset, Islands
 from atoll.learn.algorithm import Stragglers
-from atoll.learn.algorithms import Accelerated, FedAvg, FedCOMGATE, ServerOptimised, Upcycled
 from atoll.learn.transforms import Momentum
 from tests.support.drift_toys import Loop
 

@@ -10,14 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import atoll
+from atoll.aggregation import EqualWeights, KeepGlobal, KeepLocal
+from atoll.algorithms import FedAvg
 from atoll.core.algebra.rng import Rng
 from atoll.core.errors import CompositionError, ConfigError, DataError
 from atoll.core.requests.party import Roster
-from atoll.learn import EqualWeights, FedAvg, KeepGlobal, KeepLocal, Training
+from atoll.learn import Training
 from atoll.learn.profiles import divergence, selection_probabilities
-from atoll.learn.selection import Candidates, FedProf, SizeProportional, unbiased_alphas
 from atoll.learn.selection.base import draw
 from atoll.learn.selection.fedprof import divergences_of, empty_store, store_profiles
+from atoll.selection import Candidates, FedProf, SizeProportional, unbiased_alphas
 from atoll.stages import QSGD
 from tests.support.fedprof_toys import job, profile, round_seen, spoiled, watched
 from tests.support.learn_toys import flat, islands

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from atoll.core.algebra.rng import Rng
 from atoll.core.requests.party import Roster
-from atoll.learn.selection import Candidates, SizeProportional
+from atoll.selection import Candidates, SizeProportional
 
 RHO = np.array([0.4, 0.3, 0.15, 0.1, 0.05])
 WITHOUT = np.array([0.300, 0.279, 0.201, 0.144, 0.076])

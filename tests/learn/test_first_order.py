@@ -8,10 +8,7 @@ import numpy as np
 import pytest
 
 import atoll
-from atoll.core.algebra import tree as T
-from atoll.core.errors import AtollError, CompositionError, ConfigError
-from atoll.learn.algorithm import Algorithm
-from atoll.learn.algorithms import (
+from atoll.algorithms import (
     MFL,
     Accelerated,
     FedAC,
@@ -33,6 +30,9 @@ from atoll.learn.algorithms import (
     SignSGD,
     Signum,
 )
+from atoll.core.algebra import tree as T
+from atoll.core.errors import AtollError, CompositionError, ConfigError
+from atoll.learn.algorithm import Algorithm
 from atoll.learn.algorithms.accelerated import Transformed
 from atoll.learn.catalogue import example, facts, kinds
 from atoll.learn.transforms import Adam, ClipNorm, Momentum, Proximal

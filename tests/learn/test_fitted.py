@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import atoll
+from atoll.algorithms import Scaffold
 from atoll.core.errors import CompositionError
-from atoll.learn.algorithms import Scaffold
-from atoll.learn.pacing import FedAsync, FedBuff
+from atoll.pacing import FedAsync, FedBuff
 from atoll.stages import Clip, ScalarQuantizer
 from atoll.testing import Timetable
 

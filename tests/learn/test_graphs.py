@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 
 from atoll.core.algebra.rng import Rng
 from atoll.core.errors import CompositionError, ConfigError
-from atoll.learn.topology import (
+from atoll.learn.topology.hierarchical import Grouped, members_of
+from atoll.learn.topology.mixing import require_connected
+from atoll.topology import (
     Complete,
     EdgeList,
     ErdosRenyi,
@@ -25,8 +27,6 @@ from atoll.learn.topology import (
     contraction,
     metropolis,
 )
-from atoll.learn.topology.hierarchical import Grouped, members_of
-from atoll.learn.topology.mixing import require_connected
 
 GRAPHS = [
     Ring(),

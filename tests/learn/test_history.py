@@ -6,12 +6,14 @@ import numpy as np
 import pytest
 
 import atoll
+from atoll.algorithms import FedAvg
 from atoll.core import message as M
 from atoll.core.errors import ConfigError
 from atoll.core.requests.cost import Outcomes
-from atoll.learn import Evaluation, Everyone, FedAvg, Training
+from atoll.learn import Evaluation, Training
 from atoll.models import CustomLearner
 from atoll.rounds import History, MaxTime, Patience, Target
+from atoll.selection import Everyone
 from tests.support.learn_toys import Fixed, islands
 
 ACCURACY = [0.2, 0.5, None, 0.8, 0.7]

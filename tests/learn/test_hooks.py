@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import atoll
-from atoll.learn.algorithms import FedAvg
-from atoll.learn.pacing import SAFA, FedBuff
+from atoll.algorithms import FedAvg
+from atoll.pacing import SAFA, FedBuff
 from atoll.rounds import Hooks
 from tests.support.learn_toys import islands
 
@@ -75,7 +75,7 @@ def test_asynchronous_pacings_say_when_they_aggregate(pacing: Any):
     run(
         hook,
         pacing=pacing,
-        selection=atoll.Uniform(2) if isinstance(pacing, FedBuff) else atoll.learn.selection.CFCFM(0.9),
+        selection=atoll.Uniform(2) if isinstance(pacing, FedBuff) else atoll.selection.CFCFM(0.9),
     )
     assert hook.steps.count("before_aggregation") == hook.steps.count("after_aggregation") == 2
 

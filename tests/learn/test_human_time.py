@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 
 import atoll
 from atoll.core.errors import ConfigError
-from atoll.learn import Evaluation, Everyone, Training
+from atoll.learn import Evaluation, Training
 from atoll.learn.metrics import HumanTime
-from atoll.learn.topology import Gossip, Ring
+from atoll.selection import Everyone
+from atoll.topology import Gossip, Ring
 from tests.support.learn_toys import islands
 
 amounts = st.floats(0, 1e9)
@@ -58,7 +59,7 @@ def test_the_column_adds_up():
         made.column(rows, [1.0, 1.0])
 
 
-@pytest.mark.parametrize("topology", [atoll.learn.topology.Star(), Gossip(graph=Ring())])
+@pytest.mark.parametrize("topology", [atoll.topology.Star(), Gossip(graph=Ring())])
 def test_the_history_has_it_where_it_is_asked_for(topology):
     job = Training(model=atoll.models.linear(4, 3), topology=topology, selection=Everyone(), rounds=2)
     data = islands([8, 8, 8, 8])

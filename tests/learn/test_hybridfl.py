@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import atoll
+from atoll.algorithms import FedAdam, FedAvg, FedAvgM, FedProx, Scaffold, Upcycled
 from atoll.core import message as M
 from atoll.core.errors import CompositionError, ConfigError, QuorumError
 from atoll.core.federation.reducer import Plain
@@ -20,15 +21,14 @@ from atoll.core.requests.party import Roster
 from atoll.core.requests.results import Terms
 from atoll.core.world import World
 from atoll.engines import ENGINES
-from atoll.learn.algorithms import FedAdam, FedAvg, FedAvgM, FedProx, Scaffold, Upcycled
-from atoll.learn.pacing import HybridFL, Synchronous
 from atoll.learn.pacing.slack import ChanceConstrained, Forgetting, LateCount, PaperLiteral, Ratio, UncensoredOnly
-from atoll.learn.topology import Gossip, Hierarchical
 from atoll.models import Linear
 from atoll.models.idle import IdleIslands, IdleModel
+from atoll.pacing import HybridFL, Synchronous
 from atoll.programs.factorisation import SumsOnly
 from atoll.simulation import run_in
 from atoll.stages import QSGD, ErrorFeedback, TopK
+from atoll.topology import Gossip, Hierarchical
 from tests.support.killed_trainings import killed_training
 from tests.support.learn_toys import flat, islands
 
@@ -173,7 +173,7 @@ def test_with_everyone_it_is_flat_training():
         job = training(1.0, algorithm=algorithm)
         one = atoll.simulate(job, data)
         other = atoll.simulate(
-            job.replace(topology=atoll.learn.topology.Star(), pacing=Synchronous(), selection=atoll.Everyone()), data
+            job.replace(topology=atoll.topology.Star(), pacing=Synchronous(), selection=atoll.Everyone()), data
         )
         np.testing.assert_allclose(flat(one.params), flat(other.params), rtol=1e-6, atol=1e-9)
 
@@ -416,15 +416,15 @@ def test_settings_that_cannot_be(options: dict[str, Any], match: str):
 @pytest.mark.parametrize(
     ("changes", "match"),
     [
-        ({"topology": atoll.learn.topology.Star()}, "HybridFL paces the rounds of edges under a cloud"),
+        ({"topology": atoll.topology.Star()}, "HybridFL paces the rounds of edges under a cloud"),
         ({"topology": Gossip()}, "HybridFL paces the rounds of edges under a cloud"),
         (
             {"topology": Hierarchical(groups=2, every=3)},
             "Hierarchical has no cloud that averages after every edge round",
         ),
         ({"selection": atoll.Everyone()}, "Everyone picks clients by what it knows"),
-        ({"aggregation": atoll.learn.KeepGlobal()}, "KeepGlobal uses another rule"),
-        ({"aggregation": atoll.learn.EqualWeights()}, "EqualWeights uses another rule"),
+        ({"aggregation": atoll.aggregation.KeepGlobal()}, "KeepGlobal uses another rule"),
+        ({"aggregation": atoll.aggregation.EqualWeights()}, "EqualWeights uses another rule"),
         ({"algorithm": Scaffold()}, "Scaffold replies with update, "),
         ({"algorithm": atoll.FedSGD()}, "FedSGD replies with gradient"),
     ],

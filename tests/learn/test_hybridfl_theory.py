@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from atoll.learn.algorithms import FedAvg
+from atoll.algorithms import FedAvg
 from tests.support.drift_toys import Loop
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import atoll
-from atoll.learn.algorithms import CEADMM, AndersonADMM, FastADMM, FedADMM, LFedADMM, Walkman
+from atoll.algorithms import CEADMM, AndersonADMM, FastADMM, FedADMM, LFedADMM, Walkman
 from atoll.models.quadratic import Quadratic, minimiser, quadratics
 from atoll.stages import TopK
 from tests.support.curved_toys import Loop, Quadratics

@@ -8,15 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import atoll
+from atoll.aggregation import EqualWeights, InverseProbability
+from atoll.algorithms import FedAvg
 from atoll.core.algebra.aggregate import Part
 from atoll.core.errors import CompositionError
 from atoll.core.federation.reducer import Plain
 from atoll.core.requests.party import Roster
 from atoll.core.requests.results import Combined
-from atoll.learn import EqualWeights, FedAvg, SizeProportional, Training, Uniform
-from atoll.learn.aggregation import InverseProbability
+from atoll.learn import Training
 from atoll.learn.algorithm import RoundInfo
-from atoll.learn.selection import FedProf, PowerOfChoice
+from atoll.selection import FedProf, PowerOfChoice, SizeProportional, Uniform
 from tests.support.fedprof_toys import job, spoiled
 from tests.support.learn_toys import flat, islands
 

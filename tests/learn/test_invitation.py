@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 import atoll
+from atoll.algorithms import FedAvg, Mime
 from atoll.core.errors import CompositionError, ConfigError, QuorumError
 from atoll.core.federation.reducer import Plain
-from atoll.learn import FedAvg, Synchronous, Training
-from atoll.learn.algorithms import Mime
-from atoll.learn.selection import Selection
+from atoll.learn import Training
+from atoll.pacing import Synchronous
+from atoll.selection import Selection
 from tests.support.learn_toys import islands
 from tests.support.selection_toys import Devices
 
@@ -160,7 +161,7 @@ def test_a_skipped_round_tells_what_it_cost():
     assert row["bytes_down"] > 0
 
 
-@pytest.mark.parametrize("aggregation", [atoll.learn.Renormalised(), atoll.learn.aggregation.KeepGlobal()])
+@pytest.mark.parametrize("aggregation", [atoll.aggregation.Renormalised(), atoll.aggregation.KeepGlobal()])
 def test_a_quorum_of_none_is_content_with_nobody(aggregation):
     job = Training(
         model=atoll.models.linear(4, 3),

@@ -15,7 +15,7 @@ from atoll.core.algebra.rng import Rng
 from atoll.core.errors import AtollError, CompositionError, ConfigError, DataError, QuorumError
 from atoll.core.requests.party import Roster
 from atoll.data import label_map, unlabel
-from atoll.learn.selection import Candidates, Everyone, FixedSample, Schedule, Selection, Uniform, WithLabels
+from atoll.selection import Candidates, Everyone, FixedSample, Schedule, Selection, Uniform, WithLabels
 
 
 def candidates(there: list[int], population: int, number: int = 1, seed: int = 0) -> Candidates:
@@ -85,7 +85,7 @@ def test_what_cannot_be_guaranteed_is_refused(make: Any, error: type[AtollError]
 
 
 def test_it_passes_on_what_the_base_needs() -> None:
-    for base in (Everyone(), Schedule([[0, 1], [1, 2]]), atoll.learn.selection.AFL(2), atoll.learn.selection.Oort(2)):
+    for base in (Everyone(), Schedule([[0, 1], [1, 2]]), atoll.selection.AFL(2), atoll.selection.Oort(2)):
         rule: Selection = WithLabels(base, [0])
         assert (rule.reports, rule.needs) == (base.reports, base.needs)
 

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 import atoll
+from atoll.algorithms import FedAvg
 from atoll.core.errors import CompositionError, ConfigError
 from atoll.core.federation.reducer import Plain
-from atoll.learn import Evaluation, FedAvg, Training
+from atoll.learn import Evaluation, Training
 from atoll.learn.metrics import Accuracy, Confusion, LogLoss, ScoreMetric, TopKAccuracy
 from atoll.learn.round.evaluation import distribution
 from atoll.learn.round.scoring import scores

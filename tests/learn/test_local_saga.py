@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 import atoll
+from atoll.algorithms import LocalSAGA, LocalSVRG
 from atoll.core.algebra import tree as T
 from atoll.core.algebra.aggregate import merge_totals
 from atoll.core.algebra.rng import Rng
 from atoll.core.errors import ConfigError
 from atoll.learn.algorithm import RoundInfo
-from atoll.learn.algorithms import LocalSAGA, LocalSVRG
 from atoll.learn.local.update import batch_rows, count_many, count_steps, local_contact
 from atoll.models.quadratic import Quadratic, quadratics
 from atoll.testing import check_algorithm

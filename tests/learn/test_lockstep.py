@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 import atoll
+from atoll.algorithms import FedAvg
 from atoll.core.errors import CompositionError
-from atoll.learn.algorithms import FedAvg
-from atoll.learn.pacing import Synchronous
-from atoll.learn.topology import Hierarchical
 from atoll.models import Linear
+from atoll.pacing import Synchronous
+from atoll.topology import Hierarchical
 from tests.support.killed_trainings import killed_training
 from tests.support.learn_toys import Fixed, flat, islands
 
@@ -74,7 +74,7 @@ def test_one_cohort_for_all_regions():
     one = atoll.simulate(together.replace(selection=atoll.Uniform(1)), data)
     assert {row["selected"] for row in one.metrics} == {1}  # and nobody of the other region
     with pytest.raises(CompositionError, match="a cohort drawn among all clients needs rounds in lockstep"):
-        atoll.simulate(together.replace(topology=atoll.learn.topology.Hierarchical(groups=2, together=True)), data)
+        atoll.simulate(together.replace(topology=atoll.topology.Hierarchical(groups=2, together=True)), data)
     with pytest.raises(
         CompositionError, match="Hierarchical draws a cohort among all clients, and Everyone picks clients"
     ):

@@ -6,18 +6,16 @@ import numpy as np
 import pytest
 
 import atoll
+from atoll.algorithms import FedDyn, FedNova, Mime, Scaffold, Upcycled
 from atoll.core.algebra import tree as T
 from atoll.core.errors import CompositionError, PolicyError
 from atoll.core.federation.reducer import Plain
-from atoll.learn.algorithms import FedDyn, FedNova, Mime, Scaffold, Upcycled
-from atoll.learn.pacing import SAFA, FedAsync, FedBuff
-from atoll.learn.topology import Gossip, Hierarchical
-from atoll.secure import (
-    FixedPoint,
-    SecureAggregation,
-)
+from atoll.pacing import SAFA, FedAsync, FedBuff
+from atoll.reducers import SecureAggregation
+from atoll.secure import FixedPoint
 from atoll.stages import Clip, RandomK, ScalarQuantizer, TopK
 from atoll.testing import Timetable
+from atoll.topology import Gossip, Hierarchical
 
 ISLANDS = atoll.data.dirichlet(atoll.data.digits(), parties=10, alpha=0.5, seed=0)
 BASE = {"lr": 0.05, "epochs": 1, "batch_size": 32}

@@ -14,13 +14,15 @@ import numpy as np
 import pytest
 
 import atoll
+from atoll import algorithms
+from atoll.algorithms import Upcycled
 from atoll.core.errors import AtollError, CompositionError, ConfigError
 from atoll.core.requests.cost import Free
-from atoll.learn import Evaluation, Everyone, Training, algorithms
-from atoll.learn.algorithms import Upcycled
+from atoll.learn import Evaluation, Training
 from atoll.learn.catalogue import describe, example, kinds
 from atoll.models import Linear
 from atoll.models.quadratic import Quadratic, minimiser, quadratics
+from atoll.selection import Everyone
 from atoll.stages import Shift, TopK
 from tests.support.learn_toys import islands
 from tests.support.matrix import (
@@ -355,15 +357,14 @@ def test_what_has_settings_is_an_algorithm() -> None:
 
 
 def test_statistics_inside_wrappers_are_refused_too() -> None:
-    from atoll.learn import SufficientStatistics
-    from atoll.learn.algorithms import FirstOrderResidual
+    from atoll.algorithms import FirstOrderResidual, SufficientStatistics
 
     with pytest.raises(CompositionError, match="nothing to extrapolate"):
         Upcycled(base=FirstOrderResidual(base=SufficientStatistics()), coefficient=0.5)
 
 
 def test_a_stage_before_a_compressor_that_packs_nothing_is_taken() -> None:
-    from atoll.learn.algorithms import FedPAQ
+    from atoll.algorithms import FedPAQ
     from atoll.stages import Clip
 
     assert gap(trained({"algorithm": FedPAQ(lr=0.1, batch_size=None), "uplink": [Clip(10.0)]}, 4)) < 0.75 * gap(
@@ -374,12 +375,12 @@ def test_a_stage_before_a_compressor_that_packs_nothing_is_taken() -> None:
 def test_statistics_of_a_model_with_gradients_are_refused_beforehand() -> None:
     seen = Counting()
     with pytest.raises(CompositionError, match="QuadraticLearner is trained by gradients and has no such statistics"):
-        trained({"algorithm": atoll.learn.SufficientStatistics()}, 1, seen)
+        trained({"algorithm": atoll.algorithms.SufficientStatistics()}, 1, seen)
     assert seen.contacts == 0
 
 
 def test_a_pass_of_other_algorithms_is_no_algorithm() -> None:
-    from atoll.learn.algorithms import FullGradient
+    from atoll.algorithms import FullGradient
 
     seen = Counting()
     with pytest.raises(CompositionError, match=r"FullGradient reply with nothing, and its server folds an update"):

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 import atoll
+from atoll.algorithms import FedAvg, FedDualAvg, FedMirror
 from atoll.core.errors import ConfigError
-from atoll.learn.algorithms import FedAvg, FedDualAvg, FedMirror
 from atoll.learn.proximal import Entropy, PNorm, soft
 from atoll.models.quadratic import Quadratic, minimiser, quadratics
 from atoll.testing import check_algorithm

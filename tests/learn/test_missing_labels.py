@@ -8,13 +8,15 @@ import numpy as np
 import pytest
 
 import atoll
+from atoll.algorithms import FedAvg
 from atoll.core.algebra import tree as T
 from atoll.core.errors import AtollError
 from atoll.data import Dataset
-from atoll.learn import Evaluation, Everyone, FedAvg
+from atoll.learn import Evaluation
 from atoll.learn.algorithm import Algorithm
 from atoll.learn.learner import LearnerSettings
 from atoll.learn.metrics import Accuracy
+from atoll.selection import Everyone
 
 DIGITS = atoll.data.digits()
 THERE = np.random.default_rng(0).random(len(DIGITS)) < 0.4

@@ -7,8 +7,8 @@ import weakref
 
 import numpy as np
 
-from atoll.learn.topology import ErdosRenyi, Ring
 from atoll.learn.topology.mixing import mixing_matrix
+from atoll.topology import ErdosRenyi, Ring
 
 
 def test_nodes_of_a_round_share_a_matrix():

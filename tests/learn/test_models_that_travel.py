@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 import atoll
+from atoll.algorithms import FedAdam, FedAvg, FedAvgM, Mime, Scaffold
 from atoll.core.errors import ConfigError
 from atoll.devices import Fleet, Recorded
-from atoll.learn.algorithms import FedAdam, FedAvg, FedAvgM, Mime, Scaffold
-from atoll.learn.topology import Cyclic, Star, Swarm
 from atoll.models import Linear
 from atoll.models.quadratic import Quadratic, quadratics
+from atoll.topology import Cyclic, Star, Swarm
 from tests.support.learn_toys import flat, islands
 
 FULL: dict[str, Any] = {"lr": 0.01, "steps": 5, "batch_size": None}

@@ -7,9 +7,8 @@ import pytest
 
 from atoll.core.errors import ConfigError, QuorumError
 from atoll.devices import exponential
-from atoll.learn import Synchronous, Uniform
-from atoll.learn.pacing import FedAsync, FedBuff, PartialBarrier, Tiered
-from atoll.learn.selection import FedCS
+from atoll.pacing import FedAsync, FedBuff, PartialBarrier, Synchronous, Tiered
+from atoll.selection import FedCS, Uniform
 from tests.support.async_toys import train
 
 CRASHING = exponential(minimum=0.05, model_bytes=10e6, seed=1, crash=1.0)

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import atoll
+from atoll import algorithms as A
 from atoll.data import Dataset, Islands
-from atoll.learn import algorithms as A
 from atoll.stages import RandomK, Sign, TopK
 
 D, T, LR, ROUNDS = 4, 3, 0.05, 3
@@ -51,7 +51,7 @@ def run(algorithm, cohorts):
     data = Islands.from_datasets([Dataset({"x": x, "y": y}, task="regression") for x, y in zip(X, Y, strict=True)])
     job = atoll.Training(
         model=atoll.models.linear(D, 1, loss="mse"), algorithm=algorithm, rounds=ROUNDS,
-        selection=atoll.Everyone() if cohorts is None else atoll.learn.selection.Schedule(cohorts),
+        selection=atoll.Everyone() if cohorts is None else atoll.selection.Schedule(cohorts),
     )  # fmt: skip
     params = atoll.simulate(job, data, engine="inline", seed=0).params
     return np.append(params["weight"].ravel(), params["bias"])

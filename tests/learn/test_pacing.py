@@ -10,9 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import atoll
+from atoll.algorithms import FedAvg
 from atoll.core.errors import CompositionError, ConfigError, QuorumError
-from atoll.learn import Everyone, FedAvg, Schedule, Synchronous, Training
+from atoll.learn import Training
 from atoll.models import CustomLearner
+from atoll.pacing import Synchronous
+from atoll.selection import Everyone, Schedule
 from tests.support.learn_toys import Fixed, flat, islands
 
 NEVER = math.inf

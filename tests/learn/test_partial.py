@@ -8,11 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import atoll
-from atoll.core.errors import CompositionError, ConfigError
-from atoll.core.facets import facet
-from atoll.core.requests.task import Work
-from atoll.learn.algorithm import Phased, Stragglers
-from atoll.learn.algorithms import (
+from atoll.algorithms import (
     DANE,
     VRLSGD,
     FedAvg,
@@ -24,6 +20,10 @@ from atoll.learn.algorithms import (
     ObjectivePerturbation,
     OutputPerturbation,
 )
+from atoll.core.errors import CompositionError, ConfigError
+from atoll.core.facets import facet
+from atoll.core.requests.task import Work
+from atoll.learn.algorithm import Phased, Stragglers
 from atoll.learn.learner import LearnerSettings, adapt
 from atoll.learn.local.partial import PartialWork, asked_epochs, epochs_of_pass, quota
 from atoll.learn.local.update import batch_rows, count_many, count_steps, declared, local_contact
@@ -96,7 +96,7 @@ def test_a_number_that_is_none_is_refused(asked):
         FedSGD(),
         DANE(mu=0.1),
         VRLSGD(steps=4),
-        atoll.learn.algorithms.Upcycled(base=FedSGD(), coefficient=0.1),
+        atoll.algorithms.Upcycled(base=FedSGD(), coefficient=0.1),
         ObjectivePerturbation(base=FedProx(), alpha=1.0),
     ],
     ids=["one gradient", "second order", "fixed steps", "wrapped", "exact minimisers"],

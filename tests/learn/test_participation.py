@@ -8,12 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import atoll
+from atoll.algorithms import FedAvg
 from atoll.core.errors import CompositionError, ConfigError
-from atoll.learn import Evaluation, FedAvg, Synchronous, Training
-from atoll.learn.pacing import SAFA, FedBuff, HybridFL
-from atoll.learn.selection import AFL, FedProf, Oort, PowerOfChoice, Submodular
-from atoll.learn.topology import Gossip, Hierarchical
+from atoll.learn import Evaluation, Training
+from atoll.pacing import SAFA, FedBuff, HybridFL, Synchronous
 from atoll.rounds.history import Participation, jain, participation
+from atoll.selection import AFL, FedProf, Oort, PowerOfChoice, Submodular
+from atoll.topology import Gossip, Hierarchical
 from tests.support.fedprof_toys import spoiled, watched
 from tests.support.learn_toys import islands
 from tests.support.selection_toys import Devices

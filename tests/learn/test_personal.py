@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import atoll
+from atoll.algorithms import Ditto, PFedMe, Scaffold
 from atoll.core.errors import CompositionError, ConfigError
 from atoll.core.facets import facet
 from atoll.core.federation.reducer import Plain
 from atoll.core.world import World
 from atoll.engines import ENGINES
 from atoll.learn.algorithm import Stateful
-from atoll.learn.algorithms import Ditto, PFedMe, Scaffold
 from atoll.learn.metrics import Accuracy, Confusion
 from atoll.learn.wrapped import Wrapped, overrides
 from atoll.testing import check_algorithm, killed_and_resumed

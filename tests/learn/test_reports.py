@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 import atoll
+from atoll.algorithms import FedAvg, OutputPerturbation, SufficientStatistics
 from atoll.core.algebra.rng import Rng
 from atoll.core.errors import CompositionError, ConfigError, DataError
 from atoll.core.requests.task import Work
 from atoll.data import Dataset
-from atoll.learn.algorithms import FedAvg, OutputPerturbation, SufficientStatistics
 from atoll.learn.learner import LearnerSettings, adapt
 from atoll.learn.local.reports import rows_for
 from atoll.models.matrix import MatrixRegression, matrix_observations

@@ -10,21 +10,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import atoll
+from atoll.aggregation import KeepLocal
+from atoll.algorithms import FedAvg, Scaffold, Upcycled
 from atoll.core.errors import CompositionError, ConfigError
 from atoll.core.federation.reducer import Plain
 from atoll.core.requests.cost import Outcomes
 from atoll.core.time.clock import Clock
 from atoll.core.world import World
 from atoll.engines import ENGINES
-from atoll.learn import FedAvg, Training
-from atoll.learn.aggregation import KeepLocal
-from atoll.learn.algorithms import Scaffold, Upcycled
-from atoll.learn.pacing import SAFA
+from atoll.learn import Training
 from atoll.learn.pacing.dispatch import begun, replaced, resummed
 from atoll.learn.pacing.safa import AdaptiveLag, deprecation_rate
 from atoll.learn.pacing.staleness import ConstantStaleness, PolynomialStaleness
-from atoll.learn.selection import CFCFM, Uniform
 from atoll.models.idle import IdleIslands, IdleModel
+from atoll.pacing import SAFA
+from atoll.selection import CFCFM, Uniform
 from atoll.simulation import run_in
 from atoll.stages import QSGD
 from atoll_papers.safa.reference import Crashes, draw_crashes, safa
@@ -140,7 +140,7 @@ def simulate(job, crashes, seconds=(1.0, 2.0, 3.0, 4.0, 5.0), engine="inline", *
 def test_with_everyone_and_no_crash_it_is_keep_local_fedavg():
     """Law 15: every client submits in every round."""
     job = training(SAFA(lag_tolerance=5), selection=CFCFM(1.0))
-    sync = training(atoll.learn.Synchronous(), selection=atoll.learn.Everyone(), aggregation=KeepLocal())
+    sync = training(atoll.pacing.Synchronous(), selection=atoll.selection.Everyone(), aggregation=KeepLocal())
     one, other = simulate(job, NONE), simulate(sync, NONE)
     np.testing.assert_allclose(flat(one.params), flat(other.params), rtol=1e-6)
     assert one.metrics.column("synchronised") == [5] * 8
@@ -460,13 +460,13 @@ class Hidden(Plain):
 @pytest.mark.parametrize(
     ("parts", "why"),
     [
-        ({"algorithm": atoll.learn.algorithms.Mime()}, "phases anchor, train"),
-        ({"aggregation": atoll.learn.KeepGlobal()}, "its own cache"),
+        ({"algorithm": atoll.algorithms.Mime()}, "phases anchor, train"),
+        ({"aggregation": atoll.aggregation.KeepGlobal()}, "its own cache"),
         ({"downlink": QSGD(levels=4)}, "models of several versions"),
-        ({"selection": atoll.learn.selection.SizeProportional(3)}, "may draw a client twice"),
-        ({"topology": atoll.learn.topology.Hierarchical(groups=2)}, "Hierarchical has"),
-        ({"algorithm": atoll.learn.algorithms.SufficientStatistics()}, "requires its own amount of local work"),
-        ({"topology": atoll.learn.topology.Gossip()}, "rounds of its own"),
+        ({"selection": atoll.selection.SizeProportional(3)}, "may draw a client twice"),
+        ({"topology": atoll.topology.Hierarchical(groups=2)}, "Hierarchical has"),
+        ({"algorithm": atoll.algorithms.SufficientStatistics()}, "requires its own amount of local work"),
+        ({"topology": atoll.topology.Gossip()}, "rounds of its own"),
     ],
 )
 def test_what_makes_no_sense_is_refused(parts, why):

@@ -8,10 +8,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import atoll
+from atoll.algorithms import DANE, DINGO, FLECS, FLECSPP, GIANT, FedNL, FedSSO
 from atoll.core.errors import CompositionError, ConfigError
 from atoll.data import Dataset, Islands
 from atoll.devices import safa
-from atoll.learn.algorithms import DANE, DINGO, FLECS, FLECSPP, GIANT, FedNL, FedSSO
 from atoll.learn.algorithms.giant import armijo
 from atoll.learn.catalogue import describe
 from atoll.learn.curvature import block_sr1
@@ -178,7 +178,7 @@ def test_fednls_newcomers_send_whole_hessians_in_their_own_first_contact(setting
 def test_fednl_with_equal_weights_finds_the_optimum_of_the_plain_mean():
     losses = Logistic.drawn(seed=3, clients=3)
     losses.pairs = [(x[:n], y[:n]) for (x, y), n in zip(losses.pairs, (5, 10, 30), strict=True)]
-    loop = Loop(atoll.learn.EqualWeights().algorithm(FedNL(mu=0.05)), losses)
+    loop = Loop(atoll.aggregation.EqualWeights().algorithm(FedNL(mu=0.05)), losses)
     for _ in range(12):
         loop.round()
     np.testing.assert_allclose(loop.gradients().mean(axis=0), 0, atol=1e-9)

@@ -13,7 +13,7 @@ from atoll.core.algebra.rng import Rng
 from atoll.core.errors import ConfigError
 from atoll.core.requests.island import Secret
 from atoll.core.requests.party import Roster
-from atoll.learn.selection import Candidates, FixedSample, PoissonSample
+from atoll.selection import Candidates, FixedSample, PoissonSample
 
 EVERYBODY = Roster([f"c{i}" for i in range(40)]).all()
 

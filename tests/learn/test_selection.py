@@ -10,13 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import atoll
+from atoll.aggregation import EqualWeights
+from atoll.algorithms import FedAvg, Scaffold
 from atoll.core.algebra.rng import Rng
 from atoll.core.errors import CompositionError, ConfigError, DataError, QuorumError
 from atoll.core.requests.party import Roster
-from atoll.learn import EqualWeights, Everyone, FedAvg, Schedule, SizeProportional, Training, Uniform
-from atoll.learn.algorithms import Scaffold
-from atoll.learn.selection import Candidates, Once
-from atoll.learn.topology import Hierarchical
+from atoll.learn import Training
+from atoll.selection import Candidates, Everyone, Once, Schedule, SizeProportional, Uniform
+from atoll.topology import Hierarchical
 from tests.support.learn_toys import FEATURES, flat, islands
 
 

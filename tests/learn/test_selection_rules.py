@@ -13,14 +13,17 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 import atoll
+from atoll.aggregation import EqualWeights
+from atoll.algorithms import FedAvg
 from atoll.core.algebra.rng import Rng
 from atoll.core.errors import CompositionError, ConfigError, QuorumError
 from atoll.core.requests.party import Roster
 from atoll.devices import BatchRate, Fleet
-from atoll.learn import EqualWeights, FedAvg, SizeProportional, Synchronous, Training
-from atoll.learn.selection import AFL, FedCS, Oort, PowerOfChoice
+from atoll.learn import Training
 from atoll.learn.selection.base import draw, top
+from atoll.pacing import Synchronous
 from atoll.runs.parts import part_class
+from atoll.selection import AFL, FedCS, Oort, PowerOfChoice, SizeProportional
 from tests.support.learn_toys import flat, islands
 from tests.support.selection_toys import Devices, candidates, seen
 
@@ -391,7 +394,7 @@ def test_settings_that_cannot_be(make, text):
 
 
 def test_rules_that_look_at_losses_are_refused_beside_a_mechanism():
-    noisy = atoll.learn.algorithms.OutputPerturbation(base=FedAvg(batch_size=None), tau=1.0, sigma=1.0)
+    noisy = atoll.algorithms.OutputPerturbation(base=FedAvg(batch_size=None), tau=1.0, sigma=1.0)
     with pytest.raises(CompositionError, match="would leave the clients without noise"):
         Training(model=atoll.models.linear(4, 3), algorithm=noisy, selection=AFL(2))
 

@@ -6,18 +6,18 @@ import numpy as np
 import pytest
 
 import atoll
+from atoll.algorithms import FedAdam, FedAvg, FedAvgM, FedDyn, FedNova, FedProx, Scaffold, Signum
 from atoll.core.errors import CompositionError, ConfigError, QuorumError
 from atoll.core.federation.federation import run_program
 from atoll.core.requests.party import Roster
 from atoll.core.time.clock import Clock, run
 from atoll.core.world import World
 from atoll.engines import Inline
-from atoll.learn.algorithms import FedAdam, FedAvg, FedAvgM, FedDyn, FedNova, FedProx, Scaffold, Signum
-from atoll.learn.topology import ServerBlind
 from atoll.runtime.network.rehearsal import Rehearsal
 from atoll.secure.encrypted import Paillier
 from atoll.testing import Timetable
 from atoll.testing.conformance.looking import Onlooker
+from atoll.topology import ServerBlind
 
 pytest.importorskip("gmpy2")
 pytest.importorskip("tenseal")
@@ -75,7 +75,7 @@ def test_settings_and_cohorts_that_make_no_sense_are_refused():
     with pytest.raises(CompositionError, match="rounds of 1 sites"):
         atoll.simulate(job_of(topology=ServerBlind(), selection=atoll.Uniform(1)), DATA, engine="inline")
     with pytest.raises(CompositionError, match="Encrypted combines many replies"):
-        job_of(topology=ServerBlind(), reducer=atoll.secure.Encrypted())
+        job_of(topology=ServerBlind(), reducer=atoll.reducers.Encrypted())
 
 
 def test_sites_outside_the_cohort_have_the_same_state():

@@ -4,8 +4,8 @@ from math import inf, nan
 
 import pytest
 
+from atoll import algorithms as A
 from atoll.core.errors import AtollError
-from atoll.learn import algorithms as A
 from atoll.learn.transforms import Momentum
 from atoll.privacy import Budget
 from atoll.stages import DGC, QSGD, MinMaxAffine, TopK

@@ -8,13 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import atoll
+from atoll.aggregation import KeepGlobal, Renormalised
+from atoll.algorithms import VRLSGD, FedAvg, Scaffold, Upcycled
 from atoll.core.errors import CompositionError, ConfigError, QuorumError
-from atoll.learn import Everyone, FedAvg, Synchronous, Training, Uniform
-from atoll.learn.aggregation import KeepGlobal, Renormalised
-from atoll.learn.algorithms import VRLSGD, Scaffold, Upcycled
-from atoll.learn.pacing import PaceSteering
+from atoll.learn import Training
 from atoll.learn.pacing.steering import DAY, activity, return_times
 from atoll.models.quadratic import Quadratic, quadratics
+from atoll.pacing import PaceSteering, Synchronous
+from atoll.selection import Everyone, Uniform
 from atoll.stages import QSGD
 from tests.support.async_toys import CLIENTS, DATA, DIM, FULL, job, survives
 from tests.support.learn_toys import Fixed, flat

@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 
 import atoll
+from atoll.algorithms import FedAvg
 from atoll.core.algebra.rng import Rng
 from atoll.core.errors import ConfigError, DataError
 from atoll.core.requests.party import Roster
-from atoll.learn import FedAvg, Training
-from atoll.learn.selection import Candidates, Submodular
+from atoll.learn import Training
 from atoll.learn.selection.submodular import FacilityLocation, closeness, divergences
+from atoll.selection import Candidates, Submodular
 from tests.support.fedprof_toys import profile, round_seen, spoiled
 from tests.support.learn_toys import flat
 

@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import atoll
+from atoll.aggregation import KeepGlobal
+from atoll.algorithms import FedAvg, FedAvgM, Mime, Scaffold, Upcycled
 from atoll.core.errors import CompositionError, ConfigError, QuorumError
 from atoll.devices import BatchRate, Fleet
-from atoll.learn import FedAvg, Synchronous, Training, Uniform
-from atoll.learn.aggregation import KeepGlobal
-from atoll.learn.algorithms import FedAvgM, Mime, Scaffold, Upcycled
-from atoll.learn.pacing import Tiered
-from atoll.learn.selection import Schedule, TiFL
+from atoll.learn import Training
 from atoll.learn.selection.tifl import cross_tier, tiers_of
+from atoll.pacing import Synchronous, Tiered
+from atoll.selection import Schedule, TiFL, Uniform
 from atoll.stages import QSGD
 from tests.support.async_toys import CLIENTS, DATA, DIM, FULL, SECONDS, ForWork, Hidden, job, local, survives, train
 from tests.support.learn_toys import Fixed, flat, islands

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 import atoll
+from atoll.algorithms import FedAvg
 from atoll.core.errors import ConfigError
 from atoll.core.requests.party import Roster
 from atoll.devices import BatchRate, Fleet, GeneratedTrace, Throughput
-from atoll.learn.algorithms import FedAvg
-from atoll.learn.selection import TiFL
 from atoll.models.idle import IdleIslands, IdleModel
+from atoll.selection import TiFL
 from tests.support.selection_toys import candidates, seen
 
 N = 9
@@ -27,7 +27,7 @@ def profiled(rule, silent=()):
         replied = np.array(replied, dtype=int)
         told = seen(N, number, replied, [1.0] * len(replied), seconds=replied.astype(float))
         state = rule.accept(
-            atoll.learn.selection.Seen(
+            atoll.selection.Seen(
                 number, Roster(N).all()[asked], told.replied, told.seconds, told.reports, examples=told.examples
             ),
             state,

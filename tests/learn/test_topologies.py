@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import atoll
-import atoll.learn.algorithms as algorithms
+import atoll.algorithms as algorithms
+from atoll.algorithms import FedAdam, FedAvg, FedAvgM, FedPAQ, Scaffold, SufficientStatistics, Walkman
 from atoll.core.errors import AtollError, CompositionError
 from atoll.core.facets import facet
 from atoll.core.requests.cohort import Community
@@ -17,8 +18,12 @@ from atoll.core.requests.stage import WithMemory
 from atoll.core.requests.task import task
 from atoll.core.world import World
 from atoll.engines import ENGINES
-from atoll.learn.algorithms import FedAdam, FedAvg, FedAvgM, FedPAQ, Scaffold, SufficientStatistics, Walkman
-from atoll.learn.topology import (
+from atoll.learn.topology.mixing import Mixer
+from atoll.models import Linear
+from atoll.models.quadratic import Quadratic, minimiser, quadratics
+from atoll.simulation import run_in
+from atoll.stages import QSGD, RandomK, TopK
+from atoll.topology import (
     CFL,
     ClusteredGossip,
     Complete,
@@ -38,11 +43,6 @@ from atoll.learn.topology import (
     contraction,
     metropolis,
 )
-from atoll.learn.topology.mixing import Mixer
-from atoll.models import Linear
-from atoll.models.quadratic import Quadratic, minimiser, quadratics
-from atoll.simulation import run_in
-from atoll.stages import QSGD, RandomK, TopK
 from tests.support.killed_trainings import killed_training
 from tests.support.learn_toys import Fixed, flat, islands
 from tests.support.matrix import make_local
@@ -452,7 +452,7 @@ class _Secure(atoll.Reducer):
         ({"uplink": (TopK(0.1),)}, "TopK acts between clients and a server, and Gossip has no server"),
         ({"algorithm": FedPAQ(lr=0.1)}, "QSGD of FedPAQ acts between clients and a server"),
         (
-            {"aggregation": atoll.learn.EqualWeights()},
+            {"aggregation": atoll.aggregation.EqualWeights()},
             "Gossip weights neighbours' states by its graph, and EqualWeights uses another rule",
         ),
         ({"algorithm": SufficientStatistics()}, "SufficientStatistics adds up what all clients sent"),
@@ -471,7 +471,7 @@ class _Secure(atoll.Reducer):
             "RandomWalk determines itself which nodes are visited",
         ),
         (
-            {"topology": CFL(), "aggregation": atoll.learn.EqualWeights()},
+            {"topology": CFL(), "aggregation": atoll.aggregation.EqualWeights()},
             "averages the members of a cluster by examples",
         ),
         ({"topology": CFL(), "algorithm": algorithms.SignSGD()}, "does not reply with the mean update"),

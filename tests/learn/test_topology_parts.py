@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 import atoll
+from atoll.algorithms import IFCA, FedAvg, Scaffold, Walkman
 from atoll.core.errors import ConfigError
-from atoll.learn.algorithms import IFCA, FedAvg, Scaffold, Walkman
-from atoll.learn.topology import Expander, Gossip, Hierarchical, Membership, RandomWalk, Ring, Star, TimeVarying
 from atoll.runs.config import parse_config
 from atoll.stages import TopK
 from atoll.testing import check_algorithm
+from atoll.topology import Expander, Gossip, Hierarchical, Membership, RandomWalk, Ring, Star, TimeVarying
 from tests.support.learn_toys import flat, islands
 
 

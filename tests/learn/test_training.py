@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 
 import atoll
+from atoll.algorithms import FedAvg, FedNova
 from atoll.core.algebra import tree as T
 from atoll.core.errors import AtollError, CompositionError, ConfigError, DataError, QuorumError
 from atoll.core.federation.ending import StopRun
-from atoll.learn import Evaluation, Everyone, FedAvg, Schedule, Training
-from atoll.learn.algorithms import FedNova
+from atoll.learn import Evaluation, Training
 from atoll.models import CustomLearner
 from atoll.rounds import Patience, Target
+from atoll.selection import Everyone, Schedule
 from atoll.stages import Clip
 from tests.support.learn_toys import flat, islands
 

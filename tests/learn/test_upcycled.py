@@ -8,10 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import atoll
-from atoll.core.algebra.rng import Rng
-from atoll.core.errors import CompositionError, ConfigError
-from atoll.learn.algorithm import Movable, RoundInfo, Stragglers
-from atoll.learn.algorithms import (
+from atoll.algorithms import (
     IFCA,
     Accelerated,
     FedAvg,
@@ -25,6 +22,9 @@ from atoll.learn.algorithms import (
     Scaffold,
     Upcycled,
 )
+from atoll.core.algebra.rng import Rng
+from atoll.core.errors import CompositionError, ConfigError
+from atoll.learn.algorithm import Movable, RoundInfo, Stragglers
 from atoll.learn.transforms import Momentum
 from atoll.models.quadratic import Quadratic, minimiser, quadratics
 from atoll.testing import check_algorithm

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from atoll.learn.algorithms import FedProx, Upcycled
+from atoll.algorithms import FedProx, Upcycled
 from tests.support.drift_toys import Loop
 
 MU = 30.0

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 import atoll
+from atoll.aggregation import Valued
+from atoll.algorithms import Scaffold
 from atoll.core.errors import CompositionError, ConfigError
 from atoll.core.federation.reducer import Plain
 from atoll.data import Islands
-from atoll.learn.aggregation import Valued
-from atoll.learn.algorithms import Scaffold
-from atoll.learn.pacing import SAFA, FedBuff, Tiered
-from atoll.learn.topology import Gossip, Hierarchical
+from atoll.pacing import SAFA, FedBuff, Tiered
 from atoll.runs import parse_config, to_job
+from atoll.topology import Gossip, Hierarchical
 from tests.support.learn_toys import flat, islands, rows
 
 DATA = atoll.data.iid(atoll.data.digits(), parties=6, seed=0)
@@ -30,7 +30,7 @@ def training(measure="aligned", **parts):
 def test_those_with_wrong_labels_bring_the_least(measure):
     job = training(measure)
     found = atoll.simulate(job, SPOILED, engine="inline")
-    plain = atoll.simulate(training(aggregation=atoll.learn.Renormalised()), SPOILED, engine="inline")
+    plain = atoll.simulate(training(aggregation=atoll.aggregation.Renormalised()), SPOILED, engine="inline")
     np.testing.assert_allclose(flat(found.params), flat(plain.params), rtol=1e-6, atol=1e-9)
     for row in found.metrics:
         brought = row["contributions"]

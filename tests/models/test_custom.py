@@ -6,13 +6,15 @@ import numpy as np
 import pytest
 
 import atoll
+from atoll.algorithms import FedAvg, FedSGD
 from atoll.core.errors import CompositionError, DataError, TaskError
-from atoll.learn import Evaluation, Everyone, FedAvg, FedSGD, Training
+from atoll.learn import Evaluation, Training
 from atoll.learn.algorithm import Algorithm
 from atoll.learn.learner import LearnerSettings
 from atoll.learn.local.update import batch_rows
 from atoll.learn.metrics import Accuracy
 from atoll.models import CustomLearner
+from atoll.selection import Everyone
 from tests.support.learn_toys import flat, islands
 
 SIZES = [12, 7, 20]

@@ -8,11 +8,14 @@ import numpy as np
 import pytest
 
 import atoll
+from atoll.aggregation import KeepLocal
+from atoll.algorithms import FedAvg, FedSGD, SufficientStatistics
 from atoll.core.errors import CompositionError, ConfigError, DataError
 from atoll.data import Dataset, Islands
-from atoll.learn import Evaluation, Everyone, FedAvg, FedSGD, KeepLocal, SufficientStatistics, Training, Uniform
+from atoll.learn import Evaluation, Training
 from atoll.learn.learner import LearnerSettings, adapt
 from atoll.learn.metrics import Accuracy, HingeLoss, LogLoss
+from atoll.selection import Everyone, Uniform
 from tests.support.learn_toys import islands
 
 pytest.importorskip("sklearn")

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import atoll
+from atoll.algorithms import FedAvg, OutputPerturbation, Scaffold, SignSGD
 from atoll.core.algebra.rng import Rng
 from atoll.core.errors import CompositionError, ConfigError
 from atoll.core.requests.cost import Outcomes
-from atoll.learn.algorithms import FedAvg, OutputPerturbation, Scaffold, SignSGD
 from atoll.learn.learner import LearnerSettings
 from atoll.models import Linear
 from atoll.models.idle import IdleIslands, IdleModel

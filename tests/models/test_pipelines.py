@@ -11,7 +11,8 @@ from atoll.core.errors import AtollError, CompositionError, ConfigError
 from atoll.data import Dataset, Islands
 from atoll.models.estimators import FitTransformers
 from atoll.models.estimators.fitting import listed, principal, quartered, spread, stand_in_rows
-from atoll.secure import FixedPoint, SecureAggregation
+from atoll.reducers import SecureAggregation
+from atoll.secure import FixedPoint
 
 pytest.importorskip("sklearn")
 from sklearn.compose import ColumnTransformer

@@ -12,9 +12,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import atoll
+from atoll.algorithms import FedAvg, OutputPerturbation
 from atoll.core.errors import ConfigError
 from atoll.core.event import Event, Gaussian, Laplace, NonPrivate, SeededSecret
-from atoll.learn.algorithms import FedAvg, OutputPerturbation
 from atoll.privacy import (
     METHODS,
     ORDERS,

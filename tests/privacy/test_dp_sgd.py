@@ -8,11 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import atoll
-from atoll.core.algebra import tree as T
-from atoll.core.algebra.rng import Rng
-from atoll.core.errors import CompositionError, ConfigError
-from atoll.core.event import Ledger
-from atoll.learn.algorithms import (
+from atoll.algorithms import (
     DPSGD,
     IFCA,
     Accelerated,
@@ -27,6 +23,10 @@ from atoll.learn.algorithms import (
     PFedMe,
     Scaffold,
 )
+from atoll.core.algebra import tree as T
+from atoll.core.algebra.rng import Rng
+from atoll.core.errors import CompositionError, ConfigError
+from atoll.core.event import Ledger
 from atoll.learn.learner import LearnerSettings
 from atoll.learn.local.examples import Clipping, ExampleSteps, StepSecrets, clipped_rows
 from atoll.learn.local.update import MiniBatch, local_update

@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from atoll.algorithms import DPSGD, FedAvg, OutputPerturbation
 from atoll.core.algebra.rng import Rng
 from atoll.core.event import Gaussian
 from atoll.core.requests.context import StageContext
 from atoll.core.requests.island import Secret
 from atoll.labels.methods.pate import NOBODY, VoteRule
-from atoll.learn.algorithms import DPSGD, FedAvg, OutputPerturbation
 from atoll.learn.local.examples import StepSecrets
 from atoll.learn.private.noisy_sum import NoisySum
 from atoll.privacy.discrete import GaussianLattice, LaplaceLattice

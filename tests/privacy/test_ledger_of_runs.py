@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 import atoll
+from atoll.aggregation import EqualWeights
 from atoll.core.errors import CheckpointError, PolicyError
 from atoll.core.event import Gaussian, Ledger
 from atoll.core.requests.policy import SitePolicy
 from atoll.data import Dataset, Islands
-from atoll.learn.aggregation import EqualWeights
-from atoll.learn.private import CentralDP
+from atoll.mechanisms import CentralDP
 from atoll.privacy import Budget, Demand, LedgerAccount, statement
 from atoll.stages import Clip, GaussianNoise
 from atoll.statistics import Statistics
@@ -28,7 +28,7 @@ def islands(clients: int = 3) -> Islands:
 
 def training(multiplier: float | None = 4.0, rounds: int = 2, **more) -> atoll.Training:
     noise = [] if multiplier is None else [Clip(1.0), GaussianNoise(multiplier)]
-    parts = {"evaluation": atoll.Evaluation(server=False), "selection": atoll.learn.selection.Everyone(), **more}
+    parts = {"evaluation": atoll.Evaluation(server=False), "selection": atoll.selection.Everyone(), **more}
     return atoll.Training(model=atoll.models.linear(4, 2), uplink=noise, rounds=rounds, **parts)
 
 

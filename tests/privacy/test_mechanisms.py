@@ -7,13 +7,7 @@ import numpy as np
 import pytest
 
 import atoll
-from atoll.core.algebra import tree as T
-from atoll.core.algebra.aggregate import Mean
-from atoll.core.algebra.rng import Rng
-from atoll.core.errors import CompositionError, ConfigError, DataError, PolicyError, TaskError
-from atoll.core.requests.island import Secret
-from atoll.learn.algorithm import LocalWork, Stragglers
-from atoll.learn.algorithms import (
+from atoll.algorithms import (
     Accelerated,
     FedAvg,
     FedDyn,
@@ -26,6 +20,12 @@ from atoll.learn.algorithms import (
     Scaffold,
     Upcycled,
 )
+from atoll.core.algebra import tree as T
+from atoll.core.algebra.aggregate import Mean
+from atoll.core.algebra.rng import Rng
+from atoll.core.errors import CompositionError, ConfigError, DataError, PolicyError, TaskError
+from atoll.core.requests.island import Secret
+from atoll.learn.algorithm import LocalWork, Stragglers
 from atoll.learn.local.examples import SecretStream
 from atoll.learn.transforms import Momentum
 from atoll.learn.wrapped import Wrapped

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 import atoll
+from atoll.algorithms import FedAvg, OutputPerturbation
 from atoll.core.algebra import tree as T
 from atoll.core.capability import RELEASED_ONLY
 from atoll.core.errors import CompositionError
-from atoll.learn.algorithms import FedAvg, OutputPerturbation
-from atoll.learn.topology import (
+from atoll.learn.topology.base import Topology
+from atoll.topology import (
     CFL,
     ClusteredGossip,
     Cooperative,
@@ -24,7 +25,6 @@ from atoll.learn.topology import (
     Star,
     Swarm,
 )
-from atoll.learn.topology.base import Topology
 
 SOUND = [
     Star(),

@@ -11,10 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import atoll
+from atoll.algorithms import FedAvg
 from atoll.core.algebra import tree as T
 from atoll.core.errors import ConfigError, DataError
 from atoll.data import Dataset, Islands
-from atoll.learn import Divergence, FedAvg, GradientDivergence, Training
+from atoll.learn import Divergence, GradientDivergence, Training
 from atoll.learn.algorithm import Algorithm
 from atoll.learn.learner import LearnerSettings
 from atoll.programs.surveys import local_gradients

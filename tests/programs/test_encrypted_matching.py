@@ -9,18 +9,18 @@ import numpy as np
 import pytest
 
 import atoll
+from atoll.algorithms import FedAvg
 from atoll.core import message as M
 from atoll.core.errors import CompositionError, ConfigError, MissingExtraError, PolicyError
 from atoll.core.federation.federation import Federation
-from atoll.learn import FedAvg
 from atoll.learn.learner import LearnerSettings, adapt
-from atoll.learn.pacing import SAFA, FedBuff
 from atoll.learn.profiles import divergence, mean_weights, plain_part
-from atoll.learn.selection import FedProf
 from atoll.learn.selection.fedprof import divergences_of
-from atoll.learn.topology import Gossip, Hierarchical
+from atoll.pacing import SAFA, FedBuff
 from atoll.programs.surveys import EncryptedMatching
 from atoll.secure.encrypted import squares
+from atoll.selection import FedProf
+from atoll.topology import Gossip, Hierarchical
 from tests.support.fedprof_toys import profile, spoiled
 from tests.support.learn_toys import flat
 

@@ -1,67 +1,89 @@
-"""Packages that load their parts when they are used: what type checkers see is what a process gets."""
+"""Packages that load their parts when they are used: the stub is the one list of their names."""
 
 from __future__ import annotations
 
-import ast
 import importlib
+from pathlib import Path
 
 import pytest
 
-from atoll.core.errors import MissingExtraError
-from atoll.core.lazy import lazy
-from tests.support.sources import Module, modules
+from atoll.core.errors import ConfigError, MissingExtraError
+from atoll.core.lazy import MovedWarning, read_stub
+from tests.support.sources import modules
+
+PACKAGES = {module.name: module for module in modules() if module.stub}
 
 
-def _call(module: Module) -> ast.Call | None:
-    """The call of ``lazy`` in a package, if it has one."""
-    calls = [n for n in ast.walk(module.tree) if isinstance(n, ast.Call) and getattr(n.func, "id", "") == "lazy"]
-    return calls[0] if calls else None
-
-
-PACKAGES = {module.name: module for module in modules() if module.path.name == "__init__.py" and _call(module)}
-
-
-def _table(module: Module) -> dict[str, str]:
-    """Name -> module, as the package loads it."""
-    call = _call(module)
-    assert call is not None
-    return {name: home for home, names in ast.literal_eval(call.args[1]).items() for name in names}
-
-
-@pytest.mark.parametrize("name", sorted(PACKAGES))
-def test_type_checkers_see_what_is_loaded(name: str) -> None:
-    module = PACKAGES[name]
-    typed = next(n for n in module.tree.body if isinstance(n, ast.If) and "TYPE_CHECKING" in ast.dump(n.test))
-    imports = [n for n in typed.body if isinstance(n, ast.ImportFrom) and n.module is not None]
-    seen = {alias.asname or alias.name: n.module for n in imports for alias in n.names}
-    assert seen == _table(module)
+def _package(monkeypatch: pytest.MonkeyPatch, folder: Path, name: str, stub: str, code: str = "") -> None:
+    """A package of the test's own."""
+    (folder / name).mkdir()
+    (folder / name / "__init__.pyi").write_text(stub, encoding="utf-8")
+    text = f"from atoll.core.lazy import attach_names\n__getattr__, __dir__, __all__ = attach_names(__name__{code})\n"
+    (folder / name / "__init__.py").write_text(text, encoding="utf-8")
+    monkeypatch.syspath_prepend(folder)
 
 
 @pytest.mark.parametrize("name", sorted(PACKAGES))
 def test_no_name_is_hidden_by_a_module(name: str) -> None:
     """``from package import thing`` must not give the module ``package.thing`` once somebody has loaded it."""
+    if PACKAGES[name].path.name != "__init__.py":
+        return
     inside = {path.stem if path.is_file() else path.name for path in PACKAGES[name].path.parent.iterdir()}
-    assert not inside & set(_table(PACKAGES[name]))
+    attributes = {public for public, home in read_stub(name).items() if home.attribute}
+    assert not (inside - {"__init__"}) & attributes
 
 
 def test_names_and_modules_are_found_and_others_are_not() -> None:
     package = importlib.import_module("atoll.privacy")
-    find, names = lazy("atoll.privacy", {"budget": ["Budget"]})
-    assert find("Budget") is importlib.import_module("atoll.privacy.budget").Budget
-    assert find("accountant") is importlib.import_module("atoll.privacy.accountant")
-    assert names() == sorted(package.__all__) == dir(package)
+    assert package.Budget is importlib.import_module("atoll.privacy.budget").Budget
+    assert package.accountant is importlib.import_module("atoll.privacy.accountant")
+    assert sorted(package.__all__) == dir(package)
     with pytest.raises(AttributeError, match=r"module 'atoll\.privacy' has no attribute 'Budgets'"):
-        find("Budgets")
+        package.Budgets
     with pytest.raises(AttributeError, match="has no attribute '__wrapped__'"):
-        find("__wrapped__")
+        package.__wrapped__
+    with pytest.raises(ConfigError, match=r"'math' has no stub.*list its names there"):
+        read_stub("math")
 
 
-def test_a_part_whose_library_is_not_installed_names_the_extra() -> None:
+def test_a_stub_names_parts_modules_and_own_values(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    stub = "from . import inner as inner\nfrom .inner import Thing as Other\nfrom .inner import _hidden as _hidden\nsize: int\n"
+    _package(monkeypatch, tmp_path, "listed", stub)
+    (tmp_path / "listed" / "inner.py").write_text("class Thing: ...\n_hidden = 1\n", encoding="utf-8")
+    package = importlib.import_module("listed")
+    assert package.__all__ == ["Other", "inner", "size"]
+    assert package.Other.__name__ == "Thing"
+    assert package.inner.Thing is package.Other
+
+
+def test_an_old_address_works_and_says_the_new_one_wherever_it_is_used(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    _package(monkeypatch, tmp_path, "left", "", ', moved={"Budget": "atoll.privacy"}')
+    package = importlib.import_module("left")
+    for _ in range(2):
+        with pytest.warns(MovedWarning, match=r"left\.Budget is atoll\.privacy\.Budget now") as told:
+            assert package.Budget is importlib.import_module("atoll.privacy").Budget
+        assert told[0].filename == __file__  # the line that asks, not the loader
+    with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
+        package.Nothing
+    algorithms = importlib.import_module("atoll.learn.algorithms")
+    with pytest.warns(MovedWarning, match=r"atoll\.learn\.algorithms\.FedProx is atoll\.algorithms\.FedProx now"):
+        algorithms.FedProx
+
+
+def test_a_part_whose_library_is_not_installed_names_the_extra(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Here the module itself stands for the library that is missing."""
-    missing = "atoll.privacy.no_such_library"
-    find, _ = lazy("atoll.privacy", {"no_such_library": ["Budget"]}, needs={missing: "torch"})
+    missing = "needy.no_such_library"
+    _package(
+        monkeypatch,
+        tmp_path,
+        "needy",
+        "from .no_such_library import Budget as Budget\n",
+        f', needs={{"{missing}": "torch"}}',
+    )
     with pytest.raises(MissingExtraError, match=r'Budget needs .*pip install "atoll\[torch\]"'):
-        find("Budget")
-    find, _ = lazy("atoll.privacy", {"no_such_library": ["Budget"]})
+        importlib.import_module("needy").Budget
+    _package(monkeypatch, tmp_path, "unnamed", "from .no_such_library import Budget as Budget\n")
     with pytest.raises(ModuleNotFoundError, match="no_such_library"):
-        find("Budget")
+        importlib.import_module("unnamed").Budget

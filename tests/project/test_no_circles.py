@@ -91,7 +91,12 @@ def of_atoll() -> set[frozenset[str]]:
     """The circles of the package, names without ``atoll.``."""
     known = modules()
     graph = {
-        name: imported(name, path.read_text(encoding="utf-8"), set(known), path.name == "__init__.py")
+        name: {
+            other
+            for file in (path, path.with_suffix(".pyi"))
+            if file.exists()
+            for other in imported(name, file.read_text(encoding="utf-8"), set(known), path.name == "__init__.py")
+        }
         for name, path in known.items()
     }
     return {frozenset(name.removeprefix("atoll.") for name in one) for one in circles(graph)}

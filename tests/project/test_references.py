@@ -26,7 +26,7 @@ MODULES = {module.name: module for module in modules()}
 def defined(module: Module) -> frozenset[str]:
     """Names at the top of a module: classes, functions, values and what it imports, for type checkers too."""
     found: set[str] = set()
-    waiting = list(module.tree.body)
+    waiting = [*module.tree.body, *(module.stub.body if module.stub else ())]
     while waiting:
         node = waiting.pop()
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):

@@ -12,7 +12,7 @@ import pytest
 import atoll
 from atoll.core.errors import PolicyError
 from atoll.core.event import Ledger
-from atoll.learn.private import CentralDP
+from atoll.mechanisms import CentralDP
 from atoll.privacy import Budget, LedgerAccount, statement
 from atoll.runs import RunFolder
 from tests.support import corpus, saved

@@ -322,9 +322,7 @@ def test_a_private_run_shows_epsilon_by_round_against_accuracy_and_says_what_it_
 
 def test_a_mechanism_says_what_it_claims_in_the_report(tmp_path: Path) -> None:
     islands, job = private()
-    job = job.replace(
-        uplink=[], privacy=atoll.learn.private.CentralDP(noise=2.0, delta=1e-4, clip=1.0, adversary="model")
-    )
+    job = job.replace(uplink=[], privacy=atoll.mechanisms.CentralDP(noise=2.0, delta=1e-4, clip=1.0, adversary="model"))
     atoll.simulate(job, islands, folder=tmp_path / "run", progress=False)
     page = Page(write_report(tmp_path / "run", tmp_path / "page.html").read_text(encoding="utf-8"))
     assert "at delta 0.0001. It protects one user" in page.text

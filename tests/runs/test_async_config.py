@@ -8,15 +8,7 @@ import pytest
 
 import atoll
 from atoll.core.errors import AtollError
-from atoll.learn.pacing import (
-    FedAsync,
-    FedBuff,
-    HingeStaleness,
-    PaceSteering,
-    PartialBarrier,
-    PolynomialStaleness,
-    Tiered,
-)
+from atoll.pacing import FedAsync, FedBuff, HingeStaleness, PaceSteering, PartialBarrier, PolynomialStaleness, Tiered
 from atoll.runs.config import parse_config, to_job
 from atoll.runs.registries import registry
 

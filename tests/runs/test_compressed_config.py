@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from atoll.algorithms import DIANA
 from atoll.core.errors import ConfigError
-from atoll.learn.algorithms import DIANA
 from atoll.runs.config import RunConfig, parse_config, validated
 from atoll.stages import QSGD, ErrorFeedback, RandomK, Sign, TopK
 

@@ -8,8 +8,8 @@ import pytest
 
 import atoll
 from atoll.core.errors import AtollError
-from atoll.learn.pacing import HybridFL
 from atoll.learn.pacing.slack import ChanceConstrained, Forgetting
+from atoll.pacing import HybridFL
 from atoll.runs.config import parse_config, to_job
 
 SLACK = {"name": "ChanceConstrained", "delta": 0.2, "base": {"name": "Forgetting", "memory": 0.8}}

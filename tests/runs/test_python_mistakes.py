@@ -12,18 +12,17 @@ import numpy as np
 import pytest
 
 import atoll
-from atoll import FedAvg, Mean, Sum, Training, task
+from atoll import FedAvg, Mean, Sum, Training, algorithms, task
 from atoll.core.algebra.aggregate import Aggregate
 from atoll.core.errors import AtollError
 from atoll.core.validation import Checked
 from atoll.data import Dataset, digits, dirichlet, iid
-from atoll.learn import algorithms
-from atoll.learn.private import DPFTRL, CentralDP, DistributedDP, ExampleDP
-from atoll.learn.selection import SizeProportional
+from atoll.mechanisms import DPFTRL, CentralDP, DistributedDP, ExampleDP
 from atoll.models import linear
 from atoll.privacy import Budget
+from atoll.reducers import SecureAggregation
 from atoll.rounds import Patience, Target
-from atoll.secure import SecureAggregation
+from atoll.selection import SizeProportional
 from atoll.stages import QSGD, Clip, GaussianNoise, TopK
 
 DATA = digits()
@@ -152,7 +151,7 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     "a server that sees": (lambda: private(mechanism={"adversary": "server"}), "adversary='server'.*before the server"),
     "examples at the server": (lambda: private(mechanism={"unit": "example"}), "unit='example'"),
     "noise without a bound": (lambda: private(uplink=[QSGD()]), "QSGD acts after the clip.*no bound"),
-    "a public sample": (lambda: private(selection=atoll.learn.Schedule([[0]])), "Schedule invites clients that others can"),
+    "a public sample": (lambda: private(selection=atoll.selection.Schedule([[0]])), "Schedule invites clients that others can"),
     "a sample by size": (lambda: private(selection=SizeProportional(2)), "SizeProportional invites"),
     "noise twice": (lambda: private(uplink=[Clip(1.0), GaussianNoise(1.0)]), "GaussianNoise protects the replies already"),
     "a mechanism twice": (
@@ -169,11 +168,11 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     "all rows as a sample": (lambda: by_example(algorithm=FedAvg(batch_size=None)), "the expected size of a mini-batch"),
     "one rate for epochs": (lambda: by_example(mechanism={"rate": 0.1}), "rate=0.1 with epochs=1.*set steps="),
     "a loss without noise": (lambda: by_example(algorithm=algorithms.IFCA(FedAvg())), "no step along gradients"),
-    "losses told beside noise": (lambda: by_example(selection=atoll.learn.selection.AFL()), "AFL"),
-    "gossip with central noise": (lambda: private(topology=atoll.learn.topology.Gossip()), "Gossip"),
-    "late replies with central noise": (lambda: private(pacing=atoll.learn.pacing.FedBuff(buffer=2)), "FedBuff"),
-    "a cache with central noise": (lambda: private(pacing=atoll.learn.pacing.SAFA()), "SAFA"),
-    "weights by size": (lambda: private(aggregation=atoll.learn.Rescaled()), "Rescaled weights them in its own way"),
+    "losses told beside noise": (lambda: by_example(selection=atoll.selection.AFL()), "AFL"),
+    "gossip with central noise": (lambda: private(topology=atoll.topology.Gossip()), "Gossip"),
+    "late replies with central noise": (lambda: private(pacing=atoll.pacing.FedBuff(buffer=2)), "FedBuff"),
+    "a cache with central noise": (lambda: private(pacing=atoll.pacing.SAFA()), "SAFA"),
+    "weights by size": (lambda: private(aggregation=atoll.aggregation.Rescaled()), "Rescaled weights them in its own way"),
     "measurements beside noise": (lambda: private(algorithm=algorithms.FedNova()), "FedNova sends measurements"),
     "votes with noise": (lambda: private(algorithm=algorithms.SignSGD()), "SignSGD combines 'vote' as vote"),
     "no mechanism": (lambda: train(privacy=Clip(1.0)), "privacy: .*is not an instance of Mechanism"),
@@ -349,9 +348,9 @@ def entries() -> list[Any]:
 
 NOT_CHECKED = {
     # called by those who write a part, with what Atoll hands them
-    "atoll.learn.selection.unbiased_alphas", "atoll.learn.topology.check_matrix", "atoll.learn.topology.components",
-    "atoll.labels.views.row_keys", "atoll.labels.views.ImageView", "atoll.labels.views.SeriesView", "atoll.labels.views.TableView", "atoll.labels.views.TextView",
-    "atoll.learn.topology.contraction", "atoll.learn.topology.metropolis", "atoll.rounds.each_round", "atoll.rounds.run_rounds",
+    "atoll.selection.unbiased_alphas", "atoll.topology.check_matrix", "atoll.topology.components",
+    "atoll.views.row_keys", "atoll.views.ImageView", "atoll.views.SeriesView", "atoll.views.TableView", "atoll.views.TextView",
+    "atoll.topology.contraction", "atoll.topology.metropolis", "atoll.rounds.each_round", "atoll.rounds.run_rounds",
 }  # fmt: skip
 
 

@@ -243,7 +243,7 @@ def test_registering_a_class_once_makes_it_configurable(settings: dict[str, Any]
 
 
 def test_metrics_and_the_aggregation_are_those_of_python(settings: dict[str, Any]) -> None:
-    from atoll.learn.aggregation import Rescaled
+    from atoll.aggregation import Rescaled
     from atoll.learn.metrics import Accuracy, TopKAccuracy
 
     more = {"evaluation": {"metrics": ["accuracy", {"name": "top_k_accuracy", "k": 2}]}, "aggregation": "rescaled"}
@@ -328,8 +328,8 @@ def test_every_part_can_be_described(kind: str) -> None:
 
 
 def test_every_public_part_is_in_its_registry() -> None:
-    from atoll import data, learn, stages
-    from atoll.learn import aggregation, algorithms, metrics, selection
+    from atoll import aggregation, algorithms, data, learn, selection, stages
+    from atoll.learn import metrics
 
     assert set(algorithms.__all__) - {"FullGradient"} == set(registry("algorithm").parts())  # it is a part of others
     assert {"Everyone", "Schedule", "Uniform"} <= set(registry("selection").parts()) <= set(selection.__all__)

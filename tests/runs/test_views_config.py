@@ -9,9 +9,9 @@ import pytest
 import atoll
 from atoll.core.errors import ConfigError
 from atoll.labels import FixMatch, SemiFL
-from atoll.labels.views import Compose, Cutout, Flip, MaskFeatures, SwapFeatures, Translate, View, strong, weak
 from atoll.runs import parse_config, registry, to_job, yaml
 from atoll.runtime.jobs.describe import described
+from atoll.views import Compose, Cutout, Flip, MaskFeatures, SwapFeatures, Translate, View, strong, weak
 
 
 def job(settings: dict[str, Any], algorithm: Any) -> Any:
@@ -78,7 +78,7 @@ def test_a_wrong_view_is_named_with_place_and_remedy(
 
 
 def test_every_view_is_a_part_and_can_be_described() -> None:
-    from atoll.labels import views
+    from atoll import views
 
     known = registry("view").parts()
     assert {name for name in views.__all__ if isinstance(getattr(views, name), type) and issubclass(getattr(views, name), View)} - set(known) <= {

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import atoll
-from atoll.learn.algorithms import Scaffold
-from atoll.learn.pacing import FedBuff
-from atoll.secure import SecureAggregation
+from atoll.algorithms import Scaffold
+from atoll.pacing import FedBuff
+from atoll.reducers import SecureAggregation
 from atoll.stages import Clip, RandomK, ScalarQuantizer
 
 

@@ -16,16 +16,8 @@ from atoll.core.requests.policy import SitePolicy
 from atoll.core.requests.task import task
 from atoll.core.time.clock import Clock, run
 from atoll.core.world import World
+from atoll.reducers import BoundedSum, Enclave, Encrypted, OneShot, SecureAggregation, SecureIndexing, TwoServers
 from atoll.runtime.network.rehearsal import Rehearsal
-from atoll.secure import (
-    BoundedSum,
-    Enclave,
-    Encrypted,
-    OneShot,
-    SecureAggregation,
-    SecureIndexing,
-    TwoServers,
-)
 from atoll.secure.ballot import Electorate, require_majority
 from atoll.secure.masking.agreement import Agreement
 from atoll.secure.words import FixedPoint

@@ -21,7 +21,7 @@ from atoll.core.sealing import Letter, VirtualSealing
 from atoll.core.time.clock import run
 from atoll.core.world import World
 from atoll.engines import Inline
-from atoll.secure import BoundedSum, Enclave, OneShot, SecureAggregation, SecureIndexing, TwoServers
+from atoll.reducers import BoundedSum, Enclave, OneShot, SecureAggregation, SecureIndexing, TwoServers
 from atoll.secure.encrypted import BatchCrypt, Digits
 from atoll.secure.masking.coded import Code
 from atoll.stages import Clip, GaussianNoise, RandomK

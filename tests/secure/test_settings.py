@@ -7,9 +7,10 @@ import dataclasses
 import pytest
 from pydantic import ValidationError
 
+from atoll.reducers import Enclave, Encrypted, SecureAggregation
 from atoll.runs.parts import part_class
 from atoll.runs.registries import registry
-from atoll.secure import Enclave, Encrypted, FixedPoint, SecureAggregation, SimulatedAttestation
+from atoll.secure import FixedPoint, SimulatedAttestation
 from atoll.secure.encrypted import BFV, Paillier
 
 REDUCERS = (

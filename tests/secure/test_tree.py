@@ -15,7 +15,8 @@ from atoll.core.requests.task import task
 from atoll.core.time.clock import run
 from atoll.core.world import World
 from atoll.engines import Batched, Inline
-from atoll.secure import FixedPoint, OneShot, SecureAggregation, SecureTree, TwoServers
+from atoll.reducers import OneShot, SecureAggregation, SecureTree, TwoServers
+from atoll.secure import FixedPoint
 from atoll.stages import ScalarQuantizer
 from atoll.testing import Timetable, check_reducer
 

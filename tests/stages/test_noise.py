@@ -22,7 +22,7 @@ from atoll.core.requests.stage import Guarding
 from atoll.core.requests.task import Batch, Task, task
 from atoll.core.world import World
 from atoll.engines import Batched, Inline, Processes
-from atoll.learn.pacing import SAFA, FedAsync, FedBuff, PaceSteering, PartialBarrier, Tiered
+from atoll.pacing import SAFA, FedAsync, FedBuff, PaceSteering, PartialBarrier, Tiered
 from atoll.privacy import Demand, PrivacyLoss, exact_epsilon, spent
 from atoll.runtime.network.rehearsal import Rehearsal
 from atoll.stages import Clip, ErrorFeedback, GaussianNoise, Threshold
@@ -261,7 +261,7 @@ PACES = {
 @pytest.mark.parametrize("pace", PACES.values(), ids=PACES)
 def test_every_pace_shows_its_epsilon(pace, tmp_path):
     """The last row says what the ledger does; clients that were not used yet have spent all the same."""
-    selection = atoll.learn.selection.CFCFM(0.4) if isinstance(pace, SAFA) else atoll.Uniform(5)
+    selection = atoll.selection.CFCFM(0.4) if isinstance(pace, SAFA) else atoll.Uniform(5)
     devices = atoll.devices.exponential(crash=0.2, seed=1)
     result = atoll.simulate(training(pacing=pace, selection=selection), FLOWERS, devices=devices, folder=tmp_path)
     shown = result.metrics.column("epsilon")
@@ -271,10 +271,10 @@ def test_every_pace_shows_its_epsilon(pace, tmp_path):
     assert shown[-1] == pytest.approx(max(spent(Ledger(ledger), 1e-5).values()))
 
 
-@pytest.mark.parametrize("algorithm", [atoll.FedAvg(lr=0.3), atoll.learn.algorithms.Scaffold(lr=0.3)])
+@pytest.mark.parametrize("algorithm", [atoll.FedAvg(lr=0.3), atoll.algorithms.Scaffold(lr=0.3)])
 def test_a_budget_stops_a_training_whose_stages_spend(algorithm):
     """Scaffold sends two values a round, so that it affords half as many rounds."""
-    values = 2 if isinstance(algorithm, atoll.learn.algorithms.Scaffold) else 1
+    values = 2 if isinstance(algorithm, atoll.algorithms.Scaffold) else 1
     limit = exact_epsilon(2 * values, 1e-5)
     budget = atoll.privacy.Budget(limit * 1.0001, on_excess="stop")
     job = training(algorithm, rounds=9, selection=atoll.Everyone(), budget=budget)
@@ -287,7 +287,7 @@ def test_a_budget_stops_a_training_whose_stages_spend(algorithm):
 
 def test_what_would_leave_beside_the_noise_is_refused():
     with pytest.raises(CompositionError, match="FedNova sends measurements"):
-        atoll.simulate(training(atoll.learn.algorithms.FedNova(lr=0.1)), FLOWERS)
+        atoll.simulate(training(atoll.algorithms.FedNova(lr=0.1)), FLOWERS)
     with pytest.raises(CompositionError, match="measures of clients"):
         atoll.simulate(training(evaluation=atoll.Evaluation(clients=3)), FLOWERS)
     with pytest.raises(

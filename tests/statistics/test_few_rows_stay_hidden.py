@@ -15,10 +15,10 @@ from atoll.core.errors import AtollError, ConfigError, PolicyError
 from atoll.core.requests.policy import AllowAll, SitePolicy
 from atoll.core.time.clock import run
 from atoll.fitting import Fit, NaiveBayes
+from atoll.reducers import SecureAggregation
 from atoll.runs import parse_policy, yaml
 from atoll.runtime.worker.policies import policy_of_site
 from atoll.runtime.worker.sitedata import load_site_data
-from atoll.secure import SecureAggregation
 from atoll.statistics import Statistics
 from atoll.statistics.disclosure.coarsening import coarsen
 from tests.support.patients import described

@@ -15,7 +15,7 @@ from atoll.core.requests.policy import SitePolicy
 from atoll.core.world import World
 from atoll.engines import ENGINES
 from atoll.privacy import Budget, Demand, spent
-from atoll.secure import SecureAggregation
+from atoll.reducers import SecureAggregation
 from atoll.simulation import run_in
 from atoll.statistics import Statistics
 from tests.support.patients import SHARES, described, frames, require_pooled

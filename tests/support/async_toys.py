@@ -10,12 +10,14 @@ from typing import Any
 import numpy as np
 
 import atoll
+from atoll.algorithms import FedAvg
 from atoll.core.algebra.aggregate import Total
 from atoll.core.federation.reducer import Reducer
 from atoll.core.requests.request import Reduced
 from atoll.core.requests.task import task
-from atoll.learn import Everyone, FedAvg, Training
+from atoll.learn import Training
 from atoll.models.quadratic import Quadratic, quadratics
+from atoll.selection import Everyone
 from tests.support.killed_trainings import killed_training
 from tests.support.learn_toys import Fixed
 from tests.support.masks import mask

@@ -90,11 +90,11 @@ def _part(where: str, *args: Any, **settings: Any) -> Callable[[], Any]:
 
 
 def _algorithm(name: str, **settings: Any) -> Run:
-    return _training(algorithm=_part(f"learn.algorithms.{name}", **{"lr": 0.1, **settings}))
+    return _training(algorithm=_part(f"algorithms.{name}", **{"lr": 0.1, **settings}))
 
 
 def _mechanism(name: str, **settings: Any) -> Callable[[], Any]:
-    return _part(f"learn.private.{name}", **{"noise": 2.0, "clip": 1.0, **settings})
+    return _part(f"mechanisms.{name}", **{"noise": 2.0, "clip": 1.0, **settings})
 
 
 def _stages(*makes: Callable[[], Any]) -> Callable[[], Any]:
@@ -102,7 +102,7 @@ def _stages(*makes: Callable[[], Any]) -> Callable[[], Any]:
 
 
 def _secure(name: str, **settings: Any) -> Callable[[], Any]:
-    return _part(f"secure.{name}", **settings)
+    return _part(f"reducers.{name}", **settings)
 
 
 def _fleet() -> Any:
@@ -155,9 +155,9 @@ def moments(island: Any, message: Any) -> Any:
 _own_program.tasks = (moments,)  # type: ignore[attr-defined]
 
 
-_EVERYONE = _part("learn.selection.Everyone")
+_EVERYONE = _part("selection.Everyone")
 _CLIP, _QSGD = _part("stages.Clip", 1.0), _part("stages.QSGD")
-_QUORUM = _part("learn.pacing.Synchronous", quorum=4)
+_QUORUM = _part("pacing.Synchronous", quorum=4)
 
 JOBS: dict[str, Run] = {
     # engines
@@ -166,7 +166,7 @@ JOBS: dict[str, Run] = {
     "processes": _training("processes"),
     "socket": _training("socket"),
     "batched Scaffold masked": _training(
-        "batched", algorithm=_part("learn.algorithms.Scaffold", lr=0.1), reducer=_secure("SecureAggregation")
+        "batched", algorithm=_part("algorithms.Scaffold", lr=0.1), reducer=_secure("SecureAggregation")
     ),
     "processes QSGD": _training("processes", uplink=_stages(_QSGD)),
     "socket masked": _training("socket", reducer=_secure("SecureAggregation")),
@@ -182,12 +182,12 @@ JOBS: dict[str, Run] = {
     "MimeLite": _algorithm("MimeLite"),
     "FedADMM": _algorithm("FedADMM"),
     "Ditto": _training(
-        algorithm=_part("learn.algorithms.Ditto", lr=0.1), evaluation=_part("learn.Evaluation", clients=-1, personal=True)
+        algorithm=_part("algorithms.Ditto", lr=0.1), evaluation=_part("learn.Evaluation", clients=-1, personal=True)
     ),
-    "IFCA": _training(algorithm=_part("learn.algorithms.IFCA", _part("learn.algorithms.FedAvg", lr=0.1), clusters=2)),
+    "IFCA": _training(algorithm=_part("algorithms.IFCA", _part("algorithms.FedAvg", lr=0.1), clusters=2)),
     "GIANT": _algorithm("GIANT"),
     "FedPAQ": _algorithm("FedPAQ", epochs=2, batch_size=4),
-    "Upcycled": _training(algorithm=_part("learn.algorithms.Upcycled", _part("learn.algorithms.FedAvg", lr=0.1))),
+    "Upcycled": _training(algorithm=_part("algorithms.Upcycled", _part("algorithms.FedAvg", lr=0.1))),
     # what happens to updates on their way
     "QSGD": _training(uplink=_stages(_QSGD)),
     "ErrorFeedback": _training(uplink=_stages(_part("stages.ErrorFeedback", _part("stages.TopK", 0.5)))),
@@ -217,41 +217,41 @@ JOBS: dict[str, Run] = {
         privacy=_mechanism("CentralDP", accountant="rdp"), reducer=_secure("SecureAggregation")
     ),
     "CentralDP adaptive": _training(
-        privacy=_mechanism("CentralDP", accountant="rdp", adapt=_part("learn.private.AdaptiveClip"))
+        privacy=_mechanism("CentralDP", accountant="rdp", adapt=_part("mechanisms.AdaptiveClip"))
     ),
     "ExampleDP": _training(privacy=_mechanism("ExampleDP", batch=4, accountant="rdp")),
     "GaussianLDP": _training(privacy=_mechanism("GaussianLDP", accountant="rdp")),
     "DistributedDP": _training(privacy=_mechanism("DistributedDP", local=True)),
     "DPFTRL": _training(privacy=_mechanism("DPFTRL", accountant="rdp")),
-    "FedSelDP": _training(privacy=_part("learn.private.FedSelDP", noise=0.5, limit=0.1)),
+    "FedSelDP": _training(privacy=_part("mechanisms.FedSelDP", noise=0.5, limit=0.1)),
     # topologies
-    "Hierarchical": _training(topology=_part("learn.topology.Hierarchical", groups=2, every=2)),
-    "Gossip": _training(topology=_part("learn.topology.Gossip")),
-    "Gossip compressed": _training(topology=_part("learn.topology.Gossip", compress=_QSGD, gamma=0.5)),
-    "DefKT": _training(topology=_part("learn.topology.DefKT")),
-    "RandomWalk": _training(topology=_part("learn.topology.RandomWalk")),
-    "Cyclic": _training(topology=_part("learn.topology.Cyclic")),
-    "Swarm": _training(topology=_part("learn.topology.Swarm")),
-    "ServerBlind": _training(topology=_part("learn.topology.ServerBlind")),
-    "CFL": _training(topology=_part("learn.topology.CFL")),
+    "Hierarchical": _training(topology=_part("topology.Hierarchical", groups=2, every=2)),
+    "Gossip": _training(topology=_part("topology.Gossip")),
+    "Gossip compressed": _training(topology=_part("topology.Gossip", compress=_QSGD, gamma=0.5)),
+    "DefKT": _training(topology=_part("topology.DefKT")),
+    "RandomWalk": _training(topology=_part("topology.RandomWalk")),
+    "Cyclic": _training(topology=_part("topology.Cyclic")),
+    "Swarm": _training(topology=_part("topology.Swarm")),
+    "ServerBlind": _training(topology=_part("topology.ServerBlind")),
+    "CFL": _training(topology=_part("topology.CFL")),
     # pacings and selections, on devices with a clock
     "deadline": _training(
-        selection=_part("learn.selection.Uniform", 3),
-        pacing=_part("learn.pacing.Synchronous", deadline=9.0, over_select=1.3, on_failure="skip"),
+        selection=_part("selection.Uniform", 3),
+        pacing=_part("pacing.Synchronous", deadline=9.0, over_select=1.3, on_failure="skip"),
         world={"devices": _fleet},
     ),
-    "PartialBarrier": _training(pacing=_part("learn.pacing.PartialBarrier"), world={"devices": _fleet}),
-    "FedBuff": _training(pacing=_part("learn.pacing.FedBuff", buffer=2), world={"devices": _steady}),
-    "FedAsync": _training(pacing=_part("learn.pacing.FedAsync"), world={"devices": _steady}),
-    "SAFA": _training(pacing=_part("learn.pacing.SAFA"), world={"devices": _fleet}),
-    "Tiered": _training(pacing=_part("learn.pacing.Tiered", tiers=2), world={"devices": _steady}),
+    "PartialBarrier": _training(pacing=_part("pacing.PartialBarrier"), world={"devices": _fleet}),
+    "FedBuff": _training(pacing=_part("pacing.FedBuff", buffer=2), world={"devices": _steady}),
+    "FedAsync": _training(pacing=_part("pacing.FedAsync"), world={"devices": _steady}),
+    "SAFA": _training(pacing=_part("pacing.SAFA"), world={"devices": _fleet}),
+    "Tiered": _training(pacing=_part("pacing.Tiered", tiers=2), world={"devices": _steady}),
     "HybridFL": _training(
-        pacing=_part("learn.pacing.HybridFL"), topology=_part("learn.topology.Hierarchical"),
-        selection=_part("learn.selection.Uniform", 3), world={"devices": _fleet},
+        pacing=_part("pacing.HybridFL"), topology=_part("topology.Hierarchical"),
+        selection=_part("selection.Uniform", 3), world={"devices": _fleet},
     ),
-    "Oort": _training(selection=_part("learn.selection.Oort", 3), world={"devices": _steady}),
-    "PowerOfChoice": _training(selection=_part("learn.selection.PowerOfChoice", 3, d=4)),
-    "PoissonSample": _training(selection=_part("learn.selection.PoissonSample", 3)),
+    "Oort": _training(selection=_part("selection.Oort", 3), world={"devices": _steady}),
+    "PowerOfChoice": _training(selection=_part("selection.PowerOfChoice", 3, d=4)),
+    "PoissonSample": _training(selection=_part("selection.PoissonSample", 3)),
     # other kinds of jobs
     "Statistics": _job(_part("statistics.Statistics", bins=4, quantiles=(0.5,))),
     "Statistics private": _job(_part("statistics.Statistics", ranges={"x0": [-4, 4]}, columns=["x0"], epsilon=1.0)),

@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 import atoll
+from atoll.algorithms import FedAvg
 from atoll.core.requests.party import Roster
 from atoll.data import Islands
-from atoll.learn import FedAvg, Training
-from atoll.learn.selection import FedProf, Seen
+from atoll.learn import Training
+from atoll.selection import FedProf, Seen
 
 
 def profile(rng, q=3):

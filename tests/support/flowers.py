@@ -10,7 +10,7 @@ from sklearn.datasets import load_iris
 
 import atoll
 from atoll.fitting import Fit, FittedModel
-from atoll.secure import SecureAggregation
+from atoll.reducers import SecureAggregation
 
 __all__ = ["COLUMNS", "PARTS", "SECURE", "X", "Y", "fit", "parties"]
 

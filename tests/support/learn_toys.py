@@ -8,11 +8,9 @@ from typing import Any
 import numpy as np
 
 import atoll
+from atoll.algorithms import FedAvg
 from atoll.core.requests.cost import Outcomes
 from atoll.data import Dataset, Islands
-from atoll.learn.algorithms import (
-    FedAvg,
-)
 from atoll.learn.learner import LearnerSettings, adapt
 
 CLASSES, FEATURES = 3, 4

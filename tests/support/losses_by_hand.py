@@ -8,8 +8,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from atoll.algorithms import FedAvg
 from atoll.core.algebra.tree import Tree
-from atoll.learn.algorithms import FedAvg
 
 Tensor = torch.Tensor
 

@@ -17,13 +17,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import atoll
+from atoll import algorithms
+from atoll.algorithms import FedAvg, FedProx
 from atoll.core.algebra import tree as T
 from atoll.core.errors import ConfigError
 from atoll.core.event import Ledger
 from atoll.data import Dataset, Islands
-from atoll.learn import Evaluation, Training, algorithms
+from atoll.learn import Evaluation, Training
 from atoll.learn.algorithm import Algorithm
-from atoll.learn.algorithms import FedAvg, FedProx
 from atoll.learn.catalogue import example, kinds
 from atoll.learn.wrapped import Wrapped
 from atoll.privacy import LossTally

@@ -12,16 +12,18 @@ from typing import Any
 import numpy as np
 
 import atoll
-from atoll.programs.factorisation import SumsOnly
+from atoll import aggregation, pacing, selection, topology
+from atoll import mechanisms as private
+from atoll.algorithms import FedAvg, ServerOptimised, Upcycled
 from atoll.core.errors import AtollError
 from atoll.core.federation.reducer import Plain, TreeReducer
 from atoll.data import Dataset, Islands
-from atoll.learn import Evaluation, Training, aggregation, pacing, private, selection, topology
-from atoll.learn.algorithms import FedAvg, ServerOptimised, Upcycled
+from atoll.learn import Evaluation, Training
 from atoll.learn.catalogue import example, kinds
 from atoll.learn.metrics import Confusion
 from atoll.privacy import Budget
-from atoll.secure import (
+from atoll.programs.factorisation import SumsOnly
+from atoll.reducers import (
     BoundedSum,
     Enclave,
     Encrypted,

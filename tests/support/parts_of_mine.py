@@ -10,12 +10,12 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
+from atoll.algorithms import FedAvg
 from atoll.core.errors import ConfigError
 from atoll.core.federation.reducer import Reducer
 from atoll.core.requests.cost import Outcomes
 from atoll.core.requests.stage import Stage
 from atoll.data import Dataset, Islands
-from atoll.learn import FedAvg
 from atoll.learn.wrapped import Wrapped
 from atoll.models.linear_model import Linear
 

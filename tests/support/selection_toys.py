@@ -7,7 +7,7 @@ import numpy as np
 from atoll.core.algebra.rng import Rng
 from atoll.core.requests.cost import Outcomes
 from atoll.core.requests.party import Roster
-from atoll.learn.selection import Candidates, Seen
+from atoll.selection import Candidates, Seen
 
 
 class Devices:

@@ -44,6 +44,12 @@ class Module:
         return _parse(self.path)
 
     @property
+    def stub(self) -> ast.Module | None:
+        """The syntax tree of its stub, which lists names that are loaded on first use; the loader reads it, and so do type checkers."""
+        stub = self.path.with_suffix(".pyi")
+        return _parse(stub) if stub.exists() else None
+
+    @property
     def nodes(self) -> tuple[ast.AST, ...]:
         """Every node of it."""
         return _nodes(self.path)
@@ -99,7 +105,8 @@ class Import:
 @cache
 def imports(module: Module) -> tuple[Import, ...]:
     """Every import of a module: statements, and ``import_module("literal")``."""
-    return tuple(_walk(module, module.tree.body, eager=True, typing=False))
+    listed = _walk(module, module.stub.body, eager=False, typing=True) if module.stub else ()
+    return (*_walk(module, module.tree.body, eager=True, typing=False), *listed)
 
 
 def _walk(module: Module, body: list[ast.stmt], *, eager: bool, typing: bool) -> Iterator[Import]:

@@ -54,7 +54,7 @@ class Pair:
         first = atoll.Training(
             model=atoll.models.linear(4, 2), algorithm=atoll.FedAvg(lr=0.3), rounds=3, callbacks=[self._told]
         )
-        other = first.replace(algorithm=atoll.learn.algorithms.FedProx(lr=0.1, mu=0.1), callbacks=[])
+        other = first.replace(algorithm=atoll.algorithms.FedProx(lr=0.1, mu=0.1), callbacks=[])
         self.jobs = {"all": first, "some": (other, ["a", "c"])}
 
     def _told(self, row: Any) -> None:

@@ -18,9 +18,9 @@ from scipy import stats
 
 import atoll
 from atoll import FedAvg, Training
+from atoll.algorithms import FedProx
 from atoll.core.errors import ConfigError
 from atoll.data import digits, dirichlet
-from atoll.learn.algorithms import FedProx
 from atoll.models import linear
 from atoll.report.groups import grouped, main_metric
 from atoll.runs import RunFolder

@@ -9,6 +9,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
+from atoll.algorithms import FedAvg, FedSGD
 from atoll.core import message as M
 from atoll.core.algebra import tree as T
 from atoll.core.algebra.aggregate import Mean
@@ -17,7 +18,6 @@ from atoll.core.requests.cohort import Community
 from atoll.core.requests.stage import Identity, Stage
 from atoll.core.requests.task import Batch, task
 from atoll.engines import Inline
-from atoll.learn.algorithms import FedAvg, FedSGD
 from atoll.stages import Clip
 from atoll.testing import check_algorithm, check_engine, check_stage, check_task_many
 from atoll.testing.conformance.tasks import Dither, scale

@@ -8,14 +8,14 @@ import pytest
 import torch
 from torch import nn
 
+from atoll.algorithms import FedAvg
 from atoll.labels.methods.fixmatch import FixMatchLoss
-from atoll.labels.views import OwnRows, row_keys, strong, weak
-from atoll.learn.algorithms import FedAvg
 from atoll.native import cpp_compiler
 from atoll.torch import LocalTraining
 from atoll.torch.native.code import make_function
 from atoll.torch.tracing.compiler import trace
 from atoll.torch.tracing.fuse import halves_of
+from atoll.views import OwnRows, row_keys, strong, weak
 from tests.support.torch_toys import broadcast_of, compare, seeded, shards_of
 
 pytestmark = pytest.mark.skipif(cpp_compiler() is None, reason="no C++ compiler")
@@ -73,7 +73,7 @@ def test_native_code_gives_the_views() -> None:
 
 @pytest.mark.slow
 def test_native_code_gives_views_that_take_values_from_other_rows() -> None:
-    from atoll.labels.views import Mixup
+    from atoll.views import Mixup
 
     def step(rows: Tensor, seed: Tensor) -> list[Tensor]:
         keys = row_keys(seed, torch.arange(6))

@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from atoll.algorithms import FedAvg, FedSGD
 from atoll.core.algebra import tree as T
 from atoll.core.algebra.aggregate import Mean, Parts, Sum, Vote
 from atoll.core.errors import CompositionError
 from atoll.learn.algorithm import Algorithm, Stateful
-from atoll.learn.algorithms import FedAvg, FedSGD
 from atoll.torch import LocalTraining, params_of
 from tests.support.torch_toys import broadcast_of, compare, keys_of, seeded, shards_of, worst
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import nn
 
+from atoll.algorithms import FedAvg
 from atoll.core.errors import ConfigError, DataError
-from atoll.learn.algorithms import FedAvg
 from atoll.torch import LocalTraining
 from tests.support.torch_toys import broadcast_of, keys_of, seeded, shards_of
 

@@ -13,9 +13,9 @@ import pytest
 import torch
 from torch import nn
 
+from atoll.algorithms import FedAvg
 from atoll.core.algebra import tree as T
 from atoll.core.errors import ConfigError
-from atoll.learn.algorithms import FedAvg
 from atoll.native import cpp_compiler
 from atoll.torch import LocalTraining, prepare_worker
 from atoll.torch.blocks import decide

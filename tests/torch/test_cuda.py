@@ -12,10 +12,10 @@ import torch
 from torch import nn
 
 import atoll
+from atoll.algorithms import DPSGD, FedAdam, FedDyn, FedNova, FedProx, Mime, Scaffold
 from atoll.core.algebra import tree as T
 from atoll.core.errors import AtollError
 from atoll.data import Dataset
-from atoll.learn.algorithms import DPSGD, FedAdam, FedDyn, FedNova, FedProx, Mime, Scaffold
 from atoll.torch.blocks.decide import StepCost, block_size
 from tests.support.torch_toys import Images, Recurrent, seeded
 

@@ -10,10 +10,10 @@ import torch
 from torch import nn
 
 import atoll
+from atoll.algorithms import FedAvg, FedAvgM, FedProx, FedSSO, Mime, Scaffold, Upcycled
 from atoll.core.algebra import tree as T
 from atoll.core.errors import CompositionError
-from atoll.learn import Everyone, FedAvg
-from atoll.learn.algorithms import FedAvgM, FedProx, FedSSO, Mime, Scaffold, Upcycled
+from atoll.selection import Everyone
 from atoll.torch import CustomLoop
 from tests.support.torch_toys import seeded
 

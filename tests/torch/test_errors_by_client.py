@@ -11,9 +11,9 @@ import torch
 from torch import nn
 
 import atoll
+from atoll.algorithms import FedAvg
 from atoll.core.errors import DataError, TaskError
 from atoll.data import Dataset, Islands
-from atoll.learn import FedAvg
 from atoll.torch import LocalTraining
 from atoll.torch.tracing.keyed import Bounded, UnboundedIndexError
 from tests.support.torch_toys import broadcast_of, keys_of, seeded, shards_of, worst

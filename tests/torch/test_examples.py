@@ -6,10 +6,10 @@ import torch
 from torch import nn
 
 import atoll
+from atoll.algorithms import DPSGD, FedAvg, FedDyn, Scaffold
 from atoll.core.algebra import tree as T
 from atoll.core.algebra.rng import Rng
 from atoll.core.errors import CompositionError
-from atoll.learn.algorithms import DPSGD, FedAvg, FedDyn, Scaffold
 from atoll.learn.local.examples import Clipping
 from atoll.torch.examples.choose import clipped_sum, way_of
 from atoll.torch.examples.sums import Examples, one_by_one

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import nn
 
+from atoll.algorithms import FedAvg
 from atoll.core.algebra import tree as T
-from atoll.learn.algorithms import FedAvg
 from atoll.torch import LocalTraining, buffers_of, cache_folder, params_of
 from atoll.torch.blocks import decide
 from atoll.torch.blocks.decide import _gap, _nudge

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from atoll.learn.algorithms import FedAvg
+from atoll.algorithms import FedAvg
 from atoll.torch.local import LocalTraining
 from atoll.torch.tracing.compiler import make_program
 

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from atoll.algorithms import FedAvg
 from atoll.learn.algorithm import Stragglers
-from atoll.learn.algorithms import FedAvg
 from atoll.learn.local.update import batch_rows, count_steps
 from atoll.torch.blocks.decide import StepCost, block_size, favoured, unroll_of
 from atoll.torch.blocks.schedule import cut_blocks, pad_width, schedule

@@ -9,14 +9,14 @@ import pytest
 from torch import nn
 
 import atoll
+from atoll.algorithms import FedAvg, FedDyn, MimeLite, PFedMe, Scaffold, Upcycled
 from atoll.core.errors import AtollError
 from atoll.core.world import World
 from atoll.engines import ENGINES
-from atoll.learn.algorithms import FedAvg, FedDyn, MimeLite, PFedMe, Scaffold, Upcycled
-from atoll.learn.topology import Complete, Gossip, Membership, Ring, TimeVarying
 from atoll.learn.topology.node import Node
 from atoll.stages import TopK
 from atoll.testing import killed_and_resumed
+from atoll.topology import Complete, Gossip, Membership, Ring, TimeVarying
 from tests.support.torch_toys import seeded
 
 LOCAL: dict[str, Any] = {"lr": 0.1, "epochs": 2, "batch_size": 8}

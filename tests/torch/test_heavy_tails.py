@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from atoll.learn.algorithms import FedAvg
+from atoll.algorithms import FedAvg
 from atoll.learn.local.update import batch_rows, count_many
 from atoll.torch import LocalTraining
 from atoll.torch.blocks import block as block_module

@@ -7,8 +7,8 @@ import torch
 
 import atoll
 from atoll.devices import mec
-from atoll.learn.pacing import HybridFL
-from atoll.learn.topology import Hierarchical, Star
+from atoll.pacing import HybridFL
+from atoll.topology import Hierarchical, Star
 
 
 def normalised():

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+from atoll.algorithms import FedAvg
 from atoll.core.algebra.rng import Rng
 from atoll.core.errors import DataError
 from atoll.core.execution.executor import Executor
@@ -20,7 +21,6 @@ from atoll.core.requests.party import Parties, Roster
 from atoll.core.requests.request import Request
 from atoll.core.requests.stage import Identity
 from atoll.data import Dataset, Islands, dirichlet
-from atoll.learn.algorithms import FedAvg
 from atoll.learn.learner import LearnerSettings, adapt
 from atoll.torch import CustomLoop, TorchLearner, init, params_of
 from tests.support.torch_toys import Images, broadcast_of, seeded

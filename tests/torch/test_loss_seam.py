@@ -12,11 +12,12 @@ import torch.nn.functional as F
 from torch import nn
 
 import atoll
+from atoll.algorithms import FedAvg
 from atoll.core.algebra import tree as T
 from atoll.core.errors import AtollError, ConfigError, DataError
 from atoll.data import Dataset, Islands
-from atoll.learn import Everyone, FedAvg
 from atoll.learn.local.update import batch_rows
+from atoll.selection import Everyone
 from atoll.torch import LocalTraining, evaluate
 from tests.support import losses_by_hand as own
 from tests.support.losses_by_hand import FixMatchAvg
@@ -234,7 +235,7 @@ def test_fixmatch_is_the_same_on_every_engine() -> None:
 
 @pytest.mark.parametrize("topology", ["Star", "Gossip"])
 def test_a_loss_is_told_the_round(topology: str) -> None:
-    from atoll.learn.topology import Gossip, Star
+    from atoll.topology import Gossip, Star
 
     seen: list[float] = []
 

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from atoll.algorithms import FedAvg
 from atoll.core.algebra.rng import Rng
 from atoll.core.errors import DataError
-from atoll.learn.algorithms import FedAvg
 from atoll.learn.local.own_loss import LOSS_NAMES
 from atoll.torch import LOSSES, LocalTraining, buffers_of, init, load, params_of
 from tests.support.torch_toys import broadcast_of, compare, seeded, shards_of

@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 import atoll
+from atoll.algorithms import FedAvg
 from atoll.core.errors import DataError
 from atoll.data import from_tokens
-from atoll.learn.algorithms import FedAvg
 from atoll.torch import LocalTraining, NamedInputs
 from tests.support.torch_toys import broadcast_of, compare, seeded
 

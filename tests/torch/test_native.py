@@ -11,9 +11,9 @@ import torch
 from torch import nn
 
 from atoll import native as native_library
+from atoll.algorithms import FedAvg, FedDyn, Scaffold
 from atoll.core.algebra import tree as T
 from atoll.core.errors import ConfigError
-from atoll.learn.algorithms import FedAvg, FedDyn, Scaffold
 from atoll.native import cpp_compiler
 from atoll.torch import LocalTraining
 from atoll.torch.blocks.native_cohort import NativeCohort, NativeSteps, make_native

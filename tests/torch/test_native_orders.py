@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
+from atoll.algorithms import FedAvg
 from atoll.core.errors import DataError
 from atoll.core.requests.party import Parties, Roster
 from atoll.data import Dataset, Islands
-from atoll.learn.algorithms import FedAvg
 from atoll.learn.local.update import batch_rows
 from atoll.native import cpp_compiler
 from atoll.torch import LocalTraining

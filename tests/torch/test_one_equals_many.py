@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import nn
 
+from atoll.algorithms import FedAvg, FedSGD
 from atoll.core.algebra import tree as T
-from atoll.learn.algorithms import FedAvg, FedSGD
 from atoll.torch import LocalTraining
 from atoll.torch.blocks.update import StepForm
 from tests.support.torch_toys import (

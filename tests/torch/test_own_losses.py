@@ -13,12 +13,12 @@ from torch import nn
 import atoll
 import atoll.data
 import atoll.models
+from atoll.algorithms import FedAvg, FedProx
 from atoll.core.algebra import tree as T
 from atoll.core.errors import CompositionError
 from atoll.core.facets import facet
 from atoll.learn import Training
 from atoll.learn.algorithm import Labelled
-from atoll.learn.algorithms import FedAvg, FedProx
 from atoll.learn.local.own_loss import OwnLoss
 from atoll.torch.tracing.keyed import row_keys
 

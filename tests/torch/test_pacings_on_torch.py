@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import atoll
-from atoll.learn.algorithms import FedAvg, Scaffold, Upcycled
-from atoll.learn.pacing import SAFA
-from atoll.learn.selection import CFCFM, FedProf
+from atoll.algorithms import FedAvg, Scaffold, Upcycled
+from atoll.pacing import SAFA
+from atoll.selection import CFCFM, FedProf
 from atoll.stages import QSGD
 
 LAG = 2

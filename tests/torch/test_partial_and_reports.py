@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import atoll
+from atoll.algorithms import FedAvg, LocalSVRG, Mime, OutputPerturbation, Scaffold
 from atoll.core.algebra import tree as T
 from atoll.core.algebra.rng import Rng
 from atoll.core.errors import CompositionError, ConfigError
@@ -17,7 +18,6 @@ from atoll.core.requests.chain import Chain
 from atoll.core.requests.task import Work
 from atoll.data import Dataset, Islands
 from atoll.learn.algorithm import Stragglers
-from atoll.learn.algorithms import FedAvg, LocalSVRG, Mime, OutputPerturbation, Scaffold
 from atoll.learn.learner import LearnerSettings, adapt
 from atoll.native import cpp_compiler
 from atoll.stages import Clip

@@ -5,8 +5,8 @@ import pytest
 from torch import nn
 
 import atoll
+from atoll.algorithms import Ditto, PFedMe
 from atoll.core.errors import CompositionError
-from atoll.learn.algorithms import Ditto, PFedMe
 
 
 def mlp():

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from atoll.learn.algorithms import FedAvg
+from atoll.algorithms import FedAvg
 from atoll.native import cpp_compiler
 from atoll.torch import LocalTraining
 from atoll.torch.blocks.decide import StepCost, _beside

@@ -12,11 +12,11 @@ import torch
 from torch import nn
 
 import atoll
+from atoll.algorithms import FedAvg, Scaffold
 from atoll.core.errors import AtollError
 from atoll.core.event import Ledger
-from atoll.learn.algorithms import FedAvg, Scaffold
-from atoll.learn.private import ExampleDP
-from atoll.secure import SecureAggregation
+from atoll.mechanisms import ExampleDP
+from atoll.reducers import SecureAggregation
 from atoll.torch.learner import TorchLearner
 
 ROWS = atoll.data.digits()

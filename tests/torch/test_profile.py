@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from torch import nn
 
 import atoll
+from atoll.algorithms import FedAvg
 from atoll.core import message as M
 from atoll.core.errors import ConfigError
 from atoll.data import Dataset, Islands
-from atoll.learn.algorithms import FedAvg
 from atoll.learn.learner import LearnerSettings, adapt
 from atoll.learn.profiles import divergence, selection_probabilities
 from atoll.torch import FunctionalModule, evaluate, params_of, profile, profile_many

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import atoll
-from atoll.learn.algorithms import FedAvg
+from atoll.algorithms import FedAvg
 from atoll.native import cpp_compiler
 from atoll.torch import LocalTraining
 from atoll.torch.blocks.decide import whole_layers

@@ -5,7 +5,7 @@ import pytest
 from sklearn.metrics import f1_score
 
 import atoll
-from atoll.learn import KeepLocal
+from atoll.aggregation import KeepLocal
 from atoll.learn.metrics import Confusion
 
 

@@ -9,10 +9,10 @@ import pytest
 from torch import nn
 
 import atoll
+from atoll.algorithms import FedAvg, Scaffold
 from atoll.core.requests.cohort import Cohort
 from atoll.core.requests.party import Parties, Roster
 from atoll.data import About, Islands
-from atoll.learn.algorithms import FedAvg, Scaffold
 from atoll.learn.learner import LearnerSettings, adapt
 from atoll.native import cpp_compiler
 from atoll.torch import LocalTraining, local

@@ -11,13 +11,13 @@ import torch
 from torch import nn
 
 import atoll
+from atoll.algorithms import FedAvg, FedDyn, FedNova, Mime, Scaffold
 from atoll.core.algebra.aggregate import Sum, Total
 from atoll.core.federation.reducer import Plain, Reducer
 from atoll.core.requests.chain import Chain
 from atoll.core.requests.request import Reduced
 from atoll.core.requests.task import Batch, task
 from atoll.data import Dataset, Islands, dirichlet
-from atoll.learn.algorithms import FedAvg, FedDyn, FedNova, Mime, Scaffold
 from atoll.learn.learner import LearnerSettings, adapt
 from atoll.native import cpp_compiler
 from atoll.stages import Clip

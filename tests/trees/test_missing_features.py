@@ -12,7 +12,8 @@ import atoll
 from atoll.core.errors import CompositionError, ConfigError, DataError
 from atoll.data import Dataset, Islands
 from atoll.fitting import Columns, Fit
-from atoll.secure import FixedPoint, SecureAggregation
+from atoll.reducers import SecureAggregation
+from atoll.secure import FixedPoint
 from atoll.statistics import Statistics
 from atoll.trees import Trees, model_file, parties
 

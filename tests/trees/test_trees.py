@@ -10,7 +10,8 @@ import pytest
 import atoll
 from atoll.core.errors import AtollError, CompositionError, ConfigError, DataError
 from atoll.data import Dataset, Islands
-from atoll.secure import FixedPoint, SecureAggregation
+from atoll.reducers import SecureAggregation
+from atoll.secure import FixedPoint
 from atoll.testing import Timetable
 from atoll.trees import Trees, model_file
 from atoll.trees.tree import auc

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 import atoll
+from atoll.algorithms import FedAvg, FedAvgM, FedProx, Scaffold
 from atoll.core.errors import MessageError, QuorumError, TaskError
 from atoll.core.message import ArraySpec, ScalarSpec
 from atoll.core.requests.cohort import Community
 from atoll.core.requests.policy import SitePolicy
 from atoll.core.requests.task import TaskSchema
 from atoll.fitting import GLM, SVM, Fit, KMeans
-from atoll.learn.algorithms import FedAvg, FedAvgM, FedProx, Scaffold
 from atoll.stages import Clip, ExcludeVariables
 from tests.support.learn_toys import Fixed
 

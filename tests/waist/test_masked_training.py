@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import atoll
+from atoll.algorithms import FedDyn, FedNova, Mime, Scaffold
 from atoll.core.algebra import tree as T
 from atoll.core.federation.reducer import Plain
-from atoll.learn.algorithms import FedDyn, FedNova, Mime, Scaffold
 from atoll.stages import Clip, RandomK
 from atoll.testing import Timetable
 from tests.support.double_masked import DoubleMasked

@@ -40,7 +40,7 @@ def training(outputs, algorithm):
 
 JOBS = {
     "small": (training(2, atoll.FedAvg(lr=0.2)), ["client-0", "client-2", "client-3"]),
-    "wide": training(3, atoll.learn.algorithms.Scaffold(lr=0.1)),
+    "wide": training(3, atoll.algorithms.Scaffold(lr=0.1)),
 }
 
 

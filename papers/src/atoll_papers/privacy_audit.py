@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from atoll.algorithms import FedAvg
 from atoll.auditing import Canaries, Planted, audit
 from atoll.auditing.broken import (
     HalfGaussian,
@@ -25,8 +26,7 @@ from atoll.auditing.broken import (
     noise_of_seed,
 )
 from atoll.auditing.run import audit_replies, averaging
-from atoll.learn.algorithms import FedAvg
-from atoll.learn.private import (
+from atoll.mechanisms import (
     DPFTRL,
     AdaptiveClip,
     CentralDP,
@@ -37,10 +37,10 @@ from atoll.learn.private import (
     NbAFL,
     ShuffledDP,
 )
-from atoll.learn.selection import CyclicGroups
 from atoll.privacy import Audit
+from atoll.reducers import TwoServers
 from atoll.reproduce import Claim, Entry, keeping_nothing
-from atoll.secure import TwoServers
+from atoll.selection import CyclicGroups
 from atoll.stages import FedSel, LocalGaussian, LocalLaplace, RandomisedSigns
 
 __all__ = ["ENTRY", "AuditCase", "audits"]

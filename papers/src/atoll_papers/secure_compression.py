@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from atoll.reducers import SecureIndexing
 from atoll.reproduce import Claim, Entry, Lab, TrainedRun
-from atoll.secure import SecureIndexing
 
 if TYPE_CHECKING:
     from atoll.data import Dataset, Islands

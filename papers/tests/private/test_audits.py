@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from atoll.learn import private
+from atoll import mechanisms as private
 from atoll.reproduce import find_entry
 from atoll_papers.privacy_audit import audits
 

@@ -13,9 +13,9 @@ from atoll.core.algebra.rng import Rng
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError
 from atoll.core.requests.results import Combined
-from atoll.learn.aggregation import Renormalised
+from atoll.learn.aggregation.base import Renormalised
 from atoll.learn.algorithm import Algorithm, RoundInfo
-from atoll.learn.private import CentralDP
+from atoll.learn.private.central import CentralDP
 from atoll.learn.private.noisy_sum import NoisySum
 from atoll.stages import LocalGaussian, LocalLaplace
 from atoll.stages.local.base import Rows

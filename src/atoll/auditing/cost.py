@@ -14,7 +14,7 @@ from atoll.core.errors import AtollError, ConfigError
 from atoll.core.persistence.files import write_bytes
 
 if TYPE_CHECKING:
-    from atoll.learn.private import Mechanism
+    from atoll.learn.private.base import Mechanism
     from atoll.learn.training import Training
 
 __all__ = ["CostPoint", "PrivacyCost", "privacy_cost"]
@@ -165,7 +165,7 @@ def _point(
 
 
 def _made(name: str, epsilon: float, settings: dict[str, float]) -> Mechanism:
-    import atoll.learn.private as private
+    import atoll.mechanisms as private
 
     kind = getattr(private, name)
     known = {field.name for field in dataclasses.fields(kind) if field.init}
@@ -174,7 +174,7 @@ def _made(name: str, epsilon: float, settings: dict[str, float]) -> Mechanism:
 
 def _named(wanted: Sequence[str]) -> list[str]:
     """Return names of mechanisms; of all whose settings beside epsilon have defaults, or are the clip."""
-    import atoll.learn.private as private
+    import atoll.mechanisms as private
 
     kinds = {name: getattr(private, name) for name in private.__all__ if _mechanism(getattr(private, name))}
     bases = {base for kind in kinds.values() for base in kind.__mro__[1:]}
@@ -188,7 +188,7 @@ def _named(wanted: Sequence[str]) -> list[str]:
 
 
 def _mechanism(part: Any) -> bool:
-    from atoll.learn.private import Mechanism
+    from atoll.learn.private.base import Mechanism
 
     return isinstance(part, type) and issubclass(part, Mechanism) and part is not Mechanism
 

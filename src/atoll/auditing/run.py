@@ -26,7 +26,7 @@ from .canaries import Canaries, Planted
 
 if TYPE_CHECKING:
     from atoll.core.federation.federation import Federation
-    from atoll.learn.private import Mechanism
+    from atoll.learn.private.base import Mechanism
     from atoll.learn.training import Training
 
 __all__ = ["audit", "audit_replies", "averaging", "central", "claimed_epsilon", "own_value"]

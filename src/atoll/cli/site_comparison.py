@@ -107,7 +107,7 @@ def compare_fits(
     """
     from atoll.data import DataTable
     from atoll.runs.config import job_class
-    from atoll.secure import SecureAggregation
+    from atoll.secure.masking import SecureAggregation
     from atoll.simulation import simulate
 
     def fitted(data: Mapping[str, DataTable], method: FitMethod, **more: Any) -> FittedModel:
@@ -234,6 +234,7 @@ def compare_trees(
 
 def _mask_sums(islands: Islands) -> Reducer:
     """Masked sums whose range is what the most rows of a site can add up to."""
-    from atoll.secure import FixedPoint, SecureAggregation
+    from atoll.secure import FixedPoint
+    from atoll.secure.masking import SecureAggregation
 
     return SecureAggregation(codec=FixedPoint(value_bits=48, weight_bits=0, value_range=float(max(islands.sizes))))

@@ -14,13 +14,6 @@ A job names the script with `atoll.models.Script`, which runs it as a process of
 `rounds` gives one round, so the script still runs alone.
 """
 
-from typing import TYPE_CHECKING
+from atoll.core.lazy import attach_names
 
-if TYPE_CHECKING:
-    from .connection import Connection, ScriptTask, connect
-else:
-    from atoll.core.lazy import lazy
-
-    __getattr__, __dir__ = lazy(__name__, {"connection": ("Connection", "ScriptTask", "connect")})
-
-__all__ = ["Connection", "ScriptTask", "connect"]
+__getattr__, __dir__, __all__ = attach_names(__name__)

@@ -2,25 +2,121 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import importlib.util
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from . import addresses  # noqa: F401 - it lets old addresses of modules be found
 from .errors import ConfigError, MissingExtraError, nearest
 
-__all__ = ["UnknownName", "lazy", "unknown"]
+__all__ = ["MovedWarning", "UnknownName", "attach_names", "read_stub"]
 
 
 class UnknownName(ConfigError, AttributeError):  # noqa: N818 - what Python calls an AttributeError
     """A name that a package, or a result, does not have."""
 
 
-def unknown(package: str, name: str) -> UnknownName:
-    """The error about a name that a package does not have: where it is, or what it resembles."""
+class MovedWarning(FutureWarning):
+    """A name was asked for at an address that works for one more version. The text has the new address."""
+
+
+class _Home(NamedTuple):
+    """Where a public name is defined: an empty attribute means the module itself."""
+
+    module: str
+    attribute: str
+
+
+def attach_names(
+    package: str, *, needs: Mapping[str, str] | None = None, moved: Mapping[str, str] | str | None = None
+) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+    """Return ``__getattr__``, ``__dir__`` (PEP 562) and ``__all__`` of a package whose names are listed in its stub.
+
+    The stub, ``__init__.pyi`` beside ``__init__.py``, is the one list: type checkers read it, and so does this function. A module whose stub
+    has its own name, such as ``algorithms.pyi``, works as well. A public name must differ from the package's modules, since a loaded module
+    would hide it. Modules can be accessed by name, as if they had been loaded at once.
+
+    Example::
+
+        # __init__.pyi
+        from .clip import Clip as Clip
+
+        # __init__.py
+        __getattr__, __dir__, __all__ = attach_names(__name__)
+
+    Args:
+        package: ``__name__`` of the package.
+        needs: libraries that the parts load, each with the extra that installs it.
+        moved: names that left, each with the module that has it now; or that module, if all names went there.
+    """
+    homes = {} if isinstance(moved, str) else read_stub(package)
+    names = sorted(homes)
+
+    def find(name: str) -> Any:
+        if name in homes:
+            module, attribute = homes[name]
+            value = _load(module, name, needs or {})
+            value = getattr(value, attribute) if attribute else value
+        elif not name.startswith("_") and (new := _new_address(name, moved)):
+            warnings.warn(
+                f"{package}.{name} is {new}.{name} now; the old address goes with the next version",
+                MovedWarning,
+                stacklevel=2,
+            )
+            return getattr(importlib.import_module(new), name)  # not kept, so that each place that asks is told
+        elif not name.startswith("_") and _has_module(package, name):
+            value = importlib.import_module(f"{package}.{name}")
+        else:
+            raise _name_missing(package, name)
+        setattr(sys.modules[package], name, value)
+        return value
+
+    return find, lambda: sorted(sys.modules[package].__all__), names
+
+
+def read_stub(package: str) -> dict[str, _Home]:
+    """Return where the stub of a package says that each public name is defined; names that the package defines itself are in their own module."""
+    spec = importlib.util.find_spec(package)
+    stub = Path(spec.origin or "").with_suffix(".pyi") if spec is not None else Path()
+    if spec is None or not stub.is_file():
+        raise ConfigError(
+            f"{package!r} has no stub", where=str(stub), remedy="list its names there: from .module import Name as Name"
+        )
+    parent = package if spec.submodule_search_locations is not None else package.rpartition(".")[0]
+    homes: dict[str, _Home] = {}
+    for node in ast.parse(stub.read_bytes()).body:
+        if isinstance(node, ast.ImportFrom):
+            module = (
+                importlib.util.resolve_name(f"{'.' * node.level}{node.module or ''}", parent)
+                if node.level
+                else str(node.module)
+            )
+            for alias in node.names:
+                public = alias.asname or alias.name
+                homes[public] = _Home(module, alias.name) if node.module else _Home(f"{module}.{alias.name}", "")
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            homes[node.target.id] = _Home(package, node.target.id)
+    return {name: home for name, home in homes.items() if not name.startswith("_") or name == "__version__"}
+
+
+def _new_address(name: str, moved: Mapping[str, str] | str | None) -> str:
+    """The module that has a name which left its package; empty if it never was there."""
+    if isinstance(moved, str):
+        return moved if name in importlib.import_module(moved).__all__ else ""
+    return moved.get(name, "") if moved else ""
+
+
+def _has_module(package: str, name: str) -> bool:
+    return hasattr(sys.modules[package], "__path__") and importlib.util.find_spec(f"{package}.{name}") is not None
+
+
+def _name_missing(package: str, name: str) -> UnknownName:
+    """Return the error about a name that a package does not have: where it is, or what it resembles."""
     home = "" if name.startswith("_") else _home_of(name, package.partition(".")[0])
     said = "" if home else nearest(name, sys.modules[package].__all__)
     return UnknownName(
@@ -31,22 +127,21 @@ def unknown(package: str, name: str) -> UnknownName:
 
 
 def _home_of(name: str, root: str) -> str:
-    """The package of this library that has a name, such as ``atoll.learn.algorithms.FedProx``; empty if none of those that are cheap to load has it."""
-    for package in (f"{root}.{room}" for room in _PLACES):
+    """The public address of a name, such as ``atoll.algorithms.FedProx``; empty if no package has it that is cheap to load."""
+    for package in (f"{root}.{room}" for room in _PLACES if root == __name__.partition(".")[0]):
         if name in importlib.import_module(package).__all__:
             return f"{package}.{name}"
     return ""
 
 
 _PLACES = (
-    "learn.algorithms", "learn.selection", "learn.pacing", "learn.topology", "learn.aggregation", "learn.transforms", "programs", "learn", "stages",
-    "rounds", "privacy", "devices", "data", "models", "engines", "core", "statistics",
-    "labels",
+    "algorithms", "selection", "pacing", "topology", "aggregation", "mechanisms", "reducers", "stages", "learn.transforms", "programs", "learn",
+    "rounds", "privacy", "devices", "data", "models", "engines", "core", "statistics", "labels",
 )  # fmt: skip
 """Packages that load their parts when they are used."""
 
 
-def _loaded(module: str, name: str, needs: Mapping[str, str]) -> Any:
+def _load(module: str, name: str, needs: Mapping[str, str]) -> Any:
     """Import a module, or raise an error that names the extra that it needs."""
     try:
         return importlib.import_module(module)
@@ -58,39 +153,3 @@ def _loaded(module: str, name: str, needs: Mapping[str, str]) -> Any:
             where=module,
             remedy=f'pip install "atoll[{needs[error.name]}]"',
         ) from error
-
-
-def lazy(
-    package: str,
-    where: Mapping[str, Iterable[str]],
-    needs: Mapping[str, str] | None = None,
-    moved: Mapping[str, str] | None = None,
-) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return the ``__getattr__`` and ``__dir__`` (PEP 562) of a package that loads its names on first use.
-
-    Type checkers see the same names through imports below ``if TYPE_CHECKING:``. A name must differ from the package's modules, since a loaded
-    module would hide it. The modules themselves can be accessed by name, as if they had been loaded at once.
-
-    Args:
-        package: the package's ``__name__``.
-        where: maps a module of the package to the names that it defines.
-        needs: libraries that the parts load, each with the extra that installs it.
-        moved: names that left for another package, which they name for one version.
-    """
-    home = {name: module for module, names in where.items() for name in names}
-
-    def find(name: str) -> Any:
-        if name in home:
-            value = getattr(_loaded(f"{package}.{home[name]}", name, needs or {}), name)
-        elif moved is not None and name in moved:
-            text = f"{package}.{name} is {moved[name]}.{name} now: use that"
-            warnings.warn(text, DeprecationWarning, stacklevel=2)
-            value = getattr(importlib.import_module(moved[name]), name)
-        elif not name.startswith("_") and importlib.util.find_spec(f"{package}.{name}") is not None:
-            value = importlib.import_module(f"{package}.{name}")
-        else:
-            raise unknown(package, name)
-        setattr(sys.modules[package], name, value)
-        return value
-
-    return find, lambda: sorted(sys.modules[package].__all__)

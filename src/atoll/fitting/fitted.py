@@ -222,7 +222,7 @@ class FittedModel:
             whole = json.loads(Path(path).read_bytes())
             if whole["format"] != _FORMAT:
                 raise ValueError(f"its format is {whole['format']!r}")
-            if whole["method"] not in methods.__all__:
+            if whole["method"] not in dir(methods):
                 raise ValueError(f"its method is {whole['method']!r}")
             method = getattr(methods, whole["method"])(**whole["settings"])
             params = {name: _read_array(one) for name, one in whole["params"].items()}

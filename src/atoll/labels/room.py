@@ -12,12 +12,12 @@ __all__ = ["PARTS"]
 
 def _complete(found: Any) -> bool:
     """Return whether something is a view, not a base class of views."""
-    return is_class("atoll.labels.views:View")(found) and dataclasses.is_dataclass(found)
+    return is_class("atoll.views:View")(found) and dataclasses.is_dataclass(found)
 
 
 PARTS = (
     PartKind(
-        "view", ("atoll.labels.views",), any_of(_complete, gives("View")), "How a row is shown to a loss.", "View",
+        "view", ("atoll.views",), any_of(_complete, gives("View")), "How a row is shown to a loss.", "View",
         pure=True, extra="torch",
     ),
 )  # fmt: skip

@@ -395,7 +395,7 @@ class Composable(Facet):
         """What the other parts of a training must offer, from the class's settings and overrides; add your own rows to ``super().needs``."""
         made = [Need(TRAINING, "trains the model at its clients")]
         if self.card.everyone:
-            some = "an algorithm that works with some clients (atoll.learn.algorithms.Scaffold)"
+            some = "an algorithm that works with some clients (atoll.algorithms.Scaffold)"
             made += [Need(c, "needs every client in every round", some) for c in (EVERYONE, FIXED_COHORT)]
         if facet(self, Labelled).losses:
             made.append(Need(OWN_LOSSES, "trains on a loss of its own", "FedAvg()"))

@@ -160,7 +160,7 @@ OWN_MODELS = Capability(
     of=("algorithm", "buffers"),
     means="A client has its own model in addition to the global one.",
     lack="keeps no personal models",
-    instead="an algorithm such as atoll.learn.algorithms.Ditto or PFedMe",
+    instead="an algorithm such as atoll.algorithms.Ditto or PFedMe",
     some=True,
 )
 

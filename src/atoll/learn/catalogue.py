@@ -83,10 +83,9 @@ class Fact:
 
 
 def kinds() -> dict[str, type[Algorithm]]:
-    """Return every algorithm that ``atoll.learn.algorithms`` exports, by name, except parts of other algorithms."""
-    from atoll.learn import algorithms
-
-    found = {name: getattr(algorithms, name) for name in sorted(algorithms.__all__)}
+    """Return every algorithm that `atoll.algorithms` lists, by name, except parts of other algorithms."""
+    room = load_object("atoll.algorithms")
+    found = {name: getattr(room, name) for name in sorted(dir(room))}
     made = {n: k for n, k in found.items() if isinstance(k, type) and issubclass(k, Algorithm)}
     return {n: k for n, k in made.items() if not k.card.part}
 
@@ -94,7 +93,7 @@ def kinds() -> dict[str, type[Algorithm]]:
 def programs() -> dict[str, type]:
     """Return every method that is a program, by name. They are found by address, as their room builds on this one."""
     room = load_object("atoll.programs")
-    found = {name: getattr(room, name) for name in sorted(room.__all__)}
+    found = {name: getattr(room, name) for name in sorted(dir(room))}
     return {n: k for n, k in found.items() if isinstance(k, type) and hasattr(k, "card")}
 
 
@@ -168,7 +167,7 @@ def example(kind: type[Algorithm], **settings: Any) -> Algorithm:
     Raises:
         AtollError: the algorithm refuses them.
     """
-    from .algorithms import FedAvg
+    from atoll.learn.algorithms.fedavg import FedAvg
 
     if issubclass(kind, Wrapped) and any(f.name == "base" and f.default is MISSING for f in fields(kind)):
         return kind(**{"base": FedAvg(**settings), **kind.card.example})

@@ -14,20 +14,20 @@ from atoll.core.facets import facet
 from atoll.core.federation.reducer import Reducer
 from atoll.core.requests.stage import Stage
 from atoll.core.validation import require_parts
+from atoll.learn.aggregation.base import Aggregation
+from atoll.learn.pacing.base import Pacing
+from atoll.learn.selection.base import Selection
 from atoll.privacy import Budget
 from atoll.rounds.stop import StopRule
 
-from .aggregation import Aggregation
 from .algorithm import Algorithm, Compressing, Private
 from .capabilities import EVERYONE, OWN_MODELS, Placed, lack_of
 from .local.release import require_mechanism_outside
 from .offered import SupportsReports, placed_model
-from .pacing import Pacing
 from .private.base import Mechanism, TrainingParts
 from .replies import placed_replies
 from .round.evaluation import Evaluation
 from .round.state import DOWNLINK_NEEDS
-from .selection import Selection
 from .topology.base import Topology
 from .wrapped import dry_reply, innermost, overrides, shown_name
 
@@ -150,9 +150,9 @@ def _check_folded(algorithm: Algorithm, learner: Learner) -> None:
 
 _PARTS: dict[str, tuple[Any, str]] = {
     "algorithm": (Algorithm, "atoll.FedAvg(lr=0.1)"),
-    "topology": (Topology, "atoll.learn.topology.Star()"),
+    "topology": (Topology, "atoll.topology.Star()"),
     "selection": (Selection, "atoll.Uniform(10)"),
-    "aggregation": (Aggregation, "atoll.learn.aggregation.Renormalised()"),
+    "aggregation": (Aggregation, "atoll.aggregation.Renormalised()"),
     "pacing": (Pacing, "atoll.Synchronous()"),
     "reducer": (Reducer, "atoll.core.federation.reducer.Plain()"),
     "evaluation": (Evaluation, "atoll.Evaluation(every=5)"),
@@ -160,7 +160,7 @@ _PARTS: dict[str, tuple[Any, str]] = {
 _OPTIONAL: dict[str, tuple[Any, str]] = {
     "downlink": (Stage, "atoll.stages.QSGD(8)"),
     "budget": (Budget, "atoll.privacy.Budget(epsilon=3.0)"),
-    "privacy": (Mechanism, "atoll.learn.private.CentralDP(epsilon=2.0, delta=1e-5, clip=1.0)"),
+    "privacy": (Mechanism, "atoll.mechanisms.CentralDP(epsilon=2.0, delta=1e-5, clip=1.0)"),
 }
 _LISTS: dict[str, tuple[Any, str]] = {
     "uplink": (Stage, "atoll.stages.Clip(1.0)"),

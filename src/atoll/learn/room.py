@@ -33,7 +33,7 @@ def _program(name: str) -> tuple[str, str] | None:
 
 PARTS = (
     PartKind(
-        "algorithm", ("atoll.learn.algorithms",), _whole, "What clients and the server compute.", "Algorithm",
+        "algorithm", ("atoll.algorithms",), _whole, "What clients and the server compute.", "Algorithm",
         instead=_program, further=("atoll.labels",), extra="torch",
     ),
     PartKind(
@@ -41,21 +41,21 @@ PARTS = (
         "A step that changes a search direction.", "Transform",
     ),
     PartKind(
-        "topology", ("atoll.learn.topology",), is_class("atoll.learn.topology:Topology"), "Which parties exchange messages.",
+        "topology", ("atoll.topology",), is_class("atoll.topology:Topology"), "Which parties exchange messages.",
         "Topology", further=("atoll.labels",), extra="torch",
     ),
     PartKind(
-        "graph", ("atoll.learn.topology",), is_class("atoll.learn.topology:Graph"), "The neighbours of each node.", "Graph"
+        "graph", ("atoll.topology",), is_class("atoll.topology:Graph"), "The neighbours of each node.", "Graph"
     ),
     PartKind(
-        "selection", ("atoll.learn.selection",), is_class("atoll.learn:Selection"), "Which clients a round invites.", "Selection"
+        "selection", ("atoll.selection",), is_class("atoll.learn:Selection"), "Which clients a round invites.", "Selection"
     ),
     PartKind(
-        "aggregation", ("atoll.learn.aggregation",), is_class("atoll.learn:Aggregation"),
+        "aggregation", ("atoll.aggregation",), is_class("atoll.learn:Aggregation"),
         "How the replies of a cohort represent the whole population.", "Aggregation",
     ),
     PartKind(
-        "pacing", ("atoll.learn.pacing",), is_class("atoll.learn.pacing:Pacing"), "When a round ends.", "Pacing"
+        "pacing", ("atoll.pacing",), is_class("atoll.pacing:Pacing"), "When a round ends.", "Pacing"
     ),
     PartKind(
         "staleness", ("atoll.learn.pacing.staleness",), is_class("atoll.learn.pacing.staleness:Staleness"),
@@ -66,7 +66,7 @@ PARTS = (
         "How an edge estimates the share of its clients that return.", "SlackEstimator",
     ),
     PartKind(
-        "mechanism", ("atoll.learn.private",), is_class("atoll.learn.private:Mechanism"),
+        "mechanism", ("atoll.mechanisms",), is_class("atoll.mechanisms:Mechanism"),
         "A mechanism of differential privacy.", "Mechanism",
     ),
     PartKind(

@@ -17,12 +17,16 @@ from atoll.core.requests.stage import Stage
 from atoll.core.rooms import Named, Own
 from atoll.core.validation import Checked
 from atoll.data.islands import Islands
+from atoll.learn.aggregation.base import Aggregation, Renormalised
+from atoll.learn.algorithms.fedavg import FedAvg
+from atoll.learn.pacing.base import Pacing
+from atoll.learn.pacing.synchronous import Synchronous
+from atoll.learn.selection.base import Selection
+from atoll.learn.selection.uniform import Uniform
 from atoll.privacy import Budget
 from atoll.rounds.stop import StopRule
 
-from .aggregation import Aggregation, Renormalised
 from .algorithm import Algorithm, Compressing, Helped
-from .algorithms import FedAvg
 from .capabilities import RELEASES, require_composed
 from .composition import LATER, algorithms_in, check_prepared, parts_of, prepared_parts, require_kinds_of_parts
 from .context import Clients, Context
@@ -32,7 +36,6 @@ from .learner import Learner, LearnerSettings, adapt
 from .local.own_loss import LOSS_NAMES
 from .local.release import promises_privacy
 from .offered import SupportsReports, offered_by
-from .pacing import Pacing, Synchronous
 from .prepared import (
     MEASURES,
     PreparedTraining,
@@ -52,7 +55,6 @@ from .replies import values_of
 from .round.evaluation import Evaluation
 from .round.scoring import scoring_task
 from .round.state import check_downlink
-from .selection import Selection, Uniform
 from .topology.base import Star, Topology
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from atoll.core.validation import Checked
 from atoll.data.missing import known_rows
 from atoll.privacy import RandomisedResponse
 from atoll.privacy.discrete import add_gaussian, snap
-from atoll.secure import SecureAggregation
+from atoll.secure.masking import SecureAggregation
 
 if TYPE_CHECKING:
     from atoll.core.federation.federation import Federation

@@ -29,7 +29,7 @@ from atoll.core.requests.task import Task, task
 from atoll.core.validation import Checked
 from atoll.data.missing import known_rows
 from atoll.learn.algorithm import Algorithm
-from atoll.learn.algorithms import FedAvg
+from atoll.learn.algorithms.fedavg import FedAvg
 from atoll.learn.learner import Learner, LearnerSettings, adapt
 from atoll.learn.local.update import batch_rows
 from atoll.learn.offered import SupportsLossGradient

@@ -12,7 +12,7 @@ from atoll.core.algebra.aggregate import Mean
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import CompositionError, DataError
 from atoll.learn.round.scoring import scores
-from atoll.learn.selection import Everyone
+from atoll.learn.selection.uniform import Everyone
 
 if TYPE_CHECKING:
     from atoll.core.federation.federation import Federation

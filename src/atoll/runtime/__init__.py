@@ -10,46 +10,6 @@ one machine. Your own programs may use:
 * `Network`, `SiteEngine`: the two halves of the engine, over any links.
 """
 
-from __future__ import annotations
+from atoll.core.lazy import attach_names
 
-import importlib
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from .client.poc import Poc
-    from .jobs.spec import JobConfig, load_job
-    from .network import Network, SiteEngine
-    from .provision import Kit, ProjectConfig
-    from .server.server import Server
-    from .site.site import Site
-
-__all__ = [
-    "JobConfig",
-    "Kit",
-    "Network",
-    "Poc",
-    "ProjectConfig",
-    "Server",
-    "Site",
-    "SiteEngine",
-    "load_job",
-]
-
-_FROM = {
-    "JobConfig": "jobs.spec",
-    "Kit": "provision",
-    "Network": "network",
-    "Poc": "client.poc",
-    "ProjectConfig": "provision",
-    "SiteEngine": "network",
-    "Server": "server.server",
-    "Site": "site.site",
-    "load_job": "jobs.spec",
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Load a part when it is used: daemons need the extra ``net``, the engine does not."""
-    if name in _FROM:
-        return getattr(importlib.import_module(f"{__name__}.{_FROM[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__, __dir__, __all__ = attach_names(__name__)

@@ -1,16 +1,5 @@
 """Decision trees over all parties: boosted on sums of histograms, or grown by each party and bagged."""
 
-from typing import TYPE_CHECKING
+from atoll.core.lazy import attach_names
 
-if TYPE_CHECKING:
-    from .job import Trees
-    from .model_files import model_file
-    from .tree import Ensemble, Tree
-else:
-    from atoll.core.lazy import lazy
-
-    __getattr__, __dir__ = lazy(
-        __name__, {"job": ("Trees",), "tree": ("Ensemble", "Tree"), "model_files": ("model_file",)}
-    )
-
-__all__ = ["Ensemble", "Tree", "Trees", "model_file"]
+__getattr__, __dir__, __all__ = attach_names(__name__)

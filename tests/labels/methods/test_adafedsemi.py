@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 import atoll
+from atoll.algorithms import FedAvg, FedProx
 from atoll.core.errors import CompositionError, ConfigError
 from atoll.data import Islands
 from atoll.labels import AdaFedSemi, AdaptiveRounds
 from atoll.labels.methods.adafedsemi import POOL
-from atoll.learn.algorithms import FedAvg, FedProx
 from tests.support.killed_trainings import killed_training
 from tests.support.label_toys import gap, images, islands, net, same, trained
 

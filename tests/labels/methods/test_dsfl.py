@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 import atoll
+from atoll.algorithms import FedAvg, OutputPerturbation
 from atoll.core.algebra.aggregate import Parts
 from atoll.core.errors import AtollError, CompositionError, DataError
 from atoll.data import Dataset, Islands
 from atoll.labels.methods import DSFL
 from atoll.labels.methods import dsfl as module
-from atoll.learn.algorithms import FedAvg, OutputPerturbation
 from atoll.models import Linear, mlp
-from atoll.secure import SecureAggregation
+from atoll.reducers import SecureAggregation
 from tests.support.killed_trainings import killed_training
 
 CENTRES = np.random.default_rng(0).normal(size=(3, 6)) * 2.0

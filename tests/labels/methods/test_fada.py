@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 
 import atoll
+from atoll.algorithms import FedProx, Scaffold
 from atoll.core.algebra.rng import Rng
 from atoll.core.errors import AtollError, CompositionError, ConfigError, PolicyError
 from atoll.core.requests.policy import ROW_FEATURES, Policy, SitePolicy
@@ -17,7 +18,6 @@ from atoll.data import Dataset, Islands
 from atoll.labels import FADA, FADE
 from atoll.labels.methods.fada import judged, trained_judge
 from atoll.labels.objectives.clusters import gain_weights
-from atoll.learn.algorithms import FedProx, Scaffold
 from atoll.learn.wrapped import Wrapped
 from tests.support.adaptation_toys import WIDTH, Watched, federation, network, plain_linear, trained
 from tests.support.killed_trainings import killed_training
@@ -226,10 +226,10 @@ REFUSED = {
     "rows": (lambda: FADA(rows=0), ConfigError, "rows=0"),
     "clusters": (lambda: FADA(clusters=0), ConfigError, "clusters=0"),
     "judge": (lambda: FADA(judge_lr=0.0), ConfigError, r"judge_lr=0\.0"),
-    "phases": (lambda: FADA(base=atoll.learn.algorithms.GIANT()), CompositionError, "phases"),
+    "phases": (lambda: FADA(base=atoll.algorithms.GIANT()), CompositionError, "phases"),
     "no target": (lambda: trained(FADA(base=BASE), network(), federation()), AtollError, "target"),
     "hidden sums": (
-        lambda: trained(FADA(base=BASE), network(), parties(), reducer=atoll.secure.SecureAggregation()),
+        lambda: trained(FADA(base=BASE), network(), parties(), reducer=atoll.reducers.SecureAggregation()),
         AtollError,
         r"FADA|single",
     ),

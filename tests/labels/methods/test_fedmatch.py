@@ -10,12 +10,12 @@ import pytest
 import torch
 
 import atoll
+from atoll.algorithms import FedAvg, FedProx, Scaffold
 from atoll.core.algebra.aggregate import Parts
 from atoll.core.errors import CompositionError, ConfigError
 from atoll.data import Islands
 from atoll.labels.methods.fedmatch import DisjointGradient, FedMatch, NearestHelpers, joined, split, together
-from atoll.learn.algorithms import FedAvg, FedProx, Scaffold
-from atoll.secure import SecureAggregation
+from atoll.reducers import SecureAggregation
 from tests.support.killed_trainings import killed_training
 from tests.support.label_toys import gap, images, islands, net, same, trained
 

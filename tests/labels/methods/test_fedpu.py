@@ -10,11 +10,11 @@ import torch
 from torch import nn
 
 import atoll
+from atoll.algorithms import FedAvg, FedProx, Scaffold
 from atoll.core.errors import ConfigError
 from atoll.data import Dataset, Islands
 from atoll.labels import Supervised
 from atoll.labels.methods.fedpu import FedPU
-from atoll.learn.algorithms import FedAvg, FedProx, Scaffold
 from tests.support.label_toys import CLASSES, gap, images, islands, same, trained
 
 WORK: dict[str, Any] = {"lr": 0.1, "steps": 2, "batch_size": 8}

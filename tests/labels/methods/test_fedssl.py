@@ -10,13 +10,13 @@ import pytest
 import torch
 
 import atoll
+from atoll.algorithms import FedAvg, FedProx
 from atoll.core.errors import ConfigError, DataError
 from atoll.core.event import Ledger
 from atoll.labels import Supervised
 from atoll.labels.methods.fedssl import FedSSL
 from atoll.labels.methods.generator import Generator, RowDecoder
-from atoll.learn.algorithms import FedAvg, FedProx
-from atoll.learn.private import ExampleDP
+from atoll.mechanisms import ExampleDP
 from atoll.privacy import spent
 from tests.support.label_toys import gap, images, islands, same, trained
 

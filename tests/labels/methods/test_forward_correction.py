@@ -10,11 +10,11 @@ import torch
 import torch.nn.functional as F
 
 import atoll
+from atoll.algorithms import FedAvg, FedProx, Scaffold
 from atoll.core.errors import ConfigError
 from atoll.data import Islands
 from atoll.labels import ForwardCorrection, Guard, Supervised
 from atoll.labels.objectives import estimate_transition, forward_corrected, label_triples
-from atoll.learn.algorithms import FedAvg, FedProx, Scaffold
 from tests.support.label_toys import CLASSES, gap, images, islands, net, same, trained
 
 WORK: dict[str, Any] = {"lr": 0.1, "steps": 3, "batch_size": 8}

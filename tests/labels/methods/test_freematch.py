@@ -11,7 +11,7 @@ import torch
 from atoll.core.errors import ConfigError
 from atoll.labels import FixMatch, FreeMatch, Supervised
 from atoll.labels.objectives import free_thresholds
-from atoll.labels.views import weak
+from atoll.views import weak
 from tests.support.label_toys import gap, images, islands, same, trained
 
 WORK: dict[str, Any] = {"lr": 0.1, "steps": 3, "batch_size": 8}

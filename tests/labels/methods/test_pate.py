@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import atoll
+from atoll.algorithms import FedAvg, OutputPerturbation
 from atoll.core.algebra.aggregate import Parts
 from atoll.core.errors import AtollError, CompositionError, ConfigError, PolicyError
 from atoll.core.event import Gaussian, Ledger
@@ -22,11 +23,10 @@ from atoll.engines import ENGINES
 from atoll.labels import PATE
 from atoll.labels.methods import pate as course
 from atoll.labels.methods.pate import NOBODY, VoteNoise, VoteRule, check_votes, votes_of
-from atoll.learn.algorithms import FedAvg, OutputPerturbation
 from atoll.models import Linear
 from atoll.privacy import Budget, Demand, exact_epsilon, spent
 from atoll.privacy.voting import NoisyVote
-from atoll.secure import SecureAggregation
+from atoll.reducers import SecureAggregation
 from atoll.stages import Clip
 from atoll.testing import killed_and_resumed
 

@@ -11,12 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import atoll
+from atoll import views
+from atoll.algorithms import FedAvg, FedProx, Scaffold
 from atoll.core.algebra.aggregate import Part
 from atoll.core.errors import CompositionError, ConfigError
-from atoll.labels import Supervised, views
+from atoll.labels import Supervised
 from atoll.labels.methods.rscfed import RSCFed, WarmTeacher, consensus_weights, sub_consensus
-from atoll.learn.algorithms import FedAvg, FedProx, Scaffold
-from atoll.secure import SecureAggregation
+from atoll.reducers import SecureAggregation
 from tests.support.killed_trainings import killed_training
 from tests.support.label_toys import gap, images, islands, net, trained
 

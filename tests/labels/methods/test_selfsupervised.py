@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import atoll
+from atoll.algorithms import FedAvg, FedProx, Scaffold
 from atoll.core.algebra import tree as T
 from atoll.core.algebra.aggregate import Parts
 from atoll.core.errors import AtollError, CompositionError, ConfigError, DataError
@@ -35,11 +36,10 @@ from atoll.labels.heads import parts_of, seen_by
 from atoll.labels.methods.fedca import _renewed
 from atoll.labels.methods.fedu import divergence
 from atoll.labels.objectives.contrastive import feature_spread
-from atoll.labels.views import Affine, ColourJitter, Compose, Cutout
-from atoll.learn.algorithms import FedAvg, FedProx, Scaffold
-from atoll.learn.selection import Once
 from atoll.learn.wrapped import dry_reply
+from atoll.selection import Once
 from atoll.testing import killed_and_resumed
+from atoll.views import Affine, ColourJitter, Compose, Cutout
 from tests.support.label_toys import gap, images, islands, same, trained
 
 WORK: dict[str, Any] = {"lr": 0.05, "steps": 2, "batch_size": 8}

@@ -10,14 +10,14 @@ import pytest
 
 import atoll
 import atoll.data
+from atoll.algorithms import FedProx
 from atoll.core.errors import CompositionError, ConfigError
 from atoll.data import Islands
 from atoll.labels import SemiFL, Supervised
 from atoll.labels.methods.base import local_sgd
-from atoll.labels.views import weak
 from atoll.learn import Training
-from atoll.learn.algorithms import FedProx
-from atoll.learn.topology import Hierarchical
+from atoll.topology import Hierarchical
+from atoll.views import weak
 from tests.support.label_toys import gap, images, islands, net, same, trained
 
 WORK: dict[str, Any] = {

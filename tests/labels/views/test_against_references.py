@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from scipy import ndimage, stats
 
-from atoll.labels import views as V
+from atoll import views as V
 from atoll.labels.views.geometry import matrices_of, warp
 from atoll.labels.views.pixels import _larger
 from atoll.labels.views.randaugment import OPERATIONS

@@ -9,8 +9,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from atoll import views as V
 from atoll.core.errors import ConfigError, DataError
-from atoll.labels import views as V
 from atoll.labels.views.draws import child_keys_of_rows, children_of_rows, normals, turned, units, words
 
 Tensor = torch.Tensor

@@ -11,17 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import atoll
+from atoll.algorithms import FedAvg, MimeSVRG, Scaffold
 from atoll.core.algebra import tree as T
 from atoll.core.errors import CompositionError, ConfigError
 from atoll.core.event import Ledger
 from atoll.core.facets import facet
 from atoll.learn import LocalWork, RoundInfo, Training
 from atoll.learn.algorithm import Stateful
-from atoll.learn.algorithms import FedAvg, MimeSVRG, Scaffold
-from atoll.learn.private import AdaptiveClip, CentralDP
 from atoll.learn.private.central import BITS, ClippedInside
-from atoll.learn.selection import Uniform
+from atoll.mechanisms import AdaptiveClip, CentralDP
 from atoll.runs.config import RunConfig, validated
+from atoll.selection import Uniform
 
 DATA = atoll.data.iid(atoll.data.digits(), parties=30, seed=0)
 PARAMS = {"w": np.zeros(5), "b": np.zeros(())}

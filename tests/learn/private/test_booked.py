@@ -15,7 +15,9 @@ from atoll.core.event import Gaussian, Laplace, Ledger
 from atoll.core.facets import facet
 from atoll.core.requests.context import StageContext
 from atoll.core.requests.stage import Guarding, WithMemory
-from atoll.learn.private import (
+from atoll.learn.private import base, claim, correlated_sum, example
+from atoll.learn.private.ftrl import CorrelatedSum
+from atoll.mechanisms import (
     DPFTRL,
     CentralDP,
     DistributedDP,
@@ -26,17 +28,12 @@ from atoll.learn.private import (
     NbAFL,
     ShuffledDP,
     SignsLDP,
-    base,
-    claim,
-    correlated_sum,
-    example,
 )
-from atoll.learn.private.ftrl import CorrelatedSum
 from atoll.models import linear_model
 from atoll.privacy import Budget, Shuffled, epsilon_of
 from atoll.privacy.discrete import DiscreteGaussianLaw, DiscreteSampler, GaussianLattice, LaplaceLattice, SkellamLaw
 from atoll.privacy.events import DistributedGaussian, RandomisedResponse, Skellam, SkellamMixture
-from atoll.secure import SecureAggregation
+from atoll.reducers import SecureAggregation
 from atoll.secure.masking import reducer as masking
 from atoll.secure.noise import LatticeNoise, SkellamMixtureNoise
 from atoll.secure.normals import NoiseStream

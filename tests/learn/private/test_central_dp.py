@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import atoll
+from atoll.algorithms import FedAvg, MimeSVRG, Scaffold
 from atoll.core.algebra.aggregate import Mean
 from atoll.core.algebra.rng import Rng
 from atoll.core.errors import CompositionError, ConfigError
@@ -20,12 +21,11 @@ from atoll.core.requests.island import Secret
 from atoll.core.requests.party import Roster
 from atoll.core.requests.results import Combined
 from atoll.learn import RoundInfo, Training
-from atoll.learn.algorithms import FedAvg, MimeSVRG, Scaffold
-from atoll.learn.private import CentralDP
 from atoll.learn.private.central import Clipped
-from atoll.learn.selection import Everyone, FixedSample, PoissonSample, Uniform
+from atoll.mechanisms import CentralDP
 from atoll.privacy import Budget, epsilon_of
 from atoll.runs.config import RunConfig, validated
+from atoll.selection import Everyone, FixedSample, PoissonSample, Uniform
 from atoll.stages import Clip, GaussianNoise
 
 DATA = atoll.data.iid(atoll.data.digits(), parties=30, seed=0)
@@ -252,9 +252,9 @@ def test_settings_that_promise_nothing_are_refused(settings: dict[str, Any], sai
     [
         ({"uplink": [Clip(1.0), GaussianNoise(1.0)]}, "GaussianNoise protects the replies already"),
         ({"budget": Budget(2.0)}, "the budget counts for adversary 'server'"),
-        ({"selection": atoll.learn.Schedule([[0], [1]])}, "invites clients that others can foresee"),
+        ({"selection": atoll.selection.Schedule([[0], [1]])}, "invites clients that others can foresee"),
         ({"selection": FixedSample(3)}, "draws one of fixed size"),
-        ({"aggregation": atoll.learn.Rescaled()}, "Rescaled weights them in its own way"),
+        ({"aggregation": atoll.aggregation.Rescaled()}, "Rescaled weights them in its own way"),
         ({"evaluation": atoll.Evaluation(clients=-1)}, "without noise"),
     ],
     ids=["two mechanisms", "budget", "public sample", "fixed sample", "weights", "measures of clients"],
@@ -309,8 +309,8 @@ def test_a_delta_that_allows_to_publish_a_client_is_refused(delta: float) -> Non
 @pytest.mark.parametrize(
     ("parts", "said"),
     [
-        ({"pacing": atoll.learn.pacing.SAFA()}, "SAFA does not know before a round which clients are in it"),
-        ({"topology": atoll.learn.topology.Gossip()}, "Gossip has rounds of its own"),
+        ({"pacing": atoll.pacing.SAFA()}, "SAFA does not know before a round which clients are in it"),
+        ({"topology": atoll.topology.Gossip()}, "Gossip has rounds of its own"),
     ],
 )
 def test_the_reason_is_the_mechanisms_own(parts: dict[str, Any], said: str) -> None:

@@ -9,17 +9,18 @@ import numpy as np
 import pytest
 
 import atoll
+from atoll.algorithms import FedAvg, Scaffold
 from atoll.core.errors import CompositionError, ConfigError
 from atoll.core.event import Ledger
 from atoll.learn import Training
-from atoll.learn.algorithms import FedAvg, Scaffold
-from atoll.learn.pacing import Synchronous
-from atoll.learn.private import DistributedDP
 from atoll.learn.private.claim import Attendance
-from atoll.learn.selection import Everyone, Uniform
+from atoll.mechanisms import DistributedDP
+from atoll.pacing import Synchronous
 from atoll.privacy import epsilon_of, spent
+from atoll.reducers import SecureAggregation, TwoServers
 from atoll.runs.config import RunConfig, validated
-from atoll.secure import LatticeNoise, SecureAggregation, TwoServers
+from atoll.secure import LatticeNoise
+from atoll.selection import Everyone, Uniform
 from atoll.stages import GaussianNoise, RandomK, ScalarQuantizer, TopK
 from atoll.testing import Timetable
 
@@ -234,7 +235,7 @@ def test_settings_that_promise_nothing_are_refused(settings: dict[str, Any], sai
         ),
         ({"pacing": Synchronous(quorum=7)}, "a quorum of 7 replies, fewer than the 8"),
         ({"pacing": Synchronous(quorum=0.5)}, "a quorum of 0.5 of 12 clients"),
-        ({"aggregation": atoll.learn.Rescaled()}, "Rescaled weights them in its own way"),
+        ({"aggregation": atoll.aggregation.Rescaled()}, "Rescaled weights them in its own way"),
         ({"uplink": [GaussianNoise(1.0)]}, "GaussianNoise protects the replies already"),
         ({"uplink": [TopK(0.1)]}, "TopK"),
         ({"uplink": [ScalarQuantizer(8)]}, "ScalarQuantizer acts between clip and noise"),

@@ -12,20 +12,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import atoll
+from atoll.algorithms import FedAvg
 from atoll.core.algebra.rng import Rng
 from atoll.core.errors import CompositionError, ConfigError
 from atoll.core.event import Ledger
 from atoll.core.requests.island import Secret
 from atoll.core.requests.party import Roster
 from atoll.core.requests.results import Combined
-from atoll.learn import RoundInfo, Schedule, Training
-from atoll.learn.algorithms import FedAvg
-from atoll.learn.pacing import Synchronous
-from atoll.learn.private import DPFTRL, AdaptiveClip
-from atoll.learn.selection import CyclicGroups, Everyone, Uniform
+from atoll.learn import RoundInfo, Training
 from atoll.learn.selection.base import Candidates
+from atoll.mechanisms import DPFTRL, AdaptiveClip
+from atoll.pacing import Synchronous
 from atoll.privacy import spent
 from atoll.privacy.factorisation import prefix_error
+from atoll.selection import CyclicGroups, Everyone, Schedule, Uniform
 
 PARTIES = 24
 DATA = atoll.data.iid(atoll.data.digits(), parties=PARTIES, seed=0)
@@ -183,7 +183,7 @@ def test_turns_that_are_too_close_and_invitations_before_them_are_refused() -> N
 def test_a_round_of_several_sums_is_refused() -> None:
     """A client in two sums of a round would move neighbouring rows, which bands do not count."""
     with pytest.raises(CompositionError, match="and DINGO has 5 phases"):
-        job().replace(algorithm=atoll.learn.algorithms.DINGO())
+        job().replace(algorithm=atoll.algorithms.DINGO())
 
 
 def test_optimal_bands_are_for_the_rounds_of_the_training_and_cost_less() -> None:

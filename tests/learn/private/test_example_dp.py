@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 
 import atoll
+from atoll.algorithms import DPSGD, FedAvg, OutputPerturbation, Scaffold
 from atoll.core.errors import CompositionError, ConfigError
 from atoll.core.event import Ledger
 from atoll.learn import Training
-from atoll.learn.algorithms import DPSGD, FedAvg, OutputPerturbation, Scaffold
-from atoll.learn.private import ExampleDP
 from atoll.learn.private.claim import Attendance
+from atoll.mechanisms import ExampleDP
 from atoll.privacy import Budget, epsilon_of, spent
+from atoll.reducers import SecureAggregation
 from atoll.runs.config import RunConfig, validated
-from atoll.secure import SecureAggregation
 
 IRIS = atoll.data.iris()
 DATA = atoll.data.iid(IRIS, parties=3, seed=1)

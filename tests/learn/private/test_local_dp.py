@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 import atoll
+from atoll.algorithms import FedAvg, Scaffold
 from atoll.core.errors import CompositionError, ConfigError
 from atoll.core.event import Ledger
 from atoll.core.requests.context import StageContext
-from atoll.learn.algorithms import FedAvg, Scaffold
-from atoll.learn.private import CentralDP, FedSelDP, GaussianLDP, LaplaceLDP, ShuffledDP, SignsLDP
-from atoll.learn.selection import PoissonSample
+from atoll.mechanisms import CentralDP, FedSelDP, GaussianLDP, LaplaceLDP, ShuffledDP, SignsLDP
 from atoll.privacy import shuffled_epsilon, spent
 from atoll.runs import parse_config
+from atoll.selection import PoissonSample
 from atoll.stages import Anonymous, LocalGaussian, LocalLaplace
 
 DATA = atoll.data.iid(atoll.data.digits(), parties=20, seed=0)
@@ -117,7 +117,7 @@ def test_what_does_not_hold_is_refused_with_the_remedy():
     with pytest.raises(CompositionError, match="nobody knows beforehand"):
         run(job(shuffled, pacing=WHOLE, selection=PoissonSample(0.5)))
     with pytest.raises(CompositionError, match="weights them in its own way"):
-        run(job(local, aggregation=atoll.learn.aggregation.EqualWeights()))
+        run(job(local, aggregation=atoll.aggregation.EqualWeights()))
     with pytest.raises(ConfigError, match=r"clip=-1\.0"):
         GaussianLDP(noise=1.0, clip=-1.0)
     assert CentralDP(noise=1.0, clip=1.0).protects["adversary"] == ("clients", "model")

@@ -18,9 +18,10 @@ from atoll.core.execution.executor import Executor
 from atoll.core.requests.chain import Chain
 from atoll.core.requests.island import Island
 from atoll.data import Dataset, Islands
-from atoll.learn import Everyone, Training
+from atoll.learn import Training
 from atoll.learn.local.release import arrays_leaving
-from atoll.secure import Enclave, MultiRound, OneShot, SecureAggregation, SecureTree, TwoServers
+from atoll.reducers import Enclave, MultiRound, OneShot, SecureAggregation, SecureTree, TwoServers
+from atoll.selection import Everyone
 from tests.support.part_examples import ALGORITHMS, COMPANIONS, PARTS
 
 MARK, LIMIT = 1e5, 1e3

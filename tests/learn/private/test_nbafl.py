@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import atoll
+from atoll.algorithms import FedAvg, Scaffold
 from atoll.core.errors import CompositionError, ConfigError
 from atoll.core.event import Ledger
 from atoll.core.facets import facet
@@ -19,10 +20,9 @@ from atoll.core.requests.party import Roster
 from atoll.core.requests.results import Combined
 from atoll.learn import LocalWork, RoundInfo, Training
 from atoll.learn.algorithm import Private
-from atoll.learn.algorithms import FedAvg, Scaffold
-from atoll.learn.private import NbAFL
 from atoll.learn.private.nbafl import BroadcastNoise, ClientRelease, broadcast_deviation
-from atoll.learn.selection import Everyone, Uniform
+from atoll.mechanisms import NbAFL
+from atoll.selection import Everyone, Uniform
 
 DATA = atoll.data.iid(atoll.data.digits(), parties=10, seed=0)
 
@@ -114,7 +114,7 @@ def test_what_it_cannot_promise_is_refused() -> None:
         with pytest.raises(ConfigError, match=said):
             NbAFL(**settings)
     with pytest.raises(CompositionError, match="Rescaled weights them in its own way"):
-        job(noise=1.0).replace(aggregation=atoll.learn.Rescaled())
+        job(noise=1.0).replace(aggregation=atoll.aggregation.Rescaled())
 
 
 @pytest.mark.parametrize("name", ["LocalAdam", "LocalAdaGrad", "LocalRMSProp"])

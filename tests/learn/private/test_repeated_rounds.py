@@ -19,10 +19,10 @@ from atoll.core.requests.island import Secret
 from atoll.core.requests.party import Roster
 from atoll.core.requests.results import Combined
 from atoll.learn import RoundInfo, Training
-from atoll.learn.private import CentralDP
 from atoll.learn.round.phases import released
-from atoll.learn.selection import Uniform
+from atoll.mechanisms import CentralDP
 from atoll.privacy import LossTally
+from atoll.selection import Uniform
 
 DATA = atoll.data.iid(atoll.data.digits(), parties=12, seed=0)
 ROUNDS = 6

@@ -189,7 +189,7 @@ def test_settings_that_cannot_be_used(settings: dict[str, Any], said: str, tmp_p
 
 def test_algorithms_that_change_the_local_step_are_refused(tmp_path: Path) -> None:
     with pytest.raises(CompositionError, match="FedProx"):
-        run(tmp_path, LOOP + REPLY, job={"algorithm": atoll.learn.algorithms.FedProx(mu=0.1)})
+        run(tmp_path, LOOP + REPLY, job={"algorithm": atoll.algorithms.FedProx(mu=0.1)})
 
 
 def test_a_command_that_cannot_be_started_is_named(tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import atoll
+from atoll.algorithms import FedAdam
 from atoll.core.requests.policy import SitePolicy
-from atoll.learn.algorithms import FedAdam
 from atoll.models import Script
 from atoll.stages import Clip, GaussianNoise
 

@@ -10,9 +10,9 @@ import pytest
 import atoll
 from atoll.cli.app import run
 from atoll.core.errors import JobError
-from atoll.learn.selection import Schedule
+from atoll.reducers import SecureAggregation
 from atoll.runtime.client.secure_trial import compared, survivors_of
-from atoll.secure import SecureAggregation
+from atoll.selection import Schedule
 
 NAMES = ["north", "south", "east", "west"]
 

@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 
+from atoll.algorithms import FedAvg, FedProx
 from atoll.core.errors import CompositionError, ConfigError
 from atoll.learn import Training
-from atoll.learn.algorithms import FedAvg, FedProx
 from atoll.learn.metrics import Confusion
 from atoll.learn.round.evaluation import Evaluation
-from atoll.learn.selection import Everyone
 from atoll.models.linear_model import Linear
 from atoll.rounds.stop import StopRule
 from atoll.runs import yaml
@@ -25,6 +24,7 @@ from atoll.runtime.jobs.spec import JobConfig, load_job, parse_job
 from atoll.runtime.jobs.terms import JobTerms, job_tree, read_terms
 from atoll.runtime.scheduling.amounts import Resources
 from atoll.runtime.scheduling.wants import Want
+from atoll.selection import Everyone
 from tests.support.certificates import authority
 from tests.support.forging import ADMIN, check
 

@@ -72,7 +72,7 @@ ALGORITHMS = {
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_every_honest_reply_is_what_is_expected(name: str, checked: list[str]) -> None:
     job = atoll.Training(
-        model=atoll.models.linear(4, 3), algorithm=ALGORITHMS[name], selection=atoll.learn.Everyone(), rounds=2
+        model=atoll.models.linear(4, 3), algorithm=ALGORITHMS[name], selection=atoll.selection.Everyone(), rounds=2
     )
     atoll.simulate(job, islands(), engine="inline")
 
@@ -86,7 +86,7 @@ UPLINKS = {
 @pytest.mark.parametrize("name", UPLINKS)
 def test_so_is_what_stages_make_of_it(name: str, checked: list[str]) -> None:
     job = atoll.Training(
-        model=atoll.models.linear(4, 3), algorithm=A.FedAvg(lr=0.1), selection=atoll.learn.Everyone(),
+        model=atoll.models.linear(4, 3), algorithm=A.FedAvg(lr=0.1), selection=atoll.selection.Everyone(),
         uplink=UPLINKS[name], rounds=2,
     )  # fmt: skip
     atoll.simulate(job, islands(), engine="inline")
@@ -102,8 +102,8 @@ def test_running_statistics_metrics_of_a_loop_and_reports(checked: list[str]) ->
     normed = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Linear(5, 3))
     own = atoll.torch.CustomLoop(nn.Linear(4, 3), loop)
     for model, selection in (
-        (normed, atoll.learn.Everyone()),
-        (own, atoll.learn.Everyone()),
+        (normed, atoll.selection.Everyone()),
+        (own, atoll.selection.Everyone()),
         (normed, S.Oort(3)),
     ):
         job = atoll.Training(model=model, algorithm=A.FedAvg(lr=0.1), selection=selection, rounds=2)

@@ -16,12 +16,12 @@ from atoll.core.federation.federation import run_program
 from atoll.core.requests.party import Roster
 from atoll.core.time.clock import Clock, run
 from atoll.core.world import World
-from atoll.learn.pacing import SAFA, FedAsync, FedBuff, HybridFL, Tiered
 from atoll.learn.pacing.slack import ChanceConstrained, UncensoredOnly
-from atoll.learn.selection import CFCFM
-from atoll.learn.topology import Hierarchical, Star
 from atoll.models.idle import IdleIslands, IdleLearner, IdleModel
+from atoll.pacing import SAFA, FedAsync, FedBuff, HybridFL, Tiered
 from atoll.runtime.network.rehearsal import Rehearsal
+from atoll.selection import CFCFM
+from atoll.topology import Hierarchical, Star
 from tests.support.gates import Gate, wait_at
 
 pytestmark = pytest.mark.network

@@ -35,7 +35,7 @@ class Pair:
                 threading.Event().wait(0.01)
 
         first = atoll.Training(model=atoll.models.linear(4, 2), algorithm=atoll.FedAvg(lr=0.3), rounds=3)
-        other = first.replace(algorithm=atoll.learn.algorithms.FedProx(lr=0.1, mu=0.1), callbacks=[wait])
+        other = first.replace(algorithm=atoll.algorithms.FedProx(lr=0.1, mu=0.1), callbacks=[wait])
         self.jobs = {"a": first, "b": other}
 
     async def __call__(self, fed):

@@ -182,7 +182,7 @@ def _estimator(name: str, module: str = "linear_model", **settings: Any) -> Any:
 def test_a_learner_built_from_a_card_is_the_simulators(name: str, with_test: bool) -> None:
     model, rows = _models()[name]
     islands = atoll.data.iid(rows if with_test else rows.with_test(None), parties=5, seed=1)
-    family = {"bayes": {"algorithm": atoll.learn.algorithms.SufficientStatistics()}} if name == "bayes" else {}
+    family = {"bayes": {"algorithm": atoll.algorithms.SufficientStatistics()}} if name == "bayes" else {}
     job = atoll.Training(model=model, rounds=3, **family.get(name, {}))
     outline = remote_of(islands).outline()
     real, far = job.learner(islands), job.learner(outline)
@@ -214,7 +214,7 @@ def test_a_model_that_does_not_fit_the_card_is_refused_before_any_work() -> None
     with pytest.raises(CompositionError, match="needs every client in every round"):
         atoll.Training(
             model=atoll.models.linear(64, 10),
-            algorithm=atoll.learn.algorithms.VRLSGD(steps=2),
+            algorithm=atoll.algorithms.VRLSGD(steps=2),
             selection=atoll.Uniform(1),
         ).learner(remote.outline())
 

@@ -12,7 +12,7 @@ from atoll.core.requests.cohort import Community
 from atoll.core.requests.task import task
 from atoll.core.time.clock import Clock, run
 from atoll.core.world import World
-from atoll.secure import BoundedSum
+from atoll.reducers import BoundedSum
 
 # Their quick siblings in one process are in `test_bounded_sum`.
 pytestmark = pytest.mark.slow

@@ -17,8 +17,9 @@ from atoll.core.sealing import VirtualSealing
 from atoll.core.time.clock import Clock, run
 from atoll.core.world import World
 from atoll.engines import Batched, Inline
+from atoll.reducers import BoundedSum
 from atoll.runtime.network.rehearsal import Rehearsal
-from atoll.secure import BoundedSum, WordLayout
+from atoll.secure import WordLayout
 from atoll.secure.bounded.halves import add
 from atoll.secure.bounded.plan import BoundPlan
 from atoll.secure.bounded.projections import MOST_OUTSIDE, PROJECTIONS, RATIO, projected

@@ -22,8 +22,9 @@ from atoll.core.requests.task import task
 from atoll.core.time.clock import Clock, run
 from atoll.core.world import World
 from atoll.engines import Batched, Inline
+from atoll.reducers import Encrypted
 from atoll.runtime.network.rehearsal import Rehearsal
-from atoll.secure import Encrypted, FixedPoint, WordLayout
+from atoll.secure import FixedPoint, WordLayout
 from atoll.secure.encrypted import BFV, BatchCrypt, Paillier, ThresholdPaillier
 from atoll.secure.encrypted import reducer as module
 from atoll.secure.encrypted.agreement import EncryptedAgreement
@@ -166,7 +167,7 @@ def test_a_training_is_the_plain_one_to_rounding():
     islands = atoll.data.dirichlet(atoll.data.digits(), parties=6, alpha=0.5, seed=0)
     job = atoll.Training(
         model=atoll.models.linear(64, 10),
-        algorithm=atoll.learn.algorithms.Scaffold(lr=0.05, batch_size=32),
+        algorithm=atoll.algorithms.Scaffold(lr=0.05, batch_size=32),
         selection=atoll.Uniform(4),
         rounds=2,
     )
@@ -467,9 +468,9 @@ def test_replies_that_must_be_seen_one_by_one_are_refused():
 @pytest.mark.parametrize(
     "settings",
     [
-        {"pacing": atoll.learn.pacing.SAFA()},
-        {"pacing": atoll.learn.pacing.FedAsync()},
-        {"topology": atoll.learn.topology.Gossip()},
+        {"pacing": atoll.pacing.SAFA()},
+        {"pacing": atoll.pacing.FedAsync()},
+        {"topology": atoll.topology.Gossip()},
     ],
     ids=["SAFA", "FedAsync", "Gossip"],
 )

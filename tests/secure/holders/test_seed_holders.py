@@ -19,7 +19,8 @@ from atoll.core.requests.task import task
 from atoll.core.time.clock import run
 from atoll.core.world import World
 from atoll.engines import Batched, Inline
-from atoll.secure import Enclave, FixedPoint, SimulatedAttestation, TwoServers, WordLayout
+from atoll.reducers import Enclave, TwoServers
+from atoll.secure import FixedPoint, SimulatedAttestation, WordLayout
 from atoll.secure.holders.halves import attest, describe, entrust, open_masks, register_attestation
 from atoll.secure.masking.agreement import Agreement
 from atoll.testing import Timetable, check_reducer

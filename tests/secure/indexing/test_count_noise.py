@@ -10,11 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import atoll
+from atoll.aggregation import EqualWeights
 from atoll.core.errors import AtollError, CompositionError, ConfigError
 from atoll.core.event import Ledger
-from atoll.learn.aggregation import EqualWeights
 from atoll.privacy import epsilon_of, spent
-from atoll.secure import CountNoise, SecureIndexing
+from atoll.reducers import SecureIndexing
+from atoll.secure import CountNoise
 from atoll.secure.indexing import halves
 from atoll.secure.indexing.noise import BITS, gridded
 from atoll.stages import Clip, ProductQuantizer
@@ -152,7 +153,7 @@ def test_who_knows_the_seed_does_not_know_the_noise(islands):
     [
         ({"uplink": (Clip(1.0, alone=True), ProductQuantizer(4, 8))}, AtollError, "numbers beside its indices"),
         ({"uplink": UPLINK[1:]}, CompositionError, "measurements that leave without noise"),
-        ({"aggregation": atoll.learn.Renormalised()}, AtollError, "weight of"),
+        ({"aggregation": atoll.aggregation.Renormalised()}, AtollError, "weight of"),
     ],
     ids=["uncoded layer", "measurements", "weights"],
 )

@@ -13,8 +13,8 @@ from atoll.core.algebra.aggregate import Total
 from atoll.core.errors import CompositionError, ConfigError, DataError, MessageError, PolicyError, QuorumError
 from atoll.core.requests.island import Secret
 from atoll.core.time.clock import run
-from atoll.learn.pacing import FedBuff
-from atoll.secure import SecureAggregation, SecureIndexing
+from atoll.pacing import FedBuff
+from atoll.reducers import SecureAggregation, SecureIndexing
 from atoll.secure.indexing import halves
 from atoll.secure.indexing.counts import by_layer, counted, layers_of, parted, runs_of
 from atoll.stages import Clip, ProductQuantizer, ScalarQuantizer
@@ -75,7 +75,7 @@ def test_the_bytes_of_shares_are_codewords_times_the_bits_of_a_count(islands, by
     """With equal weights, ``k ceil(log2(n + 1))`` bits a block from each party to the second server; the first gets a seed."""
     reducer = SecureIndexing(by, max_weight=most)
     assert reducer.bits(5) == bits
-    row = trained(islands, reducer=reducer, rounds=1, aggregation=atoll.learn.aggregation.EqualWeights()).metrics[0]
+    row = trained(islands, reducer=reducer, rounds=1, aggregation=atoll.aggregation.EqualWeights()).metrics[0]
     numbers = (10 + 2) * 8  # the bias, a weight and the count of what was clamped, 64 bits each
     helpers = 160 * 16 * bits / 8 + numbers
     parties = 160 * (16 * bits if by == "shares" else 4) / 8 + numbers

@@ -19,8 +19,8 @@ from atoll.core.requests.task import task
 from atoll.core.sealing.letter import Letter
 from atoll.core.time.clock import Clock, run
 from atoll.core.world import World
+from atoll.reducers import SecureAggregation
 from atoll.runtime.network.shared import Shared, bare, words
-from atoll.secure import SecureAggregation
 from atoll.secure.masking.halves import label_of, masked, reveal, vote
 
 # Each attack has a quick sibling in one process, in `test_over_network` or `test_secure_aggregation`.

@@ -23,7 +23,7 @@ from atoll.core.time.clock import run
 from atoll.core.world import World
 from atoll.engines import Batched, Inline
 from atoll.privacy.discrete import SkellamLaw
-from atoll.secure import OneShot, SecureAggregation
+from atoll.reducers import OneShot, SecureAggregation
 from atoll.secure.masking import halves
 from atoll.secure.noise import DiscreteGaussianNoise, ExcessNoise, SkellamNoise
 from atoll.testing import Timetable

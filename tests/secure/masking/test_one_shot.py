@@ -19,7 +19,8 @@ from atoll.core.requests.task import task
 from atoll.core.time.clock import run
 from atoll.core.world import World
 from atoll.engines import Batched, Inline
-from atoll.secure import FixedPoint, OneShot, WordLayout
+from atoll.reducers import OneShot
+from atoll.secure import FixedPoint, WordLayout
 from atoll.secure.masking.coded import Code, code_words, sum_shares
 from atoll.secure.masking.halves import label_of
 from atoll.testing import Timetable, check_reducer

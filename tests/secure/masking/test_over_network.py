@@ -15,8 +15,8 @@ from atoll.core.requests.cohort import Community
 from atoll.core.requests.task import task
 from atoll.core.time.clock import Clock, run
 from atoll.core.world import World
+from atoll.reducers import SecureAggregation
 from atoll.runtime.network.rehearsal import Rehearsal
-from atoll.secure import SecureAggregation
 from atoll.secure.masking.halves import label_of, reveal, vote
 
 

@@ -18,7 +18,8 @@ from atoll.core.requests.task import task
 from atoll.core.time.clock import run
 from atoll.core.world import World
 from atoll.engines import Batched, Inline
-from atoll.secure import FixedPoint, SecureAggregation, WordLayout
+from atoll.reducers import SecureAggregation
+from atoll.secure import FixedPoint, WordLayout
 from atoll.secure.masking.agreement import Agreement
 from atoll.secure.masking.halves import deal
 from atoll.stages import Clip

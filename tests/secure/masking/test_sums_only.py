@@ -15,8 +15,8 @@ from atoll.core.requests.task import task
 from atoll.core.time.clock import run
 from atoll.core.world import World
 from atoll.engines import Batched, Inline
+from atoll.reducers import SecureAggregation
 from atoll.runs import parse_policy
-from atoll.secure import SecureAggregation
 
 POLICY = SitePolicy(sums_only=True, smallest_cohort=5)
 

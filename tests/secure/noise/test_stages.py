@@ -24,7 +24,7 @@ from atoll.core.requests.task import Batch, Task
 from atoll.core.world import World
 from atoll.engines import Batched, Inline, Processes
 from atoll.privacy import epsilon_of, spent
-from atoll.secure import OneShot, SecureAggregation, TwoServers
+from atoll.reducers import OneShot, SecureAggregation, TwoServers
 from atoll.secure.keystream import Keystream
 from atoll.secure.noise import DiscreteGaussianNoise, SkellamMixtureNoise, SkellamNoise, rounded_bound
 from atoll.secure.noise.rounding import conditional, in_steps, mean_square, unconditional

@@ -20,8 +20,9 @@ from atoll.core.requests.task import task
 from atoll.core.time.clock import Clock, run
 from atoll.core.world import World
 from atoll.engines import Batched, Inline
+from atoll.reducers import MultiRound, SecureAggregation, SecureTree
 from atoll.runtime.network.rehearsal import Rehearsal
-from atoll.secure import FixedPoint, MultiRound, SecureAggregation, SecureTree
+from atoll.secure import FixedPoint
 from atoll.secure.masking.halves import label_of
 from atoll.secure.masking.seeds import SHARE, commitment, opened
 from atoll.secure.standing.chain import ahead, hidden, key_of, own_of, pair_of
@@ -449,7 +450,7 @@ def test_cohorts_that_are_drawn_anew_in_each_round_have_no_standing_keys():
 
 
 def test_it_takes_no_excess_noise_back():
-    privacy = atoll.learn.private.DistributedDP(noise=1.0, delta=1e-5, clip=1.0, least=4, remove_excess=True)
+    privacy = atoll.mechanisms.DistributedDP(noise=1.0, delta=1e-5, clip=1.0, least=4, remove_excess=True)
     with pytest.raises(CompositionError, match="MultiRound"):
         atoll.Training(
             model=atoll.models.linear(4, 2),

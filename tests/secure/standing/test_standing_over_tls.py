@@ -16,7 +16,7 @@ from atoll.core.requests.cohort import Community
 from atoll.core.requests.task import task
 from atoll.core.time.clock import Clock, run
 from atoll.core.world import World
-from atoll.secure import MultiRound
+from atoll.reducers import MultiRound
 from atoll.secure.masking.halves import label_of
 from atoll.secure.standing.halves import masked, reveal, vote
 

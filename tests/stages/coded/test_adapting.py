@@ -14,8 +14,8 @@ from atoll.core.errors import ConfigError
 from atoll.core.facets import facet
 from atoll.core.requests.chain import Chain, due, fitted
 from atoll.core.requests.stage import Worded
-from atoll.learn.pacing import FedBuff
-from atoll.secure import MultiRound, SecureAggregation
+from atoll.pacing import FedBuff
+from atoll.reducers import MultiRound, SecureAggregation
 from atoll.stages import ProductQuantizer, ScalarQuantizer
 from atoll.stages.coded.adapting import Bounds, bits_for
 from atoll.testing import check_stage

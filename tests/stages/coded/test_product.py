@@ -156,7 +156,7 @@ def test_where_no_sum_is_seen_nothing_is_fitted(make):
 
 def test_gossip_refuses_it():
     islands = atoll.data.iid(atoll.data.digits(), parties=4, seed=0)
-    topology = atoll.learn.topology.Gossip(compress=ProductQuantizer(), gamma=0.5)
+    topology = atoll.topology.Gossip(compress=ProductQuantizer(), gamma=0.5)
     job = atoll.Training(model=atoll.models.linear(64, 10), topology=topology, selection=atoll.Everyone(), rounds=1)
     with pytest.raises(CompositionError, match="ProductQuantizer has parameters that follow sums"):
         atoll.simulate(job, islands, engine="inline")

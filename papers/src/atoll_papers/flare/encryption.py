@@ -22,8 +22,8 @@ import atoll
 from atoll.core.errors import DataError
 from atoll.core.extras import need
 from atoll.core.requests.island import Secret
+from atoll.reducers import Encrypted
 from atoll.reproduce import Claim, Entry, keeping_nothing
-from atoll.secure import Encrypted
 from atoll.secure.encrypted import BFV, CKKS, BatchCrypt, Digits, Paillier, Scheme
 
 if TYPE_CHECKING:

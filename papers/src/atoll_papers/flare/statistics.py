@@ -13,8 +13,8 @@ import numpy as np
 
 import atoll
 from atoll.data import Dataset, Islands
+from atoll.reducers import SecureAggregation
 from atoll.reproduce import Claim, Entry, keeping_nothing
-from atoll.secure import SecureAggregation
 from atoll.statistics import Statistics, Summary
 
 __all__ = ["ENTRY"]

@@ -7,16 +7,16 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from atoll.algorithms import FedAvg
 from atoll.devices import Fleet, Normal, Power, Recorded, mec
-from atoll.learn.algorithms import FedAvg
-from atoll.learn.pacing import HybridFL
 from atoll.learn.pacing.slack import ChanceConstrained, Forgetting, LateCount, PaperLiteral, Ratio, UncensoredOnly
-from atoll.learn.selection import Uniform
-from atoll.learn.topology import Hierarchical
 from atoll.learn.training import Training
 from atoll.models.idle import IdleIslands, IdleModel
+from atoll.pacing import HybridFL
 from atoll.rounds.history import History
+from atoll.selection import Uniform
 from atoll.simulation import simulate
+from atoll.topology import Hierarchical
 
 from .paper import DIGITS, HybridSetting
 from .reference import limit, region_sizes

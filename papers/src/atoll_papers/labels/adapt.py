@@ -175,7 +175,7 @@ def scores(name: str, seeds: int, rounds: int = 30, steps: int = 8) -> list[floa
     from atoll.labels import FADA, FADE
     from atoll.labels.methods import local_sgd
     from atoll.learn import Evaluation, Training
-    from atoll.learn.selection import Everyone
+    from atoll.selection import Everyone
     from atoll.simulation import simulate
 
     found = []
@@ -202,12 +202,12 @@ def apart(rounds: int = 5) -> float:
 
     Two parties of equal size, a source and a target; the one party takes half the step, since its loss is the sum of theirs.
     """
+    from atoll.algorithms import FedAvg
     from atoll.core.algebra import tree as T
     from atoll.data import Islands
     from atoll.labels import FADE
     from atoll.learn import Training
-    from atoll.learn.algorithms import FedAvg
-    from atoll.learn.selection import Everyone
+    from atoll.selection import Everyone
     from atoll.simulation import simulate
 
     _, one = domains(0)

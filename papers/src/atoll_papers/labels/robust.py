@@ -49,7 +49,7 @@ class RobustTrial:
     def algorithm(self, rounds: int) -> Algorithm:
         """Return what clients train by."""
         from atoll.labels import FixMatch, RobustSelfTraining, RSCFed, SemiFL, Supervised
-        from atoll.labels.views import weak
+        from atoll.views import weak
 
         work, near = {**_WORK, "horizon": rounds}, weak("images")
         made: dict[str, Any] = {

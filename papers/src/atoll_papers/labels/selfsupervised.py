@@ -56,7 +56,7 @@ class SelfRun:
     def accuracy(self, seed: int, rounds: int) -> float:
         """Train, and return the accuracy of the probe, or of the model itself if it was trained on labels."""
         import atoll
-        from atoll.learn.selection import Once
+        from atoll.selection import Once
 
         train, test = atoll.data.digits().with_columns({}).split(0.3, seed=0)
         train, test = _pictures(train), _pictures(test)
@@ -83,7 +83,7 @@ class SelfRun:
     def _algorithm(self) -> Any:
         import atoll
         from atoll import labels
-        from atoll.learn.algorithms import Accelerated
+        from atoll.algorithms import Accelerated
         from atoll.learn.transforms import Momentum
 
         steps = atoll.FedAvg(lr=0.05, steps=320 // self.batch, batch_size=self.batch)
@@ -100,7 +100,7 @@ class SelfRun:
 
 def _view() -> Any:
     """Return what makes views of digits of 8 by 8 pixels."""
-    from atoll.labels.views import Affine, ColourJitter, Compose, Cutout
+    from atoll.views import Affine, ColourJitter, Compose, Cutout
 
     return Compose([Affine(), ColourJitter((0.3, 1.3), (1.0, 1.0)), Cutout(0.35)])
 

@@ -142,7 +142,7 @@ def _on_any_rows(method: Any) -> Any:
 
 
 def _view(name: str) -> Any:
-    from atoll.labels import views
+    from atoll import views
 
     return None if name == "no" else getattr(views, name)("images")
 
@@ -243,8 +243,8 @@ def with_pool(scale: TrialSize, share: float | None, tau: float | None) -> Make:
 def by_predictions(scale: TrialSize, order: str) -> Make:
     """All labels at clients with few classes each; they exchange predictions of a public pool, or models (``order=""``)."""
     import atoll
+    from atoll.algorithms import FedAvg
     from atoll.labels import DSFL
-    from atoll.learn.algorithms import FedAvg
 
     def make(seed: int) -> tuple[Training, Islands]:
         data = digits(scale, seed, alpha=0.3)

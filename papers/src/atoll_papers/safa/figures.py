@@ -108,8 +108,8 @@ def timeline(pace: str, rounds: int = 60, seed: int = 5) -> Timeline:
     """
     import atoll
     from atoll import devices
-    from atoll.learn.pacing import SAFA, FedBuff
-    from atoll.learn.selection import CFCFM
+    from atoll.pacing import SAFA, FedBuff
+    from atoll.selection import CFCFM
 
     speeds = [1.0, 0.8, 0.55, 0.4, 0.2, 0.1]
     trace = devices.GeneratedTrace(0.2, point="uniform", seed=seed)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from atoll.learn.algorithms import CEADMM, AndersonADMM, FastADMM, FedADMM, LFedADMM
+from atoll.algorithms import CEADMM, AndersonADMM, FastADMM, FedADMM, LFedADMM
 from atoll.models.matrix import MatrixRegression, low_rank_optimum, low_rank_value, matrix_observations
 
 from .row import SurveyRow

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from atoll.learn.algorithms import (
+from atoll.algorithms import (
     ADIANA,
     DIANA,
     QSVRG,

@@ -4,17 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from atoll.learn.algorithms import (
-    VRLSGD,
-    CompactEstimate,
-    FedDyn,
-    FedNova,
-    LocalSVRG,
-    Mime,
-    MimeLite,
-    MimeSVRG,
-    Scaffold,
-)
+from atoll.algorithms import VRLSGD, CompactEstimate, FedDyn, FedNova, LocalSVRG, Mime, MimeLite, MimeSVRG, Scaffold
 
 from .row import SurveyRow
 

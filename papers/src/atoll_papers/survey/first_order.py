@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from atoll.learn.algorithms import (
+from atoll.algorithms import (
     MFL,
     FedAdagrad,
     FedAdam,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from atoll.learn.algorithms import (
+from atoll.algorithms import (
     DIANA,
     FLECS,
     MFL,

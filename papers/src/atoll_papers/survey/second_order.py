@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from atoll.algorithms import DANE, DINGO, FLECS, FLECSPP, GIANT, FedNL, FedSSO
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import DataError
-from atoll.learn.algorithms import DANE, DINGO, FLECS, FLECSPP, GIANT, FedNL, FedSSO
 from atoll.learn.learner import LearnerSettings
 from atoll.models.quadratic import QuadraticLearner
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from atoll.learn.algorithms import FedAvg, Scaffold, Walkman
-from atoll.learn.topology import ClusteredGossip, Complete, Gossip, Hierarchical, RandomWalk, Ring
+from atoll.algorithms import FedAvg, Scaffold, Walkman
+from atoll.topology import ClusteredGossip, Complete, Gossip, Hierarchical, RandomWalk, Ring
 
 from .row import SurveyRow
 

@@ -58,7 +58,7 @@ def command(
         "exact": bool(quantiles) and not sketch and min_count == 1 and epsilon is None, "request": request,
     }  # fmt: skip
     if secure:
-        from atoll.secure import SecureAggregation
+        from atoll.secure.masking import SecureAggregation
 
         made["reducer"] = SecureAggregation()
     result = simulate(job_class("statistics")(**made), tables, engine="inline", results=records, progress=False)

@@ -261,7 +261,7 @@ class AdaptationRun:
 
     def _run(self, algorithm: Algorithm, islands: Islands, settings: AdaptationTerms, seed: int, model: Any) -> Any:
         from atoll.learn import Evaluation, Training
-        from atoll.learn.selection import Everyone
+        from atoll.learn.selection.uniform import Everyone
         from atoll.simulation import simulate
 
         job = Training(
@@ -338,7 +338,8 @@ def runs_of(shape: tuple[int, ...], classes: int, methods: Sequence[str]) -> dic
     Methods see images through the strong view with some of them inverted, which bridges domains of light and dark ground; where it moves or cuts an image, it fills
     with the image's own border and mean, since the ground need not be dark. They see other rows as they are: no view of a table is known to keep what a row means.
     """
-    from atoll.labels import FADA, FADE, DualAdapt, EfficientFDA, FedSR, FRuDA, SelfTraining, Supervised, views
+    from atoll import views
+    from atoll.labels import FADA, FADE, DualAdapt, EfficientFDA, FedSR, FRuDA, SelfTraining, Supervised
     from atoll.labels.methods import local_sgd
     from atoll.labels.views.geometry import Affine, Translate
     from atoll.labels.views.pixels import ColourJitter, Cutout, Invert

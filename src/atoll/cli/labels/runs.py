@@ -70,7 +70,7 @@ def _make_views(x: Any, view: Any, seed: int) -> Any:
     import torch
 
     from atoll.labels.losses import seen
-    from atoll.labels.views import row_keys
+    from atoll.labels.views.draws import row_keys
 
     rows, there = torch.from_numpy(x), torch.ones(len(x))
     keys = row_keys(torch.tensor([seed, 0]), torch.arange(len(x)))
@@ -89,7 +89,7 @@ def known_methods(at: str = "rows") -> tuple[str, ...]:
     from atoll.labels.methods.selfsupervised import SelfSupervised
     from atoll.labels.survey import SURVEY
 
-    found = {name: getattr(atoll.labels, name) for name in atoll.labels.__all__}
+    found = {name: getattr(atoll.labels, name) for name in dir(atoll.labels)}
     kinds = {n: k for n, k in found.items() if isinstance(k, type) and issubclass(k, Method)}
     if at == "none":
         return tuple(
@@ -204,7 +204,7 @@ class LabelRuns:
 
     def views(self) -> dict[str, Any]:
         """Return no, the weak and the strong view of such rows."""
-        from atoll.labels.views import strong, weak
+        from atoll.labels.views.defaults import strong, weak
 
         kind = "images" if self.images else "table"
         return {"no": None, "weak": weak(kind), "strong": strong(kind)}
@@ -218,7 +218,8 @@ class LabelRuns:
         strong = self.views()["strong"]
         if not self.images:
             return strong
-        from atoll.labels.views import Compose, Thicken
+        from atoll.labels.views.base import Compose
+        from atoll.labels.views.strokes import Thicken
 
         moved, *others = strong.links
         return Compose([moved, Thicken(), *others])

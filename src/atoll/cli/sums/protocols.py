@@ -9,16 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from atoll.core.errors import ConfigError
 from atoll.core.federation.reducer import Plain, Reducer
-from atoll.secure import (
-    BoundedSum,
-    Enclave,
-    Encrypted,
-    MultiRound,
-    OneShot,
-    SecureAggregation,
-    SecureIndexing,
-    TwoServers,
-)
+from atoll.secure.bounded import BoundedSum
+from atoll.secure.encrypted import Encrypted
+from atoll.secure.holders import Enclave, TwoServers
+from atoll.secure.indexing import SecureIndexing
+from atoll.secure.masking import OneShot, SecureAggregation
+from atoll.secure.standing import MultiRound
 
 from .encodings import wide
 from .settings import SumSettings

@@ -19,7 +19,7 @@ from atoll.core.requests.task import task
 from atoll.core.time.clock import run
 from atoll.core.world import World
 from atoll.engines import Batched
-from atoll.secure import SecureIndexing
+from atoll.secure.indexing import SecureIndexing
 from atoll.testing import Timetable
 
 from .encodings import ENCODINGS

@@ -10,7 +10,7 @@ from atoll.core.capability import Need
 from atoll.core.errors import CompositionError, ConfigError
 from atoll.learn.capabilities import ONE_MODEL, SAMPLE
 from atoll.learn.round.rounds import ServerRounds, server_round
-from atoll.learn.selection import Uniform
+from atoll.learn.selection.uniform import Uniform
 from atoll.learn.topology.base import Star
 from atoll.programs.bandits import DiscountedUCB
 

@@ -13,8 +13,8 @@ from atoll.core.capability import CENTRAL_SERVER, Capability, Need
 from atoll.core.errors import ConfigError
 from atoll.core.facets import facet
 from atoll.learn.algorithm import Algorithm, Gradient, Helped, Labelled, LocalWork, Movable, Phased, RoundInfo, Stateful
-from atoll.learn.algorithms import FedAvg
 from atoll.learn.algorithms.accelerated import Accelerated
+from atoll.learn.algorithms.fedavg import FedAvg
 from atoll.learn.capabilities import OWN_LOSSES, OWN_MODELS
 from atoll.learn.local.own_loss import any_takes_target
 from atoll.learn.transforms import ClipNorm, Momentum

@@ -18,7 +18,7 @@ from atoll.core.errors import ConfigError, DataError, QuorumError
 from atoll.core.requests.task import Task, Work
 from atoll.learn.capabilities import CLASS_SCORES
 from atoll.learn.checks import require_finite
-from atoll.learn.selection import Candidates, Seen
+from atoll.learn.selection.base import Candidates, Seen
 from atoll.learn.topology.base import Decentralised, NodeCourse, refuse
 from atoll.learn.topology.node import Node
 

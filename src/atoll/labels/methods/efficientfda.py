@@ -118,7 +118,7 @@ class EfficientFDA(Method, Labelled, Movable):
     applies the chain rule in the clear: the gradient of the discrepancy is ``2 weight gap`` times the Jacobian of its own mean. With ``steps=1`` and the
     same rows, this is the gradient of `atoll.labels.objectives.linear_mmd` of all parties' features; later steps of a round keep the gap.
 
-    The encryption is the training's reducer: ``Training(..., reducer=atoll.secure.Encrypted(scheme="paillier"))`` encrypts features and updates,
+    The encryption is the training's reducer: ``Training(..., reducer=atoll.reducers.Encrypted(scheme="paillier"))`` encrypts features and updates,
     and equals the training without it up to fixed-point rounding. Nobody sees one party's mean.
 
     Attributes:

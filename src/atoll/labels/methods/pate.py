@@ -20,7 +20,7 @@ from atoll.core.requests.task import Task
 from atoll.data.missing import labelled_rows
 from atoll.learn.capabilities import CLASS_SCORES
 from atoll.learn.checks import require_finite
-from atoll.learn.selection import Candidates, Seen
+from atoll.learn.selection.base import Candidates, Seen
 from atoll.learn.topology.base import Decentralised, NodeCourse, refuse
 from atoll.learn.topology.node import Node
 from atoll.privacy import LossTally, PrivacyLoss

@@ -12,8 +12,8 @@ from atoll.core.algebra.aggregate import Aggregate, Mean
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError
 from atoll.learn.algorithm import Algorithm, Gradient, LocalWork, RoundInfo
-from atoll.learn.algorithms import FedAvg
 from atoll.learn.algorithms.accelerated import Accelerated
+from atoll.learn.algorithms.fedavg import FedAvg
 from atoll.learn.local.own_loss import OwnLoss
 from atoll.learn.transforms import Momentum
 
@@ -176,6 +176,6 @@ def __getattr__(name: str) -> Any:
     """
     from atoll.labels import methods
 
-    if name in methods.__all__:
+    if name in dir(methods):
         return getattr(methods, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

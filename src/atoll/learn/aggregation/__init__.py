@@ -18,39 +18,6 @@ operator            next model                                                  
 An operator acts on whatever replies an algorithm averages, so that it composes with every algorithm.
 """
 
-from typing import TYPE_CHECKING
+from atoll.core.lazy import attach_names
 
-if TYPE_CHECKING:
-    from .base import Aggregation, EqualWeights, KeepGlobal, Renormalised, Rescaled
-    from .inverse import InverseProbability
-    from .keep_local import KeepLocal
-    from .valued import Valued
-else:
-    from atoll.core.lazy import lazy
-
-    __getattr__, __dir__ = lazy(
-        __name__,
-        {
-            "base": (
-                "Aggregation",
-                "EqualWeights",
-                "KeepGlobal",
-                "Renormalised",
-                "Rescaled",
-            ),
-            "inverse": ("InverseProbability",),
-            "keep_local": ("KeepLocal",),
-            "valued": ("Valued",),
-        },
-    )
-
-__all__ = [
-    "Aggregation",
-    "EqualWeights",
-    "InverseProbability",
-    "KeepGlobal",
-    "KeepLocal",
-    "Renormalised",
-    "Rescaled",
-    "Valued",
-]
+__getattr__, __dir__, __all__ = attach_names(__name__, moved="atoll.aggregation")

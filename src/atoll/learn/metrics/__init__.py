@@ -19,42 +19,6 @@ metric                  results                                                 
 `HumanTime` is not a score: it converts a round's bytes and computing into seconds on real devices.
 """
 
-from typing import TYPE_CHECKING
+from atoll.core.lazy import attach_names
 
-if TYPE_CHECKING:
-    from .base import ScoreMetric, pack_metric, unpack_metric
-    from .classification import Accuracy, Calibration, Confusion, LogLoss, TopKAccuracy
-    from .hinge import HingeLoss, SignAccuracy
-    from .human_time import HumanTime
-    from .regression import R2, AbsoluteError, RelativeAccuracy, SquaredError
-else:
-    from atoll.core.lazy import lazy
-
-    __getattr__, __dir__ = lazy(
-        __name__,
-        {
-            "base": ("ScoreMetric", "pack_metric", "unpack_metric"),
-            "classification": ("Accuracy", "Calibration", "Confusion", "LogLoss", "TopKAccuracy"),
-            "hinge": ("HingeLoss", "SignAccuracy"),
-            "human_time": ("HumanTime",),
-            "regression": ("R2", "AbsoluteError", "RelativeAccuracy", "SquaredError"),
-        },
-    )
-
-__all__ = [
-    "R2",
-    "AbsoluteError",
-    "Accuracy",
-    "Calibration",
-    "Confusion",
-    "HingeLoss",
-    "HumanTime",
-    "LogLoss",
-    "RelativeAccuracy",
-    "ScoreMetric",
-    "SignAccuracy",
-    "SquaredError",
-    "TopKAccuracy",
-    "pack_metric",
-    "unpack_metric",
-]
+__getattr__, __dir__, __all__ = attach_names(__name__)

@@ -15,6 +15,7 @@ from atoll.core.capability import DISTINCT_CLIENTS, Capability, Need
 from atoll.core.errors import QuorumError
 from atoll.core.facets import facet
 from atoll.core.requests.party import among
+from atoll.learn.selection.base import Seen
 
 from ..algorithm import Phased, RoundInfo
 from ..capabilities import ONE_PHASE, WHOLE_POPULATION
@@ -25,7 +26,6 @@ from ..round.outcomes import reply_form
 from ..round.phases import fitted_to_mock, fitted_to_sum, folded, lengths, outgoing, shares
 from ..round.rounds import ServerRounds, server_round
 from ..round.state import initial
-from ..selection import Seen
 from ..selection.base import places_of
 from ..wrapped import declare
 from .base import Pacing, refuse

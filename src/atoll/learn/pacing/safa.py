@@ -19,6 +19,7 @@ from atoll.core.errors import ConfigError
 from atoll.core.facets import facet
 from atoll.core.requests.party import among
 from atoll.core.validation import is_real
+from atoll.learn.selection.base import Seen
 
 from ..aggregation.keep_local import SingleReplies
 from ..algorithm import Phased
@@ -32,7 +33,6 @@ from ..round.outcomes import reply_form, require_in_time
 from ..round.phases import account, folded, outgoing, received_model, round_info
 from ..round.rounds import ServerRounds, server_round
 from ..round.state import initial
-from ..selection import Seen
 from ..selection.base import places_among, places_of
 from ..wrapped import declare
 from .base import Pacing, refuse, weighs_examples
@@ -44,11 +44,11 @@ if TYPE_CHECKING:
     from atoll.core.federation.flight import Arrivals, Flight
     from atoll.core.requests.party import Parties
     from atoll.core.requests.results import Combined
+    from atoll.learn.selection.base import Selection
     from atoll.rounds.loop import Course
 
     from ..algorithm import Algorithm
     from ..context import Context
-    from ..selection import Selection
 
 __all__ = ["AdaptiveLag", "SAFA", "deprecation_rate"]
 

@@ -14,11 +14,12 @@ from atoll.core.event import Event
 from atoll.core.exposure import Exposure
 from atoll.core.facets import facet
 from atoll.core.validation import Checked
+from atoll.learn.selection.base import Selection
+from atoll.learn.selection.secret_sample import FixedSample, PoissonSample
 from atoll.privacy import ACCOUNTANTS, Budget, smallest_noise
 
 from ..algorithm import Compressing, Phased
 from ..capabilities import SAMPLE
-from ..selection import FixedSample, PoissonSample, Selection
 from .claim import Attendance, Guarantee, charges_everyone, counted
 
 if TYPE_CHECKING:

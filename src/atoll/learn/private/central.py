@@ -29,11 +29,11 @@ from atoll.core.facets import facet
 from atoll.core.requests.chain import Chain
 from atoll.core.requests.stage import Guarding
 from atoll.core.validation import Checked
+from atoll.learn.selection.base import Selection
 from atoll.stages import Clip
 
 from ..algorithm import Algorithm, Compressing, LocalWork, Phased, Private, RoundInfo
 from ..capabilities import BLIND, ONE_MODEL, PLAIN_MEAN, SUMMED
-from ..selection import Selection
 from ..wrapped import Wrapped, dry_reply
 from .base import Mechanism, TrainingParts, secret_sample
 from .claim import Attendance, Guarantee

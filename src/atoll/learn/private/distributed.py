@@ -14,13 +14,13 @@ from atoll.core.exposure import Exposure
 from atoll.core.facets import facet
 from atoll.core.requests.chain import Chain
 from atoll.core.requests.stage import Guarding, Worded
+from atoll.learn.aggregation.base import EqualWeights
 from atoll.privacy.discrete import SkellamLaw
 from atoll.secure.noise import DiscreteGaussianNoise, LatticeNoise, SkellamMixtureNoise, SkellamNoise, rounded_bound
 from atoll.secure.noise.excess import MOST_PARTS
 from atoll.stages import Clip, Rotation
 from atoll.stages.coded.rotation import flattened
 
-from ..aggregation import EqualWeights
 from ..algorithm import Compressing
 from ..capabilities import EQUAL_REPLIES, PLAIN_MEAN, SUMMED
 from .base import Mechanism, TrainingParts

@@ -20,7 +20,7 @@ __all__ = ["ExampleDP"]
 
 @dataclass(frozen=True, kw_only=True)
 class ExampleDP(Mechanism):
-    """DP-SGD at every client: the gradients of the algorithm are noisy sums of clipped gradients of single examples; see `atoll.learn.algorithms.DPSGD`.
+    """DP-SGD at every client: the gradients of the algorithm are noisy sums of clipped gradients of single examples; see `atoll.algorithms.DPSGD`.
 
     Every local step releases ``(sum_{i in S} g_i min(1, C / ||g_i||) + N(0, (z C)^2)) / B``, where each example of a client is in ``S`` with probability ``q = min(1, B / n)`` by a
     coin of the client's own secret. All that a client sends or keeps is computed from these releases, so the promise holds against everybody, the server included, with any

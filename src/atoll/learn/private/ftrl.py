@@ -15,12 +15,13 @@ from atoll.core.algebra.tree import Tree
 from atoll.core.errors import CompositionError, ConfigError
 from atoll.core.event import Event, Gaussian
 from atoll.core.requests.results import Combined
+from atoll.learn.selection.base import Selection
+from atoll.learn.selection.uniform import CyclicGroups
 from atoll.privacy.discrete import snap
 from atoll.privacy.factorisation import BandedFactorisation, Factorisation, TreeFactorisation
 
 from ..algorithm import RoundInfo
 from ..capabilities import SAMPLE
-from ..selection import CyclicGroups, Selection
 from .base import TrainingParts
 from .central import CentralDP
 from .claim import Attendance

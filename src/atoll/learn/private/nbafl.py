@@ -12,8 +12,8 @@ from atoll.core.capability import UNMEASURED, Need
 from atoll.core.errors import CompositionError, ConfigError
 from atoll.core.event import Event, Gaussian
 from atoll.core.requests.results import Combined
+from atoll.learn.aggregation.base import Aggregation, EqualWeights
 
-from ..aggregation import Aggregation, EqualWeights
 from ..algorithm import Algorithm, RoundInfo
 from ..algorithms.output_perturbation import OutputPerturbation
 from ..capabilities import PLAIN_MEAN

@@ -15,9 +15,9 @@ from atoll.core.algebra.tree import Tree
 from atoll.core.errors import CompositionError
 from atoll.core.event import Event
 from atoll.core.requests.results import Combined
+from atoll.learn.aggregation.base import Aggregation, EqualWeights
 from atoll.privacy.discrete import add_gaussian
 
-from ..aggregation import Aggregation, EqualWeights
 from ..algorithm import Algorithm, RoundInfo
 
 if TYPE_CHECKING:

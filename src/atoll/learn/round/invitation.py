@@ -14,9 +14,9 @@ from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError, QuorumError
 from atoll.core.requests.chain import Chain
 from atoll.core.requests.cost import is_instant
+from atoll.learn.selection.base import Candidates, Seen, Selection
 
 from ..local.reports import key_of, report_of
-from ..selection import Candidates, Seen, Selection
 from ..selection.base import Inquired, Inquiry, places_among, places_of
 from ..wrapped import dry_reply
 from .state import broadcast_extras, global_model

@@ -24,11 +24,11 @@ from atoll.core.requests.party import Party
 from atoll.core.requests.results import Combined
 from atoll.core.requests.stage import Fitting
 from atoll.data.islands import Islands
+from atoll.learn.selection.base import Seen
 
 from ..algorithm import Algorithm, Helped, Phased, RoundInfo
 from ..checks import require_finite
 from ..private.claim import charges_everyone
-from ..selection import Seen
 from ..wrapped import declare, dry_reply
 from .invitation import own_reports, reply_bytes, seen_of
 from .outcomes import outcome_columns, reply_form

@@ -15,6 +15,7 @@ from atoll.core.errors import CompositionError, PolicyError, QuorumError
 from atoll.core.event import Event
 from atoll.core.facets import facet
 from atoll.core.requests.cost import is_instant
+from atoll.learn.selection.base import Seen
 from atoll.privacy import Budget, LossTally
 from atoll.privacy.accountant import PrivacyLoss
 from atoll.rounds.loop import Course
@@ -24,7 +25,6 @@ from ..checks import require_finite
 from ..counts import weighed
 from ..local.release import is_private
 from ..private.claim import charges_everyone
-from ..selection import Seen
 from .invitation import Inviter
 from .outcomes import require_in_time
 from .phases import Phases, round_info

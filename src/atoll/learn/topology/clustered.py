@@ -12,9 +12,9 @@ from atoll.core.algebra import tree as T
 from atoll.core.algebra.tree import Tree
 from atoll.core.capability import RELEASED_ONLY, SINGLE_REPLIES, Capability, Need
 from atoll.core.errors import ConfigError
+from atoll.learn.aggregation.base import Aggregation
 from atoll.rounds.loop import Course
 
-from ..aggregation import Aggregation
 from ..aggregation.keep_local import SingleReplies
 from ..capabilities import BY_EXAMPLES, EVERYONE, MEAN_UPDATE, PLAIN_MEAN
 from ..round.rounds import server_round

@@ -16,13 +16,13 @@ from atoll.core.capability import FIXED_COHORT, RELEASED_ONLY, SERVER, Capabilit
 from atoll.core.errors import ConfigError
 from atoll.core.job import EDGE
 from atoll.core.validation import whole_rows
+from atoll.learn.selection.base import Candidates, Selection
 from atoll.rounds.loop import Course
 
 from ..capabilities import EDGE_ROUNDS, ONE_SUM, SAMPLE
 from ..round.invitation import Inviter
 from ..round.rounds import server_round
 from ..round.state import global_model, initial
-from ..selection import Candidates, Selection
 from .base import Topology, refuse
 from .graphs import Complete, Graph
 from .mixing import mean_states, mixing_matrix, pulled, require_connected, shared, with_shared

@@ -21,12 +21,11 @@ from atoll.core.errors import QuorumError
 from atoll.core.persistence.state_table import StateBlock
 from atoll.core.requests.cohort import Cohort
 from atoll.core.requests.task import Batch, Task
-from atoll.learn.selection.base import places_of
+from atoll.learn.selection.base import Candidates, Seen, places_of
 
 from ..offered import SupportsApart
 from ..round.outcomes import outcome_columns
 from ..round.state import global_model
-from ..selection import Candidates, Seen
 from ..wrapped import declare
 from .base import NodeCourse
 from .mixing import mixing_matrix, require_connected

@@ -10,7 +10,7 @@ import numpy as np
 from atoll.core.algebra import tree as T
 from atoll.core.errors import JobError
 from atoll.core.federation.reducer import Plain
-from atoll.learn.selection import Schedule
+from atoll.learn.selection.uniform import Schedule
 from atoll.simulation import simulate
 
 if TYPE_CHECKING:

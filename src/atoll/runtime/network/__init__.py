@@ -4,20 +4,6 @@
 both directions.
 """
 
-from typing import TYPE_CHECKING
+from atoll.core.lazy import attach_names
 
-if TYPE_CHECKING:
-    from .engine import Network
-    from .site_engine import SiteEngine
-else:
-    from atoll.core.lazy import lazy
-
-    __getattr__, __dir__ = lazy(
-        __name__,
-        {
-            "engine": ("Network",),
-            "site_engine": ("SiteEngine",),
-        },
-    )
-
-__all__ = ["Network", "SiteEngine"]
+__getattr__, __dir__, __all__ = attach_names(__name__)

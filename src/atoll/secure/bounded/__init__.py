@@ -1,12 +1,5 @@
 """Sums at two servers that check the norm of every hidden update; `BoundedSum` is the reducer."""
 
-from typing import TYPE_CHECKING
+from atoll.core.lazy import attach_names
 
-if TYPE_CHECKING:
-    from .reducer import BoundedSum
-else:
-    from atoll.core.lazy import lazy
-
-    __getattr__, __dir__ = lazy(__name__, {"reducer": ("BoundedSum",)})
-
-__all__ = ["BoundedSum"]
+__getattr__, __dir__, __all__ = attach_names(__name__)

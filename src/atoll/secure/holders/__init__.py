@@ -1,16 +1,5 @@
 """Sums behind a party that holds the seeds of all masks: an enclave, or a second server."""
 
-from typing import TYPE_CHECKING
+from atoll.core.lazy import attach_names
 
-if TYPE_CHECKING:
-    from .attestation import Attestation, SimulatedAttestation
-    from .reducers import Enclave, TwoServers
-else:
-    from atoll.core.lazy import lazy
-
-    __getattr__, __dir__ = lazy(
-        __name__,
-        {"attestation": ("Attestation", "SimulatedAttestation"), "reducers": ("Enclave", "TwoServers")},
-    )
-
-__all__ = ["Attestation", "Enclave", "SimulatedAttestation", "TwoServers"]
+__getattr__, __dir__, __all__ = attach_names(__name__)

@@ -3,14 +3,6 @@
 `SecureIndexing` is the reducer. `points` has point functions: two short keys whose evaluations differ at one index.
 """
 
-from typing import TYPE_CHECKING
+from atoll.core.lazy import attach_names
 
-if TYPE_CHECKING:
-    from .noise import CountNoise
-    from .reducer import SecureIndexing
-else:
-    from atoll.core.lazy import lazy
-
-    __getattr__, __dir__ = lazy(__name__, {"noise": ("CountNoise",), "reducer": ("SecureIndexing",)})
-
-__all__ = ["CountNoise", "SecureIndexing"]
+__getattr__, __dir__, __all__ = attach_names(__name__)

@@ -4,24 +4,6 @@
 share seeds and open them once), `Opening` (the server's half), `shares_of` and `opened` (Shamir's sharing of 32-byte seeds), and `rings` (the graph).
 """
 
-from typing import TYPE_CHECKING
+from atoll.core.lazy import attach_names
 
-if TYPE_CHECKING:
-    from .agreement import Agreement
-    from .degree import MaskingPlan, plan
-    from .one_shot import OneShot
-    from .reducer import SecureAggregation
-else:
-    from atoll.core.lazy import lazy
-
-    __getattr__, __dir__ = lazy(
-        __name__,
-        {
-            "agreement": ("Agreement",),
-            "degree": ("MaskingPlan", "plan"),
-            "one_shot": ("OneShot",),
-            "reducer": ("SecureAggregation",),
-        },
-    )
-
-__all__ = ["Agreement", "MaskingPlan", "OneShot", "SecureAggregation", "plan"]
+__getattr__, __dir__, __all__ = attach_names(__name__)

@@ -1,12 +1,5 @@
 """Masked sums whose parties agree on keys once and then add up many times; `MultiRound` is the reducer."""
 
-from typing import TYPE_CHECKING
+from atoll.core.lazy import attach_names
 
-if TYPE_CHECKING:
-    from .reducer import MultiRound
-else:
-    from atoll.core.lazy import lazy
-
-    __getattr__, __dir__ = lazy(__name__, {"reducer": ("MultiRound",)})
-
-__all__ = ["MultiRound"]
+__getattr__, __dir__, __all__ = attach_names(__name__)

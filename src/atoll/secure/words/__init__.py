@@ -3,18 +3,6 @@
 `FixedPoint` says how numbers become whole numbers, `WordLayout` where each total stands among a party's words. Every reducer of this room shares both.
 """
 
-from typing import TYPE_CHECKING
+from atoll.core.lazy import attach_names
 
-if TYPE_CHECKING:
-    from .fixed import FixedPoint
-    from .layout import Decoded, Encoded, WordLayout, form_of
-    from .slots import Slot
-else:
-    from atoll.core.lazy import lazy
-
-    __getattr__, __dir__ = lazy(
-        __name__,
-        {"fixed": ("FixedPoint",), "layout": ("Decoded", "Encoded", "WordLayout", "form_of"), "slots": ("Slot",)},
-    )
-
-__all__ = ["Decoded", "Encoded", "FixedPoint", "Slot", "WordLayout", "form_of"]
+__getattr__, __dir__, __all__ = attach_names(__name__)

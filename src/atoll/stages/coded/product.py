@@ -32,7 +32,7 @@ class ProductQuantizer(Stage, WithMemory, Worded, Fitting):
     """Cut each layer into blocks of ``d`` entries, and send for each block the index of the nearest of ``k`` codewords that all parties share.
 
     A party sends ``A_m = argmin_r ||block_m - C_r||^2``, ``ceil(log2 k)`` bits for ``d`` entries: 0.625 bits an entry for ``d = 8``, ``k = 32``. Sums follow from
-    counts: ``sum_i w_i C[A_i,m] = sum_r H_m[r] C_r``, where ``H_m[r]`` is the weight of the parties with index ``r``. ``atoll.secure.SecureIndexing`` finds
+    counts: ``sum_i w_i C[A_i,m] = sum_r H_m[r] C_r``, where ``H_m[r]`` is the weight of the parties with index ``r``. ``atoll.reducers.SecureIndexing`` finds
     ``H`` and hides the indices; a plain reducer decodes each reply on arrival, which gives the same. Prasad, Ghosh, Cormode, Mironov, Yousefpour, Stock
     2022, "Reconciling Security and Communication Efficiency in Federated Learning" (which says ``k`` bits where its example has ``log2 k``).
 

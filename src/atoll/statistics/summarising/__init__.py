@@ -1,23 +1,5 @@
 """Private summaries of data that may not move: points of a public set that stand for the parties' rows."""
 
-from typing import TYPE_CHECKING
+from atoll.core.lazy import attach_names
 
-if TYPE_CHECKING:
-    from .features import RandomFeatures
-    from .greedy import ChosenPoints, choose_points, discrepancy
-    from .mwem import Mwem
-    from .program import DataSummary, Points
-else:
-    from atoll.core.lazy import lazy
-
-    __getattr__, __dir__ = lazy(
-        __name__,
-        {
-            "features": ("RandomFeatures",),
-            "greedy": ("ChosenPoints", "choose_points", "discrepancy"),
-            "mwem": ("Mwem",),
-            "program": ("DataSummary", "Points"),
-        },
-    )
-
-__all__ = ["ChosenPoints", "DataSummary", "Mwem", "Points", "RandomFeatures", "choose_points", "discrepancy"]
+__getattr__, __dir__, __all__ = attach_names(__name__)

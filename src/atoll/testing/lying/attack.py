@@ -18,17 +18,13 @@ from atoll.core.requests.cohort import Community
 from atoll.core.requests.policy import SitePolicy
 from atoll.core.time.clock import Clock, run
 from atoll.core.world import World
-from atoll.secure import (
-    BoundedSum,
-    Enclave,
-    Encrypted,
-    MultiRound,
-    OneShot,
-    SecureAggregation,
-    SecureIndexing,
-    SecureTree,
-    TwoServers,
-)
+from atoll.secure.bounded import BoundedSum
+from atoll.secure.encrypted import Encrypted
+from atoll.secure.holders import Enclave, TwoServers
+from atoll.secure.indexing import SecureIndexing
+from atoll.secure.masking import OneShot, SecureAggregation
+from atoll.secure.standing import MultiRound
+from atoll.secure.tree import SecureTree
 
 from .moves import MOVES
 from .opening import READERS

@@ -1,0 +1,14 @@
+from .fitted import FittedModel as FittedModel
+from .job import Fit as Fit
+from .method import FitMethod as FitMethod
+from .methods import GLM as GLM
+from .methods import PCA as PCA
+from .methods import SVM as SVM
+from .methods import Columns as Columns
+from .methods import Cox as Cox
+from .methods import GaussianMixture as GaussianMixture
+from .methods import KaplanMeier as KaplanMeier
+from .methods import KMeans as KMeans
+from .methods import NaiveBayes as NaiveBayes
+from .methods import Ridge as Ridge
+from .methods import TruncatedSVD as TruncatedSVD

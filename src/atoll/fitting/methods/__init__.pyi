@@ -1,0 +1,11 @@
+from .bayes import NaiveBayes as NaiveBayes
+from .components import PCA as PCA
+from .components import TruncatedSVD as TruncatedSVD
+from .cox import Cox as Cox
+from .glm import GLM as GLM
+from .kaplan_meier import KaplanMeier as KaplanMeier
+from .kmeans import KMeans as KMeans
+from .mixture import GaussianMixture as GaussianMixture
+from .prepared import Columns as Columns
+from .ridge import Ridge as Ridge
+from .svm import SVM as SVM

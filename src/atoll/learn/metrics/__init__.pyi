@@ -1,0 +1,15 @@
+from .base import ScoreMetric as ScoreMetric
+from .base import pack_metric as pack_metric
+from .base import unpack_metric as unpack_metric
+from .classification import Accuracy as Accuracy
+from .classification import Calibration as Calibration
+from .classification import Confusion as Confusion
+from .classification import LogLoss as LogLoss
+from .classification import TopKAccuracy as TopKAccuracy
+from .hinge import HingeLoss as HingeLoss
+from .hinge import SignAccuracy as SignAccuracy
+from .human_time import HumanTime as HumanTime
+from .regression import R2 as R2
+from .regression import AbsoluteError as AbsoluteError
+from .regression import RelativeAccuracy as RelativeAccuracy
+from .regression import SquaredError as SquaredError

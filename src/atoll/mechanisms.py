@@ -1,0 +1,5 @@
+"""Mechanisms of differential privacy for a training."""
+
+from .core.lazy import attach_names
+
+__getattr__, __dir__, __all__ = attach_names(__name__)

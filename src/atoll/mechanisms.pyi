@@ -1,0 +1,15 @@
+from .learn.private.base import Mechanism as Mechanism
+from .learn.private.central import AdaptiveClip as AdaptiveClip
+from .learn.private.central import CentralDP as CentralDP
+from .learn.private.claim import Attendance as Attendance
+from .learn.private.claim import Guarantee as Guarantee
+from .learn.private.distributed import DistributedDP as DistributedDP
+from .learn.private.example import ExampleDP as ExampleDP
+from .learn.private.ftrl import DPFTRL as DPFTRL
+from .learn.private.local import FedSelDP as FedSelDP
+from .learn.private.local import GaussianLDP as GaussianLDP
+from .learn.private.local import LaplaceLDP as LaplaceLDP
+from .learn.private.local import LocalDP as LocalDP
+from .learn.private.local import SignsLDP as SignsLDP
+from .learn.private.nbafl import NbAFL as NbAFL
+from .learn.private.shuffled import ShuffledDP as ShuffledDP

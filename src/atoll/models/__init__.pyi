@@ -1,0 +1,12 @@
+from .custom import CustomLearner as CustomLearner
+from .idle import IdleIslands as IdleIslands
+from .idle import IdleModel as IdleModel
+from .linear_model import Linear as Linear
+from .linear_model import linear as linear
+from .matrix import MatrixRegression as MatrixRegression
+from .networks import cnn as cnn
+from .networks import logistic as logistic
+from .networks import mlp as mlp
+from .quadratic import Quadratic as Quadratic
+from .scripts import Script as Script
+from .scripts import script as script

@@ -1,0 +1,13 @@
+from .learn.pacing.barrier import PartialBarrier as PartialBarrier
+from .learn.pacing.base import Pacing as Pacing
+from .learn.pacing.fedasync import FedAsync as FedAsync
+from .learn.pacing.fedbuff import FedBuff as FedBuff
+from .learn.pacing.hybridfl import HybridFL as HybridFL
+from .learn.pacing.safa import SAFA as SAFA
+from .learn.pacing.staleness import ConstantStaleness as ConstantStaleness
+from .learn.pacing.staleness import HingeStaleness as HingeStaleness
+from .learn.pacing.staleness import PolynomialStaleness as PolynomialStaleness
+from .learn.pacing.staleness import Staleness as Staleness
+from .learn.pacing.steering import PaceSteering as PaceSteering
+from .learn.pacing.synchronous import Synchronous as Synchronous
+from .learn.pacing.tiered import Tiered as Tiered

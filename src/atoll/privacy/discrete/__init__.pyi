@@ -1,0 +1,16 @@
+from .additive import GaussianLattice as GaussianLattice
+from .additive import LaplaceLattice as LaplaceLattice
+from .additive import add_gaussian as add_gaussian
+from .additive import add_laplace as add_laplace
+from .additive import clip_rows as clip_rows
+from .additive import snap as snap
+from .additive import words_of as words_of
+from .laws import DiscreteGaussianLaw as DiscreteGaussianLaw
+from .laws import DiscreteLaplaceLaw as DiscreteLaplaceLaw
+from .laws import Law as Law
+from .laws import PoissonLaw as PoissonLaw
+from .laws import SkellamLaw as SkellamLaw
+from .sampler import DISTANCE as DISTANCE
+from .sampler import DiscreteSampler as DiscreteSampler
+from .sampler import Source as Source
+from .sampler import sampler_of as sampler_of

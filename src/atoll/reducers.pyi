@@ -1,0 +1,9 @@
+from .secure.bounded import BoundedSum as BoundedSum
+from .secure.encrypted import Encrypted as Encrypted
+from .secure.holders import Enclave as Enclave
+from .secure.holders import TwoServers as TwoServers
+from .secure.indexing import SecureIndexing as SecureIndexing
+from .secure.masking import OneShot as OneShot
+from .secure.masking import SecureAggregation as SecureAggregation
+from .secure.standing import MultiRound as MultiRound
+from .secure.tree import SecureTree as SecureTree

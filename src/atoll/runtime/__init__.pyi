@@ -1,0 +1,9 @@
+from .client.poc import Poc as Poc
+from .jobs.spec import JobConfig as JobConfig
+from .jobs.spec import load_job as load_job
+from .network import Network as Network
+from .network import SiteEngine as SiteEngine
+from .provision import Kit as Kit
+from .provision import ProjectConfig as ProjectConfig
+from .server.server import Server as Server
+from .site.site import Site as Site

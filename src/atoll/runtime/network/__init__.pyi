@@ -1,0 +1,2 @@
+from .engine import Network as Network
+from .site_engine import SiteEngine as SiteEngine

@@ -1,0 +1,9 @@
+from .batchcrypt import BatchCrypt as BatchCrypt
+from .bfv import BFV as BFV
+from .ckks import CKKS as CKKS
+from .digits import Digits as Digits
+from .paillier import Paillier as Paillier
+from .reducer import Encrypted as Encrypted
+from .scheme import Scheme as Scheme
+from .scheme import scheme_named as scheme_named
+from .threshold import ThresholdPaillier as ThresholdPaillier

@@ -1,0 +1,1 @@
+from .reducer import MultiRound as MultiRound

@@ -1,0 +1,5 @@
+"""Selection rules: which clients a round invites."""
+
+from .core.lazy import attach_names
+
+__getattr__, __dir__, __all__ = attach_names(__name__)

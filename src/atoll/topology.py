@@ -1,0 +1,5 @@
+"""Topologies and graphs: which parties exchange messages."""
+
+from .core.lazy import attach_names
+
+__getattr__, __dir__, __all__ = attach_names(__name__)
