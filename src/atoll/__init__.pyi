@@ -36,6 +36,6 @@ from .simulation import Result as Result
 from .simulation import simulate as simulate
 from .stages import Clip as Clip
 from .stages import ScalarQuantizer as ScalarQuantizer
-from .sweeps import sweep as sweep
+from .study import sweep as sweep
 
 __version__: str

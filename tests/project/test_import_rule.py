@@ -48,7 +48,8 @@ ROOMS: dict[str, set[str] | None] = {
     "reproduce": ANY,
     "runs": ANY,
     "simulation": ANY,
-    "sweeps": ANY,
+    "study": ANY,
+    "sweeps": {"core"},
     "testing": ANY,
 }
 # Libraries that a room may load as soon as it is loaded itself; every other library waits inside a function.

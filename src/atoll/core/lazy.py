@@ -52,7 +52,8 @@ def attach_names(
     Args:
         package: ``__name__`` of the package.
         needs: libraries that the parts load, each with the extra that installs it.
-        moved: names that left, each with the module that has it now; or that module, if all names went there.
+        moved: names that left, each with the module that has it now, or with ``module:name`` if it has a new name too; or that module, if all
+            names went there.
     """
     homes = {} if isinstance(moved, str) else read_stub(package)
     names = sorted(homes)
@@ -63,12 +64,14 @@ def attach_names(
             value = _load(module, name, needs or {})
             value = getattr(value, attribute) if attribute else value
         elif not name.startswith("_") and (new := _new_address(name, moved)):
+            module, _, attribute = new.partition(":")
             warnings.warn(
-                f"{package}.{name} is {new}.{name} now; the old address goes with the next version",
+                f"{package}.{name} is {module}.{attribute or name} now; the old address goes with the next version",
                 MovedWarning,
                 stacklevel=2,
             )
-            return getattr(importlib.import_module(new), name)  # not kept, so that each place that asks is told
+            # The value is not kept, so that each place that asks is told.
+            return getattr(importlib.import_module(module), attribute or name)
         elif not name.startswith("_") and _has_module(package, name):
             value = importlib.import_module(f"{package}.{name}")
         else:

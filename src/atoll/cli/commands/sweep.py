@@ -11,7 +11,7 @@ from atoll.cli.app import SIMULATE, app
 from atoll.cli.arguments import Json, output_of
 from atoll.cli.groups import table_of
 from atoll.core.errors import ConfigError
-from atoll.sweeps import sweep_config
+from atoll.study import sweep_config
 
 
 @app.command("sweep", rich_help_panel=SIMULATE)

@@ -219,7 +219,7 @@ class LabelRuns:
         if not self.images:
             return strong
         from atoll.labels.views.base import Compose
-        from atoll.labels.views.strokes import Thicken
+        from atoll.labels.views.pixels import Thicken
 
         moved, *others = strong.links
         return Compose([moved, Thicken(), *others])

@@ -1,7 +1,9 @@
-"""Sweeps: every variant under every seed, in folders that survive, compared in pairs."""
+"""Studies and sweeps: every variant under every seed, in folders that survive, compared in pairs."""
 
 from __future__ import annotations
 
+import gc
+import importlib
 import os
 import signal
 import statistics
@@ -24,7 +26,9 @@ from atoll.data import digits, dirichlet
 from atoll.models import linear
 from atoll.report.groups import grouped, main_metric
 from atoll.runs import RunFolder
-from atoll.sweeps import combinations, label_of, seeds_of
+from atoll.study import run_study
+from atoll.study.arms import combinations, label_of, seeds_of
+from atoll.study.code import changed_names, digest_code
 
 Typed = Callable[..., tuple[int, dict[str, Any], str]]
 ROWS = digits()
@@ -105,7 +109,6 @@ def test_two_algorithms_over_three_seeds(tmp_path: Path) -> None:
     assert "difference from FedAvg" in found.report().read_text()
 
 
-@pytest.mark.network
 def test_runs_at_once_or_one_by_one_give_the_same_and_finished_runs_are_not_repeated(tmp_path: Path) -> None:
     over = {"algorithm.lr": [0.01, 0.1]}
     apart = atoll.sweep(job(), partition, over=over, seeds=2, folder=tmp_path / "apart", parallel=1, tell=silent)
@@ -119,7 +122,6 @@ def test_runs_at_once_or_one_by_one_give_the_same_and_finished_runs_are_not_repe
     assert [row["finished"] for row in more.rows] == [3, 3]
 
 
-@pytest.mark.network
 def test_the_data_of_a_seed_are_loaded_once_for_all_runs(tmp_path: Path) -> None:
     calls = tmp_path / "calls"
 
@@ -133,7 +135,6 @@ def test_the_data_of_a_seed_are_loaded_once_for_all_runs(tmp_path: Path) -> None
     assert calls.read_text().splitlines() == [f"{seed} in {os.getpid()}" for seed in (4, 9)]
 
 
-@pytest.mark.network
 def test_a_run_that_fails_does_not_stop_the_others(tmp_path: Path) -> None:
     lines: list[str] = []
     bad = {"good": job(), "bad": Training(model=linear(63, 10), rounds=2)}
@@ -180,7 +181,6 @@ def test_a_wrong_command_line_is_refused(config: Path, typed: Typed, words: tupl
     assert not Path("sweeps").exists()
 
 
-@pytest.mark.network
 def test_lists_are_values_and_commas_in_them_are_not(config: Path, typed: Typed) -> None:
     pairs = "selection={name: Uniform, count: 2},{name: Everyone}"
     code, made, _ = typed("sweep", config, "--set", pairs, "--set", "rounds=1", "--seeds", "1", "--folder", "s")
@@ -188,7 +188,6 @@ def test_lists_are_values_and_commas_in_them_are_not(config: Path, typed: Typed)
     assert len(made["variants"]) == 2
 
 
-@pytest.mark.network
 def test_a_folder_with_runs_of_other_settings_is_refused(config: Path, typed: Typed, tmp_path: Path) -> None:
     """Results of old settings never pass for results of new ones."""
     assert typed("sweep", config, "--seeds", "1", "--set", "rounds=1", "--folder", "s")[0] == 0
@@ -305,3 +304,161 @@ def test_groups_without_common_seeds_are_compared_as_independent(config: Path, t
     )
     with pytest.raises(ConfigError, match=r"metric 'test/acc' is not in every run.*test/accuracy"):
         main_metric(groups, "test/acc")
+
+
+# Arms that are functions, and folders that are gone with the result.
+
+
+def count_rows(islands: Any, seed: int) -> dict[str, float]:
+    """The majority's share of all rows, and the seed."""
+    y = np.concatenate([np.asarray(one.y) for one in islands])
+    return {"test/accuracy": float(np.bincount(y).max() / len(y)), "seed used": seed}
+
+
+def test_a_function_is_an_arm(tmp_path: Path) -> None:
+    made = run_study(
+        {"FedAvg": job(), "majority": count_rows}, partition, seeds=[2, 5], folder=tmp_path / "s", tell=silent
+    )
+    y = np.asarray(ROWS["y"])
+    assert made.rows[1]["values"] == {"2": np.bincount(y).max() / len(y), "5": np.bincount(y).max() / len(y)}
+    (one,) = made.differences
+    assert (one.group, one.against, one.test, one.n) == ("majority", "FedAvg", "paired t", 2)
+    rows = RunFolder(tmp_path / "s" / "majority_seed-5").metrics()
+    assert [row["seed used"] for row in rows] == [5.0]
+
+
+def test_a_study_without_a_folder_leaves_nothing() -> None:
+    made = run_study({"majority": count_rows}, partition, seeds=1, tell=silent)
+    place = made.folder
+    assert made.rows[0]["finished"] == 1
+    assert place.exists()
+    del made
+    gc.collect()
+    assert not place.exists()
+
+
+@pytest.mark.parametrize(
+    ("arms", "words"),
+    [
+        ({"a": 3}, "3 is neither a job nor a function"),
+        ({"a": Training}, "is neither a job nor a function"),
+        ({"a b": job(), "a-b": job()}, "two variants have the label 'a-b'"),
+    ],
+)
+def test_what_is_no_arm_is_refused(arms: dict[str, Any], words: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=words):
+        run_study(arms, partition, folder=tmp_path / "s", tell=silent)
+    assert not (tmp_path / "s").exists()
+
+
+@pytest.mark.parametrize("gives", [{}, {"a": "word"}, 3.0])
+def test_a_function_without_measures_fails_by_name(gives: Any, tmp_path: Path) -> None:
+    def measure(data: Any, seed: int) -> Any:
+        del data, seed
+        return gives
+
+    lines: list[str] = []
+    made = run_study({"job": job(), "bad": measure}, partition, seeds=1, folder=tmp_path / "s", tell=lines.append)
+    assert made.rows[1]["finished"] == 0
+    assert any("failed: measure returned" in line for line in lines)
+
+
+# A finished run counts as long as its code is the same.
+
+
+OWN = """
+from dataclasses import dataclass
+import numpy as np
+import atoll
+from atoll.core.algebra import tree as T
+
+FACTOR = 1.0
+TABLE = np.arange(3)
+
+def scaled(x):
+    "Doc."
+    return T.scale(x, FACTOR)
+
+@dataclass(frozen=True, kw_only=True)
+class Mine(atoll.FedAvg):
+    def fold(self, state, sums, info, phase):
+        # a comment
+        return {**state, "params": T.add(state["params"], scaled(sums["update"]))}
+"""
+
+
+def own(monkeypatch: pytest.MonkeyPatch, folder: Path, text: str) -> Any:
+    """A user's module, imported anew."""
+    (folder / "own_method.py").write_text(text, encoding="utf-8")
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # an edit within a second would find the old one
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.delitem(sys.modules, "own_method", raising=False)
+    importlib.invalidate_caches()
+    return importlib.import_module("own_method")
+
+
+EDITS = {
+    "nothing": ("", "", []),
+    "a comment": ("# a comment", "# another\n        # comment", []),
+    "a docstring": ('"Doc."', '"Another text."', []),
+    "a constant": ("FACTOR = 1.0", "FACTOR = 0.1", ["own_method:FACTOR"]),
+    "a helper": ("T.scale(x, FACTOR)", "T.scale(T.scale(x, FACTOR), 0.5)", ["own_method:scaled"]),
+    "a method": ('T.add(state["params"], scaled', 'T.sub(state["params"], scaled', ["own_method:Mine.fold"]),
+}
+
+
+@pytest.mark.parametrize("edit", EDITS)
+def test_a_digest_tells_an_edit_from_a_comment(edit: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    before, after, names = EDITS[edit]
+    digests = []
+    for text in (OWN, OWN.replace(before, after) if before else OWN):
+        mine = own(monkeypatch, tmp_path, text)
+        digests.append(digest_code(job(algorithm=mine.Mine(lr=0.1))))
+    assert changed_names(*digests) == names
+    assert "own_method:Mine.fold" in digests[0]
+    assert not any(name.startswith("atoll") for name in digests[0])
+
+
+def test_constants_of_a_function_count_in_their_order() -> None:
+    def one(f: Any) -> Any:
+        return f(1, 2, 1)
+
+    def other(f: Any) -> Any:
+        return f(1, 1, 2)
+
+    assert len({next(iter(digest_code(each).values())) for each in (one, other)}) == 2
+
+
+def test_what_a_function_closes_over_counts() -> None:
+    def make(share: float, table: Any) -> Any:
+        return lambda data, seed: {"share": share, "sum": table.sum()}
+
+    first, second = digest_code(make(0.1, np.arange(3))), digest_code(make(0.2, np.arange(3)))
+    assert [name.rpartition(".")[2] for name in changed_names(first, second)] == ["share"]
+    third = digest_code(make(0.1, np.arange(4)))
+    assert [name.rpartition(".")[2] for name in changed_names(first, third)] == ["table"]
+
+
+def test_a_finished_run_of_other_code_is_not_reused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The case of an edited fold: the table showed the results of the code before the edit."""
+
+    def study(text: str) -> tuple[Any, list[str]]:
+        mine = own(monkeypatch, tmp_path, text)
+        lines: list[str] = []
+        arms = {"mine": job(algorithm=mine.Mine(lr=0.1)), "FedAvg": job()}
+        return run_study(arms, partition, seeds=1, folder=tmp_path / "s", parallel=1, tell=lines.append), lines
+
+    first, _ = study(OWN)
+    again, lines = study(OWN)
+    assert (lines[0], again.rows) == ("2 of 2 runs are finished already", first.rows)
+    edited, lines = study(OWN.replace("FACTOR = 1.0", "FACTOR = 0.125"))
+    assert lines[0] == (
+        "mine_seed-0 runs again, since your code has changed: own_method:FACTOR; the old run is in superseded/mine_seed-0.1"
+    )
+    assert lines[1] == "1 of 2 runs are finished already"
+    assert edited.rows[0]["values"] != first.rows[0]["values"]
+    assert edited.rows[1] == first.rows[1]
+    assert RunFolder(tmp_path / "s" / "superseded" / "mine_seed-0.1").metrics()  # nothing is lost
+    (tmp_path / "s" / "code.json").unlink()
+    _, lines = study(OWN)
+    assert "mine_seed-0 runs again, what it ran is not known" in lines[0]
