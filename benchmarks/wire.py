@@ -37,7 +37,7 @@ import numpy as np
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "tests" / "runtime"))
 
-from atoll.heap import keep_freed_memory
+from atoll.heap import keep_freed_memory  # noqa: E402
 from atoll.runtime.identity import Credentials  # noqa: E402
 from atoll.runtime.line import Channel, Line, PackedMessage, Settings, Switchboard, dial_line  # noqa: E402
 from atoll.runtime.transport import transport  # noqa: E402

@@ -10,11 +10,17 @@ import pytest
 import torch
 
 from atoll.cli.app import run
-from atoll.cli.labels.compare import _card, chosen, told_in_turn
-from atoll.cli.labels.rows import LabelSetting, rows_of, with_few_labels
-from atoll.cli.labels.runs import LabelRuns, known_methods, probed
 from atoll.core.errors import ConfigError, DataError
 from atoll.data import Dataset, Islands
+from atoll.study.label_methods import (
+    LabelRuns,
+    _describe_method,
+    choose_methods,
+    known_methods,
+    probed,
+    tell_in_turn,
+)
+from atoll.study.label_rows import LabelSetting, rows_of, with_few_labels
 from atoll.views import Translate
 from tests.support.label_toys import images
 
@@ -163,7 +169,7 @@ def test_an_archive_names_owners_missing_labels_and_rows_to_test_on(tmp_path):
 
 def test_each_training_that_has_ended_is_told():
     lines: list[str] = []
-    told = told_in_turn(lines.append, 2)
+    told = tell_in_turn(lines.append, 2)
     told("baselines", 0, 0.91)
     told("SemiFL", 0, None)
     assert [line.partition(" in ")[0] for line in lines] == [
@@ -185,14 +191,14 @@ def test_each_setting_has_a_method_by_default_that_fits_it():
     wanted = {"ForwardCorrection": {"wrong": 0.4}, "FedSimCLR": {"at": "none", "keep": 8}, "SemiFL": {"keep": 8}}
     for name, settings in wanted.items():
         setting = LabelSetting(**settings)
-        assert chosen(None, setting) == [name]
+        assert choose_methods(None, setting) == [name]
         assert name in known_methods(setting.at)
-    assert chosen("labelled,Relabel", LabelSetting(wrong=0.1)) == ["Relabel"]
+    assert choose_methods("labelled,Relabel", LabelSetting(wrong=0.1)) == ["Relabel"]
 
 
 def test_what_a_method_exposes_is_said_whether_the_survey_has_it_or_not():
     wanted = {"ForwardCorrection": "counts of neighbours' labels", "SemiFL": "nothing"}
-    assert {name: _card(name)["exposes"] for name in wanted} == wanted
+    assert {name: _describe_method(name)["exposes"] for name in wanted} == wanted
 
 
 def test_wrong_labels_are_those_of_the_next_class(archive):
@@ -217,7 +223,7 @@ def test_a_baseline_takes_as_many_steps_as_the_global_model_of_a_method(archive)
 def test_settings_follow_where_the_labels_are_and_without_any_features_are_few():
     """FedSimCLR and 5 clients, longer trainings where labels stay at clients; a stride and two poolings leave 3 x 3 places of 28 x 28 pixels, and small images keep theirs."""
     usual = {at: LabelSetting(at=at, keep=8) for at in ("rows", "server", "none")}
-    assert {at: (chosen(None, one), one.parties, one.usual_rounds) for at, one in usual.items()} == {
+    assert {at: (choose_methods(None, one), one.parties, one.usual_rounds) for at, one in usual.items()} == {
         "rows": (["SemiFL"], 20, 100),
         "server": (["SemiFL"], 20, 60),
         "none": (["FedSimCLR"], 5, 50),

@@ -9,9 +9,17 @@ import numpy as np
 import pytest
 
 from atoll.cli.app import run
-from atoll.cli.labels.adapt import adapted, domains_of, macro_f1
-from atoll.cli.labels.adaptation_runs import JUDGING, AdaptationRun, AdaptationTerms, sources_of, with_judge
 from atoll.data import WordVectors, adaptation
+from atoll.study.adaptation import (
+    JUDGING,
+    AdaptationRun,
+    AdaptationTerms,
+    compare_adaptation,
+    domains_of,
+    macro_f1,
+    sources_of,
+    with_judge,
+)
 
 pytest.importorskip("torch")
 
@@ -117,7 +125,7 @@ def test_a_target_that_misleads_gets_the_committee_of_the_sources_to_the_bit(mon
     np.savez(folder / "west.npz", x=x.astype(np.float32), y=y)
     files = [str(folder / f"{name}.npz") for name in ("north", "south", "west")]
     seen = watched(monkeypatch)
-    found = adapted(files, "west", ["SelfTraining"], AdaptationTerms(seeds=1, rounds=4, steps=2))
+    found = compare_adaptation(files, "west", ["SelfTraining"], AdaptationTerms(seeds=1, rounds=4, steps=2))
     one = found["adapted"]["SelfTraining"]
     assert one["guard"]["on"] == [False]
     assert one["scores"] == found["fallback"]["scores"]
@@ -139,7 +147,7 @@ def test_for_macro_f1_rare_classes_count_as_much_as_common_ones(monkeypatch, fol
     files = [str(folder / f"{name}.npz") for name in ("north", "south")]
     terms = AdaptationTerms(seeds=1, rounds=2, steps=2, metric="macro_f1")
     seen = watched(monkeypatch)
-    found = adapted(files, "south", [], terms)["source"]["none"]["scores"]
+    found = compare_adaptation(files, "south", [], terms)["source"]["none"]["scores"]
     islands, model = seen[0]
     outputs = model.outputs(islands.test.x)
     counts = np.bincount(islands[0].dataset().y, minlength=3)

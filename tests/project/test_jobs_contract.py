@@ -13,7 +13,7 @@ from atoll.runs.config import RunConfig, config_class, job_class
 from tests.support.sources import PACKAGE, imports, modules
 
 KNOWING = {"atoll.runs", "atoll.runtime", "atoll.simulation", "atoll.report", "atoll.cli"}
-OF_LEARNING = {"atoll.runs.worth", "atoll.cli.commands.demo", "atoll.cli.labels.adaptation_runs"}
+OF_LEARNING = {"atoll.cli.commands.demo"}
 """They compare a training with others of its kind."""
 
 

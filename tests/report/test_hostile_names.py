@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 import atoll
-from atoll.auditing.cost import CostPoint, PrivacyCost
 from atoll.core.errors import ConfigError
 from atoll.core.overview import Overview
 from atoll.data import Dataset, Islands
@@ -22,6 +21,7 @@ from atoll.report.progress import NotebookBar
 from atoll.reproduce import Claim, write_block
 from atoll.runs import RunFolder, execute, parse_config
 from atoll.statistics import Statistics
+from atoll.study.privacy_cost import CostPoint, PrivacyCost
 from tests.support.browser import CHROMIUM, tab
 from tests.support.small_run import small
 

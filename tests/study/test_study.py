@@ -26,8 +26,9 @@ from atoll.data import digits, dirichlet
 from atoll.models import linear
 from atoll.report.groups import grouped, main_metric
 from atoll.runs import RunFolder
-from atoll.study import run_study
+from atoll.study import baseline_arms, run_study
 from atoll.study.arms import combinations, label_of, seeds_of
+from atoll.study.baselines import train_alone, train_pooled
 from atoll.study.code import changed_names, digest_code
 
 Typed = Callable[..., tuple[int, dict[str, Any], str]]
@@ -462,3 +463,17 @@ def test_a_finished_run_of_other_code_is_not_reused(monkeypatch: pytest.MonkeyPa
     (tmp_path / "s" / "code.json").unlink()
     _, lines = study(OWN)
     assert "mine_seed-0 runs again, what it ran is not known" in lines[0]
+
+
+def test_is_federating_worth_it_is_a_study() -> None:
+    """Alone, federated and pooled, with equal work; each value is that of the function that trains so."""
+    one = job(rounds=3)
+    made = run_study(baseline_arms(one), partition, seeds=[1, 4], tell=silent)
+    values = {row["group"]: row["values"] for row in made.rows}
+    assert list(values) == ["alone", "federated", "pooled"]
+    for seed in (1, 4):
+        alone = train_alone(one, partition(seed), seed=seed, progress=False)
+        assert values["alone"][str(seed)] == pytest.approx(statistics.fmean(alone), rel=1e-12)
+        pooled = train_pooled(one, partition(seed), seed=seed, progress=False)
+        assert values["pooled"][str(seed)] == pooled.metrics.last("test/accuracy")
+    assert [row["alone/best"] >= row["alone/worst"] for row in made.runs[0].metrics()] == [True]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import IO, Any
 
 from rich.console import Console, RenderableType
@@ -15,7 +16,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from atoll.core.errors import AtollError
+from atoll.core.errors import AtollError, ConfigError
 from atoll.core.persistence.files import as_json
 
 _WIDEST = 100_000
@@ -24,7 +25,16 @@ _WIDEST = 100_000
 CHECKPOINT_COUNTS = "The last checkpoint counts."
 """The sentence after Ctrl-C where a training runs in this process."""
 
-__all__ = ["CHECKPOINT_COUNTS", "Output", "PlainTable", "only_json_on_stdout", "show_error", "show_usage"]
+__all__ = [
+    "CHECKPOINT_COUNTS",
+    "Output",
+    "PlainTable",
+    "only_json_on_stdout",
+    "require_folder",
+    "show_error",
+    "show_usage",
+    "table_of_sites",
+]
 
 
 @dataclass
@@ -176,3 +186,33 @@ def show_usage(error: Any, output: Output) -> int:
         Panel(lines, title="[bold red]Usage[/bold red] (exit 2)", title_align="left", border_style="red")
     )
     return 2
+
+
+# What ``atoll fit`` and ``atoll trees`` share: the file of a model, and a federation beside each site alone and all rows in one place.
+
+
+def require_folder(out: Path) -> None:
+    """Refuse a file in a folder that does not exist, before anything is trained.
+
+    Raises:
+        ConfigError: there is no such folder.
+    """
+    if not out.absolute().parent.is_dir():
+        raise ConfigError(f"--out {out}: there is no such folder", remedy="name a file in a folder that exists")
+
+
+def table_of_sites(found: dict[str, Any], title: str, shown: Callable[[Any], str]) -> PlainTable:
+    """Return the measures of ``alone``, ``federated`` and ``pooled``, a row each.
+
+    Args:
+        found: the comparison.
+        title: of the first column.
+        shown: a measure as text.
+    """
+    table = PlainTable()
+    table.add_column(title)
+    table.add_column(found["measure"], justify="right")
+    alone = {f"{name} alone": value for name, value in found["alone"].items()}
+    for name, value in {**alone, "federated": found["federated"], "pooled": found["pooled"]}.items():
+        table.add_row(name, shown(value))
+    return table

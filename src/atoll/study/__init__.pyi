@@ -1,5 +1,9 @@
 from .arms import FunctionArm as FunctionArm
 from .arms import run_study as run_study
 from .arms import sweep as sweep
+from .baselines import baseline_arms as baseline_arms
 from .configured import sweep_config as sweep_config
+from .privacy_cost import CostPoint as CostPoint
+from .privacy_cost import PrivacyCost as PrivacyCost
+from .privacy_cost import privacy_cost as privacy_cost
 from .result import StudyResult as StudyResult

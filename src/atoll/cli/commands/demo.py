@@ -20,7 +20,7 @@ from atoll.report.facts import facts_of
 from atoll.report.page import CAVEAT, verdict
 from atoll.report.progress import Rounds
 from atoll.runs import INTERRUPTED, RunConfig, RunFolder, Stopping, execute, new_folder, parse_config, to_job
-from atoll.runs.worth import epochs_per_island, train_alone, train_pooled
+from atoll.study.baselines import epochs_per_island, train_alone, train_pooled
 
 MODEL = {"name": "mlp", "features": 64, "outputs": 10}
 ENGINE = "batched"

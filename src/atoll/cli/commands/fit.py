@@ -41,9 +41,10 @@ def command(
 ) -> None:
     """Fit a model over several sites' files as a federation would; compare with each site alone and with pooled rows."""
     from atoll.cli import describing as words
-    from atoll.cli.site_comparison import compare_fits, method_of, require_folder, table_of
+    from atoll.cli.output import require_folder, table_of_sites
     from atoll.core.errors import ConfigError
     from atoll.runs import yaml
+    from atoll.study.sites import compare_fits, method_of
 
     if out is not None:
         require_folder(out)
@@ -63,7 +64,7 @@ def command(
     if out is not None:
         model.save(out)
         found["model"] = str(out)
-    output_of(context).give(found, table_of(found, "fitted on", _shown))
+    output_of(context).give(found, table_of_sites(found, "fitted on", _shown))
 
 
 def _shown(value: float | None) -> str:

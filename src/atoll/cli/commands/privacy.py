@@ -114,8 +114,8 @@ def privacy_study(
 ) -> None:
     """Train with each mechanism at each epsilon, and show what privacy costs in accuracy."""
     import atoll.data
-    from atoll.auditing import privacy_cost
     from atoll.core.errors import ConfigError
+    from atoll.study import privacy_cost
 
     if data.endswith(".npz"):
         rows = atoll.data.read_npz(Path(data), flat=True)

@@ -37,7 +37,8 @@ def command(
     json: Json = False,
 ) -> None:
     """Grow trees over several sites' files as a federation would; compare with each site alone and with pooled rows."""
-    from atoll.cli.site_comparison import compare_trees, require_folder, table_of
+    from atoll.cli.output import require_folder, table_of_sites
+    from atoll.study.sites import compare_trees
     from atoll.trees import model_file
     from atoll.trees.model_files import model_file_name
 
@@ -49,7 +50,7 @@ def command(
     )
     out.write_bytes(model_file(ensemble))
     found["model"] = str(out)
-    table = table_of(found, "trained on", "{:.4f}".format)
+    table = table_of_sites(found, "trained on", "{:.4f}".format)
     if "pooled_shuffled" in found:
         shuffled = found["pooled_shuffled"]
         table.add_row("pooled, in other orders", f"{min(shuffled):.4f} to {max(shuffled):.4f}")

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from atoll.learn import Algorithm, Training
     from atoll.simulation import Result
 
-__all__ = ["epochs_per_island", "train_alone", "train_pooled"]
+__all__ = ["baseline_arms", "epochs_per_island", "train_alone", "train_pooled"]
 
 
 def epochs_per_island(job: Training, parties: int) -> int:
@@ -106,3 +106,25 @@ def train_pooled(
     )
     made: Result = simulate(central, one_place, on_record=on_record, **simulation)
     return made
+
+
+def baseline_arms(job: Training) -> dict[str, Any]:
+    """Return the arms that say whether federating is worth it: each island ``alone``, ``federated``, and all rows ``pooled``, with equal work.
+
+    Example::
+
+        found = atoll.study.run_study(atoll.study.baseline_arms(job), islands)
+
+    ``alone`` is the mean over the islands of the accuracy on the common test rows; its rows have the worst and the best island too.
+    """
+
+    def alone(islands: Islands, seed: int) -> dict[str, float]:
+        found = train_alone(job, islands, seed=seed, progress=False)
+        return {"test/accuracy": sum(found) / len(found), "alone/worst": min(found), "alone/best": max(found)}
+
+    def pooled(islands: Islands, seed: int) -> dict[str, float]:
+        return {
+            "test/accuracy": float(train_pooled(job, islands, seed=seed, progress=False).metrics.last("test/accuracy"))
+        }
+
+    return {"alone": alone, "federated": job, "pooled": pooled}

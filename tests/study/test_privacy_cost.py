@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import atoll
-from atoll.auditing import privacy_cost
 from atoll.core.errors import ConfigError
+from atoll.study import privacy_cost
 
 FEW = {"parties": 4, "rounds": 2, "seeds": 1}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,45 +13,13 @@ import numpy as np
 
 from atoll.core.errors import AtollError, ConfigError, nearest
 
-from .output import PlainTable
-
 if TYPE_CHECKING:
     from atoll.core.federation.reducer import Reducer
     from atoll.data import Dataset, DataTable, Islands
     from atoll.fitting import FitMethod, FittedModel
     from atoll.trees import Ensemble
 
-__all__ = ["METHODS", "compare_fits", "compare_trees", "method_of", "require_folder", "table_of"]
-
-
-# What ``atoll fit`` and ``atoll trees`` share: a federation's result beside each site alone and all rows in one place, and the file of its model.
-
-
-def require_folder(out: Path) -> None:
-    """Refuse a file in a folder that does not exist, before anything is trained.
-
-    Raises:
-        ConfigError: there is no such folder.
-    """
-    if not out.absolute().parent.is_dir():
-        raise ConfigError(f"--out {out}: there is no such folder", remedy="name a file in a folder that exists")
-
-
-def table_of(found: dict[str, Any], title: str, shown: Callable[[Any], str]) -> PlainTable:
-    """Return the measures of ``alone``, ``federated`` and ``pooled``, a row each.
-
-    Args:
-        found: the comparison.
-        title: of the first column.
-        shown: a measure as text.
-    """
-    table = PlainTable()
-    table.add_column(title)
-    table.add_column(found["measure"], justify="right")
-    alone = {f"{name} alone": value for name, value in found["alone"].items()}
-    for name, value in {**alone, "federated": found["federated"], "pooled": found["pooled"]}.items():
-        table.add_row(name, shown(value))
-    return table
+__all__ = ["METHODS", "compare_fits", "compare_trees", "method_of"]
 
 
 # A model fitted over a federation beside those of each site alone and of all rows in one place: what ``atoll fit`` shows.

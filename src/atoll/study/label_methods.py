@@ -1,24 +1,24 @@
-"""Trainings of ``atoll labels compare``: methods with unlabelled rows, and the strongest of labelled rows alone."""
+"""Do rows without labels help? Methods that use them against the strongest of labelled rows alone: what ``atoll labels compare`` shows."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from atoll.core.errors import ConfigError, nearest
 
-from .rows import LabelSetting, accepts, with_few_labels
+from .label_rows import LabelSetting, accepts, with_few_labels
 
 if TYPE_CHECKING:
     from atoll.data import Dataset, Islands
     from atoll.learn import Algorithm
 
-__all__ = ["LabelRuns", "known_methods", "outputs_of", "probed"]
+__all__ = ["LabelRuns", "choose_methods", "compare_methods", "known_methods", "outputs_of", "probed", "tell_in_turn"]
 
 
 # Probes of ``atoll labels compare --at none``: how much of the classes is in features that were learned without labels.
@@ -417,7 +417,114 @@ def _gather_labelled(islands: Islands) -> Any:
     return Dataset({"x": np.concatenate(x), "y": np.concatenate(y)}, classes=islands.classes)
 
 
-def medians(runs: Sequence[dict[str, Any]], name: str) -> Any:
+def _median_of(runs: Sequence[dict[str, Any]], name: str) -> Any:
     """Return the median of a measure over seeds; ``None`` if it was not measured."""
     found = [run[name] for run in runs if name in run]
     return float(np.median(found)) if found else None
+
+
+# The comparison itself.
+
+
+def choose_methods(methods: str | None, setting: LabelSetting) -> list[str]:
+    """Return the methods that are named, without the baseline; with no names, one that fits who has which labels."""
+    if methods is None:
+        return ["ForwardCorrection" if setting.wrong else "FedSimCLR" if setting.at == "none" else "SemiFL"]
+    return [name for name in methods.split(",") if name and name != "labelled"]
+
+
+def compare_methods(
+    runs: LabelRuns, names: list[str], seeds: int, tell: Callable[[str], None] = lambda line: None
+) -> dict[str, Any]:
+    """Return the comparison of methods with labelled rows alone.
+
+    Args:
+        runs: the trainings, `LabelRuns`.
+        names: methods.
+        seeds: trainings of each; labelled rows and parties follow the seed.
+        tell: gets a line about each training that has ended.
+    """
+    from atoll.labels.evaluators import paired_gain
+
+    made = {name: runs.method(name) for name in names}  # refuses an unknown name before anything is trained
+    before = {name: runs.pretraining(name) for name in names}
+    steps = max([runs.steps(one) + runs.steps(before[name]) for name, one in made.items()], default=500)
+    told = tell_in_turn(tell, seeds * (1 + len(names)))
+    alone = []
+    for seed in range(seeds):
+        alone.append(runs.baselines(seed, steps))
+        told("baselines", seed, max(alone[-1].values()))
+    strongest = max(alone[0], key=lambda view: float(np.median([scores[view] for scores in alone])))
+    base = [scores[strongest] for scores in alone]
+    medians_of = {view: float(np.median([scores[view] for scores in alone])) for view in alone[0]}
+    methods: dict[str, Any] = {}
+    helped: list[str] = []
+    for name in names:
+        trained = []
+        for seed in range(seeds):
+            trained.append(runs.trained(name, seed))
+            told(name, seed, trained[-1]["score"])
+        scores = [one["score"] for one in trained]
+        gain = paired_gain(scores, base)
+        methods[name] = {
+            "scores": scores,
+            "median": float(np.median(scores)),
+            "gain": gain.gain,
+            "interval": None if gain.interval is None else list(gain.interval),
+            **{what: _median_of(trained, what) for what in ("coverage", "purity", "seconds")},
+            **{what: int(_median_of(trained, what)) for what in ("bytes_up", "bytes_down")},
+            **_describe_method(name),
+            **({"guard": [one["guard"] for one in trained]} if runs.guard else {}),
+        }
+        helped += [name] if gain.helped else []
+    return {
+        "setting": {
+            **asdict(runs.setting),
+            "rounds": runs.rounds,
+            "lr": runs.rate,
+            "seeds": seeds,
+            "steps": steps,
+            "baselines": medians_of,
+        },
+        "rows": len(runs.rows),
+        "metric": "probe accuracy" if runs.setting.at == "none" else "accuracy",
+        "baseline": {
+            "name": f"a probe on {strongest}"
+            if runs.setting.at == "none"
+            else f"labelled rows in one place, {strongest} views",
+            "scores": base,
+            "median": float(np.median(base)),
+        },
+        "methods": methods,
+        "helped": helped,
+    }
+
+
+def tell_in_turn(tell: Callable[[str], None], trainings: int) -> Callable[[str, int, float | None], None]:
+    """Return a function that tells, after each of some trainings, which one it was, its score, and the time that it took."""
+    done, begun = 0, time.perf_counter()
+
+    def told(name: str, seed: int, score: float | None) -> None:
+        nonlocal done, begun
+        done, now = done + 1, time.perf_counter()
+        reached = "" if score is None else f", {score:.3f}"
+        tell(f"{done} of {trainings}: {name}, seed {seed}{reached}, in {now - begun:.1f} s")
+        begun = now
+
+    return told
+
+
+_OUTSIDE = {"ForwardCorrection": "counts of neighbours' labels"}
+"""What methods that are not in the survey expose."""
+
+
+def _describe_method(name: str) -> dict[str, str]:
+    """Return what a method, or each of two, keeps at clients and exposes."""
+    from atoll.labels.survey import SURVEY
+
+    cards = {one.part: one for one in SURVEY if one.part}
+    known = [cards[part] for part in name.split("+") if part in cards]
+    state = [one.state for one in known if one.state != "none"]
+    shown = [one.exposes for one in known if one.exposes != "nothing"]
+    shown += [_OUTSIDE[part] for part in name.split("+") if part in _OUTSIDE]
+    return {"client_state": "; ".join(state) or "none", "exposes": "; ".join(shown) or "nothing"}

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,10 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 from atoll.core.errors import AtollError, ConfigError
 from atoll.core.persistence.files import write_bytes
+from atoll.runs.folder import RunFolder
+
+from .arms import run_study
 
 if TYPE_CHECKING:
     from atoll.learn.private.base import Mechanism
     from atoll.learn.training import Training
+
+    from .result import StudyResult
 
 __all__ = ["CostPoint", "PrivacyCost", "privacy_cost"]
 
@@ -144,24 +149,39 @@ def privacy_cost(
         rounds=rounds,
         evaluation=atoll.Evaluation(every=rounds),
     )
-    without = [_accuracy(base, clients, seed) for seed in range(seeds)]
     settings = {"delta": delta, "clip": clip}
-    points = [_point(name, e, base, clients, range(seeds), settings) for name in names for e in epsilons]
+    arms: dict[str, Training] = {"without": base}
+    claims: dict[tuple[str, float], str] = {}
+    for name, epsilon in itertools.product(names, epsilons):
+        try:
+            job = base.replace(privacy=_made(name, epsilon, settings))
+            claims[name, epsilon] = str(job.installed(clients, job.learner(clients)).claim)
+            arms[_label_of(name, epsilon)] = job
+        except AtollError as refused:
+            claims[name, epsilon] = f"refused: {refused}"
+    study = run_study(arms, clients, seeds=seeds, engine="inline", metric="test/accuracy", tell=lambda line: None)
+    rows = {row["group"]: row for row in study.rows}
+    points = [
+        _point(name, epsilon, claims[name, epsilon], rows.get(_label_of(name, epsilon)), study)
+        for name, epsilon in claims
+    ]
     terms = {"clients": len(clients), "rounds": rounds, "seeds": seeds, "delta": delta, "clip": clip, "batch": batch}
     label = str(getattr(clients, "name", "") or "the data")
-    return PrivacyCost(label, terms, statistics.fmean(without), _deviation(without), tuple(points))
+    return PrivacyCost(label, terms, rows["without"]["mean"], rows["without"]["sd"] or 0.0, tuple(points))
 
 
-def _point(
-    name: str, epsilon: float, base: Training, clients: Any, seeds: Sequence[int], settings: dict[str, float]
-) -> CostPoint:
-    try:
-        job = base.replace(privacy=_made(name, epsilon, settings))
-        claim = job.installed(clients, job.learner(clients)).claim
-        found = [_accuracy(job, clients, seed) for seed in seeds]
-    except AtollError as refused:
-        return CostPoint(name, epsilon, math.nan, math.nan, f"refused: {refused}")
-    return CostPoint(name, epsilon, statistics.fmean(found), _deviation(found), str(claim))
+def _label_of(name: str, epsilon: float) -> str:
+    return f"{name},epsilon={epsilon:g}"
+
+
+def _point(name: str, epsilon: float, claim: str, row: Mapping[str, Any] | None, study: StudyResult) -> CostPoint:
+    """Return a mechanism at an epsilon, or why its training was refused."""
+    if row is None:
+        return CostPoint(name, epsilon, math.nan, math.nan, claim)
+    if row["failed"]:
+        error = RunFolder(study.folder / row["failed"][0]).manifest()["error"]
+        return CostPoint(name, epsilon, math.nan, math.nan, f"refused: {error['what']}")
+    return CostPoint(name, epsilon, row["mean"], row["sd"] or 0.0, claim)
 
 
 def _made(name: str, epsilon: float, settings: dict[str, float]) -> Mechanism:
@@ -176,7 +196,7 @@ def _named(wanted: Sequence[str]) -> list[str]:
     """Return names of mechanisms; of all whose settings beside epsilon have defaults, or are the clip."""
     import atoll.mechanisms as private
 
-    kinds = {name: getattr(private, name) for name in private.__all__ if _mechanism(getattr(private, name))}
+    kinds = {name: getattr(private, name) for name in dir(private) if _mechanism(getattr(private, name))}
     bases = {base for kind in kinds.values() for base in kind.__mro__[1:]}
     every = [name for name, kind in kinds.items() if kind not in bases]
     for name in wanted:
@@ -209,14 +229,3 @@ def _model(clients: Any) -> Any:
         raise ConfigError("targets are no classes", where="privacy_cost", remedy="use a data set with class labels")
     classes = 1 + max(int(y.max()) for y in labels if len(y))
     return atoll.models.linear(int(np.prod(np.shape(first.x)[1:])), classes)
-
-
-def _accuracy(job: Training, clients: Any, seed: int) -> float:
-    import atoll
-
-    result = atoll.simulate(job, clients, engine="inline", seed=seed, progress=False)
-    return float(result.metrics.last("test/accuracy"))
-
-
-def _deviation(values: Sequence[float]) -> float:
-    return statistics.stdev(values) if len(values) > 1 else 0.0

@@ -1,1 +1,0 @@
-"""What ``atoll labels adapt``, ``compare`` and ``methods`` do."""
