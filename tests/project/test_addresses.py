@@ -105,7 +105,7 @@ def test_an_old_address_of_a_module_answers_and_says_the_new_one() -> None:
     with pytest.warns(
         DeprecationWarning, match=r"atoll\.learn\.pacing\.regions\.slack is atoll\.learn\.pacing\.slack now"
     ):
-        from atoll.learn.pacing.slack import Forgetting
+        from atoll.learn.pacing.regions.slack import Forgetting  # type: ignore[import-not-found]
     from atoll.learn.pacing.slack import Forgetting as new
 
     assert Forgetting is new

@@ -11,12 +11,15 @@ import numpy as np
 import pytest
 
 from tests.support import corpus
+from tests.support.tiers import ENGINES
 
 KNOWN: dict[str, Any] = json.loads(corpus.FILE.read_text(encoding="utf-8"))
 
 
 @pytest.mark.every(3)
-@pytest.mark.parametrize("name", corpus.JOBS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.network if n.split()[0] in ENGINES else ()) for n in corpus.JOBS]
+)
 def test_a_job_gives_what_it_gave(name: str, tmp_path: Path) -> None:
     if name in corpus.NEEDS and find_spec(corpus.NEEDS[name]) is None:
         pytest.skip(f"needs {corpus.NEEDS[name]}")

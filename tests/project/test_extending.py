@@ -64,6 +64,7 @@ def parent() -> Iterator[Parent]:
 
 
 @pytest.mark.parametrize("page", list(PAGES))
+@pytest.mark.network
 def test_two_files_are_enough(parent: Parent, page: str, tmp_path: Path) -> None:
     module, count, holds = PAGES[page]
     found = blocks((ROOT / "docs" / "extend" / f"{page}.md").read_text(encoding="utf-8"))

@@ -92,7 +92,11 @@ ALLOWED: dict[tuple[str, str], str] = {
         "running code from data",
         "runs/schema.py",
     ): "annotations in a part's own source, as typing.get_type_hints reads them",
-    ("global generators", "client/seeding.py"): "seeds them for a user's script, which draws from them",
+    **{
+        ("running code from data", file): "the compiler of native code behind one seam, which is called compile"
+        for file in ("torch/blocks/block.py", "torch/blocks/native_cohort.py", "torch/native/code.py")
+    },
+    ("global generators", "client/connection.py"): "seeds them for a user's script, which draws from them",
 }
 
 

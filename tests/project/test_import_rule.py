@@ -29,7 +29,7 @@ ROOMS: dict[str, set[str] | None] = {
     "statistics": {"core", "data", "stages", "privacy", "rounds"},
     "client": {"bridges", "core", "data"},
     "bridges": {"core", "client", "rounds", "simulation"},
-    "flower": {"bridges"},  # the old address
+    "flower": {"core", "bridges"},  # the old address
     "models": {"bridges", "core", "client", "data", "fitting", "learn"},
     "native": set(),
     "heap": set(),

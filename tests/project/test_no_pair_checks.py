@@ -38,7 +38,7 @@ ALLOWED = {
     "learn/local/release.py": {"Wrapped"},
     "learn/composition.py": {"Algorithm"},
     "learn/wrapped.py": {"Algorithm", "Drawing", "Wrapped"},
-    "torch/blocks/apart.py": {"PerClientBroadcast"},
+    "torch/learner.py": {"PerClientBroadcast"},
     "torch/client.py": {"Drawing"},
     "torch/local.py": {"Drawing"},
     "stages/around.py": {"Stage"},

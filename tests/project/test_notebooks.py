@@ -35,6 +35,7 @@ def own_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.quick("hospitals")
+@pytest.mark.network
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_tutorial_runs(path: Path, tmp_path: Path) -> None:
     notebook = nbformat.read(path, as_version=4)
@@ -58,6 +59,7 @@ result = atoll.simulate(job, islands)
 """
 
 
+@pytest.mark.network
 def test_a_notebook_shows_the_rounds_and_then_the_result_as_a_table(tmp_path: Path) -> None:
     cells = [CELL, "result", "job", "islands", "result.to_pandas()", "result.plot();"]
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in cells])
@@ -73,6 +75,7 @@ def test_a_notebook_shows_the_rounds_and_then_the_result_as_a_table(tmp_path: Pa
 LONG = CELL.replace("rounds=3", "rounds=100_000, callbacks=[lambda row: print('round', row['round'], flush=True)]")
 
 
+@pytest.mark.network
 def test_the_stop_button_ends_a_cell_after_the_round_and_leaves_the_result(tmp_path: Path) -> None:
     """The button interrupts the kernel; the next cell finds the result of the rounds so far."""
     manager, client = start_new_kernel(kernel_name="python3", cwd=str(tmp_path))

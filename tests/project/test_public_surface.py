@@ -46,6 +46,8 @@ def test_every_room_says_what_is_public_and_documents_it(name: str) -> None:
     module = importlib.import_module(name)
     assert inspect.getdoc(module), f"{name} has no docstring"
     public = getattr(module, "__all__", [])
+    if not public and "moved=" in inspect.getsource(module):
+        return  # an old address, whose names have all left
     assert public, f"{name} does not say in __all__ what is public"
     assert len(public) == len(set(public)), f"{name}.__all__ repeats itself"
     undocumented = [n for n in public if not _documented(getattr(module, n))]

@@ -21,7 +21,7 @@ from atoll.report.progress import NotebookBar
 from atoll.reproduce import Claim, write_block
 from atoll.runs import RunFolder, execute, parse_config
 from atoll.statistics import Statistics
-from atoll.study.privacy_cost import CostPoint, PrivacyCost
+from atoll.study.privacy import CostPoint, PrivacyCost
 from tests.support.browser import CHROMIUM, tab
 from tests.support.small_run import small
 

@@ -3,7 +3,7 @@ from .arms import run_study as run_study
 from .arms import sweep as sweep
 from .baselines import baseline_arms as baseline_arms
 from .configured import sweep_config as sweep_config
-from .privacy_cost import CostPoint as CostPoint
-from .privacy_cost import PrivacyCost as PrivacyCost
-from .privacy_cost import privacy_cost as privacy_cost
+from .privacy import CostPoint as CostPoint
+from .privacy import PrivacyCost as PrivacyCost
+from .privacy import privacy_cost as privacy_cost
 from .result import StudyResult as StudyResult

@@ -28,7 +28,7 @@ from .tracing.keyed import Keyed, row_keys, uniform
 
 __all__ = ["LOSSES", "LossInputs", "Objective", "StepDraws", "form_of", "means_of_rows", "objective_of"]
 
-# The inputs of a loss at one mini-batch, by the names of `atoll.learn.local.loss_signature.LossSignature`.
+# The inputs of a loss at one mini-batch, by the names of `atoll.learn.local.own_loss.LossSignature`.
 
 
 Tensor = torch.Tensor
