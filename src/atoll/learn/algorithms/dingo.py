@@ -139,11 +139,9 @@ class DINGO(NewtonType, Phased):
         self._check("phi", self.phi > 0, "use a positive damping")
         self._check("rho", 0.0 < self.rho < 1.0, "use a share above 0 and below 1")
         self._check("halvings", self.halvings >= 0, "use 0 or more")
-
-    def plan(self, state: Tree) -> tuple[str, ...]:
-        """Return the gradient, the three cases, and the trial points."""
-        del state
-        return (*self.phases, *(f"search{j}" for j in range(1, 1 + self.halvings)))
+        # All phases that a round may have, the trial points too: what a mechanism of privacy promises counts them.
+        phases = (*type(self).phases, *(f"search{j}" for j in range(1, 1 + self.halvings)))
+        object.__setattr__(self, "phases", phases)
 
     def wanted(self, state: Tree, phase: str) -> bool:
         """Return whether the phase is needed: later cases only if earlier ones fail, trial points until one succeeds."""
