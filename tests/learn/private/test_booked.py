@@ -15,7 +15,7 @@ from atoll.core.event import Gaussian, Laplace, Ledger
 from atoll.core.facets import facet
 from atoll.core.requests.context import StageContext
 from atoll.core.requests.stage import Guarding, WithMemory
-from atoll.learn.private import base, claim, correlated_sum, example
+from atoll.learn.private import base, claim, example, ftrl
 from atoll.learn.private.ftrl import CorrelatedSum
 from atoll.mechanisms import (
     DPFTRL,
@@ -288,7 +288,7 @@ def seen(drawn, monkeypatch):
         (SkellamMixtureNoise, "_rounded", found.rounded),
         (masking, "subtract_parts", found.subtract),
         (CorrelatedSum, "secret_of", found.secret_of),
-        (correlated_sum, "noisy_sums", found.noisy_sums),
+        (ftrl, "noisy_sums", found.noisy_sums),
     ):
         monkeypatch.setattr(owner, name, watch(getattr(owner, name)))
     return found
